@@ -1,0 +1,35 @@
+"""kjax: learned local patch descriptors in JAX.
+
+The names below are imported when they are first used, so that `import kjax` is quick and pulls in
+no framework that the caller does not need.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kjax.architecture import HEADS, Descriptor, build
+    from kjax.folding import fold
+    from kjax.position_encoding import PositionKernel
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "HEADS": "kjax.architecture",
+    "Descriptor": "kjax.architecture",
+    "build": "kjax.architecture",
+    "fold": "kjax.folding",
+    "PositionKernel": "kjax.position_encoding",
+}
+
+__all__ = ["HEADS", "Descriptor", "PositionKernel", "__version__", "build", "fold"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'kjax' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

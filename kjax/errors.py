@@ -1,0 +1,19 @@
+"""The one exception for input that a user can mend."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Bad input. The message is one line: what is wrong, and how to mend it.
+
+    Command-line programmes print it without a traceback and exit with code 2.
+    """
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """An error for a name that is not among the known ones, with the nearest as a suggestion."""
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
