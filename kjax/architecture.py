@@ -1,0 +1,450 @@
+"""Architecture: the HardNet trunk φ and every head of the paper, as linen modules.
+
+Modules hold parameters and say what is connected to what; the mathematics is in
+`position_encoding`, `aggregation` and `match_kernel`.
+
+Variables of a `Descriptor`, by path (absent where the head has no such part):
+
+    params       trunk/conv1…conv6/kernel        [3, 3, in, out]
+                 trunk_polar/conv1…conv6/kernel  second trunk of `combined_star`
+                 head/kernel                     [n, n, 128, 128] (`hardnet`) or [K, 128]
+                 head/bias                       [128]
+    batch_stats  trunk/norm1…norm6/{mean,var}, trunk_polar/…, head/norm/{mean,var} (`hardnet`)
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from kjax import aggregation
+from kjax.errors import InputError, unknown_name
+from kjax.patches import as_images, normalize_patches
+from kjax.position_encoding import CoordinateSystem, PositionKernel, position_matrix
+from kjax.precision import at_least_float32
+
+HEADS = ("hardnet", "xy", "polar", "combined", "combined_star", "sum", "cat")
+
+TRUNK_LAYERS = ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1))
+"""Output channels and stride of the six 3×3 convolutions."""
+TRUNK_CHANNELS = TRUNK_LAYERS[-1][0]
+TRUNK_STRIDE = 4
+DESCRIPTOR_DIM = 128
+BATCH_NORM_EPSILON = 1e-5
+
+_SYSTEMS: dict[str, tuple[CoordinateSystem, ...]] = {
+    "xy": ("xy",),
+    "polar": ("polar",),
+    "combined": ("xy", "polar"),
+    "combined_star": ("xy", "polar"),
+}
+"""Coordinate systems of the encoded heads, in the order of the head's input."""
+_orthogonal = nn.initializers.orthogonal(scale=0.6)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation without scale and shift, as torch does it.
+
+    Flax's own module keeps the biased variance as running statistic; torch keeps the unbiased one.
+    Statistics are float32 (or better) and, with `axis_name`, those of the batch over all devices.
+    """
+
+    axis_name: str | None = None
+    momentum: float = 0.9
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch c"], *, train: bool) -> Float[Array, "*batch c"]:
+        """Normalises by the batch's statistics when training, by the running ones otherwise."""
+        channels = x.shape[-1]
+        dtype = at_least_float32(x.dtype)
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), dtype)
+        running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), dtype)
+        if train:
+            mean, var, count = self._batch_statistics(x)
+            if not self.is_initializing():
+                unbiased = var * (count / (count - 1))
+                running_mean.value = self._blend(running_mean.value, mean)
+                running_var.value = self._blend(running_var.value, unbiased)
+        else:
+            mean, var = running_mean.value, running_var.value
+        shape = (1,) * (x.ndim - 1) + (channels,)
+        inverse_std = jax.lax.rsqrt(var + BATCH_NORM_EPSILON)
+        normalized = (x.astype(dtype) - mean.reshape(shape)) * inverse_std.reshape(shape)
+        return normalized.astype(x.dtype)
+
+    def _batch_statistics(self, x: Array) -> tuple[Array, Array, float]:
+        axes = tuple(range(x.ndim - 1))
+        x = x.astype(at_least_float32(x.dtype))
+        mean = self._over_devices(x.mean(axis=axes))
+        centred = x - mean.reshape((1,) * (x.ndim - 1) + (-1,))
+        var = self._over_devices((centred * centred).mean(axis=axes))
+        devices = 1 if self.axis_name is None else jax.lax.axis_size(self.axis_name)
+        return mean, var, devices * x.size / x.shape[-1]
+
+    def _over_devices(self, value: Array) -> Array:
+        return value if self.axis_name is None else jax.lax.pmean(value, self.axis_name)
+
+    def _blend(self, running: Array, new: Array) -> Array:
+        return self.momentum * running + (1 - self.momentum) * new
+
+
+class Trunk(nn.Module):
+    """φ: six 3×3 convolutions, N×N → n×n×128 with n = N/4, each with BatchNorm and ReLU.
+
+    `folded` convolutions carry a bias and BatchNorm is gone (see `kjax.fold`).
+    """
+
+    dtype: Any = jnp.float32
+    axis_name: str | None = None
+    folded: bool = False
+
+    @nn.compact
+    def __call__(
+        self, images: Float[Array, "batch N N 1"], *, train: bool = False
+    ) -> Float[Array, "batch n n 128"]:
+        """Convolutional descriptors of normalised patches."""
+        x = images.astype(self.dtype)
+        for i, (channels, stride) in enumerate(TRUNK_LAYERS, start=1):
+            x = nn.Conv(
+                channels,
+                kernel_size=(3, 3),
+                strides=stride,
+                padding=1,
+                use_bias=self.folded,
+                dtype=self.dtype,
+                param_dtype=at_least_float32(self.dtype),
+                kernel_init=_orthogonal,
+                name=f"conv{i}",
+            )(x)
+            if not self.folded:
+                x = BatchNorm(axis_name=self.axis_name, name=f"norm{i}")(x, train=train)
+            x = nn.relu(x)
+        return x
+
+
+class FullyConnectedHead(nn.Module):
+    """HardNet's head: W vec(φ), then BatchNorm. W is kept as its n² blocks W_p."""
+
+    side: int
+    dtype: Any = jnp.float32
+    axis_name: str | None = None
+    folded: bool = False
+
+    def setup(self) -> None:
+        """Creates W, and the bias that folding leaves behind."""
+        shape = (self.side, self.side, TRUNK_CHANNELS, DESCRIPTOR_DIM)
+        dtype = at_least_float32(self.dtype)
+        self.kernel = self.param("kernel", _orthogonal, shape, dtype)
+        if self.folded:
+            self.bias = self.param("bias", nn.initializers.zeros, (DESCRIPTOR_DIM,), dtype)
+        else:
+            self.norm = BatchNorm(axis_name=self.axis_name)
+
+    def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch 128"]:
+        """W vec(φ) + w, before BatchNorm."""
+        (phi,) = maps
+        total = jnp.einsum(
+            "bijc,ijcd->bd",
+            phi,
+            self.kernel.astype(phi.dtype),
+            preferred_element_type=self.kernel.dtype,
+        )
+        return total + self.bias.reshape(1, -1) if self.folded else total
+
+    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool) -> Array:
+        """BatchNorm over the descriptor's entries."""
+        return aggregated if self.folded else self.norm(aggregated, train=train)
+
+    def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p 128"]:
+        """g_fc(φ^p, p) = W_p φ^p + w/n²; `weighted` has no meaning here."""
+        del weighted
+        (phi,) = maps
+        encoded = jnp.einsum("bijc,ijcd->bijd", phi.astype(self.kernel.dtype), self.kernel)
+        if self.folded:
+            encoded = encoded + self.bias.reshape(1, 1, 1, -1) / self.side**2
+        return aggregation.flatten_positions(encoded)
+
+
+class EncodedHead(nn.Module):
+    """The paper's head: M vec(ΦᵀF) + m′, for one coordinate system or two side by side."""
+
+    systems: tuple[CoordinateSystem, ...]
+    position_kernel: PositionKernel
+    dtype: Any = jnp.float32
+    use_bias: bool = True
+
+    def setup(self) -> None:
+        """Creates M, transposed, and m′ = n² m."""
+        inputs = len(self.systems) * TRUNK_CHANNELS * self.position_kernel.dim
+        dtype = at_least_float32(self.dtype)
+        self.kernel = self.param("kernel", _orthogonal, (inputs, DESCRIPTOR_DIM), dtype)
+        if self.use_bias:
+            # HardNet's initialiser sets every bias it meets to 0.01.
+            constant = nn.initializers.constant(0.01)
+            self.bias = self.param("bias", constant, (DESCRIPTOR_DIM,), dtype)
+
+    def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch 128"]:
+        """M Σ_p w_p g(φ^p, p) + m′."""
+        encoded = [
+            aggregation.aggregate(aggregation.flatten_positions(phi), positions)
+            for phi, positions in self._with_positions(maps, weighted=True)
+        ]
+        projected = jnp.einsum(
+            "bk,kd->bd",
+            jnp.concatenate(encoded, axis=-1).astype(self.dtype),
+            self.kernel.astype(self.dtype),
+            preferred_element_type=self.kernel.dtype,
+        )
+        return projected + self.bias.reshape(1, -1) if self.use_bias else projected
+
+    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool) -> Array:
+        """Nothing stands between the projection and the ℓ2 normalisation."""
+        del train
+        return aggregated
+
+    def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p 128"]:
+        """M g(φ^p, p) + m for every position, with g multiplied by w_p if `weighted`."""
+        maps = [phi.astype(self.kernel.dtype) for phi in maps]
+        encoded = [
+            aggregation.encode_each(aggregation.flatten_positions(phi), positions)
+            for phi, positions in self._with_positions(maps, weighted=weighted)
+        ]
+        projected = jnp.einsum("bpk,kd->bpd", jnp.concatenate(encoded, axis=-1), self.kernel)
+        if not self.use_bias:
+            return projected
+        return projected + self.bias.reshape(1, 1, -1) / projected.shape[1]
+
+    def _with_positions(
+        self, maps: Sequence[Array], *, weighted: bool
+    ) -> Iterator[tuple[Array, Float[Array, "p k"]]]:
+        for phi, system in zip(maps, self.systems, strict=True):
+            matrix = position_matrix(phi.shape[1], self.position_kernel, system, weighted=weighted)
+            yield phi, jnp.asarray(matrix, phi.dtype)
+
+
+class SumHead(nn.Module):
+    """Σ_p φ^p: no position at all (the paper's lower baseline)."""
+
+    def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch 128"]:
+        """Sum over positions, in float32 or better."""
+        (phi,) = maps
+        return phi.sum(axis=(1, 2), dtype=at_least_float32(phi.dtype))
+
+    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool) -> Array:
+        """Nothing to do."""
+        del train
+        return aggregated
+
+    def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p 128"]:
+        """φ^p itself; `weighted` has no meaning here."""
+        del weighted
+        (phi,) = maps
+        return aggregation.flatten_positions(phi.astype(at_least_float32(phi.dtype)))
+
+
+class CatHead(nn.Module):
+    """vec(φ): no tolerance to a shift of position (the paper's other baseline)."""
+
+    def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch dim"]:
+        """vec(φ), channel slowest, then row, then column."""
+        (phi,) = maps
+        return jnp.moveaxis(phi, -1, 1).reshape(phi.shape[0], -1)
+
+    def finish(self, aggregated: Float[Array, "batch dim"], *, train: bool) -> Array:
+        """Nothing to do."""
+        del train
+        return aggregated
+
+    def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p dim"]:
+        """φ^p ⊗ e_p, which meets only itself; `weighted` has no meaning here."""
+        del weighted
+        (phi,) = maps
+        descriptors = aggregation.flatten_positions(phi)
+        one_hot = jnp.eye(descriptors.shape[1], dtype=descriptors.dtype)
+        return aggregation.encode_each(descriptors, one_hot)
+
+
+class Descriptor(nn.Module):
+    """Patch → ℓ2-normalised descriptor. Make one with `kjax.build`.
+
+    Attributes:
+        head: which row of the paper's table of models (see `HEADS`).
+        patch_size: N. `hardnet` and `cat` take this size only; the others any multiple of 4.
+        position_kernel: constants of the encoded heads.
+        dropout: rate of dropout on φ while training.
+        head_bias: whether encoded heads learn m′.
+        dtype: precision of the computation; parameters, statistics and ℓ2 are never in less than
+            float32.
+        axis_name: mapped axis over which BatchNorm's statistics are shared, if any.
+        folded: BatchNorm has been folded into the weights: inference only.
+    """
+
+    head: str
+    patch_size: int = 32
+    position_kernel: PositionKernel = PositionKernel()
+    dropout: float = 0.3
+    head_bias: bool = True
+    dtype: Any = jnp.float32
+    axis_name: str | None = None
+    folded: bool = False
+
+    def setup(self) -> None:
+        """Makes the trunk or trunks and the head."""
+        self.trunk = self._new_trunk()
+        if self.head == "combined_star":
+            self.trunk_polar = self._new_trunk()
+        self.drop = nn.Dropout(self.dropout)
+        self.projection = self._new_head()
+
+    def __call__(self, patches: ArrayLike, *, train: bool = False) -> Float[Array, "batch dim"]:
+        """ℓ2-normalised descriptors.
+
+        Args:
+            patches: `[B,N,N]` or `[B,N,N,1]`, uint8 or floating point, of any range.
+            train: normalise by batch statistics (make `batch_stats` mutable) and drop out
+                (pass a key for `dropout`).
+        """
+        if train and self.folded:
+            raise InputError("a folded model has no BatchNorm to train: train the original")
+        maps = self.feature_maps(patches, train=train)
+        return aggregation.l2_normalize(
+            self.projection.finish(self.projection.aggregate(maps), train=train)
+        )
+
+    def feature_maps(self, patches: ArrayLike, *, train: bool = False) -> list[Array]:
+        """The feature map that each part of the head sees: φ, or φ twice, or φ and φ̃."""
+        images = normalize_patches(self._checked(patches))
+        phi = self.drop(self.trunk(images, train=train), deterministic=not train)
+        if self.head == "combined":
+            return [phi, phi]
+        if self.head == "combined_star":
+            phi_polar = self.trunk_polar(images, train=train)
+            return [phi, self.drop(phi_polar, deterministic=not train)]
+        return [phi]
+
+    def unnormalized(self, patches: ArrayLike) -> Float[Array, "batch dim"]:
+        """ψ before ℓ2 (for `hardnet`: before its last BatchNorm, unless that is folded)."""
+        return self.projection.aggregate(self.feature_maps(patches))
+
+    def local_encodings(
+        self, patches: ArrayLike, *, weighted: bool = True
+    ) -> Float[Array, "batch p dim"]:
+        """Contribution of every position to ψ; their sum is `unnormalized`.
+
+        With `weighted=False` encoded heads leave out the centre weight w_p, as the paper does when
+        it draws similarity maps; the sum then is not ψ.
+        """
+        return self.projection.encode_each(self.feature_maps(patches), weighted=weighted)
+
+    def _new_trunk(self) -> Trunk:
+        return Trunk(dtype=self.dtype, axis_name=self.axis_name, folded=self.folded)
+
+    def _new_head(self) -> FullyConnectedHead | EncodedHead | SumHead | CatHead:
+        match self.head:
+            case "hardnet":
+                side = self.patch_size // TRUNK_STRIDE
+                return FullyConnectedHead(
+                    side, self.dtype, self.axis_name, self.folded, name="head"
+                )
+            case "sum":
+                return SumHead()
+            case "cat":
+                return CatHead()
+            case _:
+                systems = _SYSTEMS[self.head]
+                return EncodedHead(
+                    systems, self.position_kernel, self.dtype, self.head_bias, name="head"
+                )
+
+    def _checked(self, patches: ArrayLike) -> Float[Array, "batch N N 1"]:
+        images = as_images(patches)
+        size = images.shape[1]
+        if self.head in ("hardnet", "cat"):
+            if size != self.patch_size:
+                raise InputError(
+                    f"this {self.head!r} model takes {self.patch_size}×{self.patch_size} patches, "
+                    f"not {size}×{size}: resize them, or build it with patch_size={size}"
+                )
+        else:
+            _check_patch_size(size)
+        return images
+
+
+def build(
+    head: str = "combined_star",
+    *,
+    s: int = 2,
+    patch_size: int = 32,
+    dropout: float = 0.3,
+    head_bias: bool = True,
+    dtype: Any = "float32",
+    axis_name: str | None = None,
+    **position_constants: float,
+) -> Descriptor:
+    """The linen module of one of the paper's descriptors.
+
+    Args:
+        head: one of `kjax.HEADS`; the default is the paper's best.
+        s: number of frequencies of encoded heads.
+        patch_size: side N of the patches.
+        dropout: rate of dropout before the head while training.
+        head_bias: whether encoded heads learn a bias.
+        dtype: "float32" or "bfloat16"; or "float64", for comparing numerics, with
+            `jax.config.update("jax_enable_x64", True)`.
+        axis_name: name of the mapped device axis, to share BatchNorm's statistics.
+        **position_constants: other fields of `kjax.PositionKernel`, e.g. `kappa_xy=2.0`.
+
+    Example:
+        >>> model = kjax.build(head="polar", s=1)
+        >>> variables = model.init(jax.random.key(0), patches)
+        >>> descriptors = model.apply(variables, patches)
+    """
+    if head not in HEADS:
+        raise unknown_name("head", head, HEADS)
+    _check_patch_size(patch_size)
+    if not 0 <= dropout < 1:
+        raise InputError(f"dropout must be at least 0 and below 1, not {dropout}")
+    _check_dtype(dtype)
+    return Descriptor(
+        head=head,
+        patch_size=patch_size,
+        position_kernel=PositionKernel(s=s, **position_constants),
+        dropout=dropout,
+        head_bias=head_bias,
+        dtype=jnp.dtype(dtype),
+        axis_name=axis_name,
+    )
+
+
+def receptive_field(row: int, column: int) -> tuple[int, int, int, int]:
+    """First and one-past-last row, first and one-past-last column, of the pixels that φ^p sees.
+
+    Not clipped to the patch: beyond its border lies the convolutions' zero padding.
+    """
+    radius, jump = 0, 1
+    for _, stride in TRUNK_LAYERS:
+        radius += jump
+        jump *= stride
+    top, left = row * jump - radius, column * jump - radius
+    return top, top + 2 * radius + 1, left, left + 2 * radius + 1
+
+
+def parameter_count(variables: Any) -> int:
+    """Number of learned parameters (BatchNorm's running statistics are not learned)."""
+    return sum(leaf.size for leaf in jax.tree.leaves(variables.get("params", {})))
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype not in ("float32", "bfloat16", "float64", jnp.float32, jnp.bfloat16, jnp.float64):
+        raise InputError(f"dtype must be 'float32', 'bfloat16' or 'float64', not {dtype!r}")
+    if jnp.dtype(dtype) == jnp.float64 and not jax.config.read("jax_enable_x64"):
+        raise InputError('dtype "float64" needs jax.config.update("jax_enable_x64", True)')
+
+
+def _check_patch_size(size: int) -> None:
+    if size < 2 * TRUNK_STRIDE or size % TRUNK_STRIDE:
+        raise InputError(f"the patch size must be a multiple of 4 and at least 8, not {size}")

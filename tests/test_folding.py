@@ -1,0 +1,33 @@
+import numpy as np
+import pytest
+from models import make_model, random_patches
+
+import kjax
+from kjax.errors import InputError
+
+
+@pytest.mark.parametrize("head", kjax.HEADS)
+def test_folding_changes_no_descriptor(rng, head):
+    model, variables = make_model(head, s=2)
+    patches = random_patches(rng, 4, 32)
+    folded_model, folded = kjax.fold(model, variables)
+    assert "batch_stats" not in folded
+    np.testing.assert_allclose(
+        folded_model.apply(folded, patches), model.apply(variables, patches), atol=1e-5
+    )
+
+
+def test_a_folded_model_is_for_inference_only():
+    model, variables = kjax.fold(*make_model("hardnet"))
+    with pytest.raises(InputError, match="train the original"):
+        model.apply(variables, np.zeros((2, 32, 32)), train=True)
+    with pytest.raises(InputError, match="folded already"):
+        kjax.fold(model, variables)
+
+
+def test_folded_hardnet_encodings_include_batch_norm(rng):
+    model, variables = kjax.fold(*make_model("hardnet"))
+    patches = random_patches(rng, 2, 32)
+    total = model.apply(variables, patches, method="local_encodings").sum(axis=1)
+    normalized = total / np.linalg.norm(total, axis=1, keepdims=True)
+    np.testing.assert_allclose(normalized, model.apply(variables, patches), atol=1e-5)
