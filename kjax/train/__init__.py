@@ -1,0 +1,1 @@
+"""Training: state, step and, in time, the loop around them."""
