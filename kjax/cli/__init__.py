@@ -1,0 +1,53 @@
+"""The command `kjax`: one module per subcommand, each with HELP, EXAMPLES, add_arguments and run.
+
+Command modules import what they need inside `run`, so that `kjax --help` answers at once.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from kjax import __version__
+from kjax.cli import compare, similarity_maps
+from kjax.errors import InputError
+
+COMMANDS = {"compare": compare, "similarity-maps": similarity_maps}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand and returns its exit code; bad input is one line on stderr and code 2."""
+    args = make_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except (InputError, OSError) as error:
+        print(f"kjax {args.command}: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"kjax {args.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands."""
+    parser = argparse.ArgumentParser(
+        prog="kjax", description="Learned local patch descriptors in JAX."
+    )
+    parser.add_argument("--version", action="version", version=f"kjax {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(str(error).split())

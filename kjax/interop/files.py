@@ -1,0 +1,120 @@
+"""Weights on disk. Reading never runs code from a file: no pickle is ever trusted.
+
+All formats hold the names of `kjax.interop.state_dict`: `.npz`, `.safetensors`, and torch's own
+`.pt`, `.pth`, `.params`, `.ckpt`, `.bin` (these need torch).
+"""
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from kjax.architecture import Descriptor
+from kjax.errors import InputError, unknown_name
+from kjax.interop.state_dict import from_torch, to_arrays, to_torch
+
+TORCH_SUFFIXES = (".pt", ".pth", ".params", ".ckpt", ".bin")
+SUFFIXES = (".npz", ".safetensors", *TORCH_SUFFIXES)
+
+
+def load_variables(path: str | Path, model: Descriptor | None = None) -> dict[str, dict[str, Any]]:
+    """Variables from a weights file, checked against `model` or against what the names announce."""
+    try:
+        return from_torch(load_state_dict(path), model)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def load_state_dict(path: str | Path) -> Mapping[str, Any]:
+    """The raw mapping in a weights file."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError("no such file")
+    if path.suffix == ".npz":
+        return _read_npz(path)
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    if path.suffix in TORCH_SUFFIXES:
+        return _read_torch(path)
+    raise unknown_name("file type", path.suffix, SUFFIXES)
+
+
+def save_variables(path: str | Path, variables: Mapping[str, Any]) -> None:
+    """Writes a weights file, whole or not at all."""
+    path = Path(path)
+    if path.suffix == ".npz":
+        arrays: dict[str, Any] = dict(to_arrays(variables))
+        _write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
+    elif path.suffix == ".safetensors":
+        from safetensors.numpy import save_file
+
+        tensors = to_arrays(variables)
+        _write_atomically(path, lambda temporary: save_file(tensors, temporary))
+    elif path.suffix in TORCH_SUFFIXES:
+        torch = require_torch()
+        state_dict = to_torch(variables)
+        _write_atomically(path, lambda temporary: torch.save(state_dict, temporary))
+    else:
+        raise unknown_name("file type", path.suffix, SUFFIXES)
+
+
+def require_torch() -> ModuleType:
+    """The torch module, or one line that says how to get it."""
+    try:
+        import torch
+    except ImportError:
+        raise InputError("this needs PyTorch: pip install 'kjax[torch]'") from None
+    return torch
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"not a plain .npz file ({_first_line(error)})") from None
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+    except ImportError:
+        raise InputError(".safetensors files need: pip install safetensors") from None
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"not a safetensors file ({_first_line(error)})") from None
+
+
+def _read_torch(path: Path) -> Mapping[str, Any]:
+    torch = require_torch()
+    try:
+        # weights_only refuses every pickle that names anything but tensors and plain containers.
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises a dozen types for files that are not its own
+        raise InputError(
+            f"refused: not a torch file that holds weights only ({_first_line(error)})"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _write_atomically(path: Path, write: Callable[[str], Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The temporary name keeps the suffix, which np.savez would otherwise append.
+    handle, temporary = tempfile.mkstemp(suffix=path.suffix, prefix=".kjax-", dir=path.parent)
+    os.close(handle)
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,79 @@
+"""JAX equals PyTorch: every head, both patch sizes, forward, loss, gradients and training."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("skimage")
+
+from kjax.interop.compare import (
+    Settings,
+    compare_descriptors,
+    compare_gradients,
+    compare_layers,
+    compare_training,
+    random_state_dict,
+)
+from kjax.samples import stereo_patch_pairs
+from kjax.train.step import StepConfig
+
+CONFIGURATIONS = [
+    ("hardnet", 1),
+    *[(head, s) for head in ("xy", "polar", "combined", "combined_star") for s in (1, 2)],
+    ("sum", 1),
+    ("cat", 1),
+]
+STEPS, PAIRS = 20, 3
+
+
+@pytest.fixture(scope="module", params=[32, 64])
+def batches(request):
+    pairs = stereo_patch_pairs(STEPS * PAIRS, size=request.param)
+    return np.split(pairs.astype(np.float32), STEPS)
+
+
+def make_settings(head, s, batches, **options):
+    return Settings(head=head, s=s, patch_size=batches[0].shape[-1], **options)
+
+
+@pytest.mark.parametrize(("head", "s"), CONFIGURATIONS)
+def test_forward_and_training_in_float32(batches, head, s):
+    """A small learning rate: at the paper's, rounding grows a millionfold in 20 steps."""
+    settings = make_settings(head, s, batches, learning_rate=1e-3)
+    weights = random_state_dict(settings, seed=0)
+    for train in (False, True):
+        row = compare_descriptors(settings, weights, batches[0][:, 0], train=train)
+        assert row.largest <= 1e-5, row
+    loss, *gradients = compare_gradients(settings, weights, batches[0])
+    assert loss.largest <= 1e-5, loss
+    for row in gradients:
+        assert row.relative <= 1e-4, row
+    for row in compare_training(settings, weights, batches):
+        assert row.relative <= 1e-3, row
+
+
+@pytest.mark.parametrize("head", ["hardnet", "combined_star"])
+def test_every_layer(head):
+    batch = stereo_patch_pairs(4, size=32)[:, 0].astype(np.float32)
+    settings = Settings(head=head)
+    rows = list(compare_layers(settings, random_state_dict(settings, seed=0), batch))
+    assert len(rows) == {"hardnet": 7, "combined_star": 12}[head]
+    for row in rows:
+        assert row.largest <= 1e-5, row
+
+
+@pytest.mark.parametrize(
+    ("head", "s", "step"),
+    [
+        ("hardnet", 1, StepConfig(anchor_swap=True)),
+        ("polar", 1, StepConfig(joint_batch_norm=True)),
+        ("combined_star", 2, StepConfig()),
+    ],
+)
+@pytest.mark.usefixtures("double_precision")
+def test_training_at_the_papers_learning_rate_in_float64(head, s, step):
+    """20 steps at learning rate 10: what is left is not rounding, and there is nothing left."""
+    batches = np.split(stereo_patch_pairs(STEPS * PAIRS, size=32).astype(np.float64), STEPS)
+    settings = Settings(head=head, s=s, dtype="float64", learning_rate=10.0, step=step)
+    for row in compare_training(settings, random_state_dict(settings, seed=0), batches):
+        assert row.relative <= 1e-6, row
