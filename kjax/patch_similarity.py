@@ -96,7 +96,7 @@ def _draw_patch(axis: Any, patch: np.ndarray, position: Position | None = None) 
     axis.imshow(patch, cmap="gray")
     if position is None:
         return
-    top, bottom, left, right = np.clip(receptive_field(*position), 0, patch.shape[0])
+    top, bottom, left, right = np.clip(receptive_field(*position), 0, patch.shape[0]).tolist()
     axis.add_patch(_rectangle((left - 0.5, top - 0.5), right - left, bottom - top))
     axis.plot(4 * position[1], 4 * position[0], "r+")
 

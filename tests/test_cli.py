@@ -37,7 +37,7 @@ def test_compare_prints_a_table_and_a_verdict(capsys):
         "gradient features.0.weight",
         "parameters after 2 steps",
         "running statistics after 2 steps",
-        "17 of 17 rows within their limits",
+        "18 of 18 rows within their limits",
     ):
         assert expected in table
 
@@ -65,6 +65,7 @@ def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
         (["similarity-maps", "--heads", "xy", "--positions", "8,0"], "outside the 8×8 grid"),
         (["similarity-maps", "--weights", "xy"], "HEAD=FILE"),
         (["similarity-maps", "--weights", "cat=a.npz"], "not among --heads"),
+        (["download", "libery"], "did you mean 'liberty'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):

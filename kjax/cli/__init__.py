@@ -8,10 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from kjax import __version__
-from kjax.cli import compare, similarity_maps
+from kjax.cli import build_patches, compare, download, similarity_maps
 from kjax.errors import InputError
 
-COMMANDS = {"compare": compare, "similarity-maps": similarity_maps}
+COMMANDS = {
+    "compare": compare,
+    "similarity-maps": similarity_maps,
+    "build-patches": build_patches,
+    "download": download,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -38,13 +38,19 @@ def make_settings(head, s, batches, **options):
 
 @pytest.mark.parametrize(("head", "s"), CONFIGURATIONS)
 def test_forward_and_training_in_float32(batches, head, s):
-    """A small learning rate: at the paper's, rounding grows a millionfold in 20 steps."""
-    settings = make_settings(head, s, batches, learning_rate=1e-3)
+    """A small learning rate: at the paper's, rounding grows a millionfold in 20 steps.
+
+    What the small rate hides in the parameters, the running statistics and losses show, and the
+    test in float64 below.
+    """
+    settings = make_settings(head, s, batches, learning_rate=1e-4)
     weights = random_state_dict(settings, seed=0)
+    # BatchNorm over a handful of patches is ill-conditioned: single numbers want a larger batch.
+    batch = np.concatenate(batches[:3])
     for train in (False, True):
-        row = compare_descriptors(settings, weights, batches[0][:, 0], train=train)
+        row = compare_descriptors(settings, weights, batch[:, 0], train=train)
         assert row.largest <= 1e-5, row
-    loss, *gradients = compare_gradients(settings, weights, batches[0])
+    loss, *gradients = compare_gradients(settings, weights, batch)
     assert loss.largest <= 1e-5, loss
     for row in gradients:
         assert row.relative <= 1e-4, row
@@ -62,18 +68,12 @@ def test_every_layer(head):
         assert row.largest <= 1e-5, row
 
 
-@pytest.mark.parametrize(
-    ("head", "s", "step"),
-    [
-        ("hardnet", 1, StepConfig(anchor_swap=True)),
-        ("polar", 1, StepConfig(joint_batch_norm=True)),
-        ("combined_star", 2, StepConfig()),
-    ],
-)
+@pytest.mark.parametrize(("head", "s"), CONFIGURATIONS)
 @pytest.mark.usefixtures("double_precision")
-def test_training_at_the_papers_learning_rate_in_float64(head, s, step):
-    """20 steps at learning rate 10: what is left is not rounding, and there is nothing left."""
+def test_training_at_the_papers_learning_rate_in_float64(head, s):
+    """20 steps at learning rate 10, with both mining rules and both BatchNorm rules among them."""
     batches = np.split(stereo_patch_pairs(STEPS * PAIRS, size=32).astype(np.float64), STEPS)
+    step = StepConfig(anchor_swap=s == 2, joint_batch_norm=head in ("polar", "combined"))
     settings = Settings(head=head, s=s, dtype="float64", learning_rate=10.0, step=step)
     for row in compare_training(settings, random_state_dict(settings, seed=0), batches):
         assert row.relative <= 1e-6, row

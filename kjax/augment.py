@@ -1,0 +1,211 @@
+"""On-device augmentation of anchor–positive pairs, and the plain resize it reduces to.
+
+Everything that happens to a patch is one affine map from output to input pixels, so each output
+pixel reads its four neighbours in the stored patch once: flips and transposes move no memory, and
+the 64×64 original is never copied to floating point. Pixel centres are integers; a patch of side N
+covers [−½, N−½], and pixels beyond it repeat its border.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, Num
+
+from kjax.errors import InputError
+
+# A crop narrower than this would magnify a few pixels to a patch: surely a mistake.
+SMALLEST_AREA = 0.01
+
+
+def _check_range(name: str, limits: Sequence[float], lowest: float, highest: float) -> None:
+    if len(limits) != 2 or not lowest <= limits[0] <= limits[1] <= highest:
+        raise InputError(
+            f"{name} must be (low, high) with {lowest} ≤ low ≤ high ≤ {highest}, not {limits}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentConfig:
+    """How patches vary in training. The defaults are the HardNet release's and the paper's.
+
+    Attributes:
+        flip_probability: of mirroring both patches of a pair left to right.
+        transpose_probability: of swapping rows and columns of both patches of a pair.
+        max_rotation_degrees: each patch turns about its centre by an angle uniform in ±this.
+        area: range of the crop's share of the patch's area, drawn uniformly for each patch.
+        aspect_ratio: range of the crop's width over its height, drawn log-uniformly. A side that
+            area and ratio would make longer than the patch is cut to the patch's.
+    """
+
+    flip_probability: float = 0.5
+    transpose_probability: float = 0.5
+    max_rotation_degrees: float = 5.0
+    area: tuple[float, float] = (0.9, 1.0)
+    aspect_ratio: tuple[float, float] = (0.9, 1.1)
+
+    def __post_init__(self) -> None:
+        """Refuses ranges that no patch could follow."""
+        for name in ("flip_probability", "transpose_probability"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} must lie in 0…1, not {getattr(self, name)}")
+        if not 0 <= self.max_rotation_degrees <= 180:
+            raise InputError(
+                f"max_rotation_degrees must lie in 0…180, not {self.max_rotation_degrees}"
+            )
+        _check_range("area", self.area, SMALLEST_AREA, 1.0)
+        _check_range("aspect_ratio", self.aspect_ratio, 0.1, 10.0)
+
+
+AUGMENT_OFF = AugmentConfig(
+    flip_probability=0.0,
+    transpose_probability=0.0,
+    max_rotation_degrees=0.0,
+    area=(1.0, 1.0),
+    aspect_ratio=(1.0, 1.0),
+)
+"""Leaves nothing but the resize of HardNet's test time, `resize_patches`."""
+
+
+def augment_pairs(
+    key: Key[Array, ""],
+    pairs: Num[Array, "pairs 2 height width"],
+    *,
+    size: int,
+    config: AugmentConfig,
+) -> Float[Array, "pairs 2 {size} {size}"]:
+    """Flips and transposes each pair as one, turns and crops its patches apart, and resizes.
+
+    Args:
+        key: split into one key per pair, so that a pair's fate does not depend on its neighbours.
+        pairs: uint8 or floating patches, any scale of grey values.
+        size: side of the result.
+        config: the ranges of everything random.
+
+    Returns:
+        float32 patches with the grey values' scale unchanged.
+    """
+    augment = jax.vmap(lambda own_key, pair: augment_pair(own_key, pair, size=size, config=config))
+    return augment(jax.random.split(key, pairs.shape[0]), pairs)
+
+
+def augment_pair(
+    key: Key[Array, ""], pair: Num[Array, "2 height width"], *, size: int, config: AugmentConfig
+) -> Float[Array, "2 {size} {size}"]:
+    """`augment_pairs` for one pair and its own key."""
+    shape = (pair.shape[1], pair.shape[2])
+    matrices = random_pair_matrices(key, shape=shape, size=size, config=config)
+    return jax.vmap(lambda patch, matrix: warp_patch(patch, matrix, size=size))(pair, matrices)
+
+
+def random_pair_matrices(
+    key: Key[Array, ""], *, shape: tuple[int, int], size: int, config: AugmentConfig
+) -> Float[Array, "2 2 3"]:
+    """The affine maps, output pixel to input pixel, that `augment_pair` applies to a pair.
+
+    Args:
+        key: the pair's own key.
+        shape: height and width of the stored patches.
+        size: side of the result.
+        config: the ranges of everything random.
+    """
+    # One draw for all twelve numbers: on a GPU the launches would cost more than the bits.
+    draws = jax.random.uniform(key, (12,))
+    orientation = _shared_orientation(draws[:2], config)
+    crops = jax.vmap(lambda own: _crop_matrix(own, config))(draws[2:].reshape(2, 5))
+    return jax.vmap(lambda crop: _to_pixels(_compose(crop, orientation), shape, size))(crops)
+
+
+def warp_patch(
+    patch: Num[Array, "height width"], matrix: Float[Array, "2 3"], *, size: int
+) -> Float[Array, "{size} {size}"]:
+    """Output pixel (u, v) reads the patch at `matrix @ (u, v, 1)` = (x, y), bilinearly.
+
+    The same as OpenCV's `warpAffine` with `WARP_INVERSE_MAP`, `INTER_LINEAR` and
+    `BORDER_REPLICATE` on floating-point pixels.
+    """
+    height, width = patch.shape
+    grid = jnp.arange(size, dtype=jnp.float32)
+    column, row = grid[None, :], grid[:, None]
+    x = jnp.clip(matrix[0, 0] * column + matrix[0, 1] * row + matrix[0, 2], 0, width - 1)
+    y = jnp.clip(matrix[1, 0] * column + matrix[1, 1] * row + matrix[1, 2], 0, height - 1)
+    # The last cell is closed on the right, so that all four neighbours exist on the border too.
+    left = jnp.minimum(jnp.floor(x), max(width - 2, 0)).astype(jnp.int32)
+    top = jnp.minimum(jnp.floor(y), max(height - 2, 0)).astype(jnp.int32)
+    right, bottom = jnp.minimum(left + 1, width - 1), jnp.minimum(top + 1, height - 1)
+    along_x, along_y = x - left, y - top
+
+    def read(rows: Array, columns: Array) -> Array:
+        flat = patch.reshape(-1).at[rows * width + columns]
+        values = flat.get(mode="promise_in_bounds", wrap_negative_indices=False)
+        return values.astype(jnp.float32)
+
+    upper = read(top, left) * (1 - along_x) + read(top, right) * along_x
+    lower = read(bottom, left) * (1 - along_x) + read(bottom, right) * along_x
+    return upper * (1 - along_y) + lower * along_y
+
+
+def resize_patches(
+    patches: Num[Array, "*batch height width"], size: int, *, rounded: bool = False
+) -> Float[Array, "*batch {size} {size}"]:
+    """Bilinear, half-pixel centres, no anti-aliasing: `cv2.resize` as HardNet uses it.
+
+    Args:
+        patches: uint8 or floating patches, any scale of grey values.
+        size: side of the result.
+        rounded: round to whole grey values, halves up, as OpenCV does when it halves uint8
+            patches: from 64 to 32 that is HardNet's test input, bit for bit.
+    """
+    height, width = patches.shape[-2:]
+    matrix = _to_pixels(jnp.eye(2, 3), (height, width), size)
+    flat = patches.reshape(-1, height, width)
+    resized = jax.vmap(lambda patch: warp_patch(patch, matrix, size=size))(flat)
+    if rounded:
+        resized = jnp.floor(resized + 0.5)
+    return resized.reshape(*patches.shape[:-2], size, size)
+
+
+def _shared_orientation(draws: Float[Array, "2"], config: AugmentConfig) -> Float[Array, "2 3"]:
+    """Flip and transpose, as a map of coordinates whose origin is the patch's centre."""
+    mirror = jnp.where(draws[0] < config.flip_probability, -1.0, 1.0)
+    flipped = jnp.array([[mirror, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    # Output (u, v) of a transpose reads input (v, u): the rows of the map change places.
+    return jnp.where(draws[1] < config.transpose_probability, flipped[::-1], flipped)
+
+
+def _crop_matrix(draws: Float[Array, "5"], config: AugmentConfig) -> Float[Array, "2 3"]:
+    """A turned crop in units of the patch's side, origin at its centre: R · (D c + offset)."""
+    angle = (2 * draws[0] - 1) * math.radians(config.max_rotation_degrees)
+    area = config.area[0] + draws[1] * (config.area[1] - config.area[0])
+    low, high = (math.log(ratio) for ratio in config.aspect_ratio)
+    ratio = jnp.exp(low + draws[2] * (high - low))
+    sides = jnp.minimum(jnp.sqrt(area * jnp.stack([ratio, 1 / ratio])), 1.0)
+    offset = (draws[3:] - 0.5) * (1 - sides)
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    columns = [
+        jnp.stack([cosine, sine]) * sides[0],
+        jnp.stack([-sine, cosine]) * sides[1],
+        jnp.stack([cosine * offset[0] - sine * offset[1], sine * offset[0] + cosine * offset[1]]),
+    ]
+    return jnp.stack(columns, axis=1)
+
+
+def _compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
+    """The affine map that applies `inner` first. Written out: a matrix product may lose bits."""
+    columns = [outer[:, 0] * inner[0, i] + outer[:, 1] * inner[1, i] for i in range(3)]
+    columns[2] = columns[2] + outer[:, 2]
+    return jnp.stack(columns, axis=1)
+
+
+def _to_pixels(
+    matrix: Float[Array, "2 3"], shape: tuple[int, int], size: int
+) -> Float[Array, "2 3"]:
+    """From centred coordinates in units of the side to pixels of the output and the input."""
+    sides = np.array([shape[1], shape[0]], np.float32)
+    linear = matrix[:, :2] * (sides / size)[:, None]
+    centre = np.float32((size - 1) / 2)
+    shift = sides * matrix[:, 2] + (sides - 1) / 2 - (linear[:, 0] + linear[:, 1]) * centre
+    return jnp.concatenate([linear, shift[:, None]], axis=1)

@@ -1,0 +1,4 @@
+"""Patches in: readers, downloads, the stream of pairs, and the pipelines that feed it to a step.
+
+Nothing is imported here. Only `kjax.data.tfdata` and `kjax.data.tfds` know TensorFlow.
+"""

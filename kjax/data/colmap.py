@@ -1,0 +1,379 @@
+"""Readers of what COLMAP (3.6 or later) leaves behind: sparse models and keypoint databases.
+
+A model is a folder with `cameras`, `images` and `points3D`, all `.bin` or all `.txt`; the `rigs`
+and `frames` that newer versions add are not needed here. Coordinates stay in COLMAP's convention:
+the CENTRE of the top-left pixel is (0.5, 0.5).
+"""
+
+import contextlib
+import os
+import sqlite3
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from kjax.errors import InputError
+
+Folder = str | os.PathLike[str]
+
+PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6)
+"""Numbers that each camera model has, by COLMAP's model number. The first is the focal length."""
+EQUIRECTANGULAR = (17, "EQUIRECTANGULAR")
+"""Number and name of the one model without a focal length."""
+NO_POINT = -1
+"""Stands in `ModelImage.point_ids` for a keypoint that sees no reconstructed point."""
+
+
+class Camera(NamedTuple):
+    """What patch cutting needs to know of a camera."""
+
+    width: int
+    height: int
+    focal: float
+    """In pixels."""
+
+
+class ModelImage(NamedTuple):
+    """One photograph of a model."""
+
+    name: str
+    """Path below the folder of photographs."""
+    camera_id: int
+    rotation: Float[np.ndarray, "3 3"]
+    """World to camera: a world point X is at rotation @ X + translation."""
+    translation: Float[np.ndarray, "3"]
+    xy: Float[np.ndarray, "K 2"]
+    """Keypoints, in the order of the database."""
+    point_ids: Int64[np.ndarray, " K"]
+    """The 3-D point that each keypoint sees, or NO_POINT."""
+
+
+class Points(NamedTuple):
+    """The 3-D points of a model, in the order of their ids."""
+
+    ids: Int64[np.ndarray, " P"]
+    xyz: Float[np.ndarray, "P 3"]
+    error: Float[np.ndarray, " P"]
+    """Mean reprojection error in pixels; negative where COLMAP has not computed it."""
+
+
+class Model(NamedTuple):
+    """A sparse reconstruction."""
+
+    cameras: dict[int, Camera]
+    images: dict[int, ModelImage]
+    points: Points
+
+
+# Models
+
+
+def read_model(folder: Folder) -> Model:
+    """Reads a sparse model, binary or text; like COLMAP, the binary one where both are there.
+
+    Raises:
+        InputError: a file is missing, cut short or not of this format, or the three disagree.
+    """
+    folder = Path(folder)
+    suffix = _find_suffix(folder)
+    paths = [folder / f"{stem}{suffix}" for stem in ("cameras", "images", "points3D")]
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{folder} lacks {path.name}: copy the whole model folder")
+    cameras_path, images_path, points_path = paths
+    if suffix == ".bin":
+        cameras = dict(_binary_cameras(_Cursor(cameras_path)))
+        images = dict(_binary_images(_Cursor(images_path)))
+        points = _stack_points(_binary_points(_Cursor(points_path)))
+    else:
+        cameras = dict(_text_cameras(cameras_path))
+        images = dict(_text_images(images_path))
+        points = _stack_points(_text_points(points_path))
+    model = Model(cameras, images, points)
+    _check_references(folder, model)
+    return model
+
+
+def _find_suffix(folder: Path) -> str:
+    if not folder.is_dir():
+        raise InputError(f"no such folder: {folder}")
+    for suffix in (".bin", ".txt"):
+        if (folder / f"images{suffix}").is_file():
+            return suffix
+    below = sorted(path.parent for path in folder.glob("*/images.*"))
+    hint = f"did you mean {below[0]}? " if below else ""
+    raise InputError(
+        f"{folder} has neither images.bin nor images.txt: {hint}give the folder of a sparse model"
+    )
+
+
+def _check_references(folder: Path, model: Model) -> None:
+    """Refuses files that do not belong together."""
+    for image in model.images.values():
+        if image.camera_id not in model.cameras:
+            raise InputError(
+                f"{folder}: {image.name} uses camera {image.camera_id}, which is not among the "
+                "cameras: the files are of different models"
+            )
+        seen = image.point_ids[image.point_ids != NO_POINT]
+        missing = seen[~np.isin(seen, model.points.ids)]
+        if len(missing):
+            raise InputError(
+                f"{folder}: {image.name} sees point {missing[0]}, which is not among the points: "
+                "the files are of different models"
+            )
+
+
+def _camera(model: int | str, width: int, height: int, parameters: tuple[float, ...]) -> Camera:
+    if model in EQUIRECTANGULAR:
+        raise InputError("panoramas (EQUIRECTANGULAR cameras) have no patches of known scale")
+    return Camera(width, height, parameters[0])
+
+
+def _image(
+    name: str, camera_id: int, pose: tuple[float, ...], xy: np.ndarray, point_ids: np.ndarray
+) -> ModelImage:
+    rotation = _rotation_matrix(np.array(pose[:4]))
+    return ModelImage(name, camera_id, rotation, np.array(pose[4:]), xy, point_ids)
+
+
+def _rotation_matrix(quaternion: Float[np.ndarray, "4"]) -> Float[np.ndarray, "3 3"]:
+    """Of a quaternion (w, x, y, z) of any length but zero."""
+    w, x, y, z = quaternion / np.linalg.norm(quaternion)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + 2 * w * cross + 2 * cross @ cross
+
+
+def _stack_points(points: Iterator[tuple[int, tuple[float, ...], float]]) -> Points:
+    rows = sorted(points)  # COLMAP's order is that of a hash table
+    return Points(
+        np.array([row[0] for row in rows], np.int64),
+        np.array([row[1] for row in rows], np.float64).reshape(-1, 3),
+        np.array([row[2] for row in rows], np.float64),
+    )
+
+
+# Binary files
+
+
+class _Cursor:
+    """Reads little-endian values from a file, one after the other, and notices its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._bytes = path.read_bytes()
+        self._at = 0
+
+    def take(self, layout: str) -> tuple[Any, ...]:
+        """The next values, laid out as `struct` describes."""
+        return struct.unpack("<" + layout, self._advance(struct.calcsize("<" + layout)))
+
+    def take_array(self, dtype: np.dtype, count: int) -> np.ndarray:
+        """The next `count` records."""
+        return np.frombuffer(self._advance(dtype.itemsize * count), dtype)
+
+    def take_name(self) -> str:
+        """The next text, which ends with a zero byte."""
+        end = self._bytes.find(b"\0", self._at)
+        if end < 0:
+            raise self._truncated()
+        name = self._advance(end + 1 - self._at)[:-1]
+        return name.decode("utf-8", errors="surrogateescape")
+
+    def finish(self) -> None:
+        """Refuses a file that holds more than its format has room for."""
+        left = len(self._bytes) - self._at
+        if left:
+            raise InputError(
+                f"{self.path} has {left} bytes too many: it is damaged or not of COLMAP's format; "
+                "try its text form (colmap model_converter --output_type TXT)"
+            )
+
+    def _advance(self, count: int) -> bytes:
+        chunk = self._bytes[self._at : self._at + count]
+        if len(chunk) < count:
+            raise self._truncated()
+        self._at += count
+        return chunk
+
+    def _truncated(self) -> InputError:
+        return InputError(
+            f"{self.path} is truncated: it ends at byte {len(self._bytes)}, within a record; "
+            "copy the model again"
+        )
+
+
+_KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
+
+
+def _binary_cameras(cursor: _Cursor) -> Iterator[tuple[int, Camera]]:
+    (count,) = cursor.take("Q")
+    for _ in range(count):
+        camera_id, model, width, height = cursor.take("IiQQ")
+        if model == EQUIRECTANGULAR[0]:
+            parameters: tuple[float, ...] = cursor.take("2d")
+        elif 0 <= model < len(PARAMETER_COUNTS):
+            parameters = cursor.take(f"{PARAMETER_COUNTS[model]}d")
+        else:
+            raise InputError(
+                f"{cursor.path} has a camera model unknown here, number {model}: "
+                "convert the model to text (colmap model_converter --output_type TXT)"
+            )
+        yield camera_id, _camera(model, width, height, parameters)
+    cursor.finish()
+
+
+def _binary_images(cursor: _Cursor) -> Iterator[tuple[int, ModelImage]]:
+    (count,) = cursor.take("Q")
+    for _ in range(count):
+        image_id, *pose, camera_id = cursor.take("I7dI")
+        name = cursor.take_name()
+        (keypoint_count,) = cursor.take("Q")
+        keypoints = cursor.take_array(_KEYPOINT, keypoint_count)
+        # COLMAP marks a keypoint without a point by the largest uint64, which is −1 here.
+        yield image_id, _image(name, camera_id, tuple(pose), keypoints["xy"], keypoints["point"])
+    cursor.finish()
+
+
+def _binary_points(cursor: _Cursor) -> Iterator[tuple[int, tuple[float, ...], float]]:
+    (count,) = cursor.take("Q")
+    for _ in range(count):
+        point_id, x, y, z, _, _, _, error, track_length = cursor.take("Q3d3BdQ")
+        cursor.take(f"{2 * track_length}I")  # the images say the same
+        yield point_id, (x, y, z), error
+    cursor.finish()
+
+
+# Text files
+
+
+@contextlib.contextmanager
+def _parsing(path: Path, number: int) -> Iterator[None]:
+    """Turns whatever a malformed line provokes into an error that names the line."""
+    try:
+        yield
+    except (ValueError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path}, line {number}: not of COLMAP's format ({error}); export the model again"
+        ) from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, without comments. Empty lines stay: they may mean no keypoints."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.startswith("#"):
+                yield number, line.strip()
+
+
+def _text_cameras(path: Path) -> Iterator[tuple[int, Camera]]:
+    for number, line in _lines(path):
+        if not line:
+            continue
+        with _parsing(path, number):
+            camera_id, model, width, height, *parameters = line.split()
+            numbers = tuple(float(parameter) for parameter in parameters)
+            camera = _camera(model, int(width), int(height), numbers)
+        yield int(camera_id), camera
+
+
+def _text_images(path: Path) -> Iterator[tuple[int, ModelImage]]:
+    lines = _lines(path)
+    for number, line in lines:
+        if not line:
+            continue
+        with _parsing(path, number):
+            image_id, *pose, camera_id, name = line.split(maxsplit=9)
+            if len(pose) != 7:
+                raise ValueError("fewer than ten values")
+            numbers = tuple(float(value) for value in pose)
+        number, keypoints = next(lines, (number, None))
+        if keypoints is None:
+            raise InputError(f"{path} is truncated: {name} lacks its keypoints; copy it again")
+        with _parsing(path, number):
+            # float64 holds ids exactly up to 2⁵³, far beyond what COLMAP numbers.
+            table = np.array(keypoints.split(), np.float64).reshape(-1, 3)
+            image = _image(
+                name, int(camera_id), numbers, table[:, :2], table[:, 2].astype(np.int64)
+            )
+        yield int(image_id), image
+
+
+def _text_points(path: Path) -> Iterator[tuple[int, tuple[float, ...], float]]:
+    for number, line in _lines(path):
+        if not line:
+            continue
+        with _parsing(path, number):
+            point_id, x, y, z, _, _, _, error = line.split(maxsplit=8)[:8]
+            point = int(point_id), (float(x), float(y), float(z)), float(error)
+        yield point
+
+
+# Databases
+
+
+def read_keypoints(database: Folder) -> dict[str, Float[np.ndarray, "K columns"]]:
+    """The keypoints of every photograph in a COLMAP database, by the photograph's name.
+
+    Columns are x, y, then nothing, or scale and orientation, or the affine shape a11 a12 a21 a22.
+
+    Raises:
+        InputError: it is no COLMAP database, or a record in it is damaged.
+    """
+    path = Path(database)
+    if not path.is_file():
+        raise InputError(f"no such database: {path}")
+    # Without a write-ahead log beside it nothing is pending, and `immutable` then reads the file
+    # from a folder that may not be written to, where SQLite would otherwise want to put its locks.
+    mode = "ro" if path.with_name(path.name + "-wal").exists() else "ro&immutable=1"
+    query = "SELECT name, rows, cols, data FROM keypoints JOIN images USING (image_id)"
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True)
+        ) as connection:
+            records = connection.execute(query).fetchall()
+    except sqlite3.Error as error:
+        raise InputError(
+            f"{path} cannot be read as a COLMAP database ({error}): "
+            "give the one that the model was made from"
+        ) from error
+    return {name: _keypoint_table(path, name, *record) for name, *record in records}
+
+
+def keypoint_shapes(
+    keypoints: Float[np.ndarray, "K columns"],
+) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+    """Scale σ and orientation (radians, clockwise on screen) of 4- or 6-column keypoints."""
+    columns = keypoints.shape[1]
+    if not len(keypoints):
+        return np.empty(0), np.empty(0)
+    if columns == 4:
+        return keypoints[:, 2], keypoints[:, 3]
+    if columns == 6:
+        a11, a12, a21, a22 = keypoints[:, 2:].T
+        return (np.hypot(a11, a21) + np.hypot(a12, a22)) / 2, np.arctan2(a21, a11)
+    raise InputError(
+        "the database's keypoints have no scale and orientation: "
+        "extract SIFT features with colmap feature_extractor"
+    )
+
+
+def _keypoint_table(
+    path: Path, name: str, rows: int, columns: int, data: bytes | None
+) -> Float[np.ndarray, "K columns"]:
+    data = data or b""
+    if columns not in (2, 4, 6) and rows:
+        raise InputError(f"{path}: keypoints of {name} have {columns} columns, not 2, 4 or 6")
+    if len(data) != 4 * rows * columns:
+        raise InputError(
+            f"{path}: keypoints of {name} are damaged: {len(data)} bytes for {rows}×{columns} "
+            "values; extract the features again"
+        )
+    return np.frombuffer(data, "<f4").reshape(rows, columns).astype(np.float64)

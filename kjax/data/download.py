@@ -1,0 +1,369 @@
+"""Downloads of PhotoTourism and HPatches: resumable, unpacked safely, checked after decoding.
+
+Archives of these sets have been repacked by their mirrors, so the MD5 sums in circulation conflict.
+The decoded arrays are hashed instead. No hash of them that we could vouch for is published: the
+first download is checked for its number of patches and records its hash beside the set; later
+downloads must agree with the record.
+"""
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import shutil
+import stat
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from tqdm import tqdm
+
+from kjax.data import hpatches, phototour
+from kjax.errors import InputError, unknown_name
+
+TIMEOUT_SECONDS = 60
+BLOCK_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where a set can be had.
+
+    Attributes:
+        addresses: tried in this order.
+        size: patches of a PhotoTourism set, sequences of HPatches.
+    """
+
+    addresses: tuple[str, ...]
+    size: int
+
+
+# The mirror of the Czech Technical University is run by an author of HardNet. The two older homes
+# may be out of reach. The data author's own later domain (matthewalunbrown.com) now belongs to
+# somebody else and must not come back into this list.
+_CTU = "https://cmp.felk.cvut.cz/~mishkdmy/datasets/BrownPhotoTour"
+_UBC = "http://www.cs.ubc.ca/~mbrown/patchdata"
+_IMPERIAL = "http://icvl.ee.ic.ac.uk/vbalnt"
+PHOTOTOUR = {
+    "liberty": Source(
+        (f"{_CTU}/liberty.zip", f"{_UBC}/liberty.zip", f"{_IMPERIAL}/liberty.zip"), 450_092
+    ),
+    "notredame": Source(
+        (
+            f"{_CTU}/notredame/notredame.zip",
+            f"{_CTU}/notredame.zip",
+            f"{_UBC}/notredame.zip",
+            f"{_IMPERIAL}/notredame.zip",
+        ),
+        468_159,
+    ),
+    "yosemite": Source(
+        (f"{_CTU}/yosemite.zip", f"{_UBC}/yosemite.zip", f"{_IMPERIAL}/yosemite.zip"), 633_587
+    ),
+}
+HPATCHES = Source(
+    (
+        "https://huggingface.co/datasets/vbalnt/hpatches/resolve/main/hpatches-release.zip",
+        f"{_IMPERIAL}/hpatches/hpatches-release.tar.gz",
+    ),
+    116,
+)
+
+
+# Sets
+
+
+def download_phototour(
+    name: str,
+    root: str | Path,
+    *,
+    source: Source | None = None,
+    progress: bool = True,
+    pause: float = 1.0,
+) -> Path:
+    """Makes sure that the set is at `root/name`, and returns that folder.
+
+    A folder that is already there is taken as it is.
+
+    Args:
+        name: liberty, notredame or yosemite, or anything if `source` is given.
+        root: folder for the set, its archive while it is fetched, and the record of its hash.
+        source: where to get it, if not from `PHOTOTOUR`.
+        progress: show bars.
+        pause: seconds to wait before another attempt.
+    """
+    if source is None:
+        if name not in PHOTOTOUR:
+            raise unknown_name("PhotoTourism set", name, PHOTOTOUR)
+        source = PHOTOTOUR[name]
+    size = source.size
+
+    def check(folder: Path) -> str:
+        blocks, point_ids = phototour.decode_folder(folder, progress=progress)
+        if len(point_ids) != size:
+            raise InputError(
+                f"the download of {name} has {len(point_ids)} patches instead of {size}: "
+                "it is another set; try again later, or give a local folder"
+            )
+        return phototour.decoded_hash(blocks, point_ids)
+
+    return _obtain(Path(root) / name, source, "info.txt", check, progress=progress, pause=pause)
+
+
+def download_hpatches(
+    root: str | Path,
+    *,
+    source: Source = HPATCHES,
+    progress: bool = True,
+    pause: float = 1.0,
+) -> Path:
+    """Makes sure that HPatches is at `root/hpatches`, and returns that folder.
+
+    Takes 4.2 GB to fetch. A folder that is already there is taken as it is; see
+    `download_phototour` for the arguments.
+    """
+
+    def check(folder: Path) -> str:
+        found = len(hpatches.list_sequences(folder))
+        if found != source.size:
+            raise InputError(
+                f"the download of HPatches has {found} sequences instead of {source.size}: "
+                "try again later, or give a local folder"
+            )
+        return hpatches.decoded_hash(hpatches.read_hpatches(folder, progress=progress))
+
+    return _obtain(
+        Path(root) / "hpatches", source, "*/ref.png", check, progress=progress, pause=pause
+    )
+
+
+def _obtain(
+    target: Path,
+    source: Source,
+    landmark: str,
+    check: Callable[[Path], str],
+    *,
+    progress: bool,
+    pause: float,
+) -> Path:
+    """Fetches, unpacks, checks; `target` appears last, so that it is whole if it is there.
+
+    The archive may wrap the set in folders: the set is where `landmark` is.
+    """
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    archive = fetch(
+        source.addresses, target.with_name(f"{target.name}.archive"), progress=progress, pause=pause
+    )
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        try:
+            unpacked = Path(scratch) / "unpacked"
+            unpack(archive, unpacked, progress=progress)
+            found = next(unpacked.rglob(landmark), None)
+            if found is None:
+                raise InputError(f"the download of {target.name} holds no {landmark}: try again")
+            folder = found.parents[landmark.count("/")]
+            digest = check(folder)
+        except InputError:
+            archive.unlink()  # or the next call would trip over it again
+            raise
+        compare_or_record(target.with_name(f"{target.name}.sha256"), digest)
+        folder.rename(target)
+    archive.unlink()
+    return target
+
+
+def compare_or_record(record: Path, digest: str) -> None:
+    """Compares a hash with the one on record, which the first download writes."""
+    if record.exists():
+        known = record.read_text().strip()
+        if known != digest:
+            raise InputError(
+                f"the download decodes to other data than before (SHA-256 {digest[:16]}…, on "
+                f"record {known[:16]}…): delete {record} if you trust the new data"
+            )
+        return
+    partial = record.with_name(f"{record.name}.partial")
+    partial.write_text(f"{digest}\n")
+    partial.replace(record)
+
+
+# Fetching
+
+
+def fetch(
+    addresses: Sequence[str],
+    target: Path,
+    *,
+    progress: bool = True,
+    attempts: int = 3,
+    pause: float = 1.0,
+) -> Path:
+    """Downloads the first address that answers to `target`, resuming what an earlier call began.
+
+    Until it is whole the file is called `<target>.part`.
+    """
+    if target.exists():
+        return target
+    part = target.with_name(f"{target.name}.part")
+    problems = []
+    for address in addresses:
+        for attempt in range(attempts):
+            if attempt:
+                time.sleep(pause)
+            try:
+                _fetch_rest(address, part, progress=progress)
+            except (OSError, http.client.HTTPException) as error:
+                problems.append(f"{address}: {error}")
+                if isinstance(error, urllib.error.HTTPError) and error.code in (403, 404, 410):
+                    break
+            else:
+                part.replace(target)
+                _validator_file(part).unlink(missing_ok=True)
+                return target
+    raise InputError(
+        f"cannot download {target.stem} ({'; '.join(problems)}): run again to go on where it "
+        "stopped, or get the set by other means and give its folder"
+    )
+
+
+def _fetch_rest(address: str, part: Path, *, progress: bool) -> None:
+    """One attempt; afterwards `part` is whole, or an OSError or HTTPException was raised."""
+    offset, headers = _resume_headers(address, part)
+    request = urllib.request.Request(address, headers=headers)
+    try:
+        response = _OPENER.open(request, timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:
+            if error.headers.get("Content-Range") == f"bytes */{offset}":
+                return  # nothing was missing but the rename
+            part.unlink()  # there is no such rest: start again
+        raise
+    with response:
+        if response.status != 206 or not _continues_at(response, offset):
+            offset = 0  # the file has changed, or the server sends it whole regardless
+        _write_validator(address, part, response)
+        length = response.headers.get("Content-Length")
+        total = offset + int(length) if length else None
+        _copy(response, part, offset, total, progress=progress)
+    if total is not None and part.stat().st_size != total:
+        raise ConnectionError(f"the connection ended after {part.stat().st_size} of {total} bytes")
+
+
+def _copy(response: Any, part: Path, offset: int, total: int | None, *, progress: bool) -> None:
+    name = part.name.removesuffix(".archive.part")
+    bar = tqdm(
+        total=total, initial=offset, unit="B", unit_scale=True, desc=name, disable=not progress
+    )
+    with bar, open(part, "ab" if offset else "wb") as file:
+        while block := response.read(BLOCK_BYTES):
+            file.write(block)
+            bar.update(len(block))
+
+
+def _resume_headers(address: str, part: Path) -> tuple[int, dict[str, str]]:
+    """How much is there already, and the request for the rest if the file is still the same."""
+    try:
+        state = json.loads(_validator_file(part).read_text())
+        offset = part.stat().st_size
+    except (OSError, ValueError):
+        return 0, {}
+    if state.get("address") != address or not state.get("validator") or not offset:
+        return 0, {}  # another mirror's archive may be packed differently
+    return offset, {"Range": f"bytes={offset}-", "If-Range": state["validator"]}
+
+
+def _write_validator(address: str, part: Path, response: Any) -> None:
+    tag = response.headers.get("ETag", "")
+    validator = tag if tag.startswith('"') else response.headers.get("Last-Modified")  # not weak
+    _validator_file(part).write_text(json.dumps({"address": address, "validator": validator}))
+
+
+def _validator_file(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _continues_at(response: Any, offset: int) -> bool:
+    return response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
+
+
+class _NoDowngrade(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but never from https to http."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if req.type == "https" and not newurl.startswith("https:"):
+            raise urllib.error.URLError(f"redirected from https to {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_NoDowngrade)
+
+
+# Unpacking
+
+
+def unpack(archive: Path, folder: Path, *, progress: bool = True) -> None:
+    """Unpacks a zip or tar archive inside `folder`; refuses one that could write elsewhere.
+
+    Nothing is written if any member has an absolute path, a `..` or is a link or a device.
+    """
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as file:
+                _unpack_zip(file, archive, folder, progress=progress)
+        elif tarfile.is_tarfile(archive):
+            with tarfile.open(archive) as file:
+                _unpack_tar(file, archive, folder, progress=progress)
+        else:
+            raise InputError(f"{archive} is neither a zip nor a tar archive: download it again")
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
+        raise InputError(f"{archive} is damaged ({error}): delete it, download again") from error
+
+
+def _unpack_zip(file: zipfile.ZipFile, archive: Path, folder: Path, *, progress: bool) -> None:
+    members = file.infolist()
+    for member in members:
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        _check_member(archive, member.filename, plain=kind in (0, stat.S_IFREG, stat.S_IFDIR))
+    for member in tqdm(members, desc="unpacking", disable=not progress):
+        if not member.is_dir():
+            with file.open(member) as source:
+                _write_member(source, folder / _relative(member.filename))
+
+
+def _unpack_tar(file: tarfile.TarFile, archive: Path, folder: Path, *, progress: bool) -> None:
+    members = file.getmembers()
+    for member in members:
+        _check_member(archive, member.name, plain=member.isreg() or member.isdir())
+    for member in tqdm(members, desc="unpacking", disable=not progress):
+        if source := file.extractfile(member):
+            with contextlib.closing(source):
+                _write_member(source, folder / _relative(member.name))
+
+
+def _relative(name: str) -> PurePosixPath:
+    return PurePosixPath(name.replace("\\", "/"))
+
+
+def _check_member(archive: Path, name: str, *, plain: bool) -> None:
+    path = _relative(name)
+    outside = path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive
+    if outside or not plain:
+        what = "lies outside its folder" if outside else "is a link or a device"
+        raise InputError(f"{archive} is refused: its member {name!r} {what}; get it elsewhere")
+
+
+def _write_member(source: Any, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target, "wb") as file:
+        shutil.copyfileobj(source, file, BLOCK_BYTES)

@@ -1,0 +1,219 @@
+"""The default data: real photographs that ship inside scikit-image's wheel. Nothing is downloaded.
+
+Training patches are cut from nine photographs by `kjax.data.selfsupervised`; test pairs from the
+Middlebury "motorcycle" stereo pair, whose measured disparities say which places correspond. Both
+are cut once, in seconds, and kept in the cache folder. docs/data.md lists the licences.
+"""
+
+import hashlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+
+from kjax.data.cache import cache_root, mendable_cache_errors
+from kjax.data.correspondence import Tolerances, distinct_places, match_keypoints
+from kjax.data.cutting import Keypoints, cut_patches, detect_sift, read_grey
+from kjax.data.photos import CutSet, sample_test_pairs, write_cut_set
+from kjax.data.phototour import (
+    Folder,
+    PatchSet,
+    TestPairs,
+    find_match_file,
+    read_match_file,
+    read_phototour,
+)
+from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
+from kjax.errors import InputError
+
+CUT_VERSION = 1
+"""Raised whenever the same photographs would be cut differently, so that old caches are left."""
+SEED = 0
+TRAIN_PHOTOS = (
+    "astronaut.png",
+    "brick.png",
+    "camera.png",
+    "chelsea.png",
+    "coffee.png",
+    "coins.png",
+    "grass.png",
+    "gravel.png",
+    "rocket.jpg",
+)
+TEST_FILES = ("motorcycle_left.png", "motorcycle_right.png", "motorcycle_disp.npz")
+TOLERANCES = Tolerances(offset=2.0, octaves=0.75, degrees=45.0)
+"""Wide, so that a real detector's errors stay in: without them the stereo pair is too easy."""
+TRAIN_VIEWS = ViewConfig(
+    contrast_threshold=0.01, min_sigma=1.0, max_points=800, tolerances=TOLERANCES
+)
+TEST_CONTRAST = 0.005
+TEST_MIN_SIGMA = 1.0
+TRAIN_PAIRS = 5_000
+"""Matching, and as many others: to watch overfitting by, not to report."""
+TEST_NON_MATCHING = 20_000
+"""Ten times the matching pairs, which are all that there are: false positives are to be rare."""
+OCCLUSION_STEP = 1.0
+"""Pixels of disparity by which a surface must be nearer to count as hiding another."""
+
+
+def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) -> PatchSet:
+    """Patches to train on, several of each point; cut at the first call.
+
+    Args:
+        cache_dir: see `kjax.data.cache.cache_root`.
+        progress: show a bar while cutting.
+    """
+    paths = [_wheel_file(name) for name in TRAIN_PHOTOS]
+
+    def cut() -> tuple[CutSet, TestPairs]:
+        patches = cut_self_supervised(
+            paths, TRAIN_PHOTOS, config=TRAIN_VIEWS, seed=SEED, progress=progress
+        )
+        if patches.unreadable:
+            raise InputError(f"scikit-image's {patches.unreadable[0]} is damaged: reinstall it")
+        pairs = sample_test_pairs(
+            patches.point_ids, matching=TRAIN_PAIRS, non_matching=TRAIN_PAIRS, seed=SEED
+        )
+        return patches, pairs
+
+    folder = _cut_once("train", paths, repr(TRAIN_VIEWS), cut, cache_dir)
+    return read_phototour(folder, cache_dir=cache_dir, progress=progress)
+
+
+def embedded_test(
+    *, cache_dir: Folder | None = None, progress: bool = True
+) -> tuple[PatchSet, TestPairs]:
+    """Held-out patches of a real stereo pair and its test pairs; cut at the first call.
+
+    Args:
+        cache_dir: see `kjax.data.cache.cache_root`.
+        progress: show a bar while decoding.
+    """
+    paths = [_wheel_file(name) for name in TEST_FILES]
+
+    def cut() -> tuple[CutSet, TestPairs]:
+        left, right = (_read_intact(path) for path in paths[:2])
+        with np.load(paths[2]) as archive:
+            disparity = archive["arr_0"].astype(np.float64)
+        patches = cut_stereo(left, right, disparity, tolerances=TOLERANCES)
+        pairs = sample_test_pairs(
+            patches.point_ids,
+            matching=len(patches.point_ids),
+            non_matching=TEST_NON_MATCHING,
+            seed=SEED,
+        )
+        return patches, pairs
+
+    settings = repr((TOLERANCES, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
+    folder = _cut_once("test", paths, settings, cut, cache_dir)
+    patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
+    pairs = read_match_file(find_match_file(folder), patch_count=len(patches.patches))
+    return patches, pairs
+
+
+def cut_stereo(
+    left: UInt8[np.ndarray, "height width"],
+    right: UInt8[np.ndarray, "height width"],
+    disparity: Float[np.ndarray, "height width"],
+    *,
+    tolerances: Tolerances,
+) -> CutSet:
+    """Two patches of each place that both photographs of a rectified pair show.
+
+    Args:
+        left: photograph whose pixel (x, y) is at (x − disparity[y, x], y) of the right one.
+        right: the other photograph.
+        disparity: not finite where unknown.
+        tolerances: how well two detections must agree to be one point.
+    """
+    places = detect_sift(left, contrast=TEST_CONTRAST)[0]
+    places = places.take(places.sigma >= TEST_MIN_SIGMA)
+    places = places.take(distinct_places(places))
+    columns, rows = np.rint(places.xy).astype(np.int64).T
+    shift = np.stack([disparity[rows, columns], np.zeros(len(rows))], axis=1)
+    visible = visible_in_right(disparity)[rows, columns]
+    places, shift = places.take(visible), shift[visible]
+    detections = detect_sift(right, contrast=TEST_CONTRAST)[0]
+    expected = Keypoints(places.xy - shift, places.sigma, places.angle)
+    matches = match_keypoints(expected, detections, tolerances=tolerances)
+    seen = matches >= 0
+    return _join_stereo(left, right, places.take(seen), detections.take(matches[seen]))
+
+
+def visible_in_right(
+    disparity: Float[np.ndarray, "height width"],
+) -> Bool[np.ndarray, "height width"]:
+    """Pixels of the left photograph that the right one shows: inside it, and nothing before them.
+
+    The disparities of the left photograph, carried over to the right one, say what is nearest
+    there; a pixel that disagrees with what it lands on is hidden.
+    """
+    rows, columns = np.nonzero(np.isfinite(disparity))
+    values = disparity[rows, columns]
+    landing = np.rint(columns - values).astype(np.int64)
+    inside = (landing >= 0) & (landing < disparity.shape[1])
+    rows, columns, values, landing = (a[inside] for a in (rows, columns, values, landing))
+    nearest = np.full(disparity.shape, -np.inf)
+    np.maximum.at(nearest, (rows, landing), values)
+    visible = np.zeros(disparity.shape, bool)
+    visible[rows, columns] = values >= nearest[rows, landing] - OCCLUSION_STEP
+    return visible
+
+
+def _join_stereo(
+    left: np.ndarray, right: np.ndarray, places: Keypoints, matched: Keypoints
+) -> CutSet:
+    """Left and right patch of each point, one after the other."""
+    patches = np.stack([cut_patches(left, places), cut_patches(right, matched)], axis=1)
+    tables = [
+        np.column_stack([np.full(len(k.sigma), side), k.xy, k.angle, np.log2(k.sigma)])
+        for side, k in enumerate((places, matched))
+    ]
+    return CutSet(
+        patches.reshape(-1, *patches.shape[2:]),
+        np.repeat(np.arange(len(patches)), 2),
+        np.stack(tables, axis=1).reshape(-1, 5),
+        list(TEST_FILES[:2]),
+        [],
+    )
+
+
+def _cut_once(
+    name: str,
+    sources: Sequence[Path],
+    settings: str,
+    cut: Callable[[], tuple[CutSet, TestPairs]],
+    cache_dir: Folder | None,
+) -> Path:
+    """The folder of a set, cut now unless the same sources were cut in the same way before."""
+    digest = hashlib.sha256(f"{CUT_VERSION} {settings}".encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    root = cache_root(cache_dir) / "embedded"
+    folder = root / f"{name}-{digest.hexdigest()[:12]}"
+    if not folder.is_dir():
+        patches, pairs = cut()
+        with mendable_cache_errors(root):
+            # Another process may have been quicker; its set is the same, so replacing it is safe.
+            write_cut_set(folder, patches, pairs=pairs, overwrite=True)
+    return folder
+
+
+def _wheel_file(name: str) -> Path:
+    """A file of scikit-image's data folder, found without importing or fetching anything."""
+    spec = importlib.util.find_spec("skimage")
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError("the embedded photographs need scikit-image: pip install 'kjax[photos]'")
+    path = Path(spec.submodule_search_locations[0]) / "data" / name
+    if not path.is_file():
+        raise InputError(f"scikit-image lacks {path}: reinstall it from PyPI")
+    return path
+
+
+def _read_intact(path: Path) -> UInt8[np.ndarray, "height width"]:
+    photo = read_grey(path)
+    if photo is None:
+        raise InputError(f"scikit-image's {path.name} is damaged: reinstall it")
+    return photo

@@ -1,0 +1,81 @@
+"""The whole set on the accelerator: a step draws and gathers its own pairs, inside jit.
+
+Needs no TensorFlow, and no host between steps: many steps can run in one dispatch.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, UInt8, UInt32
+
+from kjax.data.phototour import PATCH_SIDE, PatchSet
+from kjax.data.sampler import Counter, PointTable, make_point_table, sample_pairs
+from kjax.errors import InputError
+
+WORDS_PER_PATCH = PATCH_SIDE**2 // 4
+
+
+class ResidentSet(NamedTuple):
+    """A set in an accelerator's memory. A pytree: pass it to jitted functions as an argument."""
+
+    words: UInt32[Array, "P 1024"]
+    """The patches' bytes, four to a word: wide loads, and offsets that fit 32 bits up to two
+    million patches."""
+    table: PointTable
+
+
+def make_resident(
+    patch_set: PatchSet, *, device: jax.Device | jax.sharding.Sharding | None = None
+) -> ResidentSet:
+    """Copies a set to a device (by default JAX's first), or to several by a replicated sharding."""
+    patches = np.ascontiguousarray(patch_set.patches)  # a mapped array stays mapped
+    _check_room(patches.nbytes, device)
+    words = patches.reshape(-1, PATCH_SIDE**2).view(np.uint32)
+    table = make_point_table(patch_set.point_ids)
+    return ResidentSet(*jax.device_put((words, table), device))
+
+
+def _check_room(size: int, device: jax.Device | jax.sharding.Sharding | None) -> None:
+    free = _free_bytes(device)
+    if free is not None and size > free:
+        raise InputError(
+            f"the set takes {size / 2**30:.1f} GiB and the device has {free / 2**30:.1f} GiB free: "
+            "use the tf.data pipeline (kjax.data.tfdata), or a smaller set"
+        )
+
+
+def _free_bytes(device: jax.Device | jax.sharding.Sharding | None) -> int | None:
+    """Of one of the devices; None where it has no memory of its own."""
+    if isinstance(device, jax.sharding.Sharding):
+        device = next(iter(device.addressable_devices))
+    stats = (device or jax.local_devices()[0]).memory_stats()
+    return stats["bytes_limit"] - stats["bytes_in_use"] if stats else None
+
+
+def resident_pairs(
+    resident: ResidentSet,
+    seed: Counter,
+    step: Counter,
+    *,
+    pairs: int,
+    shard: Counter = 0,
+    shards: int = 1,
+) -> UInt8[Array, "local_pairs 2 64 64"]:
+    """The pairs of one step, or one shard's rows of them: the stream of `kjax.data.sampler`.
+
+    Args:
+        resident: made by `make_resident`.
+        seed: the run's seed.
+        step: from 0; may be traced, and so may `shard`, e.g. `lax.axis_index`.
+        pairs: in the whole batch, over all shards; checked with `check_stream` beforehand.
+        shard: which of the `shards` equal parts of the batch to return.
+        shards: into how many the batch is cut.
+    """
+    drawn = sample_pairs(resident.table, seed, step, pairs=pairs)
+    rows = pairs // shards
+    mine = jax.lax.dynamic_slice_in_dim(drawn, shard * rows, rows)
+    words = resident.words.at[mine].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    patches = jax.lax.bitcast_convert_type(words, jnp.uint8)
+    return patches.reshape(rows, 2, PATCH_SIDE, PATCH_SIDE)

@@ -1,0 +1,114 @@
+"""The stream of pairs through tf.data: for sets that do not fit the accelerator's memory.
+
+TensorFlow is imported when a dataset is first made, and never sees a GPU. Batches are uint8:
+augmentation happens on the device, in the training step.
+"""
+
+import collections
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jaxtyping import Array, UInt8
+
+from kjax.data.phototour import PATCH_SIDE, PatchSet
+from kjax.data.sampler import check_stream, make_point_table, sample_pairs_on_host
+from kjax.errors import InputError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+STEPS_PER_DRAW = 32
+"""Steps whose pairs are drawn in one call."""
+
+
+def pair_dataset(
+    patch_set: PatchSet,
+    *,
+    seed: int,
+    pairs: int,
+    start_step: int = 0,
+    steps: int | None = None,
+    devices: int = 1,
+    process: int = 0,
+    processes: int = 1,
+) -> "tf.data.Dataset":
+    """One process's share of the pairs of every step, as uint8 [devices, per_device, 2, 64, 64].
+
+    Args:
+        patch_set: the set to draw from.
+        seed: the run's seed.
+        pairs: in the whole batch, over all devices of all processes.
+        start_step: the first step to yield; exactly what an uninterrupted run has there.
+        steps: how many to yield; without end by default.
+        devices: of this process.
+        process: this process's number, e.g. `jax.process_index()`.
+        processes: how many there are, all with as many devices.
+    """
+    tf = _tensorflow()
+    table = make_point_table(patch_set.point_ids)
+    check_stream(len(table.starts), pairs, seed=seed, shards=devices * processes)
+    rows = pairs // processes
+    mine = slice(process * rows, (process + 1) * rows)
+
+    def draw(first: np.int64) -> np.ndarray:
+        numbers = first + np.arange(STEPS_PER_DRAW)
+        return sample_pairs_on_host(table, seed, numbers, pairs=pairs)[:, mine]
+
+    def gather(numbers: np.ndarray) -> np.ndarray:
+        return patch_set.patches[numbers].reshape(
+            devices, rows // devices, 2, PATCH_SIDE, PATCH_SIDE
+        )
+
+    starts = tf.data.Dataset.range(start_step, np.iinfo(np.int64).max, STEPS_PER_DRAW)
+    drawn = starts.map(lambda first: tf.numpy_function(draw, [first], tf.int32))
+    batches = drawn.unbatch().map(lambda n: tf.numpy_function(gather, [n], tf.uint8))
+    shape = (devices, rows // devices, 2, PATCH_SIDE, PATCH_SIDE)
+    batches = batches.map(lambda batch: tf.ensure_shape(batch, shape))
+    return batches.take(-1 if steps is None else steps).prefetch(tf.data.AUTOTUNE)
+
+
+def prefetch_to_device(
+    batches: Iterable[UInt8[np.ndarray, "devices per_device 2 H W"]],
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    ahead: int = 2,
+) -> Iterator[UInt8[Array, "devices per_device 2 H W"]]:
+    """Copies batches to this process's devices, `ahead` of them before they are asked for.
+
+    Args:
+        batches: e.g. `pair_dataset(...).as_numpy_iterator()`.
+        devices: one per leading row; by default all local ones.
+        ahead: how many batches wait on the devices.
+    """
+    mesh = jax.sharding.Mesh(np.asarray(devices or jax.local_devices()), ("devices",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
+    waiting: collections.deque[jax.Array] = collections.deque()
+    for batch in batches:
+        waiting.append(jax.device_put(batch, sharding))  # returns before the copy is done
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting
+
+
+@functools.cache
+def _tensorflow() -> ModuleType:
+    """TensorFlow, kept off the GPU: it would take all of its memory from JAX."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise InputError(
+            f"the tf.data pipeline needs TensorFlow ({error}): pip install 'kjax[tfds]', "
+            "or use the resident pipeline (kjax.data.resident)"
+        ) from error
+    try:
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError as error:
+        raise InputError(
+            "TensorFlow has already taken the GPU: make the kjax dataset before any other use of "
+            "TensorFlow, or call tf.config.set_visible_devices([], 'GPU') first"
+        ) from error
+    return tf

@@ -1,0 +1,1 @@
+"""TensorFlow Datasets builders, one folder each; importing one registers it with `tfds.load`."""

@@ -1,0 +1,1 @@
+"""HPatches for TensorFlow Datasets."""

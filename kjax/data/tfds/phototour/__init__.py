@@ -1,0 +1,1 @@
+"""PhotoTourism for TensorFlow Datasets."""

@@ -1,0 +1,86 @@
+"""PhotoTourism (Brown & Winder) for TensorFlow Datasets."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow_datasets.public_api as tfds
+
+from kjax.data import phototour
+from kjax.data.download import download_phototour
+from kjax.data.tfds.local import find_local
+
+TITLES = {
+    "liberty": "Statue of Liberty, New York",
+    "notredame": "Notre Dame, Paris",
+    "yosemite": "Half Dome, Yosemite",
+}
+
+
+class Builder(tfds.core.GeneratorBasedBuilder):
+    """Patches grouped by the 3-D point that they see, and labelled pairs to test on."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "Initial release."}
+    BUILDER_CONFIGS: ClassVar[list[tfds.core.BuilderConfig]] = [
+        tfds.core.BuilderConfig(name=name, description=title) for name, title in TITLES.items()
+    ]
+    MANUAL_DOWNLOAD_INSTRUCTIONS = """\
+    Nothing to do: the set is downloaded. If you already have it, put its folder (patches0000.bmp,
+    info.txt, m50_100000_100000_0.txt, ...) into the manual folder as liberty, notredame or
+    yosemite.
+    """
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        side = phototour.PATCH_SIDE
+        patch = tfds.features.Image(shape=(side, side, 1), encoding_format="png")
+        return self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict(
+                {
+                    "patches": tfds.features.Sequence(patch),
+                    "patch_ids": tfds.features.Sequence(np.int64),
+                    "point_ids": tfds.features.Sequence(np.int64),
+                }
+            ),
+            homepage="https://phototour.cs.washington.edu/patches/default.htm",
+        )
+
+    def _split_generators(
+        self, dl_manager: tfds.download.DownloadManager
+    ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+        name = self.builder_config.name
+        folder = find_local(dl_manager, name, lambda path: (path / "info.txt").is_file())
+        if folder is None:
+            folder = download_phototour(name, Path(dl_manager.download_dir))
+        cache = Path(dl_manager.download_dir) / "kjax"
+        patch_set = phototour.read_phototour(folder, cache_dir=cache)
+        pairs = phototour.read_match_file(
+            phototour.find_match_file(folder), patch_count=len(patch_set.patches)
+        )
+        return {
+            "train": self._generate_examples(patch_set, points_of(patch_set)),
+            "test": self._generate_examples(
+                patch_set, np.stack([pairs.first, pairs.second], axis=1)
+            ),
+        }
+
+    def _generate_examples(
+        self, patch_set: phototour.PatchSet, groups: Any
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        for key, numbers in enumerate(groups):
+            yield (
+                key,
+                {
+                    "patches": [patch[:, :, None] for patch in patch_set.patches[numbers]],
+                    "patch_ids": numbers,
+                    "point_ids": patch_set.point_ids[numbers],
+                },
+            )
+
+
+def points_of(patch_set: phototour.PatchSet) -> list[np.ndarray]:
+    """The patch numbers of each 3-D point."""
+    order = np.argsort(patch_set.point_ids, kind="stable")
+    _, starts = np.unique(patch_set.point_ids[order], return_index=True)
+    return np.split(order, starts[1:])

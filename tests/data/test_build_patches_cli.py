@@ -1,0 +1,147 @@
+"""The command `kjax build-patches`, run as a user would."""
+
+import dataclasses
+
+import cv2
+import numpy as np
+import pytest
+from colmap_files import PlaneScene, write_binary, write_text
+
+from kjax.cli import main, make_parser
+from kjax.data.phototour import find_match_file, read_match_file, read_phototour
+from kjax.data.reconstruction import TrackFilters
+from kjax.data.selfsupervised import ViewConfig
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return PlaneScene().write(tmp_path / "scene")
+
+
+@pytest.fixture
+def photos(tmp_path, rng):
+    folder = tmp_path / "photos"
+    (folder / "deeper").mkdir(parents=True)
+    for name in ("one.jpg", "deeper/two.png"):
+        texture = cv2.GaussianBlur(rng.normal(size=(200, 260)), (0, 0), 3)
+        texture = np.clip(128 + 40 * texture / texture.std(), 0, 255).astype(np.uint8)
+        cv2.imwrite(str(folder / name), texture)
+    return folder
+
+
+def build(*words):
+    return main(["build-patches", "--quiet", *map(str, words)])
+
+
+def from_colmap(scene, out, *more):
+    return build(
+        "--colmap", scene / "sparse", "--database", scene / "database.db",
+        "--images", scene / "photos", "--out", out, *more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("writer", [write_binary, write_text])
+def test_a_reconstruction_becomes_a_set(tmp_path, writer, capsys):
+    scene = PlaneScene().write(tmp_path / "scene", writer=writer)
+    assert from_colmap(scene, tmp_path / "set", "--pairs", 100) == 0
+    output = capsys.readouterr()
+    assert "120 patches of 40 points from 3 photographs, 100 matching and 100 other" in output.out
+    assert output.err == ""
+    patches = read_phototour(tmp_path / "set", cache_dir=tmp_path / "cache", progress=False)
+    np.testing.assert_array_equal(patches.point_ids, np.repeat(np.arange(40), 3))
+    pairs = read_match_file(find_match_file(tmp_path / "set"), patch_count=120)
+    assert len(pairs.matching) == 200
+
+
+def test_photographs_become_a_set(tmp_path, photos, capsys):
+    assert build("--photos", photos, "--out", tmp_path / "set", "--views", 2) == 0
+    assert "from 2 photographs" in capsys.readouterr().out
+    patches = read_phototour(tmp_path / "set", cache_dir=tmp_path / "cache", progress=False)
+    assert len(np.unique(patches.point_ids)) > 50
+    listing = (tmp_path / "set" / "images.txt").read_text()
+    assert listing == "0 deeper/two.png\n1 one.jpg\n"
+
+
+def test_the_same_command_gives_the_same_files(tmp_path, photos):
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        build("--photos", photos, "--out", tmp_path / name, "--views", 1, "--seed", seed)
+    contents = [
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "abc"
+    ]
+    assert contents[0] == contents[1]
+    assert contents[0] != contents[2]
+
+
+def test_progress_is_shown_unless_quiet(tmp_path, photos, capsys):
+    main(["build-patches", "--photos", str(photos), "--out", str(tmp_path / "set"), "--views", "1"])
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_an_unreadable_photograph_is_named_and_the_code_says_so(tmp_path, scene, photos, capsys):
+    (photos / "one.jpg").write_bytes(b"damaged")
+    assert build("--photos", photos, "--out", tmp_path / "set", "--views", 1) == 1
+    assert capsys.readouterr().err == "left out, cannot be read: one.jpg\n"
+    assert (tmp_path / "set" / "info.txt").exists()
+    (scene / "photos" / "third.png").unlink()
+    assert from_colmap(scene, tmp_path / "other") == 1
+    output = capsys.readouterr()
+    assert output.err == "left out, cannot be read: third.png\n"
+    assert "80 patches of 40 points from 2 photographs" in output.out
+
+
+def test_an_existing_set_is_kept_unless_told_otherwise(tmp_path, scene, capsys):
+    out = tmp_path / "set"
+    from_colmap(scene, out, "--max-patches", 30)
+    before = (out / "info.txt").read_text()
+    assert from_colmap(scene, out) == 2
+    assert "already exists: choose another folder, or add --overwrite" in capsys.readouterr().err
+    assert (out / "info.txt").read_text() == before
+    # It is refused before any work is done, and so before other errors.
+    assert build("--photos", tmp_path / "nowhere", "--out", out) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert from_colmap(scene, out, "--overwrite") == 0
+    assert len((out / "info.txt").read_text().splitlines()) == 120
+
+
+def test_a_folder_of_photographs_is_never_overwritten(photos, capsys):
+    assert build("--photos", photos, "--out", photos, "--overwrite") == 2
+    assert "will not be overwritten" in capsys.readouterr().err
+    assert (photos / "one.jpg").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--colmap", "m", "--out", "o"], "--colmap needs --database and --images too"),
+        (["--photos", "p", "--images", "i", "--out", "o"], "go with --colmap, not with --photos"),
+        (["--photos", "nowhere", "--out", "o"], "no such folder: nowhere"),
+    ],
+)
+def test_wrong_arguments_get_one_line(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert build(*words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("kjax build-patches: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_share_of_no_points_is_refused(tmp_path, photos, capsys):
+    assert build("--photos", photos, "--out", tmp_path / "set", "--max-patches", 4) == 2
+    assert "--max-patches is too small for 2 photographs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--views", "0"], ["--max-turn", "-1"], ["--max-side", "9"]])
+def test_impossible_values_are_refused(capsys, words):
+    with pytest.raises(SystemExit):
+        build("--photos", "p", "--out", "o", *words)
+    assert "must" in capsys.readouterr().err
+
+
+def test_the_options_defaults_are_those_of_the_library():
+    args = make_parser().parse_args(["build-patches", "--photos", "p", "--out", "o"])
+    for settings in (TrackFilters(), ViewConfig()):
+        for field in dataclasses.fields(settings):
+            if hasattr(args, field.name):
+                assert getattr(args, field.name) == getattr(settings, field.name), field.name
+    assert {"max_octaves", "max_view_angle", "views", "max_points"} <= vars(args).keys()

@@ -1,0 +1,167 @@
+"""The default data, cut from scikit-image's wheel."""
+
+import importlib.util
+import socket
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+from kjax.data import embedded
+from kjax.data.correspondence import Tolerances
+from kjax.data.embedded import cut_stereo, embedded_test, embedded_train, visible_in_right
+from kjax.data.phototour import find_match_file, read_interest, read_match_file
+from kjax.errors import InputError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_network():
+    """Nothing here may reach for the network."""
+
+    def refuse(*_, **__):
+        raise AssertionError("the embedded data must not be downloaded")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def train(cache):
+    return embedded_train(cache_dir=cache, progress=False)
+
+
+@pytest.fixture(scope="module")
+def held_out(cache):
+    return embedded_test(cache_dir=cache, progress=False)
+
+
+def rootsift(patches):
+    """OpenCV's RootSIFT over the whole of each patch."""
+    sift = cv2.SIFT_create()
+    keypoint = [cv2.KeyPoint(31.5, 31.5, 64 / 6, 0)]
+    described = np.concatenate([sift.compute(np.array(patch), keypoint)[1] for patch in patches])
+    return np.sqrt(described / described.sum(axis=1, keepdims=True))
+
+
+def false_positive_rate(descriptors, pairs):
+    distance = np.linalg.norm(descriptors[pairs.first] - descriptors[pairs.second], axis=1)
+    threshold = np.quantile(distance[pairs.matching], 0.95)
+    return (distance[~pairs.matching] < threshold).mean()
+
+
+def test_enough_to_train_on(train):
+    points, counts = np.unique(train.point_ids, return_counts=True)
+    assert len(points) > 4000
+    assert counts.min() >= 2
+    assert counts.mean() > 3
+    photo = read_interest(train.folder, patch_count=len(train.patches))[:, 0]
+    names = (train.folder / "images.txt").read_text().split()[1::2]
+    assert names == list(embedded.TRAIN_PHOTOS)
+    # Every photograph has its share, and no texture drowns the rest.
+    assert np.bincount(photo.astype(int)).min() > 400
+    assert np.bincount(photo.astype(int)).max() < 0.2 * len(photo)
+    pairs = read_match_file(find_match_file(train.folder), patch_count=len(train.patches))
+    assert pairs.matching.sum() == 5000
+
+
+def test_held_out_pairs_are_real_and_neither_trivial_nor_hopeless(held_out):
+    patches, pairs = held_out
+    assert pairs.matching.sum() > 1500
+    assert (~pairs.matching).sum() == 20_000
+    same = patches.point_ids[pairs.first] == patches.point_ids[pairs.second]
+    np.testing.assert_array_equal(same, pairs.matching)
+    # One patch from each photograph of the pair.
+    side = read_interest(patches.folder, patch_count=len(patches.patches))[:, 0]
+    assert (side[pairs.first] != side[pairs.second])[pairs.matching].all()
+    assert 0.02 < false_positive_rate(rootsift(patches.patches), pairs) < 0.1
+    pixels = patches.patches.reshape(len(patches.patches), -1).astype(np.float32)
+    pixels -= pixels.mean(axis=1, keepdims=True)
+    pixels /= np.linalg.norm(pixels, axis=1, keepdims=True)
+    assert 0.1 < false_positive_rate(pixels, pairs) < 0.3
+
+
+def test_the_second_call_reads_the_cache(cache, held_out, monkeypatch):
+    monkeypatch.setattr(embedded, "cut_stereo", None)
+    again, pairs = embedded_test(cache_dir=cache, progress=False)
+    np.testing.assert_array_equal(again.patches, held_out[0].patches)
+    np.testing.assert_array_equal(pairs, held_out[1])
+
+
+def test_cutting_again_gives_the_same_bytes(tmp_path, held_out):
+    again, pairs = embedded_test(cache_dir=tmp_path, progress=False)
+    np.testing.assert_array_equal(again.patches, held_out[0].patches)
+    np.testing.assert_array_equal(pairs, held_out[1])
+
+
+def test_other_settings_do_not_take_the_old_cache(cache, held_out, monkeypatch):
+    monkeypatch.setattr(embedded, "TOLERANCES", Tolerances())
+    stricter, _ = embedded_test(cache_dir=cache, progress=False)
+    assert len(stricter.patches) < len(held_out[0].patches)
+
+
+def test_an_interrupted_cut_is_not_taken_for_a_whole_one(tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kjax.data.photos.write_phototour", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            embedded_test(cache_dir=tmp_path, progress=False)
+    assert list((tmp_path / "embedded").iterdir()) == []
+    patches, _ = embedded_test(cache_dir=tmp_path, progress=False)
+    assert len(patches.patches) > 3000
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write to the cache folder .*KJAX_CACHE"):
+        embedded_test(cache_dir=tmp_path / "file", progress=False)
+
+
+@pytest.mark.parametrize("load", [embedded_train, embedded_test])
+def test_without_scikit_image_the_error_says_what_to_install(monkeypatch, tmp_path, load):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"scikit-image: pip install 'kjax\[photos\]'"):
+        load(cache_dir=tmp_path, progress=False)
+
+
+def test_without_opencv_the_error_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(InputError, match=r"OpenCV: pip install 'kjax\[photos\]'"):
+        embedded_test(cache_dir=tmp_path, progress=False)
+
+
+def test_hidden_outside_and_unknown_pixels_are_not_visible():
+    far, near = 2.0, 6.0
+    disparity = np.full((1, 20), far)
+    disparity[0, 10:13] = near  # lands on 4, 5 and 6, where the far pixels 6, 7 and 8 would
+    disparity[0, 15] = np.inf
+    disparity[0, 16] = np.nan
+    visible = visible_in_right(disparity)[0]
+    hidden = {0, 1, 6, 7, 8, 15, 16}
+    assert set(np.flatnonzero(~visible).tolist()) == hidden
+
+
+def test_a_shifted_photograph_is_cut_at_the_same_places(rng):
+    texture = cv2.GaussianBlur(rng.normal(size=(200, 300)), (0, 0), 3)
+    texture = np.clip(128 + 50 * texture / texture.std(), 0, 255).astype(np.uint8)
+    left, right = texture[:, :280], texture[:, 20:]  # right[x - 20] is left[x]
+    disparity = np.full(left.shape, 20.0)
+    disparity[:, 200:] = np.inf
+    cut = cut_stereo(left, right, disparity, tolerances=Tolerances(0.1, 0.05, 2.0))
+    places = cut.interest.reshape(-1, 2, 5)
+    assert len(places) > 100
+    np.testing.assert_allclose(places[:, 0, 1] - places[:, 1, 1], 20, atol=0.3)
+    np.testing.assert_allclose(places[:, 0, 2], places[:, 1, 2], atol=0.3)
+    assert places[:, 0, 1].max() < 200
+    inner = (places[:, 0, 1] > 60) & (places[:, 0, 1] < 200)
+    pairs = cut.patches.reshape(-1, 2, 64, 64)[inner].astype(float)
+    assert np.abs(pairs[:, 0] - pairs[:, 1]).mean() < 2

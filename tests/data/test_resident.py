@@ -1,0 +1,82 @@
+"""The set on the accelerator: the gathered pairs are those of the stream, byte for byte."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kjax.data import resident
+from kjax.data.phototour import PatchSet
+from kjax.data.sampler import make_point_table, sample_pairs_on_host
+from kjax.errors import InputError
+
+PAIRS = 8
+
+
+@pytest.fixture(scope="module")
+def patch_set():
+    rng = np.random.default_rng(0)
+    patches = rng.integers(0, 256, (90, 64, 64), dtype=np.uint8)
+    return PatchSet("random", patches, rng.integers(0, 30, 90), Path())
+
+
+@pytest.fixture(scope="module")
+def expected(patch_set):
+    """Pairs of the first ten steps, gathered by NumPy."""
+    table = make_point_table(patch_set.point_ids)
+    return patch_set.patches[sample_pairs_on_host(table, 3, np.arange(10), pairs=PAIRS)]
+
+
+def test_pairs_are_those_of_the_stream(patch_set, expected):
+    on_device = resident.make_resident(patch_set)
+
+    def scan_steps(data, steps):
+        def body(carry, step):
+            return carry, resident.resident_pairs(data, 3, step, pairs=PAIRS)
+
+        return jax.lax.scan(body, None, steps)[1]
+
+    got = jax.jit(scan_steps)(on_device, jnp.arange(10))
+    assert got.dtype == jnp.uint8
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("shards", [2, 4])
+def test_shards_are_the_rows_of_the_batch(patch_set, expected, shards):
+    on_device = resident.make_resident(patch_set)
+
+    @jax.jit
+    def part(data, step, shard):
+        return resident.resident_pairs(data, 3, step, pairs=PAIRS, shard=shard, shards=shards)
+
+    got = np.concatenate([part(on_device, 6, shard) for shard in range(shards)])
+    np.testing.assert_array_equal(got, expected[6])
+
+
+def test_a_mapped_set_is_copied_as_it_is(patch_set, tmp_path):
+    np.save(tmp_path / "patches.npy", patch_set.patches)
+    mapped = np.load(tmp_path / "patches.npy", mmap_mode="r")
+    on_device = resident.make_resident(
+        PatchSet("mapped", mapped, patch_set.point_ids, tmp_path), device=jax.devices()[0]
+    )
+
+    assert on_device.words.shape == (90, 1024)
+    assert np.asarray(on_device.words).tobytes() == patch_set.patches.tobytes()
+
+
+def test_a_set_larger_than_the_device_is_refused(patch_set, monkeypatch):
+    monkeypatch.setattr(resident, "_free_bytes", lambda device: patch_set.patches.nbytes - 1)
+    with pytest.raises(InputError, match=r"GiB free: use the tf\.data pipeline") as caught:
+        resident.make_resident(patch_set)
+    assert "\n" not in str(caught.value)
+
+
+def test_free_memory_is_what_the_device_reports(patch_set):
+    """A CPU shares the host's memory and reports none, so that nothing is refused there."""
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    assert resident._free_bytes(None) is None
+    assert resident._free_bytes(sharding) is None
+    on_device = resident.make_resident(patch_set, device=sharding)
+    assert on_device.words.sharding == sharding

@@ -1,0 +1,143 @@
+"""tf.data: the same pairs as the resident path, however sharded and wherever restarted."""
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from kjax.data import resident, tfdata
+from kjax.data.phototour import PatchSet
+from kjax.errors import InputError
+
+PAIRS, SEED = 8, 11
+
+
+@pytest.fixture(scope="module")
+def patch_set():
+    rng = np.random.default_rng(0)
+    patches = rng.integers(0, 256, (90, 64, 64), dtype=np.uint8)
+    return PatchSet("random", patches, rng.integers(0, 30, 90), Path())
+
+
+@pytest.fixture(scope="module")
+def expected(patch_set):
+    """The resident path's pairs of the first 50 steps."""
+    data = resident.make_resident(patch_set)
+    one = jax.jit(lambda data, step: resident.resident_pairs(data, SEED, step, pairs=PAIRS))
+    return np.stack([one(data, step) for step in range(50)])
+
+
+@pytest.fixture(scope="module")
+def dataset(patch_set):
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+
+    def make(**options):
+        batches = tfdata.pair_dataset(patch_set, seed=SEED, pairs=PAIRS, **options)
+        return list(batches.as_numpy_iterator())
+
+    return make
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(1, 1), (1, 2), (1, 4), (2, 1), (4, 1), (2, 2)])
+def test_pairs_are_those_of_the_resident_path(dataset, expected, processes, devices):
+    shares = [
+        dataset(steps=40, devices=devices, process=process, processes=processes)
+        for process in range(processes)
+    ]
+    for share in shares:
+        assert share[0].shape == (devices, PAIRS // processes // devices, 2, 64, 64)
+        assert share[0].dtype == np.uint8
+    for step in range(40):
+        batch = np.concatenate([share[step].reshape(-1, 2, 64, 64) for share in shares])
+        np.testing.assert_array_equal(batch, expected[step])
+
+
+@pytest.mark.parametrize("start", [1, 31, 32, 47])
+def test_a_restart_goes_on_exactly(dataset, expected, start):
+    got = dataset(start_step=start, steps=3, devices=2)
+
+    assert len(got) == 3
+    np.testing.assert_array_equal(
+        np.stack(got).reshape(3, PAIRS, 2, 64, 64), expected[start : start + 3]
+    )
+
+
+def test_a_batch_that_cannot_be_filled_or_shared_is_refused(patch_set):
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    with pytest.raises(InputError, match="batch of 64 pairs needs as many different points"):
+        tfdata.pair_dataset(patch_set, seed=0, pairs=64)
+    with pytest.raises(InputError, match="cannot be shared evenly by 6 devices"):
+        tfdata.pair_dataset(patch_set, seed=0, pairs=8, devices=2, processes=3)
+
+
+def test_batches_are_on_the_devices_ahead_of_time():
+    taken = []
+
+    def batches():
+        for number in range(5):
+            taken.append(number)
+            yield np.full((1, 2, 2, 64, 64), number, np.uint8)
+
+    ready = tfdata.prefetch_to_device(batches(), devices=jax.local_devices()[:1], ahead=2)
+    first = next(ready)
+    assert isinstance(first, jax.Array)
+    assert taken == [0, 1, 2]
+    assert [int(first[0, 0, 0, 0, 0])] + [int(b[0, 0, 0, 0, 0]) for b in ready] == list(range(5))
+
+
+def test_every_device_gets_its_row():
+    devices = jax.local_devices()
+    batch = np.arange(len(devices) * 3, dtype=np.uint8).reshape(-1, 3)
+    (got,) = tfdata.prefetch_to_device([batch.reshape(-1, 3, 1, 1, 1).repeat(2, axis=2)])
+
+    shards = sorted(got.addressable_shards, key=lambda shard: shard.device.id)
+    assert [shard.device for shard in shards] == devices
+    for row, shard in zip(batch, shards, strict=True):
+        np.testing.assert_array_equal(np.asarray(shard.data)[0, :, 0, 0, 0], row)
+
+
+NO_TENSORFLOW = """
+import sys
+import kjax.data.download, kjax.data.hpatches, kjax.data.phototour
+import kjax.data.resident, kjax.data.sampler, kjax.data.tfdata, kjax.data.tfds
+assert not [name for name in sys.modules if name.split(".")[0].startswith("tensorflow")]
+"""
+
+
+def test_no_module_but_the_builders_imports_tensorflow():
+    done = subprocess.run([sys.executable, "-c", NO_TENSORFLOW], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def fake_tensorflow(monkeypatch, set_visible_devices):
+    module = types.ModuleType("tensorflow")
+    module.config = types.SimpleNamespace(set_visible_devices=set_visible_devices)
+    monkeypatch.setitem(sys.modules, "tensorflow", module)
+
+
+def test_tensorflow_is_kept_off_the_gpu(monkeypatch):
+    calls = []
+    fake_tensorflow(monkeypatch, lambda *arguments: calls.append(arguments))
+    tfdata._tensorflow.__wrapped__()
+
+    assert calls == [([], "GPU")]
+
+
+def test_a_gpu_that_tensorflow_already_has_is_an_error(monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("Visible devices cannot be modified after being initialized")
+
+    fake_tensorflow(monkeypatch, refuse)
+    with pytest.raises(InputError, match="already taken the GPU"):
+        tfdata._tensorflow.__wrapped__()
+
+
+def test_missing_tensorflow_is_an_error_with_a_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(InputError, match=r"pip install 'kjax\[tfds\]'") as caught:
+        tfdata._tensorflow.__wrapped__()
+    assert "\n" not in str(caught.value)
