@@ -92,6 +92,30 @@ class BatchNorm(nn.Module):
         return self.momentum * running + (1 - self.momentum) * new
 
 
+class Dropout(nn.Module):
+    """Dropout whose mask for an example depends on the key and the example's place in the batch.
+
+    With `axis_name` that is the place in the batch over all devices: how many devices share a batch
+    does not change what is dropped.
+    """
+
+    rate: float
+    axis_name: str | None = None
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "batch *rest"], *, train: bool
+    ) -> Float[Array, "batch *rest"]:
+        """Zeroes entries at random and scales up the others, when training."""
+        if not train or self.rate == 0:
+            return x
+        key = self.make_rng("dropout")
+        first = 0 if self.axis_name is None else jax.lax.axis_index(self.axis_name) * x.shape[0]
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, first + jnp.arange(x.shape[0]))
+        keep = jax.vmap(lambda k: jax.random.bernoulli(k, 1 - self.rate, x.shape[1:]))(keys)
+        return jnp.where(keep, x / (1 - self.rate), 0)
+
+
 class Trunk(nn.Module):
     """φ: six 3×3 convolutions, N×N → n×n×128 with n = N/4, each with BatchNorm and ReLU.
 
@@ -297,7 +321,7 @@ class Descriptor(nn.Module):
         self.trunk = self._new_trunk()
         if self.head == "combined_star":
             self.trunk_polar = self._new_trunk()
-        self.drop = nn.Dropout(self.dropout)
+        self.drop = Dropout(self.dropout, self.axis_name)
         self.projection = self._new_head()
 
     def __call__(self, patches: ArrayLike, *, train: bool = False) -> Float[Array, "batch dim"]:
@@ -318,12 +342,12 @@ class Descriptor(nn.Module):
     def feature_maps(self, patches: ArrayLike, *, train: bool = False) -> list[Array]:
         """The feature map that each part of the head sees: φ, or φ twice, or φ and φ̃."""
         images = normalize_patches(self._checked(patches))
-        phi = self.drop(self.trunk(images, train=train), deterministic=not train)
+        phi = self.drop(self.trunk(images, train=train), train=train)
         if self.head == "combined":
             return [phi, phi]
         if self.head == "combined_star":
             phi_polar = self.trunk_polar(images, train=train)
-            return [phi, self.drop(phi_polar, deterministic=not train)]
+            return [phi, self.drop(phi_polar, train=train)]
         return [phi]
 
     def unnormalized(self, patches: ArrayLike) -> Float[Array, "batch dim"]:

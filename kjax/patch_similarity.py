@@ -101,7 +101,7 @@ def _draw_patch(axis: Any, patch: np.ndarray, position: Position | None = None) 
     axis.plot(4 * position[1], 4 * position[0], "r+")
 
 
-def _rectangle(corner: tuple[float, float], width: float, height: float) -> Any:
+def _rectangle(corner: tuple[float, float], width: int, height: int) -> Any:
     from matplotlib.patches import Rectangle
 
     return Rectangle(corner, width, height, edgecolor="red", facecolor="none", linewidth=2)

@@ -1,7 +1,11 @@
 """Strict settings for every test: checked shapes, no silent broadcasting, four CPU devices."""
 
 import os
+import tempfile
 
+# Shared by the processes of this run (workers, and programmes that tests start), and by it alone.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="kjax-tests-"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_force_host_platform_device_count=4"

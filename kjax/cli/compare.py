@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.errors import InputError
     from kjax.interop.files import load_state_dict, require_torch
     from kjax.interop.state_dict import from_torch, to_torch
+    from kjax.losses import LossConfig
     from kjax.samples import stereo_patch_pairs
     from kjax.train.step import StepConfig
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             patch_size=args.patch_size,
             dtype=dtype,
             learning_rate=args.learning_rate,
-            step=StepConfig(anchor_swap=args.anchor_swap),
+            step=StepConfig(loss=LossConfig(anchor_swap=args.anchor_swap)),
         )
         for dtype in ("float32", "float64")
     }

@@ -140,7 +140,7 @@ def compare_gradients(
     expected = torch_reference.batch_loss(
         reference,
         pairs,
-        anchor_swap=settings.step.anchor_swap,
+        anchor_swap=settings.step.loss.anchor_swap,
         joint_batch_norm=settings.step.joint_batch_norm,
     )
     expected.backward()
@@ -166,7 +166,7 @@ def compare_training(
         batches,
         learning_rate=settings.learning_rate,
         total_steps=len(batches),
-        anchor_swap=settings.step.anchor_swap,
+        anchor_swap=settings.step.loss.anchor_swap,
         joint_batch_norm=settings.step.joint_batch_norm,
     )
     losses, state = _train_jax(settings, state_dict, batches)

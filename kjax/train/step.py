@@ -7,16 +7,17 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, Key, Num
+from jaxtyping import Array, Float, Key, Num
 
 from kjax.architecture import Descriptor
-from kjax.losses import Triplets, hardest_in_batch_triplets
+from kjax.losses import LossConfig, Triplets, pair_loss
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """Everything that a step changes."""
+    """Everything that a step changes. Leaves are arrays, or stand for them (shapes, shardings)."""
 
-    step: Int[Array, ""]
+    step: Any
+    """Number of steps taken, int32."""
     params: Any
     batch_stats: Any
     opt_state: Any
@@ -27,14 +28,12 @@ class StepConfig:
     """What a step does, besides the model and the optimiser.
 
     Attributes:
-        margin: of the triplet loss.
-        anchor_swap: HardNet's mining rule rather than the paper's.
+        loss: which loss, and its constants.
         joint_batch_norm: send anchors and positives through the network as one batch; otherwise,
             as in the HardNet release, as two, each normalised by its own statistics.
     """
 
-    margin: float = 1.0
-    anchor_swap: bool = False
+    loss: LossConfig = LossConfig()  # noqa: RUF009  (it is frozen)
     joint_batch_norm: bool = False
 
 
@@ -69,14 +68,13 @@ def describe_pairs(
         return descriptors, updates["batch_stats"]
 
     stats = variables["batch_stats"]
-    anchors, positives = pairs[:, 0], pairs[:, 1]
     if joint_batch_norm:
-        both, stats = describe(jnp.concatenate([anchors, positives]), stats, 0)
-        described_anchors, described_positives = jnp.split(both, 2)
-    else:
-        described_anchors, stats = describe(anchors, stats, 0)
-        described_positives, stats = describe(positives, stats, 1)
-    return described_anchors, described_positives, stats
+        # Pair by pair, so that a patch's place in the batch does not depend on how it is shared.
+        both, stats = describe(pairs.reshape(-1, *pairs.shape[2:]), stats, 0)
+        return both[0::2], both[1::2], stats
+    anchors, stats = describe(pairs[:, 0], stats, 0)
+    positives, stats = describe(pairs[:, 1], stats, 1)
+    return anchors, positives, stats
 
 
 def loss_and_stats(
@@ -88,7 +86,10 @@ def loss_and_stats(
     model: Descriptor,
     config: StepConfig,
 ) -> tuple[Float[Array, ""], tuple[Triplets, Any]]:
-    """Mean loss over the batch, with its triplets and the new running statistics."""
+    """Mean loss over the batch, with its triplets and the new running statistics.
+
+    With `model.axis_name` the batch is that of all devices: descriptors are gathered before mining.
+    """
     anchors, positives, new_stats = describe_pairs(
         model,
         {"params": params, "batch_stats": batch_stats},
@@ -96,9 +97,11 @@ def loss_and_stats(
         key,
         joint_batch_norm=config.joint_batch_norm,
     )
-    triplets = hardest_in_batch_triplets(
-        anchors, positives, margin=config.margin, anchor_swap=config.anchor_swap
-    )
+    if model.axis_name is not None:
+        anchors, positives = (
+            jax.lax.all_gather(view, model.axis_name, tiled=True) for view in (anchors, positives)
+        )
+    triplets = pair_loss(anchors, positives, config.loss)
     return triplets.loss.mean(), (triplets, new_stats)
 
 
@@ -115,9 +118,11 @@ def train_step(
 
     Args:
         state: the state before the step.
-        pairs: anchor and positive patches of distinct 3-D points.
-        key: the run's key, the same at every step.
-        model: the descriptor to train.
+        pairs: anchor and positive patches of distinct 3-D points; with `model.axis_name`, this
+            device's share of them.
+        key: the run's key, the same at every step and on every device.
+        model: the descriptor to train. With an `axis_name`, the step must run under that mapped
+            axis, and its result does not depend on how many devices share the batch.
         optimizer: made by `kjax.optim.torch_sgd` or any optax transformation.
         config: what else the step does.
 
@@ -129,6 +134,10 @@ def train_step(
     (loss, (triplets, new_stats)), gradients = compute(
         state.params, state.batch_stats, pairs, step_key, model=model, config=config
     )
+    if model.axis_name is not None:
+        # Every device holds the loss of the whole batch, so what flows back through the gathered
+        # descriptors is its gradient, once per device, in each device's share of the patches.
+        gradients = jax.lax.pmean(gradients, model.axis_name)
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     new_state = TrainState(
         step=state.step + 1,
@@ -140,7 +149,8 @@ def train_step(
         "loss": loss,
         "positive_distance": triplets.positive.mean(),
         "negative_distance": triplets.negative.mean(),
-        "active_triplets": (triplets.loss > 0).mean(),
+        # Of the margin 1, whatever the loss: some losses are never exactly zero.
+        "active_triplets": (1 + triplets.positive > triplets.negative).mean(),
         "gradient_norm": optax.tree.norm(gradients),
         "update_norm": optax.tree.norm(updates),
         "parameter_norm": optax.tree.norm(state.params),

@@ -14,6 +14,7 @@ from kjax.interop.compare import (
     compare_training,
     random_state_dict,
 )
+from kjax.losses import LossConfig
 from kjax.samples import stereo_patch_pairs
 from kjax.train.step import StepConfig
 
@@ -73,7 +74,9 @@ def test_every_layer(head):
 def test_training_at_the_papers_learning_rate_in_float64(head, s):
     """20 steps at learning rate 10, with both mining rules and both BatchNorm rules among them."""
     batches = np.split(stereo_patch_pairs(STEPS * PAIRS, size=32).astype(np.float64), STEPS)
-    step = StepConfig(anchor_swap=s == 2, joint_batch_norm=head in ("polar", "combined"))
+    step = StepConfig(
+        loss=LossConfig(anchor_swap=s == 2), joint_batch_norm=head in ("polar", "combined")
+    )
     settings = Settings(head=head, s=s, dtype="float64", learning_rate=10.0, step=step)
     for row in compare_training(settings, random_state_dict(settings, seed=0), batches):
         assert row.relative <= 1e-6, row

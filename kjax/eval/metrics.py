@@ -1,0 +1,200 @@
+"""Metrics of verification: FPR at a recall, precision–recall and ROC curves, pair distances.
+
+NumPy in, NumPy out. Distances are small for a match; the curves take scores, which are large for
+one, so give them negated distances. Curves and areas follow the official HPatches evaluator: stable
+order inside ties, so that what comes first in the input is retrieved first, and trapezoids.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Integer, Num, Shaped
+
+from kjax.errors import InputError, unknown_name
+
+FPR_RULES = ("hardnet", "hynet")
+_SMALL = 1e-10
+"""Stands for zero in a denominator, so that nothing retrieved counts as precision 1."""
+_PAIRS_AT_ONCE = 1 << 16
+
+
+class PrecisionRecall(NamedTuple):
+    """One point per retrieved item, after the starting point with precision 1 at recall 0."""
+
+    precision: Float[np.ndarray, " points"]
+    recall: Float[np.ndarray, " points"]
+    average_precision: float
+    """Area under the curve."""
+
+
+class Roc(NamedTuple):
+    """One point per retrieved item, after the starting point (0, 0)."""
+
+    false_positive_rate: Float[np.ndarray, " points"]
+    true_positive_rate: Float[np.ndarray, " points"]
+    auc: float
+    """Area under the curve."""
+
+
+# Lengths have names of their own below: a mismatch is the user's to read about, in one line.
+
+
+def fpr_at_recall(
+    distances: Num[np.ndarray, " pairs"],
+    matching: Shaped[np.ndarray, " labels"],
+    *,
+    recall: float = 0.95,
+    rule: str = "hardnet",
+) -> float:
+    """Share of the non-matching pairs that are accepted when `recall` of the matching ones are.
+
+    Args:
+        distances: one per pair.
+        matching: whether the pair matches, as booleans or as ones and zeros.
+        recall: in 0…1, zero excluded.
+        rule: how the last accepted pair is found, which matters in small sets and in ties.
+            `hardnet`: sort by distance, equal ones in the order given (HardNet's own order is then
+            undefined), and count the non-matching pairs strictly before the first rank that
+            reaches the recall.
+            `hynet`: count those at most as far as the matching pair of rank ⌈recall·M⌉ + 1 among M,
+            so ties count in full; M must exceed ⌈recall·M⌉ (M ≥ 20 at recall 0.95).
+
+    Raises:
+        InputError: pairs of one kind only, NaN, lengths that differ, an unknown rule.
+    """
+    distances, labels = _checked(distances, matching, "distances")
+    if not 0 < recall <= 1:
+        raise InputError(f"recall must lie in 0…1, zero excluded, not {recall}")
+    for kind, present in (("matching", labels.any()), ("non-matching", not labels.all())):
+        if not present:
+            raise InputError(f"no {kind} pair: FPR at a recall needs pairs of both kinds")
+    match rule:
+        case "hardnet":
+            accepted = _before_recall_rank(distances, labels, recall)
+        case "hynet":
+            accepted = _up_to_threshold(distances, labels, recall)
+        case _:
+            raise unknown_name("FPR rule", rule, FPR_RULES)
+    return accepted / int((~labels).sum())
+
+
+def precision_recall_curve(
+    scores: Num[np.ndarray, " items"],
+    matching: Shaped[np.ndarray, " labels"],
+    *,
+    positives: int | None = None,
+) -> PrecisionRecall:
+    """Precision and recall as ever lower scores are retrieved, and the area under them.
+
+    Items that score −∞ are never retrieved. Without any positive, recall and area are 0.
+
+    Args:
+        scores: one per item, large for a match.
+        matching: whether the item is a match, as booleans or as ones and zeros.
+        positives: how many matches there are to find, if more than `matching` holds.
+    """
+    true, false, positive_count, _ = _retrieved(scores, matching, positives)
+    precision = np.maximum(true, _SMALL) / np.maximum(true + false, _SMALL)
+    recall = true / max(positive_count, _SMALL)
+    return PrecisionRecall(precision, recall, float(np.trapezoid(precision, recall)))
+
+
+def roc_curve(
+    scores: Num[np.ndarray, " items"],
+    matching: Shaped[np.ndarray, " labels"],
+    *,
+    positives: int | None = None,
+) -> Roc:
+    """False and true positive rates as ever lower scores are retrieved, and the area under them.
+
+    Arguments as in `precision_recall_curve`. Without positives or without negatives the rate that
+    cannot be formed, and the area, are 0.
+    """
+    true, false, positive_count, negative_count = _retrieved(scores, matching, positives)
+    true_rate = true / max(positive_count, _SMALL)
+    false_rate = false / max(negative_count, _SMALL)
+    return Roc(false_rate, true_rate, float(np.trapezoid(true_rate, false_rate)))
+
+
+def pair_distances(
+    descriptors: Num[np.ndarray, "patches dim"],
+    first: Integer[np.ndarray, " pairs"],
+    second: Integer[np.ndarray, " others"],
+) -> Float32[np.ndarray, " pairs"]:
+    """ℓ2 distance between the descriptors of each pair of patches, in bounded memory.
+
+    Args:
+        descriptors: one row per patch.
+        first: row of one patch of each pair.
+        second: row of the other.
+    """
+    if len(first) != len(second):
+        raise InputError(f"{len(first)} first patches and {len(second)} second ones are no pairs")
+    for rows in (first, second):
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(descriptors):
+            raise InputError(
+                f"pairs name patches {rows.min()} to {rows.max()}, "
+                f"but there are descriptors of patches 0 to {len(descriptors) - 1}"
+            )
+    distances = np.empty(len(first), np.float32)
+    for start in range(0, len(first), _PAIRS_AT_ONCE):
+        block = slice(start, start + _PAIRS_AT_ONCE)
+        one, other = (descriptors[rows[block]].astype(np.float32) for rows in (first, second))
+        distances[block] = np.linalg.norm(one - other, axis=1)
+    return distances
+
+
+def _before_recall_rank(
+    distances: Num[np.ndarray, " pairs"], labels: Bool[np.ndarray, " pairs"], recall: float
+) -> int:
+    ordered = labels[np.argsort(distances, kind="stable")]
+    rank = int(np.argmax(np.cumsum(ordered) >= recall * labels.sum()))
+    return int((~ordered[:rank]).sum())
+
+
+def _up_to_threshold(
+    distances: Num[np.ndarray, " pairs"], labels: Bool[np.ndarray, " pairs"], recall: float
+) -> int:
+    of_matches = np.sort(distances[labels])
+    rank = math.ceil(len(of_matches) * recall)
+    if rank == len(of_matches):
+        raise InputError(
+            f"HyNet's rule needs more than {rank} matching pairs at recall {recall}: "
+            "use the hardnet rule"
+        )
+    return int((distances[~labels] <= of_matches[rank]).sum())
+
+
+def _retrieved(
+    scores: np.ndarray, matching: np.ndarray, positives: int | None
+) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """True and false positives after each retrieved item, and how many of each there are."""
+    scores, labels = _checked(scores, matching, "scores")
+    positive_count = int(labels.sum())
+    negative_count = len(labels) - positive_count
+    if positives is not None and positives < positive_count:
+        raise InputError(f"positives is {positives}, but {positive_count} items are labelled so")
+    order = np.argsort(-scores, kind="stable")
+    ordered = labels[order][: np.count_nonzero(scores > -np.inf)]
+    true, false = (np.concatenate([[0], np.cumsum(hits)]) for hits in (ordered, ~ordered))
+    return true, false, positive_count if positives is None else positives, negative_count
+
+
+def _checked(
+    values: np.ndarray, matching: np.ndarray, name: str
+) -> tuple[Float[np.ndarray, " pairs"], Bool[np.ndarray, " pairs"]]:
+    """Values as floating point and labels as booleans, or one line on what is wrong with them."""
+    if len(values) != len(matching):
+        raise InputError(f"{len(values)} {name} but {len(matching)} labels: one of each per pair")
+    if not len(values):
+        raise InputError(f"no {name}: there is nothing to measure")
+    if not np.issubdtype(values.dtype, np.floating):
+        values = values.astype(np.float64)
+    bad = int(np.isnan(values).sum())
+    if bad:
+        raise InputError(f"{bad} of {len(values)} {name} are NaN: check the descriptors")
+    labels = matching.astype(bool)
+    if not np.array_equal(labels, matching):
+        raise InputError("labels must be True or False, or 1 or 0")
+    return values, labels
