@@ -1,0 +1,32 @@
+"""A small descriptor on the embedded photographs, to watch it learn on a laptop.
+
+    python run_train.py --config=configs/quickstart.py --workdir=out/quickstart
+
+Under three minutes on two CPU cores. The false positive rate at 95 % recall on held-out pairs of a
+stereo photograph falls from 27 %, untrained, to 16 % after 50 steps and 7 % after all 200.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from kjax.config import load_config
+
+
+def get_config() -> ConfigDict:
+    """A Cartesian encoding of 16×16 patches: a quarter of the usual work."""
+    config = load_config(Path(__file__).with_name("base.py"))
+    config.model.head = "xy"
+    config.model.s = 2
+    config.model.patch_size = 16
+    config.model.dropout = 0.1
+    config.data.train = ("embedded",)
+    config.data.test = ("embedded",)
+    config.optimizer.learning_rate = 1.0  # for 64 pairs; the paper's 10 is for 512
+    config.train.pairs = 64
+    config.train.steps = 200
+    config.train.steps_per_dispatch = 10
+    config.train.log_every = 10
+    config.train.eval_every = 50
+    config.train.checkpoint_every = 50
+    return config

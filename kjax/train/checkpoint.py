@@ -1,0 +1,325 @@
+"""Checkpoints of a training run: the one file that knows orbax.
+
+A checkpoint is one .npz file of host arrays, one per leaf of the state and named by its path. So it
+knows nothing of devices, anything that reads NumPy's files can read it, and every array has the
+checksum that zip files give it. Orbax does the rest: saving in the background, giving a checkpoint
+its name only when it is whole, several processes, and removing old ones.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jaxtyping import Shaped
+from orbax.checkpoint import checkpoint_managers as policies
+
+from kjax.errors import InputError
+from kjax.train.step import TrainState
+
+FORMAT = 1
+"""Raised whenever older checkpoints could no longer be read."""
+NAMED_DIFFERENCES = 3
+"""How many leaves an error message names."""
+
+HostArrays = dict[str, Shaped[np.ndarray, "..."]]
+
+
+class ArraysHandler(ocp.AsyncCheckpointHandler):
+    """Tells orbax how to write and read a table of arrays: as an .npz file, by the first process.
+
+    Orbax's own format is made for arrays that are spread over machines. Ours are whole on each, a
+    few megabytes in all; and when its writes or reads fail, the rest of them fill the terminal.
+    """
+
+    FILE = "arrays.npz"
+
+    async def async_save(self, directory: Any, args: "SaveArrays") -> list[Any]:
+        """Begins to write, and returns what orbax waits for before it names the checkpoint."""
+
+        async def write() -> None:
+            self._write(Path(directory) / self.FILE, args.arrays)
+
+        return [ocp.future.CommitFutureAwaitingContractedSignals(write(), name="arrays")]
+
+    def save(self, directory: Any, args: "SaveArrays") -> None:
+        """Part of orbax's interface; `Checkpoints` always saves in the background."""
+        self._write(Path(directory) / self.FILE, args.arrays)
+
+    def restore(self, directory: Any, args: "RestoreArrays") -> HostArrays:
+        """Reads all arrays, and so their checksums."""
+        del args
+        # Opened here, because NumPy leaves files open that it cannot make sense of.
+        with open(Path(directory) / self.FILE, "rb") as file:
+            return dict(np.load(file, allow_pickle=False))
+
+    def _write(self, path: Path, arrays: HostArrays) -> None:
+        named: dict[str, Any] = {**arrays}
+        if jax.process_index() == 0:
+            np.savez(path, allow_pickle=False, **named)
+
+
+@ocp.args.register_with_handler(ArraysHandler, for_save=True)
+@dataclasses.dataclass
+class SaveArrays(ocp.args.CheckpointArgs):
+    """Asks orbax to save a table of arrays."""
+
+    arrays: HostArrays
+
+
+@ocp.args.register_with_handler(ArraysHandler, for_restore=True)
+@dataclasses.dataclass
+class RestoreArrays(ocp.args.CheckpointArgs):
+    """Asks orbax for the saved table of arrays."""
+
+
+class Checkpoints:
+    """The checkpoints in a folder: the last few, and the best.
+
+    Saving copies the state to the host and returns; the rest happens in the background, in a
+    temporary folder that gets its name only when it is whole. With several processes, all of them
+    make the same calls.
+
+    Args:
+        folder: made if it is not there. What earlier runs left unfinished in it is removed.
+        keep: how many of the last checkpoints to keep.
+        best_metric: name of the metric whose lowest value marks the best checkpoint, which is kept
+            too; None for no best.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, best_metric: str | None) -> None:
+        if keep < 1:
+            raise InputError(f"at least one checkpoint must be kept, not {keep}")
+        self.folder = Path(folder).absolute()
+        self._best_metric = best_metric
+        self._failed = False
+        logging.getLogger("absl").addFilter(_not_from_orbax)
+        with _mendable(f"cannot use the checkpoint folder {self.folder}", _CHECK_FOLDER):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _remove_unfinished(self.folder)
+            self._manager = ocp.CheckpointManager(
+                self.folder,
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=self._preservation_policy(keep),
+                    best_fn=self._score if best_metric else None,
+                    best_mode="min",
+                ),
+            )
+
+    def save(
+        self, step: int, state: TrainState, *, metrics: Mapping[str, Any] | None = None
+    ) -> None:
+        """Saves the state after `step` steps; returns before the files are written.
+
+        Args:
+            step: higher than any saved before; saving the last one again does nothing.
+            state: may be overwritten or donated as soon as this returns.
+            metrics: what the best checkpoint is chosen by, of this very step; of several seeds, the
+                mean counts. Without the metric, or if it is not finite, it is no candidate.
+
+        Raises:
+            InputError: this save or the one before it cannot be written.
+        """
+        latest = self.latest_step()
+        if latest == step:
+            return
+        if latest is not None and latest > step:
+            raise InputError(
+                f"{self.folder} has a checkpoint of step {latest}, after step {step}: "
+                "choose another workdir, or remove the later checkpoints"
+            )
+        arrays = _host_arrays(state)
+        args = ocp.args.Composite(
+            state=SaveArrays(arrays), about=ocp.args.JsonSave(_describe(arrays))
+        )
+        with self._failing_saves_told():
+            self._manager.save(step, args=args, metrics=self._candidate(metrics))
+
+    def restore_latest(self, like: TrainState) -> TrainState | None:
+        """The state of the last whole checkpoint, or None if there is none.
+
+        Args:
+            like: a state of the same run, or its shapes. Its arrays are neither read nor changed;
+                the result lies on the devices where they lie.
+
+        Raises:
+            InputError: the checkpoint is damaged, or of another model or optimiser.
+        """
+        step = self.latest_step()
+        return None if step is None else self.restore(step, like)
+
+    def restore_best(self, like: TrainState) -> TrainState | None:
+        """The state with the lowest metric, or None if no checkpoint has one."""
+        step = self.best_step()
+        return None if step is None else self.restore(step, like)
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """The state after `step` steps; see `restore_latest`."""
+        self.wait()
+        if step not in self._manager.all_steps():
+            steps = ", ".join(map(str, sorted(self._manager.all_steps()))) or "none"
+            raise InputError(f"{self.folder} has no checkpoint of step {step}, only: {steps}")
+        advice = f"remove {self.folder / str(step)} to go on from an earlier one, or start anew"
+        with _mendable(f"the checkpoint {self.folder / str(step)} is damaged", advice):
+            arrays = self._read(step)
+            _check_same(arrays, like, self.folder / str(step))
+        leaves, treedef = jax.tree.flatten(like)
+        named = zip(_names(like), leaves, strict=True)
+        return jax.tree.unflatten(treedef, [_place(arrays[name], leaf) for name, leaf in named])
+
+    def latest_step(self) -> int | None:
+        """The step of the last checkpoint, which may still be on its way to the disk."""
+        return self._manager.latest_step()
+
+    def best_step(self) -> int | None:
+        """The step of the checkpoint with the lowest metric."""
+        if self._best_metric is None:
+            return None
+        step = self._manager.best_step()
+        return None if step is None or self._manager.metrics(step) is None else step
+
+    def wait(self) -> None:
+        """Returns when the last save is on the disk.
+
+        Raises:
+            InputError: it could not be written; the checkpoints before it are as they were.
+        """
+        with self._failing_saves_told():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits, and ends the background threads. Raises what `wait` does, unless it was raised."""
+        if not self._failed:
+            with self._failing_saves_told():
+                self._manager.close()
+
+    @contextlib.contextmanager
+    def _failing_saves_told(self) -> Iterator[None]:
+        """One line for a save that fails, now or in the background."""
+        try:
+            with _mendable(f"cannot save a checkpoint in {self.folder}", _CHECK_SPACE):
+                yield
+        except InputError:
+            self._failed = True
+            raise
+
+    def _preservation_policy(self, keep: int) -> policies.AnyPreservationPolicy:
+        kept: list[Any] = [policies.LatestN(keep)]
+        if self._best_metric is not None:
+            best = policies.BestN(
+                get_metric_fn=self._score, reverse=True, n=1, keep_checkpoints_without_metrics=False
+            )
+            kept.append(best)
+        return policies.AnyPreservationPolicy(kept)
+
+    def _score(self, metrics: Mapping[str, float]) -> float:
+        return metrics.get(str(self._best_metric), math.inf)
+
+    def _candidate(self, metrics: Mapping[str, Any] | None) -> dict[str, float] | None:
+        """The metrics to store: none at all where the best could not be told from them."""
+        numbers = {name: float(np.mean(value)) for name, value in (metrics or {}).items()}
+        return numbers if math.isfinite(self._score(numbers)) else None
+
+    def _read(self, step: int) -> HostArrays:
+        args = ocp.args.Composite(about=ocp.args.JsonRestore(), state=RestoreArrays())
+        restored = self._manager.restore(step, args=args)
+        if restored.about["format"] != FORMAT:
+            raise InputError(
+                f"{self.folder / str(step)} has format {restored.about['format']}, and this kjax "
+                f"reads {FORMAT}: use the version that wrote it, or choose another workdir"
+            )
+        # NumPy's files know no bfloat16: they bring its bytes, and the table says what they are.
+        dtypes = restored.about["dtypes"]
+        return {name: array.view(dtypes[name]) for name, array in restored.state.items()}
+
+
+_CHECK_FOLDER = "check that it is a folder you may write to, or choose another workdir"
+_CHECK_SPACE = (
+    "earlier ones are intact; free some space or mend the folder, and run the same command again"
+)
+
+
+def _not_from_orbax(record: logging.LogRecord) -> bool:
+    """Keeps orbax's log off the terminal: what goes wrong is raised as well, and told once."""
+    return "orbax" not in record.pathname
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Removes what killed runs left. Orbax's own removal trips over folders inside each other."""
+    if jax.process_index() == 0:
+        for unfinished in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+            shutil.rmtree(unfinished)
+
+
+@contextlib.contextmanager
+def _mendable(what: str, advice: str) -> Iterator[None]:
+    """Turns whatever orbax raises into one line.
+
+    Its errors have no common class, and what a damaged file makes it stumble over is not
+    documented, so all ordinary exceptions are caught.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = " ".join(reason.split())
+        shortened = f"{reason[:200]}…" if len(reason) > 200 else reason
+        raise InputError(f"{what} ({shortened or type(error).__name__}): {advice}") from error
+
+
+def _names(state: Any) -> list[str]:
+    """Paths of the leaves, such as `params.trunk.conv1.kernel`, in the order of the leaves."""
+    paths = jax.tree_util.tree_leaves_with_path(state)
+    return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+
+
+def _host_arrays(state: Any) -> HostArrays:
+    # Copied, not viewed: the next step may reuse the memory while this is being written.
+    return {
+        name: np.array(leaf, copy=True)
+        for name, leaf in zip(_names(state), jax.tree.leaves(state), strict=True)
+    }
+
+
+def _describe(arrays: HostArrays) -> dict[str, Any]:
+    return {"format": FORMAT, "dtypes": {name: str(a.dtype) for name, a in arrays.items()}}
+
+
+def _check_same(saved: HostArrays, like: Any, where: Path) -> None:
+    """Refuses a checkpoint whose leaves are not those of `like`, by name."""
+    wanted = dict(zip(_names(like), jax.tree.leaves(like), strict=True))
+    differences = []
+    for name in [*wanted, *(saved.keys() - wanted.keys())]:
+        there, here = _kind(saved.get(name)), _kind(wanted.get(name))
+        if there != here:
+            differences.append(f"{name} is {there} there and {here} here")
+    if differences:
+        more = len(differences) - NAMED_DIFFERENCES
+        rest = f"; and {more} more" if more > 0 else ""
+        raise InputError(
+            f"the checkpoint {where} is of another model or optimiser: "
+            f"{'; '.join(differences[:NAMED_DIFFERENCES])}{rest}: "
+            "use the config it was saved with, or choose another workdir"
+        )
+
+
+def _kind(leaf: Any) -> str:
+    return "absent" if leaf is None else f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _place(value: Shaped[np.ndarray, "..."], like: Any) -> jax.Array:
+    """The array on the devices of `like`, however many; on JAX's first if it has none."""
+    sharding = getattr(like, "sharding", None)
+    if sharding is None:
+        return jax.numpy.asarray(value)
+    # Works for devices of other processes too, each filling its own from its copy of the file.
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])

@@ -1,0 +1,114 @@
+"""From a set of patches to steps taken: the two input pipelines behind one function."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kjax.architecture import Descriptor
+from kjax.data.phototour import PatchSet, TestPairs
+from kjax.data.resident import make_resident
+from kjax.data.sampler import check_stream, make_point_table
+from kjax.eval.describe import describe
+from kjax.eval.metrics import fpr_at_recall, pair_distances
+from kjax.train.loop import Run
+from kjax.train.parallel import (
+    Programme,
+    local_devices,
+    make_batch_step,
+    make_resident_run,
+    repeat,
+    replicated,
+)
+from kjax.train.step import TrainState
+
+
+class TestSet(NamedTuple):
+    """Patches and pairs to watch progress on."""
+
+    patches: PatchSet
+    pairs: TestPairs
+
+
+def make_run(programme: Programme, patch_set: PatchSet, *, pipeline: str, first_step: int) -> Run:
+    """The function that takes a state some steps on, fed by one of the pipelines.
+
+    Args:
+        programme: what is trained.
+        patch_set: what it is trained on.
+        pipeline: "resident" keeps the set on the devices; "tfdata" brings batches to them.
+        first_step: where the stream of pairs goes on.
+    """
+    points = len(make_point_table(patch_set.point_ids).starts)
+    devices = programme.devices or tuple(jax.devices())
+    for seed in programme.seeds:
+        check_stream(points, programme.pairs, seed=seed, shards=len(devices))
+    if pipeline == "resident":
+        data = make_resident(patch_set, device=replicated(programme))
+        run = make_resident_run(programme)
+        return lambda state, steps: run(state, data, steps)
+    return _tfdata_run(programme, patch_set, first_step)
+
+
+def _tfdata_run(programme: Programme, patch_set: PatchSet, first_step: int) -> Run:
+    from kjax.data.tfdata import pair_dataset, prefetch_to_device
+
+    step = make_batch_step(programme)
+    devices = local_devices(programme)
+    dataset = pair_dataset(
+        patch_set,
+        seed=programme.seeds[0],
+        pairs=programme.pairs,
+        start_step=first_step,
+        devices=len(devices),
+        process=jax.process_index(),
+        processes=jax.process_count(),
+    )
+    batches = prefetch_to_device(dataset.as_numpy_iterator(), devices=devices)
+
+    return lambda state, steps: repeat(lambda s: step(s, next(batches)), state, steps)
+
+
+def make_evaluation(
+    model: Descriptor, test_sets: Sequence[TestSet], *, several_seeds: bool
+) -> Callable[[TrainState], dict[str, float]]:
+    """FPR at 95 % recall on every test set, by name, and their mean as `fpr95`.
+
+    With several seeds, each figure is the mean over them, and `…_std` their standard deviation.
+    """
+    apply = jax.jit(model.apply)
+
+    def of_one(variables: Any) -> dict[str, float]:
+        scores = {}
+        for patches, pairs in test_sets:
+            descriptors = describe(
+                lambda batch: apply(variables, batch),
+                patches.patches,
+                size=model.patch_size,
+                progress=False,
+            )
+            distances = pair_distances(descriptors, pairs.first, pairs.second)
+            scores[f"fpr95/{patches.name}"] = fpr_at_recall(distances, pairs.matching)
+        if scores:
+            scores["fpr95"] = float(np.mean(list(scores.values())))
+        return scores
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        variables = jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
+        if not several_seeds:
+            return of_one(variables)
+        count = len(jax.tree.leaves(variables)[0])
+        rows = [
+            of_one(jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), variables))
+            for i in range(count)
+        ]
+        scores = {}
+        for name in rows[0]:
+            values = [row[name] for row in rows]
+            scores[name] = float(np.mean(values))
+            scores[f"{name}_std"] = float(np.std(values, ddof=1))
+        return scores
+
+    return evaluate

@@ -1,0 +1,198 @@
+"""The training loop: dispatches, logs, evaluates, saves, and stops when asked to.
+
+Nothing here changes what is learned: a run that is stopped and resumed at any step gives the same
+weights as one that is not.
+"""
+
+import contextlib
+import dataclasses
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from tqdm import tqdm
+
+from kjax.errors import InputError
+from kjax.train.checkpoint import Checkpoints
+from kjax.train.metrics_log import MetricsLog
+from kjax.train.parallel import Programme
+from kjax.train.step import TrainState
+
+Run = Callable[[TrainState, int], tuple[TrainState, dict[str, Any]]]
+"""Takes a state so many steps on, and returns the metrics' means over them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """When things happen, in steps. A checkpoint is also written at the end and when stopped.
+
+    Attributes:
+        total: length of the run.
+        per_dispatch: most steps between two looks at the clock and at signals.
+        log_every: how often metrics are written.
+        eval_every: how often the test sets are evaluated; 0 for only at the end.
+        checkpoint_every: how often the state is saved.
+    """
+
+    total: int
+    per_dispatch: int
+    log_every: int
+    eval_every: int
+    checkpoint_every: int
+
+    def next_stop(self, step: int) -> int:
+        """The step up to which nothing has to happen, beyond `step`."""
+        stops = [step + self.per_dispatch, self.total]
+        for every in (self.log_every, self.eval_every, self.checkpoint_every):
+            if every:
+                stops.append((step // every + 1) * every)
+        return min(stops)
+
+    def due(self, step: int, every: int) -> bool:
+        """Whether something that happens `every` so many steps happens at this one."""
+        return step == self.total or bool(every and step % every == 0)
+
+
+class Stopped(Exception):  # noqa: N818  (not an error: the user asked for it)
+    """The run was asked to stop, and has saved its state."""
+
+
+def train(
+    programme: Programme,
+    run: Run,
+    *,
+    schedule: Schedule,
+    checkpoints: Checkpoints,
+    log: MetricsLog,
+    evaluate: Callable[[TrainState], dict[str, float]],
+    learning_rate: Callable[[int], Any],
+    state: TrainState,
+    progress: bool = True,
+) -> tuple[TrainState, dict[str, float]]:
+    """Trains from `state` to the end of the schedule.
+
+    Returns:
+        The final state and the last evaluation.
+
+    Raises:
+        Stopped: after SIGINT or SIGTERM; the state has been saved.
+        InputError: the loss is not finite any more; the last good checkpoint is kept.
+    """
+    step = step_of(state)
+    means, scores = _Means(), evaluate(state) if step == schedule.total else {}
+    with _stop_requests() as stop_wanted, _progress_bar(programme, schedule, step, progress) as bar:
+        while step < schedule.total:
+            taken = schedule.next_stop(step) - step
+            state, metrics = run(state, taken)
+            jax.block_until_ready(metrics)
+            means.add(metrics, taken)
+            step += taken
+            bar.update(taken * programme.pairs)
+            stopping = stop_wanted()
+            saving = stopping or schedule.due(step, schedule.checkpoint_every)
+            if saving or schedule.due(step, schedule.log_every):
+                # The rate of the last step taken: the first step is number 0.
+                row = {**means.take(), "learning_rate": float(learning_rate(step - 1))}
+                _check_finite(row, step, checkpoints)
+                log.write(step, row)
+                bar.set_postfix(loss=f"{np.mean(row['loss']):.4f}", **_short(scores))
+            evaluating = schedule.due(step, schedule.eval_every)
+            if evaluating:
+                scores = evaluate(state)
+                log.write(step, scores)
+                bar.set_postfix(_short(scores))
+            if saving:
+                # Scores of an earlier step say nothing about which checkpoint is the best.
+                checkpoints.save(step, state, metrics=scores if evaluating else None)
+            if stopping and step < schedule.total:
+                checkpoints.wait()
+                raise Stopped(f"stopped after step {step}: the same command goes on from there")
+    checkpoints.wait()
+    return state, scores
+
+
+def step_of(state: TrainState) -> int:
+    """How many steps a state has behind it; several seeds march in step."""
+    return int(np.max(jax.device_get(state.step)))
+
+
+class _Means:
+    """Means of metrics over the steps since they were last asked for. Adds up on the device."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Any] = {}
+        self._steps = 0
+
+    def add(self, metrics: Mapping[str, Any], steps: int) -> None:
+        for name, value in metrics.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value * steps
+        self._steps += steps
+
+    def take(self) -> dict[str, Any]:
+        """The means, one number or one per seed, and starts anew."""
+        means = {name: np.asarray(total) / self._steps for name, total in self._totals.items()}
+        self._totals, self._steps = {}, 0
+        return means
+
+
+def _check_finite(row: Mapping[str, Any], step: int, checkpoints: Checkpoints) -> None:
+    if np.isfinite(row["loss"]).all():
+        return
+    checkpoints.wait()
+    kept = checkpoints.latest_step()
+    where = f"the checkpoint of step {kept} is kept" if kept is not None else "nothing was saved"
+    raise InputError(
+        f"the loss is not finite at step {step} ({where}): lower config.optimizer.learning_rate, "
+        "or check the patches for constant or broken ones"
+    )
+
+
+def _short(scores: Mapping[str, float]) -> dict[str, str]:
+    return {"FPR@95": f"{100 * scores['fpr95']:.2f}%"} if "fpr95" in scores else {}
+
+
+def _progress_bar(programme: Programme, schedule: Schedule, step: int, wanted: bool) -> Any:
+    return tqdm(
+        total=schedule.total * programme.pairs,
+        initial=step * programme.pairs,
+        desc="training",
+        unit=" pairs",
+        unit_scale=True,
+        smoothing=0.05,
+        disable=not wanted or jax.process_index() > 0,
+    )
+
+
+@contextlib.contextmanager
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Yields a function that says whether SIGINT or SIGTERM has come, to any of the processes.
+
+    A second Ctrl-C interrupts at once.
+    """
+    received: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # Python leaves signals to the main thread
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: _any_process(bool(received))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _any_process(flag: bool) -> bool:
+    """Whether the flag is up in any process; all must stop after the same step."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.process_allgather(np.asarray(flag)).any())

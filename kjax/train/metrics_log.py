@@ -1,0 +1,144 @@
+"""Metrics of a run as JSON lines, and for TensorBoard.
+
+Each line is an object with `step` and numbers, or lists of numbers with one per seed. A step may
+have several lines, e.g. one of training and one of evaluation.
+"""
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from kjax.errors import InputError
+from kjax.train.workdir import write_text
+
+METRICS_FILE = "metrics.jsonl"
+TENSORBOARD_FOLDER = "tensorboard"
+
+
+class MetricsLog:
+    """The log of one run. Only the first process writes; the others may call it all the same.
+
+    Args:
+        folder: the run's workdir, which exists.
+        tensorboard: write for TensorBoard too, into the folder's `tensorboard`.
+        resume_step: the step of the checkpoint that the run goes on from, 0 for a new run. What an
+            earlier start logged after it is dropped, since it will be logged again.
+    """
+
+    def __init__(self, folder: Path, tensorboard: bool, *, resume_step: int = 0) -> None:
+        self._path = folder / METRICS_FILE
+        self._writer: Any = None
+        self._writes = jax.process_index() == 0
+        if not self._writes:
+            return
+        try:
+            _drop_after(self._path, resume_step)
+            if tensorboard:
+                self._writer = _tensorboard_writer(folder / TENSORBOARD_FOLDER, resume_step + 1)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Appends a line, and hands it to the operating system at once.
+
+        Args:
+            step: how many steps have been taken.
+            metrics: numbers, or vectors with one number per seed. A value that is not finite
+                becomes `null`, since JSON has no name for it.
+        """
+        if not self._writes:
+            return
+        values = {name: np.asarray(value, np.float64) for name, value in metrics.items()}
+        line = {"step": int(step)} | {
+            name: _json_value(value.tolist()) for name, value in values.items()
+        }
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            if self._writer is not None:
+                for name, number in _scalars(values):
+                    self._writer.add_scalar(name, number, step)
+                self._writer.flush()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def close(self) -> None:
+        """Closes TensorBoard's file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(
+            f"cannot write {self._path} ({error.strerror or error}): "
+            "free some space or mend the folder, and run the same command again"
+        )
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log, without one that a kill left half written."""
+    path = folder / METRICS_FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [content for line in lines if (content := _parse(line)) is not None]
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Keeps whole lines up to a step, replacing the file only if there are others."""
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8")
+    kept = [
+        line
+        for line in text.splitlines()
+        if (content := _parse(line)) is not None and content["step"] <= step
+    ]
+    if (trimmed := "".join(f"{line}\n" for line in kept)) != text:
+        write_text(path, trimmed)
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) and "step" in content else None
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json_value(part) for part in value]
+    return value if math.isfinite(value) else None
+
+
+def _scalars(values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, float]]:
+    """Names and numbers; those of several seeds are told apart by their place."""
+    for name, value in values.items():
+        if value.ndim == 0:
+            yield name, float(value)
+        for place, part in enumerate(value.reshape(-1) if value.ndim else ()):
+            yield f"{name}/{place}", float(part)
+
+
+def _tensorboard_writer(folder: Path, purge_step: int) -> Any:
+    """A writer that hides what earlier starts logged from a step on; None without tensorboardX."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        _note_missing_tensorboard()
+        return None
+    return SummaryWriter(str(folder), purge_step=purge_step)
+
+
+@functools.cache
+def _note_missing_tensorboard() -> None:
+    print(
+        "no TensorBoard log: pip install tensorboardX, or set --config.tensorboard=False",
+        file=sys.stderr,
+    )

@@ -1,0 +1,274 @@
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from kjax.errors import InputError
+from kjax.optim import torch_sgd
+from kjax.train.checkpoint import Checkpoints
+from kjax.train.step import TrainState, create_state
+
+
+def make_state(step: int = 0, *, width: int = 3, dtype=jnp.float32) -> TrainState:
+    """A small state of the real kind, that a checkpoint of another step does not equal."""
+    kernel = (jnp.arange(4 * width, dtype=jnp.float32) + step).reshape(4, width).astype(dtype)
+    variables = {
+        "params": {"trunk": {"kernel": kernel}, "bias": jnp.full((width,), step / 3)},
+        "batch_stats": {"mean": jnp.full((width,), 0.1)},
+    }
+    return create_state(torch_sgd(0.1), variables).replace(step=jnp.asarray(step, jnp.int32))
+
+
+def assert_same(actual: TrainState, expected: TrainState) -> None:
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def steps_in(folder: Path) -> list[str]:
+    return sorted((path.name for path in folder.iterdir()), key=lambda name: (len(name), name))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    opened = Checkpoints(tmp_path / "checkpoints", keep=2, best_metric="fpr")
+    yield opened
+    opened.close()
+
+
+@contextmanager
+def full_disk():
+    """No file can grow beyond a hundred bytes; Python ignores the signal that comes with it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def one_line(error) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_restores_what_was_saved_bit_for_bit(checkpoints):
+    assert checkpoints.latest_step() is None
+    assert checkpoints.restore_latest(make_state()) is None
+    assert checkpoints.restore_best(make_state()) is None
+    state = make_state(7, dtype=jnp.bfloat16)
+    checkpoints.save(7, state)
+    assert_same(checkpoints.restore_latest(make_state(dtype=jnp.bfloat16)), state)
+
+
+def test_shapes_alone_are_enough_to_restore(checkpoints):
+    checkpoints.save(7, make_state(7))
+    shapes = jax.eval_shape(make_state)
+    assert_same(checkpoints.restore_latest(shapes), make_state(7))
+
+
+def test_the_state_may_be_donated_while_it_is_written(checkpoints):
+    state = make_state(5)
+    expected = jax.tree.map(np.array, state)
+    overwrite = jax.jit(lambda s: jax.tree.map(jnp.zeros_like, s), donate_argnums=0)
+    checkpoints.save(5, state)
+    overwrite(state)
+    assert_same(checkpoints.restore_latest(make_state()), expected)
+
+
+def test_another_number_of_devices(checkpoints):
+    def replicated(state: TrainState, count: int) -> TrainState:
+        mesh = Mesh(np.asarray(jax.devices()[:count]), ("devices",))
+        return jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
+
+    checkpoints.save(3, replicated(make_state(3), 4))
+    restored = checkpoints.restore_latest(replicated(make_state(), 2))
+    assert_same(restored, make_state(3))
+    assert all(len(leaf.sharding.device_set) == 2 for leaf in jax.tree.leaves(restored))
+
+
+def test_keeps_the_last_and_the_best(checkpoints):
+    for step, fpr in enumerate([0.3, 0.1, float("nan"), 0.4, None, 0.2], start=1):
+        metrics = None if fpr is None else {"fpr": fpr, "loss": 1.0}
+        checkpoints.save(step, make_state(step), metrics=metrics)
+    checkpoints.wait()
+    assert steps_in(checkpoints.folder) == ["2", "5", "6"]
+    assert_same(checkpoints.restore_best(make_state()), make_state(2))
+    assert_same(checkpoints.restore_latest(make_state()), make_state(6))
+    assert_same(checkpoints.restore(5, make_state()), make_state(5))
+    with pytest.raises(InputError, match="no checkpoint of step 4, only: 2, 5, 6"):
+        checkpoints.restore(4, make_state())
+
+
+def test_a_later_run_knows_the_best(checkpoints):
+    checkpoints.save(1, make_state(1), metrics={"fpr": 0.1})
+    checkpoints.save(2, make_state(2), metrics={"fpr": 0.2})
+    checkpoints.wait()
+    again = Checkpoints(checkpoints.folder, keep=1, best_metric="fpr")
+    again.save(3, make_state(3), metrics={"fpr": 0.3})
+    again.close()
+    assert steps_in(checkpoints.folder) == ["1", "3"]
+
+
+def test_without_a_metric_only_the_last_are_kept(tmp_path):
+    opened = Checkpoints(tmp_path, keep=1, best_metric=None)
+    for step in (1, 2):
+        opened.save(step, make_state(step), metrics={"fpr": 0.1 * step})
+    opened.close()
+    assert steps_in(tmp_path) == ["2"]
+    assert opened.best_step() is None
+
+
+def test_saving_a_step_again_does_nothing_and_an_earlier_one_is_refused(checkpoints):
+    checkpoints.save(4, make_state(4))
+    checkpoints.save(4, make_state(5))
+    assert_same(checkpoints.restore_latest(make_state()), make_state(4))
+    with pytest.raises(InputError, match="checkpoint of step 4, after step 3"):
+        checkpoints.save(3, make_state(3))
+
+
+def test_another_model_is_refused_by_name_and_left_alone(checkpoints):
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    before = contents(checkpoints.folder)
+    with pytest.raises(InputError) as error:
+        checkpoints.restore_latest(make_state(width=5))
+    message = one_line(error)
+    assert "params.trunk.kernel is float32[4,3] there and float32[4,5] here" in message
+    assert "and 2 more" in message
+    assert "choose another workdir" in message
+    with pytest.raises(InputError, match="bfloat16"):
+        checkpoints.restore_latest(make_state(dtype=jnp.bfloat16))
+    adam = make_state().replace(opt_state={"mu": jnp.zeros(2)})
+    with pytest.raises(InputError, match=r"opt_state\.mu is absent there"):
+        checkpoints.restore_latest(adam)
+    assert contents(checkpoints.folder) == before
+
+
+def damage_nothing_but(kind: str, step: Path) -> None:
+    files = [p for p in step.rglob("*") if p.is_file()]
+    if kind == "emptied":
+        for path in files:
+            path.write_bytes(b"")
+    elif kind == "cut short":
+        largest = max(files, key=lambda path: path.stat().st_size)
+        largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+    elif kind == "one bit":
+        (archive,) = step.rglob("arrays.npz")
+        data = bytearray(archive.read_bytes())
+        place = data.index(b"params.trunk.kernel.npy") + 200  # behind the array's header
+        data[place] ^= 1
+        archive.write_bytes(data)
+    else:
+        shutil.rmtree(step)
+        step.mkdir()
+        (step / "notes.txt").write_text("not a checkpoint")
+
+
+@pytest.mark.parametrize("kind", ["emptied", "cut short", "one bit", "foreign"])
+def test_damaged_checkpoint_is_refused_in_one_line(kind, tmp_path, capfd):
+    folder = tmp_path / "checkpoints"
+    writer = Checkpoints(folder, keep=2, best_metric=None)
+    writer.save(1, make_state(1))
+    writer.save(2, make_state(2))
+    writer.close()
+    damage_nothing_but(kind, folder / "2")
+    before = contents(folder)
+    reader = Checkpoints(folder, keep=2, best_metric=None)
+    with pytest.raises(InputError) as error:
+        reader.restore_latest(make_state())
+    message = one_line(error)
+    assert f"{folder / '2'} is damaged" in message
+    assert "to go on from an earlier one" in message
+    assert contents(folder) == before
+    shutil.rmtree(folder / "2")
+    after = Checkpoints(folder, keep=2, best_metric=None)
+    assert_same(after.restore_latest(make_state()), make_state(1))
+    reader.close()
+    after.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_full_disk_is_one_line_and_earlier_checkpoints_stay(checkpoints, capfd):
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    with full_disk():
+        checkpoints.save(2, make_state(2))
+        with pytest.raises(InputError) as error:
+            checkpoints.wait()
+    assert "free some space" in one_line(error)
+    again = Checkpoints(checkpoints.folder, keep=2, best_metric=None)
+    assert_same(again.restore_latest(make_state()), make_state(1))
+    again.save(2, make_state(2))
+    again.close()
+    assert steps_in(checkpoints.folder) == ["1", "2"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "checkpoints"):
+        with pytest.raises(InputError) as error:
+            Checkpoints(folder, keep=1, best_metric=None)
+        assert f"cannot use the checkpoint folder {folder}" in one_line(error)
+    assert (tmp_path / "file").read_text() == ""
+
+
+KILLED_WHILE_SAVING = """
+import sys
+from pathlib import Path
+import jax.numpy as jnp
+from kjax.train.checkpoint import Checkpoints
+from kjax.train.step import TrainState
+
+checkpoints = Checkpoints(Path(sys.argv[1]), keep=2, best_metric=None)
+for step in range(1, 10_000):
+    weights = {"w": jnp.full((4000, 2500), step, jnp.float32)}
+    checkpoints.save(step, TrainState(jnp.asarray(step), weights, {}, {}))
+    print(step, flush=True)
+"""
+
+
+def test_kill_during_a_save_leaves_a_whole_checkpoint(tmp_path):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED_WHILE_SAVING, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            started = int(line)
+            # The save was announced as begun, and cannot be whole so soon.
+            if started == 5:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.wait()
+    assert any("tmp" in name for name in steps_in(tmp_path)), "killed between two saves"
+    checkpoints = Checkpoints(tmp_path, keep=2, best_metric=None)
+    step = checkpoints.latest_step()
+    assert step in (4, 5)
+    like = TrainState(jnp.asarray(0), {"w": jnp.zeros((4000, 2500))}, {}, {})
+    restored = checkpoints.restore_latest(like)
+    assert int(restored.step) == step
+    assert (restored.params["w"] == step).all()
+    checkpoints.save(step + 1, restored)
+    checkpoints.close()
+    assert steps_in(tmp_path) == [str(step), str(step + 1)]

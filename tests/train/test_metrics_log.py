@@ -1,0 +1,107 @@
+import builtins
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kjax.errors import InputError
+from kjax.train import metrics_log
+from kjax.train.metrics_log import MetricsLog, read_metrics
+
+
+def lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_lines_are_on_the_disk_at_once(tmp_path):
+    log = MetricsLog(tmp_path, tensorboard=False)
+    log.write(10, {"loss": jnp.float32(0.5), "pairs_per_second": 1000})
+    assert lines(tmp_path) == [{"step": 10, "loss": 0.5, "pairs_per_second": 1000.0}]
+    log.write(10, {"fpr95": np.array([0.25, 0.5])})
+    assert lines(tmp_path)[1] == {"step": 10, "fpr95": [0.25, 0.5]}
+    log.close()
+
+
+def test_not_finite_is_null(tmp_path):
+    log = MetricsLog(tmp_path, tensorboard=False)
+    log.write(1, {"loss": float("nan"), "norms": [1.0, float("inf")]})
+    log.close()
+    assert lines(tmp_path) == [{"step": 1, "loss": None, "norms": [1.0, None]}]
+
+
+def test_going_on_drops_what_comes_again_and_half_a_line(tmp_path):
+    log = MetricsLog(tmp_path, tensorboard=False)
+    for step in (1, 2, 3, 4):
+        log.write(step, {"loss": step})
+        log.write(step, {"fpr95": step})
+    log.close()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2, "lo')
+    assert len(read_metrics(tmp_path)) == 8
+    log = MetricsLog(tmp_path, tensorboard=False, resume_step=2)
+    log.write(3, {"loss": 30})
+    log.close()
+    assert [(line["step"], line.get("loss")) for line in lines(tmp_path)] == [
+        (1, 1.0),
+        (1, None),
+        (2, 2.0),
+        (2, None),
+        (3, 30.0),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_new_run_begins_an_empty_log(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
+    MetricsLog(tmp_path, tensorboard=False).close()
+    assert lines(tmp_path) == []
+    assert read_metrics(tmp_path) == []
+
+
+def test_tensorboard_has_the_scalars(tmp_path):
+    pytest.importorskip("tensorboardX")
+    log = MetricsLog(tmp_path, tensorboard=True)
+    log.write(7, {"loss": 0.5, "fpr95": [0.25, 0.75]})
+    log.close()
+    (events,) = (tmp_path / "tensorboard").glob("events.*")
+    written = events.read_bytes()
+    for name in (b"loss", b"fpr95/0", b"fpr95/1"):
+        assert name in written
+    assert np.float32(0.75).tobytes() in written
+
+
+def test_without_tensorboardx_one_note(tmp_path, monkeypatch, capsys):
+    original = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "tensorboardX":
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "tensorboardX", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    metrics_log._note_missing_tensorboard.cache_clear()
+    for _ in range(2):
+        log = MetricsLog(tmp_path, tensorboard=True)
+        log.write(1, {"loss": 1.0})
+        log.close()
+    assert capsys.readouterr().err.count("\n") == 1
+    assert lines(tmp_path) == [{"step": 1, "loss": 1.0}]
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_only_the_first_process_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    log = MetricsLog(tmp_path, tensorboard=True)
+    log.write(1, {"loss": 1.0})
+    log.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unwritable_is_one_line(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"cannot write .*metrics.jsonl \(Is a directory\)"):
+        MetricsLog(tmp_path, tensorboard=False)

@@ -1,0 +1,170 @@
+import json
+import resource
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import pytest
+
+from kjax.errors import InputError
+from kjax.train import workdir as workdir_module
+from kjax.train.workdir import prepare_workdir, source_version, write_json
+
+CONFIG = {
+    "seed": 0,
+    "seeds": (),
+    "model": {"head": "polar", "s": 1, "dropout": 0.3},
+    "train": {"pairs": 8, "log_every": 10},
+}
+
+
+def with_values(**changes) -> dict:
+    config = json.loads(json.dumps(CONFIG))
+    for path, value in changes.items():
+        group, _, name = path.rpartition("__")
+        (config[group] if group else config)[name] = value
+    return config
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {p.name: p.read_text() for p in folder.iterdir()}
+
+
+def refusal(folder: Path, config: dict) -> str:
+    with pytest.raises(InputError) as error:
+        prepare_workdir(folder, config)
+    message = str(error.value)
+    assert "\n" not in message
+    assert str(folder) in message
+    return message
+
+
+def test_a_new_workdir_records_config_and_versions(tmp_path):
+    folder = tmp_path / "runs" / "first"
+    assert prepare_workdir(folder, CONFIG) is False
+    assert json.loads((folder / "config.json").read_text()) == json.loads(json.dumps(CONFIG))
+    (versions,) = json.loads((folder / "versions.json").read_text())
+    assert versions["jax"] == jax.__version__
+    assert versions["backend"] == "cpu"
+    assert versions["device"] == jax.devices()[0].device_kind
+    assert {"python", "flax", "optax", "orbax-checkpoint", "kjax", "source"} <= versions.keys()
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "versions.json"]
+
+
+def test_the_same_config_goes_on_and_harmless_fields_may_change(tmp_path):
+    prepare_workdir(tmp_path, CONFIG)
+    assert prepare_workdir(tmp_path, CONFIG) is True
+    assert prepare_workdir(tmp_path, with_values(train__log_every=3)) is True
+    assert json.loads((tmp_path / "config.json").read_text())["train"]["log_every"] == 3
+    assert len(json.loads((tmp_path / "versions.json").read_text())) == 1
+
+
+def test_other_versions_are_added_to_the_record(tmp_path, monkeypatch):
+    prepare_workdir(tmp_path, CONFIG)
+    monkeypatch.setattr(workdir_module, "versions", lambda: {"jax": "another"})
+    prepare_workdir(tmp_path, CONFIG)
+    assert json.loads((tmp_path / "versions.json").read_text())[1:] == [{"jax": "another"}]
+
+
+def test_another_config_is_refused_with_the_fields_and_nothing_changes(tmp_path):
+    prepare_workdir(tmp_path, CONFIG)
+    before = contents(tmp_path)
+    new = with_values(model__head="xy", model__extra=True, seeds=[0, 1], train__log_every=1)
+    del new["model"]["s"]
+    message = refusal(tmp_path, new)
+    for part in (
+        'model.head was "polar" and is "xy"',
+        'model.extra was "absent" and is true',
+        'model.s was 1 and is "absent"',
+        "seeds was [] and is [0, 1]",
+        "choose another workdir",
+    ):
+        assert part in message
+    assert "log_every" not in message
+    assert contents(tmp_path) == before
+
+
+def test_foreign_folder_and_file_are_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert "thesis.tex" in refusal(tmp_path, CONFIG)
+    assert "is a file" in refusal(tmp_path / "thesis.tex", CONFIG)
+    assert "cannot write" in refusal(tmp_path / "thesis.tex" / "below", CONFIG)
+    assert contents(tmp_path) == {"thesis.tex": "years of work"}
+
+
+def test_what_a_kill_leaves_is_not_foreign(tmp_path):
+    (tmp_path / ".config.json.partial-0123abcd").write_text("{")
+    assert prepare_workdir(tmp_path, CONFIG) is False
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", ""])
+def test_damaged_config_is_one_line(tmp_path, damage):
+    prepare_workdir(tmp_path, CONFIG)
+    (tmp_path / "config.json").write_text(damage)
+    assert "config.json is damaged" in refusal(tmp_path, CONFIG)
+    assert (tmp_path / "config.json").read_text() == damage
+
+
+@contextmanager
+def full_disk():
+    """No file can grow at all; Python ignores the signal that comes with it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_full_disk_is_noticed_at_the_start_and_keeps_the_old_files(tmp_path):
+    prepare_workdir(tmp_path, CONFIG)
+    before = contents(tmp_path)
+    with full_disk():
+        message = refusal(tmp_path, CONFIG)
+    assert "on a disk with room" in message
+    assert contents(tmp_path) == before
+
+
+def test_unwritable_folder_is_one_line(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(workdir_module.os, "replace", refuse)
+    message = refusal(tmp_path, CONFIG)
+    assert "Permission denied" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_first_process_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    assert prepare_workdir(tmp_path / "run", CONFIG) is False
+    assert not (tmp_path / "run").exists()
+
+
+def test_json_is_replaced_whole(tmp_path, monkeypatch):
+    write_json(tmp_path / "a.json", {"x": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"x": object()})
+    assert contents(tmp_path) == {"a.json": '{\n  "x": 1\n}\n'}
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, timeout=20)
+
+
+def test_the_commit_of_a_source_tree(tmp_path):
+    assert source_version(tmp_path) is None
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    clean = source_version(tmp_path)
+    assert clean is not None
+    assert len(clean["commit"]) == 40
+    assert clean["dirty"] is False
+    (tmp_path / "file").write_text("2")
+    assert source_version(tmp_path) == {**clean, "dirty": True}
+    (tmp_path / "inner").mkdir()
+    assert source_version(tmp_path / "inner") is None, "somebody else's checkout"

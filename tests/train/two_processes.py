@@ -1,0 +1,27 @@
+"""One of several processes of a training run: `two_processes.py COORDINATOR PROCESSES PROCESS OUT`.
+
+The first one leaves loss and parameters in OUT.
+"""
+
+import sys
+
+import jax
+import numpy as np
+from programmes import make_programme, synthetic_set
+
+from kjax.train.feeding import make_run
+from kjax.train.parallel import initial_state
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+coordinator, processes, process, out = sys.argv[1:]
+jax.distributed.initialize(coordinator, int(processes), int(process))
+
+programme = make_programme(devices=None, dtype="float64", learning_rate=10.0)
+assert jax.device_count() == 4
+assert jax.local_device_count() == 2
+run = make_run(programme, synthetic_set(), pipeline="resident", first_step=0)
+state, metrics = run(initial_state(programme), 5)
+leaves = jax.device_get(jax.tree.leaves((metrics["loss"], state.params)))
+if process == "0":
+    np.savez(out, *leaves)
