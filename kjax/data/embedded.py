@@ -5,6 +5,7 @@ Middlebury "motorcycle" stereo pair, whose measured disparities say which places
 are cut once, in seconds, and kept in the cache folder. docs/data.md lists the licences.
 """
 
+import dataclasses
 import hashlib
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -79,7 +80,8 @@ def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) ->
         return patches, pairs
 
     folder = _cut_once("train", paths, repr(TRAIN_VIEWS), cut, cache_dir)
-    return read_phototour(folder, cache_dir=cache_dir, progress=progress)
+    patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
+    return dataclasses.replace(patches, name="embedded")
 
 
 def embedded_test(
@@ -110,7 +112,7 @@ def embedded_test(
     folder = _cut_once("test", paths, settings, cut, cache_dir)
     patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
     pairs = read_match_file(find_match_file(folder), patch_count=len(patches.patches))
-    return patches, pairs
+    return dataclasses.replace(patches, name="motorcycle"), pairs
 
 
 def cut_stereo(

@@ -82,9 +82,13 @@ def train(
         Stopped: after SIGINT or SIGTERM; the state has been saved.
         InputError: the loss is not finite any more; the last good checkpoint is kept.
     """
-    step = step_of(state)
-    means, scores = _Means(), evaluate(state) if step == schedule.total else {}
+    step, means, scores = step_of(state), _Means(), {}
     with _stop_requests() as stop_wanted, _progress_bar(programme, schedule, step, progress) as bar:
+        if step in (0, schedule.total):  # a curve wants a beginning, and a finished run its result
+            scores = evaluate(state)
+            _tell(step, scores, bar)
+        if step == 0:
+            log.write(step, scores)
         while step < schedule.total:
             taken = schedule.next_stop(step) - step
             state, metrics = run(state, taken)
@@ -104,7 +108,7 @@ def train(
             if evaluating:
                 scores = evaluate(state)
                 log.write(step, scores)
-                bar.set_postfix(_short(scores))
+                _tell(step, scores, bar)
             if saving:
                 # Scores of an earlier step say nothing about which checkpoint is the best.
                 checkpoints.save(step, state, metrics=scores if evaluating else None)
@@ -153,6 +157,14 @@ def _check_finite(row: Mapping[str, Any], step: int, checkpoints: Checkpoints) -
 
 def _short(scores: Mapping[str, float]) -> dict[str, str]:
     return {"FPR@95": f"{100 * scores['fpr95']:.2f}%"} if "fpr95" in scores else {}
+
+
+def _tell(step: int, scores: Mapping[str, float], bar: Any) -> None:
+    """Prints one evaluation above the progress bar, if there is one."""
+    if scores and not bar.disable:
+        figures = (f"{name} {100 * value:.2f} %" for name, value in scores.items())
+        bar.write(f"step {step}: {', '.join(figures)}")
+        bar.set_postfix(_short(scores))
 
 
 def _progress_bar(programme: Programme, schedule: Schedule, step: int, wanted: bool) -> Any:
