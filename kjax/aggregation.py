@@ -4,6 +4,7 @@ The paper's Eq. for ψ moves the sum inside: vec(ΦᵀF), where Φ holds the n²
 and F the n² encoded positions. That needs n²(d+(2s+1)²) numbers instead of n²·d·(2s+1)².
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -31,6 +32,55 @@ def aggregate(
         preferred_element_type=at_least_float32(descriptors.dtype),
     )
     return encoded.reshape(*encoded.shape[:-2], -1)
+
+
+@jax.custom_vjp
+def dense(
+    x: Float[Array, "batch inputs"], weights: Float[Array, "inputs outputs"]
+) -> Float[Array, "batch outputs"]:
+    """The product x @ weights in the precision of x, summed in float32; likewise its gradients.
+
+    Left to itself, autodiff would take the gradients' products in float32 throughout.
+    """
+    wide = at_least_float32(x.dtype)
+    return jnp.matmul(x, weights.astype(x.dtype), preferred_element_type=wide)
+
+
+def _dense_forward(x: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
+    return dense(x, weights), (x, weights)
+
+
+def _dense_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, weights = kept
+    gradient = gradient.astype(x.dtype)
+    by_x = jnp.matmul(gradient, weights.astype(x.dtype).T)
+    wide = at_least_float32(x.dtype)
+    by_weights = jnp.matmul(x.T, gradient, preferred_element_type=wide)
+    return by_x, by_weights.astype(weights.dtype)
+
+
+dense.defvjp(_dense_forward, _dense_backward)
+
+
+def project(
+    descriptors: Float[Array, "batch p d"],
+    positions: Float[Array, "p k"],
+    matrix: Float[Array, "inputs outputs"],
+) -> Float[Array, "batch outputs"]:
+    """M vec(ΦᵀF), for M given transposed, in the precision of `descriptors`.
+
+    By linearity that is one fully connected layer on vec(Φ), whose weights F and M make together.
+    For batches that are not smaller than n² it is the faster way: one large product, and no
+    rearranging of the feature maps.
+    """
+    batch, count, channels = descriptors.shape
+    dtype = descriptors.dtype
+    if batch < count:
+        return dense(aggregate(descriptors, positions.astype(dtype)).astype(dtype), matrix)
+    by_position = matrix.reshape(channels, positions.shape[1], -1).swapaxes(0, 1)
+    flat = by_position.reshape(positions.shape[1], -1)
+    weights = dense(positions.astype(dtype), flat).reshape(count * channels, -1)
+    return dense(descriptors.reshape(batch, -1), weights)
 
 
 def encode_each(

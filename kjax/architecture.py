@@ -19,10 +19,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt32
 
-from kjax import aggregation
+from kjax import aggregation, batch_norm, fused_layers
 from kjax.errors import InputError, unknown_name
+from kjax.fused_layers import Statistics
 from kjax.patches import as_images, normalize_patches
 from kjax.position_encoding import CoordinateSystem, PositionKernel, position_matrix
 from kjax.precision import at_least_float32
@@ -34,7 +35,9 @@ TRUNK_LAYERS = ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1))
 TRUNK_CHANNELS = TRUNK_LAYERS[-1][0]
 TRUNK_STRIDE = 4
 DESCRIPTOR_DIM = 128
-BATCH_NORM_EPSILON = 1e-5
+BATCH_NORM_EPSILON = batch_norm.EPSILON
+FUSED_LAYERS = 3
+"""Layers of the trunk that have kernels of their own for training in reduced precision."""
 
 _SYSTEMS: dict[str, tuple[CoordinateSystem, ...]] = {
     "xy": ("xy",),
@@ -57,43 +60,49 @@ class BatchNorm(nn.Module):
     momentum: float = 0.9
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*batch c"], *, train: bool) -> Float[Array, "*batch c"]:
-        """Normalises by the batch's statistics when training, by the running ones otherwise."""
+    def __call__(
+        self,
+        x: Float[Array, "*batch c"],
+        *,
+        train: bool,
+        views: int = 1,
+        rectify: bool = False,
+    ) -> Float[Array, "*batch c"]:
+        """Normalises by the batch's statistics when training, by the running ones otherwise.
+
+        Args:
+            x: the batch.
+            train: which statistics to use.
+            views: when training, into how many equal consecutive parts the batch falls. Each is
+                normalised by its own statistics, and the running ones take them up in turn.
+            rectify: apply a ReLU as well.
+        """
         channels = x.shape[-1]
         dtype = at_least_float32(x.dtype)
-        running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), dtype)
-        running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), dtype)
-        if train:
-            mean, var, count = self._batch_statistics(x)
-            if not self.is_initializing():
-                unbiased = var * (count / (count - 1))
-                running_mean.value = self._blend(running_mean.value, mean)
-                running_var.value = self._blend(running_var.value, unbiased)
-        else:
-            mean, var = running_mean.value, running_var.value
-        shape = (1,) * (x.ndim - 1) + (channels,)
-        inverse_std = jax.lax.rsqrt(var + BATCH_NORM_EPSILON)
-        normalized = (x.astype(dtype) - mean.reshape(shape)) * inverse_std.reshape(shape)
-        return normalized.astype(x.dtype)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), dtype).value
+        var = self.variable("batch_stats", "var", jnp.ones, (channels,), dtype).value
+        if not train:
+            return batch_norm.normalize_by(x, mean[None], var[None], rectify=rectify)
+        fixed = jax.lax.stop_gradient(x)
+        statistics = batch_norm.batch_statistics(fixed, views=views, axis_name=self.axis_name)
+        if not self.is_initializing():
+            self.record(statistics, count=x.size // channels // views)
+        return batch_norm.normalize(x, *statistics, rectify, self.axis_name)
 
-    def _batch_statistics(self, x: Array) -> tuple[Array, Array, float]:
-        axes = tuple(range(x.ndim - 1))
-        x = x.astype(at_least_float32(x.dtype))
-        mean = self._over_devices(x.mean(axis=axes))
-        centred = x - mean.reshape((1,) * (x.ndim - 1) + (-1,))
-        var = self._over_devices((centred * centred).mean(axis=axes))
-        devices = 1 if self.axis_name is None else jax.lax.axis_size(self.axis_name)
-        return mean, var, devices * x.size / x.shape[-1]
-
-    def _over_devices(self, value: Array) -> Array:
-        return value if self.axis_name is None else jax.lax.pmean(value, self.axis_name)
-
-    def _blend(self, running: Array, new: Array) -> Array:
-        return self.momentum * running + (1 - self.momentum) * new
+    def record(self, statistics: Statistics, *, count: int) -> None:
+        """Lets the running statistics take up each view's, of `count` values on every device."""
+        if self.axis_name is not None:
+            count = count * jax.lax.axis_size(self.axis_name)
+        mean, var = statistics[0], statistics[1] * (count / (count - 1))
+        for name, values in (("mean", mean), ("var", var)):
+            running = self.get_variable("batch_stats", name)
+            for view in range(values.shape[0]):
+                running = self.momentum * running + (1 - self.momentum) * values[view]
+            self.put_variable("batch_stats", name, running)
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask for an example depends on the key and the example's place in the batch.
+    """Dropout whose mask for an example depends on the key and the example's place in its view.
 
     With `axis_name` that is the place in the batch over all devices: how many devices share a batch
     does not change what is dropped.
@@ -104,16 +113,59 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "batch *rest"], *, train: bool
+        self, x: Float[Array, "batch *rest"], *, train: bool, views: int = 1
     ) -> Float[Array, "batch *rest"]:
         """Zeroes entries at random and scales up the others, when training."""
         if not train or self.rate == 0:
             return x
-        key = self.make_rng("dropout")
-        first = 0 if self.axis_name is None else jax.lax.axis_index(self.axis_name) * x.shape[0]
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, first + jnp.arange(x.shape[0]))
-        keep = jax.vmap(lambda k: jax.random.bernoulli(k, 1 - self.rate, x.shape[1:]))(keys)
-        return jnp.where(keep, x / (1 - self.rate), 0)
+        share, size = x.shape[0] // views, x.size // x.shape[0]
+        first = 0 if self.axis_name is None else jax.lax.axis_index(self.axis_name) * share
+        fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+        by_view = fold(self.make_rng("dropout"), jnp.arange(views))
+        keys = jax.vmap(fold, in_axes=(0, None))(by_view, first + jnp.arange(share)).reshape(-1)
+        own = jax.vmap(lambda key: jax.random.bits(key, (2, 1), jnp.uint32))(keys)
+        place = jnp.arange(size, dtype=jnp.uint32)[None]
+        bits = _mixed(own[:, 0] + place * jnp.uint32(0x9E3779B9), own[:, 1])
+        keep = bits < jnp.uint32(round((1 - self.rate) * 2**32))
+        dropped = jnp.where(keep.reshape(x.shape), x / (1 - self.rate), 0)
+        # Stored once, rather than made anew inside each product that the head takes of it.
+        return jax.lax.optimization_barrier(dropped)
+
+
+def _mixed(
+    bits: UInt32[Array, "batch size"], key: UInt32[Array, "batch 1"]
+) -> UInt32[Array, "batch size"]:
+    """Well-mixed bits: multiply and xor-shift, with the odd constants of `lowbias32`.
+
+    Good enough to drop by, and a tenth of the work of the cipher behind `jax.random`.
+    """
+    bits = ((bits ^ (bits >> 16)) + key) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
+
+
+class Convolution(nn.Module):
+    """A 3×3 convolution that keeps the size, or halves it with stride 2."""
+
+    inputs: int
+    channels: int
+    stride: int
+    dtype: Any = jnp.float32
+    use_bias: bool = False
+
+    def setup(self) -> None:
+        """Creates the kernel, and the bias that folding leaves behind."""
+        dtype = at_least_float32(self.dtype)
+        shape = (3, 3, self.inputs, self.channels)
+        self.kernel = self.param("kernel", _orthogonal, shape, dtype)
+        if self.use_bias:
+            self.bias = self.param("bias", nn.initializers.zeros, (self.channels,), dtype)
+
+    def __call__(self, x: Float[Array, "batch N N c"]) -> Float[Array, "batch n n c2"]:
+        """The convolution in the precision of `dtype`."""
+        kernel = self.kernel.astype(self.dtype)
+        y = fused_layers.convolve(x.astype(self.dtype), kernel, stride=self.stride)
+        return y + self.bias.astype(self.dtype).reshape(1, 1, 1, -1) if self.use_bias else y
 
 
 class Trunk(nn.Module):
@@ -128,26 +180,49 @@ class Trunk(nn.Module):
 
     @nn.compact
     def __call__(
-        self, images: Float[Array, "batch N N 1"], *, train: bool = False
+        self, images: Float[Array, "batch N N 1"], *, train: bool = False, views: int = 1
     ) -> Float[Array, "batch n n 128"]:
         """Convolutional descriptors of normalised patches."""
         x = images.astype(self.dtype)
-        for i, (channels, stride) in enumerate(TRUNK_LAYERS, start=1):
-            x = nn.Conv(
-                channels,
-                kernel_size=(3, 3),
-                strides=stride,
-                padding=1,
-                use_bias=self.folded,
-                dtype=self.dtype,
-                param_dtype=at_least_float32(self.dtype),
-                kernel_init=_orthogonal,
-                name=f"conv{i}",
-            )(x)
-            if not self.folded:
-                x = BatchNorm(axis_name=self.axis_name, name=f"norm{i}")(x, train=train)
-            x = nn.relu(x)
+        convolutions = self._convolutions()
+        if self.folded:
+            for convolution in convolutions:
+                x = nn.relu(convolution(x))
+            return x
+        norms = [
+            BatchNorm(axis_name=self.axis_name, name=f"norm{i}")
+            for i in range(1, len(convolutions) + 1)
+        ]
+        layers = list(zip(convolutions, norms, strict=True))
+        fits = fused_layers.fits(x.shape, self.dtype, views=views)
+        if train and fits and not self.is_initializing():
+            x, layers = self._first_layers(x, layers, views), layers[FUSED_LAYERS:]
+        for convolution, norm in layers:
+            x = norm(convolution(x), train=train, views=views, rectify=train)
+            x = x if train else nn.relu(x)
         return x
+
+    def _convolutions(self) -> list[Convolution]:
+        channels = [1, *(channels for channels, _ in TRUNK_LAYERS)]
+        return [
+            Convolution(channels[i], out, stride, self.dtype, self.folded, name=f"conv{i + 1}")
+            for i, (out, stride) in enumerate(TRUNK_LAYERS)
+        ]
+
+    def _first_layers(
+        self, x: Array, layers: list[tuple[Convolution, BatchNorm]], views: int
+    ) -> Float[Array, "batch N2 N2 64"]:
+        """The first three layers, as training runs them in reduced precision."""
+        (first, norm1), (second, norm2), (third, norm3) = layers[:FUSED_LAYERS]
+        y, statistics1, statistics2 = fused_layers.first_two_layers(
+            x, first.kernel, second.kernel, views, self.axis_name
+        )
+        norm1.record(statistics1, count=x.size // views)
+        norm2.record(statistics2, count=x.size // views)
+        y = fused_layers.normalized_halving_convolution(
+            y, *statistics2, third.kernel, self.axis_name
+        )
+        return norm3(y, train=True, views=views, rectify=True)
 
 
 class FullyConnectedHead(nn.Module):
@@ -171,17 +246,14 @@ class FullyConnectedHead(nn.Module):
     def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch 128"]:
         """W vec(φ) + w, before BatchNorm."""
         (phi,) = maps
-        total = jnp.einsum(
-            "bijc,ijcd->bd",
-            phi,
-            self.kernel.astype(phi.dtype),
-            preferred_element_type=self.kernel.dtype,
-        )
+        # Flat: a contraction over three axes makes XLA transpose φ before the product.
+        flat = phi.reshape(phi.shape[0], -1)
+        total = aggregation.dense(flat, self.kernel.reshape(-1, DESCRIPTOR_DIM))
         return total + self.bias.reshape(1, -1) if self.folded else total
 
-    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool) -> Array:
+    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool, views: int) -> Array:
         """BatchNorm over the descriptor's entries."""
-        return aggregated if self.folded else self.norm(aggregated, train=train)
+        return aggregated if self.folded else self.norm(aggregated, train=train, views=views)
 
     def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p 128"]:
         """g_fc(φ^p, p) = W_p φ^p + w/n²; `weighted` has no meaning here."""
@@ -213,21 +285,19 @@ class EncodedHead(nn.Module):
 
     def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch 128"]:
         """M Σ_p w_p g(φ^p, p) + m′."""
-        encoded = [
-            aggregation.aggregate(aggregation.flatten_positions(phi), positions)
-            for phi, positions in self._with_positions(maps, weighted=True)
+        matrices = jnp.split(self.kernel, len(self.systems))
+        first, *others = [
+            aggregation.project(aggregation.flatten_positions(phi), positions, matrix)
+            for (phi, positions), matrix in zip(
+                self._with_positions(maps, weighted=True), matrices, strict=True
+            )
         ]
-        projected = jnp.einsum(
-            "bk,kd->bd",
-            jnp.concatenate(encoded, axis=-1).astype(self.dtype),
-            self.kernel.astype(self.dtype),
-            preferred_element_type=self.kernel.dtype,
-        )
+        projected = sum(others, start=first)
         return projected + self.bias.reshape(1, -1) if self.use_bias else projected
 
-    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool) -> Array:
+    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool, views: int) -> Array:
         """Nothing stands between the projection and the ℓ2 normalisation."""
-        del train
+        del train, views
         return aggregated
 
     def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p 128"]:
@@ -247,7 +317,7 @@ class EncodedHead(nn.Module):
     ) -> Iterator[tuple[Array, Float[Array, "p k"]]]:
         for phi, system in zip(maps, self.systems, strict=True):
             matrix = position_matrix(phi.shape[1], self.position_kernel, system, weighted=weighted)
-            yield phi, jnp.asarray(matrix, phi.dtype)
+            yield phi, jnp.asarray(matrix, self.kernel.dtype)
 
 
 class SumHead(nn.Module):
@@ -258,9 +328,9 @@ class SumHead(nn.Module):
         (phi,) = maps
         return phi.sum(axis=(1, 2), dtype=at_least_float32(phi.dtype))
 
-    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool) -> Array:
+    def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool, views: int) -> Array:
         """Nothing to do."""
-        del train
+        del train, views
         return aggregated
 
     def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p 128"]:
@@ -278,9 +348,9 @@ class CatHead(nn.Module):
         (phi,) = maps
         return jnp.moveaxis(phi, -1, 1).reshape(phi.shape[0], -1)
 
-    def finish(self, aggregated: Float[Array, "batch dim"], *, train: bool) -> Array:
+    def finish(self, aggregated: Float[Array, "batch dim"], *, train: bool, views: int) -> Array:
         """Nothing to do."""
-        del train
+        del train, views
         return aggregated
 
     def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p dim"]:
@@ -324,30 +394,40 @@ class Descriptor(nn.Module):
         self.drop = Dropout(self.dropout, self.axis_name)
         self.projection = self._new_head()
 
-    def __call__(self, patches: ArrayLike, *, train: bool = False) -> Float[Array, "batch dim"]:
+    def __call__(
+        self, patches: ArrayLike, *, train: bool = False, views: int = 1
+    ) -> Float[Array, "batch dim"]:
         """ℓ2-normalised descriptors.
 
         Args:
             patches: `[B,N,N]` or `[B,N,N,1]`, uint8 or floating point, of any range.
             train: normalise by batch statistics (make `batch_stats` mutable) and drop out
                 (pass a key for `dropout`).
+            views: when training, treat the batch as so many equal consecutive parts: each is
+                normalised by its own statistics, as if it were passed alone, and the running
+                statistics take them up one after the other. One pass is faster than several.
         """
         if train and self.folded:
             raise InputError("a folded model has no BatchNorm to train: train the original")
-        maps = self.feature_maps(patches, train=train)
+        maps = self.feature_maps(patches, train=train, views=views)
+        aggregated = self.projection.aggregate(maps)
         return aggregation.l2_normalize(
-            self.projection.finish(self.projection.aggregate(maps), train=train)
+            self.projection.finish(aggregated, train=train, views=views)
         )
 
-    def feature_maps(self, patches: ArrayLike, *, train: bool = False) -> list[Array]:
+    def feature_maps(
+        self, patches: ArrayLike, *, train: bool = False, views: int = 1
+    ) -> list[Array]:
         """The feature map that each part of the head sees: φ, or φ twice, or φ and φ̃."""
         images = normalize_patches(self._checked(patches))
-        phi = self.drop(self.trunk(images, train=train), train=train)
+        if images.shape[0] % views:
+            raise InputError(f"{images.shape[0]} patches do not fall into {views} equal views")
+        phi = self.drop(self.trunk(images, train=train, views=views), train=train, views=views)
         if self.head == "combined":
             return [phi, phi]
         if self.head == "combined_star":
-            phi_polar = self.trunk_polar(images, train=train)
-            return [phi, self.drop(phi_polar, train=train)]
+            phi_polar = self.trunk_polar(images, train=train, views=views)
+            return [phi, self.drop(phi_polar, train=train, views=views)]
         return [phi]
 
     def unnormalized(self, patches: ArrayLike) -> Float[Array, "batch dim"]:

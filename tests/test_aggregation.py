@@ -3,7 +3,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kjax.aggregation import aggregate, encode_each, flatten_positions, l2_normalize
+from kjax.aggregation import (
+    aggregate,
+    dense,
+    encode_each,
+    flatten_positions,
+    l2_normalize,
+    project,
+)
 from kjax.position_encoding import PositionKernel, kernel_signature, polar_grid, position_matrix
 
 
@@ -32,6 +39,37 @@ def test_flattening_order(rng):
     c, i, j = 2, 1, 0
     expected = sum(descriptors[0, p, c] * positions[p, 3 * i + j] for p in range(4))
     np.testing.assert_allclose(encoded[(c * 3 + i) * 3 + j], expected, rtol=1e-5)
+
+
+def test_projecting_a_large_batch_equals_projecting_a_small_one(rng):
+    """The small one is encoded and multiplied; for the large one both make one matrix."""
+    descriptors, positions = random_inputs(rng, d=8, batch=64)
+    matrix = jnp.asarray(rng.normal(size=(8 * 25, 5)), jnp.float32)
+    weights = jnp.asarray(rng.normal(size=(64, 5)), jnp.float32)
+
+    def large(descriptors, matrix):
+        return jnp.sum(weights * project(descriptors, positions, matrix))
+
+    def small(descriptors, matrix):
+        halves = [project(half, positions, matrix) for half in jnp.split(descriptors, 2)]
+        return jnp.sum(weights * jnp.concatenate(halves))
+
+    found, expected = (jax.value_and_grad(f, (0, 1))(descriptors, matrix) for f in (large, small))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_dense_sums_in_float32_and_keeps_the_precision_of_its_arguments(rng):
+    x = jnp.asarray(rng.normal(size=(4, 512)), jnp.bfloat16)
+    weights = jnp.asarray(rng.normal(size=(512, 3)), jnp.float32)
+    found, back = jax.vjp(dense, x, weights)
+    rounded = np.asarray(weights.astype(jnp.bfloat16), np.float64)
+    np.testing.assert_allclose(found, np.asarray(x, np.float64) @ rounded, atol=1e-4)
+    by_x, by_weights = back(jnp.ones_like(found))
+    assert (by_x.dtype, by_weights.dtype) == (jnp.bfloat16, jnp.float32)
+    np.testing.assert_allclose(
+        by_weights, np.tile(np.asarray(x, np.float64).sum(axis=0)[:, None], 3), atol=1e-4
+    )
 
 
 def test_eager_jit_and_vmap_agree(rng):

@@ -5,7 +5,7 @@ import pytest
 from models import ENCODED, make_model, random_patches
 
 import kjax
-from kjax.architecture import BatchNorm, parameter_count, receptive_field
+from kjax.architecture import BatchNorm, Dropout, parameter_count, receptive_field
 from kjax.errors import InputError
 
 PARAMETERS = {  # head, s: count at N=32, count at N=64 (the paper's table)
@@ -244,6 +244,58 @@ def test_batch_norm_over_devices_equals_the_whole_batch(rng):
             shard_updates,
             updates,
         )
+
+
+@pytest.mark.parametrize(
+    ("head", "dtype", "tolerance"),
+    [("hardnet", "float32", 1e-5), ("combined_star", "float32", 1e-5), ("sum", "bfloat16", 1e-2)],
+)
+def test_views_in_one_batch_equal_batches_one_after_the_other(rng, head, dtype, tolerance):
+    _, variables = make_model(head)
+    model = kjax.build(head, s=1, dropout=0.0, dtype=dtype)
+    views = [jnp.asarray(random_patches(rng, 8, 32)) for _ in range(2)]
+
+    def describe(variables, patches, count):
+        found, updates = model.apply(
+            variables, patches, train=True, views=count, mutable=["batch_stats"]
+        )
+        return found, {**variables, **updates}
+
+    together, after = jax.jit(describe, static_argnums=2)(variables, jnp.concatenate(views), 2)
+    for i, patches in enumerate(views):
+        found, variables = jax.jit(describe, static_argnums=2)(variables, patches, 1)
+        np.testing.assert_allclose(together[8 * i : 8 * (i + 1)], found, atol=tolerance)
+    for one, other in zip(jax.tree.leaves(after), jax.tree.leaves(variables), strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=1e-5)
+
+
+def test_views_must_be_equal_parts(rng):
+    model, variables = make_model("sum")
+    with pytest.raises(InputError, match="3 patches do not fall into 2 equal views"):
+        model.apply(variables, random_patches(rng, 3, 32), train=True, views=2, mutable=True)
+
+
+def test_dropout_differs_between_examples_and_views_and_keeps_its_rate():
+    ones = jnp.ones((64, 8, 8, 128))
+    dropped = Dropout(0.3).apply({}, ones, train=True, views=2, rngs={"dropout": jax.random.key(0)})
+    kept = np.asarray(dropped != 0).reshape(64, -1)
+    np.testing.assert_allclose(dropped[dropped != 0], 1 / 0.7, rtol=1e-6)
+    assert abs(kept.mean() - 0.7) < 0.003
+    agreement = (kept[:, None] == kept[None]).mean(axis=-1)[~np.eye(64, dtype=bool)]
+    assert abs(agreement.mean() - (0.7**2 + 0.3**2)) < 0.003
+    assert agreement.max() < 0.62  # no two masks alike, nor neighbours within one:
+    assert abs((kept[:, 1:] == kept[:, :-1]).mean() - 0.58) < 0.003
+
+
+def test_dropout_does_not_depend_on_how_the_batch_is_shared():
+    ones, rngs = jnp.ones((16, 40)), {"dropout": jax.random.key(3)}
+    whole = Dropout(0.5).apply({}, ones, train=True, views=2, rngs=rngs)
+    by_device = ones.reshape(2, 4, 2, 40).swapaxes(0, 1).reshape(4, 4, 40)
+    shards = jax.pmap(
+        lambda x: Dropout(0.5, "d").apply({}, x, train=True, views=2, rngs=rngs), axis_name="d"
+    )(by_device)
+    found = shards.reshape(4, 2, 2, 40).swapaxes(0, 1).reshape(16, 40)
+    np.testing.assert_array_equal(found, whole)
 
 
 def test_receptive_field_by_its_gradient():

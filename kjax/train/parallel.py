@@ -22,7 +22,7 @@ from kjax.errors import InputError
 from kjax.train.step import StepConfig, TrainState, create_state, train_step
 
 AXIS = "devices"
-# What a step's key is folded with for the augmentation; 0 and 1 are the two views' dropout.
+# What a step's key is folded with for the augmentation; dropout takes the key as it is.
 _AUGMENT = 2
 
 Metrics = dict[str, Float[Array, "..."]]

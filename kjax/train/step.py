@@ -57,23 +57,24 @@ def describe_pairs(
 ) -> tuple[Float[Array, "pairs dim"], Float[Array, "pairs dim"], Any]:
     """Descriptors of anchors and positives in training mode, and the new running statistics."""
 
-    def describe(patches: Array, stats: Any, view: int) -> tuple[Array, Any]:
+    def describe(patches: Array, views: int) -> tuple[Array, Any]:
         descriptors, updates = model.apply(
-            {"params": variables["params"], "batch_stats": stats},
+            variables,
             patches,
             train=True,
+            views=views,
             mutable=["batch_stats"],
-            rngs={"dropout": jax.random.fold_in(key, view)},
+            rngs={"dropout": key},
         )
         return descriptors, updates["batch_stats"]
 
-    stats = variables["batch_stats"]
     if joint_batch_norm:
         # Pair by pair, so that a patch's place in the batch does not depend on how it is shared.
-        both, stats = describe(pairs.reshape(-1, *pairs.shape[2:]), stats, 0)
+        both, stats = describe(pairs.reshape(-1, *pairs.shape[2:]), 1)
         return both[0::2], both[1::2], stats
-    anchors, stats = describe(pairs[:, 0], stats, 0)
-    positives, stats = describe(pairs[:, 1], stats, 1)
+    # One pass through the network, but each view has statistics of its own.
+    both, stats = describe(jnp.concatenate([pairs[:, 0], pairs[:, 1]]), 2)
+    anchors, positives = jnp.split(both, 2)
     return anchors, positives, stats
 
 

@@ -34,10 +34,10 @@ def assert_close(found, expected, limit):
         assert np.linalg.norm(a - b) <= limit * max(np.linalg.norm(b), 1e-12)
 
 
-def compare_device_counts(data, limit, **options):
+def compare_device_counts(data, limit, *, counts, **options):
     expected, expected_metrics, _ = train(make_programme(devices=1, **options), data)
     assert expected.step == STEPS
-    for devices in (2, 4):
+    for devices in counts:
         found, metrics, replicated = train(make_programme(devices=devices, **options), data)
         assert_close(
             (found.params, found.batch_stats), (expected.params, expected.batch_stats), limit
@@ -54,7 +54,13 @@ def compare_device_counts(data, limit, **options):
 def test_the_number_of_devices_does_not_matter(data):
     """At the paper's learning rate, where float32's rounding would not stay small."""
     compare_device_counts(
-        data, 1e-6, dtype="float64", dropout=0.3, learning_rate=10.0, step=StepConfig()
+        data,
+        1e-6,
+        counts=(2, 4),
+        dtype="float64",
+        dropout=0.3,
+        learning_rate=10.0,
+        step=StepConfig(),
     )
 
 
@@ -62,6 +68,8 @@ def test_the_number_of_devices_does_not_matter_in_float32(data):
     compare_device_counts(
         data,
         1e-5,
+        counts=(4,),
+        dropout=0.3,
         learning_rate=1e-4,
         step=StepConfig(loss=LossConfig(anchor_swap=True), joint_batch_norm=True),
     )

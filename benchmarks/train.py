@@ -1,0 +1,266 @@
+"""How fast training runs on one device, input included, against PyTorch in the same run.
+
+    python benchmarks/train.py                       # on a GPU; a few minutes
+    python benchmarks/train.py --heads hardnet --precisions bf16 --no-torch
+    python benchmarks/train.py --heads hardnet --precisions fp32 --pairs 8 --steps 2 --patches 200
+
+The set lives on the device, which draws, gathers and augments the pairs of every step itself, many
+steps in one dispatch: what `run_train.py` does. PyTorch gets batches that lie ready on the device:
+eager float32 with two passes a step, as the HardNet release runs it, and the best of what it can do
+with autocast, channels-last and `torch.compile`. Every row is measured in processes of its own: the
+first with an empty compilation cache (the cold first step), the second with the one it left.
+
+To reach on an H200 with 512 pairs a step in bfloat16: `hardnet` 350,000 pairs/s, 12 times eager
+PyTorch and 3.5 times its best; `combined_star` 180,000 pairs/s; 15 s to the first step, 5 s warm.
+"""
+
+import time
+
+START = time.perf_counter()
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+PAPER_PAIRS = 20_000_000
+"""Ten epochs of two million."""
+PATCHES_PER_POINT = 3
+SIZE = 32
+REPEATS = 3
+PRECISIONS = {"bf16": ("bfloat16", "default"), "tf32": ("float32", "tensorfloat32")}
+PRECISIONS["fp32"] = ("float32", "highest")
+"""The model's dtype, and how products of float32 are taken."""
+TORCH_VARIANTS = ("eager fp32", "bf16", "bf16 channels-last", "compiled bf16 channels-last")
+COLUMNS = (
+    "pairs/s",
+    "× torch eager fp32",
+    "× best torch",
+    "peak memory",
+    "20 M pairs",
+    "first step, cold",
+    "warm",
+)
+
+
+def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[str, float]:
+    """Seconds to the first step, pairs a second and peak memory, in this process."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", args.cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_default_matmul_precision", PRECISIONS[precision][1])
+
+    from kjax.train.parallel import initial_state, make_resident_run
+
+    begun = time.perf_counter()
+    data = jax.block_until_ready(synthetic_set(args.patches))
+    making_data = time.perf_counter() - begun
+    programme = make_programme(head, PRECISIONS[precision][0], args)
+    run = make_resident_run(programme)
+    state, metrics = jax.block_until_ready(run(initial_state(programme), data, 1))
+    found = {"first_step": time.perf_counter() - START - making_data}
+    if args.only_first_step:
+        return found
+    times = []
+    for _ in range(REPEATS):
+        begun = time.perf_counter()
+        state, metrics = jax.block_until_ready(run(state, data, args.steps))
+        times.append(time.perf_counter() - begun)
+    if not np.isfinite(metrics["loss"]):
+        raise RuntimeError("the loss is not finite: these steps are not worth their time")
+    memory = jax.local_devices()[0].memory_stats() or {}
+    found["rate"] = args.pairs * args.steps / min(times)
+    found["memory"] = memory.get("peak_bytes_in_use", 0)
+    return found
+
+
+def make_programme(head: str, dtype: str, args: argparse.Namespace) -> Any:
+    """The paper's training run, on one device."""
+    import jax
+
+    import kjax
+    from kjax.augment import AugmentConfig
+    from kjax.optim import linear_decay, torch_sgd
+    from kjax.train.parallel import Programme
+    from kjax.train.step import StepConfig
+
+    return Programme(
+        model=kjax.build(head, s=2, patch_size=SIZE, dtype=dtype),
+        optimizer=torch_sgd(linear_decay(10.0, PAPER_PAIRS // args.pairs)),
+        pairs=args.pairs,
+        step=StepConfig(),
+        augment=AugmentConfig(),
+        devices=(jax.devices()[0],),
+    )
+
+
+def synthetic_set(count: int) -> Any:
+    """Random patches on the device, three to a point."""
+    from kjax.data.phototour import PatchSet
+    from kjax.data.resident import make_resident
+
+    patches = np.random.default_rng(0).integers(0, 256, (count, 64, 64), dtype=np.uint8)
+    return make_resident(
+        PatchSet("synthetic", patches, np.arange(count) // PATCHES_PER_POINT, Path())
+    )
+
+
+def measure_torch(head: str, variant: str, args: argparse.Namespace) -> dict[str, float]:
+    """Pairs a second of PyTorch on one batch that lies ready, in this process."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu" and variant != TORCH_VARIANTS[0]:
+        raise SystemExit("measured on GPUs only")
+    step = make_torch_step(head, variant, args.pairs, device)
+
+    def run(steps: int) -> float:
+        begun = time.perf_counter()
+        for _ in range(steps):
+            step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - begun
+
+    run(min(args.steps, 20))
+    memory = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    steps = min(args.steps, 100)
+    return {"rate": args.pairs * steps / min(run(steps) for _ in range(REPEATS)), "memory": memory}
+
+
+def make_torch_step(head: str, variant: str, pairs: int, device: str) -> Callable[[], None]:
+    """One SGD step of the reference model."""
+    import torch
+
+    from kjax.interop.torch_reference import TorchDescriptor, hardest_in_batch_loss, make_sgd
+
+    model = TorchDescriptor(head, s=2, patch_size=SIZE, dropout=0.3).to(device)
+    views = torch.rand(2, pairs, 1, SIZE, SIZE, device=device)
+    anchors, positives = views[0], views[1]
+    if "channels-last" in variant:
+        model = model.to(memory_format=torch.channels_last)
+        anchors, positives = (
+            view.to(memory_format=torch.channels_last) for view in (anchors, positives)
+        )
+    optimizer = make_sgd(model, 10.0)
+
+    def loss_of(anchors: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled="bf16" in variant):
+            described = model(anchors), model(positives)
+        return hardest_in_batch_loss(*(view.float() for view in described))
+
+    if "compiled" in variant:
+        loss_of = torch.compile(loss_of)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(anchors, positives).backward()
+        optimizer.step()
+
+    return step
+
+
+def in_child(what: list[str], args: argparse.Namespace, **options: Any) -> dict[str, float] | None:
+    """Measures in a fresh process; None if that fails, with its last words on stderr."""
+    command = [sys.executable, __file__, "--child", *what]
+    for name in ("steps", "patches", "pairs"):
+        command += [f"--{name}", str(getattr(args, name))]
+    for name, value in options.items():
+        command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    if done.returncode:
+        print(f"{' '.join(what)}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def torch_rates(head: str, args: argparse.Namespace) -> dict[str, float]:
+    """Pairs a second of each variant that works; prints them as they come."""
+    rates = {}
+    for variant in TORCH_VARIANTS if args.torch else ():
+        found = in_child(["torch", head, variant], args)
+        if found is not None:
+            rates[variant] = found["rate"]
+            print_row(f"torch {head}, {variant}", [f"{found['rate']:,.0f}"], found["memory"])
+    return rates
+
+
+def kjax_row(head: str, precision: str, args: argparse.Namespace, torch: dict[str, float]) -> None:
+    """Measures and prints one row."""
+    with tempfile.TemporaryDirectory() as cache:
+        what = ["kjax", head, precision]
+        cold = in_child(what, args, cache=cache, only_first_step=True)
+        warm = in_child(what, args, cache=cache)
+    if cold is None or warm is None:
+        return
+    eager, best = torch.get("eager fp32"), max(torch.values(), default=None)
+    rate = warm["rate"]
+    cells = [f"{rate:,.0f}"]
+    cells += [f"{rate / other:.1f}" if other else "–" for other in (eager, best)]
+    seconds = [PAPER_PAIRS / rate, cold["first_step"], warm["first_step"]]
+    print_row(f"kjax {head}, {precision}", cells, warm["memory"], seconds)
+
+
+def print_row(
+    name: str, cells: list[str], memory: float, seconds: list[float] | None = None
+) -> None:
+    """One line of the Markdown table."""
+    cells = cells + ["–"] * (3 - len(cells))
+    cells.append(f"{memory / 2**30:.2f} GiB" if memory else "–")
+    cells += [f"{value:.1f} s" for value in seconds] if seconds else ["–"] * 3
+    print("| " + " | ".join([name, *cells]) + " |", flush=True)
+
+
+def print_header(args: argparse.Namespace) -> None:
+    """What is measured, and the table's head."""
+    code = "import jax; d = jax.devices()[0]; print(d.device_kind, 'jax', jax.__version__)"
+    device = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    print(f"{device.strip()}: {args.pairs} pairs a step, a set of {args.patches:,} patches\n")
+    print("| " + " | ".join(["", *COLUMNS]) + " |")
+    print("|" + "---|" * (len(COLUMNS) + 1))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--heads", nargs="+", default=["hardnet", "combined_star"])
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
+    parser.add_argument("--torch-heads", nargs="*", default=["hardnet"], help="also in PyTorch")
+    parser.add_argument("--steps", type=int, default=500, help="timed, in one dispatch")
+    parser.add_argument("--patches", type=int, default=100_000)
+    parser.add_argument("--pairs", type=int, default=512)
+    parser.add_argument("--torch", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", help=argparse.SUPPRESS)
+    parser.add_argument("--only-first-step", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prints the table, or measures one of its numbers for the process that does."""
+    args = parse_arguments()
+    if args.child:
+        framework, head, how = args.child
+        measure = measure_kjax if framework == "kjax" else measure_torch
+        print(json.dumps(measure(head, how, args)))
+        return
+    print_header(args)
+    for head in args.heads:
+        torch = torch_rates(head, args) if head in args.torch_heads else {}
+        for precision in args.precisions:
+            kjax_row(head, precision, args, torch)
+
+
+if __name__ == "__main__":
+    main()

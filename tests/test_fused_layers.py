@@ -1,0 +1,211 @@
+"""The fused layers, and the GPU kernels behind them in Pallas' interpreter, against plain JAX."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kjax import batch_norm, fused_layers, gpu_kernels
+from kjax.fused_layers import convolve
+
+SIDE, BATCH, VIEWS = 16, 64, 2
+
+
+@pytest.fixture
+def normal(rng):
+    return lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+
+def close(found, expected, tolerance=1e-5):
+    error = np.linalg.norm(np.asarray(found - expected)) / np.linalg.norm(np.asarray(expected))
+    assert error <= tolerance, error
+
+
+def by_view(x):
+    return x.reshape(VIEWS, -1, x.shape[-1])
+
+
+def taps(images):
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1)))
+    shifted = [padded[:, i : i + SIDE, j : j + SIDE] for i in range(3) for j in range(3)]
+    return by_view(jnp.stack([*shifted, jnp.ones_like(images)], axis=-1))
+
+
+def plain_normalize(x, views, *, rectify):
+    x = x.reshape(views, -1, *x.shape[1:])
+    axes = tuple(range(1, x.ndim - 1))
+    centred = x - x.mean(axis=axes, keepdims=True)
+    var = (centred * centred).mean(axis=axes, keepdims=True)
+    normalized = centred / jnp.sqrt(var + 1e-5)
+    return (jax.nn.relu(normalized) if rectify else normalized).reshape(-1, *x.shape[2:])
+
+
+@pytest.mark.parametrize("rectify", [False, True])
+def test_normalize_and_its_gradient_equal_autodiff(normal, rectify):
+    x, weights = normal(6, 4, 4, 5) * 2 + 3, normal(6, 4, 4, 5)
+
+    def loss(x):
+        fixed = jax.lax.stop_gradient(x)
+        statistics = batch_norm.batch_statistics(fixed, views=3)
+        return (weights * batch_norm.normalize(x, *statistics, rectify, None)).sum()
+
+    def expected_loss(x):
+        return (weights * plain_normalize(x, 3, rectify=rectify)).sum()
+
+    close(loss(x), expected_loss(x))
+    close(jax.grad(loss)(x), jax.grad(expected_loss)(x))
+
+
+def test_statistics_in_one_pass_are_as_good_as_their_input(normal):
+    x = (normal(64, 8, 8, 32) + 3).astype(jnp.bfloat16)
+    exact = np.asarray(x, np.float64).reshape(2, -1, 32)
+    mean, var = batch_norm.batch_statistics(x, views=2)
+    np.testing.assert_allclose(mean, exact.mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(var, exact.var(axis=1), rtol=1e-4)
+
+
+def fused_loss(arrays, weights, axis_name=None, views=VIEWS):
+    images, kernel1, kernel2, kernel3 = arrays
+    y, first, second = fused_layers.first_two_layers(images, kernel1, kernel2, views, axis_name)
+    halved = fused_layers.normalized_halving_convolution(y, *second, kernel3, axis_name)
+    return (weights * halved).sum(), (first, second)
+
+
+def plain_loss(arrays, weights):
+    images, kernel1, kernel2, kernel3 = arrays
+    z = plain_normalize(convolve(images, kernel1, stride=1), VIEWS, rectify=True)
+    z = plain_normalize(convolve(z, kernel2, stride=1), VIEWS, rectify=True)
+    return (weights * convolve(z, kernel3, stride=2)).sum()
+
+
+@pytest.fixture
+def arrays(normal):
+    shapes = (BATCH, SIDE, SIDE, 1), (3, 3, 1, 32), (3, 3, 32, 32), (3, 3, 32, 64)
+    return [normal(*shape) for shape in shapes], normal(BATCH, SIDE // 2, SIDE // 2, 64)
+
+
+def test_fused_layers_and_their_gradients_equal_autodiff(arrays):
+    arrays, weights = arrays
+    (loss, statistics), gradients = jax.jit(jax.value_and_grad(fused_loss, has_aux=True))(
+        arrays, weights
+    )
+    expected_loss, expected = jax.jit(jax.value_and_grad(plain_loss))(arrays, weights)
+    close(loss, expected_loss, 1e-4)
+    for found, gradient in zip(gradients, expected, strict=True):
+        close(found, gradient, 1e-4)
+    y = by_view(convolve(arrays[0], arrays[1], stride=1))
+    close(statistics[0][0], y.mean(axis=1), 1e-4)
+    close(statistics[0][1], y.var(axis=1), 1e-4)
+
+
+def test_fused_layers_over_devices_equal_the_whole_batch(arrays):
+    """Two devices, each with half of every view."""
+    arrays, weights = arrays
+    whole = jax.grad(fused_loss, has_aux=True)(arrays, weights)[0]
+
+    def shard(x):
+        halves = x.reshape(VIEWS, 2, -1, *x.shape[1:])
+        return halves.swapaxes(0, 1).reshape(2, -1, *x.shape[1:])
+
+    def gradients(images, weights, kernels):
+        one = functools.partial(fused_loss, axis_name="d")
+        return jax.grad(one, has_aux=True)([images, *kernels], weights)[0]
+
+    mapped = jax.pmap(
+        gradients, axis_name="d", in_axes=(0, 0, None), devices=jax.devices("cpu")[:2]
+    )
+    shards = mapped(shard(arrays[0]), shard(weights), arrays[1:])
+    close(shards[0], shard(whole[0]), 1e-4)
+    for found, expected in zip(shards[1:], whole[1:], strict=True):
+        close(found.sum(axis=0), expected, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "views", "expected"),
+    [
+        ((1024, 32, 32, 1), jnp.bfloat16, 2, True),
+        ((16, 64, 64, 1), jnp.bfloat16, 2, True),
+        ((24, 64, 64, 1), jnp.bfloat16, 2, False),
+        ((1024, 32, 32, 1), jnp.float32, 2, False),
+        ((1022, 32, 32, 1), jnp.bfloat16, 2, False),
+        ((1024, 36, 36, 1), jnp.bfloat16, 2, False),
+    ],
+)
+def test_what_fits(shape, dtype, views, expected):
+    assert fused_layers.fits(shape, dtype, views=views) == expected
+
+
+# Kernels
+
+
+def test_convolution_kernel(normal):
+    x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 32)
+    assert gpu_kernels.fits(BATCH // VIEWS, SIDE)
+    y, sums = gpu_kernels.convolve_with_sums(x, kernel, views=VIEWS, interpret=True)
+    expected = convolve(x, kernel, stride=1)
+    close(y, expected)
+    columns = by_view(expected)
+    close(sums, jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("stride", "kernel_gradient"),
+    [(1, gpu_kernels.kernel_gradient), (2, gpu_kernels.halving_kernel_gradient)],
+)
+def test_kernel_gradients(normal, stride, kernel_gradient):
+    x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 32 * stride)
+    y, back = jax.vjp(lambda kernel: convolve(x, kernel, stride=stride), kernel)
+    dy = normal(*y.shape)
+    close(kernel_gradient(x, dy, interpret=True), back(dy)[0])
+
+
+def test_halving_input_gradient(normal):
+    x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 64)
+    scale, shift = jnp.abs(normal(VIEWS, 32)), normal(VIEWS, 32)
+    y = by_view(x) * scale[:, None] + shift[:, None]
+
+    def after(y):
+        return convolve(jax.nn.relu(y).reshape(x.shape), kernel, stride=2)
+
+    out, back = jax.vjp(after, y)
+    dy = normal(*out.shape)
+    passed, sums = gpu_kernels.halving_input_gradient(dy, kernel, x, scale, shift, interpret=True)
+    (expected,) = back(dy)
+    close(by_view(passed), expected)
+    close(sums, jnp.stack([expected.sum(axis=1), (expected * y).sum(axis=1)], axis=1))
+
+
+def test_first_layer_kernels(normal):
+    images, first, second = normal(BATCH, SIDE, SIDE), normal(3, 3, 1, 32), normal(3, 3, 32, 32)
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1)))
+    scale, shift = jnp.abs(normal(VIEWS, 32)), normal(VIEWS, 32)
+    seen = taps(images)
+    gram = gpu_kernels.tap_gram(padded, views=VIEWS, interpret=True)
+    close(gram[:, :10, :10], jnp.einsum("vps,vpt->vst", seen, seen))
+    y = by_view(convolve(images[..., None], first, stride=1)) * scale[:, None] + shift[:, None]
+    z = gpu_kernels.first_layer(padded, first, scale, shift, interpret=True)
+    close(by_view(z), jax.nn.relu(y))
+    dy = normal(BATCH, SIDE, SIDE, 32)
+    by_z = jax.vjp(lambda z: convolve(z, second, stride=1), z)[1](dy)[0]
+    found = gpu_kernels.tap_gradient(dy, second, padded, first, scale, shift, interpret=True)
+    passed = jnp.where(y > 0, by_view(by_z), 0)
+    close(found[:, :10], jnp.einsum("vpt,vpc->vtc", seen, passed))
+
+
+def test_sum_kernels(normal):
+    x, gradient = normal(8, 8, 8, 64), normal(8, 8, 8, 64)
+    scale, shift = jnp.abs(normal(VIEWS, 64)), normal(VIEWS, 64)
+    assert gpu_kernels.can_sum(x.shape, VIEWS)
+    columns = by_view(x)
+    close(
+        gpu_kernels.moment_sums(x, views=VIEWS, interpret=True),
+        jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1),
+    )
+    y = columns * scale[:, None] + shift[:, None]
+    passed = jnp.where(y > 0, by_view(gradient), 0)
+    close(
+        gpu_kernels.gradient_sums(gradient, x, scale, shift, interpret=True),
+        jnp.stack([passed.sum(axis=1), (passed * y).sum(axis=1)], axis=1),
+    )
