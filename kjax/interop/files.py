@@ -4,10 +4,8 @@ All formats hold the names of `kjax.interop.state_dict`: `.npz`, `.safetensors`,
 `.pt`, `.pth`, `.params`, `.ckpt`, `.bin` (these need torch).
 """
 
-import os
-import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +15,7 @@ import numpy as np
 from kjax.architecture import Descriptor
 from kjax.errors import InputError, unknown_name
 from kjax.interop.state_dict import from_torch, to_arrays, to_torch
+from kjax.whole_files import write_whole
 
 TORCH_SUFFIXES = (".pt", ".pth", ".params", ".ckpt", ".bin")
 SUFFIXES = (".npz", ".safetensors", *TORCH_SUFFIXES)
@@ -47,18 +46,19 @@ def load_state_dict(path: str | Path) -> Mapping[str, Any]:
 def save_variables(path: str | Path, variables: Mapping[str, Any]) -> None:
     """Writes a weights file, whole or not at all."""
     path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
         arrays: dict[str, Any] = dict(to_arrays(variables))
-        _write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
+        write_whole(path, lambda partial: np.savez(partial, **arrays))
     elif path.suffix == ".safetensors":
         from safetensors.numpy import save_file
 
         tensors = to_arrays(variables)
-        _write_atomically(path, lambda temporary: save_file(tensors, temporary))
+        write_whole(path, lambda partial: save_file(tensors, partial))
     elif path.suffix in TORCH_SUFFIXES:
         torch = require_torch()
         state_dict = to_torch(variables)
-        _write_atomically(path, lambda temporary: torch.save(state_dict, temporary))
+        write_whole(path, lambda partial: torch.save(state_dict, partial))
     else:
         raise unknown_name("file type", path.suffix, SUFFIXES)
 
@@ -105,16 +105,3 @@ def _read_torch(path: Path) -> Mapping[str, Any]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _write_atomically(path: Path, write: Callable[[str], Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The temporary name keeps the suffix, which np.savez would otherwise append.
-    handle, temporary = tempfile.mkstemp(suffix=path.suffix, prefix=".kjax-", dir=path.parent)
-    os.close(handle)
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

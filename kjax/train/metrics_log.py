@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.train.workdir import write_text
+from kjax.whole_files import write_text
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"

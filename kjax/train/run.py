@@ -18,7 +18,8 @@ from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.parallel import Programme, initial_state
 from kjax.train.step import StepConfig, TrainState
-from kjax.train.workdir import prepare_workdir, write_json
+from kjax.train.workdir import prepare_workdir
+from kjax.whole_files import write_json
 
 
 def run(config: ConfigDict, workdir: Path) -> dict[str, float]:

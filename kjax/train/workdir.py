@@ -12,9 +12,7 @@ Only the first process writes. Files are replaced whole, so a kill leaves the ol
 import contextlib
 import importlib.metadata
 import json
-import os
 import platform
-import secrets
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +22,7 @@ import jax
 
 import kjax
 from kjax.errors import InputError
+from kjax.whole_files import partial_prefix, write_json
 
 CONFIG_FILE = "config.json"
 VERSIONS_FILE = "versions.json"
@@ -69,25 +68,6 @@ def prepare_workdir(workdir: Path, config: Mapping[str, Any]) -> bool:
         write_json(workdir / CONFIG_FILE, plain)
         _record_versions(workdir / VERSIONS_FILE)
     return stored is not None
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes a file whose old content stays until the new one is whole."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Like `write_json`, for text."""
-    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def versions() -> dict[str, Any]:
@@ -143,7 +123,8 @@ def _read_stored(workdir: Path) -> dict[str, Any] | None:
     path = workdir / CONFIG_FILE
     if not path.exists():
         # A kill before the first file had its name leaves a partial one, which is nobody's.
-        others = [p.name for p in _listed(workdir) if not p.name.startswith(f".{CONFIG_FILE}.")]
+        prefix = partial_prefix(path)
+        others = [p.name for p in _listed(workdir) if not p.name.startswith(prefix)]
         if others:
             raise InputError(
                 f"the workdir {workdir} has files but no {CONFIG_FILE}, so they are not of a run "

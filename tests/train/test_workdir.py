@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 import subprocess
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ import pytest
 
 from kjax.errors import InputError
 from kjax.train import workdir as workdir_module
-from kjax.train.workdir import prepare_workdir, source_version, write_json
+from kjax.train.workdir import prepare_workdir, source_version
 
 CONFIG = {
     "seed": 0,
@@ -94,7 +95,7 @@ def test_foreign_folder_and_file_are_left_alone(tmp_path):
 
 
 def test_what_a_kill_leaves_is_not_foreign(tmp_path):
-    (tmp_path / ".config.json.partial-0123abcd").write_text("{")
+    (tmp_path / ".config.partial-0123abcd.json").write_text("{")
     assert prepare_workdir(tmp_path, CONFIG) is False
 
 
@@ -130,7 +131,7 @@ def test_unwritable_folder_is_one_line(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(workdir_module.os, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     message = refusal(tmp_path, CONFIG)
     assert "Permission denied" in message
     assert list(tmp_path.iterdir()) == []
@@ -140,13 +141,6 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     assert prepare_workdir(tmp_path / "run", CONFIG) is False
     assert not (tmp_path / "run").exists()
-
-
-def test_json_is_replaced_whole(tmp_path, monkeypatch):
-    write_json(tmp_path / "a.json", {"x": 1})
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "a.json", {"x": object()})
-    assert contents(tmp_path) == {"a.json": '{\n  "x": 1\n}\n'}
 
 
 def git(folder: Path, *arguments: str) -> None:

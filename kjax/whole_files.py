@@ -1,0 +1,40 @@
+"""Files that are written whole or not at all: a kill or a full disk leaves the old content."""
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Lets `write` fill a file under a temporary name beside `path`, then gives it its name.
+
+    The temporary name keeps the suffix, which some writers look at.
+    """
+    partial = path.with_name(f"{partial_prefix(path)}{secrets.token_hex(4)}{path.suffix}")
+    try:
+        write(partial)
+        with open(partial, "rb+") as file:
+            # The new content must be on the disk before the old one goes.
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def partial_prefix(path: Path) -> str:
+    """How the temporary names of a file begin; a kill can leave such a file behind."""
+    return f".{path.stem}.partial-"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes text in UTF-8."""
+    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file that a person can read."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
