@@ -106,4 +106,5 @@ def l2_normalize(
     squared_norm = jnp.sum(vectors * vectors, axis=-1, keepdims=True)
     uniform = vectors.shape[-1] ** -0.5
     normalized = vectors / jnp.sqrt(squared_norm + epsilon)
-    return jnp.where(squared_norm > 0, normalized, uniform)
+    # Not `> 0`: NaN must stay NaN, or nobody would notice it.
+    return jnp.where(squared_norm == 0, uniform, normalized)

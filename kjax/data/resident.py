@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, UInt8, UInt32
+from jaxtyping import Array, Int32, UInt8, UInt32
 
 from kjax.data.phototour import PATCH_SIDE, PatchSet
 from kjax.data.sampler import Counter, PointTable, make_point_table, sample_pairs
@@ -63,7 +63,21 @@ def resident_pairs(
     shard: Counter = 0,
     shards: int = 1,
 ) -> UInt8[Array, "local_pairs 2 64 64"]:
-    """The pairs of one step, or one shard's rows of them: the stream of `kjax.data.sampler`.
+    """The pairs of one step, or one shard of them: the arguments are those of `draw_rows`."""
+    rows = draw_rows(resident, seed, step, pairs=pairs, shard=shard, shards=shards)
+    return gather_pairs(resident, rows)
+
+
+def draw_rows(
+    resident: ResidentSet,
+    seed: Counter,
+    step: Counter,
+    *,
+    pairs: int,
+    shard: Counter = 0,
+    shards: int = 1,
+) -> Int32[Array, "local_pairs 2"]:
+    """Which patches are the pairs of one step, or one shard of them: `kjax.data.sampler`'s stream.
 
     Args:
         resident: made by `make_resident`.
@@ -75,7 +89,13 @@ def resident_pairs(
     """
     drawn = sample_pairs(resident.table, seed, step, pairs=pairs)
     rows = pairs // shards
-    mine = jax.lax.dynamic_slice_in_dim(drawn, shard * rows, rows)
-    words = resident.words.at[mine].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return jax.lax.dynamic_slice_in_dim(drawn, shard * rows, rows)
+
+
+def gather_pairs(
+    resident: ResidentSet, rows: Int32[Array, "local_pairs 2"]
+) -> UInt8[Array, "local_pairs 2 64 64"]:
+    """The patches that `draw_rows` chose."""
+    words = resident.words.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
     patches = jax.lax.bitcast_convert_type(words, jnp.uint8)
-    return patches.reshape(rows, 2, PATCH_SIDE, PATCH_SIDE)
+    return patches.reshape(*rows.shape, PATCH_SIDE, PATCH_SIDE)

@@ -6,8 +6,9 @@ on how many devices there are.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,14 @@ from jaxtyping import Array, Float, Integer, Key, UInt8
 
 from kjax.architecture import Descriptor
 from kjax.augment import AugmentConfig, augment_pair
-from kjax.data.resident import ResidentSet, resident_pairs
+from kjax.data.resident import ResidentSet, draw_rows, gather_pairs
 from kjax.errors import InputError
-from kjax.train.step import StepConfig, TrainState, create_state, train_step
+from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state, update
 
 AXIS = "devices"
 # What a step's key is folded with for the augmentation; dropout takes the key as it is.
 _AUGMENT = 2
+STEPS_DRAWN_AHEAD = 50
 
 Metrics = dict[str, Float[Array, "..."]]
 
@@ -69,17 +71,28 @@ class Programme:
 def initial_state(programme: Programme) -> TrainState:
     """The state before the first step; with several seeds, theirs stacked."""
     size = programme.model.patch_size
-    patches = jnp.zeros((2, size, size))
+    patches = np.zeros((2, size, size), np.float32)
 
     def start(seed: Array) -> TrainState:
         return create_state(programme.optimizer, programme.model.init(_run_key(seed), patches))
 
-    seeds = _seeds(programme)
-    # Not vmapped: an initial weight should not depend on which other seeds are there.
-    states = [jax.jit(start)(seed) for seed in jnp.atleast_1d(seeds)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    # On the host: the same weights whatever the accelerator is, and none of its time to compile.
+    with jax.default_device(_host()):
+        # Not vmapped: an initial weight should not depend on which other seeds are there.
+        states = [
+            jax.device_get(jax.jit(start)(seed)) for seed in np.asarray(programme.seeds, np.uint32)
+        ]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
     # Placed as every later state will be, or the first step would compile twice.
     return jax.device_put(stacked if programme.several_seeds else states[0], replicated(programme))
+
+
+def _host() -> jax.Device | None:
+    """A CPU device; None, for JAX's default, where JAX was told to use none."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
 
 
 def make_resident_run(
@@ -94,32 +107,17 @@ def make_resident_run(
 
     Returns:
         `run(state, data, steps)`: the state after `steps` more steps, and the metrics' means over
-        them. Any number of steps runs the same compiled programme.
+        them; of norms, in one dispatch, the last step's. Any number of steps runs the same
+        compiled programme.
     """
     if one_dispatch is None:
         one_dispatch = jax.default_backend() != "cpu"
-    on_device = _vmapped(
-        lambda *args: _resident_steps(programme, *args, looped=one_dispatch),
-        programme,
-        (0, None, 0, None),
-    )
-    # `pmap` wants an argument that differs from device to device, and we have none.
-    unused = np.zeros(len(local_devices(programme)))
-    mapped = jax.pmap(
-        lambda state, data, seeds, steps, _: on_device(state, data, seeds, steps),
-        axis_name=AXIS,
-        in_axes=(None, None, None, None, 0),
-        out_axes=None,
-        devices=programme.devices,
-        donate_argnums=0,
-    )
-
-    def dispatch(state: TrainState, data: ResidentSet, steps: int) -> tuple[TrainState, Metrics]:
-        return mapped(state, data, _seeds(programme), jnp.asarray(steps, jnp.int32), unused)
-
+    many = _mapped(programme, _resident_steps, (0, None, 0, None))
+    single = _mapped(programme, _resident_step, (0, None, 0))
+    seeds = _seeds(programme)
     if one_dispatch:
-        return dispatch
-    return lambda state, data, steps: repeat(lambda s: dispatch(s, data, 1), state, steps)
+        return lambda state, data, steps: many(state, data, seeds, np.int32(steps))
+    return lambda state, data, steps: repeat(lambda s: single(s, data, seeds), state, steps)
 
 
 def repeat(
@@ -156,7 +154,7 @@ def make_batch_step(
     if programme.several_seeds:
         raise InputError("several seeds side by side need the resident pipeline")
     mapped = jax.pmap(
-        lambda state, batch, seed: _step_on_patches(programme, state, batch, _run_key(seed)),
+        lambda state, batch, seed: _step_on_patches(programme, state, batch, seed),
         axis_name=AXIS,
         in_axes=(None, 0, None),
         out_axes=None,
@@ -172,43 +170,78 @@ def _resident_steps(
     data: ResidentSet,
     seed: Integer[Array, ""],
     steps: Integer[Array, ""],
-    *,
-    looped: bool,
 ) -> tuple[TrainState, Metrics]:
-    key = _run_key(seed)
+    """Means over the steps, except for the norms: those are the last step's, to save time."""
 
-    def step(state: TrainState) -> tuple[TrainState, Metrics]:
-        patches = resident_pairs(
-            data,
-            seed,
-            state.step,
-            pairs=programme.pairs,
-            shard=jax.lax.axis_index(AXIS),
-            shards=jax.lax.axis_size(AXIS),
-        )
-        return _step_on_patches(programme, state, patches, key)
+    def take_step(i: Array, carry: _Carry, rows: Array) -> _Carry:
+        patches = gather_pairs(data, rows[i])
+        state, metrics, change = _update_on_patches(programme, carry.state, patches, seed)
+        totals = {name: total + metrics[name] for name, total in carry.totals.items()}
+        return _Carry(state, totals, change, carry.left - 1)
 
-    if not looped:
-        return step(state)
+    def take_steps(carry: _Carry) -> _Carry:
+        # Drawing pairs is many tiny kernels: those of many steps take the time of one step's.
+        ahead = carry.state.step + jnp.arange(STEPS_DRAWN_AHEAD)
+        rows = jax.vmap(lambda step: _draw(programme, data, seed, step))(ahead)
+        taken = jnp.minimum(carry.left, STEPS_DRAWN_AHEAD)
+        return jax.lax.fori_loop(0, taken, functools.partial(take_step, rows=rows), carry)
 
-    def body(_: Any, carry: tuple[TrainState, Metrics]) -> tuple[TrainState, Metrics]:
-        state, totals = carry
-        state, metrics = step(state)
-        return state, jax.tree.map(jnp.add, totals, metrics)
+    # Made here rather than by `eval_shape`: tracing a step takes a second.
+    totals = dict.fromkeys(MEANS, jnp.zeros(()))
+    nothing = Change(*(jax.tree.map(jnp.zeros_like, state.params) for _ in Change._fields))
+    start = _Carry(state, totals, nothing, steps)
+    end = jax.lax.while_loop(lambda carry: carry.left > 0, take_steps, start)
+    means = jax.tree.map(lambda total: total / steps, end.totals)
+    return end.state, means | end.change.norms(end.state.params)
 
-    _, shapes = jax.eval_shape(step, state)
-    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    state, totals = jax.lax.fori_loop(0, steps, body, (state, zeros))
-    return state, jax.tree.map(lambda total: total / steps, totals)
+
+class _Carry(NamedTuple):
+    state: TrainState
+    totals: Metrics
+    change: Change
+    left: Integer[Array, ""]
+    """Steps still to take."""
+
+
+def _resident_step(
+    programme: Programme, state: TrainState, data: ResidentSet, seed: Integer[Array, ""]
+) -> tuple[TrainState, Metrics]:
+    patches = gather_pairs(data, _draw(programme, data, seed, state.step))
+    return _step_on_patches(programme, state, patches, seed)
+
+
+def _draw(
+    programme: Programme, data: ResidentSet, seed: Integer[Array, ""], step: Integer[Array, ""]
+) -> Integer[Array, "local_pairs 2"]:
+    """This device's share of a step's pairs."""
+    return draw_rows(
+        data,
+        seed,
+        step,
+        pairs=programme.pairs,
+        shard=jax.lax.axis_index(AXIS),
+        shards=jax.lax.axis_size(AXIS),
+    )
 
 
 def _step_on_patches(
     programme: Programme,
     state: TrainState,
     patches: UInt8[Array, "local_pairs 2 64 64"],
-    key: Key[Array, ""],
+    seed: Integer[Array, ""],
 ) -> tuple[TrainState, Metrics]:
+    new_state, metrics, change = _update_on_patches(programme, state, patches, seed)
+    return new_state, metrics | change.norms(new_state.params)
+
+
+def _update_on_patches(
+    programme: Programme,
+    state: TrainState,
+    patches: UInt8[Array, "local_pairs 2 64 64"],
+    seed: Integer[Array, ""],
+) -> tuple[TrainState, Metrics, Change]:
     """Augments this device's share of the batch and takes a step."""
+    key = _run_key(seed)
     augment_key = jax.random.fold_in(jax.random.fold_in(key, state.step), _AUGMENT)
     # One key per pair of the whole batch, of which each device takes its own.
     first = jax.lax.axis_index(AXIS) * patches.shape[0]
@@ -220,7 +253,7 @@ def _step_on_patches(
             own_key, pair, size=programme.model.patch_size, config=programme.augment
         )
     )(keys, patches)
-    return train_step(
+    return update(
         state,
         augmented,
         key,
@@ -230,10 +263,30 @@ def _step_on_patches(
     )
 
 
-def _vmapped(
-    function: Callable[..., Any], programme: Programme, in_axes: tuple[int | None, ...]
+def _mapped(
+    programme: Programme, function: Callable[..., Any], seed_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:
-    return jax.vmap(function, in_axes=in_axes) if programme.several_seeds else function
+    """`function(programme, …)` on all devices, its arguments whole on each, and for all seeds.
+
+    Args:
+        programme: what is trained.
+        function: what every device does, with one seed.
+        seed_axes: which of its arguments have an axis for the seeds, as in `jax.vmap`.
+    """
+    own = functools.partial(function, programme)
+    if programme.several_seeds:
+        own = jax.vmap(own, in_axes=seed_axes)
+    # `pmap` wants an argument that differs from device to device, and we have none.
+    unused = np.zeros(len(local_devices(programme)))
+    mapped = jax.pmap(
+        lambda _, *args: own(*args),
+        axis_name=AXIS,
+        in_axes=(0, *(None for _ in seed_axes)),
+        out_axes=None,
+        devices=programme.devices,
+        donate_argnums=1,
+    )
+    return functools.partial(mapped, unused)
 
 
 def _seeds(programme: Programme) -> Integer[Array, "*seeds"]:

@@ -1,7 +1,7 @@
 """One training step, as a pure function of (state, batch, key)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -11,6 +11,9 @@ from jaxtyping import Array, Float, Key, Num
 
 from kjax.architecture import Descriptor
 from kjax.losses import LossConfig, Triplets, pair_loss
+
+MEANS = ("loss", "positive_distance", "negative_distance", "active_triplets")
+"""Metrics of a step that are averaged over the batch."""
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -106,6 +109,21 @@ def loss_and_stats(
     return triplets.loss.mean(), (triplets, new_stats)
 
 
+class Change(NamedTuple):
+    """What one step changed the parameters by, and why."""
+
+    gradients: Any
+    updates: Any
+
+    def norms(self, params: Any) -> dict[str, Float[Array, ""]]:
+        """Norms worth watching, with that of the parameters themselves."""
+        return {
+            "gradient_norm": optax.tree.norm(self.gradients),
+            "update_norm": optax.tree.norm(self.updates),
+            "parameter_norm": optax.tree.norm(params),
+        }
+
+
 def train_step(
     state: TrainState,
     pairs: Num[Array, "pairs 2 N N"],
@@ -130,6 +148,22 @@ def train_step(
     Returns:
         The state after the step, and scalar metrics that stay on the device.
     """
+    new_state, metrics, change = update(
+        state, pairs, key, model=model, optimizer=optimizer, config=config
+    )
+    return new_state, metrics | change.norms(new_state.params)
+
+
+def update(
+    state: TrainState,
+    pairs: Num[Array, "pairs 2 N N"],
+    key: Key[Array, ""],
+    *,
+    model: Descriptor,
+    optimizer: optax.GradientTransformation,
+    config: StepConfig,
+) -> tuple[TrainState, dict[str, Float[Array, ""]], Change]:
+    """`train_step` with the change itself instead of its norms, which take time of their own."""
     step_key = jax.random.fold_in(key, state.step)
     compute = jax.value_and_grad(loss_and_stats, has_aux=True)
     (loss, (triplets, new_stats)), gradients = compute(
@@ -151,9 +185,6 @@ def train_step(
         "positive_distance": triplets.positive.mean(),
         "negative_distance": triplets.negative.mean(),
         # Of the margin 1, whatever the loss: some losses are never exactly zero.
-        "active_triplets": (1 + triplets.positive > triplets.negative).mean(),
-        "gradient_norm": optax.tree.norm(gradients),
-        "update_norm": optax.tree.norm(updates),
-        "parameter_norm": optax.tree.norm(state.params),
+        "active_triplets": (1 + triplets.positive > triplets.negative).mean(dtype=loss.dtype),
     }
-    return new_state, metrics
+    return new_state, metrics, Change(gradients, updates)
