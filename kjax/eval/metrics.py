@@ -14,6 +14,8 @@ from jaxtyping import Bool, Float, Float32, Integer, Num, Shaped
 from kjax.errors import InputError, unknown_name
 
 FPR_RULES = ("hardnet", "hynet")
+METRICS = {"L2": 2, "L1": 1}
+"""Distances by name, with the order of their norm."""
 _SMALL = 1e-10
 """Stands for zero in a denominator, so that nothing retrieved counts as precision 1."""
 _PAIRS_AT_ONCE = 1 << 16
@@ -121,14 +123,19 @@ def pair_distances(
     descriptors: Num[np.ndarray, "patches dim"],
     first: Integer[np.ndarray, " pairs"],
     second: Integer[np.ndarray, " others"],
+    *,
+    metric: str = "L2",
 ) -> Float32[np.ndarray, " pairs"]:
-    """ℓ2 distance between the descriptors of each pair of patches, in bounded memory.
+    """Distance between the descriptors of each pair of patches, in bounded memory.
 
     Args:
         descriptors: one row per patch.
         first: row of one patch of each pair.
         second: row of the other.
+        metric: "L2" or "L1", which of bits is the Hamming distance.
     """
+    if metric not in METRICS:
+        raise unknown_name("distance", metric, METRICS)
     if len(first) != len(second):
         raise InputError(f"{len(first)} first patches and {len(second)} second ones are no pairs")
     for rows in (first, second):
@@ -141,7 +148,7 @@ def pair_distances(
     for start in range(0, len(first), _PAIRS_AT_ONCE):
         block = slice(start, start + _PAIRS_AT_ONCE)
         one, other = (descriptors[rows[block]].astype(np.float32) for rows in (first, second))
-        distances[block] = np.linalg.norm(one - other, axis=1)
+        distances[block] = np.linalg.norm(one - other, ord=METRICS[metric], axis=1)
     return distances
 
 

@@ -91,6 +91,9 @@ class HPatchesScores:
         verification_map: the headline: mean over levels and kinds.
         matching_map: the headline: mean over levels (python), or levels and categories (matlab).
         retrieval_map: the headline: mean over levels.
+        seeds: how many were averaged.
+        map_std: standard deviations of the three headlines over seeds, by task ("verification",
+            "matching", "retrieval"); empty for one seed.
     """
 
     protocol: str
@@ -106,6 +109,8 @@ class HPatchesScores:
     verification_map: float
     matching_map: float
     retrieval_map: float
+    seeds: int = 1
+    map_std: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +169,7 @@ class Evaluation:
         """Reads what `to_json` wrote."""
         try:
             return _build(cls, json.loads(text))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"these are not the results of an evaluation: {error}") from error
 
 

@@ -1,0 +1,334 @@
+"""How fast HPatches' three tasks are scored: against loops, the official evaluator, and the clock.
+
+    python benchmarks/eval.py                    # the Oxford sequences under ../shared/data
+    python benchmarks/eval.py --synthetic-full   # the whole benchmark's size, on an accelerator
+
+What it should print: on an idle CPU, verification and retrieval 50 times faster than the official
+evaluator; with --synthetic-full on an H200, splits a, b and c in at most 60 seconds together,
+compiling included.
+"""
+
+import argparse
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from kjax.data.hpatches import IMAGES, read_hpatches
+from kjax.data.hpatches_splits import SPLITS
+from kjax.eval import hpatches, hpatches_tasks
+from kjax.eval.hpatches_descriptors import SetDescriptors, describe_sequences
+from kjax.eval.hpatches_tasks import Pairs, Tasks, VerificationTask
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+DIMENSION = 128
+LEVELS = "eht"
+REPEATS = 10
+PATCH_QUARTILES = (258, 790, 1506, 1991, 2000)
+"""Of HPatches' sequences, as far as the official task files show them."""
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of one call, and its result."""
+    start = time.perf_counter()
+    result = run()
+    return time.perf_counter() - start, result
+
+
+def best(run: Callable[[], Any]) -> tuple[float, Any]:
+    """The fastest of several calls after a first one, which compiles."""
+    run()
+    return min((timed(run) for _ in range(REPEATS)), key=lambda call: call[0])
+
+
+# What a person would write first
+
+
+def area_under_curve(distances: np.ndarray, matching: np.ndarray, positives: int) -> float:
+    """Average precision by the Python rule."""
+    hits = matching[np.argsort(distances, kind="stable")]
+    found = np.concatenate([[0], np.cumsum(hits)])
+    retrieved = np.arange(len(found))
+    precision = np.maximum(found, 1e-10) / np.maximum(retrieved, 1e-10)
+    return float(np.trapezoid(precision, found / positives))
+
+
+def verification_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarray:
+    """Average precision by level and kind of negatives, pair by pair."""
+    names = list(tasks.patches)
+    task = tasks.verification
+    precisions = np.empty((3, 2))
+    for number, level in enumerate(tqdm(LEVELS, desc="verification loop")):
+        distances = []
+        for pairs in (task.positives, task.intra, task.inter):
+            listed = []
+            for sequence, image, patch in zip(
+                pairs.sequence, pairs.image, pairs.patch, strict=True
+            ):
+                one, other = (
+                    descriptors[names[sequence[side]]][
+                        IMAGES.index(f"{level}{image[side]}") if image[side] else 0, patch[side]
+                    ]
+                    for side in (0, 1)
+                )
+                listed.append(np.linalg.norm(one - other))
+            distances.append(np.array(listed))
+        positives, *negatives = distances
+        for kind, others in enumerate(negatives):
+            kept = positives[: int(0.2 * len(others))]
+            together = np.concatenate([others, kept])
+            matching = np.arange(len(together)) >= len(others)
+            precisions[number, kind] = area_under_curve(together, matching, len(kept))
+    return precisions
+
+
+def matching_loop(descriptors: dict[str, np.ndarray], tasks: Tasks, image: int) -> np.ndarray:
+    """Average precision of each sequence in one image, patch by patch."""
+    precisions = []
+    for name in tqdm(tasks.patches, desc="matching loop"):
+        references, targets = descriptors[name][0], descriptors[name][image]
+        nearest, distances = [], []
+        for reference in references:
+            apart = np.linalg.norm(targets - reference, axis=1)
+            nearest.append(np.argmin(apart))
+            distances.append(apart.min())
+        matching = np.array(nearest) == np.arange(len(references))
+        precisions.append(area_under_curve(np.array(distances), matching, len(references)))
+    return np.array(precisions)
+
+
+def retrieval_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarray:
+    """Average precision of each query, level and pool, query by query."""
+    names = list(tasks.patches)
+    distractors, queries = tasks.retrieval.distractors, tasks.retrieval.queries
+    others = np.stack(
+        [
+            descriptors[names[sequence]][0, patch]
+            for sequence, patch in zip(distractors.sequence, distractors.patch, strict=True)
+        ]
+    )
+    precisions = np.empty((len(queries), 3, len(hpatches.POOLS["python"])))
+    for number in tqdm(range(len(queries)), desc="retrieval loop"):
+        sequence, patch = queries.sequence[number], queries.patch[number]
+        images = descriptors[names[sequence]][:, patch]
+        pool = others[distractors.sequence != sequence]
+        far = np.linalg.norm(pool - images[0], axis=1)
+        for level in range(3):
+            targets = images[1 + 5 * level : 6 + 5 * level]
+            together = np.concatenate([np.linalg.norm(targets - images[0], axis=1), far])
+            matching = np.arange(len(together)) < 5
+            for place, size in enumerate(hpatches.POOLS["python"]):
+                value = area_under_curve(together[:size], matching[:size], 5)
+                precisions[number, level, place] = value
+    return precisions
+
+
+# The Oxford sequences
+
+
+def coarse_pixels(patches: np.ndarray) -> np.ndarray:
+    """Normalised means of 16×8 blocks: a descriptor of the usual size that costs nothing."""
+    blocks = patches[:, :64, :64].reshape(-1, 16, 4, 8, 8).mean(axis=(2, 4), dtype=np.float32)
+    rows = blocks.reshape(len(blocks), DIMENSION)
+    rows -= rows.mean(axis=1, keepdims=True)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+
+
+def random_descriptors(patches: dict[str, int]) -> SetDescriptors:
+    """Those that the official evaluator's recorded results are for."""
+
+    def image(name: str, tag: str, count: int) -> np.ndarray:
+        random = np.random.default_rng([0, zlib.crc32(f"{name}/{tag}".encode())])
+        values = random.standard_normal((count, DIMENSION)).astype(np.float32)
+        return np.round(values.astype(np.float64), 6).astype(np.float32)  # as written to a file
+
+    return SetDescriptors.from_sequences(
+        {
+            name: np.stack([image(name, tag, count) for tag in IMAGES])
+            for name, count in patches.items()
+        }
+    )
+
+
+def measure_oxford() -> None:
+    """Prints times of the three tasks, and how far results are from the official ones."""
+    golden = json.loads((SHARED / "golden" / "oxford.json").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        photos = sorted(map(str, (SHARED / "oxford").iterdir()))
+        command = [sys.executable, "cut_hpatches.py", *photos, "--out", folder]
+        subprocess.run(command, cwd=SHARED, check=True, stdout=subprocess.DEVNULL)
+        on_host = describe_sequences(coarse_pixels, read_hpatches(folder))
+    tasks = hpatches_tasks.read_tasks(SHARED / "golden" / "oxford_tasks", "oxford", on_host.patches)
+    descriptors = on_host.on_device()
+    loose = {name: on_host[name] for name in on_host.patches}
+    official = golden["descriptors"]["tfeat_liberty"]["seconds"]  # 128 float32 values, as here
+
+    print("\n| task | kjax | NumPy loop | official evaluator | faster than loop, official |")
+    print("|---|---|---|---|---|")
+    options: dict[str, Any] = {"progress": False}
+    seconds, found = best(lambda: hpatches.verification(descriptors, tasks, **options))
+    loop, expected = timed(lambda: verification_loop(loose, tasks))
+    difference = [np.abs(found.average_precision - expected).max()]
+    print(row("verification", seconds, loop, official))
+    seconds, found = best(lambda: hpatches.matching(descriptors, tasks, **options))
+    loop, expected = timed(lambda: matching_loop(loose, tasks, 1))
+    difference.append(np.abs(found[:, 0, 0] - expected).max())
+    print(row("matching", seconds, 15 * loop, official))
+    seconds, found = best(lambda: hpatches.retrieval(descriptors, tasks, **options))
+    loop, expected = timed(lambda: retrieval_loop(loose, tasks))
+    difference.append(np.abs(found.mean(axis=0) - expected.mean(axis=0)).max())
+    print(row("retrieval", seconds, loop, official))
+    print(
+        "\nThe matching loop ran on one image of fifteen. Largest differences from the loops' "
+        f"(single-precision) results: {', '.join(f'{value:.1e}' for value in difference)}."
+    )
+    print(f"Distance from the official results for random descriptors: {official_error(tasks):.1e}")
+
+
+def row(task: str, ours: float, loop: float, official: dict[str, float]) -> str:
+    """A line of the table."""
+    other = official[task]
+    return (
+        f"| {task} | {1e3 * ours:.0f} ms | {loop:.1f} s | {other:.1f} s "
+        f"| {loop / ours:.0f}×, {other / ours:.0f}× |"
+    )
+
+
+def official_error(tasks: Tasks) -> float:
+    """How far the scores of random descriptors are from the recorded ones."""
+    golden = json.loads((SHARED / "golden" / "oxford.json").read_text())["descriptors"]["random"]
+    scores = hpatches.evaluate(
+        random_descriptors(tasks.patches), tasks, split="oxford", progress=False
+    )
+    errors = (
+        scores.verification_map - golden["verification"]["headline_mean_imbalanced_ap"],
+        scores.matching_map - golden["matching"]["headline_mean"],
+        scores.retrieval_map - golden["retrieval"]["headline_mean_largest_pool"],
+    )
+    return max(map(abs, errors))
+
+
+# The whole benchmark's size
+
+
+def synthetic_patches(share: float) -> dict[str, int]:
+    """As many patches per sequence as HPatches has, or a share of them."""
+    random = np.random.default_rng(0)
+    counts = np.interp(random.random(len(SPLITS["full"])), np.linspace(0, 1, 5), PATCH_QUARTILES)
+    counts = np.maximum(2, share * counts).astype(int)
+    return dict(zip(SPLITS["full"], counts.tolist(), strict=True))
+
+
+def synthetic_tasks(patches: dict[str, int], share: float) -> Tasks:
+    """Tasks of a split, of the official sizes or a share of them, drawn quickly."""
+    pairs = int(share * hpatches_tasks.PAIRS)
+    random = np.random.default_rng(0)
+    counts = np.array(list(patches.values()))
+    sequence = random.integers(0, len(counts), (pairs, 2)).astype(np.int16)
+    within = sequence[:, [0, 0]]
+    image = random.integers(0, 5, (pairs, 2)).astype(np.int8)
+    patch = random.integers(0, counts[sequence]).astype(np.int32)
+    other = random.integers(0, counts[within[:, 1]]).astype(np.int32)
+    retrieval = hpatches_tasks.generate_retrieval(
+        patches,
+        queries=int(share * hpatches_tasks.QUERIES),
+        distractors=int(share * hpatches_tasks.DISTRACTORS),
+    )
+    return Tasks(
+        patches,
+        VerificationTask(
+            Pairs(within, image, patch[:, [0, 0]]),
+            Pairs(within, image, np.stack([patch[:, 0], other], axis=1)),
+            Pairs(sequence, image, patch),
+        ),
+        retrieval,
+        "synthetic",
+    )
+
+
+@functools.partial(jax.jit, static_argnames="patches")
+def noisy_rows(places: jax.Array, noise: jax.Array, *, patches: int) -> jax.Array:
+    """Unit vectors: one direction per patch, disturbed in every image."""
+    key, other = jax.random.split(jax.random.key(0))
+    directions = jax.random.normal(key, (patches, DIMENSION))
+    rows = jax.random.normal(other, (len(places), DIMENSION)) * noise[:, None] + directions[places]
+    return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def synthetic_descriptors(patches: dict[str, int]) -> SetDescriptors:
+    """Made on the device: easy, hard and tough targets lie ever farther from their references."""
+    places, noise, start = [], [], 0
+    for count in patches.values():
+        places.append(np.tile(np.arange(start, start + count), len(IMAGES)))
+        noise.append(np.repeat([0.0] + [0.7] * 5 + [1.2] * 5 + [1.8] * 5, count))
+        start += count
+    rows = noisy_rows(
+        np.concatenate(places).astype(np.int32),
+        np.concatenate(noise).astype(np.float32),
+        patches=start,
+    )
+    return SetDescriptors(patches, rows)
+
+
+def measure_full(share: float) -> None:
+    """Prints times of the three tasks on splits a, b and c, as they come in a fresh process."""
+    patches = synthetic_patches(share)
+    descriptors = synthetic_descriptors(patches)
+    jax.block_until_ready(descriptors.rows)
+    tasks = {
+        split: synthetic_tasks({name: patches[name] for name in SPLITS[split]}, share)
+        for split in "abc"
+    }
+    print(f"\n{len(descriptors.rows):,} descriptors of {DIMENSION} on {jax.devices()[0]}")
+    print("\n| split | verification | matching | retrieval | sum |")
+    print("|---|---|---|---|---|")
+    total = 0.0
+    for split, task in [*tasks.items(), ("a again", tasks["a"])]:
+        seconds = []
+        for run in (hpatches.verification, hpatches.matching, hpatches.retrieval):
+            needed, _ = timed(functools.partial(run, descriptors, task, progress=False))
+            seconds.append(needed)
+        total += sum(seconds) if split in tasks else 0
+        cells = " | ".join(f"{value:.2f} s" for value in (*seconds, sum(seconds)))
+        print(f"| {split} | {cells} |", flush=True)
+    print(f"\nSplits a, b and c, compiling included: {total:.1f} s (target 60 s on an H200)")
+    again, scores = timed(
+        lambda: [
+            hpatches.evaluate(descriptors, task, split=split, progress=False)
+            for split, task in tasks.items()
+        ]
+    )
+    mean = hpatches.mean_of_splits(scores)
+    print(
+        f"Once more, all compiled: {again:.1f} s; verification {mean.verification_map:.3f}, "
+        f"matching {mean.matching_map:.3f}, retrieval {mean.retrieval_map:.3f}"
+    )
+
+
+def main() -> None:
+    """Parses the command line and runs one of the two measurements."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--synthetic-full", action="store_true")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="of the whole benchmark's size, for a quick look"
+    )
+    options = parser.parse_args()
+    if options.synthetic_full:
+        measure_full(options.share)
+    else:
+        measure_oxford()
+
+
+if __name__ == "__main__":
+    main()

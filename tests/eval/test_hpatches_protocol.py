@@ -1,0 +1,507 @@
+"""HPatches' tasks: the official evaluators' results, brute force, cases by hand, and bad input."""
+
+import dataclasses
+import json
+import zlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+from kjax.data.hpatches import IMAGES
+from kjax.errors import InputError
+from kjax.eval import hpatches, hpatches_distances
+from kjax.eval.hpatches import evaluate, matching, mean_of_splits, retrieval, verification
+from kjax.eval.hpatches_descriptors import SetDescriptors
+from kjax.eval.hpatches_tasks import (
+    Pairs,
+    ReferencePatches,
+    RetrievalTask,
+    Tasks,
+    VerificationTask,
+    generate_tasks,
+    read_tasks,
+)
+from kjax.eval.metrics import precision_recall_curve, roc_curve
+
+TOY = Path(__file__).parents[1] / "golden" / "toy"
+LEVELS = "eht"
+QUIET = {"progress": False}
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+# The official evaluators
+
+
+@pytest.fixture(scope="module")
+def toy():
+    """The official Python evaluator's results, with its descriptors and tasks."""
+    golden = json.loads((TOY / "official.json").read_text())
+    patches = {name: golden["sequences"][name] for name in golden["split"]["test"]}
+    with np.load(TOY / "descriptors.npz") as arrays:
+        descriptors = SetDescriptors.from_sequences(
+            {name: np.stack([arrays[f"{name}/{image}"] for image in IMAGES]) for name in patches}
+        )
+    return golden, descriptors, read_tasks(TOY, "toy", patches)
+
+
+def test_verification_of_the_official_evaluator(toy):
+    golden, descriptors, tasks = toy
+    found = verification(descriptors, tasks, **QUIET)
+    for values, key in zip(found, ("imbalanced_ap", "balanced_auc"), strict=True):
+        expected = [
+            [golden["verification"][level][kind][key] for kind in ("intra", "inter")]
+            for level in LEVELS
+        ]
+        close(values, expected)
+
+
+def test_matching_of_the_official_evaluator_file_by_file(toy):
+    golden, descriptors, tasks = toy
+    by_file = golden["matching"]["ap_per_file"]
+    expected = [[by_file[name][level] for level in LEVELS] for name in tasks.patches]
+    close(matching(descriptors, tasks, **QUIET), expected)
+
+
+def test_retrieval_of_the_official_evaluator_query_by_query(toy):
+    golden, descriptors, tasks = toy
+    found = retrieval(descriptors, tasks, **QUIET)
+    assert [str(size) for size in hpatches.POOLS["python"]] == list(golden["retrieval"]["e"])
+    close(found.mean(axis=0), [list(golden["retrieval"][level].values()) for level in LEVELS])
+    queries = golden["retrieval"]["first_20_queries_ap_k20000"]
+    close(found[:20, :, -1].T, [queries[level] for level in LEVELS])
+
+
+def test_scores_hold_what_the_tasks_gave(toy):
+    golden, descriptors, tasks = toy
+    scores = evaluate(descriptors, tasks, split="toy", **QUIET)
+    assert (scores.protocol, scores.split, scores.tasks) == ("python", "toy", "official")
+    assert scores.sequences == 8
+    close(scores.verification_map, golden["verification"]["mean_imbalanced_ap"])
+    close(scores.matching_map, golden["matching"]["mean"])
+    close(scores.retrieval_map, golden["retrieval"]["mean"]["20000"])
+    close(scores.verification["h"]["inter"], golden["verification"]["h"]["inter"]["imbalanced_ap"])
+    close(scores.verification_auc["t"]["intra"], 0.8178507777777777)
+    close(scores.matching["t"], golden["matching"]["t"])
+    by_file = golden["matching"]["ap_per_file"]
+    close(scores.matching_by_sequence["v_toy3"]["h"], np.mean(by_file["v_toy3"]["h"]))
+    close(scores.retrieval["e"], golden["retrieval"]["e"]["20000"])
+    close(scores.retrieval_by_pool["h"]["500"], golden["retrieval"]["h"]["500"])
+
+
+@pytest.fixture(scope="module")
+def oxford(shared_data):
+    """Both official evaluators' results on larger sets, and the tasks."""
+    golden = json.loads((shared_data / "golden" / "oxford.json").read_text())
+    patches = golden["set"]["sequences"]
+    return golden["descriptors"], read_tasks(
+        shared_data / "golden" / "oxford_tasks", "oxford", patches
+    )
+
+
+def random_image(name, image, count):
+    """As the golden file defines them, read from a file with six decimals."""
+    random = np.random.default_rng([0, zlib.crc32(f"{name}/{image}".encode())])
+    values = random.standard_normal((count, 128)).astype(np.float32)
+    return np.round(values.astype(np.float64), 6).astype(np.float32)
+
+
+def constant_image(name, image, count):
+    """Not ones: sums of 0.1 round differently in different orders, which must break no tie."""
+    return np.full((count, 128), 0.1, np.float32)
+
+
+def made(make, patches):
+    return SetDescriptors.from_sequences(
+        {
+            name: np.stack([make(name, image, count) for image in IMAGES])
+            for name, count in patches.items()
+        }
+    ).on_device()
+
+
+@pytest.mark.parametrize(("kind", "make"), [("random", random_image), ("constant", constant_image)])
+def test_both_official_rules_on_a_larger_set(oxford, kind, make):
+    golden, tasks = oxford[0][kind], oxford[1]
+    descriptors = made(make, tasks.patches)
+    found = verification(descriptors, tasks, **QUIET).average_precision.mean()
+    close(found, golden["verification"]["headline_mean_imbalanced_ap"])
+    found = retrieval(descriptors, tasks, **QUIET).mean(axis=0)
+    close(found, [list(golden["retrieval"][level].values()) for level in LEVELS])
+
+    golden = golden["matlab_rule_reimplemented"]
+    options = {"protocol": "matlab", **QUIET}
+    found = verification(descriptors, tasks, **options).average_precision.mean()
+    close(found, golden["verification_mean"])
+    found = retrieval(descriptors, tasks, **options).mean(axis=0)
+    close(found[:, 0], [golden["retrieval_2000"][level] for level in LEVELS])
+
+
+def test_matching_by_the_matlab_rule(oxford):
+    golden, tasks = oxford[0]["constant"], oxford[1]
+    found = matching(made(constant_image, tasks.patches), tasks, protocol="matlab", **QUIET)
+    names = list(tasks.patches)
+    for category, expected in golden["matlab_rule_reimplemented"]["matching_by_category"].items():
+        chosen = [name.startswith(category) for name in names]
+        close(found[chosen].mean(axis=(0, 2)), expected)
+    mean = hpatches._matching_by_level(found, names, "matlab").mean()
+    close(mean, golden["matlab_rule_reimplemented"]["matching_mean_of_six"])
+
+
+# Brute force, by the curves of kjax.eval.metrics
+
+SIZES = {"i_one": 1, "v_few": 5, "v_more": 67, "other": 30}
+
+
+def average_precision(distances, labels, protocol, positives=None):
+    curve = precision_recall_curve(-distances, labels, positives=positives)
+    if protocol == "python":
+        return curve.average_precision
+    rises = np.diff(curve.recall) > 0
+    return (curve.precision[1:] * np.diff(curve.recall))[rises].sum()
+
+
+def descriptors_of(kind, sizes, dim=8):
+    random = np.random.default_rng(1)
+    make = {
+        "real": lambda shape: random.normal(size=shape),
+        "whole numbers": lambda shape: random.integers(0, 3, shape),  # many ties
+        "bits": lambda shape: random.integers(0, 2, shape),
+        "constant": lambda shape: np.full(shape, 0.1),
+    }[kind]
+    return SetDescriptors.from_sequences(
+        {name: make((16, count, dim)).astype(np.float32) for name, count in sizes.items()}
+    )
+
+
+def image_of(level, number):
+    return 5 * level + number if number else 0
+
+
+def slow_verification(descriptors, tasks, protocol, metric):
+    names, task = list(tasks.patches), tasks.verification
+    found = np.empty((2, 3, 2))
+    for level in range(3):
+        distances = []
+        for pairs in (task.positives, task.intra, task.inter):
+            ends = [
+                [
+                    descriptors[names[s]][image_of(level, t), p]
+                    for s, t, p in zip(
+                        pairs.sequence[:, side],
+                        pairs.image[:, side],
+                        pairs.patch[:, side],
+                        strict=True,
+                    )
+                ]
+                for side in (0, 1)
+            ]
+            distances.append([cdist([a], [b], metric)[0, 0] for a, b in zip(*ends, strict=True)])
+        positives, *others = map(np.array, distances)
+        for kind, negatives in enumerate(others):
+            for measure, kept in enumerate((positives[: len(negatives) // 5], positives)):
+                parts = [(negatives, False), (kept, True)][:: 1 if protocol == "python" else -1]
+                values = np.concatenate([part for part, _ in parts])
+                labels = np.concatenate([np.full(len(part), label) for part, label in parts])
+                found[measure, level, kind] = (
+                    roc_curve(-values, labels).auc
+                    if measure
+                    else average_precision(values, labels, protocol)
+                )
+    return found
+
+
+def slow_matching(descriptors, tasks, protocol, metric):
+    found = []
+    for name, count in tasks.patches.items():
+        for image in range(1, 16):
+            apart = cdist(descriptors[name][0], descriptors[name][image], metric)
+            index = apart.argmin(axis=1)
+            labels = index == np.arange(count)
+            found.append(average_precision(apart.min(axis=1), labels, protocol, count))
+    return np.reshape(found, (-1, 3, 5))
+
+
+def slow_retrieval(descriptors, tasks, protocol, metric, pools):
+    names, queries = list(tasks.patches), tasks.retrieval.queries
+    distractors = tasks.retrieval.distractors
+    others = np.stack(
+        [
+            descriptors[names[s]][0, p]
+            for s, p in zip(distractors.sequence, distractors.patch, strict=True)
+        ]
+    )
+    found = np.empty((len(queries), 3, len(pools)))
+    for query, (s, p) in enumerate(zip(queries.sequence, queries.patch, strict=True)):
+        images = descriptors[names[s]][:, p]
+        far = cdist(images[:1], others, metric)[0]
+        foreign = distractors.sequence != s
+        for level in range(3):
+            near = cdist(images[:1], images[1 + 5 * level : 6 + 5 * level], metric)[0]
+            for place, size in enumerate(pools):
+                if protocol == "python":
+                    values = np.concatenate([near, far[foreign]])[:size]
+                else:
+                    values = np.concatenate([near, far[:size][foreign[:size]]])
+                labels = np.arange(len(values)) < 5
+                found[query, level, place] = average_precision(values, labels, protocol)
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["python", "matlab"])
+@pytest.mark.parametrize(
+    ("kind", "distance"),
+    [
+        ("real", "L2"),
+        ("whole numbers", "L2"),
+        ("constant", "L2"),
+        ("real", "L1"),
+        ("whole numbers", "L1"),
+        ("bits", "L1"),
+    ],
+)
+def test_equals_brute_force(monkeypatch, kind, distance, protocol):
+    pools = {"python": (7, 20, 60, 500), "matlab": (25, 500)}
+    monkeypatch.setattr(hpatches, "POOLS", pools)
+    monkeypatch.setattr(hpatches, "HEADLINE_POOL", {"python": 500, "matlab": 25})
+    tasks = generate_tasks(SIZES, pairs=60, queries=20, distractors=70, **QUIET)
+    descriptors = descriptors_of(kind, SIZES)
+    metric = {"L2": "euclidean", "L1": "cityblock"}[distance]
+    options = {"protocol": protocol, "distance": distance, **QUIET}
+
+    found = verification(descriptors, tasks, **options)
+    expected = slow_verification(descriptors, tasks, protocol, metric)
+    np.testing.assert_allclose(np.stack(found), expected, atol=1e-12)
+    found = matching(descriptors, tasks, **options)
+    expected = slow_matching(descriptors, tasks, protocol, metric)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    found = retrieval(descriptors, tasks, **options)
+    expected = slow_retrieval(descriptors, tasks, protocol, metric, pools[protocol])
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_order_in_the_set_memory_and_block_sizes_do_not_matter(monkeypatch, toy):
+    _, descriptors, tasks = toy
+    shuffled = SetDescriptors.from_sequences(
+        {name: descriptors[name] for name in [*reversed(descriptors.patches)]}
+    )
+    expected = evaluate(descriptors, tasks, split="toy", **QUIET)
+    assert evaluate(shuffled.on_device(), tasks, split="toy", **QUIET) == expected
+    monkeypatch.setattr(hpatches, "_PAIRS_AT_ONCE", hpatches_distances.PAIRS_IN_BLOCK)
+    monkeypatch.setattr(hpatches, "_QUERIES_AT_ONCE", 7)
+    monkeypatch.setattr(hpatches_distances, "_MATRIX", 64 * 64)
+    jax.clear_caches()
+    assert evaluate(shuffled, tasks, split="toy", **QUIET) == expected
+
+
+def test_pairs_need_not_share_their_first_patches(toy):
+    _, descriptors, tasks = toy
+    task = tasks.verification
+    swapped = Pairs(*(getattr(task.intra, f.name)[:, ::-1] for f in dataclasses.fields(Pairs)))
+    other = dataclasses.replace(
+        tasks, verification=VerificationTask(task.positives, swapped, task.inter)
+    )
+    for one, two in zip(
+        verification(descriptors, tasks, **QUIET),
+        verification(descriptors, other, **QUIET),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-12)
+
+
+def test_many_pairs_go_through_the_device_in_parts(monkeypatch, toy):
+    _, descriptors, tasks = toy
+    task = tasks.verification
+    thrice = VerificationTask(
+        *(
+            Pairs(*(np.tile(getattr(pairs, f.name), (3, 1)) for f in dataclasses.fields(Pairs)))
+            for pairs in (task.positives, task.intra, task.inter)
+        )
+    )
+    more = dataclasses.replace(tasks, verification=thrice)
+    whole = verification(descriptors, more, **QUIET)
+    monkeypatch.setattr(hpatches, "_PAIRS_AT_ONCE", hpatches_distances.PAIRS_IN_BLOCK)
+    parts = verification(descriptors, more, **QUIET)
+    np.testing.assert_array_equal(np.stack(whole), np.stack(parts))
+
+
+def test_the_first_of_equal_neighbours_is_taken():
+    """Copies of one descriptor, whose distances a matrix product may round differently."""
+    rows = np.random.default_rng(0).normal(size=(1, 100)).astype(np.float32).repeat(32, axis=0)
+    with jax.enable_x64(True):
+        index, distances = hpatches_distances.nearest(
+            jnp.asarray(rows), np.int32(0), np.int32(2), size=64, images=15, distance="L2"
+        )
+    np.testing.assert_array_equal(index[:, :2], 0)
+    np.testing.assert_array_equal(distances[:, :2], 0)
+
+
+def test_a_distance_matrix_is_cut_into_equal_blocks_of_bounded_size():
+    for count in (1, 63, 64, 65, 329, 1000, 1025, 2000, 5000, 70_000):
+        size = hpatches_distances.padded_size(count)
+        assert 0 <= size - count < max(64, count / 4)
+        blocks = hpatches_distances._block_count(size)
+        assert size % blocks == 0
+        assert size // blocks * size <= max(hpatches_distances._MATRIX, 64 * size)
+
+
+# By hand
+
+
+def one_of_each(first, second):
+    """Pairs of patch 0 in two images of two sequences."""
+    return Pairs(
+        np.array([[0, second]] * 5, np.int16),
+        np.array([[0, 1]] * 5, np.int8),
+        np.array([first] * 5, np.int32),
+    )
+
+
+@pytest.fixture
+def small():
+    """Two sequences of two patches with one value each, and tasks."""
+    values = np.zeros((2, 16, 2, 1), np.float32)
+    values[:, :, 1] = 10
+    values[:, 1:] += 1  # every target lies 1 from its reference
+    values[0, 1, 0] = 9.5  # but one nearer to the other patch
+    descriptors = SetDescriptors.from_sequences({"i_a": values[0], "v_b": values[1]})
+    verified = VerificationTask(
+        one_of_each([1, 1], 0), one_of_each([0, 1], 0), one_of_each([0, 1], 1)
+    )
+    looked_for = ReferencePatches(np.array([0], np.int16), np.array([1], np.int32))
+    among = ReferencePatches(np.array([1, 1], np.int16), np.array([0, 1], np.int32))
+    return descriptors, Tasks(
+        {"i_a": 2, "v_b": 2}, verified, RetrievalTask(looked_for, among), "by hand"
+    )
+
+
+def test_matching_by_hand(small):
+    descriptors, tasks = small
+    found = matching(descriptors, tasks, **QUIET)
+    # In image e1 of i_a, patch 0 (at 0) finds 9.5 first and 11 no nearer: its index is right.
+    # Patch 1 (at 10) finds 9.5, at 0.5: wrong, and retrieved first. So precision is 0, then 1/2.
+    assert found[0, 0, 0] == pytest.approx((0.5 + 1e-10) / 2 / 2)
+    np.testing.assert_allclose(np.delete(found.ravel(), 0), 1, atol=1e-12)
+    by_step = matching(descriptors, tasks, protocol="matlab", **QUIET)
+    assert by_step[0, 0, 0] == pytest.approx(0.5 / 2)
+
+
+def test_verification_by_hand(small):
+    descriptors, tasks = small
+    found = verification(descriptors, tasks, **QUIET)
+    # One positive at distance 1; negatives at distance 11: all behind it.
+    np.testing.assert_array_equal(found.average_precision, 1)
+    np.testing.assert_array_equal(found.auc, 1)
+
+
+def test_retrieval_by_hand(small):
+    descriptors, tasks = small
+    # The query lies at 10, its targets at 11, and one distractor at 10 with it: closer than all.
+    expected = np.mean([(max(i - 1, 1e-10) / i + i / (i + 1)) / 2 for i in range(1, 6)])
+    found = retrieval(descriptors, tasks, **QUIET)
+    np.testing.assert_allclose(found[0], expected, atol=1e-12)
+    step = np.mean([i / (i + 1) for i in range(1, 6)])
+    by_step = retrieval(descriptors, tasks, protocol="matlab", **QUIET)
+    np.testing.assert_allclose(by_step[0], step, atol=1e-12)
+
+
+def test_categories_count_alike_by_the_matlab_rule():
+    precisions = np.stack([np.full((3, 5), value) for value in (0.2, 0.4, 0.9)])
+    names = ["i_a", "i_b", "v_c"]
+    np.testing.assert_allclose(hpatches._matching_by_level(precisions, names, "python"), 0.5)
+    np.testing.assert_allclose(hpatches._matching_by_level(precisions, names, "matlab"), 0.6)
+
+
+def test_a_sequence_of_one_patch_is_matched():
+    tasks = generate_tasks({"i_one": 1, "v_few": 5}, pairs=10, queries=1, **QUIET)
+    descriptors = descriptors_of("real", tasks.patches)
+    np.testing.assert_array_equal(matching(descriptors, tasks, **QUIET)[0], 1)
+
+
+def test_mean_of_splits(toy):
+    _, descriptors, tasks = toy
+    one = evaluate(descriptors, tasks, split="a", **QUIET)
+    other = dataclasses.replace(
+        one,
+        split="b",
+        sequences=1,
+        verification_map=0.0,
+        matching=dict.fromkeys(LEVELS, 0.0),
+        matching_by_sequence={"v_new": dict.fromkeys(LEVELS, 0.5)},
+        retrieval_by_pool={
+            level: dict.fromkeys(one.retrieval_by_pool["e"], 1.0) for level in LEVELS
+        },
+    )
+    mean = mean_of_splits([one, other])
+    assert (mean.split, mean.sequences, mean.tasks) == ("ab", 9, "official")
+    assert mean.verification_map == one.verification_map / 2
+    assert mean.matching["h"] == one.matching["h"] / 2
+    assert mean.matching_by_sequence["v_new"] == dict.fromkeys(LEVELS, 0.5)
+    assert mean.retrieval_by_pool["t"]["500"] == (1 + one.retrieval_by_pool["t"]["500"]) / 2
+    assert mean.verification == one.verification
+    with pytest.raises(InputError, match="matlab and the python protocol cannot be averaged"):
+        mean_of_splits([one, dataclasses.replace(other, protocol="matlab")])
+    with pytest.raises(InputError, match="no split"):
+        mean_of_splits([])
+
+
+# What cannot be evaluated
+
+NO_PAIRS = Pairs(np.zeros((0, 2), np.int16), np.zeros((0, 2), np.int8), np.zeros((0, 2), np.int32))
+NO_PATCHES = ReferencePatches(np.zeros(0, np.int16), np.zeros(0, np.int32))
+
+
+def refused(message, descriptors, tasks, **options):
+    with pytest.raises(InputError, match=message) as error:
+        evaluate(descriptors, tasks, split="toy", **QUIET, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_rules_are_refused(small):
+    refused("unknown protocol 'pythn': did you mean 'python'", *small, protocol="pythn")
+    refused("unknown distance 'L3'", *small, distance="L3")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_descriptors_that_are_no_numbers_are_refused(small, value):
+    descriptors, tasks = small
+    rows = np.array(descriptors.rows)
+    rows[3] = value
+    bad = SetDescriptors(descriptors.patches, rows)
+    for given in (bad, bad.on_device()):
+        refused("^1 of 64 descriptors hold NaN or an infinity", given, tasks)
+
+
+def test_descriptors_that_do_not_fit_the_tasks_are_refused(small):
+    descriptors, tasks = small
+    rows = np.array(descriptors.rows)
+    refused("no descriptors of v_b", SetDescriptors({"i_a": 2}, rows[:32]), tasks)
+    other = SetDescriptors({"i_a": 3, "v_b": 1}, rows)
+    refused("i_a has descriptors of 3 patches, but the tasks are for 2", other, tasks)
+
+
+def test_tasks_of_one_kind_only_are_refused(small):
+    descriptors, tasks = small
+    for field, kind in (("positives", "matching"), ("intra", "intra"), ("inter", "inter")):
+        task = dataclasses.replace(tasks.verification, **{field: NO_PAIRS})
+        refused(f"no {kind} pairs", descriptors, dataclasses.replace(tasks, verification=task))
+    task = dataclasses.replace(tasks.retrieval, queries=NO_PATCHES)
+    refused("no queries", descriptors, dataclasses.replace(tasks, retrieval=task))
+    task = dataclasses.replace(tasks.retrieval, distractors=tasks.retrieval.queries)
+    refused(
+        "i_a has queries, but no other", descriptors, dataclasses.replace(tasks, retrieval=task)
+    )
+    refused("the split has no sequences", descriptors, dataclasses.replace(tasks, patches={}))
+
+
+def test_progress_is_shown(small, capfd):
+    descriptors, tasks = small
+    evaluate(descriptors, tasks, split="toy")
+    shown = capfd.readouterr().err
+    assert all(f"{name}: 100%" in shown for name in ("verification", "matching", "retrieval"))
