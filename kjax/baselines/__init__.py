@@ -1,0 +1,1 @@
+"""Rival descriptors, each as a row of an evaluation: see `kjax.baselines.rival`."""

@@ -1,0 +1,194 @@
+"""DeepCompare (Zagoruyko and Komodakis, CVPR 2015): the branches that describe one patch.
+
+The siamese networks of the paper give a descriptor per patch; its two-channel networks do not. As
+in the authors' ℓ2 rows, the decision layers are left out and descriptors are ℓ2-normalised:
+
+| network     | descriptor | branch                                                       |
+|-------------|------------|--------------------------------------------------------------|
+| siam        | 256-D      | the whole patch                                              |
+| siam2stream | 512-D      | its middle in full resolution, and all of it in half of that |
+
+The file says which network it holds. Read are the authors' binary files (`siam_liberty.bin`,
+`siam2stream_liberty.bin`, …), their `.t7` files, and arrays named as in their PyTorch code, in
+`.npz`, `.safetensors` or torch's files: conv{0, 1, 2}.{weight, bias} for siam, and
+{retina, fovea}.conv{0, …, 3}.{weight, bias} for siam2stream.
+"""
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from kjax.aggregation import l2_normalize
+from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
+from kjax.baselines.rival import Rival
+from kjax.baselines.torch7 import TorchObject, convolutions_of, modules_of, read_torch7
+from kjax.errors import InputError
+
+PATCH_SIZE = 64
+GREY_SCALE = 256.0
+"""The authors' evaluation divides by this, after subtracting the patch's mean."""
+_SIAM_SHAPES = ((96, 1, 7, 7), (192, 96, 5, 5), (256, 192, 3, 3))
+_STREAM_SHAPES = ((96, 1, 4, 4), (192, 96, 3, 3), (256, 192, 3, 3), (256, 256, 3, 3))
+_STREAMS = ("retina", "fovea")
+_NORM_EPSILON = 1e-24
+
+
+class Siam(nn.Module):
+    """One branch of the siamese network."""
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "batch 64 64 1"]) -> Float[Array, "batch 256"]:
+        """Descriptors of patches that have mean zero."""
+        x = nn.Conv(96, (7, 7), strides=3, padding="VALID", name="conv0")(images)
+        x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
+        x = nn.Conv(192, (5, 5), padding="VALID", name="conv1")(x)
+        x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Conv(256, (3, 3), padding="VALID", name="conv2")(x))
+        return l2_normalize(x.reshape(x.shape[0], -1), epsilon=_NORM_EPSILON)
+
+
+class Stream(nn.Module):
+    """A stream of `Siam2Stream`."""
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "batch 32 32 1"]) -> Float[Array, "batch 256"]:
+        """Features, not normalised."""
+        x = nn.Conv(96, (4, 4), strides=2, padding="VALID", name="conv0")(images)
+        x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Conv(192, (3, 3), padding="VALID", name="conv1")(x))
+        x = nn.relu(nn.Conv(256, (3, 3), padding="VALID", name="conv2")(x))
+        x = nn.Conv(256, (3, 3), padding="VALID", name="conv3")(x)
+        return x.reshape(x.shape[0], -1)
+
+
+class Siam2Stream(nn.Module):
+    """One branch of the siamese network with a central and a surround stream."""
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "batch 64 64 1"]) -> Float[Array, "batch 512"]:
+        """Descriptors of patches that have mean zero."""
+        retina = Stream(name="retina")(images[:, 16:48, 16:48, :])
+        fovea = Stream(name="fovea")(nn.avg_pool(images, (2, 2), strides=(2, 2)))
+        both = jnp.concatenate([retina, fovea], axis=-1)
+        return l2_normalize(both, epsilon=_NORM_EPSILON)
+
+
+def load(path: Path) -> Rival:
+    """DeepCompare with published weights; patches of 65×65 are resized to 64×64 bilinearly."""
+    network, params = load_params(path)
+    module = Siam() if network == "siam" else Siam2Stream()
+
+    def apply(variables: Any, patches: Array) -> Array:
+        images = patches[..., None]
+        # The first pixel makes a constant patch exactly zero; it changes nothing else.
+        shifted = images - images[:, :1, :1, :]
+        centred = shifted - shifted.mean(axis=(1, 2, 3), keepdims=True)
+        return module.apply({"params": variables}, centred / GREY_SCALE)
+
+    describe = batched(apply, params, size=PATCH_SIZE)
+    dimension = 256 if network == "siam" else 512
+    name = f"DeepCompare {network}"
+    return Rival(name, path.name, "L2", dimension, count(params), describe)
+
+
+def load_params(path: Path) -> tuple[str, dict[str, Any]]:
+    """Name of the network in a weights file, and the parameters of its module."""
+    if path.suffix == ".bin":
+        arrays = _read_binary(path)
+    elif path.suffix == ".t7":
+        arrays = _read_torch7(path)
+    else:
+        arrays = read_arrays(path)
+    network = "siam" if "conv0.weight" in arrays else "siam2stream"
+    expected = _expected(network)
+    check_arrays(path, arrays, expected)
+    params: dict[str, Any] = {}
+    for name in expected:
+        layer, _, kind = name.rpartition(".")
+        if kind == "weight":
+            parameters = convolution(arrays[name], arrays[f"{layer}.bias"])
+            stream, _, conv = layer.rpartition(".")
+            (params.setdefault(stream, {}) if stream else params)[conv] = parameters
+    return network, params
+
+
+def _expected(network: str) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for prefix, layers in _branches(network):
+        for i, shape in enumerate(layers):
+            shapes[f"{prefix}conv{i}.weight"] = shape
+            shapes[f"{prefix}conv{i}.bias"] = shape[:1]
+    return shapes
+
+
+def _branches(network: str) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+    if network == "siam":
+        return [("", _SIAM_SHAPES)]
+    return [(f"{stream}.", _STREAM_SHAPES) for stream in _STREAMS]
+
+
+def _named(
+    network: str, layers: list[tuple[np.ndarray, np.ndarray]], path: Path
+) -> Mapping[str, np.ndarray]:
+    """Layers in the order of the file, by the names of the authors' PyTorch code."""
+    expected = [
+        (f"{prefix}conv{i}", shape)
+        for prefix, shapes in _branches(network)
+        for i, shape in enumerate(shapes)
+    ]
+    arrays: dict[str, np.ndarray] = {}
+    for (name, shape), (weight, bias) in zip(expected, layers, strict=False):
+        if weight.size != np.prod(shape):
+            raise InputError(f"{path}: {name} has {weight.size} weights, not {np.prod(shape)}")
+        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = weight.reshape(shape), bias
+    return arrays
+
+
+def _read_binary(path: Path) -> Mapping[str, np.ndarray]:
+    """The authors' binary files: the network's name, then index, sizes and floats per layer."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    content = path.read_bytes()
+    try:
+        (length,) = struct.unpack_from("<i", content)
+        network = content[4 : 4 + length].decode("ascii").removesuffix("_desc")
+        at = 4 + length
+        layers = []
+        while at < len(content):
+            _, weights, biases = struct.unpack_from("<3i", content, at)
+            if min(weights, biases) < 0:
+                raise ValueError("a negative size")
+            floats = np.frombuffer(content, "<f4", weights + biases, at + 12)
+            layers.append((floats[:weights], floats[weights:]))
+            at += 12 + floats.nbytes
+    except (struct.error, ValueError) as error:
+        raise InputError(f"{path}: not one of DeepCompare's binary files ({error})") from None
+    return _named(_siamese(network, path), layers, path)
+
+
+def _siamese(network: str, path: Path) -> str:
+    if network not in ("siam", "siam2stream"):
+        raise InputError(
+            f"{path}: {network!r} compares pairs of patches and has no descriptor: "
+            "give siam or siam2stream"
+        )
+    return network
+
+
+def _read_torch7(path: Path) -> Mapping[str, np.ndarray]:
+    model = read_torch7(path)
+    try:
+        first = modules_of(model)[0]
+        branch = modules_of(first)[0] if first.kind == "nn.Parallel" else None
+    except (AttributeError, IndexError):
+        branch = None
+    if not isinstance(branch, TorchObject):
+        raise InputError(f"{path}: not one of DeepCompare's siamese networks")
+    network = "siam2stream" if branch.kind == "nn.Concat" else "siam"
+    return _named(network, convolutions_of(branch), path)

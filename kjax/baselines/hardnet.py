@@ -1,0 +1,28 @@
+"""HardNet as a rival: a checkpoint of the release, or of kornia, through `kjax.interop`."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Array
+
+from kjax.architecture import DESCRIPTOR_DIM, build
+from kjax.baselines.networks import batched, count
+from kjax.baselines.rival import Rival
+from kjax.folding import fold
+from kjax.interop.files import load_variables
+
+PATCH_SIZE = 32
+
+
+def load(path: Path) -> Rival:
+    """HardNet with released weights, BatchNorm folded; patches are resized as its authors do."""
+    model = build("hardnet", patch_size=PATCH_SIZE)
+    variables = load_variables(path, model)
+    folded_model, folded = fold(model, variables)
+
+    def apply(variables: Any, patches: Array) -> Array:
+        return folded_model.apply(variables, patches)
+
+    describe = batched(apply, folded, size=PATCH_SIZE)
+    parameters = count(variables["params"])
+    return Rival("HardNet", path.name, "L2", DESCRIPTOR_DIM, parameters, describe)

@@ -1,0 +1,141 @@
+"""What a rival descriptor is, which there are, and how to get one by name.
+
+Nothing here imports JAX, OpenCV or torch: each rival's module is imported when it is asked for.
+A rival that cannot be had, because its weights or its library are missing, is `Unavailable` and
+says why; it is never replaced by something else.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from kjax.errors import InputError, unknown_name
+
+OPENCV_RIVALS = ("sift", "rootsift", "brief", "orb", "bboost", "teblid")
+MKD_MODES = {
+    "mkd": None,
+    "mkd-lw": "lw",
+    "mkd-pca": "pca",
+    "mkd-pcaws": "pcaws",
+    "mkd-pcawt": "pcawt",
+}
+"""Whitening of each MKD row; None leaves the 238 raw dimensions."""
+PUBLISHED = {
+    "mkd": "https://github.com/manyids2/mkd_pytorch",
+    "tfeat": "https://github.com/vbalnt/tfeat",
+    "l2net": "https://github.com/yuruntian/L2-Net",
+    "deepcompare": "https://github.com/szagoruyko/cvpr15deepcompare",
+    "ddesc": "https://github.com/etrulls/deepdesc-release",
+    "hardnet": "https://github.com/DagnyT/hardnet",
+}
+"""Where the authors of each learned rival published its weights."""
+RIVALS = (*OPENCV_RIVALS, *MKD_MODES, "tfeat", "l2net", "deepcompare", "ddesc", "hardnet")
+SIDES = (64, 65)
+"""Sides of PhotoTourism's and HPatches' patches."""
+
+
+class Unavailable(Exception):  # noqa: N818  # part of the interface: it is news, not a mistake
+    """A rival that cannot be had here. The message says why, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rival:
+    """A descriptor to compare with.
+
+    Attributes:
+        name: for people, e.g. "RootSIFT".
+        source: where it came from: "OpenCV 5.0.0", or a weights file.
+        distance: "L2" or "L1". Bits come as zeros and ones, so that L1 is the Hamming distance.
+        dimension: of a descriptor.
+        parameters: learned ones; None if there are none, or if they are unknown.
+        describe: from uint8 patches [count, 64, 64] or [count, 65, 65], any count, to float32
+            descriptors [count, dimension]. Takes `progress=True` to show a bar. Never gives NaN;
+            refuses other patches with an InputError.
+    """
+
+    name: str
+    source: str
+    distance: str
+    dimension: int
+    parameters: int | None
+    describe: Callable[..., Float32[np.ndarray, "patches dim"]]
+
+
+def load_rival(
+    name: str, weights: str | Path | None = None, *, training_set: str | None = None
+) -> Rival:
+    """A rival by name, with the weights in a file where it has any.
+
+    Args:
+        name: one of `RIVALS`.
+        weights: the file that its authors published, or a converted one; each rival's module says
+            which formats it reads.
+        training_set: which of several sets a file of MKD whitenings holds, e.g. "liberty".
+
+    Raises:
+        Unavailable: weights or library are missing.
+        InputError: an unknown name, or weights that do not fit.
+    """
+    if name not in RIVALS:
+        raise unknown_name("rival", name, RIVALS)
+    if name in OPENCV_RIVALS:
+        return _load_opencv(name, weights)
+    if name in MKD_MODES:
+        return _load_mkd(name, weights, training_set)
+    return _load_network(name, required(name, weights))
+
+
+def required(name: str, weights: str | Path | None) -> Path:
+    """The path of the weights, or one line on where to get them."""
+    if weights is None:
+        published = PUBLISHED[name.partition("-")[0]]
+        raise Unavailable(
+            f"weights are missing: give --weights {name}=FILE; published at {published}"
+        )
+    return Path(weights)
+
+
+def check_patches(patches: np.ndarray) -> None:
+    """Refuses, in one line, anything but uint8 patches of the sides that rivals know."""
+    if patches.dtype != np.uint8:
+        raise InputError(f"rivals describe uint8 patches, not {patches.dtype}")
+    if patches.ndim != 3 or patches.shape[1] != patches.shape[2] or patches.shape[1] not in SIDES:
+        raise InputError(
+            f"rivals describe patches of shape [count, 64, 64] or [count, 65, 65], "
+            f"not {list(patches.shape)}"
+        )
+
+
+def _load_opencv(name: str, weights: str | Path | None) -> Rival:
+    from kjax.baselines import opencv
+
+    if weights is not None:
+        raise InputError(f"{name} is computed by OpenCV and takes no weights: leave {weights} out")
+    return opencv.load(name)
+
+
+def _load_mkd(name: str, weights: str | Path | None, training_set: str | None) -> Rival:
+    from kjax.baselines import mkd
+
+    mode = MKD_MODES[name]
+    if mode is None:
+        if weights is not None:
+            raise InputError(f"mkd is not whitened: give {weights} to mkd-pcawt or mkd-lw instead")
+        return mkd.raw_rival()
+    return mkd.load(mode, required(name, weights), training_set)
+
+
+def _load_network(name: str, weights: Path) -> Rival:
+    from kjax.baselines import ddesc, deepcompare, hardnet, l2net, tfeat
+
+    loaders = {
+        "tfeat": tfeat.load,
+        "l2net": l2net.load,
+        "deepcompare": deepcompare.load,
+        "ddesc": ddesc.load,
+        "hardnet": hardnet.load,
+    }
+    return loaders[name](weights)

@@ -1,0 +1,128 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kjax.baselines.rival import RIVALS, Unavailable, load_rival
+from kjax.errors import InputError
+from kjax.samples import stereo_patch_pairs
+
+LEARNED = ("mkd-lw", "mkd-pca", "mkd-pcaws", "mkd-pcawt", "tfeat", "l2net", "deepcompare", "ddesc")
+
+
+def available():
+    found = {}
+    for name in RIVALS:
+        try:
+            found[name] = load_rival(name)
+        except Unavailable:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def rivals():
+    return available()
+
+
+def test_what_needs_nothing_is_there(rivals):
+    assert {"sift", "rootsift", "orb", "mkd"} <= rivals.keys()
+
+
+@pytest.mark.parametrize("name", [*LEARNED, "hardnet"])
+def test_missing_weights_are_reported(name):
+    with pytest.raises(Unavailable, match=f"--weights {name}=FILE; published at https://github"):
+        load_rival(name)
+
+
+@pytest.mark.parametrize("name", [*LEARNED, "hardnet"])
+@pytest.mark.parametrize("suffix", [".npz", ".mat", ".t7", ".bin", ".pth"])
+def test_weights_that_are_no_such_thing_are_refused(name, suffix, tmp_path):
+    path = tmp_path / f"junk{suffix}"
+    path.write_bytes(b"no weights at all")
+    with pytest.raises(InputError, match="junk") as caught:
+        load_rival(name, path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError):
+        load_rival(name, tmp_path / f"absent{suffix}")
+
+
+def test_weights_for_what_has_none_are_refused():
+    with pytest.raises(InputError, match="takes no weights"):
+        load_rival("sift", "some.npz")
+    with pytest.raises(InputError, match=r"give some\.npz to mkd-pcawt"):
+        load_rival("mkd", "some.npz")
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(InputError, match="did you mean 'rootsift'"):
+        load_rival("rotsift")
+
+
+def test_descriptors_are_what_the_rival_says(rivals):
+    patches = stereo_patch_pairs(3, size=64)[:, 0]
+    larger = np.pad(patches, ((0, 0), (0, 1), (0, 1)), mode="edge")
+    for rival in rivals.values():
+        assert rival.describe(patches[:0]).shape == (0, rival.dimension)
+        for some in (patches, larger):
+            found = rival.describe(some)
+            assert found.shape == (3, rival.dimension)
+            assert found.dtype == np.float32
+            if rival.distance == "L1":
+                assert set(np.unique(found)) == {0, 1}
+
+
+def test_each_patch_is_described_on_its_own(rivals):
+    patches = stereo_patch_pairs(5, size=64)[:, 0]
+    for rival in rivals.values():
+        alone = np.concatenate([rival.describe(patches[i : i + 1]) for i in range(5)])
+        np.testing.assert_allclose(rival.describe(patches), alone, atol=1e-5)
+
+
+def test_matching_patches_are_nearer_than_others(rivals):
+    first, second = stereo_patch_pairs(40, size=64).swapaxes(0, 1)
+    for rival in rivals.values():
+        a, b = rival.describe(first), rival.describe(second)
+        order = 1 if rival.distance == "L1" else 2
+        distances = np.linalg.norm(a[:, None] - b[None], ord=order, axis=-1)
+        found = (distances.argmin(axis=1) == np.arange(40)).mean()
+        assert found > 0.6, rival.name
+
+
+def test_constant_patches_are_no_trouble(rivals):
+    patches = np.stack([np.full((65, 65), grey, np.uint8) for grey in (0, 1, 77, 255)])
+    for rival in rivals.values():
+        found = rival.describe(patches)
+        assert np.isfinite(found).all(), rival.name
+        np.testing.assert_array_equal(found, found[:1].repeat(4, axis=0), err_msg=rival.name)
+    assert not rivals["sift"].describe(patches).any()
+    assert not rivals["rootsift"].describe(patches).any()
+
+
+@pytest.mark.parametrize(
+    ("patches", "complaint"),
+    [
+        (np.zeros((2, 65, 65), np.float32), "uint8 patches, not float32"),
+        (np.zeros((2, 65, 65), np.int64), "not int64"),
+        (np.zeros((65, 65), np.uint8), r"not \[65, 65\]"),
+        (np.zeros((2, 65, 64), np.uint8), r"not \[2, 65, 64\]"),
+        (np.zeros((2, 32, 32), np.uint8), r"not \[2, 32, 32\]"),
+        (np.zeros((2, 64, 64, 1), np.uint8), r"not \[2, 64, 64, 1\]"),
+    ],
+)
+def test_other_patches_are_refused(rivals, patches, complaint):
+    for name in ("sift", "mkd"):
+        with pytest.raises(InputError, match=complaint):
+            rivals[name].describe(patches)
+
+
+def test_the_table_of_rivals_is_light():
+    code = (
+        "import sys, kjax.baselines.rival; "
+        "print([name for name in ('jax', 'cv2', 'torch', 'scipy') if name in sys.modules])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == "[]"

@@ -1,0 +1,386 @@
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import make_model
+from torch7_files import Module, convolution, dumps, sequential
+
+from kjax.augment import resize_patches
+from kjax.baselines import deepcompare
+from kjax.baselines.rival import load_rival
+from kjax.errors import InputError
+from kjax.interop.files import save_variables
+from kjax.samples import stereo_patch_pairs
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+
+
+@pytest.fixture(scope="module")
+def patches():
+    return stereo_patch_pairs(4, size=64)[:, 0]
+
+
+@pytest.fixture(scope="module")
+def small(patches):
+    """The same patches, 32×32, as the networks of that size are given them."""
+    return np.asarray(resize_patches(jnp.asarray(patches), 32, rounded=True))
+
+
+def torch_images(patches):
+    return torch.from_numpy(np.array(patches, np.float32))[:, None]
+
+
+def assert_constant_patches_are_fine(rival):
+    patches = np.stack([np.full((64, 64), grey, np.uint8) for grey in (0, 1, 77, 255)])
+    assert np.isfinite(rival.describe(patches)).all()
+
+
+def random_layer(rng, shape, gain=1.5):
+    """Weights that keep the signal's size through a layer."""
+    scale = gain / np.sqrt(np.prod(shape[1:]))
+    weight = (scale * rng.normal(size=shape)).astype(np.float32)
+    return weight, (0.1 * rng.normal(size=shape[0])).astype(np.float32)
+
+
+def random_layers(rng, shapes):
+    return {name: random_layer(rng, shape) for name, shape in shapes.items()}
+
+
+def state_dict(layers):
+    return {
+        f"{name}.{kind}": array
+        for name, pair in layers.items()
+        for kind, array in zip(("weight", "bias"), pair, strict=True)
+    }
+
+
+# TFeat
+
+
+def tfeat_twin(weights, images):
+    x = functional.instance_norm(images)
+    x = functional.conv2d(x, weights["features.1.weight"], weights["features.1.bias"])
+    x = functional.max_pool2d(torch.tanh(x), 2)
+    x = functional.conv2d(x, weights["features.4.weight"], weights["features.4.bias"])
+    x = torch.tanh(x).flatten(1)
+    return torch.tanh(functional.linear(x, weights["descr.0.weight"], weights["descr.0.bias"]))
+
+
+def test_tfeat_with_released_weights_equals_torch(shared_data, patches, small):
+    path = shared_data / "tfeat" / "tfeat-liberty.params"
+    weights = torch.load(path, map_location="cpu", weights_only=True)
+    rival = load_rival("tfeat", path)
+    assert (rival.name, rival.dimension, rival.parameters) == ("TFeat", 128, 599_808)
+    assert rival.source == "tfeat-liberty.params"
+    expected = tfeat_twin(weights, torch_images(small)).numpy()
+    np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
+    assert_constant_patches_are_fine(rival)
+
+
+def test_tfeat_reads_every_format(tmp_path, rng, patches, small):
+    shapes = {"features.1": (32, 1, 7, 7), "features.4": (64, 32, 6, 6), "descr.0": (128, 4096)}
+    arrays = state_dict(random_layers(rng, shapes))
+    expected = tfeat_twin({n: torch.from_numpy(a) for n, a in arrays.items()}, torch_images(small))
+    np.savez(tmp_path / "a.npz", **arrays)
+    wrapped = {f"module.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+    torch.save({"state_dict": wrapped}, tmp_path / "b.pth")
+    for name in ("a.npz", "b.pth"):
+        found = load_rival("tfeat", tmp_path / name).describe(patches)
+        np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path, rng):
+    shapes = {"features.1": (32, 1, 7, 7), "features.4": (64, 32, 5, 5), "descr.0": (128, 4096)}
+    arrays = state_dict(random_layers(rng, shapes))
+    del arrays["descr.0.bias"]
+    arrays["features.1.bias"][3] = np.nan
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(InputError) as caught:
+        load_rival("tfeat", tmp_path / "bad.npz")
+    for part in (
+        "missing descr.0.bias",
+        "features.4.weight has shape [64, 32, 5, 5] instead of [64, 32, 6, 6]",
+        "features.1.bias does not hold finite",
+    ):
+        assert part in str(caught.value)
+
+
+# L2-Net
+
+L2NET_LAYERS = (
+    (32, 3, 1),
+    (32, 3, 1),
+    (64, 3, 2),
+    (64, 3, 1),
+    (128, 3, 2),
+    (128, 3, 1),
+    (128, 8, 1),
+)
+
+
+@pytest.fixture(scope="module")
+def l2net_twin():
+    torch.manual_seed(0)
+    layers, before = [], 1
+    for channels, side, stride in L2NET_LAYERS:
+        padding = 1 if side == 3 else 0
+        norm = torch.nn.BatchNorm2d(channels, affine=False, eps=1e-10)
+        norm.running_mean.normal_(std=0.1)
+        norm.running_var.uniform_(0.5, 1.5)
+        conv = torch.nn.Conv2d(before, channels, side, stride=stride, padding=padding)
+        layers += [conv, norm, torch.nn.ReLU()]
+        before = channels
+    return torch.nn.Sequential(*layers[:-1]).eval()
+
+
+def l2net_expected(twin, patches, mean_image):
+    images = torch_images(patches - mean_image)
+    flat = images.flatten(1)
+    normalized = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-12)
+    with torch.no_grad():
+        return functional.normalize(twin(normalized.reshape(images.shape)).flatten(1)).numpy()
+
+
+def l2net_arrays(twin):
+    state = twin.state_dict()
+    return {
+        f"features.{name}": tensor.numpy()
+        for name, tensor in state.items()
+        if not name.endswith("num_batches_tracked")
+    }
+
+
+def test_a_ported_l2net_equals_torch(tmp_path, rng, l2net_twin, patches, small):
+    arrays = l2net_arrays(l2net_twin)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    torch.save(tensors, tmp_path / "port.pth")
+    rival = load_rival("l2net", tmp_path / "port.pth")
+    assert rival.source == "port.pth (holds no mean image: none subtracted)"
+    assert (rival.name, rival.dimension, rival.parameters) == ("L2-Net", 128, 1_334_560 + 576)
+    expected = l2net_expected(l2net_twin, small, 0.0)
+    np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
+    assert_constant_patches_are_fine(rival)
+    mean_image = rng.uniform(80, 150, (32, 32)).astype(np.float32)
+    np.savez(tmp_path / "mean.npz", pixMean=mean_image, **arrays)
+    rival = load_rival("l2net", tmp_path / "mean.npz")
+    expected = l2net_expected(l2net_twin, small, mean_image)
+    np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
+
+
+def cells(items):
+    array = np.empty((1, len(items)), object)
+    for i, item in enumerate(items):
+        array[0, i] = item
+    return array
+
+
+def test_matconvnet_files_equal_the_port(tmp_path, rng, l2net_twin, patches, small):
+    io = pytest.importorskip("scipy.io")
+    arrays = l2net_arrays(l2net_twin)
+    layers = []
+    for i, (channels, _, _) in enumerate(L2NET_LAYERS):
+        kernel = arrays[f"features.{3 * i}.weight"].transpose(2, 3, 1, 0)
+        bias = arrays[f"features.{3 * i}.bias"]
+        mean, var = (arrays[f"features.{3 * i + 1}.running_{kind}"] for kind in ("mean", "var"))
+        moments = np.stack([mean, np.sqrt(var + 1e-10)], axis=1)
+        ones, zeros = np.ones((channels, 1)), np.zeros((channels, 1))
+        layers.append({"type": "conv", "weights": cells([kernel, bias]), "pad": 1.0})
+        layers.append({"type": "bnormPair", "weights": cells([ones, zeros, moments])})
+        layers.append({"type": "relu"})
+    layers[-1] = {"type": "normalize", "param": np.array([256, 0, 1, 0.5])}
+    mean_image = rng.uniform(80, 150, (32, 32))
+    path = tmp_path / "L2Net-LIB.mat"
+    io.savemat(path, {"net": {"layers": cells(layers)}, "pixMean": mean_image})
+    rival = load_rival("l2net", path)
+    assert rival.source == "L2Net-LIB.mat"
+    expected = l2net_expected(l2net_twin, small, mean_image)
+    np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
+    io.savemat(path, {"net": {"layers": cells(layers[:-3])}})
+    with pytest.raises(InputError, match=r"missing features\.18"):
+        load_rival("l2net", path)
+
+
+# DeepCompare
+
+SIAM = {"conv0": (96, 1, 7, 7), "conv1": (192, 96, 5, 5), "conv2": (256, 192, 3, 3)}
+STREAM = {
+    "conv0": (96, 1, 4, 4),
+    "conv1": (192, 96, 3, 3),
+    "conv2": (256, 192, 3, 3),
+    "conv3": (256, 256, 3, 3),
+}
+SHAPES = {
+    "siam": SIAM,
+    "siam2stream": {
+        f"{stream}.{layer}": shape
+        for stream in ("retina", "fovea")
+        for layer, shape in STREAM.items()
+    },
+}
+PARAMETERS = {"siam": 908_416, "siam2stream": 2_400_832}
+
+
+@pytest.fixture(scope="module", params=["siam", "siam2stream"])
+def network(request):
+    rng = np.random.default_rng(1)
+    return request.param, random_layers(rng, SHAPES[request.param])
+
+
+def conv(images, layers, name, stride=1):
+    weight, bias = (torch.from_numpy(array) for array in layers[name])
+    return functional.conv2d(images, weight, bias, stride)
+
+
+def siam_twin(layers, images):
+    x = functional.max_pool2d(conv(images, layers, "conv0", 3).relu(), 2)
+    x = functional.max_pool2d(conv(x, layers, "conv1").relu(), 2)
+    return conv(x, layers, "conv2").relu().flatten(1)
+
+
+def stream_twin(layers, images, stream):
+    x = functional.max_pool2d(conv(images, layers, f"{stream}.conv0", 2).relu(), 2)
+    x = conv(x, layers, f"{stream}.conv1").relu()
+    x = conv(x, layers, f"{stream}.conv2").relu()
+    return conv(x, layers, f"{stream}.conv3").flatten(1)
+
+
+def deepcompare_expected(name, layers, patches):
+    images = torch_images(patches)
+    images = (images - images.mean((1, 2, 3), keepdim=True)) / 256
+    if name == "siam":
+        return functional.normalize(siam_twin(layers, images)).numpy()
+    middle, half = functional.pad(images, (-16,) * 4), functional.avg_pool2d(images, 2)
+    parts = stream_twin(layers, middle, "retina"), stream_twin(layers, half, "fovea")
+    return functional.normalize(torch.cat(parts, dim=1)).numpy()
+
+
+def write_binary(path, network, layers):
+    with path.open("wb") as file:
+        file.write(struct.pack("<i", len(network)) + network.encode())
+        for index, (weight, bias) in enumerate(layers):
+            file.write(struct.pack("<3i", index, weight.size, bias.size))
+            file.write(weight.tobytes() + bias.tobytes())
+
+
+def torch7_network(name, layers):
+    modules = [convolution(*pair, kind="nn.SpatialConvolutionMM") for pair in layers.values()]
+    relu = Module("nn.ReLU", {})
+    if name == "siam":
+        branch = sequential(Module("nn.Reshape", {}), *modules, relu)
+    else:
+        branch = sequential(sequential(*modules[:4]), sequential(*modules[4:]), kind="nn.Concat")
+    decision = Module("nn.Linear", {"weight": np.zeros((1, 2)), "bias": np.zeros(1)})
+    return sequential(sequential(branch, branch, kind="nn.Parallel"), decision)
+
+
+def test_deepcompare_equals_torch_in_every_format(tmp_path, network, patches):
+    name, layers = network
+    decision = [(np.zeros((4, 4), np.float32), np.zeros(4, np.float32))] * 2
+    write_binary(tmp_path / "full.bin", name, [*layers.values(), *decision])
+    write_binary(tmp_path / "short.bin", f"{name}_desc", layers.values())
+    (tmp_path / "nn.t7").write_bytes(dumps(torch7_network(name, layers)))
+    np.savez(tmp_path / "arrays.npz", **state_dict(layers))
+    expected = deepcompare_expected(name, layers, patches)
+    for file in ("full.bin", "short.bin", "nn.t7", "arrays.npz"):
+        rival = load_rival("deepcompare", tmp_path / file)
+        assert rival.name == f"DeepCompare {name}"
+        assert rival.parameters == PARAMETERS[name]
+        assert rival.dimension == expected.shape[1]
+        if file != "nn.t7":
+            np.testing.assert_array_equal(
+                jax.tree.leaves(deepcompare.load_params(tmp_path / file)[1])[1],
+                jax.tree.leaves(deepcompare.load_params(tmp_path / "nn.t7")[1])[1],
+            )
+    np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
+    assert_constant_patches_are_fine(rival)
+
+
+def test_deepcompare_refuses_what_has_no_descriptor(tmp_path, rng):
+    path = tmp_path / "2ch_liberty.bin"
+    write_binary(path, "2ch", [random_layer(rng, (96, 2, 7, 7))])
+    with pytest.raises(InputError, match="'2ch' compares pairs of patches"):
+        load_rival("deepcompare", path)
+    write_binary(path, "siam", [random_layer(rng, (96, 1, 7, 7))])
+    with pytest.raises(InputError, match=r"missing conv1\.weight"):
+        load_rival("deepcompare", path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match="not one of DeepCompare's binary files"):
+        load_rival("deepcompare", path)
+
+
+# DeepDesc
+
+DDESC = {"conv1": (32, 1, 7, 7), "conv2": (64, 32, 6, 6), "conv3": (128, 64, 5, 5)}
+
+
+def ddesc_twin(layers, kernels, images):
+    x = images
+    for i, side in enumerate((2, 3, 4)):
+        x = conv(x, layers, f"conv{i + 1}").tanh()
+        x = functional.lp_pool2d(x, 2, side)
+        if i < 2:
+            kernel = torch.from_numpy(kernels[i])[None, None]
+            padding = tuple(n // 2 for n in kernels[i].shape)
+            across = x.sum(1, keepdim=True)
+            total = functional.conv2d(across, kernel, padding=padding)
+            ones = torch.full_like(across[:1], x.shape[1])
+            x = x - total / functional.conv2d(ones, kernel, padding=padding)
+    return x.flatten(1).numpy()
+
+
+def test_deepdesc_equals_torch(tmp_path, rng, patches):
+    layers = random_layers(rng, DDESC)
+    mean, std = (
+        rng.uniform(*limits, (64, 64)).astype(np.float32) for limits in ((90, 130), (40, 60))
+    )
+    kernels = [rng.uniform(0.1, 1, (5, 5)).astype(np.float32) for _ in range(2)]
+    normalizations = [Module("nn.SpatialSubtractiveNormalization", {"kernel": k}) for k in kernels]
+    first, second, third = (convolution(*pair) for pair in layers.values())
+    tanh = Module("nn.Tanh", {})
+    network = sequential(
+        first, tanh, sequential(), normalizations[0], second, normalizations[1], third, tanh
+    )
+    content = {"desc": network, "mean": mean[None], "std": std[None]}
+    (tmp_path / "net.t7").write_bytes(dumps(content))
+    rival = load_rival("ddesc", tmp_path / "net.t7")
+    assert (rival.name, rival.dimension, rival.parameters) == ("DDesc", 128, 280_320)
+    expected = ddesc_twin(layers, kernels, torch_images((patches - mean) / std))
+    assert expected.std(axis=0).mean() > 0.01  # the twin tells patches apart
+    np.testing.assert_allclose(rival.describe(patches), expected, atol=2e-5)
+    assert_constant_patches_are_fine(rival)
+
+
+def test_deepdesc_has_a_gaussian_where_none_is_given(tmp_path, rng, patches):
+    layers = random_layers(rng, DDESC)
+    mean, std = np.full((64, 64), 120.0), np.full((64, 64), 50.0)
+    np.savez(tmp_path / "net.npz", mean=mean, std=std, **state_dict(layers))
+    bell = np.exp(-((np.arange(-2, 3) / 1.25) ** 2) / 2)
+    kernel = np.outer(bell, bell).astype(np.float32)
+    images = torch_images((patches - mean) / std)
+    found = load_rival("ddesc", tmp_path / "net.npz").describe(patches)
+    np.testing.assert_allclose(found, ddesc_twin(layers, [kernel, kernel], images), atol=2e-5)
+    # Numbers for the whole patch, and one axis of a separable kernel, as a Torch7 file may have.
+    one = Module("nn.SpatialSubtractiveNormalization", {"kernel": bell})
+    network = sequential(*(convolution(*pair) for pair in layers.values()), one, one)
+    (tmp_path / "net.t7").write_bytes(dumps({"desc": network, "mean": 120.0, "std": 50.0}))
+    same = load_rival("ddesc", tmp_path / "net.t7").describe(patches)
+    np.testing.assert_allclose(found, same, atol=1e-5)
+    np.savez(tmp_path / "net.npz", mean=mean, std=0 * std, **state_dict(layers))
+    with pytest.raises(InputError, match="deviations are not all positive"):
+        load_rival("ddesc", tmp_path / "net.npz")
+
+
+# HardNet
+
+
+def test_hardnet_is_ours_with_another_name(tmp_path, patches, small):
+    model, variables = make_model("hardnet")
+    save_variables(tmp_path / "hardnet.npz", variables)
+    rival = load_rival("hardnet", tmp_path / "hardnet.npz")
+    assert (rival.name, rival.dimension, rival.parameters) == ("HardNet", 128, 1_334_560)
+    expected = jax.jit(model.apply)(variables, small)
+    np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
+    assert_constant_patches_are_fine(rival)

@@ -1,0 +1,103 @@
+"""Writes Torch7's binary format, for tests: the reader's counterpart, from the format's rules."""
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Module(NamedTuple):
+    """An object to write: a class's name and its fields."""
+
+    kind: str
+    fields: dict[Any, Any]
+
+
+class Function(NamedTuple):
+    """A dumped Lua function: of Torch7's first kind, or of those that can be referred to."""
+
+    code: bytes
+    kind: int = 6
+
+
+def dumps(value: Any) -> bytes:
+    parts: list[bytes] = []
+    numbers: dict[int, int] = {}
+    kept: list[Any] = []  # so that no identity is given twice
+
+    def integer(number: int) -> None:
+        parts.append(struct.pack("<i", number))
+
+    def text(string: str | bytes) -> None:
+        raw = string.encode() if isinstance(string, str) else string
+        integer(len(raw))
+        parts.append(raw)
+
+    def refer(kind: int, target: Any) -> bool:
+        integer(kind)
+        known = id(target) in numbers
+        integer(numbers.setdefault(id(target), len(numbers) + 1))
+        kept.append(target)
+        return known
+
+    def tensor(array: np.ndarray) -> None:
+        name = {"float32": "Float", "float64": "Double"}[array.dtype.name]
+        if refer(4, array):
+            return
+        text("V 1")
+        text(f"torch.{name}Tensor")
+        integer(array.ndim)
+        strides = [step // array.itemsize for step in array.strides]
+        parts.append(struct.pack(f"<{2 * array.ndim + 1}q", *array.shape, *strides, 1))
+        storage = array.ravel(order="K").copy()  # as it lies in memory, which has no gaps
+        refer(4, storage)
+        text("V 1")
+        text(f"torch.{name}Storage")
+        parts.append(struct.pack("<q", storage.size) + storage.tobytes())
+
+    def write(item: Any) -> None:
+        if item is None:
+            integer(0)
+        elif isinstance(item, bool):
+            integer(5)
+            integer(int(item))
+        elif isinstance(item, int | float):
+            integer(1)
+            parts.append(struct.pack("<d", item))
+        elif isinstance(item, str):
+            integer(2)
+            text(item)
+        elif isinstance(item, Function):
+            if item.kind == 6:
+                integer(6)
+            else:
+                refer(item.kind, item)
+            text(item.code)
+            write({1: {"name": "captured", "value": 3.0}})
+        elif isinstance(item, np.ndarray):
+            tensor(item)
+        elif isinstance(item, Module):
+            if not refer(4, item):
+                text("V 1")
+                text(item.kind)
+                write(item.fields)
+        elif not refer(3, item):
+            integer(len(item))
+            for key, entry in item.items():
+                write(key)
+                write(entry)
+
+    write(value)
+    return b"".join(parts)
+
+
+def sequential(*modules: Module, kind: str = "nn.Sequential") -> Module:
+    return Module(kind, {"modules": dict(enumerate(modules, 1)), "train": False})
+
+
+def convolution(
+    weight: np.ndarray, bias: np.ndarray, kind: str = "nn.SpatialConvolution"
+) -> Module:
+    if kind.endswith("MM"):
+        weight = weight.reshape(len(weight), -1)
+    return Module(kind, {"weight": weight, "bias": bias, "kW": weight.shape[-1]})
