@@ -1,0 +1,205 @@
+"""Tables of the three HPatches tasks. Every caption names the protocol and the split."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kjax.eval.report.blocks import Cell, Column, Row, RowKind, Table
+from kjax.eval.report.cells import count_cell, mark_best, mean_cell, share_cell
+from kjax.eval.report.published import HPATCHES_SETTING, HPATCHES_SOURCE, PUBLISHED_HPATCHES
+from kjax.eval.report.wording import NOTHING, count
+from kjax.eval.results import LEVELS, NEGATIVES, DescriptorResult, Evaluation, HPatchesScores
+
+_SPLITS_FIRST = ("abc", "full")
+"""The paper reports the mean over a, b and c."""
+
+
+class Benchmark(NamedTuple):
+    """What figures must share to stand in one table."""
+
+    protocol: str
+    split: str
+    tasks: str
+    sequences: int
+
+    @property
+    def label(self) -> str:
+        """Protocol and split in words."""
+        split = "mean of splits a, b, c" if self.split == "abc" else f"split {self.split}"
+        return f"protocol {self.protocol}, {split}"
+
+    @property
+    def caption(self) -> str:
+        """Everything, for a caption."""
+        return f"HPatches, {self.label} ({self.sequences} sequences, tasks: {self.tasks})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """A descriptor and its scores on one benchmark."""
+
+    result: DescriptorResult
+    scores: HPatchesScores
+
+
+Scoreboard = dict[Benchmark, list[Scored]]
+
+
+def scoreboard(evaluation: Evaluation) -> Scoreboard:
+    """Scores by benchmark; of each protocol the split of its headline first."""
+    boards: Scoreboard = {}
+    for result in evaluation.descriptors:
+        for scores in result.hpatches:
+            key = Benchmark(scores.protocol, scores.split, scores.tasks, scores.sequences)
+            boards.setdefault(key, []).append(Scored(result, scores))
+    protocols = list(dict.fromkeys(key.protocol for key in boards))
+    order = {split: place for place, split in enumerate(_SPLITS_FIRST)}
+    ordered = sorted(
+        boards, key=lambda k: (protocols.index(k.protocol), order.get(k.split, len(order)))
+    )
+    return {key: boards[key] for key in ordered}
+
+
+def headline_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+    """Mean average precision of the three tasks, with published rows where they fit."""
+    columns = [
+        Column("Descriptor", numeric=False),
+        Column("Dimension"),
+        Column("Parameters"),
+        *(Column(task) for task in ("Verification", "Matching", "Retrieval")),
+    ]
+    rows = mark_best([_headline_row(one) for one in scored], lower_is_better=False)
+    published = (benchmark.protocol, benchmark.split) == HPATCHES_SETTING
+    if published:
+        rows += [
+            Row(
+                [
+                    Cell(f"{one.name} (published)"),
+                    *(Cell(NOTHING) for _ in range(2)),
+                    *(
+                        share_cell(value, contends=False)
+                        for value in (one.verification, one.matching, one.retrieval)
+                    ),
+                ],
+                "published",
+            )
+            for one in PUBLISHED_HPATCHES
+        ]
+    notes = [HPATCHES_SOURCE] if published else []
+    if any(one.scores.map_std for one in scored):
+        notes.append("±: standard deviation over seeds.")
+    return Table(
+        f"{benchmark.caption}: mean average precision, %: higher is better.", columns, rows, notes
+    )
+
+
+def levels_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+    """The three tasks by level of noise, verification by kind of negatives too."""
+
+    def cells(scores: HPatchesScores) -> Iterable[Cell]:
+        yield from _by_kind(scores.verification)
+        yield from (share_cell(scores.matching.get(level)) for level in LEVELS)
+        yield from (share_cell(scores.retrieval.get(level)) for level in LEVELS)
+
+    columns = [
+        *_kind_columns("Verification"),
+        *(
+            Column(level, group=task)
+            for task in ("Matching", "Retrieval")
+            for level in LEVELS.values()
+        ),
+    ]
+    return _numbers_table(f"{benchmark.caption}: by level, mAP in %.", columns, scored, cells)
+
+
+def auc_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+    """Balanced ROC areas of verification."""
+    return _numbers_table(
+        f"{benchmark.caption}: verification, balanced ROC area in %.",
+        _kind_columns("ROC area"),
+        scored,
+        lambda scores: _by_kind(scores.verification_auc),
+    )
+
+
+def pool_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+    """Retrieval as the pool of distractors grows: the mean over levels."""
+    sizes = sorted(
+        {
+            size
+            for one in scored
+            for pools in one.scores.retrieval_by_pool.values()
+            for size in pools
+        },
+        key=int,
+    )
+
+    def cells(scores: HPatchesScores) -> Iterable[Cell]:
+        for size in sizes:
+            yield mean_cell(pools.get(size) for pools in scores.retrieval_by_pool.values())
+
+    columns = [Column(count(int(size)), group="Pool of", flat=f"pool {size}") for size in sizes]
+    return _numbers_table(
+        f"{benchmark.caption}: retrieval by size of the pool, mean over levels, mAP in %.",
+        columns,
+        scored,
+        cells,
+    )
+
+
+def sequences_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+    """Matching by sequence, a column per descriptor: where one is weak, it can be seen."""
+    names = sorted({name for one in scored for name in one.scores.matching_by_sequence})
+    columns = [Column("Sequence", numeric=False), *(Column(one.result.name) for one in scored)]
+    rows = []
+    for name in names:
+        found = [one.scores.matching_by_sequence.get(name, {}) for one in scored]
+        rows.append(Row([Cell(name), *(mean_cell(levels.values()) for levels in found)]))
+    caption = f"{benchmark.caption}: matching by sequence, mean over levels, mAP in %."
+    return Table(caption, columns, rows)
+
+
+def _numbers_table(
+    caption: str,
+    columns: list[Column],
+    scored: list[Scored],
+    cells: Callable[[HPatchesScores], Iterable[Cell]],
+) -> Table:
+    """A table of a row per descriptor, with its name before the given columns."""
+    rows = [Row([Cell(one.result.name), *cells(one.scores)], _kind(one)) for one in scored]
+    return Table(
+        caption,
+        [Column("Descriptor", numeric=False), *columns],
+        mark_best(rows, lower_is_better=False),
+    )
+
+
+def _headline_row(one: Scored) -> Row:
+    result, scores = one.result, one.scores
+    return Row(
+        [
+            Cell(result.name),
+            count_cell(result.dimension),
+            count_cell(result.parameters),
+            share_cell(scores.verification_map, std=scores.map_std.get("verification")),
+            share_cell(scores.matching_map, std=scores.map_std.get("matching")),
+            share_cell(scores.retrieval_map, std=scores.map_std.get("retrieval")),
+        ],
+        _kind(one),
+    )
+
+
+def _kind_columns(task: str) -> list[Column]:
+    return [
+        Column(f"{level} {kind}", group=task) for level in LEVELS.values() for kind in NEGATIVES
+    ]
+
+
+def _by_kind(values: dict[str, dict[str, float]]) -> Iterable[Cell]:
+    for level in LEVELS:
+        for kind in NEGATIVES:
+            yield share_cell(values.get(level, {}).get(kind))
+
+
+def _kind(one: Scored) -> RowKind:
+    return "ours" if one.result.ours else "rival"

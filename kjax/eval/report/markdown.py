@@ -1,0 +1,133 @@
+"""The report as Markdown, with its pictures as files beside it."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kjax.eval.report.blocks import (
+    Block,
+    Cell,
+    Charts,
+    Document,
+    Fold,
+    Items,
+    Paragraph,
+    PatchPairs,
+    Picture,
+    Subheading,
+    Table,
+    Warnings,
+)
+from kjax.eval.report.pictures import montage_png
+from kjax.eval.report.render import charts_png
+from kjax.eval.report.wording import decimal, printable
+
+FIGURES = "figures"
+"""The pictures' folder."""
+
+
+class Written(NamedTuple):
+    """The text, and the pictures that it refers to by file name."""
+
+    text: str
+    pictures: dict[str, bytes]
+
+
+def to_markdown(document: Document) -> Written:
+    """The whole report."""
+    writer = _Writer()
+    parts = [f"# {escaped(document.title)}", *_run(document)]
+    for section in document.sections:
+        parts.append(f"## {escaped(section.title)}")
+        parts += [writer.block(block) for block in section.blocks]
+    return Written("\n\n".join(parts) + "\n", writer.pictures)
+
+
+def escaped(text: str) -> str:
+    """Text in which no sign means anything to Markdown; underscores inside words mean nothing."""
+    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*\[\]|~$#])", r"\\\1", text)
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
+
+
+@dataclasses.dataclass
+class _Writer:
+    """Turns blocks into text and gathers their pictures on the way."""
+
+    pictures: dict[str, bytes] = dataclasses.field(default_factory=dict)
+
+    def block(self, block: Block) -> str:
+        match block:
+            case Table():
+                return _table(block)
+            case Charts():
+                alt = " ".join(f"{panel.title}. {panel.alt}" for panel in block.panels)
+                return self._picture(block.slug, charts_png(block), alt, block.caption)
+            case PatchPairs():
+                distances = ", ".join(decimal(one) for one in block.pairs.distances.tolist())
+                caption = f"{block.caption}. Distances, in reading order: {distances}."
+                png = montage_png(block.pairs.patches)
+                return self._picture(block.slug, png, block.caption, caption)
+            case Picture():
+                return self._picture(block.slug, block.png, block.alt, block.caption)
+            case Paragraph():
+                return escaped(block.text)
+            case Items():
+                return _items(block.texts)
+            case Warnings():
+                return "\n".join(
+                    ["> **Warnings**", ">", *(f"> - {escaped(text)}" for text in block.texts)]
+                )
+            case Subheading():
+                return f"### {escaped(block.text)}"
+            case Fold():
+                return self._fold(block)
+
+    def _picture(self, slug: str, png: bytes, alt: str, caption: str) -> str:
+        name = f"{slug}.png"
+        self.pictures[name] = png
+        return f"![{escaped(alt)}]({FIGURES}/{name})\n\n{escaped(caption)}"
+
+    def _fold(self, fold: Fold) -> str:
+        inner = "\n\n".join(self.block(block) for block in fold.blocks)
+        title = escaped(fold.title)
+        return f"<details>\n<summary>{title}</summary>\n\n{inner}\n\n</details>"
+
+
+def _run(document: Document) -> Iterator[str]:
+    if document.date:
+        yield escaped(document.date)
+    if document.command:
+        yield _code(document.command)
+    if document.versions:
+        versions = [f"{escaped(name)} {escaped(text)}" for name, text in document.versions.items()]
+        yield " · ".join(versions)
+
+
+def _items(texts: Sequence[str]) -> str:
+    return "\n".join(f"- {escaped(text)}" for text in texts)
+
+
+def _code(text: str) -> str:
+    """Indented, since a fence could be closed by what is inside."""
+    return f"    {printable(text)}"
+
+
+def _table(table: Table) -> str:
+    heads = [escaped(column.one_line) for column in table.columns]
+    rules = ["---:" if column.numeric else "---" for column in table.columns]
+    rows = [[_cell(cell) for cell in row.cells] for row in table.rows]
+    for row, source in zip(rows, table.rows, strict=True):
+        row[0] = f"**{row[0]}**" if source.kind == "ours" else row[0]
+    lines = ["| " + " | ".join(parts) + " |" for parts in (heads, rules, *rows)]
+    parts = [escaped(table.caption), "\n".join(lines)]
+    if table.notes:
+        parts.append(_items(table.notes))
+    return "\n\n".join(parts)
+
+
+def _cell(cell: Cell) -> str:
+    text = escaped(cell.text)
+    text = f"**{text}**" if cell.best else text
+    return f"{text} {escaped(cell.detail)}" if cell.detail else text

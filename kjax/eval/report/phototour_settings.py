@@ -1,0 +1,124 @@
+"""How the scores on PhotoTourism sets are laid out: which columns, and what stands in them.
+
+Two layouts. The paper's has a column per training and test set; it is used when some descriptor was
+trained on several sets. Otherwise a column per test set is enough, and each row names its training
+set.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from kjax.eval.report.published import PAPER_SETS
+from kjax.eval.results import DescriptorResult, Evaluation, PhototourScores
+
+
+class Setting(NamedTuple):
+    """A column: a test set, and in the paper's layout a training set."""
+
+    test: str
+    train: str | None
+
+    @property
+    def label(self) -> str:
+        """The setting in one line."""
+        return self.test if self.train is None else f"{self.train} → {self.test}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement:
+    """The scores of one FPR rule.
+
+    Attributes:
+        rule: its name.
+        settings: the columns, in order.
+        results: descriptors that have scores, in the evaluation's order.
+    """
+
+    rule: str
+    settings: list[Setting]
+    results: list[DescriptorResult]
+
+    @property
+    def by_training_set(self) -> bool:
+        """Whether columns name training sets, as the paper's do."""
+        return any(setting.train is not None for setting in self.settings)
+
+    @property
+    def on_paper_sets(self) -> bool:
+        """Whether every test set is one of the paper's."""
+        return all(setting.test.lower() in PAPER_SETS for setting in self.settings)
+
+    def scores(self, result: DescriptorResult, setting: Setting) -> PhototourScores | None:
+        """What a descriptor scores in a column.
+
+        One that was trained on none of the sets has one figure per test set: it stands in all
+        columns of that set.
+        """
+        found = None
+        for one in result.phototour:
+            if one.test != setting.test or one.rule != self.rule:
+                continue
+            if setting.train in (None, one.train):
+                return one
+            if one.train is None:
+                found = one
+        return found
+
+    def mean(self, result: DescriptorResult) -> tuple[float, int] | None:
+        """Mean FPR@95 over a row's columns, and their number.
+
+        A set that the descriptor was trained on does not count.
+        """
+        found = [self.scores(result, setting) for setting in self.settings]
+        rates = [one.fpr95 for one in found if one is not None and not is_training_set(one)]
+        rates = [rate for rate in rates if np.isfinite(rate)]
+        return (float(np.mean(rates)), len(rates)) if rates else None
+
+
+def is_training_set(scores: PhototourScores) -> bool:
+    """Whether a descriptor was tested on what it was trained on."""
+    return scores.train is not None and scores.train.lower() == scores.test.lower()
+
+
+def training_sets(result: DescriptorResult) -> list[str]:
+    """The sets that a descriptor was trained on, one run each."""
+    return list(dict.fromkeys(one.train for one in result.phototour if one.train is not None))
+
+
+def arrange(evaluation: Evaluation) -> list[Arrangement]:
+    """One arrangement per FPR rule: figures of different rules do not belong in one table."""
+    all_scores = [one for result in evaluation.descriptors for one in result.phototour]
+    rules = dict.fromkeys(one.rule for one in all_scores)
+    return [_arrangement(evaluation, rule) for rule in rules]
+
+
+def _arrangement(evaluation: Evaluation, rule: str) -> Arrangement:
+    results = [
+        result
+        for result in evaluation.descriptors
+        if any(one.rule == rule for one in result.phototour)
+    ]
+    scores = [one for result in results for one in result.phototour if one.rule == rule]
+    tests = _in_paper_order(dict.fromkeys(one.test for one in scores))
+    if all(len(training_sets(result)) < 2 for result in results):
+        return Arrangement(rule, [Setting(test, None) for test in tests], results)
+    settings = []
+    for test in tests:
+        # Only the table of areas shows how a descriptor does on its own training set.
+        trains = dict.fromkeys(
+            one.train for one in scores if one.test == test and not is_training_set(one)
+        )
+        named = _in_paper_order([train for train in trains if train is not None])
+        settings += [Setting(test, train) for train in named] or [Setting(test, None)]
+    return Arrangement(rule, settings, results)
+
+
+def _in_paper_order(names: "dict[str, None] | list[str]") -> list[str]:
+    """The paper's sets first, in its order; the others as they came."""
+
+    def place(name: str) -> int:
+        return PAPER_SETS.index(name.lower()) if name.lower() in PAPER_SETS else len(PAPER_SETS)
+
+    return sorted(names, key=place)
