@@ -395,7 +395,12 @@ class Descriptor(nn.Module):
         self.projection = self._new_head()
 
     def __call__(
-        self, patches: ArrayLike, *, train: bool = False, views: int = 1
+        self,
+        patches: ArrayLike,
+        *,
+        train: bool = False,
+        views: int = 1,
+        normalize: bool = True,
     ) -> Float[Array, "batch dim"]:
         """ℓ2-normalised descriptors.
 
@@ -406,14 +411,14 @@ class Descriptor(nn.Module):
             views: when training, treat the batch as so many equal consecutive parts: each is
                 normalised by its own statistics, as if it were passed alone, and the running
                 statistics take them up one after the other. One pass is faster than several.
+            normalize: False leaves out ℓ2, for a loss that looks at norms.
         """
         if train and self.folded:
             raise InputError("a folded model has no BatchNorm to train: train the original")
         maps = self.feature_maps(patches, train=train, views=views)
         aggregated = self.projection.aggregate(maps)
-        return aggregation.l2_normalize(
-            self.projection.finish(aggregated, train=train, views=views)
-        )
+        finished = self.projection.finish(aggregated, train=train, views=views)
+        return aggregation.l2_normalize(finished) if normalize else finished
 
     def feature_maps(
         self, patches: ArrayLike, *, train: bool = False, views: int = 1

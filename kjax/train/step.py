@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, Num
 
+from kjax.aggregation import l2_normalize
 from kjax.architecture import Descriptor
 from kjax.losses import LossConfig, Triplets, pair_loss
 
@@ -58,7 +59,7 @@ def describe_pairs(
     *,
     joint_batch_norm: bool,
 ) -> tuple[Float[Array, "pairs dim"], Float[Array, "pairs dim"], Any]:
-    """Descriptors of anchors and positives in training mode, and the new running statistics."""
+    """Anchors and positives in training mode before ℓ2, and the new running statistics."""
 
     def describe(patches: Array, views: int) -> tuple[Array, Any]:
         descriptors, updates = model.apply(
@@ -66,6 +67,7 @@ def describe_pairs(
             patches,
             train=True,
             views=views,
+            normalize=False,
             mutable=["batch_stats"],
             rngs={"dropout": key},
         )
@@ -94,7 +96,7 @@ def loss_and_stats(
 
     With `model.axis_name` the batch is that of all devices: descriptors are gathered before mining.
     """
-    anchors, positives, new_stats = describe_pairs(
+    *raw, new_stats = describe_pairs(
         model,
         {"params": params, "batch_stats": batch_stats},
         pairs,
@@ -102,10 +104,9 @@ def loss_and_stats(
         joint_batch_norm=config.joint_batch_norm,
     )
     if model.axis_name is not None:
-        anchors, positives = (
-            jax.lax.all_gather(view, model.axis_name, tiled=True) for view in (anchors, positives)
-        )
-    triplets = pair_loss(anchors, positives, config.loss)
+        raw = [jax.lax.all_gather(view, model.axis_name, tiled=True) for view in raw]
+    anchors, positives = (l2_normalize(view) for view in raw)
+    triplets = pair_loss(anchors, positives, config.loss, unnormalized=(raw[0], raw[1]))
     return triplets.loss.mean(), (triplets, new_stats)
 
 
