@@ -12,6 +12,7 @@ Variables of a `Descriptor`, by path (absent where the head has no such part):
     batch_stats  trunk/norm1…norm6/{mean,var}, trunk_polar/…, head/norm/{mean,var} (`hardnet`)
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from jaxtyping import Array, Float, UInt32
 from kjax import aggregation, batch_norm, fused_layers
 from kjax.errors import InputError, unknown_name
 from kjax.fused_layers import Statistics
+from kjax.initialization import orthogonal
 from kjax.patches import as_images, normalize_patches
 from kjax.position_encoding import CoordinateSystem, PositionKernel, position_matrix
 from kjax.precision import at_least_float32
@@ -46,7 +48,7 @@ _SYSTEMS: dict[str, tuple[CoordinateSystem, ...]] = {
     "combined_star": ("xy", "polar"),
 }
 """Coordinate systems of the encoded heads, in the order of the head's input."""
-_orthogonal = nn.initializers.orthogonal(scale=0.6)
+_initial_kernel = functools.partial(orthogonal, scale=0.6)
 
 
 class BatchNorm(nn.Module):
@@ -157,7 +159,7 @@ class Convolution(nn.Module):
         """Creates the kernel, and the bias that folding leaves behind."""
         dtype = at_least_float32(self.dtype)
         shape = (3, 3, self.inputs, self.channels)
-        self.kernel = self.param("kernel", _orthogonal, shape, dtype)
+        self.kernel = self.param("kernel", _initial_kernel, shape, dtype)
         if self.use_bias:
             self.bias = self.param("bias", nn.initializers.zeros, (self.channels,), dtype)
 
@@ -237,7 +239,7 @@ class FullyConnectedHead(nn.Module):
         """Creates W, and the bias that folding leaves behind."""
         shape = (self.side, self.side, TRUNK_CHANNELS, DESCRIPTOR_DIM)
         dtype = at_least_float32(self.dtype)
-        self.kernel = self.param("kernel", _orthogonal, shape, dtype)
+        self.kernel = self.param("kernel", _initial_kernel, shape, dtype)
         if self.folded:
             self.bias = self.param("bias", nn.initializers.zeros, (DESCRIPTOR_DIM,), dtype)
         else:
@@ -277,7 +279,7 @@ class EncodedHead(nn.Module):
         """Creates M, transposed, and m′ = n² m."""
         inputs = len(self.systems) * TRUNK_CHANNELS * self.position_kernel.dim
         dtype = at_least_float32(self.dtype)
-        self.kernel = self.param("kernel", _orthogonal, (inputs, DESCRIPTOR_DIM), dtype)
+        self.kernel = self.param("kernel", _initial_kernel, (inputs, DESCRIPTOR_DIM), dtype)
         if self.use_bias:
             # HardNet's initialiser sets every bias it meets to 0.01.
             constant = nn.initializers.constant(0.01)
