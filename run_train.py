@@ -1,9 +1,9 @@
-"""Trains a descriptor: `python run_train.py --config=configs/quickstart.py --workdir=out/first`.
+"""Trains a descriptor, or goes on with the training in the folder.
 
-Any field of the config can be set after it: `--config.model.head=polar --config.model.s=1`. Ctrl-C
-saves and stops; the same command goes on. Over several machines, start the same command on each
-with `--coordinator=HOST:PORT --processes=N --process=I`; under SLURM, on TPUs and on Kubernetes
-`--distributed` finds them out by itself.
+  python run_train.py --config=configs/quickstart.py --workdir=out/first
+  python run_train.py --config=configs/base.py --workdir=out/polar --config.model.head=polar
+
+Ctrl-C saves and stops; the same command goes on. configs/base.py says what each field means.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         except Stopped as stopped:
             print(f"run_train: {stopped}", file=sys.stderr)
             return 0
-    except (InputError, OSError) as error:
+    except (InputError, OSError, argparse.ArgumentError) as error:
         print(f"run_train: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     for name, value in scores.items():
@@ -38,12 +38,22 @@ def main(argv: Sequence[str]) -> int:
 
 def initialize_distributed(argv: Sequence[str]) -> list[str]:
     """Joins the other processes, if there are any; returns the arguments that are about the run."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--distributed", action="store_true")
-    parser.add_argument("--coordinator")
-    parser.add_argument("--processes", type=int)
-    parser.add_argument("--process", type=int)
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s --config=FILE[:ARGUMENT] --workdir=FOLDER [--config.group.field=value …]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help="a file, or the name of one in configs")
+    parser.add_argument("--workdir", metavar="FOLDER", help="of the run; the same resumes it")
+    add = parser.add_argument_group("several machines, the same command on each").add_argument
+    add("--coordinator", metavar="ADDRESS", help="HOST:PORT of process 0, any free port")
+    add("--processes", metavar="N", type=int, help="how many there are")
+    add("--process", metavar="I", type=int, help="which of them this is, from 0")
+    add("--distributed", action="store_true", help="find these out: SLURM, TPUs, Kubernetes")
     args, rest = parser.parse_known_args(argv[1:])
+    rest += [f"--{name}={value}" for name in ("config", "workdir") if (value := vars(args)[name])]
     given = (args.coordinator, args.processes, args.process)
     if args.distributed or any(value is not None for value in given):
         import jax

@@ -23,11 +23,10 @@ from ml_collections import ConfigDict, config_flags
 
 from kjax.architecture import Descriptor, build
 from kjax.augment import AugmentConfig
+from kjax.data.test_sets import EMBEDDED
 from kjax.errors import InputError, unknown_name
 from kjax.losses import LossConfig
 
-EMBEDDED = "embedded"
-"""Names the set that ships with scikit-image, wherever a set's folder is expected."""
 PIPELINES = ("resident", "tfdata")
 OPTIMIZERS = ("sgd", "adam")
 _LEAST = {"pairs": 2, "steps": 0, "eval_every": 0}

@@ -5,13 +5,17 @@ import tempfile
 
 # Shared by the processes of this run (workers, and programmes that tests start), and by it alone.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="kjax-tests-"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# Single operations too: many tests need the same hundreds of them.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# Tests compile hundreds of small programmes and run each a few times.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_force_host_platform_device_count=4"
-    # Tests compile a hundred small programmes and run each a few times.
     + " --xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
 )
+# Tests run on every core already: torch's and NumPy's threads would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jax
 import pytest
@@ -25,6 +29,12 @@ from pathlib import Path  # noqa: E402
 import numpy as np  # noqa: E402
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # JAX does not write its cache whole: a worker that reads half an entry of another compiles
+    # again, after this warning.
+    config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +51,19 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture
-def double_precision():
+def optimized():
+    """XLA's optimisations, for one test.
+
+    Where it has no library for convolutions, in float64 and inside loops, what it writes itself is
+    an order of magnitude slower without them.
+    """
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture
+def double_precision(optimized):
     """JAX's 64-bit mode, for one test."""
     jax.config.update("jax_enable_x64", True)
     yield

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
             patch_size=args.patch_size,
             dtype=dtype,
             learning_rate=args.learning_rate,
+            steps=args.steps,
             step=StepConfig(loss=LossConfig(anchor_swap=args.anchor_swap)),
         )
         for dtype in ("float32", "float64")

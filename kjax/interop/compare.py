@@ -6,12 +6,13 @@ Both sides start from the same weights and see the same patches. Relative differ
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import torch
 
 from kjax.architecture import BatchNorm, Descriptor, build
@@ -19,7 +20,7 @@ from kjax.interop import torch_reference
 from kjax.interop.state_dict import from_torch, to_arrays
 from kjax.interop.torch_reference import TorchDescriptor
 from kjax.optim import linear_decay, torch_sgd
-from kjax.train.step import StepConfig, TrainState, create_state, loss_and_stats, train_step
+from kjax.train.step import StepConfig, TrainState, create_state, train_step
 
 KEY_SEED = 0  # no dropout here, so nothing random happens in a step
 
@@ -42,7 +43,8 @@ class Settings:
         s: number of frequencies.
         patch_size: side of the patches.
         dtype: "float32" or "float64" (needs JAX's x64 mode).
-        learning_rate: of the training steps, decaying linearly over as many steps as batches.
+        learning_rate: of the training steps, falling linearly to zero.
+        steps: number of training steps, over which it falls.
         step: mining and BatchNorm rules.
     """
 
@@ -51,6 +53,7 @@ class Settings:
     patch_size: int = 32
     dtype: str = "float32"
     learning_rate: float = 10.0
+    steps: int = 20
     step: StepConfig = dataclasses.field(default_factory=StepConfig)
 
     def jax_model(self) -> Descriptor:
@@ -88,7 +91,8 @@ def compare(
     Args:
         settings: what is compared.
         state_dict: the weights that both sides start from.
-        batches: pairs of patches [B,2,N,N]; the first serves for all but the training steps.
+        batches: pairs of patches [B,2,N,N], one batch for each training step; the first serves for
+            all that comes before.
     """
     batches = [np.asarray(batch, settings.dtype) for batch in batches]
     yield from compare_layers(settings, state_dict, batches[0][:, 0])
@@ -144,13 +148,9 @@ def compare_gradients(
         joint_batch_norm=settings.step.joint_batch_norm,
     )
     expected.backward()
-    variables = _variables(settings, state_dict)
-    compute = functools.partial(loss_and_stats, model=settings.jax_model(), config=settings.step)
-    (loss, _), gradients = jax.value_and_grad(compute, has_aux=True)(
-        variables["params"], variables["batch_stats"], jnp.asarray(pairs), jax.random.key(KEY_SEED)
-    )
-    yield _difference("loss", loss, expected.detach().numpy())
-    found = to_arrays({"params": gradients, "batch_stats": variables["batch_stats"]})
+    loss, state = _train_jax(settings, state_dict, [pairs])
+    yield _difference("loss", loss[0], expected.detach().numpy())
+    found = to_arrays({"params": state.opt_state.gradients, "batch_stats": state.batch_stats})
     for name, parameter in reference.named_parameters():
         assert parameter.grad is not None
         yield _difference(f"gradient {name}", found[name], parameter.grad.numpy())
@@ -165,7 +165,7 @@ def compare_training(
         reference,
         batches,
         learning_rate=settings.learning_rate,
-        total_steps=len(batches),
+        total_steps=settings.steps,
         anchor_swap=settings.step.loss.anchor_swap,
         joint_batch_norm=settings.step.joint_batch_norm,
     )
@@ -187,18 +187,46 @@ def compare_training(
 def _train_jax(
     settings: Settings, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, TrainState]:
-    optimizer = torch_sgd(linear_decay(settings.learning_rate, len(batches)))
-    state = create_state(optimizer, _variables(settings, state_dict))
-    step = jax.jit(
-        functools.partial(
-            train_step, model=settings.jax_model(), optimizer=optimizer, config=settings.step
-        )
-    )
+    """The losses, and a state whose optimiser holds the last gradients."""
+    state = create_state(_recording_optimizer(settings), _variables(settings, state_dict))
+    step = _compiled_step(settings)
     losses = []
     for batch in batches:
         state, metrics = step(state, jnp.asarray(batch), jax.random.key(KEY_SEED))
         losses.append(float(metrics["loss"]))
     return np.asarray(losses), state
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled_step(settings: Settings) -> Callable[..., Any]:
+    # Kept, so that gradients and training are of one programme, which takes seconds to compile.
+    return jax.jit(
+        functools.partial(
+            train_step,
+            model=settings.jax_model(),
+            optimizer=_recording_optimizer(settings),
+            config=settings.step,
+        )
+    )
+
+
+class _Recorded(NamedTuple):
+    gradients: Any
+    inner: Any
+
+
+def _recording_optimizer(settings: Settings) -> optax.GradientTransformation:
+    """The training's SGD, which keeps the gradients it was given last."""
+    sgd = torch_sgd(linear_decay(settings.learning_rate, settings.steps))
+
+    def start(params: Any) -> _Recorded:
+        return _Recorded(jax.tree.map(jnp.zeros_like, params), sgd.init(params))
+
+    def update(gradients: Any, state: _Recorded, params: Any = None) -> tuple[Any, _Recorded]:
+        updates, inner = sgd.update(gradients, state.inner, params)
+        return updates, _Recorded(gradients, inner)
+
+    return optax.GradientTransformation(start, update)
 
 
 def _batch_norm_outputs(

@@ -8,6 +8,7 @@ its name only when it is whole, several processes, and removing old ones.
 
 import contextlib
 import dataclasses
+import json
 import logging
 import math
 import shutil
@@ -22,6 +23,7 @@ from jaxtyping import Shaped
 from orbax.checkpoint import checkpoint_managers as policies
 
 from kjax.errors import InputError
+from kjax.train.processes import failing_together
 from kjax.train.step import TrainState
 
 FORMAT = 1
@@ -101,9 +103,11 @@ class Checkpoints:
         self._best_metric = best_metric
         self._failed = False
         logging.getLogger("absl").addFilter(_not_from_orbax)
-        with _mendable(f"cannot use the checkpoint folder {self.folder}", _CHECK_FOLDER):
+        what = f"cannot use the checkpoint folder {self.folder}"
+        with failing_together(), _mendable(what, _CHECK_FOLDER):
             self.folder.mkdir(parents=True, exist_ok=True)
             _remove_unfinished(self.folder)
+        with _mendable(what, _CHECK_FOLDER):
             self._manager = ocp.CheckpointManager(
                 self.folder,
                 options=ocp.CheckpointManagerOptions(
@@ -230,14 +234,47 @@ class Checkpoints:
     def _read(self, step: int) -> HostArrays:
         args = ocp.args.Composite(about=ocp.args.JsonRestore(), state=RestoreArrays())
         restored = self._manager.restore(step, args=args)
-        if restored.about["format"] != FORMAT:
-            raise InputError(
-                f"{self.folder / str(step)} has format {restored.about['format']}, and this kjax "
-                f"reads {FORMAT}: use the version that wrote it, or choose another workdir"
-            )
-        # NumPy's files know no bfloat16: they bring its bytes, and the table says what they are.
-        dtypes = restored.about["dtypes"]
-        return {name: array.view(dtypes[name]) for name, array in restored.state.items()}
+        return _typed(restored.state, restored.about, self.folder / str(step))
+
+
+def read_latest(folder: Path, like: Any) -> Any | None:
+    """Part of the last whole checkpoint as host arrays, from a folder that is only read.
+
+    Unlike `Checkpoints`, this may look into the folder of a run that is going on.
+
+    Args:
+        folder: of the checkpoints.
+        like: a tree of shapes with some of the leaves of the state, under the same names: e.g.
+            `{"params": …, "batch_stats": …}`.
+
+    Returns:
+        The tree, or None if there is no checkpoint.
+
+    Raises:
+        InputError: the checkpoint is damaged, or of another model.
+    """
+    steps = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    if not steps:
+        return None
+    latest = folder / str(max(steps))
+    with _mendable(f"the checkpoint {latest} is damaged", f"remove {latest} to use an earlier one"):
+        about = json.loads((latest / "about" / "metadata").read_text(encoding="utf-8"))
+        arrays = _typed(ArraysHandler().restore(latest / "state", RestoreArrays()), about, latest)
+        wanted = _names(like)
+        groups = {name.partition(".")[0] for name in wanted}
+        part = {name: a for name, a in arrays.items() if name.partition(".")[0] in groups}
+        _check_same(part, like, latest)
+    return jax.tree.unflatten(jax.tree.structure(like), [part[name] for name in wanted])
+
+
+def _typed(arrays: HostArrays, about: Mapping[str, Any], where: Path) -> HostArrays:
+    """Arrays as they were saved. NumPy's files know no bfloat16: they bring its bytes."""
+    if about["format"] != FORMAT:
+        raise InputError(
+            f"{where} has format {about['format']}, and this kjax reads {FORMAT}: use the version "
+            "that wrote it, or choose another workdir"
+        )
+    return {name: array.view(about["dtypes"][name]) for name, array in arrays.items()}
 
 
 _CHECK_FOLDER = "check that it is a folder you may write to, or choose another workdir"

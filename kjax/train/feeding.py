@@ -1,16 +1,17 @@
 """From a set of patches to steps taken: the two input pipelines behind one function."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kjax.architecture import Descriptor
-from kjax.data.phototour import PatchSet, TestPairs
+from kjax.data.phototour import PatchSet
 from kjax.data.resident import make_resident
 from kjax.data.sampler import check_stream, make_point_table
+from kjax.data.test_sets import TestSet
 from kjax.eval.describe import describe
 from kjax.eval.metrics import fpr_at_recall, pair_distances
 from kjax.train.loop import Run
@@ -23,13 +24,6 @@ from kjax.train.parallel import (
     replicated,
 )
 from kjax.train.step import TrainState
-
-
-class TestSet(NamedTuple):
-    """Patches and pairs to watch progress on."""
-
-    patches: PatchSet
-    pairs: TestPairs
 
 
 def make_run(programme: Programme, patch_set: PatchSet, *, pipeline: str, first_step: int) -> Run:

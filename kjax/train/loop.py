@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from kjax.errors import InputError
 from kjax.train.checkpoint import Checkpoints
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.parallel import Programme
+from kjax.train.processes import any_process, failing_together
 from kjax.train.step import TrainState
 
 Run = Callable[[TrainState, int], tuple[TrainState, dict[str, Any]]]
@@ -80,7 +80,8 @@ def train(
 
     Raises:
         Stopped: after SIGINT or SIGTERM; the state has been saved.
-        InputError: the loss is not finite any more; the last good checkpoint is kept.
+        InputError: the loss is not finite any more, or the disk is full; the last good checkpoint
+            is kept.
     """
     step, means, scores = step_of(state), _Means(), {}
     with _stop_requests() as stop_wanted, _progress_bar(programme, schedule, step, progress) as bar:
@@ -88,7 +89,7 @@ def train(
             scores = evaluate(state)
             _tell(step, scores, bar)
         if step == 0:
-            log.write(step, scores)
+            _write(log, step, scores)
         while step < schedule.total:
             taken = schedule.next_stop(step) - step
             state, metrics = run(state, taken)
@@ -102,12 +103,12 @@ def train(
                 # The rate of the last step taken: the first step is number 0.
                 row = {**means.take(), "learning_rate": float(learning_rate(step - 1))}
                 _check_finite(row, step, checkpoints)
-                log.write(step, row)
+                _write(log, step, row)
                 bar.set_postfix(loss=f"{np.mean(row['loss']):.4f}", **_short(scores))
             evaluating = schedule.due(step, schedule.eval_every)
             if evaluating:
                 scores = evaluate(state)
-                log.write(step, scores)
+                _write(log, step, scores)
                 _tell(step, scores, bar)
             if saving:
                 # Scores of an earlier step say nothing about which checkpoint is the best.
@@ -117,6 +118,11 @@ def train(
                 raise Stopped(f"stopped after step {step}: the same command goes on from there")
     checkpoints.wait()
     return state, scores
+
+
+def _write(log: MetricsLog, step: int, metrics: Mapping[str, Any]) -> None:
+    with failing_together():  # only the first process writes, and meets a full disk
+        log.write(step, metrics)
 
 
 def step_of(state: TrainState) -> int:
@@ -197,14 +203,7 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
         return
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: _any_process(bool(received))
+        yield lambda: any_process(bool(received))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _any_process(flag: bool) -> bool:
-    """Whether the flag is up in any process; all must stop after the same step."""
-    if jax.process_count() == 1:
-        return flag
-    return bool(multihost_utils.process_allgather(np.asarray(flag)).any())

@@ -1,5 +1,6 @@
 """A whole training run, from its config to its results."""
 
+import contextlib
 from pathlib import Path
 
 import jax
@@ -8,17 +9,24 @@ import optax
 from ml_collections import ConfigDict
 
 from kjax.config import EMBEDDED, OptimizerConfig, RunConfig, validate
-from kjax.data.phototour import PatchSet, find_match_file, read_match_file, read_phototour
-from kjax.errors import InputError
+from kjax.data.phototour import PatchSet, read_phototour
+from kjax.data.test_sets import TestSet, read_test_sets
 from kjax.interop import save_variables
 from kjax.optim import linear_decay, torch_sgd
 from kjax.train.checkpoint import Checkpoints
-from kjax.train.feeding import TestSet, make_evaluation, make_run
+from kjax.train.feeding import make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.parallel import Programme, initial_state
+from kjax.train.processes import failing_together
 from kjax.train.step import StepConfig, TrainState
-from kjax.train.workdir import prepare_workdir
+from kjax.train.workdir import (
+    CHECKPOINTS_FOLDER,
+    RESULTS_FILE,
+    claim_workdir,
+    mendable_errors,
+    weights_files,
+)
 from kjax.whole_files import write_json
 
 
@@ -32,45 +40,58 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
         The final evaluation.
     """
     checked = validate(config)
-    programme = make_programme(checked)
-    train_set = read_train_set(checked)
-    test_sets = read_test_sets(checked)
-    prepare_workdir(workdir, config.to_dict())
+    with failing_together():
+        programme = make_programme(checked)
+        train_set, test_sets = (
+            read_train_set(checked),
+            read_test_sets(checked.data.test, progress=checked.progress),
+        )
+    with claim_workdir(workdir, config.to_dict()):
+        state, scores = _train(checked, programme, train_set, test_sets, workdir)
+        with failing_together(), mendable_errors(workdir):
+            if jax.process_index() == 0:
+                write_json(workdir / RESULTS_FILE, scores)
+                save_weights(workdir, programme, state)
+    return scores
+
+
+def _train(
+    config: RunConfig,
+    programme: Programme,
+    train_set: PatchSet,
+    test_sets: list[TestSet],
+    workdir: Path,
+) -> tuple[TrainState, dict[str, float]]:
+    """Trains from the last checkpoint, or from the start."""
     checkpoints = Checkpoints(
-        workdir / "checkpoints",
-        keep=checked.train.keep_checkpoints,
+        workdir / CHECKPOINTS_FOLDER,
+        keep=config.train.keep_checkpoints,
         best_metric="fpr95" if test_sets else None,
     )
     start = initial_state(programme)
     state = checkpoints.restore_latest(start)
     state = start if state is None else state
-    log = MetricsLog(workdir, checked.tensorboard, resume_step=step_of(state))
+    first_step = step_of(state)
+    with failing_together():
+        log = MetricsLog(workdir, config.tensorboard, resume_step=first_step)
     try:
-        state, scores = train(
+        return train(
             programme,
-            make_run(
-                programme,
-                train_set,
-                pipeline=checked.data.pipeline,
-                first_step=step_of(state),
-            ),
-            schedule=make_schedule(checked),
+            make_run(programme, train_set, pipeline=config.data.pipeline, first_step=first_step),
+            schedule=make_schedule(config),
             checkpoints=checkpoints,
             log=log,
             evaluate=make_evaluation(
                 programme.model, test_sets, several_seeds=programme.several_seeds
             ),
-            learning_rate=make_learning_rate(checked),
+            learning_rate=make_learning_rate(config),
             state=state,
-            progress=checked.progress,
+            progress=config.progress,
         )
     finally:
-        log.close()
+        with contextlib.suppress(OSError):  # of TensorBoard's file; the numbers are in the other
+            log.close()
         checkpoints.close()
-    if jax.process_index() == 0:
-        write_json(workdir / "results.json", scores)
-        save_weights(workdir, programme, state)
-    return scores
 
 
 def make_programme(config: RunConfig) -> Programme:
@@ -139,30 +160,13 @@ def _read_train_set(name: str, config: RunConfig) -> PatchSet:
     return read_phototour(name, progress=config.progress)
 
 
-def read_test_sets(config: RunConfig) -> list[TestSet]:
-    """The sets that progress is watched on."""
-    tests = []
-    for name in config.data.test:
-        if name == EMBEDDED:
-            from kjax.data.embedded import embedded_test
-
-            tests.append(TestSet(*embedded_test(progress=config.progress)))
-            continue
-        patches = read_phototour(name, progress=config.progress)
-        pairs = read_match_file(find_match_file(patches.folder), patch_count=len(patches.patches))
-        tests.append(TestSet(patches, pairs))
-    names = [test.patches.name for test in tests]
-    if len(set(names)) < len(names):
-        raise InputError(f"config.data.test has two sets of one name: {', '.join(names)}")
-    return tests
-
-
 def save_weights(workdir: Path, programme: Programme, state: TrainState) -> None:
     """The final weights of every seed, in kjax's own format."""
     variables = jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
-    if not programme.several_seeds:
-        save_variables(workdir / "weights.npz", variables)
-        return
-    for i, seed in enumerate(programme.seeds):
-        own = jax.tree.map(lambda leaf, i=i: leaf[i], variables)
-        save_variables(workdir / f"weights_{seed}.npz", own)
+    by_seed = [variables]
+    if programme.several_seeds:
+        by_seed = [
+            jax.tree.map(lambda leaf, i=i: leaf[i], variables) for i in range(len(programme.seeds))
+        ]
+    for path, own in zip(weights_files(workdir, programme.seeds), by_seed, strict=True):
+        save_variables(path, own)

@@ -5,6 +5,9 @@
     checkpoints/    see `kjax.train.checkpoint`
     metrics.jsonl   see `kjax.train.metrics_log`
     tensorboard/
+    results.json    the final evaluation
+    weights.npz     the final weights; with several seeds, weights_<seed>.npz
+    .lock           empty; held by the run that is going on here
 
 Only the first process writes. Files are replaced whole, so a kill leaves the old or the new.
 """
@@ -12,9 +15,11 @@ Only the first process writes. Files are replaced whole, so a kill leaves the ol
 import contextlib
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +27,14 @@ import jax
 
 import kjax
 from kjax.errors import InputError
+from kjax.train.processes import failing_together
 from kjax.whole_files import partial_prefix, write_json
 
 CONFIG_FILE = "config.json"
 VERSIONS_FILE = "versions.json"
+LOCK_FILE = ".lock"
+CHECKPOINTS_FOLDER = "checkpoints"
+RESULTS_FILE = "results.json"
 HARMLESS_FIELDS = frozenset(
     {
         "data.pipeline",
@@ -43,6 +52,43 @@ HARMLESS_FIELDS = frozenset(
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
+@contextlib.contextmanager
+def claim_workdir(workdir: Path, config: Mapping[str, Any]) -> Iterator[None]:
+    """Prepares the folder, and keeps other runs out of it until the block ends.
+
+    With several processes, the first one does both, and all of them hear of it if it cannot.
+
+    Args:
+        workdir: as for `prepare_workdir`.
+        config: the same.
+
+    Raises:
+        InputError: another run is going on in the folder, or what `prepare_workdir` raises. It is
+            left as it was.
+    """
+    with contextlib.ExitStack() as held:
+        with failing_together():
+            if jax.process_index() == 0:
+                check_workdir(workdir, config)  # before a foreign folder gets a lock file
+                held.enter_context(_lock(workdir))
+            prepare_workdir(workdir, config)
+        yield
+
+
+def check_workdir(workdir: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a run has been started in the folder; raises as `prepare_workdir`, changes nothing.
+
+    Args:
+        workdir: as for `prepare_workdir`.
+        config: the same.
+    """
+    with mendable_errors(workdir):
+        stored = _read_stored(workdir)
+        if stored is not None:
+            _check_same_training(workdir, stored, _as_json(config))
+    return stored is not None
+
+
 def prepare_workdir(workdir: Path, config: Mapping[str, Any]) -> bool:
     """Makes the folder ready for a new run, or for going on with the run that is in it.
 
@@ -58,16 +104,65 @@ def prepare_workdir(workdir: Path, config: Mapping[str, Any]) -> bool:
     """
     if jax.process_index() != 0:
         return (workdir / CONFIG_FILE).exists()
-    with _mendable_errors(workdir):
-        stored = _read_stored(workdir)
-        plain = _as_json(config)
-        if stored is not None:
-            _check_same_training(workdir, stored, plain)
+    started_before = check_workdir(workdir, config)
+    with mendable_errors(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         # Written even if unchanged: that a full disk is noticed now, not at the first checkpoint.
-        write_json(workdir / CONFIG_FILE, plain)
+        write_json(workdir / CONFIG_FILE, _as_json(config))
         _record_versions(workdir / VERSIONS_FILE)
-    return stored is not None
+    return started_before
+
+
+@contextlib.contextmanager
+def _lock(workdir: Path) -> Iterator[None]:
+    """Holds the folder's lock, which the operating system drops when the process ends, however.
+
+    The file stays: were it removed, two runs could hold locks on two files of one name.
+    """
+    with mendable_errors(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = os.open(workdir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _take_lock(file, workdir)
+        yield
+    finally:
+        os.close(file)
+
+
+def _take_lock(file: int, workdir: Path) -> None:
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InputError(
+            f"another run is going on in the workdir {workdir}: wait for it, stop it, or choose "
+            "another workdir"
+        ) from error
+    except (ImportError, OSError):
+        # Some network file systems, and Windows. Better to train than to refuse.
+        print(
+            f"{workdir} is on a file system without locks: see that no other run uses it",
+            file=sys.stderr,
+        )
+
+
+def stored_config(workdir: Path) -> dict[str, Any]:
+    """The config of the run in a folder, which is only read.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not (workdir / CONFIG_FILE).is_file():
+        raise InputError(f"{workdir} is not of a run: it has no {CONFIG_FILE}")
+    return _read_json(workdir / CONFIG_FILE, dict)
+
+
+def weights_files(workdir: Path, seeds: Sequence[int]) -> list[Path]:
+    """Where the final weights of each seed are, once there are any."""
+    if len(seeds) == 1:
+        return [workdir / "weights.npz"]
+    return [workdir / f"weights_{seed}.npz" for seed in seeds]
 
 
 def versions() -> dict[str, Any]:
@@ -123,8 +218,9 @@ def _read_stored(workdir: Path) -> dict[str, Any] | None:
     path = workdir / CONFIG_FILE
     if not path.exists():
         # A kill before the first file had its name leaves a partial one, which is nobody's.
-        prefix = partial_prefix(path)
-        others = [p.name for p in _listed(workdir) if not p.name.startswith(prefix)]
+        # Neither is the lock, which comes even before.
+        names = {p.name for p in _listed(workdir)} - {LOCK_FILE}
+        others = [name for name in names if not name.startswith(partial_prefix(path))]
         if others:
             raise InputError(
                 f"the workdir {workdir} has files but no {CONFIG_FILE}, so they are not of a run "
@@ -191,11 +287,12 @@ def _record_versions(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _mendable_errors(workdir: Path) -> Iterator[None]:
+def mendable_errors(workdir: Path) -> Iterator[None]:
+    """One line for whatever keeps files from being read or written."""
     try:
         yield
     except OSError as error:
         raise InputError(
             f"cannot write to the workdir {workdir} ({error.strerror or error}): "
-            "choose a folder that you may write to, on a disk with room"
+            "free some space or mend the folder and run the same command again, or choose another"
         ) from error

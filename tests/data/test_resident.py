@@ -1,32 +1,24 @@
 """The set on the accelerator: the gathered pairs are those of the stream, byte for byte."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_set import PAIRS, SEED, gathered_by_numpy, random_set
 
 from kjax.data import resident
 from kjax.data.phototour import PatchSet
-from kjax.data.sampler import make_point_table, sample_pairs_on_host
 from kjax.errors import InputError
-
-PAIRS = 8
 
 
 @pytest.fixture(scope="module")
 def patch_set():
-    rng = np.random.default_rng(0)
-    patches = rng.integers(0, 256, (90, 64, 64), dtype=np.uint8)
-    return PatchSet("random", patches, rng.integers(0, 30, 90), Path())
+    return random_set()
 
 
 @pytest.fixture(scope="module")
 def expected(patch_set):
-    """Pairs of the first ten steps, gathered by NumPy."""
-    table = make_point_table(patch_set.point_ids)
-    return patch_set.patches[sample_pairs_on_host(table, 3, np.arange(10), pairs=PAIRS)]
+    return gathered_by_numpy(patch_set, 10)
 
 
 def test_pairs_are_those_of_the_stream(patch_set, expected):
@@ -34,7 +26,7 @@ def test_pairs_are_those_of_the_stream(patch_set, expected):
 
     def scan_steps(data, steps):
         def body(carry, step):
-            return carry, resident.resident_pairs(data, 3, step, pairs=PAIRS)
+            return carry, resident.resident_pairs(data, SEED, step, pairs=PAIRS)
 
         return jax.lax.scan(body, None, steps)[1]
 
@@ -49,7 +41,7 @@ def test_shards_are_the_rows_of_the_batch(patch_set, expected, shards):
 
     @jax.jit
     def part(data, step, shard):
-        return resident.resident_pairs(data, 3, step, pairs=PAIRS, shard=shard, shards=shards)
+        return resident.resident_pairs(data, SEED, step, pairs=PAIRS, shard=shard, shards=shards)
 
     got = np.concatenate([part(on_device, 6, shard) for shard in range(shards)])
     np.testing.assert_array_equal(got, expected[6])

@@ -3,24 +3,19 @@
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from random_set import PAIRS, SEED, random_set
 
 from kjax.data import resident, tfdata
-from kjax.data.phototour import PatchSet
 from kjax.errors import InputError
-
-PAIRS, SEED = 8, 11
 
 
 @pytest.fixture(scope="module")
 def patch_set():
-    rng = np.random.default_rng(0)
-    patches = rng.integers(0, 256, (90, 64, 64), dtype=np.uint8)
-    return PatchSet("random", patches, rng.integers(0, 30, 90), Path())
+    return random_set()
 
 
 @pytest.fixture(scope="module")

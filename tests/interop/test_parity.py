@@ -6,6 +6,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("skimage")
 
+from models import ENCODED
+
 from kjax.interop.compare import (
     Settings,
     compare_descriptors,
@@ -20,7 +22,7 @@ from kjax.train.step import StepConfig
 
 CONFIGURATIONS = [
     ("hardnet", 1),
-    *[(head, s) for head in ("xy", "polar", "combined", "combined_star") for s in (1, 2)],
+    *[(head, s) for head in ENCODED for s in (1, 2)],
     ("sum", 1),
     ("cat", 1),
 ]
@@ -34,7 +36,7 @@ def batches(request):
 
 
 def make_settings(head, s, batches, **options):
-    return Settings(head=head, s=s, patch_size=batches[0].shape[-1], **options)
+    return Settings(head=head, s=s, patch_size=batches[0].shape[-1], steps=STEPS, **options)
 
 
 @pytest.mark.parametrize(("head", "s"), CONFIGURATIONS)
@@ -49,9 +51,13 @@ def test_forward_and_training_in_float32(batches, head, s):
     for train in (False, True):
         row = compare_descriptors(settings, weights, batches[0][:, 0], train=train)
         assert row.largest <= 1e-5, row
+    if settings.patch_size == 64 and s == 1 and head in ENCODED:
+        return  # the encoding is as above, and the step that of s=2 here and of s=1 at 32
     check_gradients(settings, weights, batches)
-    if settings.patch_size == 64 and s == 1 and head not in ("hardnet", "sum", "cat"):
-        return  # the step is that of s=2 at this size and of s=1 at the other: minutes saved
+    if settings.patch_size == 64 and (head, s) != ("combined", 2):
+        # What a step makes of the gradients depends on neither head nor size, but for the
+        # BatchNorms, which all heads have: one head shows it for this size, and takes long enough.
+        return
     for row in compare_training(settings, weights, batches):
         assert row.relative <= 1e-3, row
 
@@ -83,15 +89,13 @@ def test_every_layer(head):
         assert row.largest <= 1e-5, row
 
 
-@pytest.mark.parametrize(
-    ("head", "s"), [("hardnet", 1), ("xy", 1), ("polar", 2), ("combined_star", 2)]
-)
+@pytest.mark.parametrize(("head", "s"), [("hardnet", 1), ("polar", 2), ("combined_star", 2)])
 @pytest.mark.usefixtures("double_precision")
 def test_training_at_the_papers_learning_rate_in_float64(head, s):
     """20 steps at learning rate 10, with both mining rules and both BatchNorm rules among them."""
     batches = np.split(stereo_patch_pairs(STEPS * PAIRS, size=32).astype(np.float64), STEPS)
     step = StepConfig(loss=LossConfig(anchor_swap=s == 2), joint_batch_norm=head == "polar")
-    settings = Settings(head=head, s=s, dtype="float64", learning_rate=10.0, step=step)
+    settings = Settings(head=head, s=s, dtype="float64", learning_rate=10.0, steps=STEPS, step=step)
     weights = random_state_dict(settings, seed=0)
     for row in compare_gradients(settings, weights, batches[0]):
         assert row.relative <= 1e-9, row

@@ -1,13 +1,15 @@
+import functools
+
 import jax
 import numpy as np
 import pytest
-from programmes import make_programme, synthetic_set
+from programmes import PAPERS_RATE, make_programme, start, synthetic_set
 
 import kjax
 from kjax.data.resident import make_resident, resident_pairs
 from kjax.errors import InputError
 from kjax.losses import LossConfig
-from kjax.train.parallel import initial_state, make_batch_step, make_resident_run
+from kjax.train.parallel import make_batch_step, make_resident_run
 from kjax.train.step import StepConfig
 
 STEPS = 5
@@ -19,7 +21,7 @@ def data():
 
 
 def train(programme, data, steps=STEPS):
-    state, metrics = make_resident_run(programme)(initial_state(programme), data, steps)
+    state, metrics = make_resident_run(programme)(start(programme), data, steps)
     return (
         jax.device_get(state),
         {name: np.asarray(value) for name, value in metrics.items()},
@@ -34,76 +36,71 @@ def assert_close(found, expected, limit):
         assert np.linalg.norm(a - b) <= limit * max(np.linalg.norm(b), 1e-12)
 
 
-def compare_device_counts(data, limit, *, counts, **options):
+def compare_device_counts(data, limit, *, devices, **options):
     expected, expected_metrics, _ = train(make_programme(devices=1, **options), data)
     assert expected.step == STEPS
-    for devices in counts:
-        found, metrics, replicated = train(make_programme(devices=devices, **options), data)
-        assert_close(
-            (found.params, found.batch_stats), (expected.params, expected.batch_stats), limit
-        )
-        assert_close(metrics["loss"], expected_metrics["loss"], limit)
-        for leaf in jax.tree.leaves(replicated):
-            shards = [np.asarray(shard.data) for shard in leaf.addressable_shards]
-            assert len(shards) == devices
-            for shard in shards[1:]:
-                np.testing.assert_array_equal(shard, shards[0])
+    found, metrics, replicated = train(make_programme(devices=devices, **options), data)
+    assert_close((found.params, found.batch_stats), (expected.params, expected.batch_stats), limit)
+    assert_close(metrics["loss"], expected_metrics["loss"], limit)
+    for leaf in jax.tree.leaves(replicated):
+        shards = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+        assert len(shards) == devices
+        for shard in shards[1:]:
+            np.testing.assert_array_equal(shard, shards[0])
 
 
 @pytest.mark.usefixtures("double_precision")
 def test_the_number_of_devices_does_not_matter(data):
-    """At the paper's learning rate, where float32's rounding would not stay small."""
-    compare_device_counts(
-        data,
-        1e-6,
-        counts=(2, 4),
-        dtype="float64",
-        dropout=0.3,
-        learning_rate=10.0,
-        step=StepConfig(),
-    )
+    compare_device_counts(data, 1e-6, devices=4, **PAPERS_RATE)
+
+
+OF_TWO_DEVICES = {
+    "dropout": 0.3,
+    "learning_rate": 1e-4,
+    "step": StepConfig(loss=LossConfig(anchor_swap=True), joint_batch_norm=True),
+}
 
 
 def test_the_number_of_devices_does_not_matter_in_float32(data):
-    compare_device_counts(
-        data,
-        1e-5,
-        counts=(4,),
-        dropout=0.3,
-        learning_rate=1e-4,
-        step=StepConfig(loss=LossConfig(anchor_swap=True), joint_batch_norm=True),
-    )
+    compare_device_counts(data, 1e-5, devices=2, **OF_TWO_DEVICES)
 
 
+@functools.cache
+def looping_run(one_dispatch):
+    model = kjax.build("sum", patch_size=8)  # on CPUs, convolutions inside loops are slow
+    programme = make_programme(model=model, learning_rate=1e-4)
+    return programme, make_resident_run(programme, one_dispatch=one_dispatch)
+
+
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("one_dispatch", [True, False])
 def test_dispatches_of_any_length_add_up(data, one_dispatch):
-    programme = make_programme()
-    run = make_resident_run(programme, one_dispatch=one_dispatch)
-    whole, _ = run(initial_state(programme), data, 5)
-    state = initial_state(programme)
+    programme, run = looping_run(one_dispatch)
+    whole, whole_metrics = run(start(programme), data, 5)
+    state = start(programme)
     losses = []
     for steps in (1, 3, 1):
         state, metrics = run(state, data, steps)
         losses.append(float(metrics["loss"]))
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(whole))
-    _, metrics = run(initial_state(programme), data, 5)
-    assert float(metrics["loss"]) == pytest.approx(np.average(losses, weights=(1, 3, 1)), rel=1e-5)
+    mean = np.average(losses, weights=(1, 3, 1))
+    assert float(whole_metrics["loss"]) == pytest.approx(mean, rel=1e-5)
 
 
+@pytest.mark.usefixtures("optimized")
 def test_looping_on_the_device_or_the_host_is_the_same(data):
     states = []
     for one_dispatch in (True, False):
-        programme = make_programme(learning_rate=1e-4)
-        run = make_resident_run(programme, one_dispatch=one_dispatch)
-        states.append(jax.device_get(run(initial_state(programme), data, 3)[0]))
-    assert_close(states[0].params, states[1].params, 1e-5)
+        programme, run = looping_run(one_dispatch)
+        states.append(jax.device_get(run(start(programme), data, 3)[0]))
+    assert_close(states[0], states[1], 1e-5)
 
 
 def test_both_pipelines_train_alike(data):
-    programme = make_programme(devices=2)
+    programme = make_programme(devices=2, **OF_TWO_DEVICES)
     expected, _, _ = train(programme, data, steps=2)
     step = make_batch_step(programme)
-    state = initial_state(programme)
+    state = start(programme)
     for number in range(2):
         batch = resident_pairs(data, 0, number, pairs=8).reshape(2, 4, 2, 64, 64)
         state, _ = step(state, batch)
@@ -113,10 +110,10 @@ def test_both_pipelines_train_alike(data):
 @pytest.mark.usefixtures("double_precision")
 def test_a_vmapped_seed_equals_the_seed_alone(data):
     seeds = (3, 5)
-    together, metrics, _ = train(make_programme(seeds=seeds, dtype="float64"), data)
+    together, metrics, _ = train(make_programme(seeds=seeds, **PAPERS_RATE), data)
     assert metrics["loss"].shape == (2,)
     for i, seed in enumerate(seeds):
-        alone, _, _ = train(make_programme(seeds=(seed,), dtype="float64"), data)
+        alone, _, _ = train(make_programme(seeds=(seed,), **PAPERS_RATE), data)
         own = jax.tree.map(lambda leaf, i=i: leaf[i], together)
         assert_close((own.params, own.batch_stats), (alone.params, alone.batch_stats), 1e-6)
     first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], together.params) for i in range(2))
@@ -130,7 +127,7 @@ def test_training_lowers_the_loss(data):
         step=StepConfig(loss=LossConfig(anchor_swap=True)),
     )
     run = make_resident_run(programme)
-    state, first = run(initial_state(programme), data, 5)
+    state, first = run(start(programme), data, 5)
     state, _ = run(state, data, 30)
     _, last = run(state, data, 5)
     assert last["loss"] < 0.8 * first["loss"]

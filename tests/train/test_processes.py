@@ -1,6 +1,5 @@
 """Two real processes with two devices each, on this machine."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -9,38 +8,68 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from programmes import make_programme, synthetic_set
+from programmes import PAPERS_RATE, environment, make_programme, synthetic_set
 
 from kjax.train.feeding import make_run
 from kjax.train.parallel import initial_state
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
-@pytest.mark.usefixtures("double_precision")
-def test_two_processes_train_as_one_device(tmp_path):
+def run_two(make_command) -> list[tuple[int, str]]:
+    """Starts `make_command(coordinator, process)` twice; exit codes and what is on stderr."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-    out = tmp_path / "leaves.npz"
-    flags = "--xla_force_host_platform_device_count=2"
     processes = [
         subprocess.Popen(
-            [sys.executable, HERE / "two_processes.py", coordinator, "2", str(number), out],
-            env={**os.environ, "XLA_FLAGS": flags},
+            [sys.executable, *make_command(coordinator, str(number))],
+            env=environment(devices=2),
             stderr=subprocess.PIPE,
             text=True,
         )
         for number in range(2)
     ]
     errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
-    programme = make_programme(dtype="float64", learning_rate=10.0)
+    return [(p.returncode, error) for p, error in zip(processes, errors, strict=True)]
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_two_processes_train_as_one_device(tmp_path):
+    programme = make_programme(**PAPERS_RATE)
     run = make_run(programme, synthetic_set(), pipeline="resident", first_step=0)
     state, metrics = run(initial_state(programme), 5)
     expected = jax.tree.leaves((metrics["loss"], state.params))
+    out = tmp_path / "leaves.npz"
+    ended = run_two(lambda *which: [HERE / "two_processes.py", *which, out])
+    assert [code for code, _ in ended] == [0, 0], ended
     with np.load(out) as found:
         for leaf, other in zip(expected, found.values(), strict=True):
             np.testing.assert_allclose(
                 np.linalg.norm(np.asarray(leaf) - other), 0, atol=1e-6 * np.linalg.norm(leaf)
             )
+
+
+def test_a_workdir_that_the_first_process_refuses_stops_both(tmp_path, set_folder):
+    """The other one would wait for ever where they next meet."""
+    (tmp_path / "thesis.tex").write_text("years of work")
+
+    def command(coordinator, process):
+        return [
+            ROOT / "run_train.py",
+            f"--config={ROOT / 'configs' / 'smoke.py'}",
+            f"--config.data.train=('{set_folder}',)",
+            "--config.data.test=()",
+            f"--workdir={tmp_path}",
+            f"--coordinator={coordinator}",
+            "--processes=2",
+            f"--process={process}",
+        ]
+
+    (code, line), (other_code, other_line) = run_two(command)
+    assert (code, other_code) == (2, 2), (line, other_line)
+    assert "thesis.tex" in line
+    assert "process 0 stopped: " in other_line
+    assert "thesis.tex" in other_line
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

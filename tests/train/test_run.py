@@ -1,40 +1,30 @@
 """Whole runs: what they leave behind, and that stopping and resuming changes nothing."""
 
+import functools
+import importlib.util
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
-import time
+from contextlib import contextmanager
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
-from programmes import synthetic_set
 
 from kjax.config import load_config
-from kjax.data.photos import sample_test_pairs
-from kjax.data.phototour import write_phototour
 from kjax.errors import InputError
 from kjax.train import feeding
 from kjax.train import run as run_module
+from kjax.train.load_run import load_run
 from kjax.train.loop import Stopped
 from kjax.train.metrics_log import read_metrics
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def set_folder(tmp_path_factory):
-    patches = synthetic_set()
-    pairs = sample_test_pairs(patches.point_ids, matching=100, non_matching=100, seed=0)
-    folder = tmp_path_factory.mktemp("sets") / "synthetic"
-    return write_phototour(folder, patches.patches, patches.point_ids, pairs=pairs)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("KJAX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 def make_config(set_folder, **train):
@@ -57,86 +47,150 @@ def assert_same_weights(first, second):
         np.testing.assert_array_equal(array, weights(second)[name], err_msg=name)
 
 
-def run_until_stopped(monkeypatch, config, workdir, *, after):
-    """SIGTERM comes while the dispatch that reaches step `after` is being computed."""
+@contextmanager
+def after_each_dispatch(act):
+    """Runs `act(state, metrics)` after every dispatch, which may return other metrics."""
     plain = feeding.make_run
 
     def make_run(*args, **options):
         run = plain(*args, **options)
 
-        def interrupted(state, steps):
+        def acting(state, steps):
             state, metrics = run(state, steps)
-            if int(state.step) >= after:
-                signal.raise_signal(signal.SIGTERM)
-            return state, metrics
+            return state, act(state, metrics) or metrics
 
-        return interrupted
+        return acting
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "make_run", make_run)
-        with pytest.raises(Stopped, match=f"stopped after step {after}"):
-            run_module.run(config, workdir)
+        yield
+
+
+def run_until_stopped(config, workdir, *, after):
+    """SIGTERM comes while the dispatch that reaches step `after` is being computed."""
+
+    def stop(state, metrics):
+        if np.max(state.step) >= after:
+            signal.raise_signal(signal.SIGTERM)
+
+    with after_each_dispatch(stop), pytest.raises(Stopped, match=f"stopped after step {after}"):
+        run_module.run(config, workdir)
+
+
+@pytest.fixture(scope="module")
+def finished(set_folder, tmp_path_factory):
+    """A whole run and its scores; tests that write to the folder take a copy."""
+    workdir = tmp_path_factory.mktemp("runs") / "finished"
+    return workdir, run_module.run(make_config(set_folder), workdir)
 
 
 @pytest.mark.parametrize("pipeline", ["resident", "tfdata"])
-def test_stopped_and_resumed_equals_uninterrupted(set_folder, tmp_path, monkeypatch, pipeline):
+def test_stopped_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path, pipeline):
     config = make_config(set_folder)
     config.data.pipeline = pipeline
-    scores = run_module.run(config, tmp_path / "whole")
-    assert 0 <= scores["fpr95"] <= 1
-    run_until_stopped(monkeypatch, config, tmp_path / "halves", after=3)
-    assert not (tmp_path / "halves" / "weights.npz").exists()
-    run_module.run(config, tmp_path / "halves")
-    assert_same_weights(tmp_path / "whole", tmp_path / "halves")
-    steps = [row["step"] for row in read_metrics(tmp_path / "halves") if "loss" in row]
+    whole, halves = finished[0], tmp_path / "halves"
+    if pipeline == "tfdata":
+        whole = tmp_path / "whole"
+        run_module.run(config, whole)
+    run_until_stopped(config, halves, after=3)
+    assert not (halves / "weights.npz").exists()
+    run_module.run(config, halves)
+    assert_same_weights(whole, halves)
+    steps = [row["step"] for row in read_metrics(halves) if "loss" in row]
     assert steps == [2, 3, 4, 6]
 
 
-def test_what_a_run_leaves_behind(set_folder, tmp_path):
-    config = make_config(set_folder)
-    scores = run_module.run(config, tmp_path)
-    assert json.loads((tmp_path / "results.json").read_text()) == scores
-    assert json.loads((tmp_path / "config.json").read_text())["model"]["head"] == "polar"
-    rows = read_metrics(tmp_path)
+def test_what_a_run_leaves_behind(set_folder, finished, tmp_path):
+    workdir, scores = finished
+    assert 0 <= scores["fpr95"] <= 1
+    assert json.loads((workdir / "results.json").read_text()) == scores
+    assert json.loads((workdir / "config.json").read_text())["model"]["head"] == "polar"
+    rows = read_metrics(workdir)
     assert {"loss", "positive_distance", "negative_distance", "active_triplets", "gradient_norm",
             "parameter_norm", "update_norm", "learning_rate"} <= rows[1].keys()  # fmt: skip
     rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
     np.testing.assert_allclose(rates, [1 - 1 / 6, 1 - 3 / 6, 1 - 5 / 6], rtol=1e-6)
     assert [row["step"] for row in rows if "fpr95" in row] == [0, 3, 6]
-    again = run_module.run(config, tmp_path)  # nothing left to do
-    assert again == pytest.approx(scores)
+    (trained,) = load_run(workdir)
+    assert (trained.name, trained.seed, trained.train_sets) == ("finished", 0, ("synthetic",))
+    again = shutil.copytree(workdir, tmp_path / "again")
+    assert run_module.run(make_config(set_folder), again) == pytest.approx(scores)
+    assert read_metrics(again) == rows, "nothing was left to do"
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
-    set_folder, tmp_path, monkeypatch
+    set_folder, tmp_path
 ):
-    plain = feeding.make_run
+    def poison(state, metrics):
+        return {**metrics, "loss": metrics["loss"] * (np.nan if int(state.step) > 3 else 1.0)}
 
-    def make_run(*args, **options):
-        run = plain(*args, **options)
-
-        def poisoned(state, steps):
-            state, metrics = run(state, steps)
-            nan = float("nan") if int(state.step) > 3 else 1.0
-            return state, {**metrics, "loss": metrics["loss"] * nan}
-
-        return poisoned
-
-    monkeypatch.setattr(run_module, "make_run", make_run)
-    with pytest.raises(
-        InputError, match=r"not finite at step 4 \(the checkpoint of step 2 is kept"
-    ):
+    message = r"not finite at step 4 \(the checkpoint of step 2 is kept"
+    with after_each_dispatch(poison), pytest.raises(InputError, match=message):
         run_module.run(make_config(set_folder), tmp_path)
 
 
-def test_another_config_is_refused_and_nothing_overwritten(set_folder, tmp_path):
-    config = make_config(set_folder, steps=2)
-    run_module.run(config, tmp_path)
-    before = (tmp_path / "config.json").read_bytes()
+def test_another_config_is_refused_and_nothing_overwritten(set_folder, finished, tmp_path):
+    workdir = shutil.copytree(finished[0], tmp_path / "run")
+    before = contents(workdir)
+    config = make_config(set_folder)
     config.model.head = "xy"
     with pytest.raises(InputError, match=r'model\.head was "polar" and is "xy"'):
-        run_module.run(config, tmp_path)
-    assert (tmp_path / "config.json").read_bytes() == before
+        run_module.run(config, workdir)
+    assert contents(workdir) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def filling_disk(room):
+    """Yields a function after whose call no file can grow beyond so many bytes."""
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    cached_from = "jax_persistent_cache_min_compile_time_secs"
+    jax.config.update(cached_from, 1e9)  # JAX would leave half an entry for the other tests
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, unlimited[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        jax.config.update(cached_from, float(os.environ[cached_from.upper()]))
+
+
+def run_on_a_full_disk(config, workdir, monkeypatch, *, room, at):
+    """The error of a run whose disk is full from a step on, or when it writes its weights."""
+    save_weights = run_module.save_weights
+    with monkeypatch.context() as patch, filling_disk(room) as fill:
+        if at == "the end":
+            patch.setattr(run_module, "save_weights", lambda *args: [fill(), save_weights(*args)])
+
+        def act(state, metrics):
+            if int(state.step) == at:
+                fill()
+
+        with after_each_dispatch(act), pytest.raises(InputError) as error:
+            run_module.run(config, workdir)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
+    set_folder, finished, tmp_path, monkeypatch, capfd
+):
+    """Three times in one run: at a line of metrics, at a checkpoint, and at the weights."""
+    config = make_config(set_folder)
+    fail = functools.partial(run_on_a_full_disk, config, tmp_path, monkeypatch)
+    assert "metrics.jsonl (File too large)" in fail(room=100, at=4)
+    assert os.listdir(tmp_path / "checkpoints") == ["2"]
+    message = fail(room=100_000, at=4)
+    assert "cannot save a checkpoint" in message
+    assert "run the same command again" in message
+    assert [name for name in os.listdir(tmp_path / "checkpoints") if name.isdecimal()] == ["2"]
+    message = fail(room=100_000, at="the end")
+    assert f"cannot write to the workdir {tmp_path} (File too large)" in message
+    assert not list(tmp_path.glob("*weights*")), "half a file was left"
+    run_module.run(config, tmp_path)
+    assert_same_weights(finished[0], tmp_path)
+    assert capfd.readouterr().err == ""
 
 
 def command(set_folder, workdir, *overrides):
@@ -151,21 +205,66 @@ def command(set_folder, workdir, *overrides):
     ]
 
 
-def test_killed_and_resumed_equals_uninterrupted(set_folder, tmp_path):
-    """kill -9 at whatever moment follows the first checkpoint."""
-    environment = {**os.environ, "XLA_FLAGS": ""}
-    options = ("--config.train.steps=400", "--config.train.eval_every=0")
-    killed = tmp_path / "killed"
-    process = subprocess.Popen(command(set_folder, killed, *options), env=environment)
-    deadline = time.monotonic() + 120
-    while not any(killed.glob("checkpoints/[0-9]*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert process.poll() is None, "it ended before it could be killed"
-    process.kill()
-    process.wait()
-    for workdir in (killed, tmp_path / "whole"):
-        subprocess.run(command(set_folder, workdir, *options), env=environment, check=True)
-    assert_same_weights(killed, tmp_path / "whole")
+KILLED_WHILE_SAVING = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1]).parent))
+import run_train
+from kjax.train.checkpoint import Checkpoints
+
+save = Checkpoints.save
+
+def save_and_die(self, step, *args, **options):
+    save(self, step, *args, **options)
+    if step == 4:  # which the background has begun to write
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Checkpoints.save = save_and_die
+run_train.main(sys.argv[1:])
+"""
+LENGTH = ("--config.train.steps=6", "--config.train.eval_every=3")
+
+
+def test_killed_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path):
+    python, *arguments = command(set_folder, tmp_path, *LENGTH)
+    killed = subprocess.run([python, "-c", KILLED_WHILE_SAVING, *arguments], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (tmp_path / ".lock").exists()
+    done = subprocess.run([python, *arguments], capture_output=True, text=True, check=True)
+    assert "fpr95/synthetic" in done.stdout
+    assert done.stderr == "", "the lock that the killed run held is no obstacle, nor worth a word"
+    assert_same_weights(finished[0], tmp_path)
+
+
+def test_a_second_run_in_the_same_workdir_is_refused(set_folder, finished, tmp_path):
+    workdir = shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(workdir / "checkpoints")
+    starts, refused = [], []
+
+    def start_again(state, metrics):
+        if starts:
+            return
+        starts.append(state.step)
+        before = contents(workdir)
+        with pytest.raises(InputError) as error:
+            run_module.run(make_config(set_folder), workdir)
+        refused.append(str(error.value))
+        assert contents(workdir) == before
+
+    with after_each_dispatch(start_again):
+        run_module.run(make_config(set_folder), workdir)
+    (message,) = refused
+    assert f"another run is going on in the workdir {workdir}" in message
+    assert "\n" not in message
+    run_module.run(make_config(set_folder), workdir)
+
+
+def run_train_main(arguments):
+    """`run_train.py` without the seconds that another process takes to begin."""
+    spec = importlib.util.spec_from_file_location("run_train", ROOT / "run_train.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main(["run_train.py", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -173,18 +272,33 @@ def test_killed_and_resumed_equals_uninterrupted(set_folder, tmp_path):
     [
         (["--config.model.haed=polar"], "did you mean 'model.head'"),
         (["--config.model.head=polr"], "did you mean 'polar'"),
-        (["--config.train.pairs=41"], "a batch of 41 pairs"),
+        (["--config.train.pairs=44"], "a batch of 44 pairs"),
         (["--process=1"], "go together"),
+        (["--processes=two"], "invalid int value: 'two'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(set_folder, tmp_path, overrides, message):
-    done = subprocess.run(
-        command(set_folder, tmp_path / "run", *overrides),
-        env={**os.environ, "XLA_FLAGS": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_bad_input_is_one_line_and_exit_code_2(set_folder, tmp_path, overrides, message, capfd):
+    arguments = command(set_folder, tmp_path / "run", *overrides)[2:]
+    assert run_train_main(arguments) == 2
+    line = capfd.readouterr().err
+    assert message in line
+    assert line.startswith("run_train: ")
+    assert line.count("\n") == 1, line
+
+
+def test_another_process_says_no_more_than_the_line(set_folder, tmp_path):
+    wrong = command(set_folder, tmp_path, "--config.model.head=polr")
+    done = subprocess.run(wrong, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_help_shows_all_options(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        run_train_main(["--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for option in ("config", "workdir", "coordinator", "processes", "process", "distributed"):
+        assert f"  --{option} " in text
+    assert max(map(len, text.splitlines())) <= 100

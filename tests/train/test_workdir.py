@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import resource
@@ -10,7 +12,7 @@ import pytest
 
 from kjax.errors import InputError
 from kjax.train import workdir as workdir_module
-from kjax.train.workdir import prepare_workdir, source_version
+from kjax.train.workdir import claim_workdir, prepare_workdir, source_version
 
 CONFIG = {
     "seed": 0,
@@ -123,7 +125,7 @@ def test_full_disk_is_noticed_at_the_start_and_keeps_the_old_files(tmp_path):
     before = contents(tmp_path)
     with full_disk():
         message = refusal(tmp_path, CONFIG)
-    assert "on a disk with room" in message
+    assert "free some space" in message
     assert contents(tmp_path) == before
 
 
@@ -141,6 +143,49 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     assert prepare_workdir(tmp_path / "run", CONFIG) is False
     assert not (tmp_path / "run").exists()
+
+
+def test_a_claimed_workdir_is_refused_until_it_is_free(tmp_path):
+    with claim_workdir(tmp_path, CONFIG):
+        before = contents(tmp_path)
+        with pytest.raises(InputError, match="another run is going on in the workdir") as error:
+            claim_workdir(tmp_path, with_values(train__log_every=3)).__enter__()
+        assert "\n" not in str(error.value)
+        assert contents(tmp_path) == before
+    with claim_workdir(tmp_path, CONFIG):
+        pass
+
+
+def test_a_foreign_folder_does_not_even_get_a_lock(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match=r"thesis\.tex"):
+        claim_workdir(tmp_path, CONFIG).__enter__()
+    assert contents(tmp_path) == {"thesis.tex": "years of work"}
+
+
+def test_a_lock_alone_is_not_foreign(tmp_path):
+    """What a kill between the lock and the first file leaves."""
+    (tmp_path / ".lock").touch()
+    assert prepare_workdir(tmp_path, CONFIG) is False
+
+
+def test_only_the_first_process_locks(tmp_path, monkeypatch):
+    with claim_workdir(tmp_path, CONFIG):
+        monkeypatch.setattr(jax, "process_index", lambda: 1)
+        with claim_workdir(tmp_path, CONFIG):
+            pass
+
+
+def test_a_file_system_without_locks_is_noted_and_used(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with claim_workdir(tmp_path, CONFIG):
+        assert (tmp_path / "config.json").exists()
+    assert capsys.readouterr().err == (
+        f"{tmp_path} is on a file system without locks: see that no other run uses it\n"
+    )
 
 
 def git(folder: Path, *arguments: str) -> None:

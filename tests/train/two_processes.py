@@ -1,4 +1,4 @@
-"""One of several processes of a training run: `two_processes.py COORDINATOR PROCESSES PROCESS OUT`.
+"""One of several processes of a training run: `two_processes.py COORDINATOR PROCESS OUT`.
 
 The first one leaves loss and parameters in OUT.
 """
@@ -7,17 +7,18 @@ import sys
 
 import jax
 import numpy as np
-from programmes import make_programme, synthetic_set
+from programmes import PAPERS_RATE, make_programme, synthetic_set
 
 from kjax.train.feeding import make_run
 from kjax.train.parallel import initial_state
 
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", False)  # as in `optimized`
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
-coordinator, processes, process, out = sys.argv[1:]
-jax.distributed.initialize(coordinator, int(processes), int(process))
+coordinator, process, out = sys.argv[1:]
+jax.distributed.initialize(coordinator, 2, int(process))
 
-programme = make_programme(devices=None, dtype="float64", learning_rate=10.0)
+programme = make_programme(devices=None, **PAPERS_RATE)
 assert jax.device_count() == 4
 assert jax.local_device_count() == 2
 run = make_run(programme, synthetic_set(), pipeline="resident", first_step=0)

@@ -1,0 +1,42 @@
+"""Sets of patches and pairs that verification is tested on, by name."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kjax.data.phototour import (
+    PatchSet,
+    TestPairs,
+    find_match_file,
+    read_match_file,
+    read_phototour,
+)
+from kjax.errors import InputError
+
+EMBEDDED = "embedded"
+"""Names the set that ships with scikit-image, wherever a set's folder is expected."""
+
+
+class TestSet(NamedTuple):
+    """Patches and pairs of them."""
+
+    patches: PatchSet
+    pairs: TestPairs
+
+
+def read_test_sets(names: Sequence[str], *, progress: bool = True) -> list[TestSet]:
+    """The sets of some folders in the PhotoTourism format, or `EMBEDDED`; all named differently."""
+    tests = [_read_test_set(name, progress) for name in names]
+    found = [test.patches.name for test in tests]
+    if len(set(found)) < len(found):
+        raise InputError(f"two test sets have one name: {', '.join(found)}")
+    return tests
+
+
+def _read_test_set(name: str, progress: bool) -> TestSet:
+    if name == EMBEDDED:
+        from kjax.data.embedded import embedded_test
+
+        return TestSet(*embedded_test(progress=progress))
+    patches = read_phototour(name, progress=progress)
+    pairs = read_match_file(find_match_file(patches.folder), patch_count=len(patches.patches))
+    return TestSet(patches, pairs)
