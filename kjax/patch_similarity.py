@@ -4,6 +4,7 @@ One row per chosen position p: patch a with the receptive field of p, patch b, a
 the map of similarities between p and all positions of patch b, red where it is largest.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def draw_similarity_maps(
     patch_a: np.ndarray,
     patch_b: np.ndarray,
     positions: Sequence[Position],
-    path: str | Path,
+    path: str | Path | io.BufferedIOBase,
     *,
     caption: str = "",
 ) -> None:
@@ -65,7 +66,7 @@ def draw_similarity_maps(
         patch_a: patch that the positions are chosen on.
         patch_b: patch that they are compared with.
         positions: one row of the figure each.
-        path: image file to write; its suffix chooses the format.
+        path: image file to write, whose suffix chooses the format; or a stream, for PNG.
         caption: a line below the figure.
     """
     pyplot = _pyplot()

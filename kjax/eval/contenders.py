@@ -1,0 +1,186 @@
+"""Who takes part in an evaluation: runs, weights files, rivals, folders of descriptors.
+
+All are asked for by one word on the command line:
+
+    out/first                     a training run: the workdir of `run_train.py`
+    weights.npz:xy,s=1            weights, with the head and fields of the model that they are for
+    rootsift                      a rival by its name
+    results/mydesc                a folder of official HPatches CSV files
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from kjax.architecture import Descriptor, parameter_count
+from kjax.baselines.rival import RIVALS, Unavailable, load_rival
+from kjax.errors import InputError, unknown_name
+from kjax.eval.describe import describe
+from kjax.eval.descriptor_cache import identity_of
+from kjax.folding import fold
+from kjax.interop.files import SUFFIXES, load_variables
+from kjax.interop.identify import announced_model, display_name, named_model
+from kjax.patch_similarity import Method
+from kjax.train.load_run import TrainedModel, load_run
+from kjax.train.workdir import CONFIG_FILE
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One set of weights: a contender has one per seed.
+
+    Attributes:
+        describe: from uint8 patches to descriptors; takes `progress`, whether to show a bar.
+        identity: what its result depends on, for the cache.
+        method: the model, if it is one of ours.
+    """
+
+    describe: Callable[..., Float32[np.ndarray, "patches dim"]]
+    identity: str
+    method: Method | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """One who takes part. Most fields are those of `kjax.eval.results.DescriptorResult`.
+
+    Attributes:
+        name: of the descriptor; two runs of one model on different sets share it.
+        ours: whether it is one of our models.
+        source: where it came from.
+        distance: "L2" or "L1".
+        parameters: learned ones, if there are any.
+        train: names of the training sets, joined by +.
+        members: one per seed; none for CSV files, or if missing.
+        csv_folder: of a contender that has its descriptors ready.
+        missing: why it cannot take part.
+        workdir: of a training run.
+        test_sets: that the run was tested on, as its config names them.
+    """
+
+    name: str
+    ours: bool
+    source: str
+    distance: str = "L2"
+    parameters: int | None = None
+    train: str | None = None
+    members: tuple[Member, ...] = ()
+    csv_folder: Path | None = None
+    missing: str | None = None
+    workdir: Path | None = None
+    test_sets: tuple[str, ...] = ()
+
+
+def find_contender(word: str, *, weights: Mapping[str, str] | None = None) -> Contender:
+    """Who a word of the command line stands for.
+
+    Args:
+        word: see the top of this file.
+        weights: files for rivals that need one, by name.
+    """
+    path, _, fields = word.partition(":")
+    if path in RIVALS:
+        return _rival(path, (weights or {}).get(path))
+    folder = Path(word)
+    if (folder / CONFIG_FILE).is_file():
+        return _run(folder)
+    if folder.is_dir():
+        return _csv_folder(folder)
+    if Path(path).suffix in SUFFIXES:
+        return _weights_file(Path(path), fields)
+    if not fields and "/" not in word and "." not in word:
+        raise unknown_name("rival", word, RIVALS)
+    raise InputError(
+        f"{word} is no workdir, weights file ({', '.join(SUFFIXES)}), folder of CSV files, "
+        f"or rival ({', '.join(RIVALS)})"
+    )
+
+
+def _run(workdir: Path) -> Contender:
+    trained = load_run(workdir)
+    first = trained[0]
+    return Contender(
+        name=display_name(first.model),
+        ours=True,
+        source=_with_seeds(workdir, trained),
+        parameters=parameter_count(first.variables),
+        train="+".join(first.train_sets),
+        members=tuple(_member(one.model, one.variables) for one in trained),
+        workdir=workdir,
+        test_sets=tuple(first.config["data"]["test"]),
+    )
+
+
+def _with_seeds(workdir: Path, trained: Sequence[TrainedModel]) -> str:
+    if len(trained) == 1:
+        return str(workdir)
+    return f"{workdir}, seeds {', '.join(str(one.seed) for one in trained)}"
+
+
+def _weights_file(path: Path, fields: str) -> Contender:
+    model = named_model(fields) if fields else announced_model(path)
+    variables = load_variables(path, model)
+    return Contender(
+        name=display_name(model),
+        ours=True,
+        source=str(path),
+        parameters=parameter_count(variables),
+        members=(_member(model, variables),),
+    )
+
+
+def _member(model: Descriptor, variables: Any) -> Member:
+    # In full precision, whatever the training's: figures should not depend on the machine.
+    exact = model.clone(dtype=jnp.dtype("float32"))
+    folded, weights = fold(exact, variables)
+    apply = jax.jit(folded.apply)
+
+    def describe_patches(
+        patches: UInt8[np.ndarray, "patches height width"], *, progress: bool = True
+    ) -> Float32[np.ndarray, "patches dim"]:
+        with jax.default_matmul_precision("highest"):
+            return describe(
+                lambda batch: apply(weights, batch),
+                patches,
+                size=model.patch_size,
+                progress=progress,
+            )
+
+    settings = [model.head, model.patch_size, dataclasses.asdict(model.position_kernel)]
+    return Member(
+        describe_patches,
+        identity_of("kjax", settings, variables),
+        Method(exact, variables),
+    )
+
+
+def _rival(name: str, weights: str | None) -> Contender:
+    try:
+        rival = load_rival(name, weights)
+    except Unavailable as unavailable:
+        return Contender(name, ours=False, source="–", missing=str(unavailable))
+    content = np.fromfile(weights, np.uint8) if weights else np.empty(0, np.uint8)
+    identity = identity_of("rival", [name, rival.source], content)
+    return Contender(
+        name=rival.name,
+        ours=False,
+        source=rival.source,
+        distance=rival.distance,
+        parameters=rival.parameters,
+        members=(Member(rival.describe, identity),),
+    )
+
+
+def _csv_folder(folder: Path) -> Contender:
+    if not any(folder.glob("*/ref.csv")):
+        raise InputError(
+            f"{folder} is neither a workdir (no {CONFIG_FILE}) nor a folder of descriptors "
+            "(no <sequence>/ref.csv)"
+        )
+    return Contender(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)

@@ -1,0 +1,78 @@
+"""Descriptors on disk: what has been described once is not described again.
+
+Entries are named by what they were made from, the descriptor's identity and the grey values of the
+patches, so none is ever out of date. They can be deleted at any time.
+"""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from kjax.data.cache import cache_root, mendable_cache_errors
+from kjax.whole_files import write_whole
+
+VERSION = 1
+"""Counts up when descriptors of the same model and patches come out otherwise."""
+
+Describe = Callable[[UInt8[np.ndarray, "patches height width"]], Float32[np.ndarray, "patches dim"]]
+
+
+def cached(
+    describe: Describe, identity: str, *, cache_dir: str | os.PathLike[str] | None = None
+) -> Describe:
+    """`describe` that looks into the cache first, and keeps what it had to compute.
+
+    Args:
+        describe: from patches to descriptors.
+        identity: names everything that its result depends on, besides the patches.
+        cache_dir: as in `kjax.data.cache.cache_root`.
+    """
+    folder = cache_root(cache_dir) / "descriptors"
+
+    def look_first(
+        patches: UInt8[np.ndarray, "patches height width"],
+    ) -> Float32[np.ndarray, "patches dim"]:
+        path = folder / f"{_key(identity, patches)}.npy"
+        found = _read(path, len(patches))
+        if found is not None:
+            return found
+        descriptors = describe(patches)
+        with mendable_cache_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, functools.partial(np.save, arr=descriptors))
+        return descriptors
+
+    return look_first
+
+
+def identity_of(kind: str, settings: Any, variables: Any = ()) -> str:
+    """An identity made of settings that have a JSON form or a repr, and of arrays."""
+    digest = hashlib.sha256(json.dumps([VERSION, kind, settings], default=repr).encode())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
+        digest.update(array)
+    return digest.hexdigest()
+
+
+def _key(identity: str, patches: UInt8[np.ndarray, "patches height width"]) -> str:
+    digest = hashlib.sha256(f"{identity} {patches.shape}".encode())
+    digest.update(np.ascontiguousarray(patches))
+    return digest.hexdigest()
+
+
+def _read(path: Path, count: int) -> Float32[np.ndarray, "patches dim"] | None:
+    """An entry, None if it is absent or damaged."""
+    try:
+        found = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if found.ndim == 2 and found.dtype == np.float32 and len(found) == count else None

@@ -1,0 +1,212 @@
+"""HPatches as a whole: which sequences, splits and tasks, and a contender's scores on them."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+from tqdm import tqdm
+
+from kjax.data import hpatches as data
+from kjax.data.hpatches_splits import SPLITS
+from kjax.errors import InputError, unknown_name
+from kjax.eval.contenders import Contender
+from kjax.eval.degenerate import scorable
+from kjax.eval.descriptor_cache import cached
+from kjax.eval.hpatches import PROTOCOLS, evaluate, mean_of_splits
+from kjax.eval.hpatches_descriptors import SetDescriptors, describe_sequences, read_descriptors
+from kjax.eval.hpatches_tasks import (
+    OFFICIAL_SEED,
+    Tasks,
+    generate_tasks,
+    read_tasks,
+    textured_patches,
+)
+from kjax.eval.results import HPatchesScores
+
+AVERAGED = ("a", "b", "c")
+"""The splits whose mean papers report."""
+HEADLINES = ("verification", "matching", "retrieval")
+
+
+class Split(NamedTuple):
+    """A named part of the benchmark."""
+
+    name: str
+    tasks: Tasks
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """What contenders are scored on.
+
+    Attributes:
+        folder: of the patches; None if only ready descriptors are scored.
+        sequences: all that any split needs.
+        splits: with their tasks.
+        protocols: by whose rules.
+    """
+
+    folder: Path | None
+    sequences: tuple[str, ...]
+    splits: tuple[Split, ...]
+    protocols: tuple[str, ...]
+
+
+def open_benchmark(
+    folder: Path,
+    *,
+    splits: Sequence[str] = (),
+    tasks_folder: Path | None = None,
+    protocols: Sequence[str] = ("python",),
+    seed: int = OFFICIAL_SEED,
+    progress: bool = True,
+) -> Benchmark:
+    """The benchmark in a folder.
+
+    Args:
+        folder: in HPatches' format; or of descriptors, then only such can be scored.
+        splits: names of HPatches' own; none for all sequences there, as a split of that name.
+        tasks_folder: holds the official task files; without it, tasks are generated.
+        protocols: "python", "matlab" or both.
+        seed: of generated tasks.
+        progress: whether to show bars.
+    """
+    for protocol in protocols:
+        if protocol not in PROTOCOLS:
+            raise unknown_name("protocol", protocol, PROTOCOLS)
+    listed = _sequences_of(folder, splits)
+    names = tuple(dict.fromkeys(name for group in listed.values() for name in group))
+    counts, textured = _measure(folder, names, progress)
+
+    def tasks_of(split: str) -> Tasks:
+        patches = {name: counts[name] for name in listed[split]}
+        if tasks_folder is not None:
+            return read_tasks(tasks_folder, split, patches)
+        return generate_tasks(patches, textured=textured, seed=seed, progress=progress)
+
+    return Benchmark(
+        folder=None if textured is None else folder,
+        sequences=names,
+        splits=tuple(Split(split, tasks_of(split)) for split in listed),
+        protocols=tuple(protocols),
+    )
+
+
+def score(
+    contender: Contender,
+    benchmark: Benchmark,
+    *,
+    cache_dir: Path | None = None,
+    progress: bool = True,
+) -> tuple[list[HPatchesScores], list[SetDescriptors]]:
+    """Scores by protocol and split, means over seeds; and each seed's descriptors."""
+    described = list(_descriptors(contender, benchmark, cache_dir, progress))
+    if not all(scorable(np.asarray(one.rows)) for one in described):
+        return [], described  # the caller warns
+    return list(_scores(contender, benchmark, described, progress)), described
+
+
+def _scores(
+    contender: Contender,
+    benchmark: Benchmark,
+    described: Sequence[SetDescriptors],
+    progress: bool,
+) -> Iterator[HPatchesScores]:
+    for protocol in benchmark.protocols:
+        by_split = {
+            split.name: mean_of_seeds(
+                [
+                    evaluate(
+                        one,
+                        split.tasks,
+                        split=split.name,
+                        protocol=protocol,
+                        distance=contender.distance,
+                        progress=progress,
+                    )
+                    for one in described
+                ]
+            )
+            for split in benchmark.splits
+        }
+        yield from by_split.values()
+        if all(name in by_split for name in AVERAGED):
+            yield mean_of_splits([by_split[name] for name in AVERAGED])
+
+
+def mean_of_seeds(scores: Sequence[HPatchesScores]) -> HPatchesScores:
+    """The mean of every figure, and the headlines' standard deviations."""
+    if len(scores) == 1:
+        return scores[0]
+    spread = {
+        task: float(np.std([getattr(one, f"{task}_map") for one in scores], ddof=1))
+        for task in HEADLINES
+    }
+    fields = {
+        field.name: _mean([getattr(one, field.name) for one in scores])
+        for field in dataclasses.fields(HPatchesScores)
+    }
+    return HPatchesScores(**{**fields, "seeds": len(scores), "map_std": spread})
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """The mean of numbers, entry by entry in dictionaries; what has none stays as it is."""
+    if isinstance(values[0], dict):
+        return {key: _mean([one[key] for one in values]) for key in values[0]}
+    return float(np.mean(values)) if isinstance(values[0], float) else values[0]
+
+
+def _descriptors(
+    contender: Contender, benchmark: Benchmark, cache_dir: Path | None, progress: bool
+) -> Iterator[SetDescriptors]:
+    counts = {name: n for split in benchmark.splits for name, n in split.tasks.patches.items()}
+    if contender.csv_folder is not None:
+        yield read_descriptors(
+            contender.csv_folder, names=benchmark.sequences, patches=counts, progress=progress
+        )
+    for member in contender.members:
+        if benchmark.folder is None:
+            raise InputError(f"{contender.name} needs patches: give their folder with --hpatches")
+        paths = [benchmark.folder / name for name in benchmark.sequences]
+        bar = tqdm(paths, desc=contender.name, unit="sequence", disable=not progress)
+        describe = functools.partial(member.describe, progress=False)
+        yield describe_sequences(
+            cached(describe, member.identity, cache_dir=cache_dir),
+            (data.read_sequence(path) for path in bar),
+        )
+
+
+def _sequences_of(folder: Path, splits: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Names of the sequences of every split."""
+    for split in splits:
+        if split not in SPLITS:
+            raise unknown_name("HPatches split", split, SPLITS)
+    if splits:
+        return {split: SPLITS[split] for split in splits}
+    found = sorted({path.parent.name for path in folder.glob("*/ref.*")})
+    if not found:
+        raise InputError(
+            f"{folder} holds no sequence: give the folder above <sequence>/ref.png or ref.csv"
+        )
+    return {folder.resolve().name: tuple(found)}
+
+
+def _measure(
+    folder: Path, names: Sequence[str], progress: bool
+) -> tuple[Mapping[str, int], Mapping[str, Bool[np.ndarray, "..."]] | None]:
+    """Patches per sequence, and which of them have contrast; None where only descriptors are."""
+    counts: dict[str, int] = {}
+    textured: dict[str, np.ndarray] = {}
+    bar = tqdm(names, desc="reading sequences", unit="sequence", disable=not progress)
+    for name in bar:
+        if (folder / name / "ref.csv").is_file():
+            counts[name] = (folder / name / "ref.csv").read_bytes().count(b"\n")
+            continue
+        reference = data.read_column(folder / name / "ref.png")
+        counts[name] = len(reference)
+        textured[name] = textured_patches(reference)
+    return counts, textured if len(textured) == len(names) else None

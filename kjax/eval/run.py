@@ -1,0 +1,232 @@
+"""A whole evaluation: contenders and data in, results and the contents of a report out."""
+
+import datetime
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+
+from kjax.data.test_sets import TestSet
+from kjax.errors import InputError
+from kjax.eval.contenders import Contender
+from kjax.eval.degenerate import degeneracies, scorable
+from kjax.eval.descriptor_cache import cached
+from kjax.eval.hpatches_benchmark import Benchmark, score
+from kjax.eval.illustrate import similarity_figures, training_curves
+from kjax.eval.metrics import pair_distances
+from kjax.eval.phototour import hardest_pairs, mean_of_seeds, score_pairs, warnings_of
+from kjax.eval.results import (
+    DescriptorResult,
+    Evaluation,
+    HardPairs,
+    HPatchesScores,
+    Illustrations,
+    PhototourScores,
+)
+from kjax.train.workdir import versions
+
+
+class Options(NamedTuple):
+    """How contenders are scored.
+
+    Attributes:
+        rule: of FPR@95.
+        cache_dir: where descriptors are kept; None for the usual place.
+        progress: whether to show bars.
+    """
+
+    rule: str = "hardnet"
+    cache_dir: Path | None = None
+    progress: bool = True
+
+
+class Found(NamedTuple):
+    """What was found out about one contender."""
+
+    contender: Contender
+    dimension: int | None
+    warnings: list[str]
+    phototour: list[PhototourScores]
+    hpatches: list[HPatchesScores]
+    hard_pairs: list[HardPairs]
+
+
+def run(
+    contenders: Sequence[Contender],
+    test_sets: Sequence[TestSet],
+    benchmark: Benchmark | None,
+    *,
+    title: str,
+    command: str,
+    options: Options,
+) -> tuple[Evaluation, Illustrations]:
+    """Scores every contender on everything that it can be scored on.
+
+    Args:
+        contenders: in the order of the tables.
+        test_sets: of the PhotoTourism protocol.
+        benchmark: HPatches, or a folder in its format.
+        title: of the report.
+        command: that asked for it, as typed.
+        options: how.
+    """
+    if not test_sets and benchmark is None:
+        raise InputError("nothing to evaluate on: give --phototour SET … or --hpatches FOLDER")
+    found = [_examine(contender, test_sets, benchmark, options) for contender in contenders]
+    evaluation = Evaluation(
+        title=title,
+        command=command,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        versions=_plain_versions(),
+        descriptors=list(_rows(found)),
+    )
+    return evaluation, _illustrations(found, test_sets)
+
+
+def _examine(
+    contender: Contender,
+    test_sets: Sequence[TestSet],
+    benchmark: Benchmark | None,
+    options: Options,
+) -> Found:
+    found = Found(contender, None, [], [], [], [])
+    if contender.missing is not None:
+        return found
+    dimension = None
+    for test in test_sets if contender.members else ():
+        if test.patches.name not in (contender.train or "").split("+"):
+            dimension = _verify(contender, test, found, options)
+    if benchmark is not None:
+        scores, described = score(
+            contender, benchmark, cache_dir=options.cache_dir, progress=options.progress
+        )
+        found.hpatches.extend(scores)
+        rows = np.asarray(described[0].rows)
+        found.warnings.extend(f"HPatches: {line}" for line in degeneracies(rows))
+        dimension = described[0].dimension
+    return found._replace(dimension=dimension)
+
+
+def _verify(contender: Contender, test: TestSet, found: Found, options: Options) -> int:
+    """Adds the scores on one test set, and returns the descriptors' dimension."""
+    patches, pairs = test
+    scores, dimension = [], 0
+    for number, member in enumerate(contender.members):
+        describe = cached(
+            functools.partial(member.describe, progress=options.progress),
+            member.identity,
+            cache_dir=options.cache_dir,
+        )
+        rows: Float32[np.ndarray, "patches dim"] = describe(patches.patches)
+        dimension = rows.shape[1]
+        if number == 0:
+            found.warnings.extend(f"{patches.name}: {line}" for line in degeneracies(rows))
+        if not scorable(rows):
+            return dimension  # with the warning above
+        distances = pair_distances(rows, pairs.first, pairs.second, metric=contender.distance)
+        scores.append(
+            score_pairs(
+                distances,
+                pairs.matching,
+                test=patches.name,
+                train=contender.train,
+                rule=options.rule,
+            )
+        )
+        if number == 0:
+            found.hard_pairs.extend(
+                hardest_pairs(
+                    distances,
+                    pairs.matching,
+                    patches.patches,
+                    pairs.first,
+                    pairs.second,
+                    descriptor=contender.name,
+                    test=patches.name,
+                )
+            )
+    found.phototour.append(mean_of_seeds(scores))
+    found.warnings.extend(warnings_of(found.phototour[-1]))
+    return dimension
+
+
+# Rows of the tables
+
+
+def _rows(found: Sequence[Found]) -> Iterator[DescriptorResult]:
+    """A row per contender; runs of one model on several training sets share one.
+
+    That is the train/test table of PhotoTourism. On HPatches, where tables have no column for the
+    training set, each of them keeps a row of its own, which names it.
+    """
+    groups: dict[tuple[str, bool], list[Found]] = {}
+    for one in found:
+        groups.setdefault((one.contender.name, one.contender.train is not None), []).append(one)
+    for (name, trained), group in groups.items():
+        trains = [one.contender.train for one in group]
+        if len(group) == 1:
+            yield _row(name, group[0], group[0].phototour, group[0].hpatches)
+        elif trained and len(set(trains)) == len(group):
+            yield _row(name, group[0], [s for one in group for s in one.phototour], [])
+            for one in group:
+                if one.hpatches:
+                    yield _row(f"{name}, {one.contender.train}", one, [], one.hpatches)
+        else:
+            for one in group:
+                yield _row(f"{name} ({one.contender.source})", one, one.phototour, one.hpatches)
+
+
+def _row(
+    name: str,
+    found: Found,
+    phototour: list[PhototourScores],
+    hpatches: list[HPatchesScores],
+) -> DescriptorResult:
+    contender = found.contender
+    return DescriptorResult(
+        name=name,
+        ours=contender.ours,
+        source=contender.source,
+        dimension=found.dimension,
+        parameters=contender.parameters,
+        distance=contender.distance,
+        missing=contender.missing,
+        warnings=found.warnings,
+        phototour=phototour,
+        hpatches=hpatches,
+    )
+
+
+def _illustrations(found: Sequence[Found], test_sets: Sequence[TestSet]) -> Illustrations:
+    ours = [one.contender for one in found if one.contender.ours]
+    similarity = []
+    if test_sets and ours:
+        patches, pairs = test_sets[0]
+        place = int(np.argmax(pairs.matching))
+        pair = patches.patches[[pairs.first[place], pairs.second[place]]]
+        similarity = list(similarity_figures(ours, pair))
+    curves = [training_curves(contender) for contender in ours]
+    return Illustrations(
+        hard_pairs=[pair for one in _worth_a_look(found) for pair in one.hard_pairs],
+        similarity=similarity,
+        training=[curve for curve in curves if curve is not None],
+    )
+
+
+def _worth_a_look(found: Sequence[Found]) -> Iterator[Found]:
+    """Our contenders, and the best of the rivals: the errors of all would be a long page."""
+    yield from (one for one in found if one.contender.ours)
+    rivals = [one for one in found if one.phototour and not one.contender.ours]
+    if rivals:
+        yield min(rivals, key=lambda one: float(np.mean([s.fpr95 for s in one.phototour])))
+
+
+def _plain_versions() -> dict[str, str]:
+    found = versions()
+    source = found.pop("source")
+    commit = f"{source['commit'][:12]}{' + changes' if source['dirty'] else ''}" if source else None
+    named = {**found, "commit": commit}
+    return {name: str(value) for name, value in named.items() if value is not None}

@@ -1,0 +1,179 @@
+"""The whole command: from sources of every kind to results, report and exit code."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_data import write_hpatches, write_run, write_test_set
+from models import make_model
+
+from kjax.errors import InputError
+from kjax.eval.contenders import find_contender
+from kjax.eval.describe import describe
+from kjax.eval.hpatches_descriptors import describe_sequences, write_descriptors
+from kjax.eval.metrics import fpr_at_recall, pair_distances
+from kjax.eval.results import Evaluation
+from kjax.interop import save_variables
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import run_eval
+
+
+@pytest.fixture
+def sets(tmp_path, monkeypatch):
+    """A folder with test sets and a small HPatches, to be evaluated from within."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KJAX_CACHE", str(tmp_path / "cache"))
+    write_test_set(tmp_path / "left", seed=0)
+    write_test_set(tmp_path / "right", seed=1)
+    write_hpatches(tmp_path / "small")
+    return tmp_path
+
+
+def evaluate(*words):
+    return run_eval.main(["run_eval.py", "--quiet", *words])
+
+
+def results(folder):
+    return Evaluation.from_json((folder / "results.json").read_text())
+
+
+def test_runs_and_rivals_on_everything(sets, capsys):
+    write_run(sets / "run", train="left", test=("right",))
+    assert (
+        evaluate(
+            "run", "rootsift", "tfeat", "--hpatches", "small", "--protocols", "python", "matlab"
+        )
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert "xy s=1 N=16" in printed
+    assert "report: run/evaluation/report.html" in printed
+    ours, rootsift, tfeat = results(sets / "run" / "evaluation").descriptors
+    assert [score.test for score in ours.phototour] == ["right"]
+    assert ours.phototour[0].train == "left"
+    assert [(score.protocol, score.split) for score in ours.hpatches] == [
+        ("python", "small"),
+        ("matlab", "small"),
+    ]
+    assert ours.parameters == 433_568
+    assert rootsift.dimension == 128
+    assert not rootsift.ours
+    assert "weights are missing" in tfeat.missing
+    page = (sets / "run" / "evaluation" / "report.html").read_text()
+    for title in ("Training", "Similarity maps", "Hardest errors", "HPatches"):
+        assert f"{title}</h2>" in page, title
+
+
+def test_the_figure_is_that_of_the_metric(sets):
+    write_run(sets / "run", train="left", test=("right",))
+    assert evaluate("run") == 0
+    found = results(sets / "run" / "evaluation").descriptors[0].phototour[0]
+    model, variables = make_model("xy", s=1, patch_size=16)
+    from kjax.data.test_sets import read_test_sets
+
+    ((patches, pairs),) = read_test_sets(["right"], progress=False)
+    rows = describe(
+        lambda batch: model.apply(variables, batch), patches.patches, size=16, progress=False
+    )
+    distances = pair_distances(rows, pairs.first, pairs.second)
+    assert found.fpr95 == fpr_at_recall(distances, pairs.matching)
+    assert found.matching_pairs == found.non_matching_pairs == 30
+
+
+def test_train_on_one_and_test_on_the_others(sets):
+    write_run(sets / "run1", train="left")
+    write_run(sets / "run2", train="right", seeds=(0, 1, 2))
+    both = ("--phototour", "left", "right", "--out", "table")
+    assert evaluate("run1", "run2", *both) == 0
+    (row,) = results(sets / "table").descriptors
+    assert [(score.train, score.test) for score in row.phototour] == [
+        ("left", "right"),
+        ("right", "left"),
+    ]
+    assert row.phototour[0].fpr95_std is None
+    assert row.phototour[1].fpr95_std == 0, "three seeds, here with the same weights"
+
+
+def test_seeds_are_averaged_on_hpatches(sets):
+    write_run(sets / "run", train="left", seeds=(0, 1))
+    assert evaluate("run", "--phototour", "--hpatches", "small") == 0
+    (scores,) = results(sets / "run" / "evaluation").descriptors[0].hpatches
+    assert scores.seeds == 2
+    assert scores.map_std == {"verification": 0, "matching": 0, "retrieval": 0}
+
+
+def test_weights_files_and_folders_of_descriptors(sets):
+    _, variables = make_model("hardnet", patch_size=16)
+    save_variables(sets / "weights.npz", variables)
+    contender = find_contender("weights.npz")
+    assert contender.name == "hardnet N=16"
+    from kjax.data.hpatches import read_hpatches
+
+    described = describe_sequences(
+        lambda patches: contender.members[0].describe(patches, progress=False),
+        read_hpatches(sets / "small", progress=False),
+    )
+    write_descriptors(described, sets / "csv", progress=False)
+    assert evaluate("weights.npz", "csv", "--hpatches", "small", "--phototour", "--out", "o") == 0
+    from_weights, from_csv = results(sets / "o").descriptors
+    assert dataclasses.replace(from_csv.hpatches[0]) == from_weights.hpatches[0]
+    # Without patches the descriptors alone can still be scored.
+    assert evaluate("csv", "--out", "alone") == 0
+    assert results(sets / "alone").descriptors[0].hpatches[0].sequences == 2
+
+
+@pytest.mark.parametrize(("factor", "message"), [(np.nan, "NaN"), (0.0, "all descriptors are the")])
+def test_broken_descriptors_are_warned_of_and_not_scored(sets, factor, message):
+    _, variables = make_model("xy", s=1, patch_size=16)
+    head = {name: leaf * factor for name, leaf in variables["params"]["head"].items()}
+    broken = {**variables, "params": {**variables["params"], "head": head}}
+    save_variables(sets / "broken.npz", broken)
+    where = ("--phototour", "left", "--hpatches", "small", "--out", "o")
+    assert evaluate("broken.npz:xy,s=1,patch_size=16", *where) == 0
+    (row,) = results(sets / "o").descriptors
+    assert row.phototour == []
+    assert row.hpatches == []
+    assert len(row.warnings) == 2
+    assert all(message in warning for warning in row.warnings)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rootsfit"], "unknown rival 'rootsfit': did you mean 'rootsift'?"),
+        (["no/such/run"], "is no workdir, weights file"),
+        (["small"], "neither a workdir (no config.json) nor a folder of descriptors"),
+        (["sift", "--rule", "mine"], "unknown FPR rule 'mine'"),
+        (["sift", "--phototour", "nowhere"], "nowhere"),
+        (["sift", "--splits", "a"], "give --hpatches FOLDER too"),
+        (["sift", "--hpatches", "small", "--splits", "z"], "unknown HPatches split 'z'"),
+        (["sift", "--hpatches", "small", "--splits", "a"], "lacks"),
+        (["sift", "--hpatches", "small", "--protocols", "pyton"], "did you mean 'python'?"),
+        (["sift", "--hpatches", "left"], "holds no sequence"),
+        (["sift", "--phototour"], "nothing to evaluate on"),
+        (["tfeat", "--weights", "tfeat"], "--weights takes RIVAL=FILE"),
+        (["tfeat", "--weights", "tfeat=none.params"], "no such file: none.params"),
+        (["several.npz"], "fits several heads"),
+        (["several.npz:xy,t=1"], "give the head, then s=… and patch_size=…"),
+        (["several.npz:xz"], "unknown head 'xz'"),
+    ],
+)
+def test_bad_input_is_one_line(sets, capsys, words, message):
+    save_variables(sets / "several.npz", make_model("sum", patch_size=16)[1])
+    assert evaluate(*words, "--out", "o") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (sets / "o" / "results.json").exists()
+
+
+def test_what_the_names_of_weights_tell(sets):
+    save_variables(sets / "star.npz", make_model("combined_star", s=2, patch_size=16)[1])
+    assert find_contender("star.npz").name == "combined_star s=2"
+    save_variables(sets / "polar.npz", make_model("polar", s=1, patch_size=16)[1])
+    assert find_contender("polar.npz:polar,s=1,patch_size=16").name == "polar s=1 N=16"
+    with pytest.raises(InputError, match="fits several heads"):
+        find_contender("polar.npz")
