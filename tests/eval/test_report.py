@@ -230,6 +230,16 @@ def test_hpatches_tables_name_protocol_and_split():
     assert rows["combined_star s=2"]["Verification, easy intra"] == "80.60"
 
 
+def test_spread_over_seeds_stands_beside_the_headline():
+    scores = hpatches_scores(0.5, "python", "a")
+    several = dataclasses.replace(scores, seeds=3, map_std={"matching": 0.0123})
+    board = scoreboard(evaluation(descriptor("a", hpatches=[several])))
+    table = headline_table(*next(iter(board.items())))
+    assert rows_of(table)["a"]["Matching"] == "35.00 ± 1.23"
+    assert rows_of(table)["a"]["Retrieval"] == "50.00"
+    assert any("over seeds" in note for note in table.notes)
+
+
 def test_published_hpatches_rows_stand_only_beside_their_own_protocol_and_split():
     for protocol, split, shown in (("python", "full", True), ("matlab", "full", False)):
         scores = hpatches_scores(0.5, protocol, split)
