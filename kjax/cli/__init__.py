@@ -8,14 +8,29 @@ import sys
 from collections.abc import Sequence
 
 from kjax import __version__
-from kjax.cli import build_patches, compare, download, similarity_maps
+from kjax.cli import (
+    build_patches,
+    compare,
+    convert,
+    describe_patches,
+    download,
+    export,
+    info,
+    match,
+    similarity_maps,
+)
 from kjax.errors import InputError
 
 COMMANDS = {
+    "match": match,
+    "describe-patches": describe_patches,
     "compare": compare,
     "similarity-maps": similarity_maps,
     "build-patches": build_patches,
     "download": download,
+    "info": info,
+    "convert": convert,
+    "export": export,
 }
 
 

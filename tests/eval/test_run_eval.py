@@ -9,6 +9,7 @@ import pytest
 from evaluation_data import write_hpatches, write_run, write_test_set
 from models import make_model
 
+from kjax.cli import main
 from kjax.errors import InputError
 from kjax.eval.contenders import find_contender
 from kjax.eval.describe import describe
@@ -177,3 +178,20 @@ def test_what_the_names_of_weights_tell(sets):
     assert find_contender("polar.npz:polar,s=1,patch_size=16").name == "polar s=1 N=16"
     with pytest.raises(InputError, match="fits several heads"):
         find_contender("polar.npz")
+
+
+def test_descriptors_as_files_for_the_official_toolbox(sets, capsys):
+    command = ["describe-patches", "small", "--source", "rootsift", "--out", "csv/RootSIFT"]
+    assert main(command) == 0
+    (sets / "csv" / "RootSIFT" / "i_one" / "e1.csv").unlink()
+    untouched = sets / "csv" / "RootSIFT" / "v_two" / "ref.csv"
+    before = untouched.stat().st_mtime_ns
+    assert main(command) == 0, "resumed"
+    assert untouched.stat().st_mtime_ns == before
+    where = ("--hpatches", "small", "--phototour", "--out", "o")
+    assert evaluate("rootsift", "csv/RootSIFT", *where) == 0
+    direct, from_files = results(sets / "o").descriptors
+    assert direct.hpatches == from_files.hpatches
+    capsys.readouterr()
+    assert main(["describe-patches", "small", "--source", "tfeat", "--out", "no"]) == 2
+    assert "weights are missing" in capsys.readouterr().err

@@ -1,0 +1,49 @@
+"""`kjax describe-patches`: HPatches' patches to the official CSV files of descriptors."""
+
+import argparse
+from pathlib import Path
+
+HELP = "describe the patches of an HPatches folder, as CSV files that the official toolbox reads"
+EXAMPLES = """examples:
+  kjax describe-patches hpatches-release --source out/first --out results/mine
+  kjax describe-patches hpatches-release --source rootsift --out results/rootsift
+  kjax describe-patches hpatches-release --source tfeat --weights tfeat.params --out results/tfeat
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("folder", type=Path, help="holds one folder per sequence")
+    parser.add_argument(
+        "--source", required=True, help="workdir, weights file[:head,s=…], or rival"
+    )
+    parser.add_argument("--weights", help="file of a learned rival")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the CSV files")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Describes sequence after sequence; those that are there already are left alone."""
+    from tqdm import tqdm
+
+    from kjax.data.hpatches import IMAGES, list_sequences, read_sequence
+    from kjax.errors import InputError
+    from kjax.eval.contenders import find_contender
+    from kjax.eval.hpatches_descriptors import describe_sequences, write_descriptors
+
+    given = {args.source: args.weights} if args.weights else {}
+    contender = find_contender(args.source, weights=given)
+    if contender.missing is not None:
+        raise InputError(contender.missing)
+    if len(contender.members) != 1:
+        raise InputError(f"{args.source} has {len(contender.members)} sets of weights: choose one")
+    describe = contender.members[0].describe
+    sequences = list_sequences(args.folder)
+    for path in tqdm(sequences, desc=contender.name, unit="sequence"):
+        if all((args.out / path.name / f"{image}.csv").exists() for image in IMAGES):
+            continue
+        described = describe_sequences(
+            lambda patches: describe(patches, progress=False), [read_sequence(path)]
+        )
+        write_descriptors(described, args.out, progress=False)
+    print(f"{len(sequences)} sequences are in {args.out}")
+    return 0

@@ -1,0 +1,61 @@
+"""`kjax export`: a model for use without kjax."""
+
+import argparse
+
+HELP = "write a model for use elsewhere: StableHLO, ONNX, or weights for PyTorch"
+EXAMPLES = """examples:
+  kjax export out/first --to descriptor.onnx
+  kjax export out/first --seed 1 --to descriptor.stablehlo --input uint8
+  kjax export weights.npz:polar,s=1 --to polar.pth
+
+SOURCE is the workdir of a training run, or a weights file; if its weights fit several heads, with
+the head and its fields behind a colon. The suffix of FILE tells the format:
+
+  .stablehlo                    the function from patches [B,N,N] to descriptors, for jax.export
+  .onnx                         the same for onnxruntime; input "patches", output "descriptors"
+  .pth, .pt, …                  a PyTorch state dict
+  .safetensors, .npz            the same weights, without PyTorch
+
+Functions take any number of patches, and have BatchNorm folded into their weights. A file is kept
+only if, read back and run, it gives what JAX gives: to 1e-4 in every entry, on random patches.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("source", metavar="SOURCE", help="a workdir, or FILE[:head,s=…]")
+    parser.add_argument("--to", required=True, metavar="FILE", help="what to write")
+    parser.add_argument(
+        "--input",
+        metavar="DTYPE",
+        help="of the patches that a function takes: float32 (the default) or uint8",
+    )
+    parser.add_argument("--seed", type=int, help="which model of a run with several")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exports, and tells how well the result agrees with JAX."""
+    from pathlib import Path
+
+    from kjax.errors import InputError
+    from kjax.interop.export import FUNCTIONS, export_model
+    from kjax.interop.identify import display_name
+    from kjax.interop.source import load_source, training_facts
+
+    path = Path(args.to)
+    if args.input and path.suffix not in FUNCTIONS:
+        raise InputError(f"--input is for {' and '.join(FUNCTIONS)}: other files hold weights only")
+    source = load_source(args.source, seed=args.seed)
+    difference = export_model(
+        path,
+        source.model,
+        source.variables,
+        input_dtype=args.input or "float32",
+        remarks=training_facts([source]),
+    )
+    size = source.model.patch_size
+    print(
+        f"wrote {path}: {display_name(source.model)}, {size}×{size} patches, "
+        f"{path.stat().st_size / 1e6:.1f} MB, within {difference:.0e} of JAX"
+    )
+    return 0

@@ -1,0 +1,222 @@
+"""Descriptors as ONNX: for onnxruntime and whatever else reads that format.
+
+The graph is written operator by operator. Image layout is NCHW, as all runtimes like it best.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Num
+
+from kjax.architecture import DESCRIPTOR_DIM, TRUNK_LAYERS, TRUNK_STRIDE, Descriptor
+from kjax.errors import InputError
+from kjax.position_encoding import CoordinateSystem, position_matrix
+
+OPSET, IR_VERSION = 18, 8
+"""Of early 2023; newer ones have nothing that is needed here."""
+MISSING = "ONNX files need onnx and onnxruntime: pip install 'kjax[export]'"
+
+
+def save(
+    path: Path,
+    folded: Descriptor,
+    weights: Mapping[str, Any],
+    *,
+    dtype: str,
+    about: Mapping[str, str],
+) -> None:
+    """Writes the graph from `patches` [B,N,N], of any B, to `descriptors`.
+
+    Args:
+        path: where to.
+        folded: a model as `kjax.fold` gives it.
+        weights: the same.
+        dtype: of the patches.
+        about: what `read_about` shall tell.
+    """
+    onnx = require_onnx()
+    graph = GraphWriter(onnx)
+    dim = _write_network(graph, folded, weights["params"])
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    size = folded.patch_size
+    model = onnx.helper.make_model(
+        graph.finish(
+            onnx.helper.make_tensor_value_info("patches", element, ["batch", size, size]),
+            onnx.helper.make_tensor_value_info(
+                "descriptors", onnx.TensorProto.FLOAT, ["batch", dim]
+            ),
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="kjax",
+    )
+    onnx.helper.set_model_props(model, dict(about))
+    onnx.checker.check_model(model, full_check=True)
+    path.write_bytes(model.SerializeToString())
+
+
+def load(path: Path) -> Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]:
+    """The function in a file, run by onnxruntime."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise InputError(MISSING) from None
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception:  # a dozen types, all its own
+        raise InputError(f"{path} is not an ONNX file that onnxruntime can run") from None
+    return lambda patches: session.run(["descriptors"], {"patches": patches})[0]
+
+
+def read_about(path: Path) -> dict[str, str]:
+    """What `save` was told, and what every graph tells."""
+    onnx = require_onnx()
+    try:
+        model = onnx.load(path)
+        onnx.checker.check_model(model)
+    except OSError:
+        raise
+    except Exception:  # protobuf's errors, and the checker's
+        raise InputError(f"{path} is not an ONNX file") from None
+    return {prop.key: prop.value for prop in model.metadata_props} | {
+        "format": f"ONNX, opset {model.opset_import[0].version}",
+        "input": ", ".join(_signature(onnx, value) for value in model.graph.input),
+        "output": ", ".join(_signature(onnx, value) for value in model.graph.output),
+    }
+
+
+def require_onnx() -> ModuleType:
+    """The onnx module, or one line that says how to get it."""
+    try:
+        import onnx
+    except ImportError:
+        raise InputError(MISSING) from None
+    return onnx
+
+
+class GraphWriter:
+    """Collects operators; names of values are made up as they come."""
+
+    def __init__(self, onnx: ModuleType) -> None:
+        self._onnx = onnx
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+
+    def constant(self, value: Any, dtype: Any = np.float32) -> str:
+        """The name of a constant."""
+        name = f"constant{len(self._constants)}"
+        array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
+        self._constants.append(self._onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def add(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """The name of what an operator gives."""
+        name = output or f"{operator}{len(self._nodes)}"
+        node = self._onnx.helper.make_node(operator, list(inputs), [name], name=name, **attributes)
+        self._nodes.append(node)
+        return name
+
+    def finish(self, patches: Any, descriptors: Any) -> Any:
+        """The graph, for a given input and output."""
+        return self._onnx.helper.make_graph(
+            self._nodes, "descriptor", [patches], [descriptors], self._constants
+        )
+
+
+def _write_network(graph: GraphWriter, model: Descriptor, params: Mapping[str, Any]) -> int:
+    """All operators from "patches" to "descriptors", whose dimension is returned."""
+    images = _write_patch_normalization(graph, model.patch_size)
+    phi = _write_trunk(graph, images, params["trunk"])
+    dim = DESCRIPTOR_DIM
+    match model.head:
+        case "sum":
+            axes = graph.constant([2, 3], np.int64)
+            psi = graph.add("ReduceSum", phi, axes, keepdims=0)
+        case "cat":
+            psi = graph.add("Flatten", phi)
+            dim *= (model.patch_size // TRUNK_STRIDE) ** 2
+        case "hardnet":
+            # The graph's maps are flattened with the channel first, W has it third.
+            kernel = np.asarray(params["head"]["kernel"]).transpose(2, 0, 1, 3)
+            psi = _write_dense(
+                graph, graph.add("Flatten", phi), kernel.reshape(-1, dim), params["head"]
+            )
+        case "xy" | "polar":
+            psi = _write_encoding(graph, [(phi, model.head)], model, params["head"])
+        case _:
+            star = model.head == "combined_star"
+            other = _write_trunk(graph, images, params["trunk_polar"]) if star else phi
+            psi = _write_encoding(graph, [(phi, "xy"), (other, "polar")], model, params["head"])
+    _write_l2_normalization(graph, psi, dim)
+    return dim
+
+
+def _write_patch_normalization(graph: GraphWriter, size: int) -> str:
+    """`kjax.patches.normalize_patches`, and the axis of channels."""
+    floating = graph.add("Cast", "patches", to=1)  # 1 is float32
+    images = graph.add("Unsqueeze", floating, graph.constant([1], np.int64))
+    starts, ends, spatial = ([0, 0], [1, 1], [2, 3])
+    corner = graph.add(
+        "Slice", images, *(graph.constant(value, np.int64) for value in (starts, ends, spatial))
+    )
+    shifted = graph.add("Sub", images, corner)
+    axes = graph.constant([1, 2, 3], np.int64)
+    centred = graph.add("Sub", shifted, graph.add("ReduceMean", shifted, axes))
+    squares = graph.add("ReduceSumSquare", centred, axes)
+    variance = graph.add("Div", squares, graph.constant(size**2 - 1))
+    deviation = graph.add("Add", graph.add("Sqrt", variance), graph.constant(1e-7))
+    return graph.add("Div", centred, deviation)
+
+
+def _write_trunk(graph: GraphWriter, images: str, layers: Mapping[str, Any]) -> str:
+    """φ [B,128,n,n]."""
+    x = images
+    for i, (_, stride) in enumerate(TRUNK_LAYERS, start=1):
+        layer = layers[f"conv{i}"]
+        kernel = graph.constant(np.asarray(layer["kernel"]).transpose(3, 2, 0, 1))
+        bias = graph.constant(layer["bias"])
+        x = graph.add("Conv", x, kernel, bias, strides=[stride, stride], pads=[1, 1, 1, 1])
+        x = graph.add("Relu", x)
+    return x
+
+
+def _write_encoding(
+    graph: GraphWriter,
+    maps: Sequence[tuple[str, CoordinateSystem]],
+    model: Descriptor,
+    head: Mapping[str, Any],
+) -> str:
+    """M vec(ΦᵀF) + m′, for the maps of one coordinate system or two."""
+    side = model.patch_size // TRUNK_STRIDE
+    parts = []
+    for phi, system in maps:
+        rows = graph.add("Reshape", phi, graph.constant([0, 0, side**2], np.int64))
+        positions = graph.constant(position_matrix(side, model.position_kernel, system))
+        parts.append(graph.add("Flatten", graph.add("MatMul", rows, positions)))
+    encoded = parts[0] if len(parts) == 1 else graph.add("Concat", *parts, axis=1)
+    return _write_dense(graph, encoded, head["kernel"], head)
+
+
+def _write_dense(graph: GraphWriter, x: str, matrix: Any, layer: Mapping[str, Any]) -> str:
+    bias = [graph.constant(layer["bias"])] if "bias" in layer else []
+    return graph.add("Gemm", x, graph.constant(matrix), *bias)
+
+
+def _write_l2_normalization(graph: GraphWriter, psi: str, dim: int) -> None:
+    """`kjax.aggregation.l2_normalize`."""
+    squared = graph.add("ReduceSumSquare", psi, graph.constant([1], np.int64))
+    norm = graph.add("Sqrt", graph.add("Add", squared, graph.constant(1e-10)))
+    is_zero = graph.add("Equal", squared, graph.constant(0))
+    normalized = graph.add("Div", psi, norm)
+    graph.add("Where", is_zero, graph.constant(dim**-0.5), normalized, output="descriptors")
+
+
+def _signature(onnx: ModuleType, value: Any) -> str:
+    """E.g. "patches: float32[batch, 32, 32]"."""
+    tensor = value.type.tensor_type
+    sizes = (axis.dim_param or str(axis.dim_value) for axis in tensor.shape.dim)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    return f"{value.name}: {dtype}[{', '.join(sizes)}]"

@@ -1,0 +1,167 @@
+"""Where weights come from, and what is known about them.
+
+A source is named by one word, with the head and its fields behind a colon where they are needed:
+
+    out/first                     a training run, whose config tells all
+    hardnet.pth                   weights that fit one head only
+    weights.npz:polar,s=1         weights that fit several
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from kjax.architecture import Descriptor, parameter_count
+from kjax.errors import InputError
+from kjax.interop.files import SUFFIXES, load_variables
+from kjax.interop.identify import ENCODED_HEADS, named_model, only_model, possible_models
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Weights with the models that they can be for.
+
+    Attributes:
+        path: the weights file, or the workdir.
+        variables: of the model, not folded.
+        candidates: one, unless a bare weights file fits several.
+        announced: whether the weights alone told the candidates: they do not tell the patch size of
+            encoded heads.
+        seed: of the training run, if there was one.
+        config: of that run.
+    """
+
+    path: Path
+    variables: dict[str, Any]
+    candidates: tuple[Descriptor, ...]
+    announced: bool = False
+    seed: int | None = None
+    config: dict[str, Any] | None = None
+
+    @property
+    def model(self) -> Descriptor:
+        """The model, if there is but one candidate."""
+        return only_model(self.candidates, self.path)
+
+
+def load_source(word: str, *, seed: int | None = None) -> Source:
+    """The weights that a word of the command line stands for.
+
+    Args:
+        word: see the top of this file.
+        seed: which of several a run was trained with.
+    """
+    sources = load_sources(word)
+    seeds = [source.seed for source in sources]
+    if seed is None and len(sources) == 1:
+        return sources[0]
+    if seed is not None and seed in seeds:
+        return sources[seeds.index(seed)]
+    if seeds == [None]:
+        raise InputError(f"{word} is a weights file: only workdirs have seeds to choose from")
+    known = ", ".join(map(str, seeds))
+    if seed is None:
+        raise InputError(f"{word} has the seeds {known}: choose one with --seed")
+    raise InputError(f"{word} has no seed {seed}: choose from {known}")
+
+
+def load_sources(word: str) -> list[Source]:
+    """The same for every seed of a run."""
+    if Path(word).is_dir():
+        return _of_run(Path(word))
+    name, _, fields = word.partition(":")
+    path = Path(name)
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{word} is no workdir or weights file ({', '.join(SUFFIXES)})")
+    if fields:
+        model = named_model(fields)
+        return [Source(path, load_variables(path, model), (model,))]
+    variables = load_variables(path)
+    return [Source(path, variables, tuple(possible_models(variables)), announced=True)]
+
+
+def facts(sources: Sequence[Source]) -> dict[str, str]:
+    """What to tell people about a source: labels and short texts, in order.
+
+    Args:
+        sources: one, or one per seed of a run.
+    """
+    first = sources[0]
+    model = first.candidates[0]
+    found = {"head": " or ".join(candidate.head for candidate in first.candidates)}
+    if model.head in ENCODED_HEADS:
+        found["s"] = str(model.position_kernel.s)
+    told = not first.announced or model.head == "hardnet"
+    found["patch size"] = str(model.patch_size) if told else "any multiple of 4; 32 unless named"
+    found["parameters"] = f"{parameter_count(first.variables):,}"
+    found["weights"] = str(jax.tree.leaves(first.variables["params"])[0].dtype)
+    return found | training_facts(sources)
+
+
+def training_facts(sources: Sequence[Source]) -> dict[str, str]:
+    """The part of `facts` that only a training run can tell; empty for weights files."""
+    first = sources[0]
+    if first.config is None:
+        return {}
+    from kjax.config import validate
+
+    config = validate(first.config)
+    found = {
+        "trained on": ", ".join(Path(folder).name for folder in config.data.train),
+        "precision": config.model.dtype,
+        "steps": _steps(first.path, config.train.total_steps, config.all_seeds),
+        "seed": ", ".join(str(source.seed) for source in sources),
+    }
+    if scores := _false_positive_rates(first.path):
+        found["FPR@95"] = scores
+    return found
+
+
+def _of_run(workdir: Path) -> list[Source]:
+    # Here, because it brings orbax, which weights files can do without.
+    from kjax.train.load_run import load_run
+
+    return [
+        Source(workdir, one.variables, (one.model,), seed=one.seed, config=one.config)
+        for one in load_run(workdir)
+    ]
+
+
+def _steps(workdir: Path, total: int, seeds: Sequence[int]) -> str:
+    """How far the weights that `load_run` gives have been trained."""
+    from kjax.train.workdir import CHECKPOINTS_FOLDER, weights_files
+
+    if all(path.exists() for path in weights_files(workdir, seeds)):
+        return f"{total:,}"
+    names = (path.name for path in (workdir / CHECKPOINTS_FOLDER).glob("*"))
+    latest = max(int(name) for name in names if name.isdecimal())
+    return f"{latest:,} of {total:,}"
+
+
+def _false_positive_rates(workdir: Path) -> str:
+    """The final evaluation by test set; empty if there is none yet."""
+    from kjax.train.workdir import RESULTS_FILE
+
+    path = workdir / RESULTS_FILE
+    if not path.exists():
+        return ""
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))
+        return ", ".join(_rates(scores))
+    except (ValueError, TypeError, AttributeError):
+        raise InputError(f"{path} is damaged: restore or remove it") from None
+
+
+def _rates(scores: Mapping[str, float]) -> list[str]:
+    rates = []
+    for name, value in scores.items():
+        if not name.startswith("fpr95/") or name.endswith("_std"):
+            continue
+        rate = f"{name.removeprefix('fpr95/')} {100 * value:.2f}"
+        deviation = scores.get(f"{name}_std")
+        rates.append(f"{rate} %" if deviation is None else f"{rate} ± {100 * deviation:.2f} %")
+    return rates
