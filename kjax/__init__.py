@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kjax.architecture import HEADS, Descriptor, build
     from kjax.folding import fold
+    from kjax.images.describer import Describer, load
+    from kjax.images.extraction import extract_patches
+    from kjax.images.matching import match
     from kjax.position_encoding import PositionKernel
 
 __version__ = "0.1.0"
@@ -20,9 +23,24 @@ _HOME = {
     "build": "kjax.architecture",
     "fold": "kjax.folding",
     "PositionKernel": "kjax.position_encoding",
+    "Describer": "kjax.images.describer",
+    "load": "kjax.images.describer",
+    "extract_patches": "kjax.images.extraction",
+    "match": "kjax.images.matching",
 }
 
-__all__ = ["HEADS", "Descriptor", "PositionKernel", "__version__", "build", "fold"]
+__all__ = [
+    "HEADS",
+    "Describer",
+    "Descriptor",
+    "PositionKernel",
+    "__version__",
+    "build",
+    "extract_patches",
+    "fold",
+    "load",
+    "match",
+]
 
 
 def __getattr__(name: str) -> Any:

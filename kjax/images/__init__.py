@@ -1,0 +1,1 @@
+"""From photographs to matches: keypoints, their patches, descriptors and matches."""

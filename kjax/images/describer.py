@@ -1,0 +1,136 @@
+"""A trained descriptor, ready to use on patches and photographs.
+
+describer = kjax.load("out/first")
+descriptors = describer.describe(patches)              # [N, 128], unit norm
+features = describer.describe_image(photograph)        # SIFT keypoints, described
+keypoints, descriptors = describer.detectAndCompute(photograph, None)  # as OpenCV has it
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float32
+
+from kjax.architecture import Descriptor
+from kjax.augment import resize_patches
+from kjax.data.phototour import PATCH_SIDE
+from kjax.errors import InputError
+from kjax.folding import fold
+from kjax.images.detection import MAX_KEYPOINTS, Keypoints, as_keypoints, detect, to_opencv
+from kjax.images.extraction import extract_patches
+from kjax.images.features import Features
+from kjax.interop.source import load_source
+
+BATCH = 1024
+
+
+def load(source: str, *, seed: int | None = None, dtype: str = "float32") -> "Describer":
+    """A describer from a training run's workdir, or from a weights file.
+
+    Args:
+        source: e.g. "out/first", "hardnet.pth", or "weights.npz:polar,s=1" where the weights fit
+            several heads.
+        seed: which of a run's several seeds.
+        dtype: precision of the computation, "float32" or "bfloat16".
+    """
+    found = load_source(str(source), seed=seed)
+    return Describer(found.model, found.variables, dtype=dtype)
+
+
+class Describer:
+    """A model with its weights, BatchNorm folded, compiled for few shapes.
+
+    Attributes:
+        dimension: of a descriptor.
+        patch_size: side of the patches that the model sees.
+    """
+
+    def __init__(self, model: Descriptor, variables: Any, *, dtype: str = "float32") -> None:
+        """Folds the weights.
+
+        Args:
+            model: as `kjax.build` makes it.
+            variables: its weights.
+            dtype: precision of the computation.
+        """
+        folded, self._weights = fold(model.clone(dtype=jnp.dtype(dtype)), variables)
+        self._apply = jax.jit(folded.apply)
+        self.patch_size = model.patch_size
+        shape = jax.eval_shape(folded.apply, self._weights, self._blank(1))
+        self.dimension = int(shape.shape[1])
+
+    def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:
+        """Descriptors of patches [N, S, S], S the patch size, uint8 or floating of any range."""
+        patches = np.asarray(patches)
+        if patches.ndim != 3 or patches.shape[1:] != (self.patch_size, self.patch_size):
+            raise InputError(
+                f"patches of shape {list(patches.shape)}: this model describes "
+                f"[N, {self.patch_size}, {self.patch_size}]"
+            )
+        descriptors = np.empty((len(patches), self.dimension), np.float32)
+        for start in range(0, len(patches), BATCH):
+            block = patches[start : start + BATCH]
+            # Filled up to a power of two: any number of keypoints runs one of few programmes.
+            filled = self._blank(_next_power_of_two(len(block)), block.dtype)
+            filled[: len(block)] = block
+            described = np.asarray(self._apply(self._weights, filled))
+            descriptors[start : start + BATCH] = described[: len(block)]
+        return descriptors
+
+    def describe_image(
+        self,
+        image: Any,
+        keypoints: Any = None,
+        *,
+        mask: np.ndarray | None = None,
+        max_keypoints: int = MAX_KEYPOINTS,
+        order: str = "rgb",
+    ) -> Features:
+        """Keypoints of a photograph with their descriptors.
+
+        Args:
+            image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating.
+            keypoints: OpenCV's, or an array [N, 2 to 4] of x, y, diameter, angle; SIFT's strongest
+                if not given. Those whose patch shows nothing of the image are left out.
+            mask: where to look for keypoints; only without `keypoints`.
+            max_keypoints: how many to look for.
+            order: of colours, "rgb" or "bgr".
+        """
+        image = np.asarray(image)
+        if keypoints is None:
+            found = detect(image, mask=mask, max_keypoints=max_keypoints)
+        else:
+            found = as_keypoints(keypoints)
+        # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
+        patches, valid = extract_patches(
+            image, found.xy, found.scales, found.angles, size=PATCH_SIDE, order=order
+        )
+        kept = np.asarray(valid)
+        if self.patch_size != PATCH_SIDE:
+            patches = resize_patches(patches, self.patch_size)
+        found = found.keep(kept)
+        return Features(
+            xy=found.xy,
+            descriptors=self.describe(np.asarray(patches)[kept]),
+            image_size=(image.shape[1], image.shape[0]),
+            scales=found.scales,
+            angles=found.angles,
+            scores=found.scores,
+        )
+
+    def detectAndCompute(  # noqa: N802  (OpenCV's name, so that it can stand in for SIFT)
+        self, image: Any, mask: np.ndarray | None = None
+    ) -> tuple[list[Any], Float32[np.ndarray, "N dim"]]:
+        """As OpenCV's detectors have it; colours in OpenCV's order."""
+        found = self.describe_image(image, mask=mask, order="bgr")
+        columns = (found.xy, found.scales, found.angles, found.scores)
+        return to_opencv(Keypoints(*columns)), found.descriptors  # type: ignore[arg-type]
+
+    def _blank(self, count: int, dtype: Any = np.float32) -> np.ndarray:
+        return np.zeros((count, self.patch_size, self.patch_size), dtype)
+
+
+def _next_power_of_two(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()

@@ -1,0 +1,10 @@
+"""Files and forms that other programmes read, from `kjax.images.features.Features` and back.
+
+| module            | for                                                 | first pixel's centre |
+|-------------------|-----------------------------------------------------|----------------------|
+| `npz`             | NumPy                                               | (0, 0)               |
+| `hloc`            | hloc's HDF5 files of features and of matches        | (0, 0)               |
+| `lightglue`       | dictionaries of LightGlue and glue-factory          | (0, 0)               |
+| `colmap_text`     | `colmap feature_importer`                           | (0.5, 0.5)           |
+| `colmap_database` | `colmap mapper`: keypoints and (verified) matches   | (0.5, 0.5)           |
+"""

@@ -1,0 +1,277 @@
+"""COLMAP databases with keypoints and matches: all that `colmap mapper` needs.
+
+Positions get COLMAP's origin: the centre of the first pixel is (0.5, 0.5). Descriptors are left
+out, as COLMAP would take them for SIFT's: the matches are ours. The tables are those of COLMAP 3.8,
+which later versions bring up to date when they open a database.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int32
+
+from kjax.data.colmap import keypoint_shapes, read_keypoints
+from kjax.errors import InputError
+from kjax.images.features import Features, from_radians, from_sigmas
+from kjax.whole_files import write_whole
+
+CENTRE = 0.5
+"""COLMAP's coordinates of the first pixel's centre."""
+SIMPLE_RADIAL = 2
+"""Number of the camera model: focal length, centre (x, y), one coefficient of distortion."""
+FOCAL_GUESS = 1.2
+"""Focal length over the longer side of a photograph, as COLMAP guesses."""
+PAIR_BASE = 2**31 - 1
+"""A pair's number is the smaller image's number times this plus the larger one's."""
+UNCALIBRATED, PLANAR_OR_PANORAMIC = 3, 6
+"""Numbers of the two-view geometries that have a fundamental matrix, and a homography."""
+_VERSION = 3800
+_TABLES = (
+    "CREATE TABLE cameras (camera_id INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL, "
+    "model INTEGER NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL, params BLOB, "
+    "prior_focal_length INTEGER NOT NULL)",
+    "CREATE TABLE images (image_id INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL, "
+    "name TEXT NOT NULL UNIQUE, camera_id INTEGER NOT NULL, prior_qw REAL, prior_qx REAL, "
+    "prior_qy REAL, prior_qz REAL, prior_tx REAL, prior_ty REAL, prior_tz REAL, "
+    f"CONSTRAINT image_id_check CHECK(image_id >= 0 and image_id < {PAIR_BASE}), "
+    "FOREIGN KEY(camera_id) REFERENCES cameras(camera_id))",
+    "CREATE UNIQUE INDEX index_name ON images(name)",
+    *(
+        f"CREATE TABLE {name} (image_id INTEGER PRIMARY KEY NOT NULL, rows INTEGER NOT NULL, "
+        "cols INTEGER NOT NULL, data BLOB, "
+        "FOREIGN KEY(image_id) REFERENCES images(image_id) ON DELETE CASCADE)"
+        for name in ("keypoints", "descriptors")
+    ),
+    "CREATE TABLE matches (pair_id INTEGER PRIMARY KEY NOT NULL, rows INTEGER NOT NULL, "
+    "cols INTEGER NOT NULL, data BLOB)",
+    "CREATE TABLE two_view_geometries (pair_id INTEGER PRIMARY KEY NOT NULL, "
+    "rows INTEGER NOT NULL, cols INTEGER NOT NULL, data BLOB, config INTEGER NOT NULL, "
+    "F BLOB, E BLOB, H BLOB, qvec BLOB, tvec BLOB)",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """The matches of two photographs, first to second.
+
+    Attributes:
+        indices: of their keypoints.
+        verified: the matches that a geometric verification kept. With None, COLMAP has to verify
+            them: `colmap matches_importer --match_type pairs` with a list of the pairs does so.
+        homography: H of the verified matches, with second ~ H first, in kjax's pixels.
+        fundamental: F of the verified matches, with secondᵀ F first = 0, in kjax's pixels.
+    """
+
+    indices: Int32[np.ndarray, "K 2"]
+    verified: Int32[np.ndarray, "V 2"] | None = None
+    homography: Float64[np.ndarray, "3 3"] | None = None
+    fundamental: Float64[np.ndarray, "3 3"] | None = None
+
+    def turned(self) -> "Pair":
+        """The same from the second photograph to the first."""
+        return Pair(
+            self.indices[:, ::-1],
+            None if self.verified is None else self.verified[:, ::-1],
+            None if self.homography is None else np.linalg.inv(self.homography),
+            None if self.fundamental is None else self.fundamental.T,
+        )
+
+
+def write_database(
+    path: str | os.PathLike[str],
+    photos: Mapping[str, Features],
+    pairs: Mapping[tuple[str, str], Pair],
+    *,
+    focal: float | None = None,
+    single_camera: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Writes a COLMAP database, whole or not at all.
+
+    Args:
+        path: of the database.
+        photos: features by the photograph's path below COLMAP's --image_path.
+        pairs: matches by the names of both photographs.
+        focal: length in pixels, if it is known; otherwise a guess for COLMAP to refine.
+        single_camera: whether one camera took all photographs, which must then be of one size.
+        overwrite: whether an existing file may be replaced.
+
+    Raises:
+        InputError: the file exists, or the pairs do not fit the photographs.
+    """
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} exists: give another name, or overwrite=True")
+    _check_pairs(photos, pairs)
+    if single_camera and len({features.image_size for features in photos.values()}) > 1:
+        raise InputError("photographs of several sizes are not of a single camera")
+
+    def write(partial: Path) -> None:
+        with contextlib.closing(sqlite3.connect(partial)) as connection, connection:
+            for statement in _TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            numbers = _add_photos(connection, photos, focal, single_camera)
+            for (first, second), pair in pairs.items():
+                _add_pair(connection, numbers[first], numbers[second], pair)
+
+    write_whole(path, write)
+
+
+def read_features(
+    path: str | os.PathLike[str], image_sizes: Mapping[str, tuple[int, int]]
+) -> dict[str, Features]:
+    """Positions, scales and angles of photographs in a database, without descriptors.
+
+    Raises:
+        InputError: it is no COLMAP database, or the size of a photograph in it is not given.
+    """
+    photos = {}
+    for name, table in read_keypoints(path).items():
+        if name not in image_sizes:
+            raise InputError(f"{path} has {name}, whose size is not given: give all sizes")
+        shaped = table.shape[1] > 2
+        sigmas, angles = keypoint_shapes(table) if shaped else (None, None)
+        photos[name] = Features(
+            xy=(table[:, :2] - CENTRE).astype(np.float32),
+            descriptors=np.zeros((len(table), 0), np.float32),
+            image_size=image_sizes[name],
+            scales=from_sigmas(sigmas),
+            angles=from_radians(angles),
+        )
+    return photos
+
+
+def read_matches(
+    path: str | os.PathLike[str], *, verified: bool = False
+) -> dict[tuple[str, str], Int32[np.ndarray, "K 2"]]:
+    """The matches of all pairs in a database, by the names of both photographs.
+
+    Args:
+        path: of the database.
+        verified: whether to read those of the verified two-view geometries instead.
+
+    Raises:
+        InputError: it is no COLMAP database.
+    """
+    if not Path(path).is_file():
+        raise InputError(f"no such database: {path}")
+    table = "two_view_geometries" if verified else "matches"
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            names = dict(connection.execute("SELECT image_id, name FROM images"))
+            records = connection.execute(f"SELECT pair_id, data FROM {table}").fetchall()
+    except sqlite3.Error as error:
+        raise InputError(f"{path} cannot be read as a COLMAP database ({error})") from error
+    return {
+        (names[number // PAIR_BASE], names[number % PAIR_BASE]): np.frombuffer(data or b"", "<u4")
+        .reshape(-1, 2)
+        .astype(np.int32)
+        for number, data in records
+    }
+
+
+def _check_pairs(photos: Mapping[str, Features], pairs: Mapping[tuple[str, str], Pair]) -> None:
+    for names, pair in pairs.items():
+        first, second = names
+        if first == second or names[::-1] in pairs:
+            raise InputError(f"{first} and {second} are no pair, or a pair twice: give each once")
+        for name in names:
+            if name not in photos:
+                raise InputError(f"{name} has matches but no features: give the features of all")
+        counts = np.array([len(photos[first]), len(photos[second])])
+        for indices in (pair.indices, pair.verified):
+            if indices is not None and ((indices < 0) | (indices >= counts[None])).any():
+                raise InputError(
+                    f"matches of {first} and {second} do not fit their keypoints: match them again"
+                )
+
+
+def _add_photos(
+    connection: sqlite3.Connection,
+    photos: Mapping[str, Features],
+    focal: float | None,
+    single_camera: bool,
+) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for number, (name, features) in enumerate(photos.items(), start=1):
+        camera = 1 if single_camera else number
+        if camera == number:
+            _add_camera(connection, camera, features.image_size, focal)
+        connection.execute(
+            "INSERT INTO images (image_id, name, camera_id) VALUES (?, ?, ?)",
+            (number, name, camera),
+        )
+        table = _keypoint_table(features)
+        connection.execute(
+            "INSERT INTO keypoints VALUES (?, ?, ?, ?)", (number, *table.shape, _blob(table, "<f4"))
+        )
+        numbers[name] = number
+    return numbers
+
+
+def _add_camera(
+    connection: sqlite3.Connection, number: int, size: tuple[int, int], focal: float | None
+) -> None:
+    width, height = size
+    length = FOCAL_GUESS * max(size) if focal is None else focal
+    parameters = np.array([length, width / 2, height / 2, 0.0])
+    connection.execute(
+        "INSERT INTO cameras VALUES (?, ?, ?, ?, ?, ?)",
+        (number, SIMPLE_RADIAL, width, height, _blob(parameters, "<f8"), int(focal is not None)),
+    )
+
+
+def _keypoint_table(features: Features) -> Float32[np.ndarray, "N columns"]:
+    xy = features.xy + np.float32(CENTRE)
+    sigmas, angles = features.sigmas(), features.radians()
+    if sigmas is None:
+        return xy
+    return np.column_stack([xy, sigmas, np.zeros_like(sigmas) if angles is None else angles])
+
+
+def _add_pair(connection: sqlite3.Connection, first: int, second: int, pair: Pair) -> None:
+    if first > second:
+        first, second, pair = second, first, pair.turned()
+    number = first * PAIR_BASE + second
+    connection.execute(
+        "INSERT INTO matches VALUES (?, ?, 2, ?)",
+        (number, len(pair.indices), _blob(pair.indices, "<u4")),
+    )
+    if pair.verified is None:
+        return
+    homography, fundamental = _shifted(pair)
+    connection.execute(
+        "INSERT INTO two_view_geometries (pair_id, rows, cols, data, config, F, H) "
+        "VALUES (?, ?, 2, ?, ?, ?, ?)",
+        (
+            number,
+            len(pair.verified),
+            _blob(pair.verified, "<u4"),
+            UNCALIBRATED if pair.homography is None else PLANAR_OR_PANORAMIC,
+            _blob(fundamental, "<f8"),
+            _blob(homography, "<f8"),
+        ),
+    )
+
+
+def _shifted(pair: Pair) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """H and F between positions with COLMAP's origin."""
+    shift = np.array([[1, 0, CENTRE], [0, 1, CENTRE], [0, 0, 1.0]])
+    back = np.array([[1, 0, -CENTRE], [0, 1, -CENTRE], [0, 0, 1.0]])
+    homography, fundamental = pair.homography, pair.fundamental
+    return (
+        None if homography is None else shift @ homography @ back,
+        None if fundamental is None else back.T @ fundamental @ back,
+    )
+
+
+def _blob(array: np.ndarray | None, dtype: str) -> Any:
+    """Row after row."""
+    return None if array is None else np.ascontiguousarray(array, dtype).tobytes()

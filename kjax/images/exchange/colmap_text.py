@@ -1,0 +1,104 @@
+"""Text files of features for `colmap feature_importer`: one per photograph, `PHOTO.jpg.txt`.
+
+A line `N 128`, then a line for each keypoint: x, y, scale σ, orientation in radians clockwise on
+screen, and 128 integers from 0 to 255. The centre of the first pixel is (0.5, 0.5).
+"""
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from kjax.errors import InputError
+from kjax.images.features import Features, from_radians, from_sigmas
+from kjax.whole_files import write_text
+
+DIMENSION = 128
+"""Of every descriptor: COLMAP refuses others."""
+CENTRE = 0.5
+"""COLMAP's coordinates of the first pixel's centre."""
+_SIFT_UNIT = 512
+"""COLMAP's integer for the value 1 of a descriptor of length 1; 255 stands for what is above."""
+
+
+def write_colmap_text(
+    path: str | os.PathLike[str], features: Features, *, descriptors: bool = True
+) -> None:
+    """Writes a text file, whole or not at all.
+
+    Args:
+        path: of the file. COLMAP looks for the photograph's name followed by ".txt".
+        features: of the photograph.
+        descriptors: False writes zeros, for features that are matched elsewhere. COLMAP compares
+            descriptors by their angle and as bytes, which is good for SIFT alone: give learned
+            ones' matches to COLMAP instead, with `colmap_database`.
+
+    Raises:
+        InputError: descriptors that COLMAP cannot compare.
+    """
+    count = len(features)
+    rows = _sift_bytes(features) if descriptors else np.zeros((count, DIMENSION), np.uint8)
+    sigmas, angles = features.sigmas(), features.radians()
+    shapes = np.column_stack(
+        [
+            features.xy + np.float32(CENTRE),
+            np.ones(count, np.float32) if sigmas is None else sigmas,
+            np.zeros(count, np.float32) if angles is None else angles,
+        ]
+    )
+    text = io.StringIO()
+    text.write(f"{count} {DIMENSION}\n")
+    for shape, row in zip(shapes, rows, strict=True):
+        # Nine digits tell any two float32 numbers apart.
+        numbers = " ".join(f"{value:.9g}" for value in shape)
+        text.write(f"{numbers} {' '.join(map(str, row))}\n")
+    write_text(Path(path), text.getvalue())
+
+
+def read_colmap_text(path: str | os.PathLike[str], image_size: tuple[int, int]) -> Features:
+    """Reads such a file. It does not know the size of the photograph.
+
+    Raises:
+        InputError: it is not of this format.
+    """
+    try:
+        header, *lines = Path(path).read_text(encoding="utf-8").splitlines()
+        count, dimension = (int(number) for number in header.split())
+        table = np.array([line.split() for line in lines if line.strip()], np.float64)
+        table = table.reshape(count, 4 + dimension)
+    except ValueError as error:
+        raise InputError(
+            f"{path} is no text file of COLMAP features ({error}): write it again"
+        ) from error
+    return Features(
+        xy=(table[:, :2] - CENTRE).astype(np.float32),
+        descriptors=table[:, 4:].astype(np.uint8),
+        image_size=image_size,
+        scales=from_sigmas(table[:, 2]),
+        angles=from_radians(table[:, 3]),
+    )
+
+
+def _sift_bytes(features: Features) -> UInt8[np.ndarray, "N 128"]:
+    rows = features.descriptors
+    if rows.shape[1] != DIMENSION:
+        raise InputError(
+            f"COLMAP's text files hold descriptors of {DIMENSION} numbers, not {rows.shape[1]}: "
+            "write the matches into a COLMAP database instead"
+        )
+    if rows.dtype == np.uint8:
+        return rows
+    if not np.isfinite(rows).all() or (rows < 0).any():
+        raise InputError(
+            "COLMAP compares descriptors by their angle as bytes, so that negative numbers find no "
+            "match: write the matches into a COLMAP database instead"
+        )
+    return _as_bytes(rows)
+
+
+def _as_bytes(rows: Float32[np.ndarray, "N 128"]) -> UInt8[np.ndarray, "N 128"]:
+    """OpenCV's SIFT is in these units already; vectors of length 1 are scaled as COLMAP does."""
+    unit = rows.max(initial=0) <= 1
+    return np.clip(np.rint(rows * (_SIFT_UNIT if unit else 1)), 0, 255).astype(np.uint8)

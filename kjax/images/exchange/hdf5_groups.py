@@ -1,0 +1,174 @@
+"""HDF5 files that grow group by group and can be killed at any time.
+
+An HDF5 file has no journal: a programme killed while it writes can ruin the whole file. So a group
+that is added becomes a small file of its own beside the large one, in `NAME.parts/`, written whole
+or not at all. Closing puts all parts into a new copy of the large file, which then takes the old
+one's place. After a kill, what was finished is still in the parts: opening the file for adding
+knows them, and closing it puts them in place.
+"""
+
+import contextlib
+import glob
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kjax.errors import InputError
+from kjax.whole_files import partial_prefix, write_whole
+
+Attributes = Mapping[str, Mapping[str, float]]
+"""By dataset, then by name."""
+
+
+_Writer = TypeVar("_Writer", bound="GroupWriter")
+"""The checker of shapes in tests cannot read `typing.Self`."""
+
+
+class GroupWriter:
+    """Adds groups of arrays to an HDF5 file: use it in a `with` statement.
+
+    Names that are in the file already, also from a run that was killed, are in the writer:
+
+        with GroupWriter("features.h5") as writer:
+            for name in names:
+                if name not in writer:
+                    writer.add_group(name, arrays)
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        require_h5py()
+        self.path = Path(path)
+        self._parts = self.path.with_name(self.path.name + ".parts")
+        self._names = set(group_names(self.path)) if self.path.exists() else set()
+        for part in self._part_files():
+            self._names.update(group_names(part))
+
+    def __enter__(self: _Writer) -> _Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add_group(
+        self, name: str, arrays: Mapping[str, np.ndarray], attributes: Attributes | None = None
+    ) -> None:
+        """Adds a group, in the place of an earlier one of that name; it is safe when this returns.
+
+        Args:
+            name: of the group; slashes make groups within groups.
+            arrays: by name.
+            attributes: of some of the arrays.
+        """
+        h5py = require_h5py()
+        _check_name(name)
+
+        def write(path: Path) -> None:
+            with h5py.File(path, "w") as file:
+                group = file.create_group(name)
+                for key, array in arrays.items():
+                    dataset = group.create_dataset(key, data=array)
+                    dataset.attrs.update((attributes or {}).get(key, {}))
+
+        self._parts.mkdir(parents=True, exist_ok=True)
+        part = hashlib.sha256(name.encode()).hexdigest()[:32]
+        write_whole(self._parts / f"{part}.h5", write)
+        self._names.add(name)
+
+    def close(self) -> None:
+        """Puts the parts into the file. Called twice, it does nothing more."""
+        parts = self._part_files()
+        if parts:
+            write_whole(self.path, lambda partial: self._merge(partial, parts))
+        # Only now: a kill before this leaves parts that say what the file says too.
+        shutil.rmtree(self._parts, ignore_errors=True)
+        # Copies that a kill left unfinished.
+        prefix = glob.escape(partial_prefix(self.path))
+        for leftover in self.path.parent.glob(f"{prefix}*{self.path.suffix}"):
+            leftover.unlink(missing_ok=True)
+
+    def _merge(self, partial: Path, parts: list[Path]) -> None:
+        h5py = require_h5py()
+        if self.path.exists():
+            shutil.copyfile(self.path, partial)
+        with h5py.File(partial, "a") as file:
+            for part in parts:
+                with h5py.File(part, "r") as source:
+                    for name in group_names(part):
+                        if name in file:
+                            del file[name]
+                        source.copy(name, file.require_group(_parent(name)), _own_name(name))
+
+    def _part_files(self) -> list[Path]:
+        # Those that a kill left unfinished begin with a dot.
+        return sorted(part for part in self._parts.glob("*.h5") if part.name[0] != ".")
+
+
+def group_names(path: str | os.PathLike[str]) -> list[str]:
+    """All groups that hold arrays, in order."""
+    h5py = require_h5py()
+    names = set()
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            names.add(_parent(name))
+
+    with open_hdf5(path) as file:
+        file.visititems(visit)
+    return sorted(names)
+
+
+@contextlib.contextmanager
+def open_hdf5(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """An HDF5 file to read.
+
+    Raises:
+        InputError: it is missing, or it is no HDF5 file.
+    """
+    h5py = require_h5py()
+    if not Path(path).is_file():
+        raise InputError(f"no such file: {path}")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise InputError(f"{path} is no HDF5 file, or is damaged: write it again") from error
+    with file:
+        yield file
+
+
+def require_h5py() -> Any:
+    """The library h5py, which is not installed with kjax alone."""
+    try:
+        import h5py
+    except ImportError:
+        raise InputError("HDF5 files need h5py: pip install 'kjax[exchange]'") from None
+    return h5py
+
+
+def _check_name(name: str) -> None:
+    parts = name.split("/")
+    if not name or any(part in ("", ".", "..") for part in parts) or "\0" in name:
+        raise InputError(
+            f"{name!r} cannot name a group: give a path below the folder of photographs"
+        )
+
+
+def _parent(name: str) -> str:
+    return name.rpartition("/")[0] or "/"
+
+
+def _own_name(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -1,0 +1,152 @@
+"""hloc's HDF5 files of features and of matches.
+
+A group of features is named like its photograph and holds `keypoints` [N, 2], `descriptors`
+[D, N] (transposed), `scores`, `scales` (σ), `oris` (degrees, clockwise on screen) and `image_size`
+(width, height). The centre of the first pixel is (0, 0): hloc adds 0.5 when it fills a COLMAP
+database.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int32
+
+from kjax.errors import InputError
+from kjax.images.exchange.hdf5_groups import GroupWriter, open_hdf5
+from kjax.images.features import Features, from_sigmas, upright_without
+from kjax.images.matching import Matches, from_hloc_style, hloc_style
+
+Path = str | os.PathLike[str]
+
+
+class FeatureWriter(GroupWriter):
+    """Adds photographs to a feature file: see `GroupWriter` for how to go on after a kill.
+
+    Args:
+        path: of the file.
+        half: whether descriptors and scores are float16, as hloc's own. Positions and scales stay
+            float32: beyond 2048 pixels, float16 holds even coordinates only.
+    """
+
+    def __init__(self, path: Path, *, half: bool = False) -> None:
+        super().__init__(path)
+        self.half = half
+
+    def add(self, name: str, features: Features, *, uncertainty: float = 1.0) -> None:
+        """Adds one photograph.
+
+        Args:
+            name: path below the folder of photographs, with slashes.
+            features: of the photograph.
+            uncertainty: of the positions in pixels, which hloc gives to COLMAP's triangulation.
+        """
+        small = np.float16 if self.half else np.float32
+        descriptors = features.descriptors.T
+        arrays = {
+            "keypoints": features.xy,
+            "descriptors": descriptors if _is_bytes(descriptors) else descriptors.astype(small),
+            "image_size": np.array(features.image_size),
+        }
+        sigmas = features.sigmas()
+        if features.scores is not None:
+            arrays["scores"] = features.scores.astype(small)
+        if sigmas is not None:
+            arrays["scales"] = sigmas
+        if features.angles is not None:
+            arrays["oris"] = upright_without(features.angles)
+        self.add_group(name, arrays, {"keypoints": {"uncertainty": uncertainty}})
+
+
+def read_features(path: Path, name: str) -> Features:
+    """The features of one photograph, from a file of kjax or of hloc.
+
+    Raises:
+        InputError: the file is none, or lacks the photograph.
+    """
+    with open_hdf5(path) as file:
+        if name not in file or "keypoints" not in file[name]:
+            raise InputError(f"{path} has no features of {name!r}: extract them first")
+        arrays = {key: value[()] for key, value in file[name].items()}
+    for key in ("descriptors", "image_size"):
+        if key not in arrays:
+            raise InputError(f"{path}: {name} lacks {key}: extract local features")
+    descriptors = np.ascontiguousarray(arrays["descriptors"].T)
+    width, height = (int(side) for side in arrays["image_size"])
+    return Features(
+        xy=_single(arrays["keypoints"]),
+        descriptors=descriptors if _is_bytes(descriptors) else _single(descriptors),
+        image_size=(width, height),
+        scales=from_sigmas(_single(arrays.get("scales"))),
+        angles=_single(arrays.get("oris")),
+        scores=_single(arrays.get("scores")),
+    )
+
+
+def read_uncertainty(path: Path, name: str) -> float:
+    """The uncertainty of a photograph's positions in pixels, 1 if the file says nothing."""
+    with open_hdf5(path) as file:
+        if name not in file:
+            raise InputError(f"{path} has no features of {name!r}: extract them first")
+        return float(file[name]["keypoints"].attrs.get("uncertainty", 1.0))
+
+
+class MatchWriter(GroupWriter):
+    """Adds pairs of photographs to a match file: see `GroupWriter` for how to go on after a kill.
+
+    `pair_name(first, second) in writer` tells whether a pair is there.
+    """
+
+    def add(self, first: str, second: str, matches: Matches, n0: int, n1: int) -> None:
+        """Adds one pair.
+
+        Args:
+            first: name of the first photograph.
+            second: name of the second photograph.
+            matches: between them, from the first to the second.
+            n0: keypoints of the first photograph.
+            n1: keypoints of the second photograph.
+        """
+        styled = hloc_style(matches, n0, n1)
+        # hloc writes int16, which ends at 32,767 keypoints; it reads any integers.
+        arrays = {
+            "matches0": styled["matches0"],
+            "matching_scores0": styled["matching_scores0"].astype(np.float16),
+        }
+        self.add_group(pair_name(first, second), arrays)
+
+
+def read_matches(
+    path: Path, first: str, second: str
+) -> tuple[Int32[np.ndarray, "K 2"], Float32[np.ndarray, " K"]]:
+    """Indices of the first and second photograph's keypoints, and scores.
+
+    Also found if the file has the pair the other way round.
+
+    Raises:
+        InputError: the file is none, or lacks the pair.
+    """
+    with open_hdf5(path) as file:
+        name, turned = pair_name(first, second), False
+        if name not in file:
+            name, turned = pair_name(second, first), True
+        if name not in file:
+            raise InputError(f"{path} has no matches of {first!r} and {second!r}: match them first")
+        group = file[name]
+        partners = group["matches0"][()].astype(np.int32)
+        scores = _single(group["matching_scores0"][()])
+    indices, kept = from_hloc_style(partners, scores)
+    return (np.ascontiguousarray(indices[:, ::-1]) if turned else indices), kept
+
+
+def pair_name(first: str, second: str) -> str:
+    """The name that hloc gives a pair: slashes within the names become hyphens."""
+    return "/".join(name.replace("/", "-") for name in (first, second))
+
+
+def _single(array: Any) -> Any:
+    return None if array is None else array.astype(np.float32)
+
+
+def _is_bytes(descriptors: np.ndarray) -> bool:
+    return bool(descriptors.dtype == np.uint8)

@@ -1,0 +1,43 @@
+"""Features of one photograph in a NumPy archive, under the names and units of `Features`."""
+
+import functools
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from kjax.errors import InputError
+from kjax.images.features import Features
+from kjax.whole_files import write_whole
+
+_REQUIRED = ("xy", "descriptors", "image_size")
+_OPTIONAL = ("scales", "angles", "scores")
+
+
+def write_npz(path: str | os.PathLike[str], features: Features) -> None:
+    """Writes an archive, whole or not at all. Its name must end with .npz."""
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise InputError(f"{path} is no name for a NumPy archive: let it end with .npz")
+    columns = {name: getattr(features, name) for name in (*_REQUIRED, *_OPTIONAL)}
+    present = {name: column for name, column in columns.items() if column is not None}
+    write_whole(path, functools.partial(np.savez, allow_pickle=False, **present))
+
+
+def read_npz(path: str | os.PathLike[str]) -> Features:
+    """Reads what `write_npz` wrote.
+
+    Raises:
+        InputError: it is no such archive.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            columns = {name: archive[name] for name in (*_REQUIRED, *_OPTIONAL) if name in archive}
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is no NumPy archive, or is damaged: write it again") from error
+    missing = [name for name in _REQUIRED if name not in columns]
+    if missing:
+        raise InputError(f"{path} lacks {', '.join(missing)}: it is no archive of features")
+    width, height = columns.pop("image_size").tolist()
+    return Features(image_size=(width, height), **columns)

@@ -1,0 +1,264 @@
+"""Patches about keypoints, cut out of photographs on the device that describes them.
+
+Patch pixel (u, v) of S×S looks at
+
+    xy + t · R(a) · (u − (S−1)/2, v − (S−1)/2),    t = side / S,
+
+in the image, where the centre of the first pixel is (0, 0), y points down, and angles run from x
+towards y: the geometry of `kjax.data`. `kjax.images.conventions` says how the scales, angles and
+positions of other libraries become (xy, side, a), and `kjax.images.pyramid` which low-passed copy
+of the image is read, bilinearly, where t > 1. Beyond its border an image is repeated.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float
+
+from kjax.errors import InputError
+from kjax.images.conventions import PatchFrames, check_conventions, patch_frames
+from kjax.images.grey import as_image, check_order, to_grey
+from kjax.images.pyramid import check_pyramid, pack_pyramid, plan_levels
+from kjax.images.sampling import locate_windows, sample_windows
+
+Numbers = ArrayLike | Sequence[Any]
+"""Arrays, or lists of what OpenCV's keypoints hold."""
+
+MAX_PIXELS = 2**31 - 1
+"""Of all levels of all images of a call: they are counted in 32 bits."""
+MAX_SIDE = 1e9
+"""Of a patch on the image: beyond it, float32 has no meaning left and squares overflow."""
+
+
+class ExtractedPatches(NamedTuple):
+    """Patches, and which of them show something.
+
+    Attributes:
+        patches: grey, in the range that `kjax.images.grey.to_grey` gives.
+        valid: False for keypoints that `mask` leaves out, that are not finite, whose scale is not
+            positive, or whose patch lies wholly outside the image. Their patches are zero.
+    """
+
+    patches: Float[Array, "*batch N size size"]
+    valid: Bool[Array, "*batch N"]
+
+
+def extract_patches(
+    image: ArrayLike,
+    xy: Numbers,
+    scale: Numbers,
+    angle: Numbers | None = None,
+    *,
+    mask: Numbers | None = None,
+    size: int = 32,
+    size_is: str = "diameter",
+    mr_size: float = 12.0,
+    angle_is: str = "opencv",
+    pixel_origin: str = "center",
+    pyramid: str = "thirds",
+    order: str = "rgb",
+) -> ExtractedPatches:
+    """Cuts out the patch of each keypoint.
+
+    The defaults take OpenCV's keypoints as they are:
+
+        keypoints = cv2.SIFT_create(enable_precise_upscale=True).detect(image)
+        patches, valid = kjax.extract_patches(
+            image, [k.pt for k in keypoints], [k.size for k in keypoints],
+            [k.angle for k in keypoints],
+        )
+
+    PhotoTourism's patches are 64×64, reduced to 32×32 for training. To cut them as sharp, ask for
+    `size=64` and give them to `kjax.augment.resize_patches`; `size=32` is smoother, and quicker.
+
+    Differentiable with respect to the image and the keypoints; which level of the pyramid is read
+    counts as constant. It may be called inside `jax.jit` and `jax.vmap`; called outside, it
+    compiles once for a shape of image and a range of numbers of keypoints.
+
+    Args:
+        image: `[H,W]` or `[H,W,C]`, with one more axis in front for a batch; uint8, uint16 or
+            floating. An empty image has no valid keypoints.
+        xy: positions `[N,2]`, or `[B,N,2]` for a batch. N may be 0.
+        scale: sizes `[N]` or `[B,N]`.
+        angle: orientations `[N]` or `[B,N]`; upright if not given.
+        mask: bool `[N]` or `[B,N]`, False for what only pads a batch; all True if not given.
+        size: side of the patches in pixels.
+        size_is: what `scale` holds: see `kjax.images.conventions` for this and the next three.
+        mr_size: side of a patch in units of the keypoint's diameter.
+        angle_is: what `angle` holds.
+        pixel_origin: which point of the first pixel is (0, 0).
+        pyramid: how the image is low-passed: see `kjax.images.pyramid`. `"octaves"` takes a third
+            of the default's memory; `"off"` equals `cv2.warpAffine`; `"kornia"` and `"kornia0.8"`
+            equal `kornia.feature.extract_patches_from_pyramid`.
+        order: of an image's colours, `"rgb"` or `"bgr"`.
+
+    Returns:
+        The patches `[N,size,size]` or `[B,N,size,size]`, and which of them are valid.
+    """
+    check_conventions(size_is, angle_is, pixel_origin)
+    check_pyramid(pyramid)
+    check_order(order)
+    if size < 1:
+        raise InputError(f"size must be at least 1, not {size}")
+    xy = _as_array(xy, like=(2,))
+    image = as_image(image, batched=xy.ndim == 3)
+    keypoints = _check_keypoints(image.shape[: xy.ndim - 2], xy, scale, angle, mask)
+    options = _Options(size, size_is, float(mr_size), angle_is, pixel_origin, pyramid, order)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in (image, *keypoints)):
+        return _extract(image, keypoints, options)
+    # Photographs of one shape share few programmes, however many keypoints each has.
+    count = xy.shape[-2]
+    extra = _padded_count(count) - count
+    found = _extract(image, _pad_keypoints(keypoints, extra), options)
+    return found if extra == 0 else _first(found, count)
+
+
+def _first(found: ExtractedPatches, count: int) -> ExtractedPatches:
+    """Drops what pads the keypoints."""
+    return ExtractedPatches(found.patches[..., :count, :, :], found.valid[..., :count])
+
+
+class _Options(NamedTuple):
+    """What a programme is compiled for."""
+
+    size: int
+    size_is: str
+    mr_size: float
+    angle_is: str
+    pixel_origin: str
+    pyramid: str
+    order: str
+
+
+class _Keypoints(NamedTuple):
+    """Arrays of shapes that fit, in the caller's convention."""
+
+    xy: jax.Array | np.ndarray
+    scale: jax.Array | np.ndarray
+    angle: jax.Array | np.ndarray
+    mask: jax.Array | np.ndarray
+
+
+def _as_array(values: Numbers, like: tuple[int, ...] = ()) -> jax.Array | np.ndarray:
+    """An array; an empty list, which has no shape of its own, becomes [0, …]."""
+    if not isinstance(values, jax.Array | np.ndarray):
+        values = np.asarray(values)
+    return values.reshape(0, *like) if values.shape == (0,) else values
+
+
+def _check_keypoints(
+    batch: tuple[int, ...],
+    xy: jax.Array | np.ndarray,
+    scale: Numbers,
+    angle: Numbers | None,
+    mask: Numbers | None,
+) -> _Keypoints:
+    """Refuses shapes that do not fit each other; fills in what is not given."""
+    shape = xy.shape[:-1]
+    if xy.ndim not in (2, 3) or xy.shape[-1] != 2 or shape[:-1] != batch:
+        images = f" for {batch[0]} images" if batch else ""
+        raise InputError(f"xy must be [N,2] or [B,N,2], not {list(xy.shape)}{images}")
+    rows = {
+        "scale": _as_array(scale),
+        "angle": np.zeros(shape, np.float32) if angle is None else _as_array(angle),
+        "mask": np.ones(shape, bool) if mask is None else _as_array(mask),
+    }
+    for name, row in rows.items():
+        if row.shape != shape:
+            raise InputError(
+                f"{name} must have one value per keypoint, {list(shape)}, not {list(row.shape)}"
+            )
+    return _Keypoints(xy, rows["scale"], rows["angle"], rows["mask"])
+
+
+def _padded_count(count: int) -> int:
+    """The next multiple of a quarter of a power of two, or of 16."""
+    step = max(2 ** max(count - 1, 0).bit_length() // 8, 16)
+    return -(-count // step) * step
+
+
+def _pad_keypoints(keypoints: _Keypoints, extra: int) -> _Keypoints:
+    """Adds masked ones. In NumPy, where another number of them is not another programme."""
+    if extra == 0:
+        return keypoints
+    batch = [(0, 0)] * (keypoints.scale.ndim - 1)
+    padded = (np.pad(np.asarray(row), [*batch, (0, extra)]) for row in keypoints[1:])
+    return _Keypoints(np.pad(np.asarray(keypoints.xy), [*batch, (0, extra), (0, 0)]), *padded)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _extract(
+    image: jax.Array | np.ndarray, keypoints: _Keypoints, options: _Options
+) -> ExtractedPatches:
+    """Everything from here on is one programme."""
+    batched = keypoints.xy.ndim == 3
+    grey = to_grey(image, batched=batched, order=options.order)
+    frames = patch_frames(
+        *(jnp.asarray(values).astype(grey.dtype) for values in keypoints[:3]),
+        size_is=options.size_is,
+        mr_size=options.mr_size,
+        angle_is=options.angle_is,
+        pixel_origin=options.pixel_origin,
+    )
+    sound = _is_sound(frames) & _touches(frames, *grey.shape[-2:])
+    valid = jnp.asarray(keypoints.mask).astype(bool) & sound
+    if 0 in (grey.size, valid.size):
+        patches = jnp.zeros((*valid.shape, options.size, options.size), grey.dtype)
+        return ExtractedPatches(patches, jnp.zeros_like(valid))
+    frames = _neutral_where(~valid, frames, options.size)
+    if batched:
+        patches = _cut(grey, frames, options)
+    else:
+        patches = _cut(grey[None], PatchFrames(*(values[None] for values in frames)), options)[0]
+    return ExtractedPatches(jnp.where(valid[..., None, None], patches, 0), valid)
+
+
+def _cut(
+    images: Float[Array, "B height width"], frames: PatchFrames, options: _Options
+) -> Float[Array, "B N size size"]:
+    """The patches of sound frames."""
+    batch, height, width = images.shape
+    levels = plan_levels(height, width, size=options.size, kind=options.pyramid)
+    pixels = sum(level.height * level.width for level in levels)
+    if batch * pixels > MAX_PIXELS:
+        raise InputError(
+            f"{batch} × {height}×{width} pixels and their pyramids are more than 2³¹: "
+            "give fewer images at a time, or pyramid='octaves'"
+        )
+    packed = pack_pyramid(images, levels=levels, kind=options.pyramid)
+    windows = locate_windows(frames, levels, size=options.size, pyramid=options.pyramid)
+    own = jnp.arange(batch, dtype=jnp.int32) * pixels
+    windows = windows._replace(start=windows.start + own[:, None])
+    # Without the barrier, sines and cosines may be taken anew for every pixel of a patch.
+    windows = jax.lax.optimization_barrier(windows)
+    # Gradients need the indices and weights of every pixel: cheaper to find again than to keep.
+    sample = jax.checkpoint(functools.partial(sample_windows, size=options.size))
+    return sample(packed.reshape(-1), windows)
+
+
+def _is_sound(frames: PatchFrames) -> Bool[Array, "*batch N"]:
+    """Finite, and of a size that means something."""
+    finite = jnp.isfinite(frames.center).all(axis=-1) & jnp.isfinite(frames.angle)
+    return finite & (frames.side > 0) & (frames.side <= MAX_SIDE)
+
+
+def _touches(frames: PatchFrames, height: int, width: int) -> Bool[Array, "*batch N"]:
+    """Whether the upright box about each patch overlaps the image."""
+    reach = frames.side / 2 * (jnp.abs(jnp.cos(frames.angle)) + jnp.abs(jnp.sin(frames.angle)))
+    x, y = frames.center[..., 0], frames.center[..., 1]
+    across = (x + reach > -0.5) & (x - reach < width - 0.5)
+    return across & (y + reach > -0.5) & (y - reach < height - 0.5)
+
+
+def _neutral_where(bad: Bool[Array, "*batch N"], frames: PatchFrames, size: int) -> PatchFrames:
+    """Harmless numbers for patches that will be blank, so that no NaN reaches a gradient."""
+    return PatchFrames(
+        jnp.where(bad[..., None], 0, frames.center),
+        jnp.where(bad, size, frames.side),
+        jnp.where(bad, 0, frames.angle),
+    )

@@ -1,0 +1,127 @@
+"""From patches and photographs to descriptors, and the command that matches two photographs."""
+
+import numpy as np
+import pytest
+from models import make_model, random_patches
+from PIL import Image
+
+import kjax
+from kjax.cli import main
+from kjax.errors import InputError
+from kjax.images.detection import as_keypoints, detect, to_opencv
+from kjax.interop import save_variables
+
+cv2 = pytest.importorskip("cv2")
+
+
+@pytest.fixture(scope="module")
+def describer():
+    return kjax.Describer(*make_model("xy", s=1, patch_size=16))
+
+
+@pytest.fixture(scope="module")
+def photograph():
+    """Blobs of many sizes, where SIFT finds keypoints."""
+    rng = np.random.default_rng(0)
+    layers = [
+        cv2.GaussianBlur(rng.normal(0, 1, (160, 220)).astype(np.float32), (0, 0), sigma) * sigma
+        for sigma in (1.5, 3, 6)
+    ]
+    grey = sum(layers)
+    return np.interp(grey, (grey.min(), grey.max()), (0, 255)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 1030])
+def test_patches_of_any_number(describer, rng, count):
+    patches = random_patches(rng, count, 16)
+    model, variables = make_model("xy", s=1, patch_size=16)
+    described = describer.describe(patches)
+    assert described.shape == (count, describer.dimension) == (count, 128)
+    some = slice(max(count - 3, 0), count)
+    if count:
+        expected = model.apply(variables, patches[some])
+        np.testing.assert_allclose(described[some], expected, atol=2e-6)
+
+
+def test_patches_of_another_size_are_refused(describer):
+    with pytest.raises(InputError, match=r"\[N, 16, 16\]"):
+        describer.describe(np.zeros((2, 32, 32), np.uint8))
+
+
+def test_the_range_of_grey_does_not_matter(describer, photograph):
+    points = detect(photograph, max_keypoints=20)
+    as_bytes = describer.describe_image(photograph, points)
+    wide = describer.describe_image(photograph.astype(np.uint16) * 257, points)
+    unit = describer.describe_image(photograph.astype(np.float32) / 255, points)
+    colour = describer.describe_image(np.stack([photograph] * 3, axis=-1), points)
+    for other in (wide, unit, colour):
+        np.testing.assert_allclose(other.descriptors, as_bytes.descriptors, atol=2e-5)
+
+
+def test_like_opencv(describer, photograph):
+    mask = np.zeros(photograph.shape, np.uint8)
+    mask[:, :110] = 1
+    keypoints, descriptors = describer.detectAndCompute(photograph, mask)
+    assert len(keypoints) == len(descriptors) > 10
+    assert all(point.pt[0] < 111 for point in keypoints)
+    # The descriptors fit OpenCV's own matcher, and find themselves.
+    matches = cv2.BFMatcher(cv2.NORM_L2).match(descriptors, descriptors)
+    assert all(one.distance < 1e-3 for one in matches)
+
+
+def test_keypoints_in_every_form(describer, photograph):
+    found = detect(photograph, max_keypoints=9)
+    table = np.column_stack([found.xy, found.scales, found.angles])
+    for form in (found, to_opencv(found), table):
+        features = describer.describe_image(photograph, form)
+        np.testing.assert_allclose(features.xy, found.xy)
+        assert features.image_size == (220, 160)
+    assert as_keypoints(found.xy).angles[0] == -1
+    with pytest.raises(InputError, match="2 to 4"):
+        describer.describe_image(photograph, np.zeros((3, 5)))
+
+
+@pytest.mark.parametrize("keypoints", [[], np.zeros((0, 4)), np.array([[-900.0, 5, 3, 0]])])
+def test_no_keypoints(describer, photograph, keypoints):
+    features = describer.describe_image(photograph, keypoints)
+    assert len(features) == 0
+    assert features.descriptors.shape == (0, 128)
+
+
+def test_empty_and_flat_photographs(describer):
+    assert len(describer.describe_image(np.zeros((0, 5), np.uint8))) == 0
+    assert len(describer.describe_image(np.full((40, 40), 7, np.uint8))) == 0
+    with pytest.raises(InputError, match="NaN"):
+        describer.describe_image(np.full((40, 40), np.nan, np.float32))
+
+
+def test_the_command_finds_a_shift_and_draws_it(tmp_path, photograph, capsys):
+    save_variables(tmp_path / "w.npz", make_model("hardnet", patch_size=16)[1])
+    Image.fromarray(photograph[:, :200]).save(tmp_path / "a.png")
+    Image.fromarray(photograph[:, 20:]).save(tmp_path / "b.png")
+    files = [str(tmp_path / name) for name in ("a.png", "b.png")]
+    out = str(tmp_path / "m.png")
+    assert main(["match", *files, "--weights", str(tmp_path / "w.npz"), "--out", out]) == 0
+    printed = capsys.readouterr().out
+    agreeing = int(printed.split(" of them agree")[0].split("\n")[-1])
+    assert agreeing > 20
+    with Image.open(out) as picture:
+        assert picture.width > 350
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [("none.png", None, "no such file"), ("text.png", b"hello", "not an image")],
+)
+def test_bad_photographs_are_one_line(tmp_path, capsys, name, content, message):
+    save_variables(tmp_path / "w.npz", make_model("hardnet", patch_size=16)[1])
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    bad = str(tmp_path / name)
+    out = tmp_path / "m.png"
+    weights = ("--weights", str(tmp_path / "w.npz"))
+    assert main(["match", bad, bad, *weights, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not out.exists()

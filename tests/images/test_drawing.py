@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from kjax.errors import InputError
+from kjax.images.drawing import BACKGROUND, GAP, draw_matches, save_matches
+
+
+def points(*rows):
+    return np.array(rows, np.float32).reshape(-1, 2)
+
+
+def test_photographs_of_other_sizes_and_kinds_lie_side_by_side():
+    left = np.full((40, 60), 90, np.uint8)
+    right = np.full((70, 30, 3), (10, 20, 200), np.uint8)
+    picture = np.asarray(draw_matches(left, right, points(), points()))
+    assert picture.shape == (70, 60 + GAP + 30, 3)
+    assert (picture[:40, :60] == 90).all()
+    assert (picture[:, 60 + GAP :] == (10, 20, 200)).all()
+    assert (picture[40:, :60] == BACKGROUND).all()
+
+
+def test_a_line_runs_from_pixel_centre_to_pixel_centre():
+    black = np.zeros((41, 60), np.uint8)
+    picture = np.asarray(draw_matches(black, black, points((10, 20)), points((50, 20))))
+    bright = picture.max(axis=2).astype(int)
+    bright[:, 60 : 60 + GAP] = 0
+    columns = np.flatnonzero(bright.any(axis=0))
+    assert abs(columns[0] - 8) <= 1
+    assert abs(columns[-1] - (60 + GAP + 52)) <= 1
+    # Symmetric about its row: neither half a pixel up nor down.
+    np.testing.assert_array_equal(bright[:41], bright[40::-1])
+    assert bright[20, 30] > 100
+    assert bright[18, 30] == 0
+
+
+def test_lines_are_smooth_and_colours_follow_the_position():
+    black = np.zeros((100, 100), np.uint8)
+    picture = np.asarray(
+        draw_matches(black, black, points((5, 5), (95, 40)), points((60, 60), (90, 90)))
+    )
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+    first, second = picture[5, 5].astype(int), picture[40, 95].astype(int)
+    assert first[0] > first[2] + 50
+    assert second[2] > second[1] + 50
+
+
+def test_large_photographs_are_reduced_together():
+    big, small = np.zeros((300, 600), np.uint8), np.zeros((100, 200), np.uint8)
+    picture = draw_matches(big, small, points(), points(), max_width=400 + GAP)
+    assert picture.size == (400 + GAP, 150)
+
+
+def test_many_matches_are_thinned_out():
+    black = np.zeros((400, 50), np.uint8)
+    xy = points(*((10, 4 * y) for y in range(100)))
+    few = np.asarray(draw_matches(black, black, xy, xy, max_lines=5))
+    rows = np.flatnonzero(few[:, 30].any(axis=1))
+    assert (np.diff(rows) > 1).sum() == 4
+
+
+def test_saves_a_png(tmp_path, rng):
+    image = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    path = tmp_path / "matches.png"
+    save_matches(path, image, image, points((1, 2)), points((3, 4)))
+    saved = Image.open(path)
+    assert saved.format == "PNG"
+    np.testing.assert_array_equal(saved, draw_matches(image, image, points((1, 2)), points((3, 4))))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_refuses_an_empty_photograph():
+    with pytest.raises(InputError, match="image_b is empty"):
+        draw_matches(np.ones((5, 5), np.uint8), np.ones((0, 5), np.uint8), points(), points())

@@ -1,0 +1,196 @@
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+from kjax.errors import InputError
+from kjax.images.exchange.hdf5_groups import group_names
+from kjax.images.exchange.hloc import (
+    FeatureWriter,
+    MatchWriter,
+    pair_name,
+    read_features,
+    read_matches,
+    read_uncertainty,
+)
+from kjax.images.features import Features
+from kjax.images.matching import Matches
+
+NESTED = "db/day 1/photo.jpg"
+
+
+def random_features(rng, count=5, dimension=8):
+    columns = {key: rng.uniform(0, 9, count).astype(np.float32) for key in ("scales", "angles")}
+    return Features(
+        xy=rng.uniform(0, 4000, (count, 2)).astype(np.float32),
+        descriptors=rng.normal(size=(count, dimension)).astype(np.float32),
+        image_size=(4000, 3000),
+        scores=rng.uniform(0, 1, count).astype(np.float32),
+        **columns,
+    )
+
+
+def assert_equal(one, other, rtol=1e-6):
+    assert one.image_size == other.image_size
+    for name in ("xy", "descriptors", "scales", "angles", "scores"):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_allclose(mine, theirs, rtol=rtol)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_features_round_trip(tmp_path, rng, count):
+    photos = {name: random_features(rng, count) for name in ("a.jpg", NESTED)}
+    with FeatureWriter(tmp_path / "features.h5") as writer:
+        for name, features in photos.items():
+            writer.add(name, features, uncertainty=1.5)
+    assert group_names(tmp_path / "features.h5") == ["a.jpg", NESTED]
+    for name, features in photos.items():
+        assert_equal(read_features(tmp_path / "features.h5", name), features)
+        assert read_uncertainty(tmp_path / "features.h5", name) == 1.5
+    assert [path.name for path in tmp_path.iterdir()] == ["features.h5"]
+
+
+def test_the_layout_is_hlocs(tmp_path):
+    features = Features(
+        xy=np.array([[0, 0], [7.5, 3]], np.float32),
+        descriptors=np.arange(6, dtype=np.float32).reshape(2, 3),
+        image_size=(64, 48),
+        scales=np.array([4, 6], np.float32),
+        angles=np.array([90, -1], np.float32),
+        scores=np.array([0.25, 0.5], np.float32),
+    )
+    with FeatureWriter(tmp_path / "features.h5") as writer:
+        writer.add(NESTED, features)
+    with h5py.File(tmp_path / "features.h5", "r") as file:
+        group = file["db"]["day 1"]["photo.jpg"]
+        # The first pixel's centre stays (0, 0).
+        np.testing.assert_array_equal(group["keypoints"], features.xy)
+        np.testing.assert_array_equal(group["descriptors"], [[0, 3], [1, 4], [2, 5]])
+        np.testing.assert_array_equal(group["scales"], [2, 3])
+        np.testing.assert_array_equal(group["oris"], [90, 0])
+        np.testing.assert_array_equal(group["scores"], [0.25, 0.5])
+        np.testing.assert_array_equal(group["image_size"], [64, 48])
+        assert group["keypoints"].attrs["uncertainty"] == 1
+
+
+def test_half_precision_spares_positions(tmp_path, rng):
+    features = random_features(rng)
+    with FeatureWriter(tmp_path / "features.h5", half=True) as writer:
+        writer.add("a", features)
+    with h5py.File(tmp_path / "features.h5", "r") as file:
+        kinds = {key: value.dtype for key, value in file["a"].items()}
+    assert kinds["descriptors"] == kinds["scores"] == np.float16
+    assert kinds["keypoints"] == kinds["scales"] == np.float32
+    read = read_features(tmp_path / "features.h5", "a")
+    np.testing.assert_array_equal(read.xy, features.xy)
+    assert_equal(read, features, rtol=1e-3)
+
+
+def test_only_what_is_known_is_written_and_bytes_stay_bytes(tmp_path, rng):
+    bits = rng.integers(0, 256, (4, 32), dtype=np.uint8)
+    features = Features(np.ones((4, 2), np.float32), bits, (10, 20))
+    with FeatureWriter(tmp_path / "features.h5", half=True) as writer:
+        writer.add("a", features)
+    assert_equal(read_features(tmp_path / "features.h5", "a"), features)
+
+
+def test_a_kill_loses_at_most_what_was_being_written(tmp_path, rng, monkeypatch):
+    path = tmp_path / "features.h5"
+    photos = {name: random_features(rng) for name in ("a", "b", "c", "d")}
+    with FeatureWriter(path) as writer:
+        writer.add("a", photos["a"])
+    killed = FeatureWriter(path)
+    killed.add("b", photos["b"])
+
+    create = h5py.Group.create_dataset
+
+    def interrupted(group, name, **settings):
+        if name == "descriptors":
+            raise KeyboardInterrupt
+        return create(group, name, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(h5py.Group, "create_dataset", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            killed.add("c", photos["c"])
+    # A kill leaves even the temporary files, and nothing is closed.
+    (tmp_path / "features.h5.parts" / ".half.partial-1.h5").write_bytes(b"half a file")
+    (tmp_path / ".features.partial-1.h5").write_bytes(b"half a file")
+    assert group_names(path) == ["a"]
+
+    with FeatureWriter(path) as again:
+        assert [name in again for name in photos] == [True, True, False, False]
+        for name in photos:
+            if name not in again:
+                again.add(name, photos[name])
+    for name, features in photos.items():
+        assert_equal(read_features(path, name), features)
+    assert [left.name for left in tmp_path.iterdir()] == ["features.h5"]
+
+
+def test_an_error_between_photographs_keeps_the_finished_ones(tmp_path, rng):
+    def stop_after_one():
+        with FeatureWriter(tmp_path / "features.h5") as writer:
+            writer.add("a", random_features(rng))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        stop_after_one()
+    assert group_names(tmp_path / "features.h5") == ["a"]
+
+
+def test_a_photograph_added_again_replaces_the_first(tmp_path, rng):
+    first, second = random_features(rng, 5), random_features(rng, 3)
+    for features in (first, second):
+        with FeatureWriter(tmp_path / "features.h5") as writer:
+            writer.add(NESTED, features)
+    assert_equal(read_features(tmp_path / "features.h5", NESTED), second)
+
+
+def test_matches_round_trip_both_ways(tmp_path):
+    matches = Matches(
+        np.array([[0, 2], [3, 0]], np.int32),
+        np.array([0.1, 0.3], np.float32),
+        np.array([0.5, 0.75], np.float32),
+    )
+    with MatchWriter(tmp_path / "matches.h5") as writer:
+        writer.add(NESTED, "q/b.jpg", matches, 5, 4)
+        assert pair_name(NESTED, "q/b.jpg") in writer
+    with h5py.File(tmp_path / "matches.h5", "r") as file:
+        group = file["db-day 1-photo.jpg"]["q-b.jpg"]
+        np.testing.assert_array_equal(group["matches0"], [2, -1, -1, 0, -1])
+        np.testing.assert_array_equal(group["matching_scores0"], [0.5, 0, 0, 0.25, 0])
+    indices, scores = read_matches(tmp_path / "matches.h5", NESTED, "q/b.jpg")
+    np.testing.assert_array_equal(indices, matches.indices)
+    np.testing.assert_array_equal(scores, [0.5, 0.25])
+    turned, _ = read_matches(tmp_path / "matches.h5", "q/b.jpg", NESTED)
+    np.testing.assert_array_equal(turned, matches.indices[:, ::-1])
+
+
+def test_what_is_missing_is_said(tmp_path, rng):
+    path = tmp_path / "features.h5"
+    with pytest.raises(InputError, match="no such file"):
+        read_features(path, "a")
+    with FeatureWriter(path) as writer:
+        writer.add("a/b", random_features(rng))
+        for bad in ("", "/a", "a//b", "../a"):
+            with pytest.raises(InputError, match="cannot name a group"):
+                writer.add(bad, random_features(rng))
+    for name in ("c", "a"):
+        with pytest.raises(InputError, match="no features of"):
+            read_features(path, name)
+    with pytest.raises(InputError, match="no matches of"):
+        read_matches(path, "c", "d")
+    path.write_bytes(b"text")
+    with pytest.raises(InputError, match="no HDF5 file"):
+        read_features(path, "a")
+
+
+def test_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(InputError, match=r"pip install 'kjax\[exchange\]'"):
+        FeatureWriter(tmp_path / "features.h5")

@@ -1,0 +1,495 @@
+import functools
+
+import cv2
+import jax
+import jax.numpy as jnp
+import kornia
+import numpy as np
+import pytest
+import torch
+from kornia.feature import extract_patches_from_pyramid, laf_from_center_scale_ori
+
+from kjax.data.cutting import Keypoints, cut_patches
+from kjax.errors import InputError
+from kjax.images import extraction, pyramid
+from kjax.images.extraction import extract_patches
+from kjax.images.pyramid import pack_pyramid, plan_levels
+
+SIZE = 16
+"""Of the tests' patches: few pixels to compute, yet some in every direction."""
+
+
+@pytest.fixture
+def image(rng):
+    """Uneven sides, odd ones, and detail of every size."""
+    noise = [cv2.resize(rng.random((n, n)), (151, 118)) for n in (4, 16, 64)]
+    return (255 * np.mean(noise, axis=0)).astype(np.float32)
+
+
+def random_keypoints(rng, count, *, sides=(4.0, 60.0), margin=10.0, shape=(118, 151)):
+    """Positions, sides of patches in pixels and angles in degrees; some positions lie outside."""
+    xy = rng.uniform(-margin, np.array(shape[::-1]) - 1 + margin, (count, 2))
+    side = np.exp(rng.uniform(*np.log(sides), count))
+    return xy.astype(np.float32), side.astype(np.float32), rng.uniform(0, 360, count)
+
+
+def patch_matrix(xy, side, degrees, size=SIZE):
+    """OpenCV's map from a patch's pixels to the image's."""
+    step = side / size * np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
+    linear = np.array([[step[0], -step[1]], [step[1], step[0]]])
+    return np.column_stack([linear, xy - linear.sum(axis=1) * (size - 1) / 2])
+
+
+def bilinear(image, matrix, size=SIZE):
+    """By the definition, in float64, with the border repeated."""
+    v, u = np.mgrid[:size, :size]
+    x, y = np.einsum("ij,jvu->ivu", matrix, np.stack([u, v, np.ones_like(u)]))
+    x, y = np.clip(x, 0, image.shape[1] - 1), np.clip(y, 0, image.shape[0] - 1)
+    left, top = np.floor(x).astype(int), np.floor(y).astype(int)
+    right, bottom = (
+        np.minimum(left + 1, image.shape[1] - 1),
+        np.minimum(top + 1, image.shape[0] - 1),
+    )
+    upper = image[top, left] * (left + 1 - x) + image[top, right] * (x - left)
+    lower = image[bottom, left] * (left + 1 - x) + image[bottom, right] * (x - left)
+    return upper * (top + 1 - y) + lower * (y - top)
+
+
+def warp(image, matrix, size=SIZE):
+    """By OpenCV."""
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return cv2.warpAffine(image, matrix, (size, size), flags=flags, borderMode=cv2.BORDER_REPLICATE)
+
+
+# Geometry
+
+
+def test_a_square_of_its_own_size_is_a_crop(image):
+    found = extract_patches(image, [[40, 30]], [17.0], size=17, mr_size=1.0)
+    np.testing.assert_allclose(found.patches[0], image[22:39, 32:49], atol=1e-4)
+    assert found.valid.all()
+
+
+def test_angles_run_clockwise_on_screen():
+    ramp = np.broadcast_to(np.arange(64, dtype=np.float32), (64, 64))
+    upright, quarter = extract_patches(
+        ramp, [[30, 30]] * 2, [8.0] * 2, [0, 90], mr_size=1.0, size=8
+    )[0]
+    offsets = np.arange(8) - 3.5
+    # At 90° the patch's rows point down the screen, and its columns to the left.
+    np.testing.assert_allclose(upright[0], 30 + offsets, atol=1e-4)
+    np.testing.assert_allclose(quarter[:, 0], 30 - offsets, atol=1e-4)
+
+
+def test_without_pyramid_it_is_bilinear_sampling(image, rng):
+    xy, side, degrees = random_keypoints(rng, 30)
+    patches, valid = extract_patches(
+        image, xy, side, degrees, size=SIZE, mr_size=1.0, pyramid="off"
+    )
+    for number in np.flatnonzero(valid):
+        matrix = patch_matrix(xy[number], side[number], degrees[number])
+        np.testing.assert_allclose(patches[number], bilinear(image, matrix), atol=2e-3)
+    assert valid.sum() > 20
+
+
+@pytest.mark.parametrize(
+    ("convention", "xy", "scale", "angle", "side"),
+    [
+        ({}, (70.25, 50.5), 3.0, 30.0, 36.0),
+        ({}, (70.25, 50.5), 3.0, -1.0, 36.0),
+        ({"size_is": "sigma"}, (70.25, 50.5), 1.5, 30.0, 36.0),
+        ({"size_is": "sigma", "mr_size": 6.0}, (70.25, 50.5), 3.0, 30.0, 36.0),
+        ({"size_is": "hloc"}, (70.25, 50.5), 1.5, 30.0, 18.0),
+        ({"size_is": "half_width"}, (70.25, 50.5), 18.0, 30.0, 36.0),
+        ({"angle_is": "radians"}, (70.25, 50.5), 3.0, np.radians(30), 36.0),
+        ({"angle_is": "kornia"}, (70.25, 50.5), 3.0, -30.0, 36.0),
+        ({"pixel_origin": "corner"}, (70.75, 51.0), 3.0, 30.0, 36.0),
+    ],
+)
+def test_conventions_against_opencv(image, convention, xy, scale, angle, side):
+    found = extract_patches(image, [xy], [scale], [angle], size=SIZE, pyramid="off", **convention)
+    degrees = 0.0 if angle == -1 else 30.0
+    golden = warp(image, patch_matrix((70.25, 50.5), side, degrees))
+    # OpenCV rounds positions to 1/32 of a pixel.
+    slope = max(np.abs(np.diff(image, axis=axis)).max() for axis in (0, 1))
+    np.testing.assert_allclose(found.patches[0], golden, atol=slope / 32)
+
+
+def opencv_level(image, number):
+    """The copy for steps of 2^(number/3)."""
+    octave, third = divmod(number, 3)
+    for _ in range(octave):
+        image = cv2.pyrDown(image, borderType=cv2.BORDER_REPLICATE)
+    if third:
+        width = 0.5 * np.sqrt(4 ** (third / 3) - 1)
+        image = cv2.GaussianBlur(image, (0, 0), width, borderType=cv2.BORDER_REPLICATE)
+    return image, 2**octave
+
+
+def test_pyramid_against_opencv(image, rng):
+    xy, side, degrees = random_keypoints(rng, 100, sides=(10.0, 300.0))
+    patches, valid = extract_patches(image, xy, side, degrees, size=SIZE, mr_size=1.0)
+    last = int(np.ceil(3 * np.log2(151 / SIZE)))
+    levels = np.rint(3 * np.log2(np.maximum(side / SIZE, 1))).astype(int).clip(0, last)
+    assert set(levels) >= set(range(last + 1))
+    for number in np.flatnonzero(valid):
+        level, spacing = opencv_level(image, levels[number])
+        matrix = patch_matrix(xy[number] / spacing, side[number] / spacing, degrees[number])
+        np.testing.assert_allclose(patches[number], bilinear(level, matrix), atol=5e-3)
+
+
+def test_equals_the_patches_of_training(image):
+    """What `kjax.data` cuts, but for its rounding to whole grey values at every step."""
+    photo = np.rint(image).astype(np.uint8)
+    xy = np.array([[70.3, 60.2], [50.0, 61.5], [80.7, 55.1]])
+    sigma, angle = np.array([1.1, 2.2, 3.7]), np.array([0.3, 2.5, -1.7])
+    golden = cut_patches(photo, Keypoints(xy, sigma, angle))
+    found = extract_patches(photo, xy, sigma, angle, size=64, size_is="sigma", angle_is="radians")
+    np.testing.assert_allclose(found.patches, golden, atol=2.0)
+
+
+@pytest.mark.parametrize("kind", ["thirds", "kornia"])
+def test_large_levels_are_blurred_as_small_ones(image, monkeypatch, kind):
+    """By sums of slices, and by matrices."""
+    image = jnp.asarray(image[None, :33, :40])
+    levels = plan_levels(33, 40, size=8, kind=kind)
+    assert len(levels) > 2
+
+    def pack(largest):
+        monkeypatch.setattr(pyramid, "MATRIX_SIDE", largest)
+        return jax.jit(lambda pixels: pack_pyramid(pixels, levels=levels, kind=kind))(image)
+
+    np.testing.assert_allclose(pack(0), pack(64), atol=1e-3)
+
+
+def test_large_patches_do_not_alias():
+    board = 255.0 * (np.indices((200, 200)).sum(axis=0) % 2).astype(np.float32)
+    spread = {}
+    for kind in ("thirds", "octaves", "off"):
+        patches, _ = extract_patches(
+            board, [[100, 100]], [110.0], [20.0], size=SIZE, mr_size=1.0, pyramid=kind
+        )
+        spread[kind] = patches.std()
+    assert spread["off"] > 40
+    assert spread["thirds"] < 1
+    assert spread["octaves"] < 1
+
+
+# Kornia
+
+
+def kornia_lafs(xy, side, degrees):
+    tensors = (torch.tensor(values, dtype=torch.float32) for values in (xy, side / 2, degrees))
+    center, half, angle = tensors
+    return laf_from_center_scale_ori(center[None], half[None, :, None, None], angle[None, :, None])
+
+
+def old_kornia(image, lafs, size):
+    """What kornia 0.8 does, from its definition: one `grid_sample` per level."""
+    pixels = torch.tensor(image)[None, None]
+    height, width = image.shape
+    whole = torch.tensor([width - 1.0, height - 1.0])
+    step = 2 * lafs[0, :, :, :2].det().sqrt() / size
+    levels = step.log2().clamp(min=0).long()
+    patches = torch.zeros(len(levels), size, size)
+    number = 0
+    while min(pixels.shape[2:]) >= size:
+        sides = torch.tensor([pixels.shape[3], pixels.shape[2]], dtype=torch.float32)
+        chosen = levels == number
+        own = lafs[0, chosen].clone()
+        own[:, :, :2] *= (sides.min() - 1) / whole.min()
+        own[:, :, 2] *= (sides - 1) / whole
+        grid = torch.nn.functional.affine_grid(own, [len(own), 1, size, size], align_corners=False)
+        grid = 2 * grid / (sides - 1) - 1
+        patches[chosen] = torch.nn.functional.grid_sample(
+            pixels.expand(len(own), -1, -1, -1), grid, padding_mode="border", align_corners=False
+        )[:, 0]
+        pixels = kornia.geometry.transform.pyrdown(pixels)
+        number += 1
+    return patches.numpy(), levels.numpy() < number
+
+
+KORNIA_PIXELS = "kornia" if kornia.__version__ >= "0.9" else "kornia0.8"
+
+
+def test_equals_the_installed_kornia(image, rng):
+    xy, side, degrees = random_keypoints(rng, 40, sides=(8.0, 100.0))
+    golden = extract_patches_from_pyramid(
+        torch.tensor(image / 255)[None, None], kornia_lafs(xy, side, degrees), SIZE
+    )[0, :, 0].numpy()
+    patches, valid = extract_patches(
+        image / 255,
+        xy,
+        side / 2,
+        degrees,
+        size=SIZE,
+        size_is="half_width",
+        angle_is="kornia",
+        pyramid=KORNIA_PIXELS,
+    )
+    assert valid.sum() > 30
+    np.testing.assert_allclose(patches[valid], golden[valid], atol=1e-4)
+
+
+def test_equals_kornia_of_old(image, rng):
+    xy, side, degrees = random_keypoints(rng, 40, sides=(8.0, 100.0))
+    golden, has_level = old_kornia(image / 255, kornia_lafs(xy, side, degrees), SIZE)
+    options = {"size": SIZE, "size_is": "half_width", "angle_is": "kornia"}
+    patches, valid = extract_patches(
+        image / 255, xy, side / 2, degrees, pyramid="kornia0.8", **options
+    )
+    compared = np.asarray(valid) & has_level
+    assert compared.sum() > 30
+    np.testing.assert_allclose(patches[compared], golden[compared], atol=1e-4)
+    # The two kornias differ: otherwise this test would say nothing.
+    newer, _ = extract_patches(image / 255, xy, side / 2, degrees, pyramid="kornia", **options)
+    assert np.abs(newer[compared] - golden[compared]).max() > 1e-2
+
+
+# Batches
+
+
+def test_batches_equal_single_images(image, rng):
+    images = np.stack([image, image[::-1]])
+    xy, side, degrees = (
+        np.stack(pair)
+        for pair in zip(random_keypoints(rng, 5), random_keypoints(rng, 5), strict=True)
+    )
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+    both = extract_patches(
+        images, xy, side, degrees, mask=mask, size=SIZE, mr_size=1.0, pyramid="octaves"
+    )
+    for number in range(2):
+        one = extract_patches(
+            images[number],
+            xy[number],
+            side[number],
+            degrees[number],
+            size=SIZE,
+            mr_size=1.0,
+            pyramid="octaves",
+        )
+        np.testing.assert_array_equal(both.valid[number], one.valid & mask[number])
+        kept = both.valid[number]
+        np.testing.assert_allclose(both.patches[number][kept], one.patches[kept], atol=1e-3)
+    assert not both.patches[~both.valid].any()
+    assert not both.valid[1, 3:].any()
+
+
+def test_jit_and_vmap_equal_eager(image, rng):
+    xy, side, degrees = (jnp.asarray(values) for values in random_keypoints(rng, 6))
+    cut = functools.partial(extract_patches, size=SIZE, mr_size=1.0, pyramid="octaves")
+    eager = cut(image, xy, side, degrees)
+    jitted = jax.jit(cut)(image, xy, side, degrees)
+    one_by_one = jax.vmap(lambda *keypoint: cut(image, *(values[None] for values in keypoint)))
+    mapped = one_by_one(xy, side, degrees)
+    np.testing.assert_allclose(jitted.patches, eager.patches, atol=1e-3)
+    np.testing.assert_allclose(mapped.patches[:, 0], eager.patches, atol=1e-3)
+    np.testing.assert_array_equal(jitted.valid, eager.valid)
+    np.testing.assert_array_equal(mapped.valid[:, 0], eager.valid)
+
+
+def test_numbers_of_keypoints_share_programmes(image):
+    before = extraction._extract._cache_size()
+    for count in (33, 40, 48):
+        found = extract_patches(image, np.full((count, 2), 50.0), np.ones(count), size=3)
+        assert found.patches.shape == (count, 3, 3)
+        assert found.valid.all()
+    assert extraction._extract._cache_size() == before + 1
+
+
+def test_padding_is_at_most_a_quarter():
+    counts = np.arange(1, 5000)
+    padded = np.array([extraction._padded_count(int(count)) for count in counts])
+    assert (padded >= counts).all()
+    assert (padded - counts < np.maximum(counts / 4, 16)).all()
+    assert len(set(padded)) < 40
+
+
+# What keypoints may hold
+
+
+def test_keypoints_that_mean_nothing_are_blank(image):
+    nan, inf = np.nan, np.inf
+    xy = np.array(
+        [
+            [50, 50],
+            [nan, 50],
+            [50, inf],
+            [50, 50],
+            [50, 50],
+            [50, 50],
+            [50, 50],
+            [50, 50],
+            [1e30, 0],
+        ]
+    )
+    scale = np.array([2, 2, 2, nan, inf, 0, -2, 1e30, 2])
+    found = extract_patches(image, xy, scale, size=SIZE, pyramid="off")
+    assert found.valid.tolist() == [True] + [False] * 8
+    assert np.isfinite(found.patches).all()
+    assert found.patches[0].all()
+    assert not found.patches[1:].any()
+    turned = extract_patches(image, [[50, 50]] * 2, [2.0] * 2, [nan, 0], size=SIZE, pyramid="off")
+    assert turned.valid.tolist() == [False, True]
+
+
+def test_keypoints_outside_see_the_repeated_border(image):
+    # Half-sides of 12: the first patch reaches 2 pixels in, the second none.
+    found = extract_patches(image, [[-10, 60], [-13, 60]], [24.0] * 2, mr_size=1.0, size=24)
+    assert found.valid.tolist() == [True, False]
+    rows = np.linspace(48.5, 71.5, 24)
+    border = (image[rows.astype(int), 0] + image[rows.astype(int) + 1, 0]) / 2
+    np.testing.assert_allclose(found.patches[0, :, :21], np.tile(border[:, None], 21), atol=1e-3)
+    assert not found.patches[1].any()
+
+
+def test_no_keypoints(image):
+    for xy in ([], np.zeros((0, 2))):
+        found = extract_patches(image, xy, [], [], size=SIZE)
+        assert found.patches.shape == (0, SIZE, SIZE)
+        assert found.valid.shape == (0,)
+    found = extract_patches(image[None], np.zeros((1, 0, 2)), np.zeros((1, 0)), size=SIZE)
+    assert found.patches.shape == (1, 0, SIZE, SIZE)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
+def test_an_empty_image_has_no_patches(shape):
+    found = extract_patches(np.zeros(shape, np.uint8), [[1, 1], [2, 2]], [1, 1], size=SIZE)
+    assert found.patches.shape == (2, SIZE, SIZE)
+    assert not found.patches.any()
+    assert not found.valid.any()
+
+
+@pytest.mark.parametrize("kind", ["thirds", "octaves", "off", "kornia", "kornia0.8"])
+@pytest.mark.parametrize("height", [1, 40])
+def test_thin_images(height, kind):
+    image = np.arange(height, dtype=np.float32)[:, None]
+    found = extract_patches(image, [[0, 0.2], [0, 20.0]], [0.1, 3.0], [0, 90], size=8, pyramid=kind)
+    assert found.valid[0]
+    # Their only column is repeated: at 0° down the rows, at 90° down the columns.
+    assert np.ptp(found.patches[0], axis=1).max() < 1e-4
+    assert np.ptp(found.patches[1], axis=0).max() < 1e-4
+    if height > 1:
+        assert np.ptp(found.patches[0], axis=0).max() > 0.1
+        assert np.ptp(found.patches[1], axis=1).max() > 10
+
+
+# What images may hold
+
+
+def test_kinds_of_images_agree(image, rng):
+    grey = image.astype(np.uint8)
+    keypoints = random_keypoints(rng, 4)
+    cut = functools.partial(extract_patches, size=SIZE, mr_size=1.0, pyramid="off")
+    expected = cut(grey.astype(np.float32), *keypoints).patches
+    same = [
+        grey,
+        grey.astype(np.uint16) * 257,
+        grey[..., None],
+        np.repeat(grey[..., None], 3, axis=2),
+        jnp.asarray(grey),
+    ]
+    for other in same:
+        np.testing.assert_allclose(cut(other, *keypoints).patches, expected, atol=1e-3)
+    unit = cut(grey / 255, *keypoints).patches
+    np.testing.assert_allclose(255 * unit, expected, atol=1e-3)
+
+
+def test_colours_in_opencv_order(rng):
+    blue = np.zeros((40, 40, 3), np.uint8)
+    blue[..., 0] = 200
+    found = extract_patches(blue, [[20, 20]], [1.0], size=SIZE, order="bgr")
+    np.testing.assert_allclose(found.patches, 0.114 * 200, atol=1e-3)
+
+
+def test_positions_stay_exact_in_huge_images(optimized):
+    side = 10_000
+    image = np.zeros((side, side), np.uint8)
+    corner = np.random.default_rng(0).integers(0, 256, (60, 60), np.uint8)
+    image[-60:, -60:] = corner
+    xy = np.array([[30.25, 28.5], [57.5, 59.0]])
+    patches, valid = extract_patches(
+        image, xy + side - 60, [20.0, 20.0], [33.0, 0.0], size=SIZE, mr_size=1.0, pyramid="off"
+    )
+    assert valid.all()
+    for patch, position, degrees in zip(patches, xy, (33.0, 0.0), strict=True):
+        matrix = patch_matrix(position, 20.0, degrees)
+        np.testing.assert_allclose(patch, bilinear(corner.astype(float), matrix), atol=0.01)
+
+
+def test_more_pixels_than_can_be_counted_are_refused():
+    def cut(image):
+        return extract_patches(image, [[1, 1]], [1.0])
+
+    huge = jax.ShapeDtypeStruct((10_000, 10_000), np.uint8)
+    assert jax.eval_shape(cut, huge).patches.shape == (1, 32, 32)
+    with pytest.raises(InputError, match="octaves"):
+        jax.eval_shape(cut, jax.ShapeDtypeStruct((30_000, 30_000), np.uint8))
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("kind", ["octaves", "kornia"])
+def test_gradients_match_finite_differences(rng, kind):
+    weight = rng.random((2, 5, 5))
+
+    def loss(*arguments):
+        return (weight * extract_patches(*arguments, size=5, pyramid=kind).patches).sum()
+
+    image, xy = rng.random((13, 15)), np.array([[7.3, 5.7], [1.2, 11.4]])
+    arguments = [image, xy, np.array([0.41, 1.23]), np.array([20.0, 200.0])]
+    with jax.enable_x64(True):
+        compiled = jax.jit(loss)
+        gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(*arguments)
+        for number, gradient in enumerate(gradients):
+            direction = 1e-6 * rng.standard_normal(gradient.shape)
+            ahead, behind = list(arguments), list(arguments)
+            ahead[number], behind[number] = (
+                arguments[number] + direction,
+                arguments[number] - direction,
+            )
+            slope = (compiled(*ahead) - compiled(*behind)) / 2
+            assert abs(slope) > 1e-9
+            np.testing.assert_allclose((gradient * direction).sum(), slope, rtol=1e-4)
+
+
+def test_keypoints_that_mean_nothing_have_no_gradient(image):
+    def loss(xy, scale, angle):
+        return extract_patches(image, xy, scale, angle, size=4, pyramid="off").patches.sum()
+
+    xy = jnp.array([[50.0, 50.3], [jnp.nan, 50], [50, 50], [50, 50]])
+    scale, angle = jnp.array([2.0, 2, jnp.nan, 0]), jnp.array([10.0, 0, 0, jnp.inf])
+    for gradient in jax.grad(loss, argnums=(0, 1, 2))(xy, scale, angle):
+        assert np.abs(gradient[0]).max() > 0
+        assert not gradient[1:].any()
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (([[1, 1, 1]], [1.0]), {}, r"xy must be \[N,2\]"),
+        (([1, 1], [1.0]), {}, r"xy must be \[N,2\]"),
+        (([[1, 1]], [1.0, 2.0]), {}, "scale must have one value per keypoint"),
+        (([[1, 1]], [1.0], [1.0, 2.0]), {}, "angle must have one value per keypoint"),
+        (([[1, 1]], [1.0]), {"mask": [True, False]}, "mask must have one value per keypoint"),
+        (([[1, 1]], [1.0]), {"size_is": "sigm"}, "did you mean 'sigma'"),
+        (([[1, 1]], [1.0]), {"angle_is": "degrees"}, "unknown angle_is"),
+        (([[1, 1]], [1.0]), {"pixel_origin": "centre"}, "did you mean 'center'"),
+        (([[1, 1]], [1.0]), {"pyramid": "third"}, "did you mean 'thirds'"),
+        (([[1, 1]], [1.0]), {"order": "grb"}, "unknown order"),
+        (([[1, 1]], [1.0]), {"size": 0}, "size must be at least 1"),
+    ],
+)
+def test_mistakes_are_named(arguments, options, message):
+    with pytest.raises(InputError, match=message):
+        extract_patches(np.zeros((9, 9), np.uint8), *arguments, **options)
+
+
+def test_batches_must_be_of_one_length():
+    with pytest.raises(InputError, match="for 2 images"):
+        extract_patches(np.zeros((2, 9, 9), np.uint8), np.zeros((3, 1, 2)), np.ones((3, 1)))

@@ -1,0 +1,98 @@
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+from kjax.errors import InputError
+from kjax.images.geometry import verify
+
+HOMOGRAPHY = np.array([[0.9, -0.2, 40.0], [0.15, 1.1, -20.0], [1e-4, -5e-5, 1.0]])
+
+
+def planar_matches(rng, good=120, bad=80):
+    a = rng.uniform(0, 600, (good + bad, 2))
+    b = np.column_stack([a, np.ones(len(a))]) @ HOMOGRAPHY.T
+    b = b[:, :2] / b[:, 2:] + 0.3 * rng.normal(size=a.shape)
+    b[good:] = rng.uniform(0, 600, (bad, 2))
+    return a, b, np.arange(good + bad) < good
+
+
+def test_finds_a_homography(rng):
+    a, b, good = planar_matches(rng)
+    found = verify(a, b)
+    np.testing.assert_allclose(found.model / found.model[2, 2], HOMOGRAPHY, rtol=0.05, atol=0.6)
+    assert found.inliers[good].mean() > 0.98
+    assert found.inliers[~good].mean() < 0.05
+
+
+def test_finds_an_epipolar_geometry(rng):
+    points = rng.uniform((-2, -2, 4), (2, 2, 8), (200, 3))
+    turn, _ = cv2.Rodrigues(np.array([0.05, -0.2, 0.03]))
+    moved = points @ turn.T + (0.8, 0.1, 0.05)
+    a, b = (500 * x[:, :2] / x[:, 2:] + (320, 240) for x in (points, moved))
+    b[150:] = rng.uniform(0, 480, (50, 2))
+    found = verify(a, b, model="fundamental", threshold=1.0)
+    ones = np.ones((200, 1))
+    lines = np.column_stack([a, ones]) @ found.model.T
+    off = np.abs((np.column_stack([b, ones]) * lines).sum(1)) / np.hypot(*lines[:, :2].T)
+    assert off[:150].max() < 0.1
+    assert found.inliers[:150].all()
+    # A random point is near its line at times.
+    assert found.inliers[150:].mean() < 0.2
+
+
+def test_is_reproducible(rng):
+    a, b, _ = planar_matches(rng, good=30, bad=90)
+    first = verify(a, b)
+    cv2.setRNGSeed(99)
+    cv2.randu(np.empty((10, 10)), 0, 1)
+    second = verify(a, b)
+    np.testing.assert_array_equal(first.model, second.model)
+    np.testing.assert_array_equal(first.inliers, second.inliers)
+
+
+@pytest.mark.parametrize("model", ["homography", "fundamental"])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_too_few_matches_have_no_model(rng, model, count):
+    points = rng.uniform(0, 100, (count, 2))
+    found = verify(points, points + 1, model=model)
+    assert found.model is None
+    assert found.inliers.shape == (count,)
+    assert not found.inliers.any()
+
+
+@pytest.mark.parametrize(("model", "least"), [("homography", 4), ("fundamental", 8)])
+def test_what_agrees_by_construction_only_is_no_model(rng, model, least):
+    """Any four or seven matches have a model."""
+    for count in (least, least + 1) * 5:
+        found = verify(*rng.uniform(0, 1000, (2, count, 2)), model=model, threshold=0.1)
+        assert (found.model is None) == (not found.inliers.any())
+        assert found.model is None or found.inliers.sum() >= least
+
+
+@pytest.mark.parametrize("model", ["homography", "fundamental"])
+def test_copies_of_one_match_do_not_crash(model):
+    points = np.full((50, 2), 7.0)
+    found = verify(points, points, model=model)
+    assert found.inliers.shape == (50,)
+    assert (found.model is None) == (not found.inliers.any())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"xy_a": np.full((9, 2), np.nan)}, "NaN"),
+        ({"threshold": 0.0}, "threshold is 0"),
+    ],
+)
+def test_bad_input_is_refused(change, message):
+    arguments = {"xy_a": np.ones((9, 2)), "xy_b": np.ones((9, 2))} | change
+    with pytest.raises(InputError, match=message):
+        verify(**arguments)
+
+
+def test_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(InputError, match=r"pip install 'kjax\[photos\]'"):
+        verify(np.ones((9, 2)), np.ones((9, 2)))

@@ -1,0 +1,68 @@
+import cv2
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kjax.errors import InputError
+from kjax.images.grey import to_grey
+
+
+def test_colours_weigh_as_in_opencv(rng):
+    colour = rng.random((5, 7, 3), np.float32)
+    for order, code in (("rgb", cv2.COLOR_RGB2GRAY), ("bgr", cv2.COLOR_BGR2GRAY)):
+        grey = to_grey(colour, order=order)
+        np.testing.assert_allclose(grey, cv2.cvtColor(colour, code), atol=1e-6)
+
+
+def test_eight_bits_of_colour_do_not_overflow():
+    white = np.full((2, 2, 3), 255, np.uint8)
+    np.testing.assert_allclose(to_grey(white), 255, atol=1e-3)
+
+
+def test_sixteen_bits_equal_eight(rng):
+    image = rng.integers(0, 256, (4, 6), np.uint8)
+    np.testing.assert_allclose(to_grey(image.astype(np.uint16) * 257), image, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, jnp.bfloat16])
+def test_floats_keep_their_range(dtype):
+    image = np.array([[-1.5, 0.25], [1.0, 300.0]]).astype(dtype)
+    grey = to_grey(image)
+    assert grey.dtype == jnp.float32
+    np.testing.assert_array_equal(grey, image.astype(np.float32))
+
+
+def test_alpha_is_not_looked_at(rng):
+    colour = rng.random((3, 4, 4), np.float32)
+    np.testing.assert_array_equal(to_grey(colour), to_grey(colour[..., :3]))
+
+
+def test_one_channel_is_grey(rng):
+    image = rng.random((3, 4, 1), np.float32)
+    np.testing.assert_array_equal(to_grey(image), image[..., 0])
+
+
+def test_batches_of_narrow_images_are_not_taken_for_colour(rng):
+    images = rng.random((2, 5, 3), np.float32)
+    np.testing.assert_array_equal(to_grey(images, batched=True), images)
+    assert to_grey(images).shape == (2, 5)
+    assert to_grey(images[..., None], batched=True).shape == (2, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((3, 3), np.int32), "int32"),
+        (np.zeros((3, 3), bool), "bool"),
+        (np.zeros(3, np.uint8), r"\[H,W\] or \[H,W,C\]"),
+        (np.zeros((3, 3, 2), np.uint8), r"\[3, 3, 2\]"),
+    ],
+)
+def test_refuses_what_is_no_image(image, message):
+    with pytest.raises(InputError, match=message):
+        to_grey(image)
+
+
+def test_refuses_unknown_orders():
+    with pytest.raises(InputError, match="did you mean 'bgr'"):
+        to_grey(np.zeros((3, 3), np.uint8), order="bgrr")

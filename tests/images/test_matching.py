@@ -1,0 +1,254 @@
+import cv2
+import jax
+import numpy as np
+import pytest
+import torch
+from kornia import feature as kornia_feature
+
+from kjax.errors import InputError
+from kjax.images import nearest
+from kjax.images.matching import (
+    Matches,
+    from_hloc_style,
+    hloc_style,
+    kornia_style,
+    match,
+    opencv_style,
+)
+
+METHODS = ("nearest", "mutual", "ratio", "mutual_ratio")
+KORNIA = {
+    "nearest": kornia_feature.match_nn,
+    "mutual": kornia_feature.match_mnn,
+    "ratio": kornia_feature.match_snn,
+    "mutual_ratio": kornia_feature.match_smnn,
+}
+
+
+def descriptors(rng, n, m, dimension=32, noise=0.1):
+    """Two sets of unit vectors; those that both have are in another order and noisy."""
+    some = rng.normal(size=(max(n, m), dimension))
+    other = rng.permutation(some)[:m] + noise * rng.normal(size=(m, dimension))
+    sets = (some[:n], other)
+    return [(x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32) for x in sets]
+
+
+def brute_force(a, b, method, ratio, distance="L2"):
+    """From the whole matrix of distances, in double precision."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    apart = ((a[:, None] - b[None]) ** 2).sum(-1)
+    if distance == "L2":
+        apart = np.sqrt(apart)
+
+    def side(matrix):
+        order = np.argsort(matrix, axis=1, kind="stable")
+        near = np.take_along_axis(matrix, order[:, :2], axis=1)
+        if near.shape[1] == 1:
+            near = np.column_stack([near, np.full(len(near), np.inf)])
+        with np.errstate(invalid="ignore"):
+            ratios = np.where(near[:, 0] == near[:, 1], 1.0, near[:, 0] / near[:, 1])
+        return order[:, 0], near[:, 0], ratios, np.isfinite(near[:, 1])
+
+    if not apart.size:
+        return np.empty((0, 2)), np.empty(0), np.empty(0)
+    there, distance, ratios, has_second = side(apart)
+    back, _, back_ratios, back_has_second = side(apart.T)
+    keep = np.ones(len(a), bool)
+    if "ratio" in method:
+        keep &= (ratios <= ratio) & has_second
+    if "mutual" in method:
+        keep &= back[there] == np.arange(len(a))
+    if method == "mutual_ratio":
+        keep &= (back_ratios[there] <= ratio) & back_has_second[there]
+        ratios = np.maximum(ratios, back_ratios[there])
+    indices = np.column_stack([np.arange(len(a)), there])
+    return indices[keep], distance[keep], ratios[keep]
+
+
+def assert_as_brute_force(a, b, method, *, ratio=0.8, block=None, distance="L2"):
+    found = match(a, b, method=method, ratio=ratio, block=block, distance=distance)
+    indices, distances, ratios = brute_force(a, b, method, ratio, distance)
+    assert found.indices.dtype == np.int32
+    assert found.indices.shape == (len(indices), 2)
+    np.testing.assert_array_equal(found.indices, indices)
+    np.testing.assert_allclose(found.distances, distances, rtol=1e-6)
+    return found, ratios
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("n", "m"), [(0, 5), (5, 0), (0, 0), (1, 1), (1, 7), (7, 1), (2, 2)])
+def test_tiny_sets_are_legal(rng, method, n, m):
+    assert_as_brute_force(*descriptors(rng, n, m), method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("n", "m"), [(300, 170), (170, 300), (64, 128)])
+def test_equals_brute_force_over_several_blocks(rng, method, n, m):
+    a, b = descriptors(rng, n, m)
+    found, ratios = assert_as_brute_force(a, b, method, block=64)
+    np.testing.assert_allclose(found.ratios, ratios, rtol=1e-6)
+    assert 0 < len(found) <= n
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equals_kornia(rng, method):
+    a, b = descriptors(rng, 200, 150, dimension=128)
+    found = match(a, b, method=method, ratio=0.85)
+    threshold = {"th": 0.85} if "ratio" in method else {}
+    # In double precision: its distances are good to five digits only in single precision.
+    values, indices = KORNIA[method](*(torch.from_numpy(x).double() for x in (a, b)), **threshold)
+    mine, places = kornia_style(found, ratios="ratio" in method)
+    # Kornia lists mutual ones by the smaller set.
+    order = np.argsort(indices[:, 0].numpy(), kind="stable")
+    np.testing.assert_array_equal(places, indices.numpy()[order])
+    np.testing.assert_allclose(mine, values.numpy()[order], rtol=1e-6)
+    assert len(found) > 20
+
+
+def test_ties_go_to_the_lowest_index(rng):
+    a, b = descriptors(rng, 90, 90)
+    b = np.concatenate([b, b, b[::-1]])
+    for method in ("nearest", "mutual"):
+        found, _ = assert_as_brute_force(a, b, method, block=64)
+        assert found.indices[:, 1].max() < 90
+    assert len(match(a, b, method="ratio", ratio=0.99)) == 0
+    np.testing.assert_array_equal(match(a, b, method="nearest").ratios, 1)
+
+
+def test_copies_of_one_descriptor_are_ties_not_nan():
+    same = np.full((100, 8), 0.5, np.float32)
+    found = match(same, same, method="nearest", block=64)
+    np.testing.assert_array_equal(found.indices[:, 1], 0)
+    np.testing.assert_array_equal(found.ratios, 1)
+    assert match(same, same, method="mutual").indices.tolist() == [[0, 0]]
+    assert len(match(same, same, method="ratio")) == 0
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_is_exact_where_single_precision_is_not(rng, offset):
+    """Far from the origin, or almost copies: |a|² + |b|² − 2ab has no correct digit left."""
+    a = (offset + rng.normal(size=(80, 16))).astype(np.float32)
+    b = np.concatenate([np.nextafter(a, np.float32(np.inf)), a + np.float32(1e-4), a, a])
+    b = rng.permutation(b)
+    naive = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
+    exact = brute_force(a, b, "nearest", 1)[0][:, 1]
+    assert (naive.argmin(axis=1) != exact).any()
+    for method in METHODS:
+        assert_as_brute_force(a, b, method, block=64)
+
+
+@pytest.fixture
+def searched_again(monkeypatch):
+    """How many queries were in doubt, at each call."""
+    counts = []
+    search = nearest._search_again
+    monkeypatch.setattr(
+        nearest, "_search_again", lambda q, t: counts.append(len(q)) or search(q, t)
+    )
+    return counts
+
+
+def test_few_queries_are_searched_twice(rng, searched_again):
+    match(*descriptors(rng, 1000, 1000, dimension=128), method="nearest")
+    assert sum(searched_again) < 20
+
+
+@pytest.mark.parametrize("exponent", [-80, 100])
+def test_any_magnitude(rng, exponent, searched_again):
+    a, b = (np.ldexp(x, exponent) for x in descriptors(rng, 70, 80))
+    assert_as_brute_force(a, b, "mutual", block=64)
+    assert sum(searched_again) < 5
+    # A descriptor and its three almost equal neighbours.
+    steps = np.ldexp(np.arange(-3, 4, dtype=np.float32), exponent - 23)
+    close = (a[0] + steps[:, None])[[3, 6, 0, 5, 1, 4, 2]]
+    assert_as_brute_force(close, close, "nearest")
+    assert sum(searched_again) >= 7
+
+
+def test_an_outlier_harms_nobody(rng):
+    a, b = descriptors(rng, 70, 80)
+    b[3] *= 1e6
+    assert_as_brute_force(a, b, "nearest", block=64)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_hamming_of_bytes_and_of_bits(rng, method):
+    packed = rng.integers(0, 256, (150, 4), dtype=np.uint8)
+    other = rng.permutation(packed)[:130] ^ rng.integers(0, 2, (130, 4), dtype=np.uint8)
+    bits = [np.unpackbits(rows, axis=1).astype(bool) for rows in (packed, other)]
+    found, _ = assert_as_brute_force(*bits, method, distance="Hamming", block=64)
+    for form in (
+        (packed, other),
+        [rows.astype(np.uint8) for rows in bits],
+        [rows.astype(np.float32) for rows in bits],
+    ):
+        same = match(*form, method=method, distance="Hamming")
+        np.testing.assert_array_equal(same.indices, found.indices)
+        np.testing.assert_array_equal(same.distances, found.distances)
+    assert len(found)
+
+
+def test_hamming_equals_opencv(rng):
+    a, b = (rng.integers(0, 256, (50, 32), dtype=np.uint8) for _ in range(2))
+    theirs = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(a, b)
+    theirs = [(m.queryIdx, m.trainIdx, m.distance) for m in theirs]
+    mine = opencv_style(match(a, b, method="mutual", distance="Hamming"))
+    assert [(m.queryIdx, m.trainIdx, m.distance) for m in mine] == theirs
+
+
+def test_integers_and_jax_arrays(rng):
+    sift = rng.integers(0, 256, (60, 128), dtype=np.uint8)
+    assert_as_brute_force(sift[:40].astype(int), sift[20:].astype(int), "mutual_ratio")
+    found = match(sift[:40], jax.numpy.asarray(sift[20:]), method="mutual_ratio")
+    np.testing.assert_array_equal(found.indices, [(i, i - 20) for i in range(20, 40)])
+
+
+def test_sets_of_similar_sizes_share_their_programme(rng):
+    match(*descriptors(rng, 500, 500), method="nearest")
+    before = nearest._search_block._cache_size()
+    match(*descriptors(rng, 470, 490), method="nearest")
+    assert nearest._search_block._cache_size() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"a": np.array([[0, np.nan], [1, 2]], np.float32)}, "NaN.*1 of 2 rows, row 0 first"),
+        ({"b": np.array([[0, 1], [np.inf, 2]], np.float32)}, "descriptors b .*row 1 first"),
+        ({"a": np.zeros((3, 5), np.float32)}, "of 5 and of 2 numbers"),
+        ({"a": np.zeros((3, 0)), "b": np.zeros((3, 0))}, "of no numbers"),
+        ({"a": np.zeros(5, np.float32)}, r"shape \(5,\)"),
+        ({"a": np.zeros((3, 2), bool)}, "distance='Hamming'"),
+        ({"distance": "Hamming", "a": np.full((1, 2), 0.5)}, "zeros and ones"),
+        ({"ratio": 1.5}, "ratio is 1.5"),
+        ({"block": 0}, "block is 0"),
+    ],
+)
+def test_what_cannot_be_matched_is_refused_in_one_line(change, message):
+    arguments = {"a": np.eye(2, dtype=np.float32), "b": np.eye(2, dtype=np.float32)} | change
+    with pytest.raises(InputError, match=message) as caught:
+        match(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_hloc_style_and_back():
+    matches = Matches(
+        np.array([[0, 2], [1, 2], [3, 0]], np.int32),
+        np.array([0.1, 0.2, 0.3], np.float32),
+        np.array([0.5, 0.25, 0.75], np.float32),
+    )
+    styled = hloc_style(matches, 5, 4)
+    np.testing.assert_array_equal(styled["matches0"], [2, 2, -1, 0, -1])
+    np.testing.assert_array_equal(styled["matching_scores0"], [0.5, 0.75, 0, 0.25, 0])
+    np.testing.assert_array_equal(styled["matches1"], [3, -1, 1, -1])
+    np.testing.assert_array_equal(styled["matching_scores1"], [0.25, 0, 0.75, 0])
+    indices, scores = from_hloc_style(styled["matches0"], styled["matching_scores0"])
+    np.testing.assert_array_equal(indices, matches.indices)
+    np.testing.assert_array_equal(scores, 1 - matches.ratios)
+    with pytest.raises(InputError, match="do not fit 3"):
+        hloc_style(matches, 3, 4)
+
+
+def test_keep():
+    matches = match(np.eye(3), np.eye(3))
+    assert matches.keep(np.array([True, False, True])).indices.tolist() == [[0, 0], [2, 2]]
