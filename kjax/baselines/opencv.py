@@ -22,6 +22,8 @@ from jaxtyping import Float32, UInt8
 from tqdm import tqdm
 
 from kjax.baselines.rival import Rival, Unavailable, check_patches
+from kjax.errors import InputError
+from kjax.opencv import require_opencv
 
 SIFT_MAGNIFICATION = 5.303
 """Side of the patch over the size of SIFT's keypoint: its 4×4 histograms then cover the patch."""
@@ -80,10 +82,9 @@ def root_sift(
 
 def _require_opencv() -> ModuleType:
     try:
-        import cv2
-    except ImportError:
-        raise Unavailable("OpenCV is missing: pip install 'kjax[photos]'") from None
-    return cv2
+        return require_opencv("this rival")
+    except InputError as error:
+        raise Unavailable(str(error)) from None
 
 
 def _recipe(cv2: ModuleType, name: str) -> _Recipe:

@@ -11,6 +11,7 @@ Ties are exact, whatever the device: distances that decide ranks in matching and
 computed in double precision, and those that rounding cannot tell apart count as equal.
 """
 
+import dataclasses
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,7 @@ from kjax.eval.hpatches_tasks import TARGETS, Pairs, Tasks, VerificationTask
 from kjax.eval.results import LEVELS, NEGATIVES, HPatchesScores
 
 PROTOCOLS = ("python", "matlab")
+TASKS = ("verification", "matching", "retrieval")
 DISTANCES = ("L2", "L1")
 POOLS = {"python": (100, 500, 1000, 5000, 10000, 15000, 20000), "matlab": (2000, 20000)}
 """Sizes of the pools that retrieval looks in. Python: patches, the five to find among them; MATLAB:
@@ -124,21 +126,38 @@ def mean_of_splits(scores: list[HPatchesScores]) -> HPatchesScores:
     for one in scores:
         by_sequence |= one.matching_by_sequence
     origins = list(dict.fromkeys(one.tasks for one in scores))
-    return HPatchesScores(
-        protocol=protocols[0],
+    return dataclasses.replace(
+        _mean_of_figures(scores),
         split="".join(one.split for one in scores),
         tasks=", ".join(origins),
         sequences=len(by_sequence),
-        verification=_mean([one.verification for one in scores]),
-        verification_auc=_mean([one.verification_auc for one in scores]),
-        matching=_mean([one.matching for one in scores]),
         matching_by_sequence=by_sequence,
-        retrieval=_mean([one.retrieval for one in scores]),
-        retrieval_by_pool=_mean([one.retrieval_by_pool for one in scores]),
-        verification_map=_mean([one.verification_map for one in scores]),
-        matching_map=_mean([one.matching_map for one in scores]),
-        retrieval_map=_mean([one.retrieval_map for one in scores]),
     )
+
+
+def mean_of_seeds(scores: list[HPatchesScores]) -> HPatchesScores:
+    """The mean of every figure over seeds on one split, and the headlines' standard deviations."""
+    if len(scores) == 1:
+        return scores[0]
+    spread = {
+        task: float(np.std([getattr(one, f"{task}_map") for one in scores], ddof=1))
+        for task in TASKS
+    }
+    return dataclasses.replace(_mean_of_figures(scores), seeds=len(scores), map_std=spread)
+
+
+def _mean_of_figures(scores: list[HPatchesScores]) -> HPatchesScores:
+    """The first of the scores with figures that are the mean of all."""
+    details = ("verification_auc", "matching_by_sequence", "retrieval_by_pool")
+    names = [*details, *TASKS, *(f"{task}_map" for task in TASKS)]
+    common = [name for name in names if _same_keys([getattr(one, name) for one in scores])]
+    return dataclasses.replace(
+        scores[0], **{name: _mean([getattr(one, name) for one in scores]) for name in common}
+    )
+
+
+def _same_keys(values: list[Any]) -> bool:
+    return not isinstance(values[0], dict) or all(one.keys() == values[0].keys() for one in values)
 
 
 def _mean(values: list[Any]) -> Any:

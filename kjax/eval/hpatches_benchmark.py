@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
@@ -16,7 +16,7 @@ from kjax.errors import InputError, unknown_name
 from kjax.eval.contenders import Contender
 from kjax.eval.degenerate import scorable
 from kjax.eval.descriptor_cache import cached
-from kjax.eval.hpatches import PROTOCOLS, evaluate, mean_of_splits
+from kjax.eval.hpatches import PROTOCOLS, evaluate, mean_of_seeds, mean_of_splits
 from kjax.eval.hpatches_descriptors import SetDescriptors, describe_sequences, read_descriptors
 from kjax.eval.hpatches_tasks import (
     OFFICIAL_SEED,
@@ -29,7 +29,6 @@ from kjax.eval.results import HPatchesScores
 
 AVERAGED = ("a", "b", "c")
 """The splits whose mean papers report."""
-HEADLINES = ("verification", "matching", "retrieval")
 
 
 class Split(NamedTuple):
@@ -117,47 +116,28 @@ def _scores(
     progress: bool,
 ) -> Iterator[HPatchesScores]:
     for protocol in benchmark.protocols:
-        by_split = {
-            split.name: mean_of_seeds(
-                [
-                    evaluate(
-                        one,
-                        split.tasks,
-                        split=split.name,
-                        protocol=protocol,
-                        distance=contender.distance,
-                        progress=progress,
-                    )
-                    for one in described
-                ]
-            )
-            for split in benchmark.splits
-        }
-        yield from by_split.values()
-        if all(name in by_split for name in AVERAGED):
-            yield mean_of_splits([by_split[name] for name in AVERAGED])
+        by_seed = [
+            [
+                evaluate(
+                    one,
+                    split.tasks,
+                    split=split.name,
+                    protocol=protocol,
+                    distance=contender.distance,
+                    progress=progress,
+                )
+                for split in benchmark.splits
+            ]
+            for one in described
+        ]
+        yield from (mean_of_seeds(list(of_split)) for of_split in zip(*by_seed, strict=True))
+        if set(AVERAGED) <= {split.name for split in benchmark.splits}:
+            # Each seed's mean over splits first: its spread is what the figure's ± is about.
+            yield mean_of_seeds([mean_of_splits(_averaged(of_seed)) for of_seed in by_seed])
 
 
-def mean_of_seeds(scores: Sequence[HPatchesScores]) -> HPatchesScores:
-    """The mean of every figure, and the headlines' standard deviations."""
-    if len(scores) == 1:
-        return scores[0]
-    spread = {
-        task: float(np.std([getattr(one, f"{task}_map") for one in scores], ddof=1))
-        for task in HEADLINES
-    }
-    fields = {
-        field.name: _mean([getattr(one, field.name) for one in scores])
-        for field in dataclasses.fields(HPatchesScores)
-    }
-    return HPatchesScores(**{**fields, "seeds": len(scores), "map_std": spread})
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    """The mean of numbers, entry by entry in dictionaries; what has none stays as it is."""
-    if isinstance(values[0], dict):
-        return {key: _mean([one[key] for one in values]) for key in values[0]}
-    return float(np.mean(values)) if isinstance(values[0], float) else values[0]
+def _averaged(scores: Sequence[HPatchesScores]) -> list[HPatchesScores]:
+    return [next(one for one in scores if one.split == name) for name in AVERAGED]
 
 
 def _descriptors(

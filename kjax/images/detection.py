@@ -9,6 +9,7 @@ from jaxtyping import Float32
 from kjax.errors import InputError
 from kjax.images.features import NO_ANGLE
 from kjax.images.grey import to_grey
+from kjax.opencv import require_opencv
 
 MAX_KEYPOINTS = 8000
 
@@ -38,7 +39,7 @@ def detect(
     """
     if 0 in image.shape:
         return from_opencv([])
-    cv2 = require_opencv()
+    cv2 = require_opencv("finding keypoints")
     # Without precise upscaling OpenCV's keypoints are shifted by a quarter of a pixel.
     detector = cv2.SIFT_create(nfeatures=max_keypoints, enable_precise_upscale=True)
     found = from_opencv(detector.detect(_as_bytes(image), mask))
@@ -77,20 +78,11 @@ def from_opencv(keypoints: Sequence[Any]) -> Keypoints:
 
 def to_opencv(keypoints: Keypoints) -> list[Any]:
     """`cv2.KeyPoint` objects."""
-    cv2 = require_opencv()
+    cv2 = require_opencv("KeyPoint")
     return [
         cv2.KeyPoint(float(x), float(y), float(size), float(angle), float(score))
         for (x, y), size, angle, score in zip(*keypoints, strict=True)
     ]
-
-
-def require_opencv() -> Any:
-    """OpenCV, or one line that says how to get it."""
-    try:
-        import cv2
-    except ImportError:
-        raise InputError("keypoints need OpenCV: pip install 'kjax[photos]'") from None
-    return cv2
 
 
 def _as_bytes(image: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from kjax.errors import InputError, unknown_name
+from kjax.opencv import require_opencv
 
 Kind = Literal["homography", "fundamental"]
 SMALLEST_SAMPLE = {"homography": 4, "fundamental": 8}
@@ -54,7 +55,7 @@ def verify(
         raise InputError(f"{len(xy_a)} points do not match {len(xy_b)}: give one for each")
     if not (np.isfinite(xy_a).all() and np.isfinite(xy_b).all()):
         raise InputError("matched points have NaN or infinite coordinates: leave them out")
-    cv2 = _require_opencv()
+    cv2 = require_opencv("geometric verification")
     nothing = Verified(None, np.zeros(len(xy_a), bool))
     if len(xy_a) < SMALLEST_SAMPLE[model]:
         return nothing
@@ -94,13 +95,3 @@ def _fit(
             a, b, cv2.USAC_MAGSAC, threshold, confidence, maxIters=iterations
         )
     return None, None
-
-
-def _require_opencv() -> Any:
-    try:
-        import cv2
-    except ImportError:
-        raise InputError(
-            "geometric verification needs OpenCV: pip install 'kjax[photos]'"
-        ) from None
-    return cv2

@@ -1,0 +1,61 @@
+"""Splits, seeds and their means."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from evaluation_data import write_hpatches
+
+from kjax.eval import hpatches_benchmark
+from kjax.eval.contenders import Contender, Member
+from kjax.eval.hpatches import mean_of_seeds, mean_of_splits
+from kjax.eval.hpatches_benchmark import open_benchmark, score
+
+NAMES = ("i_one", "i_three", "v_two", "v_four")
+
+
+def random_projection(seed):
+    directions = np.random.default_rng(seed).normal(size=(65 * 65, 6)).astype(np.float32)
+
+    def describe(patches, *, progress=True):
+        return patches.reshape(len(patches), -1).astype(np.float32) @ directions / 1000
+
+    return Member(describe, identity=f"projection {seed}")
+
+
+@pytest.fixture
+def benchmark(tmp_path, monkeypatch):
+    splits = {"a": NAMES[:3], "b": NAMES[1:], "c": NAMES[::2], "full": NAMES}
+    monkeypatch.setattr(hpatches_benchmark, "SPLITS", splits)
+    folder = write_hpatches(tmp_path / "small", NAMES, patches=6)
+    return open_benchmark(folder, splits=["a", "b", "c", "full"], progress=False)
+
+
+def scores_of(benchmark, tmp_path, *seeds):
+    members = tuple(random_projection(seed) for seed in seeds)
+    contender = Contender("random", ours=False, source="made up", members=members)
+    scores, _ = score(contender, benchmark, cache_dir=tmp_path / "cache", progress=False)
+    return {one.split: one for one in scores}
+
+
+def test_the_mean_over_a_b_and_c_comes_with_the_spread_of_seeds(benchmark, tmp_path):
+    alone = [scores_of(benchmark, tmp_path, seed) for seed in (0, 1)]
+    both = scores_of(benchmark, tmp_path, 0, 1)
+    assert list(both) == ["a", "b", "c", "full", "abc"]
+    for split in both:
+        values = [one[split].matching_map for one in alone]
+        assert both[split].matching_map == pytest.approx(np.mean(values))
+        assert both[split].map_std["matching"] == pytest.approx(np.std(values, ddof=1))
+        assert both[split].seeds == 2
+    assert both["abc"].sequences == 4
+    assert both["abc"].retrieval["e"] == pytest.approx(
+        np.mean([both[split].retrieval["e"] for split in "abc"])
+    )
+
+
+def test_means_of_one_are_the_scores_themselves(benchmark, tmp_path):
+    scores = scores_of(benchmark, tmp_path, 0)
+    assert mean_of_seeds([scores["a"]]) == scores["a"]
+    assert dataclasses.replace(mean_of_splits([scores["a"]]), tasks="") == dataclasses.replace(
+        scores["a"], tasks=""
+    )
