@@ -12,6 +12,7 @@ from kjax.cli import (
     build_patches,
     compare,
     convert,
+    describe,
     describe_patches,
     download,
     export,
@@ -23,6 +24,7 @@ from kjax.errors import InputError
 
 COMMANDS = {
     "match": match,
+    "describe": describe,
     "describe-patches": describe_patches,
     "compare": compare,
     "similarity-maps": similarity_maps,

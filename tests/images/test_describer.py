@@ -125,3 +125,54 @@ def test_bad_photographs_are_one_line(tmp_path, capsys, name, content, message):
     assert message in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+@pytest.fixture
+def folder(tmp_path, photograph):
+    save_variables(tmp_path / "w.npz", make_model("hardnet", patch_size=16)[1])
+    (tmp_path / "photos" / "deep").mkdir(parents=True)
+    Image.fromarray(photograph).save(tmp_path / "photos" / "a.png")
+    Image.fromarray(photograph[:, ::-1]).save(tmp_path / "photos" / "deep" / "b.png")
+    return tmp_path
+
+
+def describe_folder(folder, out, *more):
+    weights = ("--weights", str(folder / "w.npz"), "--keypoints", "50")
+    return main(["describe", str(folder / "photos"), *weights, "--out", str(folder / out), *more])
+
+
+def test_photographs_for_hloc(folder, photograph):
+    pytest.importorskip("h5py")
+    from kjax.images.exchange.hloc import read_features
+
+    assert describe_folder(folder, "features.h5") == 0
+    found = read_features(folder / "features.h5", "deep/b.png")
+    again = kjax.load(str(folder / "w.npz")).describe_image(photograph[:, ::-1], max_keypoints=50)
+    np.testing.assert_allclose(found.xy, again.xy)
+    np.testing.assert_allclose(found.descriptors, again.descriptors, atol=1e-6)
+    assert found.image_size == (220, 160)
+
+
+def test_broken_photographs_are_left_out_and_the_same_command_goes_on(folder, capsys):
+    broken = folder / "photos" / "broken.png"
+    broken.write_bytes(b"not a photograph")
+    assert describe_folder(folder, "features") == 1
+    printed = capsys.readouterr()
+    assert "left out" in printed.err
+    assert "broken.png" in printed.err
+    assert "2 of 3 photographs" in printed.out
+    kept = folder / "features" / "deep" / "b.png.npz"
+    before = kept.stat().st_mtime_ns
+    broken.unlink()
+    assert describe_folder(folder, "features") == 0
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_photographs_for_colmap(folder, capsys):
+    assert describe_folder(folder, "text", "--format", "colmap") == 0
+    first = (folder / "text" / "a.png.txt").read_text().splitlines()[0]
+    count, dimension = map(int, first.split())
+    assert 10 < count <= 55
+    assert dimension == 128
+    assert main(["describe", "no*such", "--weights", str(folder / "w.npz"), "--out", "x"]) == 2
+    assert "no such file, folder or pattern" in capsys.readouterr().err
