@@ -9,7 +9,7 @@ All are asked for by one word on the command line:
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ from kjax.errors import InputError, unknown_name
 from kjax.eval.describe import describe
 from kjax.eval.descriptor_cache import identity_of
 from kjax.folding import fold
-from kjax.interop.files import SUFFIXES, load_variables
-from kjax.interop.identify import announced_model, display_name, named_model
+from kjax.interop.files import SUFFIXES
+from kjax.interop.identify import display_name
+from kjax.interop.source import load_sources
 from kjax.patch_similarity import Method
-from kjax.train.load_run import TrainedModel, load_run
 from kjax.train.workdir import CONFIG_FILE
 
 
@@ -89,11 +89,11 @@ def find_contender(word: str, *, weights: Mapping[str, str] | None = None) -> Co
         return _rival(path, (weights or {}).get(path))
     folder = Path(word)
     if (folder / CONFIG_FILE).is_file():
-        return _run(folder)
+        return _ours(word)
     if folder.is_dir():
         return _csv_folder(folder)
     if Path(path).suffix in SUFFIXES:
-        return _weights_file(Path(path), fields)
+        return _ours(word)
     if not fields and "/" not in word and "." not in word:
         raise unknown_name("rival", word, RIVALS)
     raise InputError(
@@ -102,36 +102,21 @@ def find_contender(word: str, *, weights: Mapping[str, str] | None = None) -> Co
     )
 
 
-def _run(workdir: Path) -> Contender:
-    trained = load_run(workdir)
-    first = trained[0]
+def _ours(word: str) -> Contender:
+    """A training run, with all its seeds, or a weights file."""
+    sources = load_sources(word)
+    first = sources[0]
+    data = first.config["data"] if first.config is not None else None
+    seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if len(sources) > 1 else ""
     return Contender(
         name=display_name(first.model),
         ours=True,
-        source=_with_seeds(workdir, trained),
+        source=f"{first.path}{seeds}",
         parameters=parameter_count(first.variables),
-        train="+".join(first.train_sets),
-        members=tuple(_member(one.model, one.variables) for one in trained),
-        workdir=workdir,
-        test_sets=tuple(first.config["data"]["test"]),
-    )
-
-
-def _with_seeds(workdir: Path, trained: Sequence[TrainedModel]) -> str:
-    if len(trained) == 1:
-        return str(workdir)
-    return f"{workdir}, seeds {', '.join(str(one.seed) for one in trained)}"
-
-
-def _weights_file(path: Path, fields: str) -> Contender:
-    model = named_model(fields) if fields else announced_model(path)
-    variables = load_variables(path, model)
-    return Contender(
-        name=display_name(model),
-        ours=True,
-        source=str(path),
-        parameters=parameter_count(variables),
-        members=(_member(model, variables),),
+        train="+".join(Path(folder).name for folder in data["train"]) if data else None,
+        members=tuple(_member(one.model, one.variables) for one in sources),
+        workdir=first.path if data else None,
+        test_sets=tuple(data["test"]) if data else (),
     )
 
 

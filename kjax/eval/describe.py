@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, UInt8
+from jaxtyping import Array, Float32, Num
 from tqdm import tqdm
 
 from kjax.augment import resize_patches
@@ -15,7 +15,7 @@ from kjax.errors import InputError
 
 def describe(
     apply: Callable[[Array], Array],
-    patches: UInt8[np.ndarray, "patches height width"],
+    patches: Num[np.ndarray, "patches height width"],
     *,
     size: int,
     batch: int = 1024,
@@ -29,7 +29,7 @@ def describe(
     Args:
         apply: from [batch, size, size] float32 patches, 0 to 255, to [batch, dim] descriptors. Jit
             it, with its weights as arguments: then later calls with new weights compile nothing.
-        patches: in memory or mapped from a file.
+        patches: of any type, in memory or mapped from a file.
         size: side of the patches that `apply` sees, resized as HardNet does at test time.
         batch: patches per call of `apply`.
         progress: whether to show a bar.
@@ -63,7 +63,7 @@ def describe(
 
 @functools.partial(jax.jit, static_argnames="size")
 def _resized(
-    patches: UInt8[Array, "batch height width"], *, size: int
+    patches: Num[Array, "batch height width"], *, size: int
 ) -> Float32[Array, "batch {size} {size}"]:
     if patches.shape[1:] == (size, size):
         return patches.astype(jnp.float32)

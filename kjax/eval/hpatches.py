@@ -139,25 +139,23 @@ def mean_of_seeds(scores: list[HPatchesScores]) -> HPatchesScores:
     """The mean of every figure over seeds on one split, and the headlines' standard deviations."""
     if len(scores) == 1:
         return scores[0]
-    spread = {
-        task: float(np.std([getattr(one, f"{task}_map") for one in scores], ddof=1))
-        for task in TASKS
-    }
-    return dataclasses.replace(_mean_of_figures(scores), seeds=len(scores), map_std=spread)
-
-
-def _mean_of_figures(scores: list[HPatchesScores]) -> HPatchesScores:
-    """The first of the scores with figures that are the mean of all."""
-    details = ("verification_auc", "matching_by_sequence", "retrieval_by_pool")
-    names = [*details, *TASKS, *(f"{task}_map" for task in TASKS)]
-    common = [name for name in names if _same_keys([getattr(one, name) for one in scores])]
     return dataclasses.replace(
-        scores[0], **{name: _mean([getattr(one, name) for one in scores]) for name in common}
+        _mean_of_figures(scores),
+        matching_by_sequence=_mean([one.matching_by_sequence for one in scores]),
+        seeds=len(scores),
+        map_std={
+            task: float(np.std([getattr(one, f"{task}_map") for one in scores], ddof=1))
+            for task in TASKS
+        },
     )
 
 
-def _same_keys(values: list[Any]) -> bool:
-    return not isinstance(values[0], dict) or all(one.keys() == values[0].keys() for one in values)
+def _mean_of_figures(scores: list[HPatchesScores]) -> HPatchesScores:
+    """The first of the scores with the means of all, but for those by sequence."""
+    names = ["verification_auc", "retrieval_by_pool", *TASKS, *(f"{task}_map" for task in TASKS)]
+    return dataclasses.replace(
+        scores[0], **{name: _mean([getattr(one, name) for one in scores]) for name in names}
+    )
 
 
 def _mean(values: list[Any]) -> Any:

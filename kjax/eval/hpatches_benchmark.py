@@ -115,25 +115,34 @@ def _scores(
     described: Sequence[SetDescriptors],
     progress: bool,
 ) -> Iterator[HPatchesScores]:
+    by_seed = [_of_seed(one, contender.distance, benchmark, progress) for one in described]
     for protocol in benchmark.protocols:
-        by_seed = [
-            [
-                evaluate(
-                    one,
-                    split.tasks,
-                    split=split.name,
-                    protocol=protocol,
-                    distance=contender.distance,
-                    progress=progress,
-                )
-                for split in benchmark.splits
-            ]
-            for one in described
-        ]
-        yield from (mean_of_seeds(list(of_split)) for of_split in zip(*by_seed, strict=True))
+        of_protocol = [scores[protocol] for scores in by_seed]
+        yield from (mean_of_seeds(list(of_split)) for of_split in zip(*of_protocol, strict=True))
         if set(AVERAGED) <= {split.name for split in benchmark.splits}:
             # Each seed's mean over splits first: its spread is what the figure's ± is about.
-            yield mean_of_seeds([mean_of_splits(_averaged(of_seed)) for of_seed in by_seed])
+            yield mean_of_seeds([mean_of_splits(_averaged(scores)) for scores in of_protocol])
+
+
+def _of_seed(
+    descriptors: SetDescriptors, distance: str, benchmark: Benchmark, progress: bool
+) -> dict[str, list[HPatchesScores]]:
+    """One seed's scores on every split, by protocol."""
+    placed = descriptors.on_device()  # once, for all protocols and splits
+    return {
+        protocol: [
+            evaluate(
+                placed,
+                split.tasks,
+                split=split.name,
+                protocol=protocol,
+                distance=distance,
+                progress=progress,
+            )
+            for split in benchmark.splits
+        ]
+        for protocol in benchmark.protocols
+    }
 
 
 def _averaged(scores: Sequence[HPatchesScores]) -> list[HPatchesScores]:
@@ -184,7 +193,8 @@ def _measure(
     bar = tqdm(names, desc="reading sequences", unit="sequence", disable=not progress)
     for name in bar:
         if (folder / name / "ref.csv").is_file():
-            counts[name] = (folder / name / "ref.csv").read_bytes().count(b"\n")
+            # Lines, not line breaks: the last one may have none.
+            counts[name] = len((folder / name / "ref.csv").read_bytes().splitlines())
             continue
         reference = data.read_column(folder / name / "ref.png")
         counts[name] = len(reference)

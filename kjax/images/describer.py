@@ -17,6 +17,7 @@ from kjax.architecture import Descriptor
 from kjax.augment import resize_patches
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
+from kjax.eval.describe import describe
 from kjax.folding import fold
 from kjax.images.detection import MAX_KEYPOINTS, Keypoints, as_keypoints, detect, to_opencv
 from kjax.images.extraction import extract_patches
@@ -58,8 +59,8 @@ class Describer:
         folded, self._weights = fold(model.clone(dtype=jnp.dtype(dtype)), variables)
         self._apply = jax.jit(folded.apply)
         self.patch_size = model.patch_size
-        shape = jax.eval_shape(folded.apply, self._weights, self._blank(1))
-        self.dimension = int(shape.shape[1])
+        blank = np.zeros((1, self.patch_size, self.patch_size), np.float32)
+        self.dimension = int(jax.eval_shape(folded.apply, self._weights, blank).shape[1])
 
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:
         """Descriptors of patches [N, S, S], S the patch size, uint8 or floating of any range."""
@@ -69,15 +70,15 @@ class Describer:
                 f"patches of shape {list(patches.shape)}: this model describes "
                 f"[N, {self.patch_size}, {self.patch_size}]"
             )
-        descriptors = np.empty((len(patches), self.dimension), np.float32)
-        for start in range(0, len(patches), BATCH):
-            block = patches[start : start + BATCH]
-            # Filled up to a power of two: any number of keypoints runs one of few programmes.
-            filled = self._blank(_next_power_of_two(len(block)), block.dtype)
-            filled[: len(block)] = block
-            described = np.asarray(self._apply(self._weights, filled))
-            descriptors[start : start + BATCH] = described[: len(block)]
-        return descriptors
+        # A power of two: photographs with any number of keypoints run one of few programmes.
+        batch = min(BATCH, 1 << max(len(patches) - 1, 0).bit_length())
+        return describe(
+            lambda block: self._apply(self._weights, block),
+            patches,
+            size=self.patch_size,
+            batch=batch,
+            progress=False,
+        )
 
     def describe_image(
         self,
@@ -127,10 +128,3 @@ class Describer:
         found = self.describe_image(image, mask=mask, order="bgr")
         columns = (found.xy, found.scales, found.angles, found.scores)
         return to_opencv(Keypoints(*columns)), found.descriptors  # type: ignore[arg-type]
-
-    def _blank(self, count: int, dtype: Any = np.float32) -> np.ndarray:
-        return np.zeros((count, self.patch_size, self.patch_size), dtype)
-
-
-def _next_power_of_two(count: int) -> int:
-    return 1 << max(count - 1, 0).bit_length()

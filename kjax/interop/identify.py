@@ -10,7 +10,6 @@ from typing import Any
 
 from kjax.architecture import TRUNK_CHANNELS, TRUNK_STRIDE, Descriptor, build
 from kjax.errors import InputError
-from kjax.interop.files import load_variables
 
 ENCODED_HEADS = ("xy", "polar", "combined", "combined_star")
 """Heads with a number of frequencies s."""
@@ -62,20 +61,6 @@ def possible_models(variables: Mapping[str, Any]) -> list[Descriptor]:
         heads = ["combined_star" if "trunk_polar" in params else "combined"]
     bias = "bias" in params["head"]
     return [build(head, s=s, head_bias=bias) for head in heads]
-
-
-def announced_model(weights: Mapping[str, Any] | str | Path) -> Descriptor:
-    """The one model that weights fit.
-
-    Args:
-        weights: variables, or the path of a weights file.
-
-    Raises:
-        InputError: several models fit.
-    """
-    if isinstance(weights, str | Path):
-        return only_model(possible_models(load_variables(weights)), Path(weights))
-    return only_model(possible_models(weights))
 
 
 def display_name(model: Descriptor) -> str:
