@@ -54,6 +54,7 @@ def get_config() -> ConfigDict:
     config.augment.max_rotation_degrees = 5.0  # each patch turns by up to this, either way
     config.augment.area = (0.9, 1.0)  # range of the crop's share of the patch
     config.augment.aspect_ratio = (0.9, 1.1)  # range of the crop's width over its height
+    config.augment.max_translation = math.inf  # of the crop's centre, in half sides of the crop
 
     config.loss = ConfigDict()
     config.loss.name = "triplet"  # triplet, softmax, contrastive, sosnet or hynet

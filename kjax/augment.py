@@ -39,6 +39,8 @@ class AugmentConfig:
         area: range of the crop's share of the patch's area, drawn uniformly for each patch.
         aspect_ratio: range of the crop's width over its height, drawn log-uniformly. A side that
             area and ratio would make longer than the patch is cut to the patch's.
+        max_translation: the crop's centre moves from the patch's by up to this share of the crop's
+            half side, along each side, and never so far that the crop leaves the patch.
     """
 
     flip_probability: float = 0.5
@@ -46,6 +48,7 @@ class AugmentConfig:
     max_rotation_degrees: float = 5.0
     area: tuple[float, float] = (0.9, 1.0)
     aspect_ratio: tuple[float, float] = (0.9, 1.1)
+    max_translation: float = math.inf
 
     def __post_init__(self) -> None:
         """Refuses ranges that no patch could follow."""
@@ -58,6 +61,8 @@ class AugmentConfig:
             )
         _check_range("area", self.area, SMALLEST_AREA, 1.0)
         _check_range("aspect_ratio", self.aspect_ratio, 0.1, 10.0)
+        if not self.max_translation >= 0:
+            raise InputError(f"max_translation must not be negative: {self.max_translation}")
 
 
 AUGMENT_OFF = AugmentConfig(
@@ -116,7 +121,7 @@ def random_pair_matrices(
     draws = jax.random.uniform(key, (12,))
     orientation = _shared_orientation(draws[:2], config)
     crops = jax.vmap(lambda own: _crop_matrix(own, config))(draws[2:].reshape(2, 5))
-    return jax.vmap(lambda crop: _to_pixels(_compose(crop, orientation), shape, size))(crops)
+    return jax.vmap(lambda crop: to_pixels(_compose(crop, orientation), shape, size))(crops)
 
 
 def warp_patch(
@@ -160,7 +165,7 @@ def resize_patches(
             patches: from 64 to 32 that is HardNet's test input, bit for bit.
     """
     height, width = patches.shape[-2:]
-    matrix = _to_pixels(jnp.eye(2, 3), (height, width), size)
+    matrix = to_pixels(jnp.eye(2, 3), (height, width), size)
     flat = patches.reshape(-1, height, width)
     resized = jax.vmap(lambda patch: warp_patch(patch, matrix, size=size))(flat)
     if rounded:
@@ -183,7 +188,7 @@ def _crop_matrix(draws: Float[Array, "5"], config: AugmentConfig) -> Float[Array
     low, high = (math.log(ratio) for ratio in config.aspect_ratio)
     ratio = jnp.exp(low + draws[2] * (high - low))
     sides = jnp.minimum(jnp.sqrt(area * jnp.stack([ratio, 1 / ratio])), 1.0)
-    offset = (draws[3:] - 0.5) * (1 - sides)
+    offset = (draws[3:] - 0.5) * jnp.minimum(1 - sides, config.max_translation * sides)
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     columns = [
         jnp.stack([cosine, sine]) * sides[0],
@@ -200,7 +205,7 @@ def _compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Ar
     return jnp.stack(columns, axis=1)
 
 
-def _to_pixels(
+def to_pixels(
     matrix: Float[Array, "2 3"], shape: tuple[int, int], size: int
 ) -> Float[Array, "2 3"]:
     """From centred coordinates in units of the side to pixels of the output and the input."""
