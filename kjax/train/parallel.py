@@ -70,21 +70,24 @@ class Programme:
 
 def initial_state(programme: Programme) -> TrainState:
     """The state before the first step; with several seeds, theirs stacked."""
-    size = programme.model.patch_size
-    patches = np.zeros((2, size, size), np.float32)
-
-    def start(seed: Array) -> TrainState:
-        return create_state(programme.optimizer, programme.model.init(_run_key(seed), patches))
-
     # On the host: the same weights whatever the accelerator is, and none of its time to compile.
     with jax.default_device(_host()):
         # Not vmapped: an initial weight should not depend on which other seeds are there.
         states = [
-            jax.device_get(jax.jit(start)(seed)) for seed in np.asarray(programme.seeds, np.uint32)
+            jax.device_get(_start(programme.model, programme.optimizer, seed))
+            for seed in np.asarray(programme.seeds, np.uint32)
         ]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
     # Placed as every later state will be, or the first step would compile twice.
     return jax.device_put(stacked if programme.several_seeds else states[0], replicated(programme))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _start(
+    model: Descriptor, optimizer: optax.GradientTransformation, seed: Integer[Array, ""]
+) -> TrainState:
+    patches = jnp.zeros((2, model.patch_size, model.patch_size), jnp.float32)
+    return create_state(optimizer, model.init(_run_key(seed), patches))
 
 
 def _host() -> jax.Device | None:
@@ -97,7 +100,7 @@ def _host() -> jax.Device | None:
 
 def make_resident_run(
     programme: Programme, *, one_dispatch: bool | None = None
-) -> Callable[[TrainState, ResidentSet, int], tuple[TrainState, Metrics]]:
+) -> Callable[..., tuple[TrainState, Metrics]]:
     """Many steps in one dispatch, on a set that lives on the devices.
 
     Args:
@@ -108,16 +111,23 @@ def make_resident_run(
     Returns:
         `run(state, data, steps)`: the state after `steps` more steps, and the metrics' means over
         them; of norms, in one dispatch, the last step's. Any number of steps runs the same
-        compiled programme.
+        compiled programme, and so does another `seed` than the programme's, if it has but one.
     """
     if one_dispatch is None:
         one_dispatch = jax.default_backend() != "cpu"
     many = _mapped(programme, _resident_steps, (0, None, 0, None))
     single = _mapped(programme, _resident_step, (0, None, 0))
-    seeds = _seeds(programme)
-    if one_dispatch:
-        return lambda state, data, steps: many(state, data, seeds, np.int32(steps))
-    return lambda state, data, steps: repeat(lambda s: single(s, data, seeds), state, steps)
+    own_seeds = _seeds(programme)
+
+    def run(
+        state: TrainState, data: ResidentSet, steps: int, *, seed: int | None = None
+    ) -> tuple[TrainState, Metrics]:
+        seeds = own_seeds if seed is None else jnp.uint32(seed)
+        if one_dispatch:
+            return many(state, data, seeds, np.int32(steps))
+        return repeat(lambda s: single(s, data, seeds), state, steps)
+
+    return run
 
 
 def repeat(

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -94,6 +95,18 @@ def test_looping_on_the_device_or_the_host_is_the_same(data):
         programme, run = looping_run(one_dispatch)
         states.append(jax.device_get(run(start(programme), data, 3)[0]))
     assert_close(states[0], states[1], 1e-5)
+
+
+@pytest.mark.usefixtures("optimized")
+def test_another_seed_can_use_what_one_compiled(data):
+    programme, run = looping_run(False)
+    other = dataclasses.replace(programme, seeds=(7,))
+    expected, _ = make_resident_run(other, one_dispatch=False)(start(other), data, 2)
+    got, _ = run(start(other), data, 2, seed=7)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(got), jax.device_get(expected))
+    with_own_seed, _ = run(start(other), data, 2)
+    first, second = (jax.tree.leaves(state.params)[0] for state in (got, with_own_seed))
+    assert not np.array_equal(first, second)
 
 
 def test_both_pipelines_train_alike(data):
