@@ -330,14 +330,22 @@ def matching(
     for name, (index, distances) in _computed(dispatch, tasks.patches, "matching", progress):
         count = tasks.patches[name]
         index, distances = np.asarray(index)[:, :count], np.asarray(distances)[:, :count]
-        precisions.append(_matched(index, distances, protocol).reshape(len(LEVELS), TARGETS))
+        precisions.append(
+            matched_precision(index, distances, protocol).reshape(len(LEVELS), TARGETS)
+        )
     return np.stack(precisions)
 
 
-def _matched(
+def matched_precision(
     index: Int32[np.ndarray, "images n"], distances: Float64[np.ndarray, "images n"], protocol: str
 ) -> Float64[np.ndarray, " images"]:
-    """Average precision when the closest pairs are accepted first, of n pairs to find."""
+    """Average precision when the closest pairs are accepted first, of n pairs to find.
+
+    Args:
+        index: of each reference patch's nearest patch; its own number, if that is the right one.
+        distances: to it.
+        protocol: "python" or "matlab".
+    """
     # Stable: in a tie, what comes first in the file is accepted first.
     order = np.argsort(distances, axis=1, kind="stable")
     count = distances.shape[1]
