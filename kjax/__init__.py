@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kjax import pretrained
     from kjax.architecture import HEADS, Descriptor, build
     from kjax.folding import fold
     from kjax.images.describer import Describer, load
@@ -28,6 +29,7 @@ _HOME = {
     "extract_patches": "kjax.images.extraction",
     "match": "kjax.images.matching",
 }
+_MODULES = ("pretrained",)
 
 __all__ = [
     "HEADS",
@@ -40,10 +42,13 @@ __all__ = [
     "fold",
     "load",
     "match",
+    "pretrained",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"kjax.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'kjax' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

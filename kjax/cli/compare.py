@@ -10,6 +10,7 @@ HELP = "compare the JAX implementation with PyTorch: layers, descriptor, loss, g
 EXAMPLES = """examples:
   kjax compare                                        combined_star, s=2, random weights
   kjax compare --head hardnet --weights checkpoint.pth
+  kjax compare --head hardnet --weights hardnet       weights that ship with kjax
   kjax compare --head polar --s 1 --steps 100
 
 Each difference is given in float32 and in float64. Training amplifies rounding by orders of
@@ -28,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head", default="combined_star", help="one of kjax.HEADS (%(default)s)")
     parser.add_argument("--s", type=int, default=2, help="number of frequencies (%(default)s)")
     parser.add_argument("--patch-size", type=int, default=32, metavar="N", help="(%(default)s)")
-    parser.add_argument("--weights", metavar="FILE", help="a checkpoint; otherwise random weights")
+    parser.add_argument(
+        "--weights", metavar="FILE", help="or a shipped name (kjax info); otherwise random weights"
+    )
     parser.add_argument("--pairs", type=int, default=8, help="pairs in a batch (%(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="training steps (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=10.0, help="(%(default)s)")
@@ -45,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.architecture import build
     from kjax.errors import InputError
     from kjax.interop.files import load_state_dict, require_torch
+    from kjax.interop.source import weights_path
     from kjax.interop.state_dict import from_torch, to_torch
     from kjax.losses import LossConfig
     from kjax.samples import stereo_patch_pairs
@@ -72,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         for dtype in ("float32", "float64")
     }
     if args.weights:
-        weights = to_torch(from_torch(load_state_dict(args.weights), model))
+        weights = to_torch(from_torch(load_state_dict(weights_path(args.weights)), model))
     else:
         weights = random_state_dict(settings["float32"], seed=args.seed)
     pairs = stereo_patch_pairs(args.pairs * args.steps, size=args.patch_size, seed=args.seed)

@@ -7,6 +7,7 @@ EXAMPLES = """examples:
   kjax convert checkpoint_liberty.pth hardnet.npz        HardNet's released weights
   kjax convert weights.npz:polar,s=1 polar.safetensors   checked against that head
   kjax convert out/first first.pth                       the weights of a training run
+  kjax convert hardnet hardnet.pth                       weights that ship with kjax
 
 All formats hold the same names (those of HardNet's release) and numbers, so nothing is lost either
 way. Weights that fit several heads are converted without asking which they are for.
@@ -15,7 +16,9 @@ way. Weights that fit several heads are converted without asking which they are 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("source", metavar="IN", help="a weights file, FILE:head,s=…, or a workdir")
+    parser.add_argument(
+        "source", metavar="IN", help="a weights file, FILE:head,s=…, a workdir, or a shipped name"
+    )
     parser.add_argument("target", metavar="OUT", help="a weights file; its suffix is the format")
     parser.add_argument("--seed", type=int, help="which model of a run with several")
 

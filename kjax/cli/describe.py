@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kjax.pretrained import DEFAULT
+
 if TYPE_CHECKING:
     from kjax.images.features import Features
 
 HELP = "describe photographs: keypoints and descriptors for hloc, COLMAP or NumPy"
 EXAMPLES = """examples:
-  kjax describe photos --weights out/first --out features.h5        # hloc's HDF5
+  kjax describe photos --out features.h5                            # hloc's HDF5
   kjax describe a.jpg 'shots/*.png' --weights hardnet.pth --out features     # one .npz each
   kjax describe photos --weights out/first --out features --format colmap    # one .txt each
 
@@ -26,7 +28,11 @@ Write = Callable[[str, "Features"], None]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("photographs", nargs="+", help="files, folders or patterns")
-    parser.add_argument("--weights", required=True, help="workdir or weights file[:head,s=…]")
+    parser.add_argument(
+        "--weights",
+        default=DEFAULT,
+        help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
+    )
     parser.add_argument("--out", type=Path, required=True, help="file .h5, or a folder")
     parser.add_argument("--format", choices=("npz", "colmap"), default="npz", help="in a folder")
     parser.add_argument("--keypoints", type=int, default=8000, help="at most per photo (8000)")

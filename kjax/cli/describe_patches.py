@@ -6,8 +6,11 @@ from pathlib import Path
 HELP = "describe the patches of an HPatches folder, as CSV files that the official toolbox reads"
 EXAMPLES = """examples:
   kjax describe-patches hpatches-release --source out/first --out results/mine
+  kjax describe-patches hpatches-release --source kjax-hardnet --out results/kjax-hardnet
   kjax describe-patches hpatches-release --source rootsift --out results/rootsift
   kjax describe-patches hpatches-release --source tfeat --weights tfeat.params --out results/tfeat
+
+A name that a rival has too stands for the rival: kjax-hardnet is kjax's own, hardnet the release's.
 """
 
 
@@ -15,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("folder", type=Path, help="holds one folder per sequence")
     parser.add_argument(
-        "--source", required=True, help="workdir, weights file[:head,s=…], or rival"
+        "--source",
+        required=True,
+        help="shipped name (kjax info lists them), workdir, weights file[:head,s=…], or rival",
     )
     parser.add_argument("--weights", help="file of a learned rival")
     parser.add_argument("--out", type=Path, required=True, help="folder of the CSV files")

@@ -5,11 +5,13 @@ import argparse
 HELP = "write a model for use elsewhere: StableHLO, ONNX, or weights for PyTorch"
 EXAMPLES = """examples:
   kjax export out/first --to descriptor.onnx
+  kjax export hardnet --to hardnet.onnx
   kjax export out/first --seed 1 --to descriptor.stablehlo --input uint8
   kjax export weights.npz:polar,s=1 --to polar.pth
 
-SOURCE is the workdir of a training run, or a weights file; if its weights fit several heads, with
-the head and its fields behind a colon. The suffix of FILE tells the format:
+SOURCE is the name of shipped weights (`kjax info` lists them), the workdir of a training run, or a
+weights file; if its weights fit several heads, with the head and its fields behind a colon. The
+suffix of FILE tells the format:
 
   .stablehlo                    the function from patches [B,N,N] to descriptors, for jax.export
   .onnx                         the same for onnxruntime; input "patches", output "descriptors"
@@ -23,7 +25,9 @@ only if, read back and run, it gives what JAX gives: to 1e-4 in every entry, on 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("source", metavar="SOURCE", help="a workdir, or FILE[:head,s=…]")
+    parser.add_argument(
+        "source", metavar="SOURCE", help="a shipped name, a workdir, or FILE[:head,s=…]"
+    )
     parser.add_argument("--to", required=True, metavar="FILE", help="what to write")
     parser.add_argument(
         "--input",

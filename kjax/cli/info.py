@@ -1,10 +1,12 @@
-"""`kjax info`: what a file or a run holds."""
+"""`kjax info`: what weights, a file or a run hold, and which weights ship with kjax."""
 
 import argparse
 from collections.abc import Mapping
 
 HELP = "tell what weights, a training run or an exported file are: head, size, training, scores"
 EXAMPLES = """examples:
+  kjax info                       the weights that ship with kjax
+  kjax info hardnet               one of them: origin, licence, training, results, limits
   kjax info out/first             a workdir, of a run that is finished or still going on
   kjax info checkpoint.pth        a weights file; :head,s=… behind it checks that it fits
   kjax info descriptor.onnx       an exported file
@@ -14,12 +16,17 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument(
-        "source", metavar="SOURCE", help="a workdir, a weights file, or an exported file"
+        "source",
+        metavar="SOURCE",
+        nargs="?",
+        help="a shipped name, a workdir, a weights file, or an exported file; none lists the names",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints one fact per line."""
+    """Prints one fact per line, or one shipped model."""
+    if args.source is None:
+        return list_shipped()
     from pathlib import Path
 
     from kjax.interop.export import FUNCTIONS, read_about
@@ -29,6 +36,23 @@ def run(args: argparse.Namespace) -> int:
         print_facts(read_about(args.source))
     else:
         print_facts(facts(load_sources(args.source)))
+    return 0
+
+
+def list_shipped() -> int:
+    """Prints the names of the weights that ship with kjax, and what they are."""
+    from kjax import pretrained
+
+    cards = {name: pretrained.card(name) for name in pretrained.names()}
+    if not cards:
+        print("no weights ship with this version of kjax")
+        return 0
+    print_facts(
+        {
+            name: card.summary if card.name == name else f"the same as {card.name}"
+            for name, card in cards.items()
+        }
+    )
     return 0
 
 

@@ -2,8 +2,11 @@
 
 import argparse
 
+from kjax.pretrained import DEFAULT
+
 HELP = "match two photographs and draw the matches that one geometry explains"
 EXAMPLES = """examples:
+  kjax match a.jpg b.jpg
   kjax match a.jpg b.jpg --weights out/first --out matches.png
   kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --method ratio --ratio 0.9
   kjax match a.jpg b.jpg --weights weights.npz:polar,s=1 --keypoints 2000
@@ -14,7 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("first", help="photograph")
     parser.add_argument("second", help="photograph of the same scene")
-    parser.add_argument("--weights", required=True, help="workdir or weights file[:head,s=…]")
+    parser.add_argument(
+        "--weights",
+        default=DEFAULT,
+        help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
+    )
     parser.add_argument("--out", default="matches.png", help="picture to write (matches.png)")
     parser.add_argument(
         "--method",

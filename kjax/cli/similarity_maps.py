@@ -8,11 +8,15 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from kjax.architecture import Descriptor
+    from kjax.patch_similarity import Method
+
 HELP = "draw the paper's similarity-map figure for two patches"
 EXAMPLES = """examples:
   kjax similarity-maps                                two patches of a stereo pair, random weights
   kjax similarity-maps a.png b.png --out maps.png
   kjax similarity-maps --weights hardnet=hardnet.pth --weights xy=xy.npz --s 1
+  kjax similarity-maps --heads hardnet --weights hardnet=hardnet     weights that ship with kjax
 
 Columns: the receptive field of position p on patch a, patch b, then one heat map per head. Heads
 without --weights have random weights, and the figure says so.
@@ -43,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="HEAD=FILE",
-        help="checkpoint of one head; may be given several times",
+        help="weights of one head, also by shipped name (kjax info); may be given several times",
     )
     parser.add_argument("--s", type=int, default=2, help="number of frequencies (%(default)s)")
     parser.add_argument("--patch-size", type=int, default=32, metavar="N", help="(%(default)s)")
@@ -65,7 +69,6 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.architecture import build
     from kjax.errors import InputError
-    from kjax.interop.files import load_variables
     from kjax.patch_similarity import Method, draw_similarity_maps
 
     files = dict(_split(item, "=", "--weights takes HEAD=FILE") for item in args.weights)
@@ -78,15 +81,35 @@ def run(args: argparse.Namespace) -> int:
     for head in heads:
         model = build(head, s=args.s, patch_size=args.patch_size)
         if head in files:
-            variables = load_variables(files[head], model)
+            methods[TITLES[head]] = _trained(files[head], model)
         else:
             variables = jax.jit(model.init)(jax.random.key(args.seed), patch_a[None])
-        methods[TITLES[head]] = Method(model, variables)
+            methods[TITLES[head]] = Method(model, variables)
     random = [head for head in heads if head not in files]
     caption = f"random weights: {', '.join(random)}" if random else ""
     draw_similarity_maps(methods, patch_a, patch_b, positions, args.out, caption=caption)
     print(f"wrote {args.out}" + (f" ({caption})" if caption else ""))
     return 0
+
+
+def _trained(word: str, model: "Descriptor") -> "Method":
+    """Weights from a file, for the model as given; or shipped ones, which bring their own."""
+    from kjax import pretrained
+    from kjax.errors import InputError
+    from kjax.interop.files import load_variables
+    from kjax.interop.source import load_shipped
+    from kjax.patch_similarity import Method
+
+    name = pretrained.find(word)
+    if name is None:
+        return Method(model, load_variables(word, model))
+    source = load_shipped(name)
+    if (source.model.head, source.model.patch_size) != (model.head, model.patch_size):
+        head, size = source.model.head, source.model.patch_size
+        raise InputError(
+            f"{word} has another head or size: --weights {head}={word} --patch-size {size}"
+        )
+    return Method(source.model, source.variables)
 
 
 def _read_patches(args: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray]":

@@ -1,11 +1,15 @@
-"""Who takes part in an evaluation: runs, weights files, rivals, folders of descriptors.
+"""Who takes part in an evaluation: runs, weights, rivals, folders of descriptors.
 
 All are asked for by one word on the command line:
 
     out/first                     a training run: the workdir of `run_train.py`
     weights.npz:xy,s=1            weights, with the head and fields of the model that they are for
+    combined-star, kjax-hardnet   weights that ship with kjax: `kjax.pretrained.names()`
     rootsift                      a rival by its name
     results/mydesc                a folder of official HPatches CSV files
+
+A rival's name stands for the rival, so hardnet is the release and kjax-hardnet is kjax's own. A
+folder wins over shipped weights of its name.
 """
 
 import dataclasses
@@ -18,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from kjax import __version__, pretrained
 from kjax.architecture import Descriptor, parameter_count
 from kjax.baselines.rival import RIVALS, Unavailable, load_rival
 from kjax.errors import InputError, unknown_name
@@ -26,8 +31,9 @@ from kjax.eval.descriptor_cache import identity_of
 from kjax.folding import fold
 from kjax.interop.files import SUFFIXES
 from kjax.interop.identify import display_name
-from kjax.interop.source import load_sources
+from kjax.interop.source import Source, is_workdir, load_sources
 from kjax.patch_similarity import Method
+from kjax.pretrained import PREFIX, Card
 from kjax.train.workdir import CONFIG_FILE
 
 
@@ -88,24 +94,32 @@ def find_contender(word: str, *, weights: Mapping[str, str] | None = None) -> Co
     if path in RIVALS:
         return _rival(path, (weights or {}).get(path))
     folder = Path(word)
-    if (folder / CONFIG_FILE).is_file():
+    shipped = pretrained.find(path)
+    if is_workdir(word):
         return _ours(word)
-    if folder.is_dir():
+    if folder.is_dir() and (shipped is None or _has_descriptors(folder)):
         return _csv_folder(folder)
-    if Path(path).suffix in SUFFIXES:
+    if shipped is not None or Path(path).suffix in SUFFIXES:
         return _ours(word)
     if not fields and "/" not in word and "." not in word:
-        raise unknown_name("rival", word, RIVALS)
+        raise unknown_name("rival", word, [*RIVALS, *_shipped_words()])
     raise InputError(
         f"{word} is no workdir, weights file ({', '.join(SUFFIXES)}), folder of CSV files, "
         f"or rival ({', '.join(RIVALS)})"
     )
 
 
+def _shipped_words() -> list[str]:
+    """Words for the shipped weights, where a rival has the name with the prefix."""
+    return [f"{PREFIX}{name}" if name in RIVALS else name for name in pretrained.names()]
+
+
 def _ours(word: str) -> Contender:
-    """A training run, with all its seeds, or a weights file."""
+    """A training run, with all its seeds, or weights from a file or shipped."""
     sources = load_sources(word)
     first = sources[0]
+    if first.card is not None:
+        return _shipped(first, first.card)
     data = first.config["data"] if first.config is not None else None
     seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if len(sources) > 1 else ""
     return Contender(
@@ -117,6 +131,17 @@ def _ours(word: str) -> Contender:
         members=tuple(_member(one.model, one.variables) for one in sources),
         workdir=first.path if data else None,
         test_sets=tuple(data["test"]) if data else (),
+    )
+
+
+def _shipped(source: Source, card: Card) -> Contender:
+    return Contender(
+        name=f"{PREFIX}{card.name}",
+        ours=True,
+        source=f"ships with kjax {__version__}",
+        parameters=card.parameters,
+        train="+".join(card.data_names),
+        members=(_member(source.model, source.variables),),
     )
 
 
@@ -149,7 +174,8 @@ def _rival(name: str, weights: str | None) -> Contender:
     try:
         rival = load_rival(name, weights)
     except Unavailable as unavailable:
-        return Contender(name, ours=False, source="–", missing=str(unavailable))
+        own = f"; kjax's own are {PREFIX}{name}" if pretrained.find(name) else ""
+        return Contender(name, ours=False, source="–", missing=f"{unavailable}{own}")
     content = np.fromfile(weights, np.uint8) if weights else np.empty(0, np.uint8)
     identity = identity_of("rival", [name, rival.source], content)
     return Contender(
@@ -162,8 +188,12 @@ def _rival(name: str, weights: str | None) -> Contender:
     )
 
 
+def _has_descriptors(folder: Path) -> bool:
+    return any(folder.glob("*/ref.csv"))
+
+
 def _csv_folder(folder: Path) -> Contender:
-    if not any(folder.glob("*/ref.csv")):
+    if not _has_descriptors(folder):
         raise InputError(
             f"{folder} is neither a workdir (no {CONFIG_FILE}) nor a folder of descriptors "
             "(no <sequence>/ref.csv)"

@@ -1,6 +1,6 @@
 """A trained descriptor, ready to use on patches and photographs.
 
-describer = kjax.load("out/first")
+describer = kjax.load("hardnet")                       # or the workdir of a run
 descriptors = describer.describe(patches)              # [N, 128], unit norm
 features = describer.describe_image(photograph)        # SIFT keypoints, described
 keypoints, descriptors = describer.detectAndCompute(photograph, None)  # as OpenCV has it
@@ -23,16 +23,17 @@ from kjax.images.detection import MAX_KEYPOINTS, Keypoints, as_keypoints, detect
 from kjax.images.extraction import extract_patches
 from kjax.images.features import Features
 from kjax.interop.source import load_source
+from kjax.pretrained import DEFAULT
 
 BATCH = 1024
 
 
-def load(source: str, *, seed: int | None = None, dtype: str = "float32") -> "Describer":
-    """A describer from a training run's workdir, or from a weights file.
+def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float32") -> "Describer":
+    """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
 
     Args:
-        source: e.g. "out/first", "hardnet.pth", or "weights.npz:polar,s=1" where the weights fit
-            several heads.
+        source: one of `kjax.pretrained.names()`, by default `kjax.pretrained.DEFAULT`; "out/first",
+            "hardnet.pth", or "weights.npz:polar,s=1" where the weights fit several heads.
         seed: which of a run's several seeds.
         dtype: precision of the computation, "float32" or "bfloat16".
     """

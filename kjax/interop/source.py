@@ -5,6 +5,9 @@ A source is named by one word, with the head and its fields behind a colon where
     out/first                     a training run, whose config tells all
     hardnet.pth                   weights that fit one head only
     weights.npz:polar,s=1         weights that fit several
+    hardnet, or kjax-hardnet      weights that ship with kjax: `kjax.pretrained.names()`
+
+A workdir that has the name of shipped weights wins over them.
 """
 
 import dataclasses
@@ -15,8 +18,9 @@ from typing import Any
 
 import jax
 
+from kjax import pretrained
 from kjax.architecture import Descriptor, parameter_count
-from kjax.errors import InputError
+from kjax.errors import InputError, unknown_name
 from kjax.interop.files import SUFFIXES, load_variables
 from kjax.interop.identify import ENCODED_HEADS, named_model, only_model, possible_models
 
@@ -33,6 +37,7 @@ class Source:
             encoded heads.
         seed: of the training run, if there was one.
         config: of that run.
+        card: of weights that ship with kjax.
     """
 
     path: Path
@@ -41,6 +46,7 @@ class Source:
     announced: bool = False
     seed: int | None = None
     config: dict[str, Any] | None = None
+    card: pretrained.Card | None = None
 
     @property
     def model(self) -> Descriptor:
@@ -62,7 +68,7 @@ def load_source(word: str, *, seed: int | None = None) -> Source:
     if seed is not None and seed in seeds:
         return sources[seeds.index(seed)]
     if seeds == [None]:
-        raise InputError(f"{word} is a weights file: only workdirs have seeds to choose from")
+        raise InputError(f"{word} is one set of weights: only workdirs have seeds to choose from")
     known = ", ".join(map(str, seeds))
     if seed is None:
         raise InputError(f"{word} has the seeds {known}: choose one with --seed")
@@ -71,17 +77,46 @@ def load_source(word: str, *, seed: int | None = None) -> Source:
 
 def load_sources(word: str) -> list[Source]:
     """The same for every seed of a run."""
-    if Path(word).is_dir():
-        return _of_run(Path(word))
     name, _, fields = word.partition(":")
+    shipped = pretrained.find(name)
+    if Path(word).is_dir() and (shipped is None or is_workdir(word)):
+        return _of_run(Path(word))
+    if shipped is not None:
+        if fields:
+            raise InputError(f"{name} ships with all that is known of it: leave out ':{fields}'")
+        return [load_shipped(shipped)]
     path = Path(name)
     if path.suffix not in SUFFIXES:
-        raise InputError(f"{word} is no workdir or weights file ({', '.join(SUFFIXES)})")
+        raise _unknown_source(word)
     if fields:
         model = named_model(fields)
         return [Source(path, load_variables(path, model), (model,))]
     variables = load_variables(path)
     return [Source(path, variables, tuple(possible_models(variables)), announced=True)]
+
+
+def load_shipped(name: str) -> Source:
+    """Weights that ship with kjax, whatever lies in the current folder.
+
+    Args:
+        name: one of `kjax.pretrained.names()`.
+    """
+    card = pretrained.card(name)
+    path, model = pretrained.weights_file(card), card.build()
+    return Source(path, load_variables(path, model), (model,), card=card)
+
+
+def weights_path(word: str) -> Path:
+    """The weights file that a word stands for: a path, or the file of a shipped name."""
+    name = pretrained.find(word)
+    return Path(word) if name is None else pretrained.weights_file(pretrained.card(name))
+
+
+def is_workdir(word: str) -> bool:
+    """Whether a folder is that of a training run."""
+    from kjax.train.workdir import CONFIG_FILE
+
+    return (Path(word) / CONFIG_FILE).is_file()
 
 
 def facts(sources: Sequence[Source]) -> dict[str, str]:
@@ -92,7 +127,8 @@ def facts(sources: Sequence[Source]) -> dict[str, str]:
     """
     first = sources[0]
     model = first.candidates[0]
-    found = {"head": " or ".join(candidate.head for candidate in first.candidates)}
+    found = {"name": first.card.name} if first.card else {}
+    found["head"] = " or ".join(candidate.head for candidate in first.candidates)
     if model.head in ENCODED_HEADS:
         found["s"] = str(model.position_kernel.s)
     told = not first.announced or model.head == "hardnet"
@@ -103,8 +139,10 @@ def facts(sources: Sequence[Source]) -> dict[str, str]:
 
 
 def training_facts(sources: Sequence[Source]) -> dict[str, str]:
-    """The part of `facts` that only a training run can tell; empty for weights files."""
+    """The part of `facts` that only runs and shipped weights can tell; empty for other files."""
     first = sources[0]
+    if first.card is not None:
+        return first.card.facts()
     if first.config is None:
         return {}
     from kjax.config import validate
@@ -119,6 +157,13 @@ def training_facts(sources: Sequence[Source]) -> dict[str, str]:
     if scores := _false_positive_rates(first.path):
         found["FPR@95"] = scores
     return found
+
+
+def _unknown_source(word: str) -> InputError:
+    no_file = f"{word} is no workdir or weights file ({', '.join(SUFFIXES)})"
+    if not (known := pretrained.names()):
+        return InputError(f"{no_file}, and no weights ship with this version of kjax")
+    return InputError(f"{no_file}; {unknown_name('pretrained model', word, known)}")
 
 
 def _of_run(workdir: Path) -> list[Source]:

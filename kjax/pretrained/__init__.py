@@ -1,0 +1,16 @@
+"""Weights that ship inside the package, so that `kjax.load("hardnet")` works offline.
+
+    kjax.pretrained.names()             what there is
+    kjax.pretrained.card("hardnet")     data and licence, training, results, limits
+
+A model is three files of this folder, written by `benchmarks/ship.py`: NAME.npz holds the weights,
+NAME.json the card that they are checked and rebuilt with, NAME.md the same card for people. A name
+can also stand for another one; its NAME.json says for which.
+
+Nothing here imports JAX.
+"""
+
+from kjax.pretrained.cards import Card
+from kjax.pretrained.shipped import DEFAULT, PREFIX, card, find, names, weights_file
+
+__all__ = ["DEFAULT", "PREFIX", "Card", "card", "find", "names", "weights_file"]

@@ -1,0 +1,148 @@
+"""What is known about shipped weights: how to rebuild the model, its origin, its limits."""
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kjax.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from kjax.architecture import Descriptor
+
+DATA_FIELDS = ("name", "origin", "licence")
+METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
+"""For people, how the first parts of metrics' names read."""
+_KINDS = {str: "text", int: "a whole number", dict: "an object", list: "a list"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """The content of NAME.json.
+
+    Attributes:
+        name: of the model.
+        summary: one line on what it is good for.
+        model: all fields of `kjax.config.ModelConfig`; `dtype` is the precision of the training.
+        data: the training sets, each with its name, origin and licence. The name is that of the
+            set's folder: an evaluation leaves it out.
+        command: that trained it.
+        commit: of kjax, with which.
+        seed: of the training.
+        pairs: seen in training.
+        hardware: of the training.
+        results: by metric, named as in `kjax.experiments`; shares from 0 to 1, or text.
+        evaluation: how the results were obtained: data, rules, command, hardware.
+        limits: what the weights are not good for, or not known to be.
+        licence: of the weights.
+        parameters: how many are learned.
+        precision: of the stored numbers.
+        sha256: of NAME.npz.
+    """
+
+    name: str
+    summary: str
+    model: dict[str, Any]
+    data: list[dict[str, str]]
+    command: str
+    commit: str
+    seed: int
+    pairs: int
+    hardware: str
+    results: dict[str, float | str]
+    evaluation: str
+    limits: list[str]
+    licence: str
+    parameters: int
+    precision: str
+    sha256: str
+
+    def build(self) -> "Descriptor":
+        """The model, with the position kernel's constants and the precision of the training."""
+        from kjax.config import ModelConfig
+
+        try:
+            return ModelConfig(**self.model).build()
+        except TypeError as error:
+            raise InputError(f"model of the card {self.name}: {error}") from None
+
+    @property
+    def data_names(self) -> list[str]:
+        """The training sets."""
+        return [one["name"] for one in self.data]
+
+    def facts(self) -> dict[str, str]:
+        """What to tell people: labels and short texts, in order."""
+        return {
+            "trained on": ", ".join(self.data_names),
+            "precision": str(self.model["dtype"]),
+            "pairs": f"{self.pairs:,}",
+            "seed": str(self.seed),
+            "hardware": self.hardware,
+            "command": self.command,
+            "commit": self.commit,
+            **readable_results(self.results),
+            "evaluated": self.evaluation,
+            "limits": "; ".join(self.limits),
+            "data licences": "; ".join(f"{one['name']}: {one['licence']}" for one in self.data),
+            "licence": self.licence,
+            "sha256 of npz": self.sha256,
+        }
+
+
+def readable_results(results: Mapping[str, float | str]) -> dict[str, str]:
+    """Metrics and their values as people write them, e.g. "FPR@95, liberty" and "1.23 %"."""
+    return {
+        _readable_metric(metric): value if isinstance(value, str) else f"{100 * value:.2f} %"
+        for metric, value in results.items()
+    }
+
+
+def make_card(values: Any) -> Card:
+    """A card from what a JSON file holds.
+
+    Raises:
+        InputError: a field is missing, unknown, empty or of the wrong kind.
+    """
+    if not isinstance(values, dict):
+        raise InputError("a card is a JSON object")
+    hints = typing.get_type_hints(Card)
+    if missing := [name for name in hints if name not in values]:
+        raise InputError(f"the card lacks {', '.join(missing)}")
+    for name, value in values.items():
+        if name not in hints:
+            raise unknown_name("card field", name, hints)
+        kind = typing.get_origin(hints[name]) or hints[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InputError(f"{name} of the card must be {_KINDS[kind]}, not {value!r}")
+        if kind is not int and not value:
+            raise InputError(f"{name} of the card is empty")
+    _check_data(values["data"])
+    _check_results(values["results"])
+    if "dtype" not in values["model"]:
+        raise InputError("model of the card must be the whole group of that name in the config")
+    if not all(isinstance(limit, str) for limit in values["limits"]):
+        raise InputError("limits of the card must be a list of texts")
+    return Card(**values)
+
+
+def _check_data(sets: list[Any]) -> None:
+    for one in sets:
+        if not isinstance(one, dict) or sorted(one) != sorted(DATA_FIELDS):
+            raise InputError(f"each set in data of the card needs {', '.join(DATA_FIELDS)}")
+        if not all(isinstance(text, str) and text for text in one.values()):
+            raise InputError(f"data of the card: {one['name']!r} has an empty or wrong field")
+
+
+def _check_results(results: Mapping[str, Any]) -> None:
+    for metric, value in results.items():
+        share = isinstance(value, int | float) and 0 <= value <= 1
+        if not share and not isinstance(value, str):
+            raise InputError(
+                f"results of the card: {metric} must be a share from 0 to 1, or text, not {value!r}"
+            )
+
+
+def _readable_metric(metric: str) -> str:
+    family, *rest = metric.split("/")
+    return ", ".join([METRICS.get(family, family), *rest])

@@ -1,0 +1,71 @@
+"""A card as the page that people read."""
+
+from collections.abc import Iterable, Sequence
+
+from kjax.architecture import Descriptor
+from kjax.interop.identify import display_name
+from kjax.pretrained.cards import DATA_FIELDS, Card, readable_results
+
+
+def model_card(card: Card) -> str:
+    """The whole page."""
+    return "\n\n".join([*_what(card, card.build()), *_origin(card), *_worth(card)]) + "\n"
+
+
+def reference(name: str, target: str) -> str:
+    """The page of a name that stands for another."""
+    return f"# {name}\n\nThe same weights as [`{target}`]({target}.md).\n"
+
+
+def _what(card: Card, model: Descriptor) -> list[str]:
+    size = model.patch_size
+    return [
+        f"# {card.name}",
+        card.summary,
+        f"A kjax descriptor, `{display_name(model)}`: from grey patches of {size}×{size} pixels to "
+        f"descriptors of unit norm, which are compared by Euclidean distance. It has "
+        f"{card.parameters:,} learned parameters, stored in {card.precision}.",
+        "## Use",
+        f'```python\nimport kjax\n\ndescriber = kjax.load("{card.name}")\n'
+        f"descriptors = describer.describe(patches)  # [count, {size}, {size}]\n"
+        "features = describer.describe_image(photograph)  # SIFT keypoints, described\n```",
+        f"```bash\nkjax match a.jpg b.jpg --weights {card.name}\n"
+        f"kjax export {card.name} --to {card.name}.onnx\n```",
+        "The model is built with these arguments of `kjax.build`:",
+        _table(("argument", "value"), ((f"`{k}`", f"`{v}`") for k, v in card.model.items())),
+        f"SHA-256 of `{card.name}.npz`, checked at every loading: `{card.sha256}`",
+    ]
+
+
+def _origin(card: Card) -> list[str]:
+    return [
+        "## Data and licence",
+        _table(
+            ("training set", "origin", "licence"),
+            ([one[field] for field in DATA_FIELDS] for one in card.data),
+        ),
+        f"Licence of the weights: {card.licence}",
+        "## Training",
+        f"{card.pairs:,} pairs, seed {card.seed}, in {card.model['dtype']}, on {card.hardware}; "
+        f"kjax at commit `{card.commit}`:",
+        f"```bash\n{card.command}\n```",
+    ]
+
+
+def _worth(card: Card) -> list[str]:
+    return [
+        "## Results",
+        _table(("metric", "value"), readable_results(card.results).items()),
+        card.evaluation,
+        "## Limits",
+        "\n".join(f"- {limit}" for limit in card.limits),
+    ]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")
