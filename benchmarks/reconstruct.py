@@ -1,0 +1,350 @@
+"""Photographs reconstructed by COLMAP, with its own SIFT and with other descriptors.
+
+    python benchmarks/reconstruct.py photos --descriptors out/base --out out/reconstruction
+    python benchmarks/reconstruct.py photos --descriptors out/base rootsift --keypoints opencv ...
+
+COLMAP first runs as it comes: its SIFT (which is RootSIFT), matched exhaustively with a ratio of
+0.8 both ways; on a CPU it finds neighbours only approximately, by random trees without a seed. A
+looser ratio alone gives more points, so a second row has the same descriptors matched as all others
+are: exactly, by kjax, mutual, with --ratio. Each descriptor gets the keypoints that COLMAP found,
+or OpenCV's. The matches go into a database with the same cameras, and COLMAP verifies and maps them
+as it did its own: from the second row on, only descriptors differ. The seed is fixed and COLMAP has
+one thread: all rows but the first come out the same again. Needs COLMAP (written for 3.8; Debian:
+apt-get install colmap).
+
+What it should print: a trained descriptor that registers at least as many images, and gives at
+least as many 3-D points, as both rows of COLMAP's SIFT: then both figures bear a ≥.
+"""
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from kjax.data.colmap import NO_POINT, read_model
+from kjax.data.cutting import list_photos, read_grey
+from kjax.errors import InputError
+from kjax.images.detection import Keypoints, detect
+from kjax.images.exchange import colmap_program
+from kjax.images.exchange.colmap_database import Pair, read_features, read_matches, write_database
+from kjax.images.features import Features
+from kjax.images.keypoint_descriptors import (
+    EXTENT,
+    KeypointDescriptor,
+    load_keypoint_descriptors,
+    read_for_describing,
+)
+from kjax.images.matching import Distance, match
+from kjax.whole_files import write_json, write_text
+
+COLMAP = "COLMAP's SIFT"
+EXACT = "COLMAP's SIFT, exact matches"
+COLUMNS = (
+    "method",
+    "keypoints",
+    "verified pairs",
+    "verified matches",
+    "images",
+    "3-D points",
+    "observations",
+    "track length",
+    "error, px",
+    "describe, s",
+    "match + verify, s",
+    "map, s",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What became of the photographs with one descriptor.
+
+    Attributes:
+        method: whose descriptor.
+        photos: that there are.
+        keypoints: of all photographs.
+        verified_pairs: of photographs, with a two-view geometry.
+        verified_matches: of all of them.
+        models: that COLMAP found; the rest is about the largest.
+        images: that are registered.
+        points: in 3-D.
+        observations: of the points in the images.
+        track_length: observations per point.
+        error: mean of the points' mean reprojection errors, in pixels.
+        seconds: of describing, of matching and verifying, and of mapping.
+    """
+
+    method: str
+    photos: int
+    keypoints: int
+    verified_pairs: int
+    verified_matches: int
+    models: int
+    images: int
+    points: int
+    observations: int
+    track_length: float
+    error: float
+    seconds: dict[str, float]
+
+
+class Method(NamedTuple):
+    """Whose features are matched."""
+
+    name: str
+    describe: Callable[[], dict[str, Features]]
+    """Makes the features of all photographs, by name."""
+    distance: Distance = "L2"
+
+
+class Stopwatch:
+    """Seconds of a method's stages, which it announces."""
+
+    def __init__(self, method: str, *, quiet: bool) -> None:
+        self.seconds: dict[str, float] = {}
+        self._method, self._quiet = method, quiet
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Measures one stage."""
+        if not self._quiet:
+            print(f"{self._method}: {stage}", file=sys.stderr)
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = time.perf_counter() - start
+
+
+def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> Row:
+    """COLMAP with its own features."""
+    database, log = folder / "database.db", folder / "log.txt"
+    stage = Stopwatch(COLMAP, quiet=args.quiet)
+    with stage("describe"):
+        colmap_program.extract_sift(
+            database,
+            photos,
+            max_keypoints=args.max_keypoints,
+            single_camera=_of_one_size(photos),
+            log=log,
+        )
+    with stage("match"):
+        colmap_program.match_and_verify(database, log=log)
+    return finish(COLMAP, photos, folder, stage)
+
+
+def run_matches(
+    method: Method, photos: Path, base: Path, folder: Path, args: argparse.Namespace
+) -> Row:
+    """COLMAP with the matches of another method.
+
+    Args:
+        method: whose.
+        photos: the folder.
+        base: COLMAP's own database of the photographs.
+        folder: of the result.
+        args: of the command line.
+    """
+    database, log = folder / "database.db", folder / "log.txt"
+    stage = Stopwatch(method.name, quiet=args.quiet)
+    with stage("describe"):
+        features = method.describe()
+    with stage("match"):
+        write_database(database, features, match_all(features, method.distance, args))
+        colmap_program.copy_cameras(base, database)
+        colmap_program.match_and_verify(database, log=log)
+    return finish(method.name, photos, folder, stage)
+
+
+def own_sift(base: Path) -> dict[str, Features]:
+    """What COLMAP itself found and described."""
+    rows = colmap_program.read_sift(base)
+    found = read_features(base, colmap_program.photo_sizes(base))
+    return {name: dataclasses.replace(one, descriptors=rows[name]) for name, one in found.items()}
+
+
+def describe_photos(
+    descriptor: KeypointDescriptor, photos: Path, base: Path, args: argparse.Namespace
+) -> dict[str, Features]:
+    """Keypoints and descriptors of all photographs that COLMAP read."""
+    sizes = colmap_program.photo_sizes(base)
+    theirs = read_features(base, sizes)
+    described = {}
+    for name in tqdm(sizes, desc="describing", unit="photo", disable=args.quiet):
+        photo = read_for_describing(photos / name)
+        if args.keypoints == "colmap":
+            keypoints = _keypoints(theirs[name])
+        else:
+            keypoints = detect(photo, max_keypoints=args.max_keypoints)
+        xy, scales, angles, scores = keypoints
+        rows = descriptor.describe(photo, keypoints)
+        described[name] = Features(xy, rows, sizes[name], scales, angles, scores)
+    return described
+
+
+def _keypoints(features: Features) -> Keypoints:
+    if features.scales is None or features.angles is None:
+        raise InputError("COLMAP's keypoints have no scale and orientation: use --keypoints opencv")
+    scores = np.ones(len(features), np.float32)
+    return Keypoints(features.xy, features.scales, features.angles, scores)
+
+
+def match_all(
+    features: dict[str, Features], distance: Distance, args: argparse.Namespace
+) -> dict[tuple[str, str], Pair]:
+    """The matches of every pair of photographs, for COLMAP to verify."""
+    pairs = list(itertools.combinations(features, 2))
+    found = {}
+    for first, second in tqdm(pairs, desc="matching", unit="pair", disable=args.quiet):
+        matches = match(
+            features[first].descriptors,
+            features[second].descriptors,
+            method="mutual_ratio",
+            ratio=args.ratio,
+            distance=distance,
+        )
+        found[first, second] = Pair(matches.indices)
+    return found
+
+
+def finish(method: str, photos: Path, folder: Path, stage: Stopwatch) -> Row:
+    """Maps, and sums up the largest model."""
+    database, log = folder / "database.db", folder / "log.txt"
+    with stage("map"):
+        folders = colmap_program.reconstruct(database, photos, folder / "sparse", log=log)
+    sizes = colmap_program.photo_sizes(database)
+    verified = [len(pair) for pair in read_matches(database, verified=True).values()]
+    models = [read_model(path) for path in folders]
+    largest = max(
+        models, key=lambda model: (len(model.images), len(model.points.ids)), default=None
+    )
+    images = [] if largest is None else list(largest.images.values())
+    points = 0 if largest is None else len(largest.points.ids)
+    observations = int(sum((image.point_ids != NO_POINT).sum() for image in images))
+    return Row(
+        method=method,
+        photos=len(sizes),
+        keypoints=sum(len(one) for one in read_features(database, sizes).values()),
+        verified_pairs=sum(count > 0 for count in verified),
+        verified_matches=sum(verified),
+        models=len(models),
+        images=len(images),
+        points=points,
+        observations=observations,
+        track_length=observations / points if points else 0.0,
+        error=float(largest.points.error.mean()) if largest is not None and points else 0.0,
+        seconds=stage.seconds,
+    )
+
+
+def _of_one_size(photos: Path) -> bool:
+    """Whether all photographs are: then they count as one camera's."""
+    shapes = {
+        None if photo is None else photo.shape for photo in map(read_grey, list_photos(photos))
+    }
+    return len(shapes - {None}) == 1
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown; figures that reach those of COLMAP's SIFT, the first two rows, are marked."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
+    for row in rows:
+        marks = {
+            name: " ≥"
+            if row not in rows[:2]
+            and all(getattr(row, name) >= getattr(sift, name) for sift in rows[:2])
+            else ""
+            for name in ("images", "points")
+        }
+        cells = (
+            row.method,
+            f"{row.keypoints:,}",
+            f"{row.verified_pairs}",
+            f"{row.verified_matches:,}",
+            f"{row.images} of {row.photos}{marks['images']}",
+            f"{row.points:,}{marks['points']}",
+            f"{row.observations:,}",
+            f"{row.track_length:.2f}" if row.points else "–",
+            f"{row.error:.3f}" if row.points else "–",
+            *(f"{seconds:.0f}" for seconds in row.seconds.values()),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Reconstructs with each method, prints and writes the table."""
+    colmap_program.require_colmap()
+    list_photos(args.photos)
+    if not 0 < args.ratio <= 1 or args.max_keypoints < 1:
+        raise InputError("--ratio must be above 0 and at most 1, --max-keypoints positive")
+    if args.out.exists() and any(args.out.iterdir()):
+        raise InputError(f"{args.out} is not empty: choose another folder")
+    descriptors = load_keypoint_descriptors(
+        dict.fromkeys(args.descriptors), extent=args.extent, seed=args.seed, weights=args.weights
+    )
+    rows = [run_colmap(args.photos, _new_folder(args.out, 0, "colmap"), args)]
+    base = args.out / "0-colmap" / "database.db"
+    methods = {"colmap-exact": Method(EXACT, functools.partial(own_sift, base))}
+    for word, descriptor in descriptors.items():
+        describe = functools.partial(describe_photos, descriptor, args.photos, base, args)
+        methods[word] = Method(descriptor.name, describe, descriptor.distance)
+    for number, (word, method) in enumerate(methods.items(), start=1):
+        folder = _new_folder(args.out, number, word)
+        rows.append(run_matches(method, args.photos, base, folder, args))
+    settings = {
+        name: getattr(args, name)
+        for name in ("keypoints", "max_keypoints", "ratio", "extent", "seed")
+    }
+    results = {"settings": settings, "methods": [dataclasses.asdict(row) for row in rows]}
+    write_json(args.out / "results.json", results)
+    text = (
+        f"{args.photos.resolve().name}: keypoints of {args.keypoints}, mutual matches with a ratio "
+        f"of at most {args.ratio:g} (the first row: 0.8), patches of {args.extent:g} × "
+        "KeyPoint.size. COLMAP has one thread; its describing includes finding the keypoints.\n\n"
+        + table(rows)
+    )
+    write_text(args.out / "table.md", text + "\n")
+    print(text)
+
+
+def _new_folder(out: Path, number: int, word: str) -> Path:
+    folder = out / f"{number}-{re.sub(r'[^A-Za-z0-9.]+', '-', word).strip('-.')}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Bad input is one line on stderr and exit code 2."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("photos", type=Path, help="folder of photographs of one scene")
+    add("--descriptors", nargs="+", required=True, metavar="WORD", help="what to compare")
+    add("--out", type=Path, required=True, help="new folder for databases, models and the table")
+    add("--keypoints", choices=("colmap", "opencv"), default="colmap", help="whose (colmap)")
+    add("--max-keypoints", type=int, default=8192, help="at most per photograph (8192)")
+    add("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
+    add("--extent", type=float, default=EXTENT, help="patch's side over KeyPoint.size (12)")
+    add("--weights", nargs="+", default=[], metavar="RIVAL=FILE", help="files of learned rivals")
+    add("--seed", type=int, help="which of a run's several seeds")
+    add("--quiet", action="store_true", help="no progress")
+    try:
+        run(parser.parse_args(argv))
+    except (InputError, OSError) as error:
+        print(f"reconstruct: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""COLMAP itself, run as a programme the same way every time. Written for COLMAP 3.8, on the CPU.
+
+Every command has its random seed fixed and one thread, as COLMAP's threads each draw from a
+generator of their own: with several, the result depends on which pair reaches which thread. What
+stays random is how 3.8 matches SIFT on the CPU: approximately, by random trees without a seed.
+"""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from kjax.errors import InputError
+
+SEED = 0
+SIFT_DIMENSION = 128
+EXTRACTION = {"SiftExtraction.use_gpu": 0, "SiftExtraction.num_threads": 1}
+MATCHING = {"SiftMatching.use_gpu": 0, "SiftMatching.num_threads": 1}
+MAPPING = {"Mapper.num_threads": 1}
+NO_MODEL = "failed to create sparse model"
+"""What the mapper says, with an exit code of failure, of photographs that give none."""
+
+
+def require_colmap() -> str:
+    """The programme's path, or one line on how to get it."""
+    found = shutil.which("colmap")
+    if found is None:
+        raise InputError("colmap is not on the PATH: install it, e.g. with apt-get install colmap")
+    return found
+
+
+def extract_sift(
+    database: Path, photos: Path, *, max_keypoints: int, single_camera: bool, log: Path
+) -> None:
+    """COLMAP's own keypoints and SIFT descriptors of a folder of photographs.
+
+    Args:
+        database: to write.
+        photos: the folder.
+        max_keypoints: per photograph; those with two orientations count once.
+        single_camera: whether one camera took them all; otherwise each is another's.
+        log: what COLMAP prints goes to its end.
+    """
+    options = {
+        "image_path": photos,
+        "SiftExtraction.max_num_features": max_keypoints,
+        "ImageReader.single_camera": int(single_camera),
+        "ImageReader.single_camera_per_image": int(not single_camera),
+    }
+    _run("feature_extractor", {"database_path": database, **options, **EXTRACTION}, log)
+
+
+def match_and_verify(database: Path, *, log: Path) -> None:
+    """Verifies the matches of all pairs; COLMAP matches its SIFT where a pair has none yet."""
+    _run("exhaustive_matcher", {"database_path": database, **MATCHING}, log)
+
+
+def reconstruct(database: Path, photos: Path, out: Path, *, log: Path) -> list[Path]:
+    """The folders of the models that COLMAP finds: there may be none.
+
+    Args:
+        database: with verified matches.
+        photos: whose colours the points get.
+        out: where the models go, numbered.
+        log: what COLMAP prints goes to its end.
+    """
+    out.mkdir(parents=True)
+    options = {"database_path": database, "image_path": photos, "output_path": out, **MAPPING}
+    try:
+        _run("mapper", options, log)
+    except InputError:
+        if NO_MODEL not in log.read_text(encoding="utf-8", errors="replace"):
+            raise
+    return sorted(path.parent for path in out.glob("*/images.bin"))
+
+
+def photo_sizes(database: Path) -> dict[str, tuple[int, int]]:
+    """Width and height of every photograph in a database, in the order of their numbers."""
+    query = (
+        "SELECT name, width, height FROM images JOIN cameras USING (camera_id) ORDER BY image_id"
+    )
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        return {name: (width, height) for name, width, height in connection.execute(query)}
+
+
+def read_sift(database: Path) -> dict[str, UInt8[np.ndarray, "N 128"]]:
+    """COLMAP's own descriptors of every photograph in a database, as it keeps them."""
+    query = "SELECT name, data FROM descriptors JOIN images USING (image_id)"
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        return {
+            name: np.frombuffer(data or b"", np.uint8).reshape(-1, SIFT_DIMENSION)
+            for name, data in connection.execute(query)
+        }
+
+
+def copy_cameras(source: Path, target: Path) -> None:
+    """Gives a database the cameras of another one of the same photographs.
+
+    COLMAP guesses focal lengths from what cameras noted in the files: two reconstructions that are
+    compared should start from the same.
+    """
+    with contextlib.closing(sqlite3.connect(target)) as connection:
+        connection.execute("ATTACH ? AS source", (str(source),))
+        with connection:
+            connection.execute("DELETE FROM main.cameras")
+            connection.execute("INSERT INTO main.cameras SELECT * FROM source.cameras")
+            connection.execute(
+                "UPDATE main.images SET camera_id = (SELECT camera_id FROM source.images "
+                "WHERE source.images.name = main.images.name)"
+            )
+
+
+def _run(command: str, options: Mapping[str, object], log: Path) -> None:
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    with log.open("a", encoding="utf-8") as file:
+        print(f"\n$ colmap {command} {' '.join(flags)}", file=file, flush=True)
+        done = subprocess.run(
+            [require_colmap(), command, *flags, "--random_seed", str(SEED)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            # COLMAP opens a display even where it draws nothing.
+            env={"QT_QPA_PLATFORM": "offscreen", **os.environ},
+            check=False,
+        )
+    if done.returncode:
+        raise InputError(f"colmap {command} failed with exit code {done.returncode}: see {log}")

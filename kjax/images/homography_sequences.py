@@ -1,0 +1,175 @@
+"""Photographs of one plane whose homographies are known, and which matches between them are right.
+
+Two layouts of a sequence of six are read: that of the Oxford affine benchmark (`img1.png` …, with
+`H1to2p` …, text or OpenCV's .xml), and that of HPatches' full sequences (`1.ppm` …, `H_1_2` …).
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64, Int
+
+from kjax.data.cutting import PHOTO_SUFFIXES
+from kjax.errors import InputError
+from kjax.images.matching import Matches
+
+LENGTH = 6
+PHOTO_NAMES = ("img{}", "{}")
+HOMOGRAPHY_NAMES = ("H1to{}p", "H1to{}p.xml", "H1to{}p.txt", "H_1_{}")
+
+
+@dataclasses.dataclass(frozen=True)
+class HomographySequence:
+    """Photographs of one plane.
+
+    Attributes:
+        name: of the folder.
+        photos: files, the first of which the others are compared with.
+        homographies: from the first to each of the others, of points (x, y, 1).
+    """
+
+    name: str
+    photos: tuple[Path, ...]
+    homographies: Float64[np.ndarray, "others 3 3"]
+
+
+class Count(NamedTuple):
+    """Matches of a pair of photographs, or of several."""
+
+    correct: int
+    matches: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the matches that are correct; 0 of none."""
+        return self.correct / self.matches if self.matches else 0.0
+
+
+# Files
+
+
+def find_sequences(folders: Iterable[Path]) -> list[HomographySequence]:
+    """The sequences that folders are, or hold."""
+    found: list[HomographySequence] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"no such folder: {folder}")
+        below = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+        sequences = [read_sequence(path) for path in below if _find_photo(path, 1)]
+        if not sequences:
+            raise InputError(
+                f"{folder} neither is nor holds a sequence: photographs are looked for as "
+                "img1.png … img6.png or 1.ppm … 6.ppm"
+            )
+        found += sequences
+    names = [sequence.name for sequence in found]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise InputError(f"several sequences are called {min(twice)}: give each folder once")
+    return found
+
+
+def read_sequence(folder: Path) -> HomographySequence:
+    """Finds the six photographs of a folder and reads its five homographies."""
+    photos = [_find_photo(folder, number) for number in range(1, LENGTH + 1)]
+    homographies = [_find_homography(folder, number) for number in range(2, LENGTH + 1)]
+    if None in photos:
+        raise InputError(f"{folder} lacks photograph {photos.index(None) + 1} of {LENGTH}")
+    if None in homographies:
+        other = homographies.index(None) + 2
+        raise InputError(f"{folder} lacks the homography H1to{other}p or H_1_{other}")
+    matrices = np.stack([read_homography(path) for path in homographies if path])
+    return HomographySequence(folder.resolve().name, tuple(p for p in photos if p), matrices)
+
+
+def read_homography(path: Path) -> Float64[np.ndarray, "3 3"]:
+    """Nine numbers, row after row, as plain text or in a matrix of OpenCV's XML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if text.lstrip().startswith("<"):
+            text = ElementTree.fromstring(text).findtext(".//data") or ""
+        matrix = np.array(text.split(), np.float64).reshape(3, 3)
+    except (ValueError, ElementTree.ParseError):
+        raise InputError(f"{path} is no homography: it should hold nine numbers") from None
+    if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
+        raise InputError(f"{path} is no homography: the matrix has no inverse")
+    return matrix
+
+
+def _find_photo(folder: Path, number: int) -> Path | None:
+    names = [form.format(number) for form in PHOTO_NAMES]
+    found = (folder / f"{name}{suffix}" for name in names for suffix in sorted(PHOTO_SUFFIXES))
+    return next((path for path in found if path.is_file()), None)
+
+
+def _find_homography(folder: Path, number: int) -> Path | None:
+    found = (folder / form.format(number) for form in HOMOGRAPHY_NAMES)
+    return next((path for path in found if path.is_file()), None)
+
+
+# Counting
+
+
+def project(
+    homography: Float[np.ndarray, "3 3"], xy: Float[np.ndarray, "N 2"]
+) -> Float64[np.ndarray, "N 2"]:
+    """Where a homography takes points; NaN for those that it takes to infinity or behind it."""
+    moved = np.column_stack([xy.astype(np.float64), np.ones(len(xy))]) @ homography.T
+    # The plane's visible side is the one of the photograph's origin, which has homography[2, 2].
+    depth = moved[:, 2] * np.sign(homography[2, 2])
+    visible = np.where(depth > 0, moved[:, 2], np.nan)
+    return moved[:, :2] / visible[:, None]
+
+
+def count_correct(
+    matches: Matches,
+    xy_a: Float[np.ndarray, "N 2"],
+    xy_b: Float[np.ndarray, "M 2"],
+    homography: Float[np.ndarray, "3 3"],
+    *,
+    threshold: float,
+) -> Count:
+    """How many matches a homography confirms, and of how many, each location counted once.
+
+    Args:
+        matches: between the keypoints of two photographs.
+        xy_a: positions in the first.
+        xy_b: positions in the second.
+        homography: the true one, from the first to the second.
+        threshold: pixels of the second photograph that a match may be off.
+    """
+    once = matches.keep(one_per_location(matches, xy_a, xy_b))
+    expected = project(homography, xy_a[once.indices[:, 0]])
+    off = np.linalg.norm(expected - xy_b[once.indices[:, 1]], axis=1)
+    return Count(int((off <= threshold).sum()), len(once))
+
+
+def one_per_location(
+    matches: Matches, xy_a: Float[np.ndarray, "N 2"], xy_b: Float[np.ndarray, "M 2"]
+) -> Bool[np.ndarray, " K"]:
+    """Which matches to keep so that no location, in either photograph, has two.
+
+    SIFT gives a point with several dominant orientations as several keypoints of one position, and
+    a match of each would count one point several times. The one with the smallest distance stays:
+    what a matcher could do, as it asks nothing of the true geometry.
+    """
+    places_a, places_b = _location_numbers(xy_a), _location_numbers(xy_b)
+    kept = np.zeros(len(matches), bool)
+    taken_a: set[int] = set()
+    taken_b: set[int] = set()
+    for row in np.argsort(matches.distances, kind="stable"):
+        first, second = matches.indices[row]
+        a, b = int(places_a[first]), int(places_b[second])
+        if a not in taken_a and b not in taken_b:
+            kept[row] = True
+            taken_a.add(a)
+            taken_b.add(b)
+    return kept
+
+
+def _location_numbers(xy: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, " N"]:
+    return np.unique(xy, axis=0, return_inverse=True)[1].reshape(-1)

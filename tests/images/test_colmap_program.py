@@ -1,0 +1,136 @@
+"""COLMAP as a programme, for which a script stands in, and what its databases hold."""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.util
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kjax.errors import InputError
+from kjax.images.exchange import colmap_program
+from kjax.images.exchange.colmap_database import write_database
+from kjax.images.features import Features
+
+
+@pytest.fixture
+def colmap(tmp_path, monkeypatch):
+    """Makes `colmap` a shell script."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("QT_QPA_PLATFORM", raising=False)
+
+    def make(script):
+        (tmp_path / "colmap").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "colmap").chmod(0o755)
+        return tmp_path / "log.txt"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def benchmark_module():
+    path = Path(__file__).parents[2] / "benchmarks" / "reconstruct.py"
+    spec = importlib.util.spec_from_file_location("reconstruct", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_photos(path, names, *, focal=None, single_camera=False):
+    empty = Features(np.zeros((2, 2), np.float32), np.zeros((2, 0), np.float32), (640, 480))
+    photos = dict.fromkeys(names, empty)
+    write_database(path, photos, {}, focal=focal, single_camera=single_camera)
+
+
+def rows(path, query):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_colmap_that_is_missing(monkeypatch, tmp_path, benchmark_module, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="not on the PATH: install it"):
+        colmap_program.require_colmap()
+    asked = [str(tmp_path), "--descriptors", "sift", "--out", str(tmp_path / "out")]
+    assert benchmark_module.main(asked) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_colmap_is_asked(colmap, tmp_path):
+    log = colmap('echo "asked: $@, on $QT_QPA_PLATFORM"')
+    colmap_program.match_and_verify(tmp_path / "a.db", log=log)
+    colmap_program.extract_sift(
+        tmp_path / "a.db", tmp_path, max_keypoints=77, single_camera=False, log=log
+    )
+    first, second = (line for line in log.read_text().splitlines() if line.startswith("asked"))
+    assert first.startswith(f"asked: exhaustive_matcher --database_path {tmp_path / 'a.db'} ")
+    assert "--SiftMatching.num_threads 1 " in first
+    assert first.endswith("--random_seed 0, on offscreen")
+    assert "--ImageReader.single_camera_per_image 1 " in second
+    assert "--SiftExtraction.max_num_features 77 " in second
+
+
+def test_failures_are_told_but_no_model_is_a_result(colmap, tmp_path):
+    log = colmap("exit 3")
+    with pytest.raises(InputError, match=r"exhaustive_matcher failed with exit code 3: see .*log"):
+        colmap_program.match_and_verify(tmp_path / "a.db", log=log)
+    with pytest.raises(InputError, match="mapper failed"):
+        colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "one", log=log)
+    colmap("echo 'ERROR: failed to create sparse model' >&2; exit 1")
+    none = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "two", log=log)
+    assert none == []
+    colmap(f"mkdir {tmp_path}/three/0; touch {tmp_path}/three/0/images.bin")
+    made = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "three", log=log)
+    assert made == [tmp_path / "three" / "0"]
+
+
+def test_cameras_are_copied_by_the_photographs_names(tmp_path):
+    write_photos(tmp_path / "theirs.db", ["b", "a", "c"], focal=500.0)
+    write_photos(tmp_path / "ours.db", ["a", "b", "c"])
+    colmap_program.copy_cameras(tmp_path / "theirs.db", tmp_path / "ours.db")
+    query = "SELECT name, camera_id FROM images ORDER BY name"
+    assert rows(tmp_path / "ours.db", query) == [("a", 2), ("b", 1), ("c", 3)]
+    cameras = [
+        rows(tmp_path / f"{name}.db", "SELECT * FROM cameras") for name in ("ours", "theirs")
+    ]
+    assert cameras[0] == cameras[1]
+    write_photos(tmp_path / "one.db", ["a", "b", "c"], single_camera=True)
+    colmap_program.copy_cameras(tmp_path / "one.db", tmp_path / "ours.db")
+    assert len(rows(tmp_path / "ours.db", "SELECT * FROM cameras")) == 1
+    sizes = colmap_program.photo_sizes(tmp_path / "theirs.db")
+    assert list(sizes.items()) == [(name, (640, 480)) for name in "bac"]
+
+
+def test_colmaps_descriptors(tmp_path, rng, benchmark_module):
+    path = tmp_path / "a.db"
+    write_photos(path, ["a", "b"])
+    values = rng.integers(0, 256, (2, 128), np.uint8)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for number, data in ((1, values), (2, values[::-1])):
+            blob = np.ascontiguousarray(data).tobytes()
+            connection.execute("INSERT INTO descriptors VALUES (?, 2, 128, ?)", (number, blob))
+    features = benchmark_module.own_sift(path)
+    np.testing.assert_array_equal(features["a"].descriptors, values)
+    np.testing.assert_array_equal(features["b"].descriptors, values[::-1])
+    args = argparse.Namespace(ratio=1.0, quiet=True)
+    (pair,) = benchmark_module.match_all(features, "L2", args).values()
+    assert pair.indices.tolist() == [[0, 1], [1, 0]]
+
+
+def test_table_marks_what_reaches_both_rows_of_colmap(benchmark_module):
+    seconds = {"describe": 1.0, "match": 2.0, "map": 3.0}
+    first = benchmark_module.Row("A", 9, 50, 8, 70, 1, 9, 100, 400, 4.0, 0.5, seconds)
+    exact = dataclasses.replace(first, method="B", points=120)
+    between = dataclasses.replace(first, method="C", points=110)
+    equal = dataclasses.replace(exact, method="D")
+    lines = benchmark_module.table([first, exact, between, equal]).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.split("|")[5:7]] for line in lines]
+    assert cells == [
+        ["9 of 9", "100"],
+        ["9 of 9", "120"],
+        ["9 of 9 ≥", "110"],
+        ["9 of 9 ≥", "120 ≥"],
+    ]
