@@ -17,6 +17,7 @@ from jaxtyping import Float
 from kjax.architecture import Descriptor, receptive_field
 from kjax.errors import InputError
 from kjax.match_kernel import rescale_to_unit, similarity_map
+from kjax.plotting import require_matplotlib
 
 Position = tuple[int, int]
 """Row and column on the n×n grid."""
@@ -109,11 +110,7 @@ def _rectangle(corner: tuple[float, float], width: int, height: int) -> Any:
 
 
 def _pyplot() -> Any:
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise InputError("drawing needs matplotlib: pip install 'kjax[figures]'") from None
-    mpl.use("agg")
+    require_matplotlib("drawing similarity maps").use("agg")
     from matplotlib import pyplot
 
     return pyplot

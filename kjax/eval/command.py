@@ -21,7 +21,7 @@ RESULTS_FILE = "results.json"
 def evaluate(args: argparse.Namespace, *, command: str) -> None:
     """Evaluates, writes results and report, and prints a summary."""
     progress = not args.quiet
-    weights = dict(_rival_file(item) for item in args.weights)
+    weights = dict(rival_file(item) for item in args.weights)
     if args.rule not in FPR_RULES:
         raise unknown_name("FPR rule", args.rule, FPR_RULES)
     contenders = [find_contender(word, weights=weights) for word in args.sources]
@@ -94,7 +94,8 @@ def _benchmark(args: argparse.Namespace, contenders: Sequence[Contender]) -> Ben
     )
 
 
-def _rival_file(item: str) -> tuple[str, str]:
+def rival_file(item: str) -> tuple[str, str]:
+    """The rival and the weights file that RIVAL=FILE names."""
     name, found, path = item.partition("=")
     if not found or not path:
         raise InputError(f"--weights takes RIVAL=FILE, not {item!r}")

@@ -1,9 +1,12 @@
-"""The paper's two bar charts of HPatches: all descriptors, and the variants of our own."""
+"""The paper's two bar charts of HPatches: all descriptors, and the variants of our own.
+
+`bar_panel` and `bar_legend` draw bars wherever their figures come from.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,7 +15,7 @@ from kjax.eval.report.hpatches_tables import Benchmark, Scored
 from kjax.eval.report.published import is_hand_crafted
 from kjax.eval.report.render import MARKERS
 from kjax.eval.report.theme import light
-from kjax.eval.report.wording import count, finite, percent, printable, shortened, slugged
+from kjax.eval.report.wording import count, finite, percent_with_std, printable, shortened, slugged
 from kjax.eval.results import LEVELS, NEGATIVES, HPatchesScores
 
 _BAR_HEIGHT = 26
@@ -30,6 +33,20 @@ class Spot:
     marker: str
 
 
+Kind = Literal["ours", "learned", "hand-crafted"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A descriptor's score: its name, the mean, whose it is, its parts, and the spread."""
+
+    name: str
+    share: float | None
+    kind: Kind
+    spots: Sequence[Spot]
+    std: float | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """One of the three: its headline, and the parts to mark."""
@@ -41,20 +58,14 @@ class Task:
 
 def comparison_charts(benchmark: Benchmark, scored: Sequence[Scored]) -> Charts:
     """All descriptors, best on top in each task; hand-crafted ones are striped."""
-    legend = [Key("kjax", "ours", "bar")]
-    if any(not one.result.ours and not is_hand_crafted(one.result) for one in scored):
-        legend.append(Key("learned rivals", "rival", "bar"))
-    if any(is_hand_crafted(one.result) for one in scored):
-        legend.append(Key("hand-crafted", "rival", "hatched"))
     panels = [
-        _panel(task, sorted(scored, key=lambda one: -(finite(task.headline(one.scores)) or 0)))
-        for task in TASKS
+        bar_panel(task.title, best_first([_bar(task, one) for one in scored])) for task in TASKS
     ]
     return Charts(
         f"hpatches-comparison-{_slug(benchmark)}",
         f"Comparison on {benchmark.caption}: mean average precision. {_MARKS}",
         panels,
-        [*legend, *_spot_legend()],
+        [*bar_legend(_kind(one) for one in scored), *_spot_legend()],
     )
 
 
@@ -74,9 +85,48 @@ def variants_charts(benchmark: Benchmark, scored: Sequence[Scored]) -> Charts | 
         f"hpatches-variants-{_slug(benchmark)}",
         f"Our own variants on {benchmark.caption}: mean average precision. Sorted by the number "
         f"of parameters, fewest on top{order}. {_MARKS}",
-        [_panel(task, ours) for task in TASKS],
+        [bar_panel(task.title, [_bar(task, one) for one in ours]) for task in TASKS],
         _spot_legend(),
     )
+
+
+def bar_legend(kinds: Iterable[Kind]) -> list[Key]:
+    """What the fills of those bars mean."""
+    meanings: dict[Kind, Key] = {
+        "ours": Key("kjax", "ours", "bar"),
+        "learned": Key("learned rivals", "rival", "bar"),
+        "hand-crafted": Key("hand-crafted", "rival", "hatched"),
+    }
+    found = set(kinds)
+    return [key for kind, key in meanings.items() if kind in found]
+
+
+def best_first(bars: Sequence[Bar]) -> list[Bar]:
+    """Sorted by the mean, the largest on top."""
+    return sorted(bars, key=lambda bar: -(finite(bar.share) or 0))
+
+
+def bar_panel(title: str, bars: Sequence[Bar]) -> Panel:
+    """A panel of bars in the order given, the mean beside each."""
+    figures = [f"{bar.name} {percent_with_std(bar.share, bar.std)} %" for bar in bars]
+    return Panel(
+        title,
+        f"{title}: {', '.join(figures)}.",
+        functools.partial(_draw, bars=bars),
+        72 + _BAR_HEIGHT * len(bars),
+        left=18 + max(_letters_width(shortened(bar.name)) for bar in bars),
+        right=44 if all(bar.std is None for bar in bars) else 72,
+    )
+
+
+def _bar(task: Task, one: Scored) -> Bar:
+    return Bar(one.result.name, task.headline(one.scores), _kind(one), task.spots(one.scores))
+
+
+def _kind(one: Scored) -> Kind:
+    if one.result.ours:
+        return "ours"
+    return "hand-crafted" if is_hand_crafted(one.result) else "learned"
 
 
 def _slug(benchmark: Benchmark) -> str:
@@ -97,28 +147,15 @@ _MARKS = (
 )
 
 
-def _panel(task: Task, scored: Sequence[Scored]) -> Panel:
-    figures = [f"{one.result.name} {percent(task.headline(one.scores))} %" for one in scored]
-    return Panel(
-        task.title,
-        f"{task.title}: {', '.join(figures)}.",
-        functools.partial(_draw, task=task, scored=scored),
-        72 + _BAR_HEIGHT * len(scored),
-        left=18 + max(_letters_width(shortened(one.result.name)) for one in scored),
-        right=44,
-    )
-
-
 def _letters_width(text: str) -> int:
     """About how wide a label is, in CSS pixels."""
     return round(5.7 * len(text))
 
 
-def _draw(axis: Any, task: Task, scored: Sequence[Scored]) -> None:
-    for place, one in enumerate(scored):
-        share = finite(task.headline(one.scores)) or 0.0
-        axis.barh(place, 100 * share, height=0.72, **_fill(one))
-        for spot in task.spots(one.scores):
+def _draw(axis: Any, bars: Sequence[Bar]) -> None:
+    for place, bar in enumerate(bars):
+        axis.barh(place, 100 * (finite(bar.share) or 0.0), height=0.72, **_fill(bar.kind))
+        for spot in bar.spots:
             axis.plot(
                 100 * spot.share,
                 place,
@@ -130,23 +167,23 @@ def _draw(axis: Any, task: Task, scored: Sequence[Scored]) -> None:
                 linestyle="",
             )
         axis.annotate(
-            percent(task.headline(one.scores), 1),
+            percent_with_std(bar.share, bar.std, 1),
             (1.02, place),
             xycoords=("axes fraction", "data"),
             va="center",
-            weight="bold" if one.result.ours else "normal",
+            weight="bold" if bar.kind == "ours" else "normal",
         )
-    axis.set(xlim=(0, 100), ylim=(len(scored) - 0.4, -0.6))
-    axis.set_yticks(range(len(scored)), [printable(shortened(one.result.name)) for one in scored])
+    axis.set(xlim=(0, 100), ylim=(len(bars) - 0.4, -0.6))
+    axis.set_yticks(range(len(bars)), [printable(shortened(bar.name)) for bar in bars])
     axis.tick_params(axis="y", labelcolor=light("ink"))
     axis.grid(visible=False, axis="y")
     axis.set_xlabel("mAP, %")
 
 
-def _fill(one: Scored) -> dict[str, Any]:
-    if one.result.ours:
+def _fill(kind: Kind) -> dict[str, Any]:
+    if kind == "ours":
         return {"color": light("ours")}
-    if is_hand_crafted(one.result):
+    if kind == "hand-crafted":
         return {
             "facecolor": light("rival-wash"),
             "edgecolor": light("rival"),

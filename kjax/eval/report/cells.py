@@ -9,10 +9,13 @@ from kjax.eval.report.blocks import Cell, Row
 from kjax.eval.report.wording import NOTHING, count, finite, percent_with_std
 
 
-def share_cell(share: float | None, *, std: float | None = None, contends: bool = True) -> Cell:
+def share_cell(
+    share: float | None, *, std: float | None = None, contends: bool = True, digits: int = 2
+) -> Cell:
     """A share in per cent, with its standard deviation if there is one."""
     known = finite(share)
-    return Cell(percent_with_std(share, std), known, contends=contends and known is not None)
+    text = percent_with_std(share, std, digits)
+    return Cell(text, known, contends=contends and known is not None)
 
 
 def mean_cell(shares: Iterable[float | None]) -> Cell:

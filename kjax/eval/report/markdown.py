@@ -20,7 +20,7 @@ from kjax.eval.report.blocks import (
     Warnings,
 )
 from kjax.eval.report.pictures import montage_png
-from kjax.eval.report.render import charts_png
+from kjax.eval.report.render import charts_image
 from kjax.eval.report.wording import decimal, printable
 
 FIGURES = "figures"
@@ -60,10 +60,10 @@ class _Writer:
     def block(self, block: Block) -> str:
         match block:
             case Table():
-                return _table(block)
+                return table_text(block)
             case Charts():
                 alt = " ".join(f"{panel.title}. {panel.alt}" for panel in block.panels)
-                return self._picture(block.slug, charts_png(block), alt, block.caption)
+                return self._picture(block.slug, charts_image(block, "png"), alt, block.caption)
             case PatchPairs():
                 distances = ", ".join(decimal(one) for one in block.pairs.distances.tolist())
                 caption = f"{block.caption}. Distances, in reading order: {distances}."
@@ -114,7 +114,8 @@ def _code(text: str) -> str:
     return f"    {printable(text)}"
 
 
-def _table(table: Table) -> str:
+def table_text(table: Table) -> str:
+    """A table with its caption and notes."""
     heads = [escaped(column.one_line) for column in table.columns]
     rules = ["---:" if column.numeric else "---" for column in table.columns]
     rows = [[_cell(cell) for cell in row.cells] for row in table.rows]

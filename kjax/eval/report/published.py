@@ -107,16 +107,20 @@ PAPER_PHOTOTOUR = (
 
 
 def paper_counterpart(result: DescriptorResult) -> PublishedFpr | None:
-    """The paper's row of the same architecture, told by its name and number of parameters.
+    """The paper's row of the same architecture as one of our own."""
+    return paper_row(result.name, result.parameters) if result.ours else None
+
+
+def paper_row(name: str, parameters: int | None) -> PublishedFpr | None:
+    """The paper's row of an architecture, told by its name and number of parameters.
 
     Both are needed: the encoded heads have as many parameters at 64×64, which the paper's table
     does not report. There the name says so.
     """
-    if not result.ours or "64" in result.name:
+    if "64" in name:
         return None
-    name = result.name.lower()
     for row in PAPER_PHOTOTOUR:
-        if row.head and name.startswith(row.head) and row.parameters == result.parameters:
+        if row.head and name.lower().startswith(row.head) and row.parameters == parameters:
             return row
     return None
 
@@ -155,12 +159,15 @@ _HAND_CRAFTED = (
 
 
 def is_hand_crafted(result: DescriptorResult) -> bool:
+    """Whether a descriptor is a rival that was designed rather than trained."""
+    return not result.ours and names_hand_crafted(result.name)
+
+
+def names_hand_crafted(name: str) -> bool:
     """Whether a rival was designed rather than trained, as far as its name tells.
 
     The paper's figure draws these with stripes. MKD is among them, even with learned whitening.
     """
-    if result.ours:
-        return False
-    words = "".join(sign if sign.isalnum() else " " for sign in result.name.lower()).split()
+    words = "".join(sign if sign.isalnum() else " " for sign in name.lower()).split()
     joined = "".join(words)
     return any(word in _HAND_CRAFTED for word in words) or joined in _HAND_CRAFTED

@@ -1,4 +1,4 @@
-"""Charts to SVG for the page, and to PNG beside the Markdown. matplotlib is imported here only."""
+"""Charts to SVG for the page, and to PNG or SVG files beside Markdown, by matplotlib."""
 
 import contextlib
 import io
@@ -7,12 +7,12 @@ import re
 import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
-from kjax.errors import InputError
 from kjax.eval.report.blocks import Charts, Key, Panel
 from kjax.eval.report.theme import TONES, light
 from kjax.eval.report.wording import printable
+from kjax.plotting import require_matplotlib
 
 WIDTH = 320
 """Of a panel, in CSS pixels and in points of matplotlib alike."""
@@ -20,6 +20,8 @@ _POINTS_PER_INCH = 72
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"
 _PNG_DPI = 132
+_ANONYMOUS: dict[str, Any] = {"png": None, "svg": {"Date": None, "Creator": None}}
+"""What matplotlib is told to leave out of a file's metadata; PNG holds no date."""
 _ABOVE, _BELOW = 26, 37
 """Room for a panel's title, and for the labels below it."""
 _PNG_COLUMNS = 3
@@ -47,8 +49,8 @@ def panel_svg(panel: Panel, prefix: str) -> str:
     return _inline(buffer.getvalue(), panel.alt, prefix)
 
 
-def charts_png(charts: Charts) -> bytes:
-    """All panels and the legend in one picture."""
+def charts_image(charts: Charts, kind: Literal["png", "svg"]) -> bytes:
+    """All panels and the legend in one picture; the same charts give the same bytes."""
     columns = min(_PNG_COLUMNS, len(charts.panels))
     rows = math.ceil(len(charts.panels) / columns)
     step = max(panel.height for panel in charts.panels)
@@ -58,7 +60,7 @@ def charts_png(charts: Charts) -> bytes:
             _draw(panel, figure, WIDTH * (place % columns), step * (place // columns))
         _draw_legend(figure, charts, columns)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=_PNG_DPI)
+        figure.savefig(buffer, format=kind, dpi=_PNG_DPI, metadata=_ANONYMOUS[kind])
     return buffer.getvalue()
 
 
@@ -79,10 +81,7 @@ def proxy(key: Key) -> Any:
 
 @contextlib.contextmanager
 def _style() -> Iterator[None]:
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise InputError("a report needs matplotlib: pip install 'kjax[figures]'") from None
+    mpl = require_matplotlib("drawing charts")
     settings: Any = {
         "font.family": "sans-serif",
         "font.size": 10.5,

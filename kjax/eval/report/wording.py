@@ -57,6 +57,7 @@ def slugged(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
-def percent_with_std(share: float | None, std: float | None) -> str:
+def percent_with_std(share: float | None, std: float | None, digits: int = 2) -> str:
     """A share in per cent, with its standard deviation if there is one."""
-    return percent(share) + (f" ± {percent(std)}" if finite(std) is not None else "")
+    spread = f" ± {percent(std, digits)}" if finite(std) is not None else ""
+    return percent(share, digits) + spread

@@ -1,0 +1,288 @@
+"""Records to the paper's PhotoTourism table, and to the comparison with it, as Markdown."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kjax.errors import unknown_name
+from kjax.eval.report.blocks import Cell, Column, Row, Table
+from kjax.eval.report.cells import count_cell, difference_cell, mark_best, share_cell
+from kjax.eval.report.markdown import table_text
+from kjax.eval.report.published import PublishedFpr, SettingName
+from kjax.eval.report.wording import NOTHING, count, interval, joined, percent
+from kjax.experiments.published import (
+    PAPER_PHOTOTOUR,
+    PAPER_SETS,
+    PAPER_SOURCE,
+    paper_parameters,
+    paper_row,
+)
+from kjax.experiments.records import Record
+from kjax.experiments.rows import Model, models_of, seeds_words, spread_cell
+from kjax.experiments.statistics import (
+    BySeed,
+    by_seed,
+    by_training_set,
+    fpr_interval_of_counts,
+    spread_over_seeds,
+    train_label,
+)
+
+REFERENCE = "RootSIFT"
+"""The rival that false positive rates are compared with."""
+_FPR = "fpr95/"
+
+
+class Setting(NamedTuple):
+    """A column of the PhotoTourism table; without trained models, `train` is None."""
+
+    train: str | None
+    test: str
+
+
+def phototour_table(records: Sequence[Record], interval_rows: Sequence[str] | None = None) -> str:
+    """FPR@95 in the paper's layout, and below it how sure the figures are.
+
+    Args:
+        records: of one experiment, and of rivals. "" comes back if they hold no FPR@95.
+        interval_rows: rows of the second table; all by default.
+    """
+    models = models_of(records, _FPR)
+    if not models:
+        return ""
+    tables = [_fpr_table(models), _interval_table(models, interval_rows)]
+    return "\n\n".join(table_text(table) for table in tables)
+
+
+def published_comparison(records: Sequence[Record]) -> str:
+    """Ours, the paper's and the difference; "" unless all test sets are the paper's own."""
+    models = models_of(records, _FPR)
+    tests = {setting.test.lower() for setting in _settings(models)}
+    if not tests or not tests <= set(PAPER_SETS):
+        return ""
+    pairs = [
+        (model, paper)
+        for model in models
+        if model.trained and (paper := paper_row(model.name, model.parameters))
+    ]
+    settings = [
+        setting
+        for setting in _paper_settings(models)
+        if any(_fpr(model, setting) for model, _ in pairs)
+    ]
+    if not settings:
+        return ""
+    columns = [Column("Model", numeric=False), Column("Parameters"), Column("Mean")]
+    columns += [_setting_column(setting) for setting in settings]
+    rows = [row for model, paper in pairs for row in _comparison_rows(model, paper, settings)]
+    caption = (
+        "FPR@95 beside the paper's, %; the difference in percentage points, below zero where ours "
+        "is better."
+    )
+    return table_text(Table(caption, columns, rows, [PAPER_SOURCE]))
+
+
+def _settings(models: Sequence[Model]) -> list[Setting]:
+    """The columns: training sets in the order met, for each its test sets."""
+    records = [record for model in models for record in model.records]
+    trained = [record for record in records if record.train]
+    names = dict.fromkeys(train_label(record) for record in trained)
+    found: dict[Setting, None] = {}
+    for name in names:
+        for record in trained:
+            if train_label(record) == name:
+                tests = [test for test in _tests(record) if test not in record.train]
+                found.update(dict.fromkeys(Setting(name, test) for test in tests))
+    if not found:
+        found = dict.fromkeys(Setting(None, test) for one in records for test in _tests(one))
+    return list(found)
+
+
+def _paper_settings(models: Sequence[Model]) -> list[Setting]:
+    """Those of our columns that the paper's table has, in its order."""
+    ours = {(str(one.train).lower(), one.test.lower()): one for one in _settings(models)}
+    return [ours[key] for key in PAPER_PHOTOTOUR[0].fpr95 if key in ours]
+
+
+def _tests(record: Record) -> list[str]:
+    return [name.removeprefix(_FPR) for name in record.metrics if name.startswith(_FPR)]
+
+
+def _fpr(model: Model, setting: Setting) -> BySeed:
+    """What a model gets in a column; a rival the same whatever the training set."""
+    return by_seed(
+        (one for one in model.records if not one.train or train_label(one) == setting.train),
+        _FPR + setting.test,
+    )
+
+
+def _fpr_table(models: Sequence[Model]) -> Table:
+    settings = _settings(models)
+    columns = [Column("Model", numeric=False), Column("Parameters")]
+    if len(settings) > 1:
+        columns.append(Column("Mean"))
+    columns += [_setting_column(setting) for setting in settings]
+    rows = [_fpr_row(model, settings) for model in models]
+    arrow = " Columns: training set → test set." if settings[0].train is not None else ""
+    return Table(
+        f"False positive rate at 95 % recall (FPR@95), %{seeds_words(models)}; lower is better."
+        f"{arrow}",
+        columns,
+        mark_best(rows, lower_is_better=True),
+        _fpr_notes(models, settings),
+    )
+
+
+def _setting_column(setting: Setting) -> Column:
+    if setting.train is None:
+        return Column(setting.test)
+    return Column(setting.test, group=setting.train, flat=f"{setting.train} → {setting.test}")
+
+
+def _fpr_row(model: Model, settings: Sequence[Setting]) -> Row:
+    columns = [_fpr(model, setting) for setting in settings]
+    cells = [Cell(model.name), count_cell(model.parameters)]
+    if len(settings) > 1:
+        cells.append(_mean_cell(columns))
+    cells += [spread_cell(spread_over_seeds([column])) for column in columns]
+    return Row(cells)
+
+
+def _mean_cell(columns: Sequence[BySeed]) -> Cell:
+    cell = spread_cell(spread_over_seeds(columns))
+    there = sum(bool(column) for column in columns)
+    if there == len(columns):
+        return cell
+    # A mean over fewer columns stands for something else: shown, but out of the contest.
+    return dataclasses.replace(cell, detail=f"over {there} of {len(columns)}", contends=False)
+
+
+def _fpr_notes(models: Sequence[Model], settings: Sequence[Setting]) -> list[str]:
+    notes = []
+    if settings[0].train is not None and not all(model.trained for model in models):
+        notes.append("Rivals have one figure per test set, repeated in its columns.")
+    other = [
+        f"{model.name} {count(model.parameters)} (paper: {count(published)})"
+        for model in models
+        if model.trained
+        and (published := paper_parameters(model.name))
+        and model.parameters not in (None, published)
+    ]
+    if other:
+        notes.append(f"Numbers of parameters that differ from the paper's: {', '.join(other)}.")
+    return notes
+
+
+def _interval_table(models: Sequence[Model], rows: Sequence[str] | None) -> Table:
+    known = [model.name for model in models]
+    for name in rows or ():
+        if name not in known:
+            raise unknown_name("row", name, known)
+    tests = list(dict.fromkeys(setting.test for setting in _settings(models)))
+    references = [one for one in models if one.name.lower() == REFERENCE.lower()]
+    reference = references[0] if references else None
+    columns = [Column("Model", numeric=False)]
+    for test in tests:
+        columns.append(Column(test))
+        if reference:
+            columns.append(Column(f"× {reference.name}", group=test, flat=f"× {reference.name}"))
+    shown = [model for model in models if rows is None or model.name in rows]
+    lines = [_interval_row(model, tests, reference) for model in shown]
+    times = f"; ×: as a multiple of {reference.name}'s" if reference else ""
+    return Table(
+        "FPR@95 by test set, %, the mean over training sets and seeds, with a 95 % confidence "
+        f"interval from the number of tested pairs{times}.",
+        columns,
+        lines,
+        [
+            _pairs_note(models, tests),
+            "The intervals hold for one training; they take the distances for normally "
+            "distributed where they judge how far the threshold may be off.",
+        ],
+    )
+
+
+def _interval_row(model: Model, tests: Sequence[str], reference: Model | None) -> Row:
+    cells = [Cell(model.name)]
+    for test in tests:
+        found = _test_mean(model, test)
+        cells.append(_interval_cell(model, test, found))
+        if reference:
+            base = _test_mean(reference, test)
+            ratio = found / base if found is not None and base else None
+            cells.append(Cell(NOTHING if ratio is None else f"{ratio:.2f}", ratio))
+    return Row(cells)
+
+
+def _test_mean(model: Model, test: str) -> float | None:
+    records = [record for record in model.records if test not in record.train]
+    found = spread_over_seeds(by_training_set(records, _FPR + test))
+    return found.mean if found else None
+
+
+def _interval_cell(model: Model, test: str, fpr: float | None) -> Cell:
+    if fpr is None:
+        return Cell(NOTHING)
+    matching, others = _tested(model, test)
+    bounds = interval(fpr_interval_of_counts(fpr, matching, others)) if matching and others else ""
+    return Cell(percent(fpr), fpr, bounds)
+
+
+def _tested(model: Model, test: str) -> tuple[int, int]:
+    """Tested pairs, matching and not; 0 if the records do not tell."""
+    for record in model.records:
+        if test in record.tested_pairs:
+            matching, others = record.tested_pairs[test]
+            return matching, others
+    return 0, 0
+
+
+def _pairs_note(models: Sequence[Model], tests: Sequence[str]) -> str:
+    sizes: dict[str, list[str]] = {}
+    for test in tests:
+        found = [_tested(model, test) for model in models]
+        matching, others = next((one for one in found if all(one)), (0, 0))
+        words = f"{count(matching)} matching and {count(others)} non-matching pairs"
+        sizes.setdefault(words if matching else "pairs not recorded", []).append(test)
+    return "; ".join(f"{joined(names)}: {size}" for size, names in sizes.items()) + "."
+
+
+def _comparison_rows(
+    model: Model, paper: PublishedFpr, settings: Sequence[Setting]
+) -> tuple[Row, Row, Row]:
+    ours = [spread_over_seeds([_fpr(model, setting)]) for setting in settings]
+    keys: list[SettingName] = [(str(one.train).lower(), one.test.lower()) for one in settings]
+    shared = [place for place, one in enumerate(ours) if one]
+    mean = spread_over_seeds([_fpr(model, settings[place]) for place in shared])
+    published = float(np.mean([paper.fpr95[keys[place]] for place in shared])) if shared else None
+    std = None
+    if len(shared) == len(paper.fpr95):
+        published, std = paper.mean, paper.mean_std
+    theirs = [
+        share_cell(paper.fpr95[key], std=paper.fpr95_std.get(key), contends=False) for key in keys
+    ]
+    differences = [
+        difference_cell(one.mean - paper.fpr95[key] if one else None)
+        for one, key in zip(ours, keys, strict=True)
+    ]
+    total = mean.mean - published if mean and published is not None else None
+    return (
+        Row(
+            [
+                Cell(f"{model.name}, ours"),
+                count_cell(model.parameters),
+                *(spread_cell(one) for one in (mean, *ours)),
+            ],
+        ),
+        Row(
+            [
+                Cell(f"{paper.name}, paper"),
+                count_cell(paper.parameters),
+                share_cell(published, std=std, contends=False),
+                *theirs,
+            ],
+        ),
+        Row([Cell("difference"), Cell(""), difference_cell(total), *differences]),
+    )

@@ -1,0 +1,132 @@
+"""Sweeps: what is trained, scored, recorded, and left alone the second time."""
+
+import json
+
+import numpy as np
+import pytest
+
+from kjax.architecture import parameter_count
+from kjax.data.photos import sample_test_pairs
+from kjax.data.phototour import read_phototour, write_phototour
+from kjax.data.test_sets import read_test_sets
+from kjax.errors import InputError
+from kjax.eval import misalignment
+from kjax.experiments import scoring
+from kjax.experiments.cells import HEADS, QUESTIONS, RECIPES, SHIPPED, Cell, ablation_cells
+from kjax.experiments.records import Record, append_record, read_records
+from kjax.experiments.sweep import Sweep, weights_path
+from kjax.experiments.training import Sets
+from kjax.interop import load_variables
+
+SMALL = ("model.head=sum", "model.patch_size=8", "train.pairs=8", "train.steps=2")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Two small sets on disk, each 40 points of three patches."""
+    folder = tmp_path_factory.mktemp("data")
+    for seed, name in enumerate(("one", "two")):
+        rng = np.random.default_rng(seed)
+        coarse = np.kron(rng.integers(0, 200, (40, 1, 8, 8)), np.ones((1, 1, 8, 8), int))
+        patches = (coarse + rng.integers(0, 56, (40, 3, 64, 64))).reshape(-1, 64, 64)
+        ids = np.repeat(np.arange(40), 3)
+        pairs = sample_test_pairs(ids, matching=50, non_matching=50, seed=0)
+        write_phototour(folder / name, patches.astype(np.uint8), ids, pairs=pairs)
+    return folder
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    """As few patches as there are, and few ways to misalign them."""
+    monkeypatch.setattr(scoring, "BATCH", 128)
+    monkeypatch.setattr(misalignment, "_PATCHES_AT_ONCE", 128)
+    monkeypatch.setattr(scoring, "JITTER", {"rotation": (0.0, 10.0)})
+
+
+def sweep_in(folder, data, **options) -> Sweep:
+    noisy = read_phototour(data / "two", progress=False)
+    tests = scoring.Tests(
+        sets=read_test_sets([str(data / name) for name in ("one", "two")], progress=False),
+        validation=noisy,
+        jittered=noisy,
+    )
+    return Sweep(
+        sets=Sets(data, progress=False),
+        scorer=scoring.Scorer(tests),
+        records=folder / "small.jsonl",
+        weights=folder / "weights",
+        progress=False,
+        **options,
+    )
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_sweep_records_every_cell_once(tmp_path, data, monkeypatch):
+    cells = [Cell("heads", "sum", SMALL, ("one",), seed) for seed in (0, 1)]
+    sweep = sweep_in(tmp_path, data)
+    assert sweep.run(cells) == 0
+    first, second = read_records(sweep.records)
+    assert (first.cell, second.cell) == ("heads/sum/one/0", "heads/sum/one/1")
+    assert first.config == {"model.head": "sum", "model.patch_size": 8} | {
+        "train.pairs": 8,
+        "train.steps": 2,
+    }
+    assert first.parameters == 285_984
+    assert first.dimension == 128
+    assert first.pairs == 16
+    # Nothing is tested on what it was trained on.
+    assert first.tested_pairs == {"two": [50, 50]}
+    rates = {name for name in first.metrics if name.startswith("fpr95/")}
+    assert rates == {"fpr95/two"}
+    levels = [first.metrics[f"validation/matching/{level}"] for level in ("easy", "hard", "tough")]
+    assert first.metrics["validation/matching"] == pytest.approx(np.mean(levels))
+    assert 0 <= first.metrics["jitter/rotation/10"] <= 1
+    assert first.metrics != second.metrics  # another seed
+    weights = load_variables(weights_path(tmp_path / "weights", cells[1]))
+    assert parameter_count(weights) == first.parameters
+
+    # What is recorded is not computed again.
+    monkeypatch.setattr("kjax.experiments.sweep.prepare", lambda *_: pytest.fail("computed again"))
+    assert sweep.run(cells) == 0
+    assert len(read_records(sweep.records)) == 2
+    # And where there is no time, nothing is begun.
+    monkeypatch.setattr(Sweep, "_prepare", lambda *_: None)
+    other = [Cell("heads", "sum", SMALL, ("one",), seed) for seed in (2, 3)]
+    assert sweep_in(tmp_path, data, seconds=-1.0).run(other) == 2
+
+
+def some_record(cell: str) -> Record:
+    return Record(cell, "heads", "", "sum", ["one"], 0, 1, 2, 3, 4.0, 5.0, {}, {}, {}, "cpu", {})
+
+
+def test_a_torn_last_line_is_forgotten(tmp_path):
+    path = tmp_path / "records.jsonl"
+    append_record(path, some_record("a"))
+    append_record(path, some_record("b"))
+    path.write_bytes(path.read_bytes()[:-20])
+    assert [record.cell for record in read_records(path)] == ["a"]
+    append_record(path, some_record("c"))
+    assert [record.cell for record in read_records(path)] == ["a", "c"]
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text(json.dumps({"cell": "a"}) + "\n")
+    with pytest.raises(InputError, match=r"records\.jsonl, line 1 is not a record"):
+        read_records(path)
+
+
+@pytest.mark.parametrize("table", [HEADS, RECIPES, SHIPPED, *QUESTIONS.values()])
+def test_every_planned_training_has_a_valid_config(table):
+    for row, settings in table.items():
+        Cell("heads", row, settings, ("one",), 0).config()
+
+
+def test_ablations_change_one_thing_at_a_time():
+    usual, *others = ablation_cells(["dropout"], ["one"], [0], ["train.steps=5"])
+    assert usual.row == "default"
+    assert [cell.row for cell in others] == ["0.0", "0.1"]
+    for cell in others:
+        own = dict(cell.difference())
+        assert own.pop("model.dropout") == float(cell.row)
+        assert own == usual.difference()

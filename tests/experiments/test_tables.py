@@ -1,0 +1,379 @@
+"""Tables, figures and the page of experiments, from records whose means are reckoned by hand."""
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from record_files import hpatches, rival, trained, tried
+
+from kjax.errors import InputError
+from kjax.eval.metrics import fpr_at_recall
+from kjax.eval.phototour import fpr_interval
+from kjax.experiments.figures import bar_chart, jitter_curves
+from kjax.experiments.page import write_page
+from kjax.experiments.published import PAPER_PARAMETERS, PAPER_PHOTOTOUR, paper_parameters
+from kjax.experiments.statistics import (
+    Spread,
+    fpr_interval_of_counts,
+    pooled_std,
+    spread_over_seeds,
+)
+from kjax.experiments.tables import (
+    ablation_table,
+    cost_table,
+    hpatches_table,
+    noisy_table,
+    phototour_table,
+    published_comparison,
+)
+
+PAIRS = {name: [1000, 2000] for name in ("castle", "herzjesu", "fountain")}
+
+
+def cells_of(text, name, table=0):
+    """The cells of the row that begins with a name, bold or not, in one of a text's tables."""
+    tables = re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE)
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in tables[table].split("\n")
+    ]
+    return next(row for row in rows if row[0].strip("*") == name)
+
+
+def fprs(seed, castle, herzjesu, row="xy s=1"):
+    """One seed of a model on both training sets; each tests on the other and on fountain."""
+    names = {"castle": "herzjesu", "herzjesu": "castle"}
+    return [
+        trained(
+            row,
+            train,
+            seed,
+            {f"fpr95/{names[train]}": values[0], "fpr95/fountain": values[1]},
+            parameters=433_568,
+            tested_pairs=PAIRS,
+        )
+        for train, values in (("castle", castle), ("herzjesu", herzjesu))
+    ]
+
+
+@pytest.fixture
+def verified():
+    ours = [*fprs(0, (0.02, 0.04), (0.06, 0.08)), *fprs(1, (0.04, 0.04), (0.10, 0.10))]
+    rates = {"fpr95/castle": 0.12, "fpr95/herzjesu": 0.02, "fpr95/fountain": 0.10}
+    return [*ours, rival("RootSIFT", rates, tested_pairs=PAIRS)]
+
+
+def test_phototour_table_has_the_papers_layout(verified):
+    text = phototour_table(verified)
+    assert cells_of(text, "Model") == [
+        "Model", "Parameters", "Mean",
+        "castle → herzjesu", "castle → fountain", "herzjesu → castle", "herzjesu → fountain",
+    ]  # fmt: skip
+    # Means of the seeds are 5 and 7: 6 ± √2.
+    assert cells_of(text, "xy s=1") == [
+        "xy s=1", "433,568", "**6.00 ± 1.41**",
+        "3.00 ± 1.41", "**4.00 ± 0.00**", "**8.00 ± 2.83**", "**9.00 ± 1.41**",
+    ]  # fmt: skip
+    assert cells_of(text, "RootSIFT") == [
+        "RootSIFT", "–", "8.50", "**2.00**", "10.00", "12.00", "10.00",
+    ]  # fmt: skip
+
+
+def test_intervals_and_ratio_to_rootsift(verified):
+    text = phototour_table(verified, interval_rows=["xy s=1"])
+    assert cells_of(text, "Model", 1) == [
+        "Model", "herzjesu", "× RootSIFT", "fountain", "× RootSIFT", "castle", "× RootSIFT",
+    ]  # fmt: skip
+    low, high = fpr_interval_of_counts(0.065, 1000, 2000)
+    found = cells_of(text, "xy s=1", 1)
+    assert found[1].startswith("3.00 ")
+    assert found[2:5] == ["1.50", f"6.50 \\[{100 * low:.2f}, {100 * high:.2f}\\]", "0.65"]
+    assert "1,000 matching and 2,000 non-matching pairs" in text
+    with pytest.raises(StopIteration):
+        cells_of(text, "RootSIFT", 1)
+    with pytest.raises(InputError, match="did you mean 'xy s=1'"):
+        phototour_table(verified, interval_rows=["xy s=2"])
+
+
+def test_interval_of_counts():
+    # So many matching pairs fix the threshold; then it is Jeffreys' interval of 0 in 100.
+    assert fpr_interval_of_counts(0.0, 10**9, 100) == pytest.approx((4.9e-6, 0.024745), rel=1e-2)
+    rng = np.random.default_rng(0)
+    distances = np.concatenate([rng.normal(0, 1, 4000), rng.normal(3, 1, 6000)])
+    matching = np.arange(10_000) < 4000
+    fpr = fpr_at_recall(distances, matching)
+    expected = fpr_interval(distances, matching)
+    assert fpr_interval_of_counts(fpr, 4000, 6000) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_missing_cell_leaves_the_contest(verified):
+    text = phototour_table([*verified, *fprs(0, (0.01, 0.01), (0.0, 0.0), row="sum")[:1]])
+    assert cells_of(text, "sum")[2:] == ["1.00 over 2 of 4", "**1.00**", "**1.00**", "–", "–"]
+    assert cells_of(text, "xy s=1")[2] == "**6.00 ± 1.41**"
+
+
+def test_values_of_ablations_are_no_models(verified):
+    value = tried("dropout", "0.1", 0, 0.4)
+    value.metrics["fpr95/fountain"] = 0.01
+    assert phototour_table([*verified, value]) == phototour_table(verified)
+
+
+def test_a_set_that_was_trained_on_does_not_count(verified):
+    expected = phototour_table(verified)
+    verified[0].metrics["fpr95/castle"] = 0.0
+    assert phototour_table(verified) == expected
+
+
+def test_rivals_alone_need_no_training_sets():
+    text = phototour_table([rival("SIFT", {"fpr95/castle": 0.1, "fpr95/fountain": 0.2})])
+    assert cells_of(text, "Model") == ["Model", "Parameters", "Mean", "castle", "fountain"]
+    assert cells_of(text, "SIFT") == ["SIFT", "–", "15.00", "10.00", "20.00"]
+    assert phototour_table([rival("SIFT", hpatches("a", 0.5, 0.5, 0.5))]) == ""
+
+
+def test_a_parameter_count_unlike_the_papers_is_pointed_out(verified):
+    assert "differ from the paper" not in phototour_table(verified)
+    other = trained("hardnet", "castle", 0, {"fpr95/fountain": 0.1}, parameters=5)
+    assert "hardnet 5 (paper: 1,334,560)" in phototour_table([*verified, other])
+
+
+def test_records_of_two_experiments_that_disagree_are_refused(verified):
+    again = trained("xy s=1", "castle", 0, {"fpr95/fountain": 0.5}, cell="final/xy s=1/castle/0")
+    with pytest.raises(InputError, match="'heads/xy s=1/castle/0' and 'final/xy s=1/castle/0'"):
+        phototour_table([*verified, again])
+
+
+def test_published_comparison():
+    sets = ("liberty", "notredame", "yosemite")
+    records = [
+        trained(
+            "hardnet",
+            train,
+            seed,
+            {f"fpr95/{test}": 0.01 + 0.002 * seed for test in sets if test != train},
+            parameters=1_334_560,
+        )
+        for train in sets
+        for seed in (0, 1)
+    ]
+    text = published_comparison(records)
+    ours, paper, difference = (
+        cells_of(text, name) for name in ("hardnet, ours", "HardNet+, paper", "difference")
+    )
+    assert cells_of(text, "Model")[3:5] == ["notredame → liberty", "yosemite → liberty"]
+    assert ours[1:4] == ["1,334,560", "1.10 ± 0.14", "1.10 ± 0.14"]
+    assert paper[1:4] == ["1,334,560", "1.43 ± 0.02", "1.25 ± 0.03"]
+    assert difference[2:] == ["−0.33", "−0.15", "−1.25", "+0.62", "+0.36", "−1.05", "−0.51"]
+    # With Liberty alone, the paper's mean is that of its two figures: 0.48 and 2.15.
+    partial = published_comparison([one for one in records if one.train == ["liberty"]])
+    assert cells_of(partial, "HardNet+, paper")[2:] == ["1.31", "0.48 ± 0.01", "2.15 ± 0.01"]
+
+
+def test_no_published_comparison_elsewhere(verified):
+    assert published_comparison(verified) == ""
+
+
+def test_published_figures_agree_with_each_other():
+    for row in PAPER_PHOTOTOUR:
+        assert row.parameters in {one.n32 for one in PAPER_PARAMETERS.values()}
+        assert np.mean(list(row.fpr95.values())) == pytest.approx(row.mean, abs=1e-4)
+    assert paper_parameters("hardnet 64") == 4_480_288
+    assert paper_parameters("combined_star s=1") == 867_008
+    assert paper_parameters("hardnetwork") is None
+
+
+@pytest.fixture
+def matched():
+    return [
+        trained("sum", "castle", 0, hpatches("oxford", 0.5, 0.30, 0.4), parameters=5),
+        trained("sum", "castle", 1, hpatches("oxford", 0.5, 0.32, 0.4), parameters=5),
+        trained("cat", "castle", 0, hpatches("oxford", 0.6, 0.20, 0.5), dimension=8192),
+        rival("SIFT", hpatches("oxford", 0.55, 0.25, 0.35)),
+        rival("Nought", hpatches("oxford", 0.9, 0.9, 0.9, rule="matlab")),
+    ]
+
+
+def test_hpatches_table(matched):
+    text = hpatches_table(matched, "oxford")
+    assert cells_of(text, "sum") == [
+        "sum", "128", "5", "50.0 ± 0.0", "**31.0 ± 1.4**", "40.0 ± 0.0",
+    ]  # fmt: skip
+    assert cells_of(text, "cat") == ["cat", "8,192", "–", "**60.0**", "20.0", "**50.0**"]
+    assert cells_of(text, "SIFT", 1) == ["SIFT", "35.0", "25.0", "15.0"]
+    assert "Trained on" not in text
+    assert "Nought" not in text
+    assert "Nought" in hpatches_table(matched, "oxford", "matlab")
+    assert hpatches_table(matched, "hpatches") == ""
+
+
+def test_hpatches_table_names_training_sets_when_there_are_several(matched):
+    other = trained("sum", "fountain", 0, hpatches("oxford", 0.7, 0.51, 0.7))
+    text = hpatches_table([*matched, other], "oxford")
+    rows = [line for line in text.split("\n") if line.startswith("| sum ")]
+    assert ["| sum | castle |" in rows[0], "| sum | fountain |" in rows[1]] == [True, True]
+    assert cells_of(text, "SIFT")[1] == "–"
+    # By level: the mean of castle's 31 % and fountain's 51 %, each a tenth more where easy.
+    assert cells_of(text, "sum", 1)[1] == "**51.0**"
+
+
+def test_noisy_table():
+    metrics = {"noisy/fountain/matching": 0.5, "noisy/fountain/matching/easy": 0.7}
+    text = noisy_table([trained("sum", "castle", 0, metrics)], "fountain")
+    assert cells_of(text, "sum") == ["sum", "128", "–", "50.0", "70.0", "–", "–"]
+    assert noisy_table([], "fountain") == ""
+
+
+def test_ablation_table_judges_the_lead():
+    records = [
+        *(tried("dropout", "0", seed, value) for seed, value in enumerate((0.40, 0.42))),
+        *(tried("dropout", "0.3", seed, value) for seed, value in enumerate((0.42, 0.43, 0.44))),
+    ]
+    text = ablation_table(records, "dropout", default="0")
+    assert cells_of(text, "0 (default)") == [
+        "0 (default)", "2", "–", "41.00 ± 1.41", "51.00 ± 1.41", "41.00 ± 1.41", "31.00 ± 1.41",
+    ]  # fmt: skip
+    assert cells_of(text, "0.3")[:4] == ["**0.3**", "3", "–", "**43.00 ± 1.00**"]
+    # √((1·2 + 2·1)/3) = 1.15
+    assert "0.3 leads 0 by 2.00 points: more than one pooled standard deviation (1.15)." in text
+
+
+def test_ablation_table_does_not_call_chance_a_lead():
+    records = [
+        *(tried("dropout", "0", seed, value) for seed, value in enumerate((0.40, 0.42))),
+        *(tried("dropout", "0.3", seed, value) for seed, value in enumerate((0.40, 0.43))),
+    ]
+    assert "by 0.50 points: not more than one pooled" in ablation_table(records, "dropout")
+    assert "with one seed each" in ablation_table(records[1::2], "dropout")
+    with pytest.raises(InputError, match="did you mean 'dropout'"):
+        ablation_table(records, "drop out")
+
+
+def test_the_default_of_all_questions_stands_in_each(tmp_path):
+    records = [
+        tried("dropout", "0", 0, 0.41, config={"model.dropout": 0.0, "train.steps": 7}),
+        tried("kappa", "2", 0, 0.39, config={"model.kappa_xy": 2.0, "train.steps": 7}),
+        tried("default", "default", 0, 0.40, config={"train.steps": 7}),
+    ]
+    rows = re.findall(r"^\| \**([^|*]*?)\** \|", ablation_table(records, "kappa"), re.MULTILINE)
+    assert rows == ["Value", "---", "default", "2"]
+    assert cells_of(ablation_table(records, "kappa", "1"), "1 (default)")[3] == "**40.00**"
+    write_page(records, tmp_path)
+    text = (tmp_path / "results.md").read_text()
+    assert re.findall("^### (.*)", text, flags=re.MULTILINE) == ["dropout", "kappa"]
+    assert "otherwise, they differ from `configs/base.py` in `train.steps=7`." in text
+
+
+def test_deviation_counts_shared_seeds_only():
+    assert spread_over_seeds([{0: 1.0, 1: 3.0}, {1: 5.0}]) == Spread(3.5, None, 1)
+    assert spread_over_seeds([{}, {0: 1.0}]) == Spread(1.0, None, 1)
+    assert spread_over_seeds([{}]) is None
+    assert pooled_std(Spread(0, None, 1), Spread(0, 2.0, 3)) == 2.0
+
+
+def test_cost_table():
+    records = [
+        trained("sum", "castle", 0, {}, pairs=1000, seconds=2.0, compile_seconds=30.0),
+        trained("sum", "castle", 1, {}, pairs=1000, seconds=3.0),
+        tried("dropout", "0", 0, 0.4, pairs=500, seconds=1.0),
+        tried("dropout", "0.3", 0, 0.4, pairs=500, seconds=1.0, hardware="a CPU"),
+        rival("SIFT", {}),
+    ]
+    text = cost_table(records)
+    assert cells_of(text, "heads") == [
+        "heads", "sum", "2", "1,000", "2.5", "400", "15.0", "a GPU",
+    ]  # fmt: skip
+    assert cells_of(text, "ablation")[1:3] == ["dropout", "1"]
+    assert "In total on a GPU: 3 trainings, 0.6 min, of which 0.5 min compiling." in text
+    assert "In total on a CPU: 1 trainings" not in text
+    assert "In total on a CPU: 1 training, 0.0 min" in text
+    assert cost_table(records[-1:]) == ""
+
+
+def jitter(*means):
+    return {f"jitter/rotation/{10 * place}": mean for place, mean in enumerate(means)}
+
+
+@pytest.fixture
+def everything(verified, matched):
+    turned = [trained("polar s=1", "castle", seed, jitter(0.9, 0.5 + seed / 10)) for seed in (0, 1)]
+    return [
+        *verified, *matched, *turned, tried("dropout", "0", 0, 0.4), tried("dropout", "1", 0, 0.3),
+    ]  # fmt: skip
+
+
+def svg_texts(path):
+    return [
+        "".join(one.itertext()).strip()
+        for one in ElementTree.parse(path).iter()
+        if one.tag.endswith("text")
+    ]
+
+
+def test_bar_chart_keeps_the_order_and_writes_the_means(matched, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "bars.svg"
+    bar_chart(matched, "oxford", "python", ["cat", "SIFT", "sum"], path)
+    texts = svg_texts(path)
+    names = [text for text in texts if text in ("cat", "SIFT", "sum")]
+    assert names == ["cat", "SIFT", "sum"] * 3
+    assert {"31.0 ± 1.4", "25.0", "hand-crafted", "easy", "tough", "Retrieval"} <= set(texts)
+    bar_chart(matched, "oxford", "python", ["cat", "SIFT", "sum"], path, sort=True)
+    names = [text for text in svg_texts(path) if text in ("cat", "SIFT", "sum")]
+    assert names == ["cat", "SIFT", "sum", "sum", "SIFT", "cat", "cat", "sum", "SIFT"]
+    with pytest.raises(InputError, match="unknown row 'ORB'"):
+        bar_chart(matched, "oxford", "python", ["ORB"], path)
+    with pytest.raises(InputError, match=r"choose from \.svg, \.png"):
+        bar_chart(matched, "oxford", "python", ["cat"], tmp_path / "bars.jpg")
+
+
+def test_jitter_curves_as_png(everything, tmp_path):
+    pytest.importorskip("matplotlib")
+    jitter_curves(everything, tmp_path / "jitter.png")
+    assert (tmp_path / "jitter.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="nothing to draw"):
+        jitter_curves([], tmp_path / "none.png")
+
+
+def test_page_holds_everything_and_is_the_same_again(everything, tmp_path):
+    pytest.importorskip("matplotlib")
+    write_page(everything, tmp_path)
+    first = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    text = (tmp_path / "results.md").read_text()
+    linked = {tmp_path / name for name in re.findall(r"\]\((figures/[^)]*\.svg)\)", text)}
+    assert linked == set(first) - {tmp_path / "results.md"}
+    assert {path.stem for path in linked} == {
+        "heads-hpatches-oxford-python-heads",
+        "heads-hpatches-oxford-python-comparison",
+        "heads-jitter",
+    }
+    assert re.findall("^##+ (.*)", text, flags=re.MULTILINE) == [
+        "Heads", "Verification of pairs", "HPatches: oxford, python rules", "Misaligned patches",
+        "Ablations", "dropout", "Cost",
+    ]  # fmt: skip
+    assert "seeds 0, 1 · trained on castle; herzjesu · 1,000 pairs each · a GPU" in text
+    assert not re.search(r"\b(nan|inf|None)\b", text)
+    write_page(everything, tmp_path)
+    assert first == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert all(b"<dc:date>" not in content for content in first.values())
+
+
+def test_page_says_which_settings_all_trainings_share(tmp_path):
+    records = [
+        trained("sum", "a", seed, {"fpr95/b": 0.1}, config={"train.steps": 7, "model.s": seed})
+        for seed in (0, 1)
+    ]
+    write_page(records, tmp_path)
+    text = (tmp_path / "results.md").read_text()
+    assert "differ from `configs/base.py` in `train.steps=7`." in text
+
+
+def test_page_without_records_or_matplotlib(matched, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="no records"):
+        write_page([], tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"pip install 'kjax\[figures\]'"):
+        write_page(matched, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write results to"):
+        write_page(matched[:1], tmp_path / "file")
