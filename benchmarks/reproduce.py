@@ -140,13 +140,16 @@ def main(argv: list[str]) -> int:
     """Does what is asked."""
     args, settings = parse_arguments(argv)
     if args.what == "page":
+        from kjax.experiments.cells import DEFAULTS
         from kjax.experiments.page import write_page
         from kjax.experiments.records import read_records
 
         files = sorted(args.results.glob("*.jsonl"))
         if not files:
             raise InputError(f"{args.results} holds no records: run heads or ablation first")
-        write_page([record for path in files for record in read_records(path)], args.page)
+        records = [record for path in files for record in read_records(path)]
+        write_page(records, args.page, defaults=DEFAULTS)
+        print(f"wrote {args.page / 'results.md'}")
         return 0
     if args.what == "rivals":
         from kjax.eval.command import rival_file

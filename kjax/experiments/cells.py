@@ -146,6 +146,23 @@ QUESTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "loss": {name: (f"loss.name={name}",) for name in ("sosnet", "hynet", "softmax")},
 }
 """What the paper leaves open, and ways beyond it: values tried besides the default."""
+DEFAULTS = {
+    "kappa_xy": "1.0",
+    "scale_xy": "π/2",
+    "kappa_rho": "8.0",
+    "kappa_theta": "8.0",
+    "scale_rho": "π",
+    "corner_radius": "1",
+    "anchor_swap": "off",
+    "batch_norm": "joint",
+    "dropout": "0.3",
+    "head_bias": "on",
+    "patch_size": "32",
+    "precision": "bfloat16",
+    "augmentation": "plain",
+    "loss": "triplet",
+}
+"""What the cells of the group below have."""
 DEFAULT = "default"
 """The group of the cells with the default of every question."""
 
