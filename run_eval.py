@@ -1,7 +1,7 @@
 """Evaluates descriptors and writes a report: `python run_eval.py out/first rootsift`.
 
-SOURCE is a workdir of run_train.py, a weights file (`weights.npz:xy,s=1`), a rival's name, or a
-folder of descriptors as official HPatches CSV files.
+SOURCE is a workdir of run_train.py, shipped weights (`kjax info` lists them), a weights file
+(`weights.npz:xy,s=1`), a rival's name, or a folder of descriptors as official HPatches CSV files.
 """
 
 import argparse

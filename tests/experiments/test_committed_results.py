@@ -1,0 +1,43 @@
+"""The page of results that is committed is the one that the committed records make."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from kjax.errors import InputError
+from kjax.experiments import page
+from kjax.experiments.cells import DEFAULTS, QUESTIONS
+from kjax.experiments.records import read_records
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_made_of_the_records(tmp_path, monkeypatch):
+    for figure in ("bar_chart", "jitter_curves"):  # drawing takes seconds, and has tests
+        monkeypatch.setattr(page, figure, lambda *_, **__: None)
+    files = sorted((ROOT / "results").glob("*.jsonl"))
+    records = [record for path in files for record in read_records(path)]
+    page.write_page(records, tmp_path, defaults=DEFAULTS)
+    made = (tmp_path / page.PAGE).read_text(encoding="utf-8")
+    assert made == (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8"), (
+        "run: python benchmarks/reproduce.py page"
+    )
+
+
+def test_every_question_has_a_default_to_show():
+    assert set(DEFAULTS) == set(QUESTIONS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["heads"], "nothing to train on"),
+        (["heads", "--train", "a", "--rows", "polar"], "unknown row of heads 'polar'"),
+        (["heads", "--train", "a", "--config.model.s=x"], "config.model.s must be a whole number"),
+        (["page", "--results", "nowhere"], "holds no records"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_read(arguments, message):
+    with pytest.raises(InputError, match=message):
+        runpy.run_path(str(ROOT / "benchmarks" / "reproduce.py"))["main"](arguments)
