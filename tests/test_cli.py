@@ -28,10 +28,13 @@ def test_help(command, capsys):
     assert "usage: kjax" in capsys.readouterr().out
 
 
+SMALL = ("--patch-size", "8", "--steps", "2", "--pairs", "3")
+
+
 @pytest.mark.usefixtures("double_precision")
 def test_compare_prints_a_table_and_a_verdict(capsys):
     pytest.importorskip("torch")
-    assert main(["compare", "--head", "sum", "--steps", "2", "--pairs", "3"]) == 0
+    assert main(["compare", "--head", "sum", *SMALL]) == 0
     table = capsys.readouterr().out
     for expected in (
         "float32",
@@ -53,7 +56,7 @@ def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
 
     norm = TorchDescriptor.input_norm
     monkeypatch.setattr(TorchDescriptor, "input_norm", staticmethod(lambda x: 1.001 * norm(x)))
-    assert main(["compare", "--head", "sum", "--steps", "2", "--pairs", "3"]) == 1
+    assert main(["compare", "--head", "sum", *SMALL]) == 1
     assert "too large" in capsys.readouterr().out
 
 
