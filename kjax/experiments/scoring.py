@@ -15,6 +15,7 @@ from kjax.augment import resize_patches
 from kjax.data.hpatches import read_sequence
 from kjax.data.phototour import PatchSet
 from kjax.data.test_sets import TestSet
+from kjax.errors import InputError
 from kjax.eval.hpatches import evaluate
 from kjax.eval.hpatches_benchmark import Benchmark
 from kjax.eval.hpatches_descriptors import SetDescriptors
@@ -130,24 +131,26 @@ class Scorer:
     def _on_benchmark(
         self, describe: Any, benchmark: Benchmark, size: int
     ) -> Iterable[tuple[str, float]]:
-        rows = describe(self._place_benchmark(benchmark, size))
-        counts = {n: c for split in benchmark.splits for n, c in split.tasks.patches.items()}
-        placed = SetDescriptors({name: counts[name] for name in benchmark.sequences}, rows)
-        for protocol in benchmark.protocols:
-            for split in benchmark.splits:
+        for split in benchmark.splits:
+            # Split by split: with long descriptors, those of all sequences may be too many.
+            counts = split.tasks.patches
+            parts = [describe(self._place_sequence(benchmark, name, size)) for name in counts]
+            placed = SetDescriptors(dict(counts), jnp.concatenate(parts))
+            for protocol in benchmark.protocols:
                 scores = evaluate(
                     placed, split.tasks, split=split.name, protocol=protocol, progress=False
                 )
                 yield from hpatches_metrics(scores).items()
 
-    def _place_benchmark(self, benchmark: Benchmark, size: int) -> UInt8[Array, "patches N N"]:
-        key = ("hpatches", size)
+    def _place_sequence(
+        self, benchmark: Benchmark, name: str, size: int
+    ) -> UInt8[Array, "patches N N"]:
+        key = (f"hpatches/{name}", size)
         if key not in self._placed:
             if benchmark.folder is None:
-                raise TypeError("a benchmark of descriptors only has no patches")
-            sequences = (read_sequence(benchmark.folder / name) for name in benchmark.sequences)
-            parts = [_resized_to(np.concatenate(list(each.patches)), size) for each in sequences]
-            self._placed[key] = jnp.concatenate(parts)
+                raise InputError("a folder of descriptors has no patches to describe")
+            images = read_sequence(benchmark.folder / name).patches
+            self._placed[key] = _resized_to(images.reshape(-1, *images.shape[2:]), size)
         return self._placed[key]
 
     def _place(
