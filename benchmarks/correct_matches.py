@@ -8,7 +8,7 @@ A folder is a sequence of six photographs, or holds sequences, in the layout of 
 benchmark or of HPatches' full sequences. Every descriptor gets the same keypoints: OpenCV's
 strongest SIFT ones, found once per photograph. RootSIFT always takes part, computed by OpenCV in
 the photograph, at the keypoints' own octaves, as its users do. Ours, and rivals that describe
-patches, get squares of --extent times KeyPoint.size.
+patches, get squares of --extent times KeyPoint.size, if that is given.
 
 The first photograph is matched with each of the other five: nearest neighbours of each other,
 without a ratio test unless --ratio is given. A match is correct if the true homography takes the
@@ -35,8 +35,8 @@ from kjax.images.homography_sequences import (
     find_sequences,
 )
 from kjax.images.keypoint_descriptors import (
-    EXTENT,
     KeypointDescriptor,
+    extent_words,
     load_keypoint_descriptors,
     read_for_describing,
 )
@@ -167,8 +167,8 @@ def run(args: argparse.Namespace) -> None:
             scores[sequence.name] = score_sequence(sequence, descriptors, args, bar.update)
     ratio = "no ratio test" if args.ratio is None else f"ratio at most {args.ratio}"
     print(
-        f"At most {args.max_keypoints:,} SIFT keypoints a photograph, the same for all; patches of "
-        f"{args.extent:g} × KeyPoint.size; mutual nearest neighbours, {ratio}; correct within "
+        f"At most {args.max_keypoints:,} SIFT keypoints a photograph, the same for all; "
+        f"{extent_words(args.extent)}; mutual nearest neighbours, {ratio}; correct within "
         f"{args.threshold:g} px, each location counted once; summed over five pairs.\n"
     )
     print(table(scores, names))
@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("folders", nargs="+", type=Path, metavar="FOLDER", help="a sequence, or sequences")
     add("--descriptors", nargs="+", required=True, metavar="WORD", help="what to compare")
     add("--max-keypoints", type=int, default=4000, help="at most per photograph (4000)")
-    add("--extent", type=float, default=EXTENT, help="patch's side over KeyPoint.size (12)")
+    add("--extent", type=float, help="patch's side over KeyPoint.size (each one's own)")
     add("--threshold", type=float, default=3.0, help="pixels that a match may be off (3)")
     add("--ratio", type=float, help="ratio test both ways (default: none)")
     add("--weights", nargs="+", default=[], metavar="RIVAL=FILE", help="files of learned rivals")

@@ -39,8 +39,8 @@ from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import Pair, read_features, read_matches, write_database
 from kjax.images.features import Features
 from kjax.images.keypoint_descriptors import (
-    EXTENT,
     KeypointDescriptor,
+    extent_words,
     load_keypoint_descriptors,
     read_for_describing,
 )
@@ -308,9 +308,8 @@ def run(args: argparse.Namespace) -> None:
     write_json(args.out / "results.json", results)
     text = (
         f"{args.photos.resolve().name}: keypoints of {args.keypoints}, mutual matches with a ratio "
-        f"of at most {args.ratio:g} (the first row: 0.8), patches of {args.extent:g} × "
-        "KeyPoint.size. COLMAP has one thread; its describing includes finding the keypoints.\n\n"
-        + table(rows)
+        f"of at most {args.ratio:g} (the first row: 0.8), {extent_words(args.extent)}. "
+        "COLMAP has one thread; its describing includes finding the keypoints.\n\n" + table(rows)
     )
     write_text(args.out / "table.md", text + "\n")
     print(text)
@@ -334,7 +333,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--keypoints", choices=("colmap", "opencv"), default="colmap", help="whose (colmap)")
     add("--max-keypoints", type=int, default=8192, help="at most per photograph (8192)")
     add("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
-    add("--extent", type=float, default=EXTENT, help="patch's side over KeyPoint.size (12)")
+    add("--extent", type=float, help="patch's side over KeyPoint.size (each one's own)")
     add("--weights", nargs="+", default=[], metavar="RIVAL=FILE", help="files of learned rivals")
     add("--seed", type=int, help="which of a run's several seeds")
     add("--quiet", action="store_true", help="no progress")

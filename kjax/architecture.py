@@ -22,7 +22,7 @@ from flax import linen as nn
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, UInt32
 
-from kjax import aggregation, batch_norm, fused_layers
+from kjax import aggregation, batch_norm, cpu_convolution, fused_layers
 from kjax.errors import InputError, unknown_name
 from kjax.fused_layers import Statistics
 from kjax.initialization import orthogonal
@@ -165,9 +165,16 @@ class Convolution(nn.Module):
 
     def __call__(self, x: Float[Array, "batch N N c"]) -> Float[Array, "batch n n c2"]:
         """The convolution in the precision of `dtype`."""
-        kernel = self.kernel.astype(self.dtype)
-        y = fused_layers.convolve(x.astype(self.dtype), kernel, stride=self.stride)
+        y = self._convolve(x.astype(self.dtype), self.kernel.astype(self.dtype))
         return y + self.bias.astype(self.dtype).reshape(1, 1, 1, -1) if self.use_bias else y
+
+    def _convolve(self, x: Array, kernel: Array) -> Float[Array, "batch n n c2"]:
+        convolve = functools.partial(fused_layers.convolve, stride=self.stride)
+        # Only in inference: training is compared with torch's to the last digit.
+        if not self.use_bias or not cpu_convolution.pays(x):
+            return convolve(x, kernel)
+        on_cpu = functools.partial(cpu_convolution.convolve, stride=self.stride)
+        return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=convolve)
 
 
 class Trunk(nn.Module):

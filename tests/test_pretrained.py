@@ -46,6 +46,7 @@ CARD = {
     "hardware": "two cores",
     "results": {"fpr95/left": 0.0123, "hpatches/small/python/matching": 0.5, "speed": "fast"},
     "evaluation": "run_eval.py on two cores",
+    "extent": 9.0,
     "limits": ["knows no photographs", "is small"],
     "licence": "Apache-2.0",
 }

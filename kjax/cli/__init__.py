@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kjax import __version__
 from kjax.cli import (
+    bench,
     build_patches,
     compare,
     convert,
@@ -33,6 +34,7 @@ COMMANDS = {
     "info": info,
     "convert": convert,
     "export": export,
+    "bench": bench,
 }
 
 

@@ -17,15 +17,13 @@ from kjax.architecture import Descriptor
 from kjax.augment import resize_patches
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
-from kjax.eval.describe import describe
+from kjax.eval.describe import describe, preferred_batch
 from kjax.folding import fold
 from kjax.images.detection import MAX_KEYPOINTS, Keypoints, as_keypoints, detect, to_opencv
 from kjax.images.extraction import extract_patches
 from kjax.images.features import Features
-from kjax.interop.source import load_source
+from kjax.interop.source import WHOLE_EXTENT, load_source
 from kjax.pretrained import DEFAULT
-
-BATCH = 1024
 
 
 def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float32") -> "Describer":
@@ -38,7 +36,7 @@ def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float3
         dtype: precision of the computation, "float32" or "bfloat16".
     """
     found = load_source(str(source), seed=seed)
-    return Describer(found.model, found.variables, dtype=dtype)
+    return Describer(found.model, found.variables, dtype=dtype, extent=found.extent)
 
 
 class Describer:
@@ -47,16 +45,26 @@ class Describer:
     Attributes:
         dimension: of a descriptor.
         patch_size: side of the patches that the model sees.
+        extent: of a keypoint's patch in the photograph: its side over the keypoint's diameter.
     """
 
-    def __init__(self, model: Descriptor, variables: Any, *, dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        model: Descriptor,
+        variables: Any,
+        *,
+        dtype: str = "float32",
+        extent: float = WHOLE_EXTENT,
+    ) -> None:
         """Folds the weights.
 
         Args:
             model: as `kjax.build` makes it.
             variables: its weights.
             dtype: precision of the computation.
+            extent: that suits the weights.
         """
+        self.extent = extent
         folded, self._weights = fold(model.clone(dtype=jnp.dtype(dtype)), variables)
         self._apply = jax.jit(folded.apply)
         self.patch_size = model.patch_size
@@ -72,7 +80,7 @@ class Describer:
                 f"[N, {self.patch_size}, {self.patch_size}]"
             )
         # A power of two: photographs with any number of keypoints run one of few programmes.
-        batch = min(BATCH, 1 << max(len(patches) - 1, 0).bit_length())
+        batch = min(preferred_batch(), 1 << max(len(patches) - 1, 0).bit_length())
         return describe(
             lambda block: self._apply(self._weights, block),
             patches,
@@ -107,7 +115,13 @@ class Describer:
             found = as_keypoints(keypoints)
         # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
         patches, valid = extract_patches(
-            image, found.xy, found.scales, found.angles, size=PATCH_SIDE, order=order
+            image,
+            found.xy,
+            found.scales,
+            found.angles,
+            size=PATCH_SIDE,
+            mr_size=self.extent,
+            order=order,
         )
         kept = np.asarray(valid)
         if self.patch_size != PATCH_SIDE:

@@ -5,8 +5,8 @@
     rootsift, sift                       OpenCV's, computed in the photograph itself
     mkd, tfeat, orb, …                   other rivals, of 64×64 patches cut as ours are
 
-For ours and for patches a keypoint's square has the side `extent` · KeyPoint.size; with SIFT's
-keypoints and the default that is 24σ, what models train on. SIFT has its own window.
+For ours and for patches a keypoint's square has the side `extent` · KeyPoint.size: by default what
+suits our weights, and for rivals 24σ of SIFT's keypoints. SIFT has its own window.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,11 +26,9 @@ from kjax.images.detection import Keypoints, to_opencv
 from kjax.images.extraction import extract_patches
 from kjax.images.features import upright_without
 from kjax.images.matching import Distance
-from kjax.interop.source import is_workdir
+from kjax.interop.source import WHOLE_EXTENT, is_workdir
 from kjax.opencv import require_opencv
 
-EXTENT = 12.0
-"""Side of a patch over KeyPoint.size, of `Describer.describe_image`."""
 IN_THE_PHOTOGRAPH = ("sift", "rootsift")
 SIFT_SIZE = 3.2
 """KeyPoint.size at layer 0 of OpenCV's octave 0: twice its first σ."""
@@ -55,7 +53,7 @@ class KeypointDescriptor(NamedTuple):
 def load_keypoint_descriptors(
     words: Iterable[str],
     *,
-    extent: float = EXTENT,
+    extent: float | None = None,
     seed: int | None = None,
     weights: Iterable[str] = (),
 ) -> dict[str, KeypointDescriptor]:
@@ -63,14 +61,15 @@ def load_keypoint_descriptors(
 
     Args:
         words: see the top of this file.
-        extent: side of a patch over KeyPoint.size.
+        extent: side of a patch over KeyPoint.size; None for what suits our weights, and for rivals
+            that of PhotoTourism's patches.
         seed: which of several, of words that are training runs.
         weights: RIVAL=FILE for rivals that need one.
 
     Raises:
         InputError: there is no such descriptor, or what it needs is missing.
     """
-    if not extent > 0:
+    if extent is not None and not extent > 0:
         raise InputError(f"extent is {extent}: give a positive multiple of KeyPoint.size, as 12")
     files = {}
     for item in weights:
@@ -80,18 +79,29 @@ def load_keypoint_descriptors(
     return {word: _load(word, extent, seed, files.get(word)) for word in words}
 
 
-def _load(word: str, extent: float, seed: int | None, weights: str | None) -> KeypointDescriptor:
+def _load(
+    word: str, extent: float | None, seed: int | None, weights: str | None
+) -> KeypointDescriptor:
     if word in IN_THE_PHOTOGRAPH:
         return _sift(rooted=word == "rootsift")
     if word in RIVALS:
-        return _rival(word, extent, weights)
+        return _rival(word, WHOLE_EXTENT if extent is None else extent, weights)
     describer = load(word, seed=seed if is_workdir(word) else None)
 
+    if extent is not None:
+        describer.extent = extent
+
     def describe(image: np.ndarray, keypoints: Keypoints) -> np.ndarray:
-        magnified = keypoints._replace(scales=keypoints.scales * np.float32(extent / EXTENT))
-        return _one_each(describer.describe_image(image, magnified).descriptors, keypoints)
+        return _one_each(describer.describe_image(image, keypoints).descriptors, keypoints)
 
     return KeypointDescriptor(word, "L2", describe)
+
+
+def extent_words(extent: float | None) -> str:
+    """What a table says about the patches."""
+    if extent is None:
+        return "patches of the extent that suits each"
+    return f"patches of {extent:g} × KeyPoint.size"
 
 
 def read_for_describing(path: Path) -> UInt8[np.ndarray, "height width"]:

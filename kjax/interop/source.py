@@ -12,6 +12,7 @@ A workdir that has the name of shipped weights wins over them.
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from kjax.architecture import Descriptor, parameter_count
 from kjax.errors import InputError, unknown_name
 from kjax.interop.files import SUFFIXES, load_variables
 from kjax.interop.identify import ENCODED_HEADS, named_model, only_model, possible_models
+
+WHOLE_EXTENT = 12.0
+"""Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +53,26 @@ class Source:
     card: pretrained.Card | None = None
 
     @property
+    def extent(self) -> float:
+        """Side of the patches that suit the weights, over OpenCV's KeyPoint.size.
+
+        A training shows crops of patches that cover 24σ; the size of a middling crop is best.
+        """
+        if self.card is not None:
+            return self.card.extent
+        if self.config is not None:
+            return typical_extent(self.config["augment"]["area"])
+        return WHOLE_EXTENT
+
+    @property
     def model(self) -> Descriptor:
         """The model, if there is but one candidate."""
         return only_model(self.candidates, self.path)
+
+
+def typical_extent(area: Sequence[float]) -> float:
+    """Of crops whose share of the patch's area is uniform in a range."""
+    return round(WHOLE_EXTENT * math.sqrt(sum(area) / 2), 1)
 
 
 def load_source(word: str, *, seed: int | None = None) -> Source:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 DATA_FIELDS = ("name", "origin", "licence")
 METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
 """For people, how the first parts of metrics' names read."""
-_KINDS = {str: "text", int: "a whole number", dict: "an object", list: "a list"}
+_KINDS = {str: "text", int: "a whole number", float: "a number", dict: "an object", list: "a list"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Card:
             set's folder: an evaluation leaves it out.
         command: that trained it.
         commit: of kjax, with which.
+        extent: side of the patches that suit it, over OpenCV's KeyPoint.size.
         seed: of the training.
         pairs: seen in training.
         hardware: of the training.
@@ -46,6 +47,7 @@ class Card:
     data: list[dict[str, str]]
     command: str
     commit: str
+    extent: float
     seed: int
     pairs: int
     hardware: str
@@ -81,6 +83,7 @@ class Card:
             "hardware": self.hardware,
             "command": self.command,
             "commit": self.commit,
+            "extent": f"patches of {self.extent:g} × KeyPoint.size",
             **readable_results(self.results),
             "evaluated": self.evaluation,
             "limits": "; ".join(self.limits),
@@ -115,7 +118,7 @@ def make_card(values: Any) -> Card:
         kind = typing.get_origin(hints[name]) or hints[name]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(f"{name} of the card must be {_KINDS[kind]}, not {value!r}")
-        if kind is not int and not value:
+        if kind not in (int, float) and not value:
             raise InputError(f"{name} of the card is empty")
     _check_data(values["data"])
     _check_results(values["results"])

@@ -29,6 +29,9 @@ def _what(card: Card, model: Descriptor) -> list[str]:
         f'```python\nimport kjax\n\ndescriber = kjax.load("{card.name}")\n'
         f"descriptors = describer.describe(patches)  # [count, {size}, {size}]\n"
         "features = describer.describe_image(photograph)  # SIFT keypoints, described\n```",
+        f"The patch of a keypoint has {card.extent:g} times OpenCV's KeyPoint.size as its side "
+        f"({2 * card.extent:g} σ of SIFT's) and is turned to the keypoint's orientation: "
+        "`describe_image` cuts it so.",
         f"```bash\nkjax match a.jpg b.jpg --weights {card.name}\n"
         f"kjax export {card.name} --to {card.name}.onnx\n```",
         "The model is built with these arguments of `kjax.build`:",

@@ -6,10 +6,12 @@ from models import make_model, random_patches
 from PIL import Image
 
 import kjax
+from kjax import pretrained
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.images.detection import as_keypoints, detect, to_opencv
 from kjax.interop import save_variables
+from kjax.interop.source import typical_extent
 
 cv2 = pytest.importorskip("cv2")
 
@@ -176,3 +178,27 @@ def test_photographs_for_colmap(folder, capsys):
     assert dimension == 128
     assert main(["describe", "no*such", "--weights", str(folder / "w.npz"), "--out", "x"]) == 2
     assert "no such file, folder or pattern" in capsys.readouterr().err
+
+
+def test_the_extent_is_that_of_the_weights(photograph_for_extent):
+    image, keypoints = photograph_for_extent
+    model, variables = make_model("sum", patch_size=16)
+    usual = kjax.Describer(model, variables)
+    narrow = kjax.Describer(model, variables, extent=6.0)
+    larger = np.array([[x, y, 2 * size, angle] for x, y, size, angle in keypoints])
+    np.testing.assert_allclose(
+        usual.describe_image(image, keypoints).descriptors,
+        narrow.describe_image(image, larger).descriptors,
+        atol=1e-5,
+    )
+
+
+@pytest.fixture
+def photograph_for_extent():
+    image = np.random.default_rng(0).integers(0, 256, (200, 200), dtype=np.uint8)
+    return image, np.array([[100.0, 100.0, 5.0, 30.0], [80.0, 120.0, 4.0, 0.0]])
+
+
+def test_the_extent_follows_the_training():
+    assert typical_extent((0.9, 1.0)) == 11.7
+    assert typical_extent((0.2, 0.7)) == pretrained.card("best").extent

@@ -1,0 +1,145 @@
+"""`kjax bench`: how fast weights describe patches on this machine, beside HardNet in PyTorch."""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kjax.inference_bench import Contender, Row
+
+HELP = "measure how many patches a second weights describe here, beside HardNet in PyTorch"
+EXAMPLES = """examples:
+  kjax bench                                  hardnet and combined-star, against kornia's HardNet
+  kjax bench out/first --dtypes float32 --json speed.json
+  kjax bench hardnet --batches 1024 4096 16384 --patches 262144 --repeats 10
+
+All take turns, and the best time of each counts. "in memory": patches and descriptors stay on the
+device; "end to end": from uint8 NumPy arrays to float32 ones. Ratios are to PyTorch at its best
+batch size, in the same place.
+"""
+
+SOURCES = ("hardnet", "combined-star")
+DTYPES = ("float32", "bfloat16")
+ON_CPU = {"dtypes": DTYPES[:1], "batches": (64, 256), "patches": 256}
+ON_ACCELERATORS = {"dtypes": DTYPES, "batches": (1024, 4096), "patches": 65536}
+"""What is measured by default. CPUs have no arithmetic of their own for bfloat16, as a rule."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument(
+        "sources",
+        metavar="SOURCE",
+        nargs="*",
+        help=f"shipped names, workdirs or weights files (default: {' '.join(SOURCES)})",
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=DTYPES, help="(float32; on accelerators both)"
+    )
+    parser.add_argument(
+        "--batches", nargs="+", type=int, metavar="N", help="(64 256; on accelerators 1024 4096)"
+    )
+    parser.add_argument(
+        "--patches", type=int, metavar="N", help="in a run (256; on accelerators 65536)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="(%(default)s)")
+    parser.add_argument("--no-torch", dest="torch", action="store_false", help="kjax alone")
+    parser.add_argument("--json", metavar="FILE", help="also write all figures there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, and prints a Markdown table."""
+    import dataclasses
+    from pathlib import Path
+
+    import jax
+
+    from kjax.errors import InputError
+    from kjax.inference_bench import kjax_contenders, measure, surroundings
+    from kjax.whole_files import write_json
+
+    defaults = ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATORS
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    if min(*args.batches, args.patches, args.repeats) < 1:
+        raise InputError("--batches, --patches and --repeats must be at least 1")
+    notes: list[str] = []
+    contenders = torch_contenders(args.batches, args.patches, notes) if args.torch else []
+    for source in args.sources or SOURCES:
+        contenders += kjax_contenders(source, args.dtypes, args.batches, args.patches)
+    rows = measure(contenders, repeats=args.repeats)
+    about = surroundings()
+    compared = with_ratios(rows)
+    print_report(about, compared, notes)
+    if args.json:
+        settings = {"patches": args.patches, "repeats": args.repeats}
+        figures = [dataclasses.asdict(row) | ratios for row, ratios in compared]
+        report = {"surroundings": about, "settings": settings, "rows": figures, "notes": notes}
+        write_json(Path(args.json), report)
+    return 0
+
+
+def torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Contender]":
+    """PyTorch's, or a note that there are none."""
+    from kjax.errors import InputError
+    from kjax.interop.files import require_torch
+
+    try:
+        require_torch()
+    except InputError as error:
+        notes.append(f"nothing to compare with: {error}")
+        return []
+    import jax
+    import torch
+
+    from kjax.interop import torch_inference
+
+    device = {"cpu": "cpu", "gpu": "cuda"}.get(jax.default_backend())
+    if device is None or (device == "cuda" and not torch.cuda.is_available()):
+        notes.append("nothing to compare with: this PyTorch does not see the accelerator")
+        return []
+    found = list(torch_inference.torch_contenders(batches, patches, notes, device=device))
+    if any(contender.name == torch_inference.TWIN for contender in found):
+        notes.append("kornia is not installed: kjax's own HardNet in PyTorch stands in for it")
+    return found
+
+
+def with_ratios(rows: "Sequence[Row]") -> list[tuple["Row", dict[str, float]]]:
+    """Each row with its rate over PyTorch's in the same place: eager float32's, and the best."""
+    compared = []
+    for row in rows:
+        torch = [other for other in rows if is_torch(other) and other.place == row.place]
+        eager = max((other.rate for other in torch if other.variant == "float32"), default=None)
+        best = max((other.rate for other in torch), default=None)
+        ratios = {"× torch float32": eager}
+        if len({other.variant for other in torch}) > 1:
+            ratios["× best torch"] = best
+        compared.append((row, {name: row.rate / rate for name, rate in ratios.items() if rate}))
+    return compared
+
+
+def is_torch(row: "Row") -> bool:
+    """Whether a row is PyTorch's."""
+    return not row.name.startswith("kjax ")
+
+
+def print_report(
+    about: dict[str, Any],
+    compared: "Sequence[tuple[Row, dict[str, float]]]",
+    notes: Sequence[str],
+) -> None:
+    """What was measured where, and the table."""
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    print(
+        f"{about['device']}, {about['processor']}, {about['cores']} cores and threads; {versions}\n"
+    )
+    columns = list(dict.fromkeys(name for _, ratios in compared for name in ratios))
+    print("| " + " | ".join(["", "precision", "", "batch", "patches/s", *columns]) + " |")
+    print("|---" * (5 + len(columns)) + "|")
+    for row, ratios in compared:
+        cells = [row.name, row.variant, row.place, f"{row.batch}", f"{row.rate:,.0f}"]
+        cells += [f"{ratios[name]:.2f}" if name in ratios else "–" for name in columns]
+        print("| " + " | ".join(cells) + " |")
+    for note in notes:
+        print(f"\n{note}")
