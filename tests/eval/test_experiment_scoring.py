@@ -5,6 +5,7 @@ from evaluation_data import write_hpatches, write_test_set
 from models import make_model
 
 from kjax.data.test_sets import read_test_sets
+from kjax.eval import describe
 from kjax.eval.contenders import find_contender
 from kjax.eval.hpatches_benchmark import open_benchmark
 from kjax.eval.run import Options, run
@@ -13,15 +14,16 @@ from kjax.interop import save_variables
 
 
 def test_sweeps_and_evaluations_find_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "BATCH", 64)
-    model, variables = make_model("sum", s=1, patch_size=32)
+    monkeypatch.setattr(scoring, "BATCH", 32)
+    monkeypatch.setattr(describe, "preferred_batch", lambda: 32)
+    model, variables = make_model("sum", s=1, patch_size=16)
     save_variables(tmp_path / "weights.npz", variables)
     sets = read_test_sets([str(write_test_set(tmp_path / "pairs"))], progress=False)
     benchmark = open_benchmark(
         write_hpatches(tmp_path / "sequences"), protocols=("python", "matlab"), progress=False
     )
     evaluation, _ = run(
-        [find_contender(f"{tmp_path / 'weights.npz'}:sum")],
+        [find_contender(f"{tmp_path / 'weights.npz'}:sum,patch_size=16")],
         sets,
         benchmark,
         title="",
