@@ -6,7 +6,6 @@ Taking turns shares out whatever else the machine does; the best time is the one
 import dataclasses
 import functools
 import importlib.metadata
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, UInt8
 from tqdm import tqdm
 
-from kjax.eval.describe import preferred_batch
+from kjax.eval.describe import cores, in_flight, preferred_batch
 from kjax.folding import fold
 from kjax.images.describer import Describer
 from kjax.interop.source import load_source
@@ -110,7 +109,8 @@ def kjax_contenders(
 
 def _apply_to_all(apply: Callable[[Array], Array], blocks: Sequence[Array]) -> None:
     """All batches are in flight at once."""
-    jax.block_until_ready([apply(block) for block in blocks])
+    with in_flight(apply) as begin:
+        jax.block_until_ready([finish() for finish in [begin(block) for block in blocks]])
 
 
 def blocks_of(patches: int, batch: int, size: int) -> list[UInt8[np.ndarray, "batch size size"]]:
@@ -118,11 +118,6 @@ def blocks_of(patches: int, batch: int, size: int) -> list[UInt8[np.ndarray, "ba
     rng = np.random.default_rng(0)
     count = -(-patches // batch)
     return list(rng.integers(0, 256, (count, batch, size, size), dtype=np.uint8))
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def surroundings() -> dict[str, Any]:

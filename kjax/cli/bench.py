@@ -15,14 +15,16 @@ EXAMPLES = """examples:
 
 All take turns, and the best time of each counts. "in memory": patches and descriptors stay on the
 device; "end to end": from uint8 NumPy arrays to float32 ones. Ratios are to PyTorch at its best
-batch size, in the same place.
+batch size, in the same place. On a CPU, kjax runs a batch on one core or little more, and as many
+batches at a time as there are cores: fewer batches than cores leave some idle.
 """
 
 SOURCES = ("hardnet", "combined-star")
 DTYPES = ("float32", "bfloat16")
-ON_CPU = {"dtypes": DTYPES[:1], "batches": (64, 256), "patches": 256}
+ON_CPU = {"dtypes": DTYPES[:1], "batches": (64, 256)}
+PATCHES_PER_CORE = 128
 ON_ACCELERATORS = {"dtypes": DTYPES, "batches": (1024, 4096), "patches": 65536}
-"""What is measured by default. CPUs have no arithmetic of their own for bfloat16, as a rule."""
+"""What is measured by default. As a rule, CPUs have no arithmetic of their own for bfloat16."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batches", nargs="+", type=int, metavar="N", help="(64 256; on accelerators 1024 4096)"
     )
     parser.add_argument(
-        "--patches", type=int, metavar="N", help="in a run (256; on accelerators 65536)"
+        "--patches", type=int, metavar="N", help="in a run (128 a core; on accelerators 65536)"
     )
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="(%(default)s)")
     parser.add_argument("--no-torch", dest="torch", action="store_false", help="kjax alone")
@@ -55,10 +57,13 @@ def run(args: argparse.Namespace) -> int:
     import jax
 
     from kjax.errors import InputError
+    from kjax.eval.describe import cores
     from kjax.inference_bench import kjax_contenders, measure, surroundings
     from kjax.whole_files import write_json
 
-    defaults = ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATORS
+    defaults: dict[str, Any] = ON_ACCELERATORS
+    if jax.default_backend() == "cpu":
+        defaults = ON_CPU | {"patches": PATCHES_PER_CORE * cores()}
     for name, value in defaults.items():
         if getattr(args, name) is None:
             setattr(args, name, value)

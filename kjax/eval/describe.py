@@ -1,7 +1,11 @@
 """Descriptors of many patches, in batches of one shape, in bounded device memory."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +28,7 @@ def describe(
     """One descriptor per patch, in the order given.
 
     The last batch is filled up with copies of the last patch, whose descriptors are left out: all
-    batches have one shape and compile once. The device holds two batches, however many there are.
+    batches have one shape and compile once. The device holds few batches, however many there are.
 
     Args:
         apply: from [batch, size, size] float32 patches, 0 to 255, to [batch, dim] descriptors. Jit
@@ -42,22 +46,23 @@ def describe(
         raise InputError(f"batch must be at least 1, not {batch}")
     count = len(patches)
     descriptors = np.empty((count, _dimension(apply, batch, size)), np.float32)
-    pending: list[tuple[int, Array]] = []
-    with tqdm(total=count, desc="describing", unit="patch", disable=not progress) as bar:
+    pending: list[tuple[int, Callable[[], Array]]] = []
+    bar = tqdm(total=count, desc="describing", unit="patch", disable=not progress)
+    with bar, in_flight(apply) as begin:
 
         def collect() -> None:
-            start, block = pending.pop(0)
+            start, finish = pending.pop(0)
             kept = descriptors[start : start + batch]
-            kept[:] = np.asarray(block)[: len(kept)]
+            kept[:] = np.asarray(finish())[: len(kept)]
             bar.update(len(kept))
 
         for start in range(0, count, batch):
             rows = np.minimum(np.arange(start, start + batch), count - 1)
-            pending.append((start, apply(_resized(patches[rows], size=size))))
-            # One batch computes while the other is fetched.
-            if len(pending) == 2:
+            pending.append((start, begin(_resized(patches[rows], size=size))))
+            # The others compute while one is fetched.
+            if len(pending) > programmes():
                 collect()
-        if pending:
+        while pending:
             collect()
     return descriptors
 
@@ -69,6 +74,52 @@ def preferred_batch() -> int:
     fill the device.
     """
     return 64 if jax.default_backend() == "cpu" else 1024
+
+
+def programmes() -> int:
+    """How many a device should run at a time.
+
+    XLA runs most of a network on one core of a CPU, so there it takes as many as there are cores.
+    """
+    return cores() if jax.default_backend() == "cpu" else 1
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def in_flight(
+    apply: Callable[[Array], Array],
+) -> Iterator[Callable[[Array], Callable[[], Array]]]:
+    """A function that begins to apply another and returns at once, with one that finishes.
+
+    On CPUs threads do it, which see none of JAX's context managers; precision means nothing there.
+
+    Example:
+        >>> with in_flight(apply) as begin:
+        ...     results = [finish() for finish in [begin(block) for block in blocks]]
+    """
+
+    def begin_here(block: Array) -> Callable[[], Array]:
+        result = apply(block)
+        return lambda: result
+
+    if programmes() == 1:
+        yield begin_here
+        return
+    compiling = threading.Lock()
+
+    def run(block: Array) -> Array:
+        # JAX returns before the result is there, but not before the programme is: only one thread
+        # shall make it.
+        with compiling:
+            result = apply(block)
+        return jax.block_until_ready(result)
+
+    with ThreadPoolExecutor(programmes()) as pool:
+        yield lambda block: pool.submit(run, block).result
 
 
 @functools.partial(jax.jit, static_argnames="size")

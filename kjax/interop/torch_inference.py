@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from kjax.inference_bench import END_TO_END, IN_MEMORY, Contender, blocks_of, cores
+from kjax.eval.describe import cores
+from kjax.inference_bench import END_TO_END, IN_MEMORY, Contender, blocks_of
 from kjax.interop.source import load_source
 from kjax.interop.state_dict import to_torch
 from kjax.interop.torch_reference import TorchDescriptor
