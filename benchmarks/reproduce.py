@@ -152,7 +152,7 @@ def main(argv: list[str]) -> int:
         print(f"wrote {args.page / 'results.md'}")
         return 0
     if args.what == "rivals":
-        from kjax.eval.command import rival_file
+        from kjax.baselines.rival import rival_file
         from kjax.experiments.rivals import score_rivals
 
         weights = dict(rival_file(item) for item in args.rival_weights)

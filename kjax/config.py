@@ -345,6 +345,17 @@ def validate(config: ConfigDict | Mapping[str, Any]) -> RunConfig:
     return _build(RunConfig, plain, "")
 
 
+def flat_fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields of nested groups by their dotted path."""
+    fields: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            fields |= flat_fields(value, f"{prefix}{name}.")
+        else:
+            fields[f"{prefix}{name}"] = value
+    return fields
+
+
 def _build(kind: Any, values: Any, path: str) -> Any:
     """An instance of a dataclass from a dictionary, group by group."""
     if not isinstance(values, Mapping):

@@ -139,3 +139,15 @@ def _load_network(name: str, weights: Path) -> Rival:
         "hardnet": hardnet.load,
     }
     return loaders[name](weights)
+
+
+def rival_file(item: str) -> tuple[str, str]:
+    """The rival and the weights file that RIVAL=FILE names."""
+    name, found, path = item.partition("=")
+    if not found or not path:
+        raise InputError(f"--weights takes RIVAL=FILE, not {item!r}")
+    if name not in RIVALS:
+        raise unknown_name("rival", name, RIVALS)
+    if not Path(path).is_file():
+        raise InputError(f"--weights {name}: no such file: {path}")
+    return name, path

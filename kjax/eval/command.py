@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kjax.baselines.rival import RIVALS
+from kjax.baselines.rival import rival_file
 from kjax.data.test_sets import EMBEDDED, read_test_sets
 from kjax.errors import InputError, unknown_name
 from kjax.eval.contenders import Contender, find_contender
@@ -92,15 +92,3 @@ def _benchmark(args: argparse.Namespace, contenders: Sequence[Contender]) -> Ben
         protocols=args.protocols,
         progress=not args.quiet,
     )
-
-
-def rival_file(item: str) -> tuple[str, str]:
-    """The rival and the weights file that RIVAL=FILE names."""
-    name, found, path = item.partition("=")
-    if not found or not path:
-        raise InputError(f"--weights takes RIVAL=FILE, not {item!r}")
-    if name not in RIVALS:
-        raise unknown_name("rival", name, RIVALS)
-    if not Path(path).is_file():
-        raise InputError(f"--weights {name}: no such file: {path}")
-    return name, path

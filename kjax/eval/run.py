@@ -26,7 +26,7 @@ from kjax.eval.results import (
     Illustrations,
     PhototourScores,
 )
-from kjax.train.workdir import versions
+from kjax.train.workdir import plain_versions
 
 
 class Options(NamedTuple):
@@ -80,7 +80,7 @@ def run(
         title=title,
         command=command,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        versions=_plain_versions(),
+        versions=plain_versions(),
         descriptors=list(_rows(found)),
     )
     return evaluation, _illustrations(found, test_sets)
@@ -222,11 +222,3 @@ def _worth_a_look(found: Sequence[Found]) -> Iterator[Found]:
     rivals = [one for one in found if one.phototour and not one.contender.ours]
     if rivals:
         yield min(rivals, key=lambda one: float(np.mean([s.fpr95 for s in one.phototour])))
-
-
-def _plain_versions() -> dict[str, str]:
-    found = versions()
-    source = found.pop("source")
-    commit = f"{source['commit'][:12]}{' + changes' if source['dirty'] else ''}" if source else None
-    named = {**found, "commit": commit}
-    return {name: str(value) for name, value in named.items() if value is not None}

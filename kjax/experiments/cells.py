@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kjax.config import RunConfig, load_config, override, validate
+from kjax.config import RunConfig, flat_fields, load_config, override, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Cell:
 
     def difference(self) -> dict[str, Any]:
         """The fields that differ from `configs/base.py`, and their values."""
-        base, own = (_flat(dataclasses.asdict(one)) for one in (_base(), self.config()))
+        base, own = (flat_fields(dataclasses.asdict(one)) for one in (_base(), self.config()))
         # The record has fields of its own for these.
         return {
             name: value
@@ -56,16 +56,6 @@ class Cell:
 
 def _base() -> RunConfig:
     return validate(load_config("base"))
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 HEADS: dict[str, tuple[str, ...]] = {

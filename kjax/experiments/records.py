@@ -64,9 +64,6 @@ class Record:
     versions: dict[str, str]
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Record))
-
-
 def read_records(path: str | Path) -> list[Record]:
     """All records of a file; none if there is no file yet.
 

@@ -13,7 +13,7 @@ from kjax.eval.results import DescriptorResult
 from kjax.eval.run import Options, run
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.scoring import Tests, hpatches_metrics
-from kjax.experiments.sweep import plain_versions
+from kjax.experiments.sweep import software
 
 
 def score_rivals(
@@ -79,5 +79,5 @@ def _record(name: str, found: DescriptorResult) -> Record:
         },
         config={},
         hardware=jax.devices()[0].device_kind,
-        versions=plain_versions(),
+        versions=software(),
     )

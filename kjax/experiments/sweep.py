@@ -21,8 +21,9 @@ from kjax.experiments.scoring import Scorer
 from kjax.experiments.training import Diverged, Sets, Trained, Training, prepare
 from kjax.interop import save_variables
 from kjax.train.parallel import initial_state
-from kjax.train.workdir import versions
+from kjax.train.workdir import plain_versions
 
+SOFTWARE = ("kjax", "python", "jax", "flax", "optax", "commit")
 COMPILING_AHEAD = 2
 """Trainings that compile while another runs."""
 
@@ -121,7 +122,7 @@ class Sweep:
             tested_pairs=self.scorer.tested_pairs(cell.train),
             config=cell.difference(),
             hardware=jax.devices()[0].device_kind,
-            versions=plain_versions(),
+            versions=software(),
         )
 
 
@@ -154,11 +155,7 @@ def summary(record: Record) -> str:
     return ", ".join(parts)
 
 
-def plain_versions() -> dict[str, str]:
-    """Software and commit, as text."""
-    found = versions()
-    source = found.pop("source")
-    chosen = {name: str(found[name]) for name in ("kjax", "python", "jax", "flax", "optax")}
-    if source:
-        chosen["commit"] = source["commit"][:12] + (" + changes" if source["dirty"] else "")
-    return chosen
+def software() -> dict[str, str]:
+    """What a result may depend on: versions and commit."""
+    found = plain_versions()
+    return {name: found[name] for name in SOFTWARE if name in found}

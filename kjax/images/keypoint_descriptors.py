@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
 from kjax.baselines.opencv import root_sift
-from kjax.baselines.rival import RIVALS, Unavailable, load_rival
+from kjax.baselines.rival import RIVALS, Unavailable, load_rival, rival_file
 from kjax.data.cutting import read_grey
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
@@ -71,11 +71,7 @@ def load_keypoint_descriptors(
     """
     if extent is not None and not extent > 0:
         raise InputError(f"extent is {extent}: give a positive multiple of KeyPoint.size, as 12")
-    files = {}
-    for item in weights:
-        name, _, files[name] = item.partition("=")
-        if name not in RIVALS or not files[name]:
-            raise InputError(f"--weights takes RIVAL=FILE, not {item!r}")
+    files = dict(rival_file(item) for item in weights)
     return {word: _load(word, extent, seed, files.get(word)) for word in words}
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import jax
 
 import kjax
+from kjax.config import flat_fields
 from kjax.errors import InputError
 from kjax.train.processes import failing_together
 from kjax.whole_files import partial_prefix, write_json
@@ -180,6 +181,15 @@ def versions() -> dict[str, Any]:
     }
 
 
+def plain_versions() -> dict[str, str]:
+    """`versions` as text: the source as its commit, and nothing that is not known."""
+    found = versions()
+    source = found.pop("source")
+    commit = f"{source['commit'][:12]}{' + changes' if source['dirty'] else ''}" if source else None
+    named = {**found, "commit": commit}
+    return {name: str(value) for name, value in named.items() if value is not None}
+
+
 def source_version(tree: Path) -> dict[str, Any] | None:
     """Commit of a source tree and whether files differ from it; None if it is no git checkout."""
     commit = _git(tree, "rev-parse", "HEAD")
@@ -250,7 +260,7 @@ def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_same_training(workdir: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    before, now = _flat(old), _flat(new)
+    before, now = flat_fields(old), flat_fields(new)
     changed = [
         f"{name} was {json.dumps(before.get(name, 'absent'), ensure_ascii=False)} and "
         f"is {json.dumps(now.get(name, 'absent'), ensure_ascii=False)}"
@@ -265,17 +275,6 @@ def _check_same_training(workdir: Path, old: dict[str, Any], new: dict[str, Any]
 
 
 _ABSENT = object()
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields by dotted path."""
-    fields: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            fields |= _flat(value, f"{prefix}{name}.")
-        else:
-            fields[f"{prefix}{name}"] = value
-    return fields
 
 
 def _record_versions(path: Path) -> None:
