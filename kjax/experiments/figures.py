@@ -99,10 +99,7 @@ def jitter_curves(
         rows: names, in the legend's order; all by default. More than eight are hard to tell apart.
     """
     models = _chosen(records, JITTER, rows)
-    keys = [
-        Key(model.name, _COLOURS[place % len(_COLOURS)], _LINES[place % len(_LINES)])
-        for place, model in enumerate(models)
-    ]
+    keys = [Key(model.name, *_look(place)) for place, model in enumerate(models)]
     drawn = {
         kind: [(key, _band(model, kind)) for key, model in zip(keys, models, strict=True)]
         for kind in JITTERS
@@ -116,6 +113,12 @@ def jitter_curves(
     if not panels:
         raise InputError(f"misalignments are {', '.join(JITTERS)}: the records tell of none")
     _write(Charts("jitter", "", panels, keys), path)
+
+
+def _look(place: int) -> tuple[str, Mark]:
+    """Colour and line of a curve; when the colours begin anew, each gets another line."""
+    again, colour = divmod(place, len(_COLOURS))
+    return _COLOURS[colour], _LINES[(colour + again) % len(_LINES)]
 
 
 def _chosen(records: Sequence[Record], metrics: str, rows: Sequence[str] | None) -> list[Model]:

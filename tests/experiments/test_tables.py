@@ -11,6 +11,7 @@ from record_files import hpatches, rival, trained, tried
 from kjax.errors import InputError
 from kjax.eval.metrics import fpr_at_recall
 from kjax.eval.phototour import fpr_interval
+from kjax.experiments import figures
 from kjax.experiments.figures import bar_chart, jitter_curves
 from kjax.experiments.page import write_page
 from kjax.experiments.published import PAPER_PARAMETERS, PAPER_PHOTOTOUR, paper_parameters
@@ -377,3 +378,8 @@ def test_page_without_records_or_matplotlib(matched, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write results to"):
         write_page(matched[:1], tmp_path / "file")
+
+
+def test_no_two_curves_look_alike():
+    looks = [figures._look(place) for place in range(32)]
+    assert len(set(looks)) == 32
