@@ -263,14 +263,24 @@ def _open_cached(entry: Path, sources: Iterable[_Source]) -> tuple[np.ndarray, n
 
 
 def _fill_cache(entry: Path, folder: Path, sources: Sequence[_Source], *, progress: bool) -> None:
-    """Decodes into a temporary folder and renames it, so that an entry is whole or not there."""
+    """Decodes into a temporary folder and renames it, so that an entry is whole or not there.
+
+    Several processes may do so at once. The first to end is taken by all: replacing its entry
+    would take it from under a process that opens it.
+    """
     blocks, point_ids = decode_folder(folder, progress=progress)
-    with mendable_cache_errors(entry.parent), new_folder(entry) as partial:
-        _stream_patches(partial / "patches.npy", blocks, len(point_ids))
-        np.save(partial / "point_ids.npy", point_ids)
-        marker = {"version": CACHE_VERSION, "patches": len(point_ids), "sources": sources}
-        (partial / "whole.json").write_text(json.dumps(marker))
-        shutil.rmtree(entry, ignore_errors=True)  # a stale one, or another process's
+    with mendable_cache_errors(entry.parent):
+        try:
+            with new_folder(entry) as partial:
+                _stream_patches(partial / "patches.npy", blocks, len(point_ids))
+                np.save(partial / "point_ids.npy", point_ids)
+                marker = {"version": CACHE_VERSION, "patches": len(point_ids), "sources": sources}
+                (partial / "whole.json").write_text(json.dumps(marker))
+                if _open_cached(entry, sources) is None:
+                    shutil.rmtree(entry, ignore_errors=True)  # stale or damaged
+        except OSError:
+            if _open_cached(entry, sources) is None:
+                raise
 
 
 def _stream_patches(path: Path, blocks: Iterable[np.ndarray], count: int) -> None:

@@ -189,6 +189,33 @@ def test_a_damaged_cache_is_not_taken_for_whole(folder, tmp_path, damage):
     np.testing.assert_array_equal(read(folder, tmp_path).patches, expected)
 
 
+@pytest.mark.parametrize("overtaken", ["while it decodes", "as it replaces a stale entry"])
+def test_the_entry_of_a_faster_process_is_kept(folder, tmp_path, monkeypatch, overtaken):
+    """A process that has just written an entry opens it: it must not be gone for a moment."""
+    entries = tmp_path / "cache" / "phototour"
+    if overtaken == "while it decodes":
+        module, name = phototour, "_stream_patches"
+    else:
+        read(folder, tmp_path)
+        os.utime(folder / "info.txt", (0, 0))
+        module, name = phototour.shutil, "rmtree"
+    original = getattr(module, name)
+
+    def slow(*args, **options):
+        monkeypatch.undo()
+        original(*args, **options)
+        read(folder, tmp_path)
+        faster.extend((path, path.stat().st_ino) for path in entries.iterdir() if is_entry(path))
+
+    def is_entry(path):
+        return not path.name.startswith(".")
+
+    faster = []
+    monkeypatch.setattr(module, name, slow)
+    assert len(read(folder, tmp_path).patches) == 600
+    assert [(path, path.stat().st_ino) for path in entries.iterdir()] == faster
+
+
 def test_an_interrupted_decoding_leaves_nothing(folder, tmp_path, monkeypatch):
     original = phototour.decode_mosaic
 
