@@ -16,6 +16,7 @@ from kjax.data.hpatches import read_sequence
 from kjax.data.phototour import PatchSet
 from kjax.data.test_sets import TestSet
 from kjax.errors import InputError
+from kjax.eval.describe import in_flight, preferred_batch
 from kjax.eval.hpatches import evaluate
 from kjax.eval.hpatches_benchmark import Benchmark
 from kjax.eval.hpatches_descriptors import SetDescriptors
@@ -25,7 +26,6 @@ from kjax.eval.misalignment import MatchingSet, controlled_set, matching_scores,
 from kjax.eval.results import LEVELS, HPatchesScores
 from kjax.folding import fold
 
-BATCH = 4096
 JITTER = {
     "translation": (0.0, 0.05, 0.1, 0.15, 0.2, 0.25),
     "rotation": (0.0, 10.0, 20.0, 30.0, 40.0, 50.0),
@@ -93,7 +93,7 @@ class Scorer:
     def warm_up(self, model: Descriptor, variables: Mapping[str, Any]) -> None:
         """Compiles the description."""
         folded, weights = fold(model.clone(dtype=jnp.float32, axis_name=None), variables)
-        blank = jnp.zeros((BATCH, model.patch_size, model.patch_size), jnp.uint8)
+        blank = jnp.zeros((batch_size(), model.patch_size, model.patch_size), jnp.uint8)
         jax.block_until_ready(_described(folded, weights, blank))
 
     def tested_pairs(self, trained_on: Sequence[str] = ()) -> dict[str, list[int]]:
@@ -190,15 +190,26 @@ def describe_placed(
     model: Descriptor, weights: Any, patches: UInt8[Array, "patches N N"]
 ) -> Float32[Array, "patches dim"]:
     """Descriptors of patches that lie on the device, and stay there."""
-    starts = range(0, len(patches), BATCH)
-    parts = [_described(model, weights, _batch(patches, np.int32(start))) for start in starts]
+    batch = batch_size()
+    blocks = [
+        _batch(patches, np.int32(start), size=batch) for start in range(0, len(patches), batch)
+    ]
+    with in_flight(functools.partial(_described, model, weights)) as begin:
+        parts = [finish() for finish in [begin(block) for block in blocks]]
     return jnp.concatenate(parts)[: len(patches)]
 
 
-@jax.jit
-def _batch(patches: UInt8[Array, "patches N N"], start: Array) -> UInt8[Array, "batch N N"]:
+def batch_size() -> int:
+    """Patches described at a time: on accelerators enough to make up for starting each batch."""
+    return preferred_batch() if jax.default_backend() == "cpu" else 4096
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _batch(
+    patches: UInt8[Array, "patches N N"], start: Array, *, size: int
+) -> UInt8[Array, "batch N N"]:
     """Of one size, whatever there is: the network then compiles once for all test sets."""
-    return patches[jnp.minimum(start + jnp.arange(BATCH), patches.shape[0] - 1)]
+    return patches[jnp.minimum(start + jnp.arange(size), patches.shape[0] - 1)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -214,9 +225,10 @@ def _resized_to(
     """As HardNet resizes at test time, in batches."""
     if patches.shape[1:] == (size, size):
         return jnp.asarray(patches)
+    batch = batch_size()
     parts = [
-        _resized_batch(np.asarray(patches[start : start + BATCH]), size=size)
-        for start in range(0, len(patches), BATCH)
+        _resized_batch(np.asarray(patches[start : start + batch]), size=size)
+        for start in range(0, len(patches), batch)
     ]
     return jnp.concatenate(parts)
 
