@@ -55,6 +55,13 @@ def get_config() -> ConfigDict:
     config.augment.area = (0.9, 1.0)  # range of the crop's share of the patch
     config.augment.aspect_ratio = (0.9, 1.1)  # range of the crop's width over its height
     config.augment.max_translation = math.inf  # of the crop's centre, in half sides of the crop
+    # Of grey values, each patch apart. The paper has none of it.
+    config.augment.max_blur = 0.0  # σ of a Gaussian blur up to this, in pixels of the N×N patch
+    config.augment.max_gamma = 1.0  # exponent of a tone curve, from 1/this to this
+    config.augment.saturation = 0.0  # of the grey values' range, cut off at either end, up to this
+    config.augment.max_noise = 0.0  # σ of white noise up to this, in patch standard deviations
+    config.augment.compression = 0.0  # step of JPEG's rounding up to this, in the same
+    config.augment.photometric_probability = 1.0  # of each of these five effects, for each patch
 
     config.loss = ConfigDict()
     config.loss.name = "triplet"  # triplet, softmax, contrastive, sosnet or hynet

@@ -1,9 +1,10 @@
 """On-device augmentation of anchor–positive pairs, and the plain resize it reduces to.
 
-Everything that happens to a patch is one affine map from output to input pixels, so each output
+Everything that moves a patch's pixels is one affine map from output to input pixels, so each output
 pixel reads its four neighbours in the stored patch once: flips and transposes move no memory, and
 the 64×64 original is never copied to floating point. Pixel centres are integers; a patch of side N
-covers [−½, N−½], and pixels beyond it repeat its border.
+covers [−½, N−½], and pixels beyond it repeat its border. What changes grey values, if anything
+does, comes after it: `kjax.photometry`.
 """
 
 import dataclasses
@@ -16,9 +17,12 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Num
 
 from kjax.errors import InputError
+from kjax.photometry import PhotometryConfig, distort_pair
 
 # A crop narrower than this would magnify a few pixels to a patch: surely a mistake.
 SMALLEST_AREA = 0.01
+# What a pair's key is folded with for its grey values; the affine maps take the key as it is.
+_PHOTOMETRY = 100
 
 
 def _check_range(name: str, limits: Sequence[float], lowest: float, highest: float) -> None:
@@ -29,8 +33,10 @@ def _check_range(name: str, limits: Sequence[float], lowest: float, highest: flo
 
 
 @dataclasses.dataclass(frozen=True)
-class AugmentConfig:
+class AugmentConfig(PhotometryConfig):
     """How patches vary in training. The defaults are the HardNet release's and the paper's.
+
+    Besides what follows, the fields of `PhotometryConfig`, which are about grey values.
 
     Attributes:
         flip_probability: of mirroring both patches of a pair left to right.
@@ -52,6 +58,7 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         """Refuses ranges that no patch could follow."""
+        super().__post_init__()
         for name in ("flip_probability", "transpose_probability"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must lie in 0…1, not {getattr(self, name)}")
@@ -82,7 +89,7 @@ def augment_pairs(
     size: int,
     config: AugmentConfig,
 ) -> Float[Array, "pairs 2 {size} {size}"]:
-    """Flips and transposes each pair as one, turns and crops its patches apart, and resizes.
+    """Flips and transposes each pair as one; turns, crops, resizes and distorts its patches apart.
 
     Args:
         key: split into one key per pair, so that a pair's fate does not depend on its neighbours.
@@ -103,7 +110,10 @@ def augment_pair(
     """`augment_pairs` for one pair and its own key."""
     shape = (pair.shape[1], pair.shape[2])
     matrices = random_pair_matrices(key, shape=shape, size=size, config=config)
-    return jax.vmap(lambda patch, matrix: warp_patch(patch, matrix, size=size))(pair, matrices)
+    warped = jax.vmap(lambda patch, matrix: warp_patch(patch, matrix, size=size))(pair, matrices)
+    if not config.changes_grey_values:
+        return warped
+    return distort_pair(jax.random.fold_in(key, _PHOTOMETRY), warped, config)
 
 
 def random_pair_matrices(

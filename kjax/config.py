@@ -356,6 +356,23 @@ def flat_fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return fields
 
 
+def optional_fields() -> dict[str, Any]:
+    """Fields that a config may lack, by their dotted path, and what they are then.
+
+    So runs from before a field was thought of can still be read and gone on with.
+    """
+    groups = {name: hint for name, hint in _hints(RunConfig).items() if name in _GROUPS}
+    return flat_fields({name: _defaults(kind) for name, kind in groups.items()})
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(kind)
+        if field.default is not dataclasses.MISSING
+    }
+
+
 def _build(kind: Any, values: Any, path: str) -> Any:
     """An instance of a dataclass from a dictionary, group by group."""
     if not isinstance(values, Mapping):
@@ -364,7 +381,8 @@ def _build(kind: Any, values: Any, path: str) -> Any:
     for name in values:
         if name not in hints:
             raise _unknown_field(f"{path}{name}")
-    if missing := [f"{path}{name}" for name in hints if name not in values]:
+    absent = hints.keys() - values.keys() - _defaults(kind).keys()
+    if missing := [f"{path}{name}" for name in hints if name in absent]:
         raise InputError(f"the config lacks {', '.join(missing)}: start from load_config('base')")
     return kind(
         **{
@@ -372,6 +390,7 @@ def _build(kind: Any, values: Any, path: str) -> Any:
             if dataclasses.is_dataclass(hint)
             else _typed(values[name], hint, f"{path}{name}")
             for name, hint in hints.items()
+            if name in values
         }
     )
 

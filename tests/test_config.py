@@ -8,7 +8,15 @@ from ml_collections import ConfigDict
 
 import kjax
 from kjax.augment import AugmentConfig
-from kjax.config import CONFIG_FOLDERS, RunConfig, load_config, override, parse_flags, validate
+from kjax.config import (
+    CONFIG_FOLDERS,
+    RunConfig,
+    load_config,
+    optional_fields,
+    override,
+    parse_flags,
+    validate,
+)
 from kjax.errors import InputError
 from kjax.losses import LossConfig
 
@@ -244,6 +252,16 @@ def test_missing_and_foreign_fields_of_a_file_are_refused():
     config["train"] = 3
     with pytest.raises(InputError, match=r"config\.train must be a group of fields, not 3"):
         validate(config)
+
+
+def test_fields_with_a_default_may_be_absent():
+    config = load_config("base").to_dict()
+    del config["augment"]["max_blur"], config["loss"]["margin"]
+    assert validate(config) == validate(load_config("base"))
+    absent = optional_fields()
+    assert absent["augment.max_blur"] == 0
+    assert absent["loss.margin"] is None
+    assert not any(name.startswith(("train.", "model.")) for name in absent)
 
 
 def test_override_changes_in_place():

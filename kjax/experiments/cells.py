@@ -110,6 +110,33 @@ AUGMENTATIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Stronger than the paper's, which is the default."""
+PHOTOMETRY: dict[str, tuple[str, ...]] = {
+    "mild": (
+        "augment.max_blur=0.7",
+        "augment.max_gamma=1.4",
+        "augment.saturation=0.08",
+        "augment.max_noise=0.08",
+        "augment.compression=0.4",
+        "augment.photometric_probability=0.5",
+    ),
+    "moderate": (
+        "augment.max_blur=1.2",
+        "augment.max_gamma=1.8",
+        "augment.saturation=0.15",
+        "augment.max_noise=0.15",
+        "augment.compression=1.0",
+        "augment.photometric_probability=0.5",
+    ),
+    "heavy": (
+        "augment.max_blur=1.8",
+        "augment.max_gamma=2.5",
+        "augment.saturation=0.3",
+        "augment.max_noise=0.25",
+        "augment.compression=2.0",
+        "augment.photometric_probability=0.6",
+    ),
+}
+"""Changes of grey values, which the paper has none of."""
 ABLATED = "combined s=2"
 """The model that open questions are settled on: both coordinate systems, and half the time of two
 trunks."""
@@ -199,6 +226,10 @@ RECIPES: dict[str, tuple[str, ...]] = {
         "optimizer.name=adam",
         "optimizer.learning_rate=0.01",
     ),
+    **{
+        f"strong, {level} photometry": (*AUGMENTATIONS["strong"], *settings)
+        for level, settings in PHOTOMETRY.items()
+    },
 }
 """Ways of training to choose the shipped models' from; tried on the model that questions are."""
 SHIPPED: dict[str, tuple[str, ...]] = {

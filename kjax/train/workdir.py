@@ -26,7 +26,7 @@ from typing import Any
 import jax
 
 import kjax
-from kjax.config import flat_fields
+from kjax.config import flat_fields, optional_fields
 from kjax.errors import InputError
 from kjax.train.processes import failing_together
 from kjax.whole_files import partial_prefix, write_json
@@ -260,7 +260,8 @@ def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_same_training(workdir: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    before, now = flat_fields(old), flat_fields(new)
+    absent = _as_json(optional_fields())
+    before, now = absent | flat_fields(old), absent | flat_fields(new)
     changed = [
         f"{name} was {json.dumps(before.get(name, 'absent'), ensure_ascii=False)} and "
         f"is {json.dumps(now.get(name, 'absent'), ensure_ascii=False)}"

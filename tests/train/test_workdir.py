@@ -63,6 +63,14 @@ def test_the_same_config_goes_on_and_harmless_fields_may_change(tmp_path):
     assert len(json.loads((tmp_path / "versions.json").read_text())) == 1
 
 
+def test_a_run_from_before_a_field_goes_on_unless_the_field_is_set(tmp_path):
+    prepare_workdir(tmp_path, CONFIG)
+    assert prepare_workdir(tmp_path, {**CONFIG, "augment": {"max_blur": 0.0}}) is True
+    assert prepare_workdir(tmp_path, CONFIG) is True
+    message = refusal(tmp_path, {**CONFIG, "augment": {"max_blur": 1.0}})
+    assert "augment.max_blur was 0.0 and is 1.0" in message
+
+
 def test_other_versions_are_added_to_the_record(tmp_path, monkeypatch):
     prepare_workdir(tmp_path, CONFIG)
     monkeypatch.setattr(workdir_module, "versions", lambda: {"jax": "another"})
