@@ -14,10 +14,12 @@ tables and figures.
 
 Each training is a line of `<results>/<what>.jsonl` as soon as it is done. Stopped, by Ctrl-C or
 by --seconds, the same command goes on with the first that is missing. Any field of the config can
-be set for all of them: `--config.model.dtype=bfloat16 --config.train.steps=2000`.
+be set for all of them: `--config.model.dtype=bfloat16 --config.train.steps=2000`. Another `--name`
+keeps such trainings apart from others of the same kind.
 """
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +39,7 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("heads", "ablation", "recipes", "final", "rivals", "page"))
+    parser.add_argument("--name", help="of the records, if not what is done")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of records")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the sets")
     parser.add_argument("--train", nargs="+", default=[], help="names of training sets")
@@ -57,6 +60,9 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     args, rest = parser.parse_known_args(argv)
     if stray := [word for word in rest if not word.startswith("--config.")]:
         parser.error(f"unknown arguments: {' '.join(stray)}")
+    args.name = args.name or args.what
+    if not args.name.replace("-", "").isalnum():
+        parser.error(f"--name {args.name}: give letters, digits and hyphens")
     return args, [word.removeprefix("--config.") for word in rest]
 
 
@@ -75,7 +81,8 @@ def make_cells(args: argparse.Namespace, settings: list[str]) -> "list[Cell]":
     for row in args.rows or ():
         if row not in names:
             raise unknown_name(f"row of {args.what}", row, names)
-    return make(args.rows or names, args.train, args.seeds, settings)
+    made = make(args.rows or names, args.train, args.seeds, settings)
+    return [dataclasses.replace(cell, experiment=args.name) for cell in made]
 
 
 def open_tests(args: argparse.Namespace) -> "Tests":
@@ -125,7 +132,7 @@ def train(args: argparse.Namespace, settings: list[str]) -> int:
     sweep = Sweep(
         sets=Sets(args.data, progress),
         scorer=Scorer(open_tests(args)),
-        records=args.results / f"{args.what}.jsonl",
+        records=args.results / f"{args.name}.jsonl",
         weights=args.weights,
         seconds=args.seconds,
         progress=progress,

@@ -19,6 +19,7 @@ from kjax.whole_files import write_text
 PAGE = "results.md"
 TITLES = {
     "heads": "Heads",
+    "long": "Heads, trained longer",
     "final": "Models trained on all sets",
     "rivals": "Rivals",
 }

@@ -29,6 +29,16 @@ def test_every_question_has_a_default_to_show():
     assert set(DEFAULTS) == set(QUESTIONS)
 
 
+def test_another_name_keeps_trainings_apart():
+    reproduce = runpy.run_path(str(ROOT / "benchmarks" / "reproduce.py"))
+    arguments = ["heads", "--train", "a", "--rows", "sum", "--seeds", "3"]
+    named = [*arguments, "--name", "long"]
+    cells = [
+        reproduce["make_cells"](*reproduce["parse_arguments"](one)) for one in (arguments, named)
+    ]
+    assert [[cell.name for cell in some] for some in cells] == [["heads/sum/a/3"], ["long/sum/a/3"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
