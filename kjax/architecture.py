@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, UInt32
 
 from kjax import aggregation, batch_norm, cpu_convolution, fused_layers
+from kjax.convolution import convolve
 from kjax.errors import InputError, unknown_name
 from kjax.fused_layers import Statistics
 from kjax.initialization import orthogonal
@@ -169,12 +170,12 @@ class Convolution(nn.Module):
         return y + self.bias.astype(self.dtype).reshape(1, 1, 1, -1) if self.use_bias else y
 
     def _convolve(self, x: Array, kernel: Array) -> Float[Array, "batch n n c2"]:
-        convolve = functools.partial(fused_layers.convolve, stride=self.stride)
+        plain = functools.partial(convolve, stride=self.stride)
         # Only in inference: training is compared with torch's to the last digit.
         if not self.use_bias or not cpu_convolution.pays(x):
-            return convolve(x, kernel)
+            return plain(x, kernel)
         on_cpu = functools.partial(cpu_convolution.convolve, stride=self.stride)
-        return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=convolve)
+        return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=plain)
 
 
 class Trunk(nn.Module):

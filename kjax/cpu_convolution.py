@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from kjax import fused_layers
+from kjax.convolution import convolve as plain_convolve
 
 ROWS = 4
 """Of the output, made together."""
@@ -29,12 +29,12 @@ def pays(x: Float[Array, "batch N N C"]) -> bool:
 def convolve(
     x: Float[Array, "batch N N C"], kernel: Float[Array, "3 3 C C2"], *, stride: int
 ) -> Float[Array, "batch n n C2"]:
-    """`kjax.fused_layers.convolve`, up to rounding."""
+    """`kjax.convolution.convolve`, up to rounding."""
     if stride == 1 and x.shape[3] == 1:
         return _convolve_one_channel(x, kernel)
     if stride == 1 and x.shape[1] % ROWS == 0:
         return _convolve_by_rows(x, kernel)
-    return fused_layers.convolve(x, kernel, stride=stride)
+    return plain_convolve(x, kernel, stride=stride)
 
 
 def _convolve_one_channel(

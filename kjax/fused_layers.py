@@ -31,6 +31,7 @@ from kjax.batch_norm import (
     over_devices,
     scale_and_shift,
 )
+from kjax.convolution import convolve, input_gradient, kernel_gradient
 
 Statistics = tuple[Float[Array, "views c"], Float[Array, "views c"]]
 """Mean and biased variance of each view."""
@@ -44,19 +45,6 @@ def fits(shape: tuple[int, ...], dtype: Any, *, views: int) -> bool:
     if dtype != jnp.bfloat16 or batch % views or batch * side**2 * MOST_CHANNELS >= 2**31:
         return False
     return gpu_kernels.fits(batch // views, side)
-
-
-def convolve(
-    x: Float[Array, "batch N N C"], kernel: Float[Array, "3 3 C C2"], *, stride: int
-) -> Float[Array, "batch n n C2"]:
-    """A 3×3 convolution with one pixel of zeros around."""
-    return lax.conv_general_dilated(
-        x,
-        kernel,
-        (stride, stride),
-        ((1, 1), (1, 1)),
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
 
 
 # Layers 1 and 2
@@ -146,13 +134,13 @@ def _image_gradient(
 ) -> Array:
     """By the usual rules, in plain JAX: training never asks for it, so it is never computed."""
     scale, shift = (values[:, None] for values in scale_and_shift(*statistics))
-    passed = jnp.where(z > 0, _transposed(dy, second, z.shape), 0)
+    passed = jnp.where(z > 0, input_gradient(dy, second, z.shape), 0)
     images = padded[:, 1:-1, 1:-1, None]
     y = _by_view(convolve(images, first, stride=1), scale.shape[0])
     along_mean, along_std = (values[:, None] for values in along)
     by_view = _by_view(passed, scale.shape[0])
     by_y = scale * (by_view - along_mean - (y * scale + shift) * along_std)
-    return _transposed(by_y.reshape(z.shape).astype(dy.dtype), first, images.shape)
+    return input_gradient(by_y.reshape(z.shape).astype(dy.dtype), first, images.shape)
 
 
 # Layers 2 and 3
@@ -235,7 +223,7 @@ def _convolve_with_sums(x: Array, kernel: Array, views: int) -> tuple[Array, Arr
 
 
 def _kernel_gradient(x: Array, dy: Array) -> Array:
-    elsewhere = functools.partial(_gradient_by_kernel, stride=1)
+    elsewhere = functools.partial(kernel_gradient, stride=1)
     return _on_gpu_or(gpu_kernels.kernel_gradient, elsewhere)(x, dy)
 
 
@@ -247,7 +235,7 @@ def _tap_gradient(
     ) -> Array:
         views = scale.shape[0]
         z = _first_layer(padded, first, scale, shift)
-        passed = _by_view(jnp.where(z > 0, _transposed(dy, kernel, z.shape), 0), views)
+        passed = _by_view(jnp.where(z > 0, input_gradient(dy, kernel, z.shape), 0), views)
         return jnp.einsum("vpt,vpc->vtc", _taps(padded, views), passed, precision="highest")
 
     arrays = (dy, kernel, padded, first, scale, shift)
@@ -262,7 +250,7 @@ def _halving_input_gradient(
     ) -> tuple[Array, Array]:
         views = scale.shape[0]
         normalized = _by_view(y, views) * scale[:, None] + shift[:, None]
-        gradient = _by_view(_transposed(dy, kernel, y.shape, stride=2), views)
+        gradient = _by_view(input_gradient(dy, kernel, y.shape, stride=2), views)
         passed = jnp.where(normalized > 0, gradient, 0)
         sums = jnp.stack([passed.sum(axis=1), (passed * normalized).sum(axis=1)], axis=1)
         return passed.astype(dy.dtype).reshape(y.shape), sums
@@ -272,7 +260,7 @@ def _halving_input_gradient(
 
 
 def _halving_kernel_gradient(x: Array, dy: Array) -> Array:
-    elsewhere = functools.partial(_gradient_by_kernel, stride=2)
+    elsewhere = functools.partial(kernel_gradient, stride=2)
     return _on_gpu_or(gpu_kernels.halving_kernel_gradient, elsewhere)(x, dy)
 
 
@@ -290,15 +278,3 @@ def _tap_rows(kernel: Float[Array, "3 3 1 C"]) -> Float[Array, "9 C"]:
 
 def _by_view(x: Array, views: int) -> Float[Array, "views rows c"]:
     return x.reshape(views, -1, x.shape[-1]).astype(jnp.float32)
-
-
-def _transposed(dy: Array, kernel: Array, shape: tuple[int, ...], *, stride: int = 1) -> Array:
-    """The gradient of `convolve` by its input, of this shape."""
-    x = jax.ShapeDtypeStruct(shape, dy.dtype)
-    return jax.linear_transpose(lambda x: convolve(x, kernel, stride=stride), x)(dy)[0]
-
-
-def _gradient_by_kernel(x: Array, dy: Array, *, stride: int) -> Array:
-    kernel = jax.ShapeDtypeStruct((3, 3, x.shape[-1], dy.shape[-1]), x.dtype)
-    back = jax.linear_transpose(lambda kernel: convolve(x, kernel, stride=stride), kernel)
-    return back(dy)[0].astype(jnp.float32)

@@ -5,7 +5,7 @@ import pytest
 from models import make_model, random_patches
 
 import kjax
-from kjax import cpu_convolution, fused_layers
+from kjax import convolution, cpu_convolution
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ def test_it_is_the_same_convolution(rng, side, inputs, stride):
     kernel = jnp.asarray(rng.normal(size=(3, 3, inputs, 5)), jnp.float32)
     np.testing.assert_allclose(
         cpu_convolution.convolve(x, kernel, stride=stride),
-        fused_layers.convolve(x, kernel, stride=stride),
+        convolution.convolve(x, kernel, stride=stride),
         atol=2e-5,
     )
 

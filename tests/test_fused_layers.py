@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kjax import batch_norm, fused_layers, gpu_kernels
-from kjax.fused_layers import convolve
+from kjax.convolution import convolve
 
 SIDE, BATCH, VIEWS = 16, 64, 2
 
