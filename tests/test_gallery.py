@@ -1,12 +1,12 @@
 """The notebook runs, the page has its pictures, and both stay small and free of machines' paths."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import BENCHMARKS, load_script
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "docs" / "tour.ipynb"
@@ -17,10 +17,7 @@ MACHINE_PATHS = re.compile(r"/(home|tmp|root|Users|work|usr|var|opt)/")
 @pytest.fixture(scope="module")
 def gallery():
     """The command as a module."""
-    spec = importlib.util.spec_from_file_location("gallery", ROOT / "benchmarks" / "gallery.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(BENCHMARKS / "gallery.py")
 
 
 def notebook_cells(kind):

@@ -1,11 +1,11 @@
 """Patches out of photographs: geometry, anti-aliasing, detection."""
 
-import importlib.util
 import sys
 
 import cv2
 import numpy as np
 import pytest
+from scripts import load_script
 
 from kjax.data.cutting import Keypoints, cut_patches, detect_sift, list_photos, read_grey
 from kjax.errors import InputError
@@ -60,10 +60,7 @@ def test_large_patches_are_low_passed(rng):
 
 
 def test_equals_the_reference_cutting_script(shared_data):
-    path = shared_data / "cut_phototour.py"
-    spec = importlib.util.spec_from_file_location("cut_phototour", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script(shared_data / "cut_phototour.py")
     photo = read_grey(shared_data / "photos" / "fountain" / "003.jpg")
     found = detect_sift(photo)[0].take(np.arange(0, 1500, 5))
     pyramid = script.Pyramid(photo)

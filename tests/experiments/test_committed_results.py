@@ -1,9 +1,9 @@
 """The page of results that is committed is the one that the committed records make."""
 
-import runpy
 from pathlib import Path
 
 import pytest
+from scripts import BENCHMARKS, load_script
 
 from kjax.errors import InputError
 from kjax.experiments import page
@@ -30,12 +30,10 @@ def test_every_question_has_a_default_to_show():
 
 
 def test_another_name_keeps_trainings_apart():
-    reproduce = runpy.run_path(str(ROOT / "benchmarks" / "reproduce.py"))
+    reproduce = load_script(BENCHMARKS / "reproduce.py")
     arguments = ["heads", "--train", "a", "--rows", "sum", "--seeds", "3"]
     named = [*arguments, "--name", "long"]
-    cells = [
-        reproduce["make_cells"](*reproduce["parse_arguments"](one)) for one in (arguments, named)
-    ]
+    cells = [reproduce.make_cells(*reproduce.parse_arguments(one)) for one in (arguments, named)]
     assert [[cell.name for cell in some] for some in cells] == [["heads/sum/a/3"], ["long/sum/a/3"]]
 
 
@@ -50,4 +48,4 @@ def test_another_name_keeps_trainings_apart():
 )
 def test_bad_input_is_told_before_anything_is_read(arguments, message):
     with pytest.raises(InputError, match=message):
-        runpy.run_path(str(ROOT / "benchmarks" / "reproduce.py"))["main"](arguments)
+        load_script(BENCHMARKS / "reproduce.py").main(arguments)

@@ -3,12 +3,11 @@
 import argparse
 import contextlib
 import dataclasses
-import importlib.util
 import sqlite3
-from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import BENCHMARKS, load_script
 
 from kjax.errors import InputError
 from kjax.images.exchange import colmap_program
@@ -32,11 +31,7 @@ def colmap(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def benchmark_module():
-    path = Path(__file__).parents[2] / "benchmarks" / "reconstruct.py"
-    spec = importlib.util.spec_from_file_location("reconstruct", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(BENCHMARKS / "reconstruct.py")
 
 
 def write_photos(path, names, *, focal=None, single_camera=False):

@@ -1,12 +1,11 @@
 """Sequences with known homographies, counting correct matches, and describing keypoints."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from scripts import BENCHMARKS, load_script
 
 from kjax.errors import InputError
 from kjax.images import keypoint_descriptors
@@ -238,11 +237,7 @@ def test_descriptors_that_cannot_be_had_are_refused():
 
 @pytest.fixture(scope="module")
 def benchmark_main():
-    path = Path(__file__).parents[2] / "benchmarks" / "correct_matches.py"
-    spec = importlib.util.spec_from_file_location("correct_matches", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+    return load_script(BENCHMARKS / "correct_matches.py").main
 
 
 def test_command(tmp_path, photograph, benchmark_main, capsys):

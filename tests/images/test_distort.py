@@ -1,11 +1,9 @@
 """Sequences of distorted photographs."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
+from scripts import BENCHMARKS, load_script
 
 from kjax.images.homography_sequences import find_sequences
 
@@ -18,11 +16,7 @@ EFFECTS = ("blur", "jpeg", "light", "noise")
 @pytest.fixture(scope="module")
 def distort():
     """The command as a module."""
-    path = Path(__file__).parents[2] / "benchmarks" / "distort.py"
-    spec = importlib.util.spec_from_file_location("distort", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(BENCHMARKS / "distort.py")
 
 
 @pytest.fixture(scope="module")

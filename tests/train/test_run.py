@@ -1,7 +1,6 @@
 """Whole runs: what they leave behind, and that stopping and resuming changes nothing."""
 
 import functools
-import importlib.util
 import json
 import os
 import resource
@@ -15,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from scripts import load_script
 
 from kjax.config import load_config
 from kjax.errors import InputError
@@ -261,10 +261,7 @@ def test_a_second_run_in_the_same_workdir_is_refused(set_folder, finished, tmp_p
 
 def run_train_main(arguments):
     """`run_train.py` without the seconds that another process takes to begin."""
-    spec = importlib.util.spec_from_file_location("run_train", ROOT / "run_train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main(["run_train.py", *arguments])
+    return load_script(ROOT / "run_train.py").main(["run_train.py", *arguments])
 
 
 @pytest.mark.parametrize(
