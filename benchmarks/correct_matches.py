@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from kjax.errors import InputError
+from kjax.errors import InputError, exit_code
 from kjax.images.detection import detect
 from kjax.images.homography_sequences import (
     Count,
@@ -192,12 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seed", type=int, help="which of a run's several seeds")
     add("--out", type=Path, help="JSON file with every pair's counts")
     add("--quiet", action="store_true", help="no progress bar")
-    try:
-        run(parser.parse_args(argv))
-    except (InputError, OSError) as error:
-        print(f"correct_matches: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    args = parser.parse_args(argv)
+    return exit_code("correct_matches", lambda: run(args))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
 from kjax.data.embedded import TRAIN_PHOTOS
-from kjax.errors import InputError
+from kjax.errors import InputError, exit_code
 from kjax.images.homography_sequences import LENGTH
 from kjax.opencv import require_opencv
 from kjax.whole_files import write_text, write_whole
@@ -155,6 +155,8 @@ def write_photo(path: Path, photo: Photo) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Everything is written beside the folder and gets its name when it is whole."""
+    if args.seed < 0:
+        raise InputError(f"--seed must not be negative: {args.seed}")
     out: Path = args.out
     paths: list[Path] = args.photos or wheel_photos()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -189,15 +191,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--out", type=Path, required=True, help="folder for the sequences; absent or empty")
     add("--seed", type=int, default=0, help="of the noise (0)")
     add("--quiet", action="store_true", help="no progress bar")
-    try:
-        args = parser.parse_args(argv)
-        if args.seed < 0:
-            raise InputError(f"--seed must not be negative: {args.seed}")
-        run(args)
-    except (InputError, OSError) as error:
-        print(f"distort: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    args = parser.parse_args(argv)
+    return exit_code("distort", lambda: run(args))
 
 
 if __name__ == "__main__":

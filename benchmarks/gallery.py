@@ -28,7 +28,7 @@ from tqdm import tqdm
 from kjax import pretrained
 from kjax.data.embedded import visible_in_right
 from kjax.data.selfsupervised import ViewConfig, random_view
-from kjax.errors import InputError
+from kjax.errors import InputError, exit_code
 from kjax.images.detection import Keypoints, detect
 from kjax.images.drawing import draw_matches
 from kjax.images.extraction import extract_patches
@@ -571,12 +571,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--out", type=Path, default=Path("docs/gallery"), help="folder (%(default)s)")
     add("--max-keypoints", type=int, default=1000, help="per photograph (%(default)s)")
     add("--quiet", action="store_true", help="no progress bar")
-    try:
-        run(parser.parse_args(argv))
-    except (InputError, OSError) as error:
-        print(f"gallery: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    args = parser.parse_args(argv)
+    return exit_code("gallery", lambda: run(args))
 
 
 if __name__ == "__main__":

@@ -11,15 +11,18 @@ does not grow with their product, whose distances alone would fill 37 GiB.
 """
 
 import argparse
+import importlib.util
 import resource
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 import kjax
+from kjax.errors import InputError, exit_code
 
 SEED = 0
 RATIO = 0.9
@@ -94,6 +97,8 @@ METHODS: dict[str, Callable[[np.ndarray, np.ndarray], Pairs]] = {
     "opencv": opencv_pairs,
 }
 
+PACKAGES = {"torch": "torch", "opencv": "cv2"}
+
 
 def peak_memory() -> tuple[str, float]:
     """Where, and how many bytes at most so far."""
@@ -105,6 +110,11 @@ def peak_memory() -> tuple[str, float]:
 
 def measure(args: argparse.Namespace) -> None:
     """Prints the table."""
+    if min(args.count, args.dim) < 2:
+        raise InputError("--count and --dim must be at least 2")
+    for peer in args.peers:
+        if importlib.util.find_spec(PACKAGES[peer]) is None:
+            raise InputError(f"{peer} is not installed: leave it out of --peers")
     arrays = random_descriptors(args.count, args.dim)
     _, before = peak_memory()
     seconds: dict[str, float] = {}
@@ -130,17 +140,20 @@ def measure(args: argparse.Namespace) -> None:
         print(f"| {name} | {seconds[name]:.2f} | {ratio:.1f} | {len(found):,} | {share:.2%} |")
 
 
-def main() -> None:
-    """Reads the flags, measures."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def main(argv: Sequence[str] | None = None) -> int:
+    """Bad input is one line on stderr and exit code 2."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=20_000, help="of descriptors a photograph")
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument(
         "--peers", nargs="*", choices=("torch", "opencv"), default=["torch", "opencv"]
     )
     parser.add_argument("--warm", action="store_true", help="time the second run, not the first")
-    measure(parser.parse_args())
+    args = parser.parse_args(argv)
+    return exit_code("match", lambda: measure(args))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from kjax.data.colmap import NO_POINT, read_model
 from kjax.data.cutting import list_photos, read_grey
-from kjax.errors import InputError
+from kjax.errors import InputError, exit_code
 from kjax.images.detection import Keypoints, detect
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import Pair, read_features, read_matches, write_database
@@ -337,12 +337,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--weights", nargs="+", default=[], metavar="RIVAL=FILE", help="files of learned rivals")
     add("--seed", type=int, help="which of a run's several seeds")
     add("--quiet", action="store_true", help="no progress")
-    try:
-        run(parser.parse_args(argv))
-    except (InputError, OSError) as error:
-        print(f"reconstruct: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    args = parser.parse_args(argv)
+    return exit_code("reconstruct", lambda: run(args))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 
 from kjax.architecture import parameter_count
-from kjax.errors import InputError
+from kjax.errors import InputError, exit_code
 from kjax.interop.files import load_variables, save_variables
 from kjax.interop.source import load_shipped
 from kjax.pretrained import shipped
@@ -46,18 +46,18 @@ PRECISION = "float32"
 def main(argv: Sequence[str] | None = None) -> int:
     """Ships one model; bad input is one line on stderr and exit code 2."""
     args = make_parser().parse_args(argv)
-    try:
-        if args.same_as:
-            ship_name(args.name, args.same_as)
-            print(f"{args.name} is the same as {args.same_as}")
-        else:
-            card = ship(args.name, args.weights, args.card)
-            size = (shipped.FOLDER / f"{card.name}.npz").stat().st_size / 1e6
-            print(f"{card.name} ships: {card.parameters:,} parameters, {size:.1f} MB")
-    except (InputError, OSError) as error:
-        print(f"ship: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code("ship", lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Ships what is asked for, and says so."""
+    if args.same_as:
+        ship_name(args.name, args.same_as)
+        print(f"{args.name} is the same as {args.same_as}")
+    else:
+        card = ship(args.name, args.weights, args.card)
+        size = (shipped.FOLDER / f"{card.name}.npz").stat().st_size / 1e6
+        print(f"{card.name} ships: {card.parameters:,} parameters, {size:.1f} MB")
 
 
 def make_parser() -> argparse.ArgumentParser:

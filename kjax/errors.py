@@ -1,7 +1,8 @@
-"""The one exception for input that a user can mend."""
+"""The one exception for input that a user can mend, and what a programme makes of it."""
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 
 
 class InputError(ValueError):
@@ -17,3 +18,13 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     nearest = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     return InputError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
+
+
+def exit_code(programme: str, run: Callable[[], object]) -> int:
+    """Runs a command-line programme: 0, or 2 after one line on stderr about bad input."""
+    try:
+        run()
+    except (InputError, OSError) as error:
+        print(f"{programme}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
