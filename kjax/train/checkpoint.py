@@ -26,8 +26,12 @@ from kjax.errors import InputError
 from kjax.train.processes import failing_together
 from kjax.train.step import TrainState
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever older checkpoints could no longer be read."""
+ABOUT = "about"
+"""Entry of the file that says, as JSON, its format and what type each array had."""
+MOST_ERRORS_OF_A_SAVE = 8
+"""More than the files orbax writes for a checkpoint; each can fail."""
 NAMED_DIFFERENCES = 3
 """How many leaves an error message names."""
 
@@ -60,10 +64,11 @@ class ArraysHandler(ocp.AsyncCheckpointHandler):
         del args
         # Opened here, because NumPy leaves files open that it cannot make sense of.
         with open(Path(directory) / self.FILE, "rb") as file:
-            return dict(np.load(file, allow_pickle=False))
+            saved = dict(np.load(file, allow_pickle=False))
+        return _typed(saved, Path(directory).parent)
 
     def _write(self, path: Path, arrays: HostArrays) -> None:
-        named: dict[str, Any] = {**arrays}
+        named: dict[str, Any] = {**arrays, ABOUT: json.dumps(_describe(arrays))}
         if jax.process_index() == 0:
             np.savez(path, allow_pickle=False, **named)
 
@@ -114,6 +119,9 @@ class Checkpoints:
                     preservation_policy=self._preservation_policy(keep),
                     best_fn=self._score if best_metric else None,
                     best_mode="min",
+                    # Made in the background, a folder that cannot be made would leave threads
+                    # that wait for it for minutes, and the process with them.
+                    async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
             )
 
@@ -139,10 +147,7 @@ class Checkpoints:
                 f"{self.folder} has a checkpoint of step {latest}, after step {step}: "
                 "choose another workdir, or remove the later checkpoints"
             )
-        arrays = _host_arrays(state)
-        args = ocp.args.Composite(
-            state=SaveArrays(arrays), about=ocp.args.JsonSave(_describe(arrays))
-        )
+        args = ocp.args.Composite(state=SaveArrays(_host_arrays(state)))
         with self._failing_saves_told():
             self._manager.save(step, args=args, metrics=self._candidate(metrics))
 
@@ -211,8 +216,20 @@ class Checkpoints:
             with _mendable(f"cannot save a checkpoint in {self.folder}", _CHECK_SPACE):
                 yield
         except InputError:
-            self._failed = True
+            self._end_failed_save()
             raise
+
+    def _end_failed_save(self) -> None:
+        """Waits until nothing is written any more: orbax tells of the first thing that failed.
+
+        What else fails meanwhile has the same cause, and is not told again. Closing ends at the
+        next error it meets and forgets it, so it is called until it comes through.
+        """
+        self._failed = True
+        for _ in range(MOST_ERRORS_OF_A_SAVE):
+            with contextlib.suppress(Exception):
+                self._manager.close()
+                return
 
     def _preservation_policy(self, keep: int) -> policies.AnyPreservationPolicy:
         kept: list[Any] = [policies.LatestN(keep)]
@@ -232,9 +249,8 @@ class Checkpoints:
         return numbers if math.isfinite(self._score(numbers)) else None
 
     def _read(self, step: int) -> HostArrays:
-        args = ocp.args.Composite(about=ocp.args.JsonRestore(), state=RestoreArrays())
-        restored = self._manager.restore(step, args=args)
-        return _typed(restored.state, restored.about, self.folder / str(step))
+        args = ocp.args.Composite(state=RestoreArrays())
+        return self._manager.restore(step, args=args).state
 
 
 def read_latest(folder: Path, like: Any) -> Any | None:
@@ -258,8 +274,7 @@ def read_latest(folder: Path, like: Any) -> Any | None:
         return None
     latest = folder / str(max(steps))
     with _mendable(f"the checkpoint {latest} is damaged", f"remove {latest} to use an earlier one"):
-        about = json.loads((latest / "about" / "metadata").read_text(encoding="utf-8"))
-        arrays = _typed(ArraysHandler().restore(latest / "state", RestoreArrays()), about, latest)
+        arrays = ArraysHandler().restore(latest / "state", RestoreArrays())
         wanted = _names(like)
         groups = {name.partition(".")[0] for name in wanted}
         part = {name: a for name, a in arrays.items() if name.partition(".")[0] in groups}
@@ -267,14 +282,16 @@ def read_latest(folder: Path, like: Any) -> Any | None:
     return jax.tree.unflatten(jax.tree.structure(like), [part[name] for name in wanted])
 
 
-def _typed(arrays: HostArrays, about: Mapping[str, Any], where: Path) -> HostArrays:
+def _typed(saved: HostArrays, where: Path) -> HostArrays:
     """Arrays as they were saved. NumPy's files know no bfloat16: they bring its bytes."""
+    # Before format 2, the description was a file of its own.
+    about: dict[str, Any] = json.loads(str(saved.pop(ABOUT))) if ABOUT in saved else {"format": 1}
     if about["format"] != FORMAT:
         raise InputError(
             f"{where} has format {about['format']}, and this kjax reads {FORMAT}: use the version "
             "that wrote it, or choose another workdir"
         )
-    return {name: array.view(about["dtypes"][name]) for name, array in arrays.items()}
+    return {name: array.view(about["dtypes"][name]) for name, array in saved.items()}
 
 
 _CHECK_FOLDER = "check that it is a folder you may write to, or choose another workdir"

@@ -4,6 +4,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kjax.errors import InputError
 from kjax.optim import torch_sgd
-from kjax.train.checkpoint import Checkpoints
+from kjax.train.checkpoint import ArraysHandler, Checkpoints
 from kjax.train.step import TrainState, create_state
 
 
@@ -221,6 +223,35 @@ def test_full_disk_is_one_line_and_earlier_checkpoints_stay(checkpoints, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_nothing_is_written_after_a_failure_is_told(checkpoints, monkeypatch):
+    """Orbax tells of the first thing that failed, here its notes, while it writes the others."""
+    write = ArraysHandler._write
+
+    def slow_write(self, path, arrays):
+        time.sleep(0.3)
+        write(self, path, arrays)
+
+    monkeypatch.setattr(ArraysHandler, "_write", slow_write)
+    before = set(threading.enumerate())
+    with full_disk():
+        checkpoints.save(2, make_state(2))
+        with pytest.raises(InputError):
+            checkpoints.wait()
+    assert {thread.name for thread in set(threading.enumerate()) - before} == set()
+
+
+def test_checkpoint_of_the_format_before_is_refused(checkpoints):
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    (archive,) = checkpoints.folder.rglob("arrays.npz")
+    with np.load(archive) as saved:
+        arrays = {name: saved[name] for name in saved.files if name != "about"}
+    np.savez(archive, **arrays)
+    with pytest.raises(InputError) as error:
+        checkpoints.restore_latest(make_state())
+    assert f"{checkpoints.folder / '1'} has format 1, and this kjax reads 2" in one_line(error)
+
+
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "checkpoints"):
@@ -234,7 +265,7 @@ KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
 import jax.numpy as jnp
-from kjax.train.checkpoint import Checkpoints
+from kjax.train.checkpoint import ArraysHandler, Checkpoints
 from kjax.train.step import TrainState
 
 rename = os.rename
