@@ -1,18 +1,17 @@
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from disk import full_disk
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kjax.errors import InputError
@@ -51,17 +50,6 @@ def checkpoints(tmp_path):
     opened = Checkpoints(tmp_path / "checkpoints", keep=2, best_metric="fpr")
     yield opened
     opened.close()
-
-
-@contextmanager
-def full_disk():
-    """No file can grow beyond a hundred bytes; Python ignores the signal that comes with it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def one_line(error) -> str:
@@ -210,7 +198,7 @@ def test_damaged_checkpoint_is_refused_in_one_line(kind, tmp_path, capfd):
 def test_full_disk_is_one_line_and_earlier_checkpoints_stay(checkpoints, capfd):
     checkpoints.save(1, make_state(1))
     checkpoints.wait()
-    with full_disk():
+    with full_disk(room=100):
         checkpoints.save(2, make_state(2))
         with pytest.raises(InputError) as error:
             checkpoints.wait()
@@ -233,10 +221,13 @@ def test_nothing_is_written_after_a_failure_is_told(checkpoints, monkeypatch):
 
     monkeypatch.setattr(ArraysHandler, "_write", slow_write)
     before = set(threading.enumerate())
-    with full_disk():
+    with full_disk(room=100):
         checkpoints.save(2, make_state(2))
         with pytest.raises(InputError):
             checkpoints.wait()
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("asyncio"):  # has nothing to do, and was told to end
+            thread.join(10)
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 
@@ -265,7 +256,7 @@ KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
 import jax.numpy as jnp
-from kjax.train.checkpoint import ArraysHandler, Checkpoints
+from kjax.train.checkpoint import Checkpoints
 from kjax.train.step import TrainState
 
 rename = os.rename

@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from disk import filling_disk
 from scripts import load_script
 
 from kjax.config import load_config
@@ -144,28 +144,28 @@ def contents(folder):
 
 
 @contextmanager
-def filling_disk(room):
-    """Yields a function after whose call no file can grow beyond so many bytes."""
-    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+def nothing_cached():
+    """JAX would leave half an entry for the other tests."""
     cached_from = "jax_persistent_cache_min_compile_time_secs"
-    jax.config.update(cached_from, 1e9)  # JAX would leave half an entry for the other tests
+    jax.config.update(cached_from, 1e9)
     try:
-        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, unlimited[1]))
+        yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
         jax.config.update(cached_from, float(os.environ[cached_from.upper()]))
 
 
 def run_on_a_full_disk(config, workdir, monkeypatch, *, room, at):
     """The error of a run whose disk is full from a step on, or when it writes its weights."""
     save_weights = run_module.save_weights
-    with monkeypatch.context() as patch, filling_disk(room) as fill:
+    with monkeypatch.context() as patch, nothing_cached(), filling_disk() as fill:
         if at == "the end":
-            patch.setattr(run_module, "save_weights", lambda *args: [fill(), save_weights(*args)])
+            patch.setattr(
+                run_module, "save_weights", lambda *args: [fill(room), save_weights(*args)]
+            )
 
         def act(state, metrics):
             if int(state.step) == at:
-                fill()
+                fill(room)
 
         with after_each_dispatch(act), pytest.raises(InputError) as error:
             run_module.run(config, workdir)

@@ -2,13 +2,12 @@ import errno
 import fcntl
 import json
 import os
-import resource
 import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 import pytest
+from disk import full_disk
 
 from kjax.errors import InputError
 from kjax.train import workdir as workdir_module
@@ -117,21 +116,10 @@ def test_damaged_config_is_one_line(tmp_path, damage):
     assert (tmp_path / "config.json").read_text() == damage
 
 
-@contextmanager
-def full_disk():
-    """No file can grow at all; Python ignores the signal that comes with it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_full_disk_is_noticed_at_the_start_and_keeps_the_old_files(tmp_path):
     prepare_workdir(tmp_path, CONFIG)
     before = contents(tmp_path)
-    with full_disk():
+    with full_disk(room=0):
         message = refusal(tmp_path, CONFIG)
     assert "free some space" in message
     assert contents(tmp_path) == before
