@@ -68,8 +68,8 @@ class ArraysHandler(ocp.AsyncCheckpointHandler):
         return _typed(saved, Path(directory).parent)
 
     def _write(self, path: Path, arrays: HostArrays) -> None:
-        named: dict[str, Any] = {**arrays, ABOUT: json.dumps(_describe(arrays))}
         if jax.process_index() == 0:
+            named: dict[str, Any] = {**arrays, ABOUT: json.dumps(_describe(arrays))}
             np.savez(path, allow_pickle=False, **named)
 
 
