@@ -196,9 +196,7 @@ class Trunk(nn.Module):
         x = images.astype(self.dtype)
         convolutions = self._convolutions()
         if self.folded:
-            for convolution in convolutions:
-                x = nn.relu(convolution(x))
-            return x
+            return self._without_norms(x, convolutions)
         norms = [
             BatchNorm(axis_name=self.axis_name, name=f"norm{i}")
             for i in range(1, len(convolutions) + 1)
@@ -218,6 +216,18 @@ class Trunk(nn.Module):
             Convolution(channels[i], out, stride, self.dtype, self.folded, name=f"conv{i + 1}")
             for i, (out, stride) in enumerate(TRUNK_LAYERS)
         ]
+
+    def _without_norms(
+        self, x: Array, convolutions: list[Convolution]
+    ) -> Float[Array, "batch n n 128"]:
+        if fused_layers.fits(x.shape, self.dtype, views=1) and not self.is_initializing():
+            first, second, *convolutions = convolutions
+            x = fused_layers.folded_first_two_layers(
+                x, first.kernel, first.bias, second.kernel, second.bias
+            )
+        for convolution in convolutions:
+            x = nn.relu(convolution(x))
+        return x
 
     def _first_layers(
         self, x: Array, layers: list[tuple[Convolution, BatchNorm]], views: int

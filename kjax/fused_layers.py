@@ -1,4 +1,4 @@
-"""The trunk's first layers in reduced precision, where most of a training step's time would go.
+"""The trunk's first layers in reduced precision, where most of the time would go.
 
 What a general convolution does slowly with one or 32 channels is put together differently here:
 
@@ -9,6 +9,7 @@ What a general convolution does slowly with one or 32 channels is put together d
   adds these up while it runs the second convolution backwards, and stores no gradient at all.
 * The sums that the gradient of the second layer's BatchNorm needs are taken while the third
   convolution runs backwards.
+* In inference, with BatchNorm folded away, the output of the first layer is never stored at all.
 
 On NVIDIA GPUs the work is done by `kjax.gpu_kernels`, elsewhere by plain JAX with the same results
 up to rounding.
@@ -39,9 +40,11 @@ MOST_CHANNELS = 64
 """Of the arrays here, which the kernels index by 32-bit numbers."""
 
 
-def fits(shape: tuple[int, ...], dtype: Any, *, views: int) -> bool:
+def fits(shape: tuple[Any, ...], dtype: Any, *, views: int) -> bool:
     """Whether a batch of images of this shape can take the fused path."""
     batch, side = shape[:2]
+    if not isinstance(batch, int):
+        return False  # left open for jax.export
     if dtype != jnp.bfloat16 or batch % views or batch * side**2 * MOST_CHANNELS >= 2**31:
         return False
     return gpu_kernels.fits(batch // views, side)
@@ -186,6 +189,58 @@ def _halving_backward(
 
 
 normalized_halving_convolution.defvjp(_halving_forward, _halving_backward)
+
+
+# Layers 1 and 2 in inference
+
+
+@jax.custom_vjp
+def folded_first_two_layers(
+    images: Float[Array, "batch N N 1"],
+    kernel1: Float[Array, "3 3 1 C"],
+    bias1: Float[Array, " C"],
+    kernel2: Float[Array, "3 3 C C2"],
+    bias2: Float[Array, " C2"],
+) -> Float[Array, "batch N N C2"]:
+    """ReLU(convolution + bias) twice: what folding leaves of the layers.
+
+    Args:
+        images: in the precision of the computation.
+        kernel1: of the first convolution, in float32, as are the other weights.
+        bias1: of the first.
+        kernel2: of the second.
+        bias2: of the second.
+    """
+
+    def on_gpu(images: Array, kernel1: Array, bias1: Array, kernel2: Array, bias2: Array) -> Array:
+        padded = jnp.pad(images[..., 0], ((0, 0), (2, 2), (2, 2)))
+        first, second = kernel1.astype(images.dtype), kernel2.astype(images.dtype)
+        return gpu_kernels.folded_first_two_layers(padded, first, bias1, second, bias2)
+
+    return _on_gpu_or(on_gpu, _rectified_twice)(images, kernel1, bias1, kernel2, bias2)
+
+
+def _folded_forward(*arrays: Array) -> tuple[Array, tuple[Array, ...]]:
+    return folded_first_two_layers(*arrays), arrays
+
+
+def _folded_backward(arrays: tuple[Array, ...], dy: Array) -> tuple[Array, ...]:
+    return jax.vjp(_rectified_twice, *arrays)[1](dy)
+
+
+folded_first_two_layers.defvjp(_folded_forward, _folded_backward)
+
+
+def _rectified_twice(
+    images: Array, kernel1: Array, bias1: Array, kernel2: Array, bias2: Array
+) -> Array:
+    z = _rectified(images, kernel1, bias1)
+    return _rectified(z, kernel2, bias2)
+
+
+def _rectified(x: Array, kernel: Array, bias: Array) -> Array:
+    y = convolve(x, kernel.astype(x.dtype), stride=1)
+    return jnp.maximum(y + bias.astype(y.dtype).reshape(1, 1, 1, -1), 0)
 
 
 # Each of these runs as a GPU kernel or, elsewhere, as below.

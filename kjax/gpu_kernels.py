@@ -34,6 +34,8 @@ SUM_TILE, SUM_WIDTH = 16, 256
 """Rows and columns that a program of `moment_sums` adds up at a time."""
 SUM_STEPS = (8, 4, 2, 1)
 """How many times, the first number that divides the work."""
+WINDOW = 32
+"""Columns of `_window`: 3×6 pixels, and zeros up to what products need."""
 TAPS = 16
 """Columns of `_taps` per pixel: nine neighbours, a one, and zeros up to what products need."""
 
@@ -127,6 +129,45 @@ def convolve_with_sums(
     )(x.reshape(-1), _pair_matrices(kernel))
     sums = sums.reshape(views, -1, 2, 2, width // 2).sum(axis=(1, 3))
     return y.reshape(batch, side, side, width // 2), sums
+
+
+def folded_first_two_layers(
+    padded: Float[Array, "batch P P"],
+    kernel1: Float[Array, "3 3 1 C"],
+    bias1: Float[Array, " C"],
+    kernel2: Float[Array, "3 3 C C2"],
+    bias2: Float[Array, " C2"],
+    *,
+    interpret: bool = False,
+) -> Float[Array, "batch N N C2"]:
+    """ReLU(convolution + bias) twice, for inference; what is between the two is never stored.
+
+    Args:
+        padded: images with two pixels of zeros around.
+        kernel1: of the first convolution.
+        bias1: of the first convolution, in float32.
+        kernel2: of the second.
+        bias2: of the second, in float32.
+        interpret: run on any device, slowly.
+    """
+    batch, side = padded.shape[0], padded.shape[1] - 4
+    width = 2 * kernel2.shape[-1]
+    y = pl.pallas_call(
+        functools.partial(_folded_kernel, side=side, interpret=interpret),
+        grid=(batch * side // 2 // TILE,),
+        in_specs=[pl.no_block_spec] * 5,
+        out_specs=pl.no_block_spec,
+        out_shape=jax.ShapeDtypeStruct((batch * side * side // 2, width), padded.dtype),
+        compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=3),
+        interpret=interpret,
+    )(
+        padded.reshape(-1),
+        _window_matrix(kernel1),
+        jnp.tile(bias1, 4),
+        _pair_matrices(kernel2),
+        jnp.tile(bias2, 2),
+    )
+    return y.reshape(batch, side, side, width // 2)
 
 
 def kernel_gradient(
@@ -383,6 +424,34 @@ def _convolution_kernel(
     sums[0, 1, :] = squares.sum(axis=0)
 
 
+def _folded_kernel(
+    padded: Ref,
+    first_kernel: Ref,
+    first_bias: Ref,
+    kernels: Ref,
+    bias: Ref,
+    y: Ref,
+    *,
+    side: int,
+    interpret: bool,
+) -> None:
+    patch, j, _ = _tile(side // 2, side)
+    first_kernel, first_bias = first_kernel[...], first_bias[...][None, :]
+    bias = bias[...][None, :]
+    inside = _four_inside(j, side=side, channels=first_kernel.shape[1] // 4)
+
+    def read(i: Array) -> Array:
+        window = _window(padded, patch, i, j, side=side, interpret=interpret)
+        seen = jnp.maximum(_dot(window, first_kernel) + first_bias, 0)
+        return jnp.where(inside & _inside(i, side), seen, 0).astype(y.dtype)
+
+    def finish(i: Array, row: Array, carry: None) -> None:
+        y[_pair_index(patch, i, j, side), :] = jnp.maximum(row + bias, 0).astype(y.dtype)
+        return carry
+
+    _walk_rows(read, kernels, finish, None, rows=side)
+
+
 def _tap_gradient_kernel(
     dy: Ref,
     kernels: Ref,
@@ -570,12 +639,17 @@ def _four_pixels(
     x: Ref, patch: Array, i: Array, j: Array, *, side: int, channels: int, interpret: bool
 ) -> Array:
     """[TILE, 4C]: pixels 2j−1 … 2j+2 of row i, zero beyond the patch; `i` scalar or per pair."""
+    start = (_pair_index(patch, i, j, side) * 2 - 1) * channels
+    mask = _four_inside(j, side=side, channels=channels) & _inside(i, side)
+    return _load(x, start[:, None] + jnp.arange(4 * channels)[None, :], mask, interpret)
+
+
+def _four_inside(j: Array, *, side: int, channels: int) -> Array:
+    """[pairs, 4C]: which of the pixels 2j−1 … 2j+2 lie in the patch."""
     columns = jnp.arange(4 * channels)
     left = (j > 0)[:, None] | (columns >= channels)[None, :]
     right = (j < side // 2 - 1)[:, None] | (columns < 3 * channels)[None, :]
-    start = (_pair_index(patch, i, j, side) * 2 - 1) * channels
-    mask = left & right & _inside(i, side)
-    return _load(x, start[:, None] + columns[None, :], mask, interpret)
+    return left & right
 
 
 def _inside(i: Array, side: int) -> Array:
@@ -592,6 +666,15 @@ def _taps(padded: Ref, patch: Array, i: Array, j: Array, *, side: int, interpret
     values = _load(padded, index, jnp.broadcast_to((tap < 9)[None, :], index.shape), interpret)
     is_one = jnp.broadcast_to((tap == 9)[None, :], values.shape)
     return jnp.where(is_one, jnp.ones_like(values), values)
+
+
+def _window(padded: Ref, patch: Array, i: Array, j: Array, *, side: int, interpret: bool) -> Array:
+    """[pairs, WINDOW]: three rows of the pixels 2j−2 … 2j+3 about row i, and zeros."""
+    columns, stride = jnp.arange(WINDOW), side + 4
+    row, column = lax.div(columns, _int(6)), lax.rem(columns, _int(6))
+    index = ((patch * stride + i + 1) * stride + 2 * j)[:, None] + (row * stride + column)[None, :]
+    mask = jnp.broadcast_to((columns < 18)[None, :], index.shape) & (i <= side)
+    return _load(padded, index, mask, interpret)
 
 
 def _load(ref: Any, index: Array, mask: Array, interpret: bool) -> Array:
@@ -660,6 +743,13 @@ def _tap_matrix(kernel: Float[Array, "3 3 1 C"]) -> Float[Array, "32 2*C"]:
     matrix = jnp.pad(kernel.reshape(9, -1), ((0, TAPS - 9), (0, 0)))
     zero = jnp.zeros_like(matrix)
     return jnp.block([[matrix, zero], [zero, matrix]])
+
+
+def _window_matrix(kernel: Float[Array, "3 3 1 C"]) -> Float[Array, "32 4*C"]:
+    """A window of 3×6 pixels to the outputs at its four inner columns."""
+    moved = [jnp.pad(kernel[:, :, 0], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
+    matrix = jnp.stack(moved, axis=2).reshape(18, -1)
+    return jnp.pad(matrix, ((0, WINDOW - 18), (0, 0)))
 
 
 def _fold_pixels(

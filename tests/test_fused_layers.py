@@ -131,6 +131,7 @@ def test_fused_layers_over_devices_equal_the_whole_batch(arrays):
         ((1024, 32, 32, 1), jnp.float32, 2, False),
         ((1022, 32, 32, 1), jnp.bfloat16, 2, False),
         ((1024, 36, 36, 1), jnp.bfloat16, 2, False),
+        ((*jax.export.symbolic_shape("batch"), 32, 32, 1), jnp.bfloat16, 1, False),
     ],
 )
 def test_what_fits(shape, dtype, views, expected):
@@ -148,6 +149,40 @@ def test_convolution_kernel(normal):
     close(y, expected)
     columns = by_view(expected)
     close(sums, jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1))
+
+
+def rectified_twice(images, kernel1, bias1, kernel2, bias2):
+    z = jax.nn.relu(convolve(images, kernel1, stride=1) + bias1.reshape(1, 1, 1, -1))
+    return jax.nn.relu(convolve(z, kernel2, stride=1) + bias2.reshape(1, 1, 1, -1))
+
+
+def test_folded_layers_and_their_gradients_equal_autodiff(normal):
+    arrays = (
+        normal(8, SIDE, SIDE, 1),
+        normal(3, 3, 1, 32),
+        normal(32),
+        normal(3, 3, 32, 32),
+        normal(32),
+    )
+    weights = normal(8, SIDE, SIDE, 32)
+
+    def gradients(function):
+        return jax.grad(lambda *arrays: (weights * function(*arrays)).sum(), range(len(arrays)))
+
+    fused = fused_layers.folded_first_two_layers
+    close(fused(*arrays), rectified_twice(*arrays))
+    found, expected = (jax.jit(gradients(each))(*arrays) for each in (fused, rectified_twice))
+    for found_one, expected_one in zip(found, expected, strict=True):
+        close(found_one, expected_one)
+
+
+def test_folded_kernel(normal):
+    images, first, second = normal(16, SIDE, SIDE, 1), normal(3, 3, 1, 32), normal(3, 3, 32, 32)
+    weights = first, normal(32), second, normal(32)
+    assert gpu_kernels.fits(len(images), SIDE)
+    padded = jnp.pad(images[..., 0], ((0, 0), (2, 2), (2, 2)))
+    found = gpu_kernels.folded_first_two_layers(padded, *weights, interpret=True)
+    close(found, rectified_twice(images, *weights))
 
 
 @pytest.mark.parametrize(

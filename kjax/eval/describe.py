@@ -57,8 +57,7 @@ def describe(
             bar.update(len(kept))
 
         for start in range(0, count, batch):
-            rows = np.minimum(np.arange(start, start + batch), count - 1)
-            pending.append((start, begin(_resized(patches[rows], size=size))))
+            pending.append((start, begin(_resized(_block(patches, start, batch), size=size))))
             # The others compute while one is fetched.
             if len(pending) > programmes():
                 collect()
@@ -67,13 +66,22 @@ def describe(
     return descriptors
 
 
+def _block(
+    patches: Num[np.ndarray, "patches height width"], start: int, batch: int
+) -> Num[np.ndarray, "batch height width"]:
+    """A view of whole batches; the last one is filled up."""
+    block = patches[start : start + batch]
+    missing = batch - len(block)
+    return np.pad(block, [(0, missing), (0, 0), (0, 0)], mode="edge") if missing else block
+
+
 def preferred_batch() -> int:
     """Patches that the device describes fastest at a time.
 
     On CPUs the feature maps of a batch should stay in the cache, on accelerators the batch should
-    fill the device.
+    make up for starting it.
     """
-    return 64 if jax.default_backend() == "cpu" else 1024
+    return 64 if jax.default_backend() == "cpu" else 4096
 
 
 def programmes() -> int:

@@ -93,7 +93,7 @@ class Scorer:
     def warm_up(self, model: Descriptor, variables: Mapping[str, Any]) -> None:
         """Compiles the description."""
         folded, weights = fold(model.clone(dtype=jnp.float32, axis_name=None), variables)
-        blank = jnp.zeros((batch_size(), model.patch_size, model.patch_size), jnp.uint8)
+        blank = jnp.zeros((preferred_batch(), model.patch_size, model.patch_size), jnp.uint8)
         jax.block_until_ready(_described(folded, weights, blank))
 
     def tested_pairs(self, trained_on: Sequence[str] = ()) -> dict[str, list[int]]:
@@ -190,18 +190,13 @@ def describe_placed(
     model: Descriptor, weights: Any, patches: UInt8[Array, "patches N N"]
 ) -> Float32[Array, "patches dim"]:
     """Descriptors of patches that lie on the device, and stay there."""
-    batch = batch_size()
+    batch = preferred_batch()
     blocks = [
         _batch(patches, np.int32(start), size=batch) for start in range(0, len(patches), batch)
     ]
     with in_flight(functools.partial(_described, model, weights)) as begin:
         parts = [finish() for finish in [begin(block) for block in blocks]]
     return jnp.concatenate(parts)[: len(patches)]
-
-
-def batch_size() -> int:
-    """Patches described at a time: on accelerators enough to make up for starting each batch."""
-    return preferred_batch() if jax.default_backend() == "cpu" else 4096
 
 
 @functools.partial(jax.jit, static_argnames="size")
@@ -225,7 +220,7 @@ def _resized_to(
     """As HardNet resizes at test time, in batches."""
     if patches.shape[1:] == (size, size):
         return jnp.asarray(patches)
-    batch = batch_size()
+    batch = preferred_batch()
     parts = [
         _resized_batch(np.asarray(patches[start : start + batch]), size=size)
         for start in range(0, len(patches), batch)

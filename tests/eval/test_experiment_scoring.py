@@ -14,7 +14,7 @@ from kjax.interop import save_variables
 
 
 def test_sweeps_and_evaluations_find_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "batch_size", lambda: 32)
+    monkeypatch.setattr(scoring, "preferred_batch", lambda: 32)
     monkeypatch.setattr(describe, "preferred_batch", lambda: 32)
     model, variables = make_model("sum", s=1, patch_size=16)
     save_variables(tmp_path / "weights.npz", variables)

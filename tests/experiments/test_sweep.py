@@ -38,7 +38,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def small_batches(monkeypatch):
     """As few patches as there are, and few ways to misalign them."""
-    monkeypatch.setattr(scoring, "batch_size", lambda: 32)
+    monkeypatch.setattr(scoring, "preferred_batch", lambda: 32)
     monkeypatch.setattr(misalignment, "_PATCHES_AT_ONCE", 128)
     monkeypatch.setattr(scoring, "JITTER", {"rotation": (0.0, 10.0)})
 
