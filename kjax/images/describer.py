@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Bool, Float, Float32
 
 from kjax.architecture import Descriptor
 from kjax.augment import resize_patches
@@ -20,10 +20,12 @@ from kjax.errors import InputError
 from kjax.eval.describe import describe, preferred_batch
 from kjax.folding import fold
 from kjax.images.detection import MAX_KEYPOINTS, Keypoints, as_keypoints, detect, to_opencv
-from kjax.images.extraction import extract_patches
+from kjax.images.extraction import KeypointArrays, extract_patches, pad_keypoints
 from kjax.images.features import Features
 from kjax.interop.source import WHOLE_EXTENT, load_source
 from kjax.pretrained import DEFAULT
+
+_resize = jax.jit(resize_patches, static_argnums=1)
 
 
 def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float32") -> "Describer":
@@ -113,28 +115,30 @@ class Describer:
             found = detect(image, mask=mask, max_keypoints=max_keypoints)
         else:
             found = as_keypoints(keypoints)
-        # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
-        patches, valid = extract_patches(
-            image,
-            found.xy,
-            found.scales,
-            found.angles,
-            size=PATCH_SIDE,
-            mr_size=self.extent,
-            order=order,
-        )
-        kept = np.asarray(valid)
-        if self.patch_size != PATCH_SIDE:
-            patches = resize_patches(patches, self.patch_size)
+        patches, kept = self._cut(image, found, order)
         found = found.keep(kept)
         return Features(
             xy=found.xy,
-            descriptors=self.describe(np.asarray(patches)[kept]),
+            descriptors=self.describe(patches[kept]),
             image_size=(image.shape[1], image.shape[0]),
             scales=found.scales,
             angles=found.angles,
             scores=found.scores,
         )
+
+    def _cut(
+        self, image: np.ndarray, keypoints: Keypoints, order: str
+    ) -> tuple[Float[np.ndarray, "N size size"], Bool[np.ndarray, " N"]]:
+        """Patches of the size that the model sees, and which of them show something."""
+        xy, scales, angles, _ = keypoints
+        arrays = pad_keypoints(KeypointArrays(xy, scales, angles, np.ones(len(xy), bool)))
+        # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
+        patches, valid = extract_patches(
+            image, *arrays[:3], mask=arrays.mask, size=PATCH_SIDE, mr_size=self.extent, order=order
+        )
+        if self.patch_size != PATCH_SIDE:
+            patches = _resize(patches, self.patch_size)
+        return np.asarray(patches)[: len(xy)], np.asarray(valid)[: len(xy)]
 
     def detectAndCompute(  # noqa: N802  (OpenCV's name, so that it can stand in for SIFT)
         self, image: Any, mask: np.ndarray | None = None

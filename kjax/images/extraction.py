@@ -111,11 +111,9 @@ def extract_patches(
     options = _Options(size, size_is, float(mr_size), angle_is, pixel_origin, pyramid, order)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (image, *keypoints)):
         return _extract(image, keypoints, options)
-    # Photographs of one shape share few programmes, however many keypoints each has.
-    count = xy.shape[-2]
-    extra = _padded_count(count) - count
-    found = _extract(image, _pad_keypoints(keypoints, extra), options)
-    return found if extra == 0 else _first(found, count)
+    padded, count = pad_keypoints(keypoints), xy.shape[-2]
+    found = _extract(image, padded, options)
+    return found if padded is keypoints else _first(found, count)
 
 
 def _first(found: ExtractedPatches, count: int) -> ExtractedPatches:
@@ -135,8 +133,8 @@ class _Options(NamedTuple):
     order: str
 
 
-class _Keypoints(NamedTuple):
-    """Arrays of shapes that fit, in the caller's convention."""
+class KeypointArrays(NamedTuple):
+    """What `extract_patches` takes as its arguments of these names, in the caller's convention."""
 
     xy: jax.Array | np.ndarray
     scale: jax.Array | np.ndarray
@@ -157,7 +155,7 @@ def _check_keypoints(
     scale: Numbers,
     angle: Numbers | None,
     mask: Numbers | None,
-) -> _Keypoints:
+) -> KeypointArrays:
     """Refuses shapes that do not fit each other; fills in what is not given."""
     shape = xy.shape[:-1]
     if xy.ndim not in (2, 3) or xy.shape[-1] != 2 or shape[:-1] != batch:
@@ -173,7 +171,22 @@ def _check_keypoints(
             raise InputError(
                 f"{name} must have one value per keypoint, {list(shape)}, not {list(row.shape)}"
             )
-    return _Keypoints(xy, rows["scale"], rows["angle"], rows["mask"])
+    return KeypointArrays(xy, rows["scale"], rows["angle"], rows["mask"])
+
+
+def pad_keypoints(keypoints: KeypointArrays) -> KeypointArrays:
+    """Adds masked keypoints, up to one of few numbers.
+
+    Photographs of one shape then share few programmes, however many keypoints each has. It is done
+    in NumPy, where another number of them is not another programme.
+    """
+    count = keypoints.scale.shape[-1]
+    extra = _padded_count(count) - count
+    if extra == 0:
+        return keypoints
+    batch = [(0, 0)] * (keypoints.scale.ndim - 1)
+    padded = (np.pad(np.asarray(row), [*batch, (0, extra)]) for row in keypoints[1:])
+    return KeypointArrays(np.pad(np.asarray(keypoints.xy), [*batch, (0, extra), (0, 0)]), *padded)
 
 
 def _padded_count(count: int) -> int:
@@ -182,18 +195,9 @@ def _padded_count(count: int) -> int:
     return -(-count // step) * step
 
 
-def _pad_keypoints(keypoints: _Keypoints, extra: int) -> _Keypoints:
-    """Adds masked ones. In NumPy, where another number of them is not another programme."""
-    if extra == 0:
-        return keypoints
-    batch = [(0, 0)] * (keypoints.scale.ndim - 1)
-    padded = (np.pad(np.asarray(row), [*batch, (0, extra)]) for row in keypoints[1:])
-    return _Keypoints(np.pad(np.asarray(keypoints.xy), [*batch, (0, extra), (0, 0)]), *padded)
-
-
 @functools.partial(jax.jit, static_argnums=2)
 def _extract(
-    image: jax.Array | np.ndarray, keypoints: _Keypoints, options: _Options
+    image: jax.Array | np.ndarray, keypoints: KeypointArrays, options: _Options
 ) -> ExtractedPatches:
     """Everything from here on is one programme."""
     batched = keypoints.xy.ndim == 3

@@ -1,5 +1,6 @@
 """From patches and photographs to descriptors, and the command that matches two photographs."""
 
+import jax
 import numpy as np
 import pytest
 from models import make_model, random_patches
@@ -48,6 +49,18 @@ def test_patches_of_any_number(describer, rng, count):
 def test_patches_of_another_size_are_refused(describer):
     with pytest.raises(InputError, match=r"\[N, 16, 16\]"):
         describer.describe(np.zeros((2, 32, 32), np.uint8))
+
+
+def test_another_number_of_keypoints_compiles_nothing(describer, photograph, caplog):
+    photograph = photograph[:-7]  # a shape that no other test has had compiled
+    points = detect(photograph, max_keypoints=64)
+    with jax.log_compiles():
+        describer.describe_image(photograph, points)
+        assert "ompil" in caplog.text
+        caplog.clear()
+        fewer = points.keep(np.arange(len(points.xy)) < 59)
+        assert describer.describe_image(photograph, fewer).xy.shape == (59, 2)
+    assert "ompil" not in caplog.text
 
 
 def test_the_range_of_grey_does_not_matter(describer, photograph):
