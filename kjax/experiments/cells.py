@@ -237,7 +237,12 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         row: (*HEADS[row], *AUGMENTATIONS["strong"])
         for row in ("hardnet", "combined s=1", "combined_star s=2")
     },
-    "best": (*HEADS["combined_star s=2"], *AUGMENTATIONS["hard"], "model.dropout=0.1"),
+    "best": (
+        *HEADS["combined_star s=2"],
+        *AUGMENTATIONS["hard"],
+        *PHOTOMETRY["moderate"],
+        "model.dropout=0.1",
+    ),
 }
 """The models that ship with the package."""
 

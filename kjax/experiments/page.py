@@ -21,6 +21,8 @@ TITLES = {
     "heads": "Heads",
     "long": "Heads, trained longer",
     "final": "Models trained on all sets",
+    "recipes": "Ways of training",
+    "photometry": "Changes of grey values in training",
     "rivals": "Rivals",
 }
 
@@ -83,7 +85,10 @@ def _experiment(records: Sequence[Record], experiment: str, folder: Path) -> lis
         _setup_line(own),
         *_settings_line(own, "They all"),
     ]
-    parts += _under("Verification of pairs", [phototour_table(shown), published_comparison(shown)])
+    # Rivals are there to compare with: what no model of ours was tested on is left out.
+    if any(name.startswith("fpr95/") for one in own or shown for name in one.metrics):
+        tables = [phototour_table(shown), published_comparison(shown)]
+        parts += _under("Verification of pairs", tables)
     for split, rule in _benchmarks(own or shown):
         name = f"{slugged(experiment)}-hpatches-{slugged(split)}-{rule}"
         parts += _under(
@@ -211,8 +216,8 @@ def _setup_line(records: Sequence[Record]) -> str:
     hardware = dict.fromkeys(one.hardware for one in records)
     length = count(pairs[0]) + (f" to {count(pairs[-1])}" if len(pairs) > 1 else "")
     parts = [
-        f"{len(records)} trainings",
-        f"seeds {', '.join(map(str, seeds))}",
+        f"{len(records)} training{'s' if len(records) > 1 else ''}",
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
         f"trained on {'; '.join(sets)}",
         f"{length} pairs each",
         ", ".join(hardware),

@@ -369,6 +369,15 @@ def test_page_says_which_settings_all_trainings_share(tmp_path):
     assert "differ from `configs/base.py` in `train.steps=7`." in text
 
 
+def test_rivals_alone_make_no_section(tmp_path):
+    metrics = {"noisy/garden/matching": 0.5}
+    metrics |= {f"noisy/garden/matching/{level}": 0.5 for level in ("easy", "hard", "tough")}
+    write_page([trained("sum", "a", 0, metrics), rival("MKD", {"fpr95/a": 0.1})], tmp_path)
+    text = (tmp_path / "results.md").read_text()
+    assert re.findall("^### (.*)", text, flags=re.MULTILINE) == ["Misaligned patches"]
+    assert "1 training · seed 0 ·" in text
+
+
 def test_page_without_records_or_matplotlib(matched, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="no records"):
         write_page([], tmp_path)
