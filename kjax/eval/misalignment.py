@@ -104,6 +104,7 @@ def controlled_set(
     points: int = 2000,
     group: int = 1000,
     seed: int = 0,
+    share: float = SHARE,
 ) -> MatchingSet:
     """Targets with one kind of misalignment each, by a given amount; named "<kind>/<amount>".
 
@@ -115,6 +116,7 @@ def controlled_set(
         points: how many to draw; all, if the set has fewer.
         group: points that compete with each other.
         seed: of points, patches, directions and signs.
+        share: of the stored patch's side that a reference shows.
     """
     if unknown := set(amounts) - set(KINDS):
         raise InputError(f"misalignments are {', '.join(KINDS)}, not {', '.join(sorted(unknown))}")
@@ -125,7 +127,9 @@ def controlled_set(
     def draw(count: int) -> Float64[np.ndarray, "targets n 2 3"]:
         return np.stack([known_maps(kind, amount, count, rng) for kind, amount in wanted])
 
-    return _make_set(patch_set, names, draw, size=size, points=points, group=group, rng=rng)
+    return _make_set(
+        patch_set, names, draw, size=size, points=points, group=group, rng=rng, share=share
+    )
 
 
 def matching_scores(
@@ -202,6 +206,7 @@ def _make_set(
     points: int,
     group: int,
     rng: np.random.Generator,
+    share: float = SHARE,
 ) -> MatchingSet:
     table = make_point_table(patch_set.point_ids)
     chosen = rng.permutation(len(table.starts))[:points]
@@ -213,7 +218,7 @@ def _make_set(
         aligned = np.tile(np.eye(2, 3), (1, len(members), 1, 1))
         maps = np.concatenate([aligned, draw_maps(len(members))])
         stored = patch_set.patches[np.asarray(table.patches)[places].reshape(-1)]
-        parts.append(_cut(stored, maps.reshape(-1, 2, 3), size))
+        parts.append(_cut(stored, maps.reshape(-1, 2, 3), size, share))
         groups.append(len(members))
     return MatchingSet(np.concatenate(parts), tuple(groups), names)
 
@@ -232,10 +237,13 @@ def _draw_patches(
 
 
 def _cut(
-    patches: UInt8[np.ndarray, "n side side"], maps: Float64[np.ndarray, "n 2 3"], size: int
+    patches: UInt8[np.ndarray, "n side side"],
+    maps: Float64[np.ndarray, "n 2 3"],
+    size: int,
+    share: float,
 ) -> UInt8[np.ndarray, "n {size} {size}"]:
-    # From half sides of the reference to sides of the stored patch: a half side is SHARE / 2 of it.
-    centred = maps * np.array([SHARE, SHARE, SHARE / 2])[None, None, :]
+    # From half sides of the reference to sides of the stored patch: a half side is share / 2 of it.
+    centred = maps * np.array([share, share, share / 2])[None, None, :]
     cut = np.empty((len(patches), size, size), np.uint8)
     for start in range(0, len(patches), _PATCHES_AT_ONCE):
         block = np.minimum(np.arange(start, start + _PATCHES_AT_ONCE), len(patches) - 1)
