@@ -40,7 +40,9 @@ def scores(describer: kjax.Describer, patch_set: PatchSet, extent: float) -> lis
 def run(args: argparse.Namespace) -> None:
     """Prints a table."""
     if not all(0 < extent <= WHOLE_EXTENT for extent in args.extents):
-        raise InputError(f"--extents lie between 0 and {WHOLE_EXTENT:g}, as the stored patches end")
+        raise InputError(
+            f"--extents must lie between 0 and {WHOLE_EXTENT:g}, which the stored patches have"
+        )
     describers = {word: kjax.load(word) for word in args.weights}
     patch_set, _ = embedded_test()
     turns = " | ".join(f"turned {turn:g}°" for turn in TURNS)

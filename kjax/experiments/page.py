@@ -6,10 +6,10 @@ from typing import Any
 
 from kjax.errors import InputError
 from kjax.eval.report.markdown import FIGURES, escaped
-from kjax.eval.report.wording import count, joined, slugged
+from kjax.eval.report.wording import count, joined, plural, slugged
 from kjax.experiments.cells import DEFAULT
 from kjax.experiments.figures import JITTER, bar_chart, jitter_curves
-from kjax.experiments.phototour_tables import REFERENCE, phototour_table, published_comparison
+from kjax.experiments.phototour_tables import FPR, REFERENCE, phototour_table, published_comparison
 from kjax.experiments.records import Record
 from kjax.experiments.rows import Model, models_of
 from kjax.experiments.statistics import train_label
@@ -80,22 +80,23 @@ def _experiment(records: Sequence[Record], experiment: str, folder: Path) -> lis
     """A section: its trainings beside the rivals."""
     own = _of(records, experiment)
     shown = own + [record for record in records if not record.train]
+    # Rivals are there to compare with: what no model of ours was tested on is left out.
+    tested = own or shown
     parts = [
         f"## {escaped(TITLES.get(experiment, experiment))}",
         _setup_line(own),
         *_settings_line(own, "They all"),
     ]
-    # Rivals are there to compare with: what no model of ours was tested on is left out.
-    if any(name.startswith("fpr95/") for one in own or shown for name in one.metrics):
+    if models_of(tested, FPR):
         tables = [phototour_table(shown), published_comparison(shown)]
         parts += _under("Verification of pairs", tables)
-    for split, rule in _benchmarks(own or shown):
+    for split, rule in _benchmarks(tested):
         name = f"{slugged(experiment)}-hpatches-{slugged(split)}-{rule}"
         parts += _under(
             f"HPatches: {split}, {rule} rules",
             [hpatches_table(shown, split, rule), *_bar_charts(shown, split, rule, folder, name)],
         )
-    tables = [noisy_table(shown, name) for name in _noisy_sets(own or shown)]
+    tables = [noisy_table(shown, name) for name in _noisy_sets(tested)]
     figure = _jitter(shown, folder, f"{slugged(experiment)}-jitter")
     return parts + _under("Misaligned patches", [*tables, figure])
 
@@ -216,8 +217,8 @@ def _setup_line(records: Sequence[Record]) -> str:
     hardware = dict.fromkeys(one.hardware for one in records)
     length = count(pairs[0]) + (f" to {count(pairs[-1])}" if len(pairs) > 1 else "")
     parts = [
-        f"{len(records)} training{'s' if len(records) > 1 else ''}",
-        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
+        f"{len(records)} {plural('training', len(records))}",
+        f"{plural('seed', len(seeds))} {', '.join(map(str, seeds))}",
         f"trained on {'; '.join(sets)}",
         f"{length} pairs each",
         ", ".join(hardware),

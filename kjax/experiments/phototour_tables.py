@@ -32,7 +32,8 @@ from kjax.experiments.statistics import (
 
 REFERENCE = "RootSIFT"
 """The rival that false positive rates are compared with."""
-_FPR = "fpr95/"
+FPR = "fpr95/"
+"""Prefix of the metrics that are false positive rates."""
 
 
 class Setting(NamedTuple):
@@ -49,7 +50,7 @@ def phototour_table(records: Sequence[Record], interval_rows: Sequence[str] | No
         records: of one experiment, and of rivals. "" comes back if they hold no FPR@95.
         interval_rows: rows of the second table; all by default.
     """
-    models = models_of(records, _FPR)
+    models = models_of(records, FPR)
     if not models:
         return ""
     tables = [_fpr_table(models), _interval_table(models, interval_rows)]
@@ -58,7 +59,7 @@ def phototour_table(records: Sequence[Record], interval_rows: Sequence[str] | No
 
 def published_comparison(records: Sequence[Record]) -> str:
     """Ours, the paper's and the difference; "" unless all test sets are the paper's own."""
-    models = models_of(records, _FPR)
+    models = models_of(records, FPR)
     tests = {setting.test.lower() for setting in _settings(models)}
     if not tests or not tests <= set(PAPER_SETS):
         return ""
@@ -107,14 +108,14 @@ def _paper_settings(models: Sequence[Model]) -> list[Setting]:
 
 
 def _tests(record: Record) -> list[str]:
-    return [name.removeprefix(_FPR) for name in record.metrics if name.startswith(_FPR)]
+    return [name.removeprefix(FPR) for name in record.metrics if name.startswith(FPR)]
 
 
 def _fpr(model: Model, setting: Setting) -> BySeed:
     """What a model gets in a column; a rival the same whatever the training set."""
     return by_seed(
         (one for one in model.records if not one.train or train_label(one) == setting.train),
-        _FPR + setting.test,
+        FPR + setting.test,
     )
 
 
@@ -218,7 +219,7 @@ def _interval_row(model: Model, tests: Sequence[str], reference: Model | None) -
 
 def _test_mean(model: Model, test: str) -> float | None:
     records = [record for record in model.records if test not in record.train]
-    found = spread_over_seeds(by_training_set(records, _FPR + test))
+    found = spread_over_seeds(by_training_set(records, FPR + test))
     return found.mean if found else None
 
 

@@ -9,7 +9,7 @@ from kjax.errors import unknown_name
 from kjax.eval.report.blocks import Cell, Column, Row, Table
 from kjax.eval.report.cells import count_cell, mark_best
 from kjax.eval.report.markdown import table_text
-from kjax.eval.report.wording import NOTHING, percent
+from kjax.eval.report.wording import NOTHING, percent, plural
 from kjax.eval.results import LEVELS
 from kjax.experiments.cells import DEFAULT
 from kjax.experiments.phototour_tables import phototour_table, published_comparison
@@ -241,7 +241,7 @@ def _cost_totals(records: Sequence[Record]) -> list[str]:
 def _cost_total(hardware: str, records: Sequence[Record]) -> str:
     steps = sum(record.seconds for record in records)
     compiling = sum(record.compile_seconds for record in records)
-    number = f"{len(records)} training{'s' if len(records) > 1 else ''}"
+    number = f"{len(records)} {plural('training', len(records))}"
     return (
         f"In total on {hardware}: {number}, {_hours(steps + compiling)}, of which "
         f"{_hours(compiling)} compiling."

@@ -178,7 +178,8 @@ def pad_keypoints(keypoints: KeypointArrays) -> KeypointArrays:
     """Adds masked keypoints, up to one of few numbers.
 
     Photographs of one shape then share few programmes, however many keypoints each has. It is done
-    in NumPy, where another number of them is not another programme.
+    in NumPy, where another number of them is not another programme. Done twice it adds no more, so
+    that `extract_patches` takes what is padded as it is.
     """
     count = keypoints.scale.shape[-1]
     extra = _padded_count(count) - count
