@@ -13,7 +13,13 @@ from kjax.experiments.phototour_tables import FPR, REFERENCE, phototour_table, p
 from kjax.experiments.records import Record
 from kjax.experiments.rows import Model, models_of
 from kjax.experiments.statistics import train_label
-from kjax.experiments.tables import ablation_table, cost_table, hpatches_table, noisy_table
+from kjax.experiments.tables import (
+    ablation_table,
+    cost_table,
+    hpatches_table,
+    misaligned_table,
+    noisy_table,
+)
 from kjax.whole_files import write_text
 
 PAGE = "results.md"
@@ -98,7 +104,7 @@ def _experiment(records: Sequence[Record], experiment: str, folder: Path) -> lis
         )
     tables = [noisy_table(shown, name) for name in _noisy_sets(tested)]
     figure = _jitter(shown, folder, f"{slugged(experiment)}-jitter")
-    return parts + _under("Misaligned patches", [*tables, figure])
+    return parts + _under("Misaligned patches", [*tables, misaligned_table(shown), figure])
 
 
 def _under(heading: str, parts: Sequence[str]) -> list[str]:

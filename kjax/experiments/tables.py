@@ -27,12 +27,19 @@ __all__ = [
     "ablation_table",
     "cost_table",
     "hpatches_table",
+    "misaligned_table",
     "noisy_table",
     "phototour_table",
     "published_comparison",
 ]
 
 _VALIDATION = "validation/matching"
+_MISALIGNED = {
+    "moved 15 % of the side": "jitter/translation/0.15",
+    "turned 30°": "jitter/rotation/30",
+    "scaled by 2^±0.45": "jitter/scale/0.45",
+}
+"""Of the amounts that are measured those at which descriptors differ most."""
 
 
 def hpatches_table(records: Sequence[Record], split: str, rule: str = "python") -> str:
@@ -71,6 +78,17 @@ def noisy_table(records: Sequence[Record], name: str) -> str:
         f"precision, %{_sets_words(models)}{seeds_words(models)}; higher is better."
     )
     return table_text(_matching_part(caption, models, metrics, name_train=False, sizes=True))
+
+
+def misaligned_table(records: Sequence[Record]) -> str:
+    """Matching of patches that are cut askew in one way, by a known amount; "" without any."""
+    models = models_of(records, "jitter/")
+    caption = (
+        "Matching when the second patch is cut askew in one way: mean average precision, "
+        f"%{_sets_words(models)}{seeds_words(models)}; higher is better."
+    )
+    table = _matching_part(caption, models, _MISALIGNED, name_train=False, sizes=False)
+    return table_text(table) if table.rows else ""
 
 
 def ablation_table(records: Sequence[Record], group: str, default: str | None = None) -> str:

@@ -25,6 +25,7 @@ from kjax.experiments.tables import (
     ablation_table,
     cost_table,
     hpatches_table,
+    misaligned_table,
     noisy_table,
     phototour_table,
     published_comparison,
@@ -223,6 +224,16 @@ def test_noisy_table():
     text = noisy_table([trained("sum", "castle", 0, metrics)], "fountain")
     assert cells_of(text, "sum") == ["sum", "128", "–", "50.0", "70.0", "–", "–"]
     assert noisy_table([], "fountain") == ""
+
+
+def test_misaligned_table():
+    records = [
+        trained("sum", "castle", seed, {"jitter/rotation/30": 0.5 + seed / 10}) for seed in (0, 1)
+    ]
+    text = misaligned_table([*records, trained("cat", "castle", 0, {"jitter/rotation/10": 0.9})])
+    assert cells_of(text, "sum") == ["sum", "–", "55.0 ± 7.1", "–"]
+    assert "| cat |" not in text
+    assert misaligned_table([]) == ""
 
 
 def test_ablation_table_judges_the_lead():
