@@ -35,8 +35,8 @@ from tqdm import tqdm
 
 from kjax.data.embedded import TRAIN_PHOTOS
 from kjax.errors import InputError, exit_code
+from kjax.extras import require
 from kjax.images.homography_sequences import LENGTH
-from kjax.opencv import require_opencv
 from kjax.whole_files import write_text, write_whole
 
 SIGMAS = np.geomspace(0.7, 4.0, LENGTH - 1)
@@ -59,7 +59,7 @@ Light = Float[np.ndarray, "height width *colours"]
 
 def blur(photo: Photo, level: int, _: np.random.Generator) -> Photo:
     """Out of focus, and not quite sharp either."""
-    cv2 = require_opencv("distorting photographs")
+    cv2 = require("cv2", "distorting photographs")
     sigma = float(SIGMAS[level])
     soft = cv2.GaussianBlur(to_light(photo), (0, 0), sigma, borderType=cv2.BORDER_REPLICATE)
     spread = cv2.filter2D(soft, -1, disc(sigma), borderType=cv2.BORDER_REPLICATE)
@@ -75,7 +75,7 @@ def darken(photo: Photo, level: int, rng: np.random.Generator) -> Photo:
 
 def compress(photo: Photo, level: int, _: np.random.Generator) -> Photo:
     """As a JPEG file would give it back."""
-    cv2 = require_opencv("distorting photographs")
+    cv2 = require("cv2", "distorting photographs")
     _, file = cv2.imencode(".jpg", photo, [cv2.IMWRITE_JPEG_QUALITY, QUALITIES[level]])
     return cv2.imdecode(file, cv2.IMREAD_UNCHANGED)
 
@@ -118,14 +118,14 @@ def wheel_photos() -> list[Path]:
     except ImportError:
         raise InputError(
             "no photographs are given, and scikit-image, which has some, is not here: "
-            "name some, or pip install 'kjax[photos]'"
+            "name some, or pip install scikit-image"
         ) from None
     return [Path(skimage.data.__file__).parent / name for name in TRAIN_PHOTOS]
 
 
 def read_photo(path: Path) -> Photo:
     """Grey or in colours, as it is stored."""
-    cv2 = require_opencv("distorting photographs")
+    cv2 = require("cv2", "distorting photographs")
     if not path.is_file():
         raise InputError(f"no such photograph: {path}")
     encoded = np.fromfile(path, np.uint8)
@@ -149,7 +149,7 @@ def write_sequence(folder: Path, photo: Photo, effect: str, rng: np.random.Gener
 
 def write_photo(path: Path, photo: Photo) -> None:
     """A PNG file."""
-    _, encoded = require_opencv("distorting photographs").imencode(".png", photo)
+    _, encoded = require("cv2", "distorting photographs").imencode(".png", photo)
     write_whole(path, lambda partial: encoded.tofile(partial))
 
 

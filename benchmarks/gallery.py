@@ -29,6 +29,7 @@ from kjax import pretrained
 from kjax.data.embedded import visible_in_right
 from kjax.data.selfsupervised import ViewConfig, random_view
 from kjax.errors import InputError, exit_code
+from kjax.extras import require
 from kjax.images.detection import Keypoints, detect
 from kjax.images.drawing import draw_matches
 from kjax.images.extraction import extract_patches
@@ -39,7 +40,6 @@ from kjax.images.keypoint_descriptors import KeypointDescriptor, load_keypoint_d
 from kjax.images.matching import Matches, match
 from kjax.interop.source import load_shipped
 from kjax.patch_similarity import Method, draw_similarity_maps, similarity_maps
-from kjax.plotting import require_matplotlib
 from kjax.samples import stereo_patch_pairs
 from kjax.whole_files import write_text, write_whole
 
@@ -123,11 +123,7 @@ def grey(photo: UInt8[np.ndarray, "height width *colours"]) -> Grey:
 
 
 def _skimage_data() -> ModuleType:
-    try:
-        import skimage.data
-    except ImportError:
-        raise InputError("the photographs need scikit-image: pip install 'kjax[photos]'") from None
-    return skimage.data
+    return require("skimage.data", "the gallery")
 
 
 # Matching
@@ -489,7 +485,7 @@ def save_jpeg(picture: Image.Image, path: Path) -> None:
 
 
 def _pyplot() -> Any:
-    require_matplotlib("the gallery").use("agg")
+    require("matplotlib", "the gallery").use("agg")
     from matplotlib import pyplot
 
     return pyplot

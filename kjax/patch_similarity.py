@@ -16,8 +16,8 @@ from jaxtyping import Float
 
 from kjax.architecture import Descriptor, receptive_field
 from kjax.errors import InputError
+from kjax.extras import require
 from kjax.match_kernel import rescale_to_unit, similarity_map
-from kjax.plotting import require_matplotlib
 
 Position = tuple[int, int]
 """Row and column on the n×n grid."""
@@ -110,7 +110,7 @@ def _rectangle(corner: tuple[float, float], width: int, height: int) -> Any:
 
 
 def _pyplot() -> Any:
-    require_matplotlib("drawing similarity maps").use("agg")
+    require("matplotlib", "drawing similarity maps").use("agg")
     from matplotlib import pyplot
 
     return pyplot

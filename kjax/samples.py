@@ -7,6 +7,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from kjax.errors import InputError
+from kjax.extras import require
 
 
 def stereo_patch_pairs(
@@ -51,12 +52,8 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _motorcycle() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    try:
-        import skimage.data
-    except ImportError:
-        raise InputError("the sample photographs need: pip install scikit-image") from None
     # The wheel's own files, so that scikit-image never reaches for the network.
-    folder = Path(skimage.data.__file__).parent
+    folder = Path(str(require("skimage.data", "the sample of real patches").__file__)).parent
     left, right = (
         np.asarray(Image.open(folder / f"motorcycle_{side}.png").convert("L"))
         for side in ("left", "right")

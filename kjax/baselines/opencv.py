@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from kjax.baselines.rival import Rival, Unavailable, check_patches
 from kjax.errors import InputError
-from kjax.opencv import require_opencv
+from kjax.extras import require
 
 SIFT_MAGNIFICATION = 5.303
 """Side of the patch over the size of SIFT's keypoint: its 4×4 histograms then cover the patch."""
@@ -82,7 +82,7 @@ def root_sift(
 
 def _require_opencv() -> ModuleType:
     try:
-        return require_opencv("this rival")
+        return require("cv2", "this rival")
     except InputError as error:
         raise Unavailable(str(error)) from None
 

@@ -88,10 +88,10 @@ def run(args: argparse.Namespace) -> int:
 def torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Contender]":
     """PyTorch's, or a note that there are none."""
     from kjax.errors import InputError
-    from kjax.interop.files import require_torch
+    from kjax.extras import require
 
     try:
-        require_torch()
+        require("torch", "the comparison with HardNet")
     except InputError as error:
         notes.append(f"nothing to compare with: {error}")
         return []

@@ -47,14 +47,15 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.architecture import build
     from kjax.errors import InputError
-    from kjax.interop.files import load_state_dict, require_torch
+    from kjax.extras import require
+    from kjax.interop.files import load_state_dict
     from kjax.interop.source import weights_path
     from kjax.interop.state_dict import from_torch, to_torch
     from kjax.losses import LossConfig
     from kjax.samples import stereo_patch_pairs
     from kjax.train.step import StepConfig
 
-    require_torch()
+    require("torch", "the comparison")
     from kjax.interop.compare import Settings, compare, random_state_dict
 
     if args.pairs < 2 or args.steps < 1:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
-from kjax.opencv import require_opencv
+from kjax.extras import require
 
 SUPPORT = 24.0
 """Side of a patch on the photograph, in units of σ: what cv2 and kornia users call mrSize 12."""
@@ -53,7 +53,7 @@ def read_grey(path: Path) -> UInt8[np.ndarray, "height width"] | None:
 
     Its pixels stay as they are stored, whatever orientation the camera noted: so does COLMAP.
     """
-    cv2 = require_opencv("cutting patches")
+    cv2 = require("cv2", "cutting patches")
     try:
         encoded = np.fromfile(path, np.uint8)  # unlike cv2.imread, takes any name on any system
     except OSError:
@@ -72,7 +72,7 @@ def detect_sift(
         photo: grey.
         contrast: OpenCV's threshold; lower finds more.
     """
-    cv2 = require_opencv("cutting patches")
+    cv2 = require("cv2", "cutting patches")
     # Without the precise upscale, OpenCV's positions are a quarter of a pixel off.
     detector = cv2.SIFT_create(contrastThreshold=contrast, enable_precise_upscale=True)
     found = detector.detect(photo, None)
@@ -85,7 +85,7 @@ def cut_patches(
     photo: UInt8[np.ndarray, "height width"], keypoints: Keypoints, *, support: float = SUPPORT
 ) -> UInt8[np.ndarray, "K 64 64"]:
     """The patch of each keypoint; beyond its border the photograph is mirrored."""
-    cv2 = require_opencv("cutting patches")
+    cv2 = require("cv2", "cutting patches")
     steps = support * keypoints.sigma / PATCH_SIDE
     levels = np.rint(LEVELS_PER_OCTAVE * np.log2(np.maximum(steps, 1.0))).astype(np.int64)
     matrices = _patch_to_level(keypoints, steps, levels)
@@ -131,7 +131,7 @@ class Pyramid:
 
     def level(self, number: int) -> UInt8[np.ndarray, "height width"]:
         """The copy for steps of 2^(number/3)."""
-        cv2 = require_opencv("cutting patches")
+        cv2 = require("cv2", "cutting patches")
         octave, third = divmod(number, LEVELS_PER_OCTAVE)
         while len(self._octaves) <= octave:
             # pyrDown keeps every second pixel from the first, so pixel (0, 0) stays at (0, 0).

@@ -207,7 +207,7 @@ def _wheel_file(name: str) -> Path:
     """A file of scikit-image's data folder, found without importing or fetching anything."""
     spec = importlib.util.find_spec("skimage")
     if spec is None or not spec.submodule_search_locations:
-        raise InputError("the embedded photographs need scikit-image: pip install 'kjax[photos]'")
+        raise InputError("the embedded photographs need scikit-image: pip install scikit-image")
     path = Path(spec.submodule_search_locations[0]) / "data" / name
     if not path.is_file():
         raise InputError(f"scikit-image lacks {path}: reinstall it from PyPI")

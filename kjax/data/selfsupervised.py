@@ -30,7 +30,7 @@ from kjax.data.cutting import (
 )
 from kjax.data.photos import CutSet
 from kjax.errors import InputError
-from kjax.opencv import require_opencv
+from kjax.extras import require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ def random_view(
     rng: np.random.Generator, photo: UInt8[np.ndarray, "height width"], *, config: ViewConfig
 ) -> View:
     """Warps the photograph onto a canvas that holds all of it, and changes the light."""
-    cv2 = require_opencv("cutting patches")
+    cv2 = require("cv2", "cutting patches")
     homography, zoom = random_homography(rng, config=config)
     height, width = photo.shape
     to_view, size = _onto_canvas(homography, (height, width))
@@ -215,7 +215,7 @@ def change_light(
     rng: np.random.Generator, pixels: UInt8[np.ndarray, "height width"], *, config: ViewConfig
 ) -> UInt8[np.ndarray, "height width"]:
     """Blur, gamma, contrast, brightness and noise."""
-    cv2 = require_opencv("cutting patches")
+    cv2 = require("cv2", "cutting patches")
     blur = rng.uniform(0, config.max_blur)
     # OpenCV takes a σ of 0 for "choose one"; below this it would change nothing anyway.
     if blur > 0.1:
@@ -281,7 +281,7 @@ def _point_count(part: PointPatches) -> int:
 
 
 def _reduce(photo: UInt8[np.ndarray, "height width"], max_side: int) -> np.ndarray:
-    cv2 = require_opencv("cutting patches")
+    cv2 = require("cv2", "cutting patches")
     factor = max_side / max(photo.shape)
     if factor >= 1:
         return photo

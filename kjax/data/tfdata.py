@@ -101,7 +101,7 @@ def _tensorflow() -> ModuleType:
         import tensorflow as tf
     except ImportError as error:
         raise InputError(
-            f"the tf.data pipeline needs TensorFlow ({error}): pip install 'kjax[tfds]', "
+            f"the tf.data pipeline needs TensorFlow ({error}): pip install tensorflow, "
             "or use the resident pipeline (kjax.data.resident)"
         ) from error
     try:

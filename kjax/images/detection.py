@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from kjax.errors import InputError
+from kjax.extras import require
 from kjax.images.features import NO_ANGLE
 from kjax.images.grey import to_grey
-from kjax.opencv import require_opencv
 
 MAX_KEYPOINTS = 8000
 
@@ -39,7 +39,7 @@ def detect(
     """
     if 0 in image.shape:
         return from_opencv([])
-    cv2 = require_opencv("finding keypoints")
+    cv2 = require("cv2", "finding keypoints")
     # Without precise upscaling OpenCV's keypoints are shifted by a quarter of a pixel.
     detector = cv2.SIFT_create(nfeatures=max_keypoints, enable_precise_upscale=True)
     found = from_opencv(detector.detect(_as_bytes(image), mask))
@@ -78,7 +78,7 @@ def from_opencv(keypoints: Sequence[Any]) -> Keypoints:
 
 def to_opencv(keypoints: Keypoints) -> list[Any]:
     """`cv2.KeyPoint` objects."""
-    cv2 = require_opencv("KeyPoint")
+    cv2 = require("cv2", "cv2.KeyPoint")
     return [
         cv2.KeyPoint(float(x), float(y), float(size), float(angle), float(score))
         for (x, y), size, angle, score in zip(*keypoints, strict=True)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from kjax.errors import InputError, unknown_name
-from kjax.opencv import require_opencv
+from kjax.extras import require
 
 Kind = Literal["homography", "fundamental"]
 SMALLEST_SAMPLE = {"homography": 4, "fundamental": 8}
@@ -55,7 +55,7 @@ def verify(
         raise InputError(f"{len(xy_a)} points do not match {len(xy_b)}: give one for each")
     if not (np.isfinite(xy_a).all() and np.isfinite(xy_b).all()):
         raise InputError("matched points have NaN or infinite coordinates: leave them out")
-    cv2 = require_opencv("geometric verification")
+    cv2 = require("cv2", "geometric verification")
     nothing = Verified(None, np.zeros(len(xy_a), bool))
     if len(xy_a) < SMALLEST_SAMPLE[model]:
         return nothing

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Num
 
 from kjax.errors import InputError, unknown_name
+from kjax.extras import require
 from kjax.images.nearest import Neighbours, default_block, two_nearest_bits, two_nearest_l2
-from kjax.opencv import require_opencv
 
 Method = Literal["nearest", "mutual", "ratio", "mutual_ratio"]
 Distance = Literal["L2", "Hamming"]
@@ -232,7 +232,7 @@ def from_hloc_style(
 
 def opencv_style(matches: Matches) -> list[Any]:
     """A list of OpenCV's DMatch, for `cv2.drawMatches` and the like."""
-    cv2 = require_opencv("DMatch")
+    cv2 = require("cv2", "cv2.DMatch")
     return [
         cv2.DMatch(int(first), int(second), float(distance))
         for (first, second), distance in zip(matches.indices, matches.distances, strict=True)

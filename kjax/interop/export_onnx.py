@@ -13,11 +13,12 @@ from jaxtyping import Float32, Num
 
 from kjax.architecture import DESCRIPTOR_DIM, TRUNK_LAYERS, TRUNK_STRIDE, Descriptor
 from kjax.errors import InputError
+from kjax.extras import require
 from kjax.position_encoding import CoordinateSystem, position_matrix
 
 OPSET, IR_VERSION = 18, 8
 """Of early 2023; newer ones have nothing that is needed here."""
-MISSING = "ONNX files need onnx and onnxruntime: pip install 'kjax[export]'"
+ONNX_FILES = "an ONNX file"
 
 
 def save(
@@ -37,7 +38,7 @@ def save(
         dtype: of the patches.
         about: what `read_about` shall tell.
     """
-    onnx = require_onnx()
+    onnx = require("onnx", ONNX_FILES)
     graph = GraphWriter(onnx)
     dim = _write_network(graph, folded, weights["params"])
     element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -60,10 +61,7 @@ def save(
 
 def load(path: Path) -> Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]:
     """The function in a file, run by onnxruntime."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise InputError(MISSING) from None
+    onnxruntime = require("onnxruntime", ONNX_FILES)
     try:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception:  # a dozen types, all its own
@@ -73,7 +71,7 @@ def load(path: Path) -> Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray,
 
 def read_about(path: Path) -> dict[str, str]:
     """What `save` was told, and what every graph tells."""
-    onnx = require_onnx()
+    onnx = require("onnx", ONNX_FILES)
     try:
         model = onnx.load(path)
         onnx.checker.check_model(model)
@@ -86,15 +84,6 @@ def read_about(path: Path) -> dict[str, str]:
         "input": ", ".join(_signature(onnx, value) for value in model.graph.input),
         "output": ", ".join(_signature(onnx, value) for value in model.graph.output),
     }
-
-
-def require_onnx() -> ModuleType:
-    """The onnx module, or one line that says how to get it."""
-    try:
-        import onnx
-    except ImportError:
-        raise InputError(MISSING) from None
-    return onnx
 
 
 class GraphWriter:

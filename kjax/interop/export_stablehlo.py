@@ -19,7 +19,9 @@ from jaxtyping import Array, Float32, Num, Shaped
 
 from kjax.architecture import Descriptor
 from kjax.errors import InputError
+from kjax.extras import require
 
+STABLEHLO_FILES = "a .stablehlo file"
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
@@ -40,6 +42,7 @@ def save(
         dtype: of the patches.
         about: what `read_about` shall tell.
     """
+    require("flatbuffers", STABLEHLO_FILES)  # jax.export imports it when it is too late for us
 
     def describe_one(patch: Shaped[Array, "N N"]) -> Float32[Array, " dim"]:
         return folded.apply(weights, patch[None])[0]
@@ -86,6 +89,7 @@ def read_about(path: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> export.Exported:
+    require("flatbuffers", STABLEHLO_FILES)
     content = bytearray(path.read_bytes())
     try:
         return export.deserialize(content)

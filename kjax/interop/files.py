@@ -7,17 +7,18 @@ All formats hold the names of `kjax.interop.state_dict`: `.npz`, `.safetensors`,
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from kjax.architecture import Descriptor
 from kjax.errors import InputError, unknown_name
+from kjax.extras import require
 from kjax.interop.state_dict import from_torch, to_arrays, to_torch
 from kjax.whole_files import write_whole
 
 TORCH_SUFFIXES = (".pt", ".pth", ".params", ".ckpt", ".bin")
+TORCH_FILES, SAFETENSORS_FILES = "a PyTorch file", "a .safetensors file"
 SUFFIXES = (".npz", ".safetensors", *TORCH_SUFFIXES)
 
 
@@ -51,25 +52,15 @@ def save_variables(path: str | Path, variables: Mapping[str, Any]) -> None:
         arrays: dict[str, Any] = dict(to_arrays(variables))
         write_whole(path, lambda partial: np.savez(partial, **arrays))
     elif path.suffix == ".safetensors":
-        from safetensors.numpy import save_file
-
+        save_file = require("safetensors.numpy", SAFETENSORS_FILES).save_file
         tensors = to_arrays(variables)
         write_whole(path, lambda partial: save_file(tensors, partial))
     elif path.suffix in TORCH_SUFFIXES:
-        torch = require_torch()
+        torch = require("torch", TORCH_FILES)
         state_dict = to_torch(variables)
         write_whole(path, lambda partial: torch.save(state_dict, partial))
     else:
         raise unknown_name("file type", path.suffix, SUFFIXES)
-
-
-def require_torch() -> ModuleType:
-    """The torch module, or one line that says how to get it."""
-    try:
-        import torch
-    except ImportError:
-        raise InputError("this needs PyTorch: pip install 'kjax[torch]'") from None
-    return torch
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -81,19 +72,15 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    safetensors = require("safetensors", SAFETENSORS_FILES)
     try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-    except ImportError:
-        raise InputError(".safetensors files need: pip install safetensors") from None
-    try:
-        return load_file(path)
-    except SafetensorError as error:
+        return require("safetensors.numpy", SAFETENSORS_FILES).load_file(path)
+    except safetensors.SafetensorError as error:
         raise InputError(f"not a safetensors file ({_first_line(error)})") from None
 
 
 def _read_torch(path: Path) -> Mapping[str, Any]:
-    torch = require_torch()
+    torch = require("torch", TORCH_FILES)
     try:
         # weights_only refuses every pickle that names anything but tensors and plain containers.
         return torch.load(path, map_location="cpu", weights_only=True)

@@ -30,6 +30,7 @@ from kjax.architecture import (
     Descriptor,
 )
 from kjax.errors import InputError
+from kjax.extras import require
 
 if TYPE_CHECKING:
     import torch
@@ -77,9 +78,7 @@ def from_torch(
 
 def to_torch(variables: Mapping[str, Any]) -> "dict[str, torch.Tensor]":
     """The PyTorch state dict of kjax variables, ready for `load_state_dict(strict=True)`."""
-    from kjax.interop.files import require_torch
-
-    torch = require_torch()
+    torch = require("torch", "a PyTorch state dict")
     return {name: torch.from_numpy(np.array(array)) for name, array in to_arrays(variables).items()}
 
 

@@ -109,5 +109,5 @@ def test_bboost_is_binboost_of_the_whole_upright_patch(monkeypatch, patches):
 
 def test_a_missing_opencv_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(Unavailable, match=r"pip install 'kjax\[photos\]'"):
+    with pytest.raises(Unavailable, match="pip install opencv-contrib-python-headless"):
         load_rival("sift")

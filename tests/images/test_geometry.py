@@ -94,5 +94,5 @@ def test_bad_input_is_refused(change, message):
 
 def test_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(InputError, match=r"pip install 'kjax\[photos\]'"):
+    with pytest.raises(InputError, match="pip install opencv-contrib-python-headless"):
         verify(np.ones((9, 2)), np.ones((9, 2)))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kjax.eval.report.blocks import Charts, Key, Panel
 from kjax.eval.report.theme import TONES, light
 from kjax.eval.report.wording import printable
-from kjax.plotting import require_matplotlib
+from kjax.extras import require
 
 WIDTH = 320
 """Of a panel, in CSS pixels and in points of matplotlib alike."""
@@ -81,7 +81,7 @@ def proxy(key: Key) -> Any:
 
 @contextlib.contextmanager
 def _style() -> Iterator[None]:
-    mpl = require_matplotlib("drawing charts")
+    mpl = require("matplotlib", "drawing charts")
     settings: Any = {
         "font.family": "sans-serif",
         "font.size": 10.5,

@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kjax.errors import InputError
+from kjax.extras import require
 from kjax.whole_files import partial_prefix, write_whole
 
+HDF5_FILES = "an HDF5 file"
 Attributes = Mapping[str, Mapping[str, float]]
 """By dataset, then by name."""
 
@@ -42,7 +44,7 @@ class GroupWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        require_h5py()
+        require("h5py", HDF5_FILES)
         self.path = Path(path)
         self._parts = self.path.with_name(self.path.name + ".parts")
         self._names = set(group_names(self.path)) if self.path.exists() else set()
@@ -73,7 +75,7 @@ class GroupWriter:
             arrays: by name.
             attributes: of some of the arrays.
         """
-        h5py = require_h5py()
+        h5py = require("h5py", HDF5_FILES)
         _check_name(name)
 
         def write(path: Path) -> None:
@@ -101,7 +103,7 @@ class GroupWriter:
             leftover.unlink(missing_ok=True)
 
     def _merge(self, partial: Path, parts: list[Path]) -> None:
-        h5py = require_h5py()
+        h5py = require("h5py", HDF5_FILES)
         if self.path.exists():
             shutil.copyfile(self.path, partial)
         with h5py.File(partial, "a") as file:
@@ -119,7 +121,7 @@ class GroupWriter:
 
 def group_names(path: str | os.PathLike[str]) -> list[str]:
     """All groups that hold arrays, in order."""
-    h5py = require_h5py()
+    h5py = require("h5py", HDF5_FILES)
     names = set()
 
     def visit(name: str, item: Any) -> None:
@@ -138,7 +140,7 @@ def open_hdf5(path: str | os.PathLike[str]) -> Iterator[Any]:
     Raises:
         InputError: it is missing, or it is no HDF5 file.
     """
-    h5py = require_h5py()
+    h5py = require("h5py", HDF5_FILES)
     if not Path(path).is_file():
         raise InputError(f"no such file: {path}")
     try:
@@ -147,15 +149,6 @@ def open_hdf5(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise InputError(f"{path} is no HDF5 file, or is damaged: write it again") from error
     with file:
         yield file
-
-
-def require_h5py() -> Any:
-    """The library h5py, which is not installed with kjax alone."""
-    try:
-        import h5py
-    except ImportError:
-        raise InputError("HDF5 files need h5py: pip install 'kjax[exchange]'") from None
-    return h5py
 
 
 def _check_name(name: str) -> None:
