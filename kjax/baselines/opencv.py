@@ -5,9 +5,10 @@ SIFT's keypoint is that of the official HPatches script: at side/2, of size side
 
 BRIEF, TEBLID and BBoost are in OpenCV's contrib modules, which the wheel opencv-python-headless
 lacks and opencv-contrib-python-headless has. BBoost is BoostDesc, whose learned tables are
-downloaded when OpenCV is built: wheels have been built without them, so far.
+downloaded when OpenCV is built: wheels of OpenCV 4 came without them, those of OpenCV 5 have them.
 
-A constant patch has no gradients: SIFT and RootSIFT give the zero vector, the others fixed bits.
+A constant patch has no gradients: SIFT and RootSIFT give the zero vector, BRIEF, ORB and TEBLID
+fixed bits, and BBoost the signs of its rounding.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ ORB_LEVEL = 4
 BINBOOST_256 = 302
 """OpenCV's number for the BinBoost descriptor of 256 bits."""
 _PATCHES_AT_ONCE = 256
-_NO_TABLES = ", from a build that has BoostDesc's tables (wheels of 2026 have not)"
+_NO_TABLES = ", from a build that has BoostDesc's tables (wheels of OpenCV 4 have not)"
 
 
 @dataclasses.dataclass(frozen=True)

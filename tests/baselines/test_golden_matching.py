@@ -53,11 +53,9 @@ def average_precision(reference, target, distance):
     return precision_recall_curve(scores, correct, positives=len(correct)).average_precision
 
 
-def assert_reproduced(describe, distance, bark, expected):
+def average_precisions(describe, distance, bark):
     reference = describe(bark["ref"])
-    for tag in TAGS:
-        found = average_precision(reference, describe(bark[tag]), distance)
-        assert found == pytest.approx(expected[tag], abs=TOLERANCE), tag
+    return {tag: average_precision(reference, describe(bark[tag]), distance) for tag in TAGS}
 
 
 @pytest.mark.parametrize(
@@ -76,16 +74,33 @@ def test_matching_is_reproduced(name, row, weights, shared_data, bark, golden):
         rival = load_rival(name, weights and shared_data / weights)
     except Unavailable as missing:
         pytest.skip(str(missing))
-    assert_reproduced(rival.describe, rival.distance, bark, golden[row])
+    found = average_precisions(rival.describe, rival.distance, bark)
+    assert found == pytest.approx(golden[row], abs=TOLERANCE)
 
 
 def test_tfeat_is_reproduced_from_opencvs_pixels(shared_data, bark, golden):
-    """OpenCV rounds on the way from 65 to 32 pixels as it likes; the network is what is tested."""
+    """OpenCV rounds on the way from 65 to 32 pixels as it likes; the network is what is tested.
+
+    Its builds for x86 and for ARM differ by a grey value in many pixels. What such roundings do to
+    an average precision is seen from three of them: two of OpenCV's, and none.
+    """
     params = tfeat.load_params(shared_data / "tfeat" / "tfeat-liberty.params")
     apply = jax.jit(tfeat.TFeat().apply)
 
-    def describe(patches):
-        small = np.stack([cv2.resize(patch, (32, 32)) for patch in patches])
-        return np.asarray(apply({"params": params}, small[..., None].astype(np.float32)))
+    def after(resize):
+        def describe(patches):
+            small = np.stack([resize(patch) for patch in patches])
+            return np.asarray(apply({"params": params}, small[..., None].astype(np.float32)))
 
-    assert_reproduced(describe, "L2", bark, golden["tfeat_liberty"])
+        return average_precisions(describe, "L2", bark)
+
+    def exactly(patch):
+        return cv2.resize(patch, (32, 32), interpolation=cv2.INTER_LINEAR_EXACT)
+
+    found = after(lambda patch: cv2.resize(patch, (32, 32)))
+    others = after(exactly), after(lambda patch: cv2.resize(patch.astype(np.float32), (32, 32)))
+    for tag, expected in golden["tfeat_liberty"].items():
+        values = [found[tag], *(other[tag] for other in others)]
+        spread = max(values) - min(values)
+        assert spread < 0.01, tag
+        assert found[tag] == pytest.approx(expected, abs=TOLERANCE + spread), tag
