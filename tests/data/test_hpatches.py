@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +12,6 @@ from PIL import Image
 from kjax.data import hpatches
 from kjax.data.hpatches_splits import SEQUENCES, SPLITS
 from kjax.errors import InputError
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no real data in ../shared/data")
 
 
 def write_sequence(folder, patches):
@@ -50,10 +46,11 @@ def test_what_was_written_is_read(folder):
     assert hpatches.IMAGES[6:9] == ("h1", "h2", "h3")
 
 
-@needs_shared
-def test_sequences_cut_by_another_programme(tmp_path):
+def test_sequences_cut_by_another_programme(tmp_path, shared_data):
     script = [sys.executable, "cut_hpatches.py", "oxford/leuven", "--out", tmp_path]
-    subprocess.run([*script, "--max-patches", "50"], cwd=SHARED, check=True, capture_output=True)
+    subprocess.run(
+        [*script, "--max-patches", "50"], cwd=shared_data, check=True, capture_output=True
+    )
 
     (sequence,) = read_all(tmp_path)
     assert sequence.name == "i_leuven"
@@ -77,9 +74,8 @@ def test_splits_have_their_published_sizes():
     assert all(set(tested) <= set(SEQUENCES) for tested in SPLITS.values())
 
 
-@needs_shared
-def test_splits_are_the_published_ones():
-    published = json.loads((SHARED / "hpatches" / "splits.json").read_text())
+def test_splits_are_the_published_ones(shared_data):
+    published = json.loads((shared_data / "hpatches" / "splits.json").read_text())
     assert {name: set(tested) for name, tested in SPLITS.items()} == {
         name: set(split["test"]) for name, split in published.items()
     }

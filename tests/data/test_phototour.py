@@ -16,9 +16,6 @@ from kjax.data.cache import cache_root
 from kjax.data.phototour import TestPairs, read_match_file, read_phototour, write_phototour
 from kjax.errors import InputError
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no real data in ../shared/data")
-
 
 def random_set(count=600):
     rng = np.random.default_rng(count)
@@ -93,11 +90,10 @@ def test_patches_are_laid_out_row_by_row(tmp_path):
     np.testing.assert_array_equal(got.point_ids, np.arange(20) // 2)
 
 
-@needs_shared
-def test_real_mosaics(tmp_path):
+def test_real_mosaics(tmp_path, shared_data):
     folder = tmp_path / "notredame"
     folder.mkdir()
-    for path in sorted((SHARED / "ubc_notredame").glob("*.bmp")):
+    for path in sorted((shared_data / "ubc_notredame").glob("*.bmp")):
         shutil.copyfile(path, folder / path.name)
     (folder / "info.txt").write_text("0 0\n" * 512)
     data = (folder / "patches0001.bmp").read_bytes()
@@ -110,11 +106,10 @@ def test_real_mosaics(tmp_path):
     assert 20 < got.patches.std() < 100  # photographs, not noise or nothing
 
 
-@needs_shared
-def test_a_set_cut_by_another_programme(tmp_path):
+def test_a_set_cut_by_another_programme(tmp_path, shared_data):
     script = [sys.executable, "cut_phototour.py", "--out", tmp_path, "--sets", "entry=entry"]
     options = ["--max-patches", "700", "--pairs", "40"]
-    subprocess.run(script + options, cwd=SHARED, check=True, capture_output=True)
+    subprocess.run(script + options, cwd=shared_data, check=True, capture_output=True)
 
     got = read(tmp_path / "entry", tmp_path)
     pairs = read_match_file(phototour.find_match_file(got.folder), patch_count=len(got.patches))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from official_tasks import GOLDEN, official_tasks
 from scipy.spatial.distance import cdist
 
 from kjax.data.hpatches import IMAGES
@@ -95,16 +96,6 @@ def test_scores_hold_what_the_tasks_gave(toy):
     close(scores.retrieval_by_pool["h"]["500"], golden["retrieval"]["h"]["500"])
 
 
-@pytest.fixture(scope="module")
-def oxford(shared_data):
-    """Both official evaluators' results on larger sets, and the tasks."""
-    golden = json.loads((shared_data / "golden" / "oxford.json").read_text())
-    patches = golden["set"]["sequences"]
-    return golden["descriptors"], read_tasks(
-        shared_data / "golden" / "oxford_tasks", "oxford", patches
-    )
-
-
 def random_image(name, image, count):
     """As the golden file defines them, read from a file with six decimals."""
     random = np.random.default_rng([0, zlib.crc32(f"{name}/{image}".encode())])
@@ -127,8 +118,8 @@ def made(make, patches):
 
 
 @pytest.mark.parametrize(("kind", "make"), [("random", random_image), ("constant", constant_image)])
-def test_both_official_rules_on_a_larger_set(oxford, kind, make):
-    golden, tasks = oxford[0][kind], oxford[1]
+def test_both_official_rules_on_a_larger_set(kind, make):
+    golden, tasks = GOLDEN["descriptors"][kind], official_tasks()
     descriptors = made(make, tasks.patches)
     found = verification(descriptors, tasks, **QUIET).average_precision.mean()
     close(found, golden["verification"]["headline_mean_imbalanced_ap"])
@@ -143,8 +134,8 @@ def test_both_official_rules_on_a_larger_set(oxford, kind, make):
     close(found[:, 0], [golden["retrieval_2000"][level] for level in LEVELS])
 
 
-def test_matching_by_the_matlab_rule(oxford):
-    golden, tasks = oxford[0]["constant"], oxford[1]
+def test_matching_by_the_matlab_rule():
+    golden, tasks = GOLDEN["descriptors"]["constant"], official_tasks()
     found = matching(made(constant_image, tasks.patches), tasks, protocol="matlab", **QUIET)
     names = list(tasks.patches)
     for category, expected in golden["matlab_rule_reimplemented"]["matching_by_category"].items():

@@ -2,11 +2,13 @@
 
 import csv
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from official_tasks import GOLDEN, official_tasks
 
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError
@@ -84,15 +86,15 @@ def test_line_ends_of_other_systems(tmp_path):
     assert_equal(read_retrieval(tmp_path, "toy", PATCHES), read_retrieval(TOY, "toy", PATCHES))
 
 
-@pytest.mark.parametrize("split", list(SPLITS))
-def test_the_official_retrieval_files(shared_data, split):
-    task = read_retrieval(shared_data / "hpatches", split, dict.fromkeys(SPLITS[split], 3000))
-    assert len(task.queries) == hpatches_tasks.QUERIES
-    assert len(task.distractors) == hpatches_tasks.DISTRACTORS
-    named = [*rows(task.queries, SPLITS[split]), *rows(task.distractors, SPLITS[split])]
-    files = (f"retr_{kind}_split-{split}.csv" for kind in ("queries", "distractors"))
-    assert named == [row for name in files for row in listed(shared_data / "hpatches" / name)]
-    assert len(set(map(tuple, named))) == len(named)
+def test_the_official_retrieval_files(shared_data):
+    for split, sequences in SPLITS.items():
+        task = read_retrieval(shared_data / "hpatches", split, dict.fromkeys(sequences, 3000))
+        assert len(task.queries) == hpatches_tasks.QUERIES
+        assert len(task.distractors) == hpatches_tasks.DISTRACTORS
+        named = [*rows(task.queries, sequences), *rows(task.distractors, sequences)]
+        files = (f"retr_{kind}_split-{split}.csv" for kind in ("queries", "distractors"))
+        assert named == [row for name in files for row in listed(shared_data / "hpatches" / name)]
+        assert len(set(map(tuple, named))) == len(named)
 
 
 GOOD = "s1,t1,idx1,s2,t2,idx2\ni_a,0,1,v_bc,5,0\n"
@@ -150,29 +152,14 @@ def test_a_file_without_rows_has_no_pairs(tmp_path):
 # Generating
 
 
-@pytest.fixture(scope="module")
-def official(shared_data):
-    """Files that the official generator drew, and the numbers of patches it drew from."""
-    golden = json.loads((shared_data / "golden" / "oxford.json").read_text())
-    return golden["set"]["sequences"], shared_data / "golden" / "oxford_tasks"
-
-
-def test_pairs_of_the_official_generator_row_by_row(official):
-    patches, folder = official
-    task = generate_verification(patches, pairs=20_000, **QUIET)
-    assert_equal(task, read_verification(folder, "oxford", patches))
-
-
-def test_queries_and_distractors_of_the_official_generator_row_by_row(official):
-    patches, folder = official
-    expected = read_retrieval(folder, "oxford", patches)
-    # The official generator leaves out flat patches, which no file then names.
-    textured = {name: np.zeros(count, bool) for name, count in patches.items()}
-    for named in (expected.queries, expected.distractors):
-        for sequence, patch in zip(named.sequence, named.patch, strict=True):
-            textured[list(patches)[sequence]][patch] = True
-    assert sum(map(np.sum, textured.values())) < sum(patches.values())
-    assert_equal(generate_retrieval(patches, textured=textured, queries=1000), expected)
+def test_files_of_the_official_generator_byte_for_byte(tmp_path):
+    """It leaves out flat patches, which no file then names."""
+    assert sum(map(len, GOLDEN["flat"].values())) > 200
+    write_tasks(official_tasks(), tmp_path, "oxford")
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.iterdir()
+    }
+    assert found == GOLDEN["sha256"]
 
 
 def test_written_tasks_are_read_back(tmp_path):
