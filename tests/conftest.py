@@ -49,6 +49,12 @@ def shared_data() -> Path:
     return SHARED
 
 
+@pytest.fixture(autouse=True)
+def _needs_gpu(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("gpu") and jax.default_backend() != "gpu":
+        pytest.skip("needs an NVIDIA GPU of compute capability 9 or 10, and a JAX that uses it")
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)

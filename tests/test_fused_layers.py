@@ -1,26 +1,38 @@
-"""The fused layers, and the GPU kernels behind them in Pallas' interpreter, against plain JAX."""
+"""The fused layers, and the GPU kernels behind them, against plain JAX.
+
+The kernels run in Pallas' interpreter, in float32, and where there is a GPU on it, in bfloat16.
+"""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from models import make_model, random_patches
 
+import kjax
 from kjax import batch_norm, fused_layers, gpu_kernels
 from kjax.convolution import convolve
 
 SIDE, BATCH, VIEWS = 16, 64, 2
+KERNEL_SHAPES = (3, 3, 1, 32), (3, 3, 32, 32), (3, 3, 32, 64)
 
 
 @pytest.fixture
 def normal(rng):
-    return lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    """Values that bfloat16 holds exactly."""
+    return lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.bfloat16).astype(jnp.float32)
+
+
+def relative(found, expected):
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
 
 
 def close(found, expected, tolerance=1e-5):
-    error = np.linalg.norm(np.asarray(found - expected)) / np.linalg.norm(np.asarray(expected))
-    assert error <= tolerance, error
+    assert relative(found, expected) <= tolerance
 
 
 def by_view(x):
@@ -82,7 +94,7 @@ def plain_loss(arrays, weights):
 
 @pytest.fixture
 def arrays(normal):
-    shapes = (BATCH, SIDE, SIDE, 1), (3, 3, 1, 32), (3, 3, 32, 32), (3, 3, 32, 64)
+    shapes = (BATCH, SIDE, SIDE, 1), *KERNEL_SHAPES
     return [normal(*shape) for shape in shapes], normal(BATCH, SIDE // 2, SIDE // 2, 64)
 
 
@@ -141,14 +153,48 @@ def test_what_fits(shape, dtype, views, expected):
 # Kernels
 
 
-def test_convolution_kernel(normal):
+class Kernels(NamedTuple):
+    """How kernels run, and how far from plain JAX in float32 they may be."""
+
+    interpret: bool
+    dtype: jnp.dtype
+    tolerance: float
+
+    def cast(self, *arrays):
+        return [array.astype(self.dtype) for array in arrays]
+
+    def close(self, found, expected):
+        close(found, expected, self.tolerance)
+
+
+# On a GPU results are rounded to bfloat16, and so is what lies between two layers: each time by up
+# to half of 2**-8, and at most three times.
+ON_GPU = Kernels(interpret=False, dtype=jnp.bfloat16, tolerance=1.5 * 2.0**-8)
+INTERPRETED = Kernels(interpret=True, dtype=jnp.float32, tolerance=1e-5)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(INTERPRETED, id="interpreted"),
+        pytest.param(ON_GPU, id="gpu", marks=pytest.mark.gpu),
+    ]
+)
+def kernels(request):
+    # Plain JAX is what is compared with: without TF32.
+    with jax.default_matmul_precision("highest"):
+        yield request.param
+
+
+def test_convolution_kernel(normal, kernels):
     x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 32)
     assert gpu_kernels.fits(BATCH // VIEWS, SIDE)
-    y, sums = gpu_kernels.convolve_with_sums(x, kernel, views=VIEWS, interpret=True)
+    y, sums = gpu_kernels.convolve_with_sums(
+        *kernels.cast(x, kernel), views=VIEWS, interpret=kernels.interpret
+    )
     expected = convolve(x, kernel, stride=1)
-    close(y, expected)
+    kernels.close(y, expected)
     columns = by_view(expected)
-    close(sums, jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1))
+    kernels.close(sums, jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1))
 
 
 def rectified_twice(images, kernel1, bias1, kernel2, bias2):
@@ -156,14 +202,18 @@ def rectified_twice(images, kernel1, bias1, kernel2, bias2):
     return jax.nn.relu(convolve(z, kernel2, stride=1) + bias2.reshape(1, 1, 1, -1))
 
 
-def test_folded_layers_and_their_gradients_equal_autodiff(normal):
-    arrays = (
-        normal(8, SIDE, SIDE, 1),
+def folded_arrays(normal, count=8, side=SIDE):
+    return (
+        normal(count, side, side, 1),
         normal(3, 3, 1, 32),
         normal(32),
         normal(3, 3, 32, 32),
         normal(32),
     )
+
+
+def test_folded_layers_and_their_gradients_equal_autodiff(normal):
+    arrays = folded_arrays(normal)
     weights = normal(8, SIDE, SIDE, 32)
 
     def gradients(function):
@@ -176,27 +226,32 @@ def test_folded_layers_and_their_gradients_equal_autodiff(normal):
         close(found_one, expected_one)
 
 
-def test_folded_kernel(normal):
-    images, first, second = normal(16, SIDE, SIDE, 1), normal(3, 3, 1, 32), normal(3, 3, 32, 32)
-    weights = first, normal(32), second, normal(32)
-    assert gpu_kernels.fits(len(images), SIDE)
+@pytest.mark.parametrize(("count", "side"), [(16, SIDE), (8, 32)])
+def test_folded_kernel(normal, kernels, count, side):
+    arrays = folded_arrays(normal, count, side)
+    images, kernel1, bias1, kernel2, bias2 = arrays
+    assert gpu_kernels.fits(count, side)
     padded = jnp.pad(images[..., 0], ((0, 0), (2, 2), (2, 2)))
-    found = gpu_kernels.folded_first_two_layers(padded, *weights, interpret=True)
-    close(found, rectified_twice(images, *weights))
+    padded, kernel1, kernel2 = kernels.cast(padded, kernel1, kernel2)
+    found = gpu_kernels.folded_first_two_layers(
+        padded, kernel1, bias1, kernel2, bias2, interpret=kernels.interpret
+    )
+    kernels.close(found, rectified_twice(*arrays))
 
 
 @pytest.mark.parametrize(
     ("stride", "kernel_gradient"),
     [(1, gpu_kernels.kernel_gradient), (2, gpu_kernels.halving_kernel_gradient)],
 )
-def test_kernel_gradients(normal, stride, kernel_gradient):
+def test_kernel_gradients(normal, kernels, stride, kernel_gradient):
     x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 32 * stride)
     y, back = jax.vjp(lambda kernel: convolve(x, kernel, stride=stride), kernel)
     dy = normal(*y.shape)
-    close(kernel_gradient(x, dy, interpret=True), back(dy)[0])
+    found = kernel_gradient(*kernels.cast(x, dy), interpret=kernels.interpret)
+    kernels.close(found, back(dy)[0])
 
 
-def test_halving_input_gradient(normal):
+def test_halving_input_gradient(normal, kernels):
     x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 64)
     scale, shift = jnp.abs(normal(VIEWS, 32)), normal(VIEWS, 32)
     y = by_view(x) * scale[:, None] + shift[:, None]
@@ -206,41 +261,93 @@ def test_halving_input_gradient(normal):
 
     out, back = jax.vjp(after, y)
     dy = normal(*out.shape)
-    passed, sums = gpu_kernels.halving_input_gradient(dy, kernel, x, scale, shift, interpret=True)
+    passed, sums = gpu_kernels.halving_input_gradient(
+        *kernels.cast(dy, kernel, x), scale, shift, interpret=kernels.interpret
+    )
     (expected,) = back(dy)
-    close(by_view(passed), expected)
-    close(sums, jnp.stack([expected.sum(axis=1), (expected * y).sum(axis=1)], axis=1))
+    kernels.close(by_view(passed), expected)
+    kernels.close(sums, jnp.stack([expected.sum(axis=1), (expected * y).sum(axis=1)], axis=1))
 
 
-def test_first_layer_kernels(normal):
+def test_first_layer_kernels(normal, kernels):
     images, first, second = normal(BATCH, SIDE, SIDE), normal(3, 3, 1, 32), normal(3, 3, 32, 32)
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1)))
     scale, shift = jnp.abs(normal(VIEWS, 32)), normal(VIEWS, 32)
     seen = taps(images)
-    gram = gpu_kernels.tap_gram(padded, views=VIEWS, interpret=True)
-    close(gram[:, :10, :10], jnp.einsum("vps,vpt->vst", seen, seen))
+    interpret = kernels.interpret
+    cast_padded, cast_first, cast_second = kernels.cast(padded, first, second)
+    gram = gpu_kernels.tap_gram(cast_padded, views=VIEWS, interpret=interpret)
+    kernels.close(gram[:, :10, :10], jnp.einsum("vps,vpt->vst", seen, seen))
     y = by_view(convolve(images[..., None], first, stride=1)) * scale[:, None] + shift[:, None]
-    z = gpu_kernels.first_layer(padded, first, scale, shift, interpret=True)
-    close(by_view(z), jax.nn.relu(y))
+    z = gpu_kernels.first_layer(cast_padded, cast_first, scale, shift, interpret=interpret)
+    kernels.close(by_view(z), jax.nn.relu(y))
     dy = normal(BATCH, SIDE, SIDE, 32)
-    by_z = jax.vjp(lambda z: convolve(z, second, stride=1), z)[1](dy)[0]
-    found = gpu_kernels.tap_gradient(dy, second, padded, first, scale, shift, interpret=True)
+    by_z = jax.vjp(lambda z: convolve(z, second, stride=1), z.astype(jnp.float32))[1](dy)[0]
+    found = gpu_kernels.tap_gradient(
+        *kernels.cast(dy), cast_second, cast_padded, cast_first, scale, shift, interpret=interpret
+    )
     passed = jnp.where(y > 0, by_view(by_z), 0)
-    close(found[:, :10], jnp.einsum("vpt,vpc->vtc", seen, passed))
+    kernels.close(found[:, :10], jnp.einsum("vpt,vpc->vtc", seen, passed))
 
 
-def test_sum_kernels(normal):
+def test_sum_kernels(normal, kernels):
     x, gradient = normal(8, 8, 8, 64), normal(8, 8, 8, 64)
     scale, shift = jnp.abs(normal(VIEWS, 64)), normal(VIEWS, 64)
     assert gpu_kernels.can_sum(x.shape, VIEWS)
     columns = by_view(x)
-    close(
-        gpu_kernels.moment_sums(x, views=VIEWS, interpret=True),
+    cast_x, cast_gradient = kernels.cast(x, gradient)
+    kernels.close(
+        gpu_kernels.moment_sums(cast_x, views=VIEWS, interpret=kernels.interpret),
         jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1),
     )
     y = columns * scale[:, None] + shift[:, None]
     passed = jnp.where(y > 0, by_view(gradient), 0)
-    close(
-        gpu_kernels.gradient_sums(gradient, x, scale, shift, interpret=True),
+    kernels.close(
+        gpu_kernels.gradient_sums(cast_gradient, cast_x, scale, shift, interpret=kernels.interpret),
         jnp.stack([passed.sum(axis=1), (passed * y).sum(axis=1)], axis=1),
     )
+
+
+# On a GPU, from layers to descriptors and trainings
+
+
+def no_worse_than_plain(found, plain, exact):
+    """Fused or not, bfloat16 rounds as often: half as much again is no other arithmetic."""
+    for one, other, best in zip(*map(jax.tree.leaves, (found, plain, exact)), strict=True):
+        assert relative(one, best) <= 1.5 * relative(other, best) + 2.0**-9
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("count", "side"), [(BATCH, 16), (48, 32), (16, 64)])
+def test_layers_and_gradients_in_bfloat16(normal, count, side):
+    images, *weights = (normal(*shape) for shape in ((count, side, side, 1), *KERNEL_SHAPES))
+    arrays = [images.astype(jnp.bfloat16), *weights]
+    assert fused_layers.fits(arrays[0].shape, jnp.bfloat16, views=VIEWS)
+    outer = normal(count, side // 2, side // 2, 64)
+
+    def fused(arrays):
+        return fused_loss(arrays, outer)[0].astype(jnp.float32)
+
+    def plain(arrays):
+        return plain_loss([array.astype(arrays[0].dtype) for array in arrays], outer)
+
+    found, ordinary = (jax.jit(jax.grad(each))(arrays) for each in (fused, plain))
+    with jax.default_matmul_precision("highest"):
+        exact = jax.jit(jax.grad(plain))([images, *weights])
+    no_worse_than_plain(found, ordinary, exact)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 3, 8, 100, 129])
+@pytest.mark.parametrize("head", ["hardnet", "combined_star"])
+def test_descriptors_of_any_number_of_patches_in_bfloat16(rng, head, count):
+    """With eight the fused kernel runs, with the others plain JAX: there is no edge between."""
+    model, variables = make_model(head)
+    patches = random_patches(rng, count, 32)
+    with jax.default_matmul_precision("highest"):
+        exact = model.apply(variables, patches)
+    folded, weights = kjax.fold(model.clone(dtype=jnp.bfloat16), variables)
+    found = jax.jit(folded.apply)(weights, patches)
+    assert found.shape == exact.shape
+    plain = model.clone(dtype=jnp.bfloat16).apply(variables, patches)
+    no_worse_than_plain(found, plain, exact)
