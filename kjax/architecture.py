@@ -346,6 +346,9 @@ class SumHead(nn.Module):
     def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch 128"]:
         """Sum over positions, in float32 or better."""
         (phi,) = maps
+        if phi.dtype != at_least_float32(phi.dtype):
+            # Fused with the layer before it, JAX 0.11.2 gets this sum of bfloat16 wrong on CPUs.
+            phi = jax.lax.optimization_barrier(phi)
         return phi.sum(axis=(1, 2), dtype=at_least_float32(phi.dtype))
 
     def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool, views: int) -> Array:

@@ -90,6 +90,7 @@ def test_stopped_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path
     config.data.pipeline = pipeline
     whole, halves = finished[0], tmp_path / "halves"
     if pipeline == "tfdata":
+        pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
         whole = tmp_path / "whole"
         run_module.run(config, whole)
     run_until_stopped(config, halves, after=3)
