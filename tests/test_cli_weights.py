@@ -147,6 +147,9 @@ def test_export_of_a_run_and_info_about_it(capsys, rng):
     line = capsys.readouterr().out
     assert line.startswith("wrote deep/polar.onnx: polar s=1 N=16, 16×16 patches, 1.7 MB, ")
     assert line.endswith(" of JAX\n")
+    assert main(["export", "run", "--to", "fixed.onnx", "--batch", "2"]) == 0
+    capsys.readouterr()
+    assert facts(capsys, "fixed.onnx")["input"] == "patches: float32[2, 16, 16]"
     told = facts(capsys, "deep/polar.onnx")
     assert told["trained on"] == "left, right"
     assert told["FPR@95"] == "middle 1.23 %"
@@ -171,6 +174,8 @@ def test_export_of_a_run_and_info_about_it(capsys, rng):
         (["export", "xy.npz:xy,s=1", "--to", "xy.onx"], "did you mean '.onnx'"),
         (["export", "xy.npz:xy,s=1", "--to", "xy.pth", "--input", "uint8"], "--input is for"),
         (["export", "xy.npz:xy,s=1", "--to", "xy.onnx", "--input", "int8"], "'uint8'"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.npz", "--batch", "8"], "--batch is for"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.onnx", "--batch", "0"], "at least one patch"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_left(arguments, message, capsys, tmp_path):
