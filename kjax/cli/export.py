@@ -18,7 +18,9 @@ suffix of FILE tells the format:
   .onnx                         the same for onnxruntime, OpenCV 4.10 and later, and others; input
                                 "patches", output "descriptors"
   .pth, .pt, …                  a PyTorch state dict
-  .safetensors, .npz            the same weights, without PyTorch
+  .safetensors                  the same weights, without PyTorch, with the head, s, patch size,
+                                extent and origin as metadata
+  .npz                          the same weights alone
 
 Functions take any number of patches, or --batch of them, and have BatchNorm folded into their
 weights. A file is kept only if, read back and run, it gives what JAX gives: to 1e-4 in every entry,
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.errors import InputError
     from kjax.interop.export import FUNCTIONS, export_model
     from kjax.interop.identify import display_name
-    from kjax.interop.source import load_source, training_facts
+    from kjax.interop.source import load_source, remarks
 
     path = Path(args.to)
     for option, value in (("--input", args.input), ("--batch", args.batch)):
@@ -75,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
         source.variables,
         input_dtype=args.input or "float32",
         batch=args.batch,
-        remarks=training_facts([source]),
+        extent=source.known_extent,
+        remarks=remarks(source),
     )
     size = source.model.patch_size
     print(
