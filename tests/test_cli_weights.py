@@ -1,6 +1,7 @@
 """`kjax info`, `convert` and `export`, on weights files and on the folders of runs."""
 
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -187,3 +188,38 @@ def test_bad_input_is_one_line_and_nothing_is_left(arguments, message, capsys, t
     assert error.startswith(f"kjax {arguments[0]}: ")
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["xy.npz"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments"),
+    [
+        ("onnx", ["export", "hardnet", "--to", "out.onnx"]),
+        ("onnx", ["info", "some.onnx"]),
+        ("onnxruntime", ["export", "hardnet", "--to", "out.onnx"]),
+        ("flatbuffers", ["export", "hardnet", "--to", "out.stablehlo"]),
+        ("flatbuffers", ["info", "some.stablehlo"]),
+        ("safetensors", ["export", "hardnet", "--to", "out.safetensors"]),
+        ("safetensors", ["convert", "hardnet", "out.safetensors"]),
+        ("safetensors", ["convert", "some.safetensors", "out.npz"]),
+        ("safetensors", ["info", "some.safetensors"]),
+        ("torch", ["export", "hardnet", "--to", "out.pth"]),
+        ("torch", ["convert", "hardnet", "out.pth"]),
+        ("torch", ["info", "some.pth"]),
+        ("torch", ["compare"]),
+    ],
+)
+def test_missing_packages_are_one_line(missing, arguments, capsys, tmp_path, monkeypatch):
+    if missing == "onnxruntime":
+        pytest.importorskip("onnx")
+    loaded = [name for name in sys.modules if name.startswith(f"{missing}.")]
+    for name in (missing, *loaded):
+        monkeypatch.setitem(sys.modules, name, None)
+    for word in arguments:
+        if word.startswith("some."):
+            Path(word).write_bytes(b"")
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"kjax {arguments[0]}: ")
+    assert error.endswith(f" needs {missing}: pip install {missing}\n")
+    assert error.count("\n") == 1
+    assert not [path for path in tmp_path.iterdir() if "some" not in path.name]
