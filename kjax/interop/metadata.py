@@ -99,5 +99,6 @@ def parse_metadata(texts: Mapping[str, str]) -> Metadata | None:
     if extent is not None and extent <= 0:
         raise InputError(f"extent in the file's metadata is {extent:g}: it must be positive")
     ours = {*READERS, *LAYOUT, MARK}
-    remarks = {name: " ".join(text.split()) for name, text in texts.items() if name not in ours}
+    # Sorted, because files keep no order.
+    remarks = {name: " ".join(texts[name].split()) for name in sorted(texts.keys() - ours)}
     return Metadata(values, extent, remarks | {"written by": f"kjax {texts[MARK]}"})
