@@ -24,6 +24,13 @@ from jaxtyping import Array, Float, UInt32
 
 from kjax import aggregation, batch_norm, cpu_convolution, fused_layers
 from kjax.convolution import convolve
+from kjax.dimensions import (
+    DESCRIPTOR_DIM,
+    HEADS,
+    TRUNK_CHANNELS,
+    TRUNK_LAYERS,
+    TRUNK_STRIDE,
+)
 from kjax.errors import InputError, unknown_name
 from kjax.fused_layers import Statistics
 from kjax.initialization import orthogonal
@@ -31,13 +38,6 @@ from kjax.patches import as_images, normalize_patches
 from kjax.position_encoding import CoordinateSystem, PositionKernel, position_matrix
 from kjax.precision import at_least_float32
 
-HEADS = ("hardnet", "xy", "polar", "combined", "combined_star", "sum", "cat")
-
-TRUNK_LAYERS = ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1))
-"""Output channels and stride of the six 3×3 convolutions."""
-TRUNK_CHANNELS = TRUNK_LAYERS[-1][0]
-TRUNK_STRIDE = 4
-DESCRIPTOR_DIM = 128
 BATCH_NORM_EPSILON = batch_norm.EPSILON
 FUSED_LAYERS = 3
 """Layers of the trunk that have kernels of their own for training in reduced precision."""

@@ -1,6 +1,7 @@
 """`kjax info`, `convert` and `export`, on weights files and on the folders of runs."""
 
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -147,6 +148,9 @@ def test_export_of_a_run_and_info_about_it(capsys, rng):
     line = capsys.readouterr().out
     assert line.startswith("wrote deep/polar.onnx: polar s=1 N=16, 16×16 patches, 1.7 MB, ")
     assert line.endswith(" of JAX\n")
+    assert main(["export", "run", "--to", "fixed.onnx", "--batch", "2"]) == 0
+    capsys.readouterr()
+    assert facts(capsys, "fixed.onnx")["input"] == "patches: float32[2, 16, 16]"
     told = facts(capsys, "deep/polar.onnx")
     assert told["trained on"] == "left, right"
     assert told["FPR@95"] == "middle 1.23 %"
@@ -171,6 +175,8 @@ def test_export_of_a_run_and_info_about_it(capsys, rng):
         (["export", "xy.npz:xy,s=1", "--to", "xy.onx"], "did you mean '.onnx'"),
         (["export", "xy.npz:xy,s=1", "--to", "xy.pth", "--input", "uint8"], "--input is for"),
         (["export", "xy.npz:xy,s=1", "--to", "xy.onnx", "--input", "int8"], "'uint8'"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.npz", "--batch", "8"], "--batch is for"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.onnx", "--batch", "0"], "at least one patch"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_left(arguments, message, capsys, tmp_path):
@@ -182,3 +188,38 @@ def test_bad_input_is_one_line_and_nothing_is_left(arguments, message, capsys, t
     assert error.startswith(f"kjax {arguments[0]}: ")
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["xy.npz"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments"),
+    [
+        ("onnx", ["export", "hardnet", "--to", "out.onnx"]),
+        ("onnx", ["info", "some.onnx"]),
+        ("onnxruntime", ["export", "hardnet", "--to", "out.onnx"]),
+        ("flatbuffers", ["export", "hardnet", "--to", "out.stablehlo"]),
+        ("flatbuffers", ["info", "some.stablehlo"]),
+        ("safetensors", ["export", "hardnet", "--to", "out.safetensors"]),
+        ("safetensors", ["convert", "hardnet", "out.safetensors"]),
+        ("safetensors", ["convert", "some.safetensors", "out.npz"]),
+        ("safetensors", ["info", "some.safetensors"]),
+        ("torch", ["export", "hardnet", "--to", "out.pth"]),
+        ("torch", ["convert", "hardnet", "out.pth"]),
+        ("torch", ["info", "some.pth"]),
+        ("torch", ["compare"]),
+    ],
+)
+def test_missing_packages_are_one_line(missing, arguments, capsys, tmp_path, monkeypatch):
+    if missing == "onnxruntime":
+        pytest.importorskip("onnx")
+    loaded = [name for name in sys.modules if name.startswith(f"{missing}.")]
+    for name in (missing, *loaded):
+        monkeypatch.setitem(sys.modules, name, None)
+    for word in arguments:
+        if word.startswith("some."):
+            Path(word).write_bytes(b"")
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"kjax {arguments[0]}: ")
+    assert error.endswith(f" needs {missing}: pip install {missing}\n")
+    assert error.count("\n") == 1
+    assert not [path for path in tmp_path.iterdir() if "some" not in path.name]

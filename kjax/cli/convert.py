@@ -10,7 +10,9 @@ EXAMPLES = """examples:
   kjax convert hardnet hardnet.pth                       weights that ship with kjax
 
 All formats hold the same names (those of HardNet's release) and numbers, so nothing is lost either
-way. Weights that fit several heads are converted without asking which they are for.
+way. Weights that fit several heads are converted without asking which they are for. Of weights of
+which more is known, .safetensors also holds the head, s, patch size and extent, as metadata: such a
+file needs nothing behind its name.
 """
 
 
@@ -30,13 +32,13 @@ def run(args: argparse.Namespace) -> int:
     from kjax.cli.info import print_facts
     from kjax.errors import unknown_name
     from kjax.interop.files import SUFFIXES, save_variables
-    from kjax.interop.source import facts, load_source
+    from kjax.interop.source import facts, load_source, metadata_of
 
     target = Path(args.target)
     if target.suffix not in SUFFIXES:
         raise unknown_name("file type", target.suffix, SUFFIXES)
     source = load_source(args.source, seed=args.seed)
-    save_variables(target, source.variables)
+    save_variables(target, source.variables, metadata=metadata_of(source))
     print_facts(facts([source]))
     print(f"wrote {target}")
     return 0

@@ -7,6 +7,7 @@ EXAMPLES = """examples:
   kjax export out/first --to descriptor.onnx
   kjax export hardnet --to hardnet.onnx
   kjax export out/first --seed 1 --to descriptor.stablehlo --input uint8
+  kjax export best --to descriptor.onnx --batch 64
   kjax export weights.npz:polar,s=1 --to polar.pth
 
 SOURCE is the name of shipped weights (`kjax info` lists them), the workdir of a training run, or a
@@ -14,12 +15,22 @@ weights file; if its weights fit several heads, with the head and its fields beh
 suffix of FILE tells the format:
 
   .stablehlo                    the function from patches [B,N,N] to descriptors, for jax.export
-  .onnx                         the same for onnxruntime; input "patches", output "descriptors"
+  .onnx                         the same for onnxruntime, OpenCV 4.10 and later, and others; input
+                                "patches", output "descriptors"
   .pth, .pt, …                  a PyTorch state dict
-  .safetensors, .npz            the same weights, without PyTorch
+  .safetensors                  the same weights, without PyTorch, with the head, s, patch size,
+                                extent and origin as metadata
+  .npz                          the same weights alone
 
-Functions take any number of patches, and have BatchNorm folded into their weights. A file is kept
-only if, read back and run, it gives what JAX gives: to 1e-4 in every entry, on random patches.
+Functions take any number of patches, or --batch of them, and have BatchNorm folded into their
+weights. A file is kept only if, read back and run, it gives what JAX gives: to 1e-4 in every entry,
+on random patches.
+
+OpenCV takes float32 patches of any range, with an axis for the one colour:
+
+  net = cv2.dnn.readNetFromONNX("descriptor.onnx")
+  net.setInput(patches[:, None])    # [B,1,N,N]; or cv2.dnn.blobFromImages(list(patches))
+  descriptors = net.forward()       # [B,128]
 """
 
 
@@ -34,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help="of the patches that a function takes: float32 (the default) or uint8",
     )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        metavar="B",
+        help="how many patches a function takes at once, for programs that must know; otherwise "
+        "any number",
+    )
     parser.add_argument("--seed", type=int, help="which model of a run with several")
 
 
@@ -44,18 +62,23 @@ def run(args: argparse.Namespace) -> int:
     from kjax.errors import InputError
     from kjax.interop.export import FUNCTIONS, export_model
     from kjax.interop.identify import display_name
-    from kjax.interop.source import load_source, training_facts
+    from kjax.interop.source import load_source, remarks
 
     path = Path(args.to)
-    if args.input and path.suffix not in FUNCTIONS:
-        raise InputError(f"--input is for {' and '.join(FUNCTIONS)}: other files hold weights only")
+    for option, value in (("--input", args.input), ("--batch", args.batch)):
+        if value is not None and path.suffix not in FUNCTIONS:
+            raise InputError(
+                f"{option} is for {' and '.join(FUNCTIONS)}: other files hold weights only"
+            )
     source = load_source(args.source, seed=args.seed)
     difference = export_model(
         path,
         source.model,
         source.variables,
         input_dtype=args.input or "float32",
-        remarks=training_facts([source]),
+        batch=args.batch,
+        extent=source.known_extent,
+        remarks=remarks(source),
     )
     size = source.model.patch_size
     print(

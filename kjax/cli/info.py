@@ -9,6 +9,7 @@ EXAMPLES = """examples:
   kjax info hardnet               one of them: origin, licence, training, results, limits
   kjax info out/first             a workdir, of a run that is finished or still going on
   kjax info checkpoint.pth        a weights file; :head,s=… behind it checks that it fits
+  kjax info best.safetensors      the same; such files of kjax tell their head and origin themselves
   kjax info descriptor.onnx       an exported file
 """
 

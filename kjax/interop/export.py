@@ -5,7 +5,7 @@ No file is kept unless what it holds, read back and run, gives the descriptors t
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxtyping import Array, Float32, Num
 
 import kjax
 from kjax.architecture import Descriptor, parameter_count
+from kjax.dimensions import ENCODED_HEADS
 from kjax.errors import InputError, unknown_name
 from kjax.folding import fold
 from kjax.interop import export_onnx, export_stablehlo
@@ -26,7 +27,8 @@ from kjax.interop.files import (
     load_variables,
     save_variables,
 )
-from kjax.interop.identify import ENCODED_HEADS
+from kjax.interop.identify import fields_of
+from kjax.interop.metadata import make_metadata
 from kjax.whole_files import write_whole
 
 Describe = Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]
@@ -46,12 +48,14 @@ def export_model(
     variables: Mapping[str, Any],
     *,
     input_dtype: str = "float32",
+    batch: int | None = None,
+    extent: float | None = None,
     remarks: Mapping[str, str] | None = None,
 ) -> float:
     """Writes a model to a file whose suffix tells the format, and checks it.
 
-    `.stablehlo` and `.onnx` hold the function from patches `[B,N,N]`, of any B, to descriptors, in
-    float32 and with BatchNorm folded. `.npz`, `.safetensors` and torch's `.pth`, … hold weights
+    `.stablehlo` and `.onnx` hold the function from patches `[B,N,N]` to descriptors, in float32 and
+    with BatchNorm folded. `.npz`, `.safetensors` and torch's `.pth`, … hold weights
     under the names of `kjax.interop.state_dict`.
 
     Args:
@@ -59,6 +63,8 @@ def export_model(
         model: not folded.
         variables: the same.
         input_dtype: of the patches that the function takes: "float32" (of any range) or "uint8".
+        batch: B, if the function shall take no other.
+        extent: side of the patches that suit the weights, over OpenCV's KeyPoint.size, if known.
         remarks: more for `read_about` to tell, by label.
 
     Returns:
@@ -73,14 +79,23 @@ def export_model(
         raise unknown_name("input dtype", input_dtype, INPUT_DTYPES)
     if path.suffix not in (*FUNCTIONS, *SUFFIXES):
         raise unknown_name("file type", path.suffix, (*FUNCTIONS, *SUFFIXES))
+    if batch is not None and batch < 1:
+        raise InputError(f"a batch has at least one patch, not {batch}")
     # In full precision, whatever the training's: other machines may have no other.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
-    about = describe_model(model, variables) | dict(remarks or {})
+    about = describe_model(model, variables, extent=extent) | dict(remarks or {})
+    metadata = make_metadata(fields_of(model), extent=extent, remarks=remarks or {})
     differences: list[float] = []
 
     def write_and_check(partial: Path) -> None:
-        _save(partial, exact, variables, dtype=input_dtype, about=about)
-        differences.append(_largest_difference(partial, exact, variables, input_dtype))
+        if path.suffix in FUNCTIONS:
+            folded = fold(exact, variables)
+            save = FUNCTIONS[path.suffix].save
+            save(partial, *folded, dtype=input_dtype, batch=batch, about=about)
+        else:
+            save_variables(partial, variables, metadata=metadata)
+        counts = (batch,) if batch else BATCHES
+        differences.append(_largest_difference(partial, exact, variables, input_dtype, counts))
         if not differences[0] <= LIMIT:  # NaN is no agreement either
             raise InputError(
                 f"{path} would differ from JAX by {differences[0]:.1e}, more than {LIMIT:.0e}: "
@@ -92,13 +107,17 @@ def export_model(
     return differences[0]
 
 
-def describe_model(model: Descriptor, variables: Mapping[str, Any]) -> dict[str, str]:
+def describe_model(
+    model: Descriptor, variables: Mapping[str, Any], *, extent: float | None = None
+) -> dict[str, str]:
     """What an exported file tells about its model."""
     about = {"head": model.head}
     if model.head in ENCODED_HEADS:
         about["s"] = str(model.position_kernel.s)
+    about["patch size"] = str(model.patch_size)
+    if extent is not None:
+        about["extent"] = f"patches of {extent:g} × KeyPoint.size"
     return about | {
-        "patch size": str(model.patch_size),
         "parameters": f"{parameter_count(variables):,}",
         "written by": f"kjax {kjax.__version__}",
     }
@@ -120,28 +139,18 @@ def load_exported(path: str | Path) -> Describe:
     return FUNCTIONS[path.suffix].load(path)
 
 
-def _save(
+def _largest_difference(
     path: Path,
     exact: Descriptor,
     variables: Mapping[str, Any],
-    *,
     dtype: str,
-    about: Mapping[str, str],
-) -> None:
-    if path.suffix in FUNCTIONS:
-        FUNCTIONS[path.suffix].save(path, *fold(exact, variables), dtype=dtype, about=about)
-    else:
-        save_variables(path, variables)
-
-
-def _largest_difference(
-    path: Path, exact: Descriptor, variables: Mapping[str, Any], dtype: str
+    counts: Sequence[int],
 ) -> float:
     """Between what a file gives and what JAX gives, over random patches."""
     in_jax, in_file = _in_jax(exact, variables), _load(path, exact)
     rng = np.random.default_rng(0)
     differences = []
-    for count in BATCHES:
+    for count in counts:
         patches = rng.integers(0, 256, (count, exact.patch_size, exact.patch_size), np.uint8)
         patches = patches if dtype == "uint8" else patches.astype(np.float32) / 255
         differences.append(np.abs(in_file(patches) - in_jax(patches)).max())

@@ -1,6 +1,16 @@
-"""Descriptors as ONNX: for onnxruntime and whatever else reads that format.
+"""Descriptors as ONNX: for onnxruntime, OpenCV and whatever else reads that format.
 
-The graph is written operator by operator. Image layout is NCHW, as all runtimes like it best.
+    session = onnxruntime.InferenceSession("descriptor.onnx")
+    (descriptors,) = session.run(None, {"patches": patches})  # float32 [B,N,N]
+
+    net = cv2.dnn.readNetFromONNX("descriptor.onnx")
+    net.setInput(patches[:, None])  # or cv2.dnn.blobFromImages(list(patches))
+    descriptors = net.forward()
+
+The graph is written operator by operator. Image layout is NCHW, as all runtimes like it best. Both
+OpenCV 5 and OpenCV 4 read it, which is why it looks as it does: operators of opset 12, shapes that
+need no arithmetic, and all attributes of a convolution although ONNX can do without most. OpenCV 4
+takes the last axis of a three-dimensional array for colours: hence the axis in the example.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +26,9 @@ from kjax.errors import InputError
 from kjax.extras import require
 from kjax.position_encoding import CoordinateSystem, position_matrix
 
-OPSET, IR_VERSION = 18, 8
-"""Of early 2023; newer ones have nothing that is needed here."""
+OPSET, IR_VERSION = 12, 7
+"""Of 2020, and the last in which the axes of all reductions are attributes, as OpenCV 4 wants them:
+opset 13 made ReduceSum's an input, opset 18 the others'."""
 ONNX_FILES = "an ONNX file"
 
 
@@ -27,28 +38,28 @@ def save(
     weights: Mapping[str, Any],
     *,
     dtype: str,
+    batch: int | None = None,
     about: Mapping[str, str],
 ) -> None:
-    """Writes the graph from `patches` [B,N,N], of any B, to `descriptors`.
+    """Writes the graph from `patches` [B,N,N] to `descriptors`.
 
     Args:
         path: where to.
         folded: a model as `kjax.fold` gives it.
         weights: the same.
         dtype: of the patches.
+        batch: B, if the graph shall take no other.
         about: what `read_about` shall tell.
     """
     onnx = require("onnx", ONNX_FILES)
     graph = GraphWriter(onnx)
-    dim = _write_network(graph, folded, weights["params"])
+    dim = _write_network(graph, folded, weights["params"], dtype)
     element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    size = folded.patch_size
+    size, count = folded.patch_size, batch or "batch"
     model = onnx.helper.make_model(
         graph.finish(
-            onnx.helper.make_tensor_value_info("patches", element, ["batch", size, size]),
-            onnx.helper.make_tensor_value_info(
-                "descriptors", onnx.TensorProto.FLOAT, ["batch", dim]
-            ),
+            onnx.helper.make_tensor_value_info("patches", element, [count, size, size]),
+            onnx.helper.make_tensor_value_info("descriptors", onnx.TensorProto.FLOAT, [count, dim]),
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
@@ -115,15 +126,16 @@ class GraphWriter:
         )
 
 
-def _write_network(graph: GraphWriter, model: Descriptor, params: Mapping[str, Any]) -> int:
+def _write_network(
+    graph: GraphWriter, model: Descriptor, params: Mapping[str, Any], dtype: str
+) -> int:
     """All operators from "patches" to "descriptors", whose dimension is returned."""
-    images = _write_patch_normalization(graph, model.patch_size)
+    images = _write_patch_normalization(graph, model.patch_size, dtype)
     phi = _write_trunk(graph, images, params["trunk"])
     dim = DESCRIPTOR_DIM
     match model.head:
         case "sum":
-            axes = graph.constant([2, 3], np.int64)
-            psi = graph.add("ReduceSum", phi, axes, keepdims=0)
+            psi = graph.add("ReduceSum", phi, axes=[2, 3], keepdims=0)
         case "cat":
             psi = graph.add("Flatten", phi)
             dim *= (model.patch_size // TRUNK_STRIDE) ** 2
@@ -143,18 +155,19 @@ def _write_network(graph: GraphWriter, model: Descriptor, params: Mapping[str, A
     return dim
 
 
-def _write_patch_normalization(graph: GraphWriter, size: int) -> str:
+def _write_patch_normalization(graph: GraphWriter, size: int, dtype: str) -> str:
     """`kjax.patches.normalize_patches`, and the axis of channels."""
-    floating = graph.add("Cast", "patches", to=1)  # 1 is float32
-    images = graph.add("Unsqueeze", floating, graph.constant([1], np.int64))
+    floating = "patches" if dtype == "float32" else graph.add("Cast", "patches", to=1)
+    # Not Unsqueeze: OpenCV 4 makes of it the shape that it has when the file is read.
+    images = graph.add("Reshape", floating, graph.constant([-1, 1, size, size], np.int64))
     starts, ends, spatial = ([0, 0], [1, 1], [2, 3])
     corner = graph.add(
         "Slice", images, *(graph.constant(value, np.int64) for value in (starts, ends, spatial))
     )
     shifted = graph.add("Sub", images, corner)
-    axes = graph.constant([1, 2, 3], np.int64)
-    centred = graph.add("Sub", shifted, graph.add("ReduceMean", shifted, axes))
-    squares = graph.add("ReduceSumSquare", centred, axes)
+    axes = [1, 2, 3]
+    centred = graph.add("Sub", shifted, graph.add("ReduceMean", shifted, axes=axes, keepdims=1))
+    squares = graph.add("ReduceSumSquare", centred, axes=axes, keepdims=1)
     variance = graph.add("Div", squares, graph.constant(size**2 - 1))
     deviation = graph.add("Add", graph.add("Sqrt", variance), graph.constant(1e-7))
     return graph.add("Div", centred, deviation)
@@ -167,7 +180,15 @@ def _write_trunk(graph: GraphWriter, images: str, layers: Mapping[str, Any]) -> 
         layer = layers[f"conv{i}"]
         kernel = graph.constant(np.asarray(layer["kernel"]).transpose(3, 2, 0, 1))
         bias = graph.constant(layer["bias"])
-        x = graph.add("Conv", x, kernel, bias, strides=[stride, stride], pads=[1, 1, 1, 1])
+        x = graph.add(
+            "Conv",
+            x,
+            kernel,
+            bias,
+            kernel_shape=[3, 3],
+            strides=[stride, stride],
+            pads=[1, 1, 1, 1],
+        )
         x = graph.add("Relu", x)
     return x
 
@@ -196,7 +217,7 @@ def _write_dense(graph: GraphWriter, x: str, matrix: Any, layer: Mapping[str, An
 
 def _write_l2_normalization(graph: GraphWriter, psi: str, dim: int) -> None:
     """`kjax.aggregation.l2_normalize`."""
-    squared = graph.add("ReduceSumSquare", psi, graph.constant([1], np.int64))
+    squared = graph.add("ReduceSumSquare", psi, axes=[1], keepdims=1)
     norm = graph.add("Sqrt", graph.add("Add", squared, graph.constant(1e-10)))
     is_zero = graph.add("Equal", squared, graph.constant(0))
     normalized = graph.add("Div", psi, norm)

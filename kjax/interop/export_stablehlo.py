@@ -31,15 +31,17 @@ def save(
     weights: Mapping[str, Any],
     *,
     dtype: str,
+    batch: int | None = None,
     about: Mapping[str, str],
 ) -> None:
-    """Writes the function from patches [B,N,N], of any B, to descriptors.
+    """Writes the function from patches [B,N,N] to descriptors.
 
     Args:
         path: where to.
         folded: a model as `kjax.fold` gives it.
         weights: the same.
         dtype: of the patches.
+        batch: B, if the function shall take no other.
         about: what `read_about` shall tell.
     """
     require("flatbuffers", STABLEHLO_FILES)  # jax.export imports it when it is too late for us
@@ -47,14 +49,14 @@ def save(
     def describe_one(patch: Shaped[Array, "N N"]) -> Float32[Array, " dim"]:
         return folded.apply(weights, patch[None])[0]
 
-    (batch,) = export.symbolic_shape("batch")
+    count = batch or export.symbolic_shape("batch")[0]
     size = folded.patch_size
     # Mapped over single patches: a model that is given a batch chooses its products by the number
-    # of patches, which is not known here.
+    # of patches, which is not known here as a rule.
     function = jax.jit(jax.vmap(describe_one))
     with jax.default_matmul_precision("highest"):
         exported = export.export(function, platforms=PLATFORMS)(
-            jax.ShapeDtypeStruct((batch, size, size), dtype)
+            jax.ShapeDtypeStruct((count, size, size), dtype)
         )
     # The format has no other place for remarks. JAX shows this name and never looks into it.
     named = dataclasses.replace(exported, fun_name=json.dumps(dict(about), ensure_ascii=False))

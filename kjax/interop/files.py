@@ -7,22 +7,27 @@ All formats hold the names of `kjax.interop.state_dict`: `.npz`, `.safetensors`,
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kjax.architecture import Descriptor
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
+from kjax.interop.metadata import Metadata, parse_metadata
 from kjax.interop.state_dict import from_torch, to_arrays, to_torch
 from kjax.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from kjax.architecture import Descriptor
 
 TORCH_SUFFIXES = (".pt", ".pth", ".params", ".ckpt", ".bin")
 TORCH_FILES, SAFETENSORS_FILES = "a PyTorch file", "a .safetensors file"
 SUFFIXES = (".npz", ".safetensors", *TORCH_SUFFIXES)
 
 
-def load_variables(path: str | Path, model: Descriptor | None = None) -> dict[str, dict[str, Any]]:
+def load_variables(
+    path: str | Path, model: "Descriptor | None" = None
+) -> dict[str, dict[str, Any]]:
     """Variables from a weights file, checked against `model` or against what the names announce."""
     try:
         return from_torch(load_state_dict(path), model)
@@ -44,8 +49,37 @@ def load_state_dict(path: str | Path) -> Mapping[str, Any]:
     raise unknown_name("file type", path.suffix, SUFFIXES)
 
 
-def save_variables(path: str | Path, variables: Mapping[str, Any]) -> None:
-    """Writes a weights file, whole or not at all."""
+def read_metadata(path: str | Path) -> Metadata | None:
+    """What a `.safetensors` file of kjax tells of its model; None for all others."""
+    path = Path(path)
+    if path.suffix != ".safetensors" or not path.is_file():
+        return None
+    safetensors = require("safetensors", SAFETENSORS_FILES)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            texts = file.metadata() or {}
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{path}: not a safetensors file ({_first_line(error)})") from None
+    try:
+        return parse_metadata(texts)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def save_variables(
+    path: str | Path,
+    variables: Mapping[str, Any],
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes a weights file, whole or not at all.
+
+    Args:
+        path: a new file, or one to replace.
+        variables: not folded.
+        metadata: for a `.safetensors` file, as `kjax.interop.metadata` makes them. The other
+            formats have no place for them: PyTorch refuses a state dict with more than weights.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
@@ -54,7 +88,8 @@ def save_variables(path: str | Path, variables: Mapping[str, Any]) -> None:
     elif path.suffix == ".safetensors":
         save_file = require("safetensors.numpy", SAFETENSORS_FILES).save_file
         tensors = to_arrays(variables)
-        write_whole(path, lambda partial: save_file(tensors, partial))
+        texts = dict(metadata or {}) or None
+        write_whole(path, lambda partial: save_file(tensors, partial, metadata=texts))
     elif path.suffix in TORCH_SUFFIXES:
         torch = require("torch", TORCH_FILES)
         state_dict = to_torch(variables)

@@ -1,18 +1,14 @@
-"""Which model do these weights belong to?
+"""Which model do these weights belong to? `kjax.interop.fields` with the models themselves."""
 
-Weights name their layers, not their head: `xy` and `polar` have the same arrays, `sum` and `cat`
-too. Where several heads fit, somebody has to say which: "polar,s=1", as in weights.npz:polar,s=1.
-"""
-
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kjax.architecture import TRUNK_CHANNELS, TRUNK_STRIDE, Descriptor, build
+from kjax.architecture import Descriptor, build
+from kjax.dimensions import ENCODED_HEADS
 from kjax.errors import InputError
-
-ENCODED_HEADS = ("xy", "polar", "combined", "combined_star")
-"""Heads with a number of frequencies s."""
+from kjax.interop.fields import Fields, fitting_fields, only_fields, parse_fields
 
 
 def named_model(fields: str) -> Descriptor:
@@ -21,22 +17,25 @@ def named_model(fields: str) -> Descriptor:
     Args:
         fields: the head, then any of `s` and `patch_size`; the rest is as `kjax.build` has it.
     """
-    head, *settings = fields.split(",")
-    options: dict[str, Any] = {}
-    for setting in settings:
-        name, found, value = setting.partition("=")
-        if name not in ("s", "patch_size") or not found or not value.isdecimal():
-            raise InputError(
-                f"{setting!r} after a weights file: give the head, then s=… and patch_size=…, "
-                "as in weights.npz:polar,s=1"
-            )
-        options[name] = int(value)
+    return model_of(parse_fields(fields))
+
+
+def model_of(fields: Mapping[str, Any]) -> Descriptor:
+    """The model of some arguments of `kjax.build`; all errors are about input."""
     try:
-        return build(head, **options)
+        return build(**fields)
     except InputError:
         raise
     except ValueError as error:  # PositionKernel is mathematics and knows no InputError
         raise InputError(str(error)) from error
+
+
+def fields_of(model: Descriptor) -> Fields:
+    """The arguments of `kjax.build` that matter for a trained model."""
+    fields: Fields = {"head": model.head, "patch_size": model.patch_size}
+    if model.head in ENCODED_HEADS:
+        fields |= {"head_bias": model.head_bias, **dataclasses.asdict(model.position_kernel)}
+    return fields
 
 
 def possible_models(variables: Mapping[str, Any]) -> list[Descriptor]:
@@ -46,21 +45,15 @@ def possible_models(variables: Mapping[str, Any]) -> list[Descriptor]:
     default of `kjax.build`.
     """
     params = variables["params"]
-    if "head" not in params:
-        return [build("sum"), build("cat")]
-    shape = params["head"]["kernel"].shape
-    if len(shape) == 4:
-        return [build("hardnet", patch_size=TRUNK_STRIDE * shape[0])]
-    # K = m·128·(2s+1)² tells m from s: a square of an odd number is never twice another.
-    by_channel = shape[0] // TRUNK_CHANNELS
-    systems = 1 if by_channel % 2 else 2
-    s = round((by_channel / systems) ** 0.5) // 2
-    if systems == 1:
-        heads = ["xy", "polar"]
-    else:
-        heads = ["combined_star" if "trunk_polar" in params else "combined"]
-    bias = "bias" in params["head"]
-    return [build(head, s=s, head_bias=bias) for head in heads]
+    head = params.get("head", {})
+    shape: tuple[int, ...] = head["kernel"].shape if head else ()
+    candidates = fitting_fields(
+        side=shape[0] if len(shape) == 4 else None,
+        inputs=shape[0] if len(shape) == 2 else None,
+        two_trunks="trunk_polar" in params,
+    )
+    bias = "bias" in head or len(shape) != 2
+    return [build(**fields, head_bias=bias) for fields in candidates]
 
 
 def display_name(model: Descriptor) -> str:
@@ -75,13 +68,5 @@ def display_name(model: Descriptor) -> str:
 
 def only_model(candidates: Sequence[Descriptor], path: Path | None = None) -> Descriptor:
     """The one candidate; `path` is for the message if there are several."""
-    if len(candidates) == 1:
-        return candidates[0]
-    heads = " and ".join(candidate.head for candidate in candidates)
-    example = candidates[0].head
-    if example in ENCODED_HEADS:
-        example += f",s={candidates[0].position_kernel.s}"
-    raise InputError(
-        f"{path or 'this set of weights'} fits several heads, {heads}: say which, as in "
-        f"{path.name if path else 'weights.npz'}:{example}"
-    )
+    only_fields([fields_of(candidate) for candidate in candidates], path)
+    return candidates[0]

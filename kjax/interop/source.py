@@ -5,6 +5,7 @@ A source is named by one word, with the head and its fields behind a colon where
     out/first                     a training run, whose config tells all
     hardnet.pth                   weights that fit one head only
     weights.npz:polar,s=1         weights that fit several
+    weights.safetensors           weights that kjax wrote, with metadata that tell all
     hardnet, or kjax-hardnet      weights that ship with kjax: `kjax.pretrained.names()`
 
 A workdir that has the name of shipped weights wins over them.
@@ -21,9 +22,18 @@ import jax
 
 from kjax import pretrained
 from kjax.architecture import Descriptor, parameter_count
+from kjax.dimensions import ENCODED_HEADS
 from kjax.errors import InputError, unknown_name
-from kjax.interop.files import SUFFIXES, load_variables
-from kjax.interop.identify import ENCODED_HEADS, named_model, only_model, possible_models
+from kjax.interop.fields import merge_fields, parse_fields
+from kjax.interop.files import SUFFIXES, load_variables, read_metadata
+from kjax.interop.identify import (
+    display_name,
+    fields_of,
+    model_of,
+    only_model,
+    possible_models,
+)
+from kjax.interop.metadata import Metadata, make_metadata
 
 WHOLE_EXTENT = 12.0
 """Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
@@ -42,6 +52,7 @@ class Source:
         seed: of the training run, if there was one.
         config: of that run.
         card: of weights that ship with kjax.
+        metadata: of a file that kjax wrote with them.
     """
 
     path: Path
@@ -51,6 +62,7 @@ class Source:
     seed: int | None = None
     config: dict[str, Any] | None = None
     card: pretrained.Card | None = None
+    metadata: Metadata | None = None
 
     @property
     def extent(self) -> float:
@@ -58,11 +70,23 @@ class Source:
 
         A training shows crops of patches that cover 24σ; the size of a middling crop is best.
         """
+        return WHOLE_EXTENT if self.known_extent is None else self.known_extent
+
+    @property
+    def known_extent(self) -> float | None:
+        """The same, or None if nothing is known of the training."""
         if self.card is not None:
             return self.card.extent
         if self.config is not None:
             return typical_extent(self.config["augment"]["area"])
-        return WHOLE_EXTENT
+        return self.metadata.extent if self.metadata else None
+
+    @property
+    def name(self) -> str | None:
+        """Of weights that shipped with kjax, also after they were written elsewhere."""
+        if self.card is not None:
+            return self.card.name
+        return self.metadata.remarks.get("name") if self.metadata else None
 
     @property
     def model(self) -> Descriptor:
@@ -109,11 +133,28 @@ def load_sources(word: str) -> list[Source]:
     path = Path(name)
     if path.suffix not in SUFFIXES:
         raise _unknown_source(word)
-    if fields:
-        model = named_model(fields)
-        return [Source(path, load_variables(path, model), (model,))]
+    if fields or read_metadata(path):
+        return [_of_known_model(path, fields)]
     variables = load_variables(path)
     return [Source(path, variables, tuple(possible_models(variables)), announced=True)]
+
+
+def _of_known_model(path: Path, fields: str) -> Source:
+    """A weights file of which we are told the model, by its metadata or by the user."""
+    named = parse_fields(fields) if fields else {}
+    metadata = read_metadata(path)
+    if metadata is None:
+        model = model_of(named)
+        return Source(path, load_variables(path, model), (model,))
+    try:
+        model = model_of(merge_fields(metadata.fields, named))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    try:
+        variables = load_variables(path, model)
+    except InputError as error:
+        raise InputError(f"{error} (its metadata says {display_name(model)})") from None
+    return Source(path, variables, (model,), metadata=metadata)
 
 
 def load_shipped(name: str) -> Source:
@@ -148,7 +189,7 @@ def facts(sources: Sequence[Source]) -> dict[str, str]:
     """
     first = sources[0]
     model = first.candidates[0]
-    found = {"name": first.card.name} if first.card else {}
+    found = {"name": first.name} if first.name else {}
     found["head"] = " or ".join(candidate.head for candidate in first.candidates)
     if model.head in ENCODED_HEADS:
         found["s"] = str(model.position_kernel.s)
@@ -164,6 +205,12 @@ def training_facts(sources: Sequence[Source]) -> dict[str, str]:
     first = sources[0]
     if first.card is not None:
         return first.card.facts()
+    if first.metadata is not None:
+        extent = first.metadata.extent
+        known = {} if extent is None else {"extent": f"patches of {extent:g} × KeyPoint.size"}
+        return known | {
+            label: text for label, text in first.metadata.remarks.items() if label != "name"
+        }
     if first.config is None:
         return {}
     from kjax.config import validate
@@ -178,6 +225,24 @@ def training_facts(sources: Sequence[Source]) -> dict[str, str]:
     if scores := _false_positive_rates(first.path):
         found["FPR@95"] = scores
     return found
+
+
+def remarks(source: Source) -> dict[str, str]:
+    """What files made of a source shall tell about it, besides the model."""
+    found = {"name": source.name} if source.name else {}
+    return found | training_facts([source])
+
+
+def metadata_of(source: Source) -> dict[str, str]:
+    """The metadata for a weights file made of a source; empty if its model is not known for sure.
+
+    Weights that alone told what they fit tell it again.
+    """
+    if source.announced:
+        return {}
+    return make_metadata(
+        fields_of(source.model), extent=source.known_extent, remarks=remarks(source)
+    )
 
 
 def _unknown_source(word: str) -> InputError:

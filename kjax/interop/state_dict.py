@@ -19,21 +19,22 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from kjax.architecture import (
+from kjax.dimensions import (
     DESCRIPTOR_DIM,
+    ENCODED_HEADS,
     TRUNK_CHANNELS,
     TRUNK_LAYERS,
     TRUNK_STRIDE,
-    Descriptor,
 )
 from kjax.errors import InputError
 from kjax.extras import require
 
 if TYPE_CHECKING:
     import torch
+
+    from kjax.architecture import Descriptor
 
 CONV_INDICES = tuple(range(0, 18, 3))
 NORM_INDICES = tuple(range(1, 18, 3))
@@ -48,7 +49,7 @@ class Entry(NamedTuple):
 
 
 def from_torch(
-    state_dict: Mapping[str, Any], model: Descriptor | None = None
+    state_dict: Mapping[str, Any], model: "Descriptor | None" = None
 ) -> dict[str, dict[str, Any]]:
     """The variables of a PyTorch state dict of tensors or NumPy arrays.
 
@@ -63,9 +64,11 @@ def from_torch(
     Raises:
         InputError: naming every missing, unexpected or wrong-shaped entry.
     """
-    arrays = _plain_arrays(state_dict)
+    import jax.numpy as jnp  # here, because those who read weights for PyTorch may not have it
+
+    arrays = plain_arrays(state_dict)
     expected = _announced_contract(arrays) if model is None else contract_of(model)
-    _check(arrays, expected)
+    check(arrays, expected)
     variables: dict[str, dict[str, Any]] = {"params": {}, "batch_stats": {}}
     for name, entry in expected.items():
         *parents, leaf = entry.path
@@ -145,16 +148,28 @@ def _norm_contract(prefix: str, channels: int, path: tuple[str, ...]) -> dict[st
     }
 
 
-def contract_of(model: Descriptor) -> dict[str, Entry]:
+def contract_of(model: "Descriptor") -> dict[str, Entry]:
     """All entries of the state dict of a model."""
     if model.folded:
         raise InputError("a folded model has no PyTorch counterpart: convert the original")
-    blocks = {"xy": 1, "polar": 1, "combined": 2, "combined_star": 2}.get(model.head)
+    return contract_of_fields(
+        model.head,
+        s=model.position_kernel.s,
+        patch_size=model.patch_size,
+        head_bias=model.head_bias,
+    )
+
+
+def contract_of_fields(
+    head: str, *, s: int, patch_size: int, head_bias: bool = True
+) -> dict[str, Entry]:
+    """The same from what `kjax.build` is told."""
+    systems = 2 if head.startswith("combined") else 1
     return contract(
-        side=model.patch_size // TRUNK_STRIDE if model.head == "hardnet" else None,
-        two_trunks=model.head == "combined_star",
-        inputs=blocks and blocks * TRUNK_CHANNELS * model.position_kernel.dim,
-        bias=model.head_bias,
+        side=patch_size // TRUNK_STRIDE if head == "hardnet" else None,
+        two_trunks=head == "combined_star",
+        inputs=systems * TRUNK_CHANNELS * (2 * s + 1) ** 2 if head in ENCODED_HEADS else None,
+        bias=head_bias,
     )
 
 
@@ -173,7 +188,7 @@ def _contract_of_variables(variables: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 def _announced_contract(arrays: Mapping[str, np.ndarray]) -> dict[str, Entry]:
-    """The contract that the names announce; impossible sizes are left for `_check` to refuse."""
+    """The contract that the names announce; impossible sizes are left for `check` to refuse."""
     two_trunks = any(name.startswith("features_polar.") for name in arrays)
     side = inputs = None
     if any(
@@ -201,7 +216,8 @@ def _nearest_inputs(inputs: int, two_trunks: bool) -> int:
     return min(possible, key=lambda size: abs(size - inputs))
 
 
-def _plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of a state dict by their names in the contract, without counters and wrappers."""
     inner = state_dict.get("state_dict", state_dict)
     if not isinstance(inner, Mapping) or not inner:
         raise InputError("this is no state dict: expected a mapping from names to arrays")
@@ -215,7 +231,8 @@ def _plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Entry]) -> None:
+def check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Entry]) -> None:
+    """Refuses arrays that are not those of a contract, naming every one that is not."""
     problems = []
     if missing := sorted(expected.keys() - arrays.keys()):
         problems.append(f"missing {', '.join(missing)}")

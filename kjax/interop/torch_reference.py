@@ -2,7 +2,8 @@
 
 An independent implementation: it shares no code with the JAX one, follows the paper's formulas
 literally (every position's Kronecker product is built), and relies on torch's own layers and SGD.
-Nothing else in the package imports this module unless torch is asked for.
+Nothing else in the package imports this module unless torch is asked for, and it imports no JAX.
+For use, `kjax.interop.torch_twin` is the quicker one.
 """
 
 import math
@@ -67,7 +68,7 @@ class TorchDescriptor(nn.Module):
         corner_radius: float = 1.0,
     ) -> None:
         super().__init__()
-        self.head_name, self.s = head, s
+        self.head_name, self.s, self.patch_size = head, s, patch_size
         self.kappas = (kappa_xy, kappa_rho, kappa_theta)
         self.scales = (scale_xy, scale_rho, scale_theta)
         self.corner_radius = corner_radius

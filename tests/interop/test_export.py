@@ -6,10 +6,11 @@ import sys
 import jax
 import numpy as np
 import pytest
-from models import make_model, random_patches
+from models import ENCODED, make_model, random_patches
 
 from kjax.architecture import HEADS
 from kjax.errors import InputError
+from kjax.folding import fold
 from kjax.interop import export, export_onnx, load_variables
 from kjax.interop.export import export_model, load_exported, read_about
 
@@ -57,6 +58,56 @@ def test_exported_functions_give_what_the_model_gives(suffix, head, tmp_path, rn
     patches = 100 * rng.normal(size=(2, SIZE, SIZE)).astype(np.float32)
     patches[1] = 0.1
     assert difference(path, model, variables, patches) < 1e-5
+
+
+@pytest.mark.parametrize(("head", "batch"), [*((head, None) for head in HEADS), ("hardnet", 3)])
+def test_onnx_files_run_in_opencv(head, batch, tmp_path, rng):
+    cv2 = pytest.importorskip("cv2")
+    # No biases: the patch without any structure becomes the zero vector, which is a special case.
+    model, variables = make_model(head, patch_size=SIZE, head_bias=head not in ENCODED)
+    variables = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: 0 * leaf if path[-1].key == "mean" else leaf, variables
+    )
+    path = tmp_path / "descriptor.onnx"
+    # Directly, without the check in onnxruntime: this is one.
+    export_onnx.save(path, *fold(model, variables), dtype="float32", batch=batch, about={})
+    patches = 100 * rng.normal(size=(5, SIZE, SIZE)).astype(np.float32)
+    patches[1] = 0.1
+    expected = in_jax(model, variables, patches)
+    network = cv2.dnn.readNetFromONNX(str(path))
+    for count in (batch,) if batch else (5, 2, 5):  # a network that knew another size
+        for blob in (patches[:count, None], cv2.dnn.blobFromImages(list(patches[:count]))):
+            network.setInput(blob)
+            np.testing.assert_allclose(network.forward(), expected[:count], atol=1e-5)
+
+
+def test_onnx_convolutions_tell_what_opencv_4_does_not_guess(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    path = tmp_path / "descriptor.onnx"
+    export_model(path, *make_model("combined_star", patch_size=SIZE))
+    graph = onnx.load(path).graph
+    convolutions = [node for node in graph.node if node.op_type == "Conv"]
+    assert len(convolutions) == 12
+    for node in convolutions:
+        assert {"kernel_shape", "strides", "pads"} <= {one.name for one in node.attribute}
+    # Their shapes would be those of the moment at which it reads a file: one patch, or none.
+    assert not {"Unsqueeze", "Squeeze", "Shape"} & {node.op_type for node in graph.node}
+    # Of opset 18 on, reductions have their axes as an input, which it overlooks.
+    assert not [node for node in graph.node if "Reduce" in node.op_type and len(node.input) > 1]
+
+
+@pytest.mark.parametrize("suffix", FUNCTIONS)
+def test_a_fixed_batch(suffix, tmp_path, rng):
+    model, variables = make_model("sum", patch_size=SIZE)
+    path = tmp_path / f"descriptor{suffix}"
+    export_model(path, model, variables, batch=3)
+    about = read_about(path)
+    assert about["input"].endswith("float32[3, 16, 16]")
+    assert about["output"].endswith("float32[3, 128]")
+    patches = rng.random((3, SIZE, SIZE), np.float32)
+    assert difference(path, model, variables, patches) < 1e-5
+    with pytest.raises(InputError, match="at least one patch, not 0"):
+        export_model(path, model, variables, batch=0)
 
 
 @pytest.mark.parametrize("suffix", FUNCTIONS)
