@@ -2,7 +2,7 @@
 
 State and data are replicated, the batch is shared, and every device computes the same update. Each
 part of the batch is a function of (seed, step, place in the batch), so the result does not depend
-on how many devices there are.
+on how many devices there are, but for the rounding of sums over them.
 """
 
 import dataclasses

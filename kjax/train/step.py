@@ -142,7 +142,7 @@ def train_step(
             device's share of them.
         key: the run's key, the same at every step and on every device.
         model: the descriptor to train. With an `axis_name`, the step must run under that mapped
-            axis, and its result does not depend on how many devices share the batch.
+            axis, and but for rounding its result is the same for any number of devices.
         optimizer: made by `kjax.optim.torch_sgd` or any optax transformation.
         config: what else the step does.
 
