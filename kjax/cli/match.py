@@ -1,6 +1,7 @@
 """`kjax match`: two photographs to a picture of their matches."""
 
 import argparse
+from pathlib import Path
 
 from kjax.pretrained import DEFAULT
 
@@ -10,7 +11,12 @@ EXAMPLES = """examples:
   kjax match a.jpg b.jpg --weights out/first --out matches.png
   kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --method ratio --ratio 0.9
   kjax match a.jpg b.jpg --weights weights.npz:polar,s=1 --keypoints 2000
+
+If there are no matches, or none that one geometry explains, it says so, the picture shows the
+photographs alone, and the exit code is 1.
 """
+GEOMETRIES = {"homography": "homography", "fundamental": "fundamental matrix"}
+"""For people, what `--geometry` looks for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT,
         help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
     )
-    parser.add_argument("--out", default="matches.png", help="picture to write (matches.png)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("matches.png"),
+        help="picture to write, .png or .jpg (%(default)s)",
+    )
     parser.add_argument(
         "--method",
         default="mutual_ratio",
@@ -39,14 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Matches, verifies, draws."""
+    from kjax.images.reading import read_photograph
+
+    check(args)
+    photographs = read_photograph(args.first), read_photograph(args.second)
+
     from kjax.images.describer import load
     from kjax.images.drawing import save_matches
     from kjax.images.geometry import verify
     from kjax.images.matching import match
-    from kjax.images.reading import read_photograph
 
     describer = load(args.weights, seed=args.seed)
-    photographs = read_photograph(args.first), read_photograph(args.second)
     first, second = (
         describer.describe_image(photograph, max_keypoints=args.keypoints)
         for photograph in photographs
@@ -56,10 +70,37 @@ def run(args: argparse.Namespace) -> int:
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     kept = verified.inliers
     save_matches(args.out, *photographs, xy_a[kept], xy_b[kept])
-    print(f"{len(first)} and {len(second)} keypoints, {len(found)} matches")
-    if verified.model is None:
-        print(f"no {args.geometry} explains them: nothing is drawn")
+    matches = "1 match" if len(found) == 1 else f"{len(found)} matches"
+    print(f"{len(first)} and {len(second)} keypoints, {matches}")
+    geometry = GEOMETRIES[args.geometry]
+    if verified.model is not None:
+        print(f"{int(kept.sum())} of them agree with one {geometry}")
+    elif len(found):
+        print(f"no {geometry} explains them: none is drawn")
     else:
-        print(f"{int(kept.sum())} of them agree with one {args.geometry}")
+        print("no matches: none is drawn")
     print(f"wrote {args.out}")
-    return 0
+    return 0 if kept.any() else 1
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuses, before any work, what cannot be."""
+    from typing import get_args
+
+    from kjax.cli.checks import check_count, check_output_file, check_positive, check_weights
+    from kjax.errors import unknown_name
+    from kjax.extras import require
+    from kjax.images.drawing import check_picture_name
+    from kjax.images.methods import Method
+
+    if args.method not in get_args(Method):
+        raise unknown_name("--method", args.method, get_args(Method))
+    if args.geometry not in GEOMETRIES:
+        raise unknown_name("--geometry", args.geometry, GEOMETRIES)
+    check_positive("--ratio", args.ratio, most=1.0)
+    check_positive("--threshold", args.threshold)
+    check_count("--keypoints", args.keypoints)
+    check_picture_name(args.out)
+    check_output_file(args.out)
+    check_weights(args.weights)
+    require("cv2", "finding keypoints")

@@ -20,12 +20,14 @@ from kjax.errors import InputError
 from kjax.eval.describe import describe, preferred_batch
 from kjax.folding import fold
 from kjax.images.detection import (
+    DETECTOR,
     MAX_KEYPOINTS,
     Keypoints,
     as_keypoints,
     detect_in_grey,
     to_opencv,
 )
+from kjax.images.exchange.provenance import Provenance
 from kjax.images.extraction import KeypointArrays, extract_patches, pad_keypoints
 from kjax.images.features import Features
 from kjax.images.given import as_array, open_image
@@ -103,6 +105,23 @@ class Describer:
         return (
             f"Describer({name}model={self.model!r}, patch_size={self.patch_size}, "
             f"dimension={self.dimension}, extent={self.extent:g}, dtype={self.dtype!r})"
+        )
+
+    def provenance(self, max_keypoints: int = MAX_KEYPOINTS) -> Provenance:
+        """What `describe_image` makes features with, for the files that they go to.
+
+        Args:
+            max_keypoints: that it is told to look for.
+        """
+        return Provenance(
+            weights=self.name or "",
+            sha256=self.sha256 or "",
+            model=self.model,
+            patch_size=self.patch_size,
+            dtype=self.dtype,
+            extent=self.extent,
+            detector=DETECTOR,
+            max_keypoints=max_keypoints,
         )
 
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:

@@ -14,10 +14,13 @@ from jaxtyping import Float32, Int32
 
 from kjax.errors import InputError
 from kjax.images.exchange.hdf5_groups import GroupWriter, open_hdf5
+from kjax.images.exchange.provenance import Provenance, from_json
 from kjax.images.features import Features, from_sigmas, upright_without
 from kjax.images.matching import Matches, from_hloc_style, hloc_style
 
 Path = str | os.PathLike[str]
+PROVENANCE = "kjax"
+"""Attribute of a photograph's group, which hloc does not look at: what it was made with."""
 
 
 class FeatureWriter(GroupWriter):
@@ -27,19 +30,33 @@ class FeatureWriter(GroupWriter):
         path: of the file.
         half: whether descriptors and scores are float16, as hloc's own. Positions and scales stay
             float32: beyond 2048 pixels, float16 holds even coordinates only.
+        fresh: as in `GroupWriter`.
     """
 
-    def __init__(self, path: Path, *, half: bool = False) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, *, half: bool = False, fresh: bool = False) -> None:
+        super().__init__(path, fresh=fresh)
         self.half = half
 
-    def add(self, name: str, features: Features, *, uncertainty: float = 1.0) -> None:
+    @property
+    def origins(self) -> dict[str, Provenance | None]:
+        """What the photographs in the file were made with; None of one that does not say."""
+        return {name: from_json(text) for name, text in self.attributes(PROVENANCE).items()}
+
+    def add(
+        self,
+        name: str,
+        features: Features,
+        *,
+        uncertainty: float = 1.0,
+        provenance: Provenance | None = None,
+    ) -> None:
         """Adds one photograph.
 
         Args:
             name: path below the folder of photographs, with slashes.
             features: of the photograph.
             uncertainty: of the positions in pixels, which hloc gives to COLMAP's triangulation.
+            provenance: what the features were made with.
         """
         small = np.float16 if self.half else np.float32
         descriptors = features.descriptors.T
@@ -55,7 +72,8 @@ class FeatureWriter(GroupWriter):
             arrays["scales"] = sigmas
         if features.angles is not None:
             arrays["oris"] = upright_without(features.angles)
-        self.add_group(name, arrays, {"keypoints": {"uncertainty": uncertainty}})
+        about = {} if provenance is None else {PROVENANCE: provenance.to_json()}
+        self.add_group(name, arrays, {"keypoints": {"uncertainty": uncertainty}}, about=about)
 
 
 def read_features(path: Path, name: str) -> Features:

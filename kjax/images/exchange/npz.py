@@ -3,25 +3,46 @@
 import functools
 import os
 import zipfile
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kjax.errors import InputError
+from kjax.images.exchange.provenance import Provenance, from_json
 from kjax.images.features import Features
 from kjax.whole_files import write_whole
 
 _REQUIRED = ("xy", "descriptors", "image_size")
 _OPTIONAL = ("scales", "angles", "scores")
+_DAMAGED = (
+    ValueError,
+    EOFError,
+    OSError,
+    AttributeError,
+    TypeError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy and zipfile raise of files that are no archives, or hold other things than numbers."""
+PROVENANCE = "provenance"
+"""A string beside the arrays: what they were made with."""
 
 
-def write_npz(path: str | os.PathLike[str], features: Features) -> None:
+def write_npz(
+    path: str | os.PathLike[str], features: Features, *, provenance: Provenance | None = None
+) -> None:
     """Writes an archive, whole or not at all. Its name must end with .npz."""
     path = Path(path)
     if path.suffix != ".npz":
         raise InputError(f"{path} is no name for a NumPy archive: let it end with .npz")
     columns = {name: getattr(features, name) for name in (*_REQUIRED, *_OPTIONAL)}
     present = {name: column for name, column in columns.items() if column is not None}
+    if provenance is not None:
+        present[PROVENANCE] = np.array(provenance.to_json())
     write_whole(path, functools.partial(np.savez, allow_pickle=False, **present))
 
 
@@ -31,13 +52,34 @@ def read_npz(path: str | os.PathLike[str]) -> Features:
     Raises:
         InputError: it is no such archive.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            columns = {name: archive[name] for name in (*_REQUIRED, *_OPTIONAL) if name in archive}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is no NumPy archive, or is damaged: write it again") from error
+    columns = _read(path, (*_REQUIRED, *_OPTIONAL))
     missing = [name for name in _REQUIRED if name not in columns]
     if missing:
         raise InputError(f"{path} lacks {', '.join(missing)}: it is no archive of features")
-    width, height = columns.pop("image_size").tolist()
-    return Features(image_size=(width, height), **columns)
+    try:
+        width, height = (int(side) for side in columns.pop("image_size"))
+        return Features(image_size=(width, height), **columns)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path} is no archive of features ({error})") from None
+
+
+def read_provenance(path: str | os.PathLike[str]) -> Provenance | None:
+    """What the features of an archive were made with; None if it does not say.
+
+    Raises:
+        InputError: it is no NumPy archive.
+    """
+    return from_json(str(_read(path, (PROVENANCE,)).get(PROVENANCE)))
+
+
+def _read(path: str | os.PathLike[str], names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the named arrays that are there."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in names if name in archive}
+    except FileNotFoundError:
+        raise InputError(f"no such file: {path}") from None
+    except (PermissionError, IsADirectoryError):
+        raise
+    except _DAMAGED as error:
+        raise InputError(f"{path} is no NumPy archive, or is damaged: write it again") from error
