@@ -23,6 +23,7 @@ try:
         match,
         similarity_maps,
     )
+    from kjax.cli.interruption import INTERRUPTED, hear_lost_interrupts, leave_at_once
     from kjax.errors import InputError
 except KeyboardInterrupt:  # before there is a `main` to catch it
     print("kjax: interrupted", file=sys.stderr)
@@ -44,9 +45,16 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and returns its exit code; bad input is one line on stderr and code 2."""
+    """Runs one subcommand and returns its exit code; bad input is one line on stderr and code 2.
+
+    Args:
+        argv: the words behind `kjax`. Without it they are those of the process, which is taken to
+            be the command's own, so that Ctrl-C ends it.
+    """
     command = "kjax"
     try:
+        if argv is None:
+            hear_lost_interrupts()
         args = make_parser().parse_args(argv)
         command = f"kjax {args.command}"
         return args.run(args)
@@ -55,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
-        return 130
+        if argv is None:
+            leave_at_once()
+        return INTERRUPTED
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -19,6 +19,14 @@ def check_weights(word: str) -> None:
     raise InputError(f"{word} is no workdir or weights file; {unknown}")
 
 
+def check_photograph(path: str) -> None:
+    """Refuses what is no file; whether it is a photograph is seen later."""
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder: give a photograph")
+    if not Path(path).exists():
+        raise InputError(f"no such file: {path}")
+
+
 def check_count(option: str, value: int) -> None:
     """Refuses what is no number of things."""
     if value < 1:

@@ -140,7 +140,8 @@ def describe_into(
     from kjax.images.reading import read_photograph
 
     failed = 0
-    for name, path in tqdm(photographs.items(), desc="describing", unit="photo"):
+    bar = tqdm(photographs.items(), desc="describing", unit="photo", disable=not photographs)
+    for name, path in bar:
         try:
             origin = settings.of(photograph_checksum(path))
             photograph = read_photograph(path, upright=False)

@@ -2,8 +2,12 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kjax.pretrained import DEFAULT
+
+if TYPE_CHECKING:
+    import numpy as np
 
 HELP = "match two photographs and draw the matches that one geometry explains"
 EXAMPLES = """examples:
@@ -50,9 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Matches, verifies, draws."""
+    check(args)
+
     from kjax.images.reading import read_photograph
 
-    check(args)
     photographs = read_photograph(args.first), read_photograph(args.second)
 
     from kjax.images.describer import load
@@ -69,30 +74,48 @@ def run(args: argparse.Namespace) -> int:
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     kept = verified.inliers
-    save_matches(args.out, *photographs, xy_a[kept], xy_b[kept])
-    matches = "1 match" if len(found) == 1 else f"{len(found)} matches"
-    print(f"{len(first)} and {len(second)} keypoints, {matches}")
-    geometry = GEOMETRIES[args.geometry]
-    if verified.model is not None:
-        print(f"{int(kept.sum())} of them agree with one {geometry}")
-    elif len(found):
-        print(f"no {geometry} explains them: none is drawn")
-    else:
-        print("no matches: none is drawn")
+    left, right = (drawable(photograph) for photograph in photographs)
+    save_matches(args.out, left, right, xy_a[kept], xy_b[kept])
+    print(f"{len(first)} and {len(second)} keypoints, {verdict(kept, args.geometry)}")
     print(f"wrote {args.out}")
     return 0 if kept.any() else 1
+
+
+def verdict(kept: "np.ndarray", geometry: str) -> str:
+    """How many matches there are, and how many of them one geometry explains."""
+    count, name = len(kept), GEOMETRIES[geometry]
+    if not count:
+        return "no matches: none is drawn"
+    matches = "1 match" if count == 1 else f"{count} matches"
+    if not kept.any():
+        return f"{matches}\nno {name} explains them: none is drawn"
+    return f"{matches}\n{int(kept.sum())} of them agree with one {name}"
+
+
+def drawable(photograph: "np.ndarray") -> "np.ndarray":
+    """The photograph in 8 bits."""
+    from kjax.images.grey import grey_values, whole_greys
+
+    return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
 
 
 def check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
     from typing import get_args
 
-    from kjax.cli.checks import check_count, check_output_file, check_positive, check_weights
+    from kjax.cli.checks import (
+        check_count,
+        check_output_file,
+        check_photograph,
+        check_positive,
+        check_weights,
+    )
     from kjax.errors import unknown_name
     from kjax.extras import require
-    from kjax.images.drawing import check_picture_name
     from kjax.images.methods import Method
 
+    for path in (args.first, args.second):
+        check_photograph(path)
     if args.method not in get_args(Method):
         raise unknown_name("--method", args.method, get_args(Method))
     if args.geometry not in GEOMETRIES:
@@ -100,7 +123,10 @@ def check(args: argparse.Namespace) -> None:
     check_positive("--ratio", args.ratio, most=1.0)
     check_positive("--threshold", args.threshold)
     check_count("--keypoints", args.keypoints)
-    check_picture_name(args.out)
     check_output_file(args.out)
     check_weights(args.weights)
+
+    from kjax.images.drawing import check_picture_name
+
+    check_picture_name(args.out)
     require("cv2", "finding keypoints")

@@ -170,8 +170,8 @@ class Describer:
 
         Args:
             image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating, whose range is told as
-                `kjax.images.grey.grey_values` says; or the path of a file, which is turned upright
-                as its camera noted.
+                `kjax.images.grey.grey_values` says; a picture of Pillow's; or the path of a file,
+                which is turned upright as its camera noted.
             keypoints: OpenCV's, or an array [N, 2 to 4] of x, y, diameter, angle; SIFT's strongest
                 if not given. Those whose patch shows nothing of the image are left out.
             mask: where to look for keypoints; only without `keypoints`.

@@ -9,7 +9,7 @@ from jaxtyping import Float32, UInt8
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.features import NO_ANGLE
-from kjax.images.grey import grey_values
+from kjax.images.grey import grey_values, whole_greys
 
 MAX_KEYPOINTS = 8000
 DETECTOR = "OpenCV SIFT, precise upscale"
@@ -64,7 +64,7 @@ def detect_in_grey(
     cv2 = require("cv2", "finding keypoints")
     # Without precise upscaling OpenCV's keypoints are shifted by a quarter of a pixel.
     detector = cv2.SIFT_create(nfeatures=max_keypoints, enable_precise_upscale=True)
-    found = from_opencv(detector.detect(_as_bytes(grey), mask))
+    found = from_opencv(detector.detect(whole_greys(grey), mask))
     order = np.argsort(-found.scores, kind="stable")[:max_keypoints]
     return found.keep(order)
 
@@ -114,10 +114,3 @@ def _as_mask(mask: np.ndarray, shape: tuple[int, ...]) -> UInt8[np.ndarray, "hei
             f"the mask has shape {list(mask.shape)}, the image {list(shape)}: give one of its size"
         )
     return (mask != 0).astype(np.uint8)
-
-
-def _as_bytes(
-    grey: UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"],
-) -> UInt8[np.ndarray, "height width"]:
-    """Whole grey values, as the detector wants them."""
-    return grey if grey.dtype == np.uint8 else grey.round().clip(0, 255).astype(np.uint8)

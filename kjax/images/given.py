@@ -5,8 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from PIL import Image
 
 from kjax.errors import InputError
+from kjax.images.pixels import as_pixels
 from kjax.images.reading import read_photograph
 
 
@@ -14,9 +16,9 @@ def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:
     """An image as an array, and the order of its colours.
 
     Args:
-        image: an array of any library that NumPy can read, or the path of a file, which is turned
-            upright as its camera noted.
-        order: of an array's colours; a file's are "rgb" whatever it says.
+        image: an array of any library that NumPy can read; a picture of Pillow's; or the path of
+            a file, which is turned upright as its camera noted.
+        order: of an array's colours; those of files and pictures are "rgb" whatever it says.
 
     Raises:
         InputError: it is None, or no image.
@@ -27,6 +29,8 @@ def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:
         )
     if isinstance(image, str | os.PathLike):
         return read_photograph(os.fspath(image)), "rgb"
+    if isinstance(image, Image.Image):
+        return as_pixels(image), "rgb"
     return as_array(image, "an image"), order
 
 

@@ -84,6 +84,13 @@ def grey_values(
     return grey * np.float32(255 / _white(float(grey.max(initial=0))))
 
 
+def whole_greys(
+    grey: UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"],
+) -> UInt8[np.ndarray, "height width"]:
+    """What `grey_values` gives as bytes, for what takes no others."""
+    return grey if grey.dtype == np.uint8 else grey.round().clip(0, 255).astype(np.uint8)
+
+
 def check_finite(values: np.ndarray, message: str) -> None:
     """Refuses NaN and infinity; integers have none, and are not looked at."""
     if jnp.issubdtype(values.dtype, jnp.floating) and not np.isfinite(values).all():

@@ -5,7 +5,6 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,26 +15,30 @@ from kjax.whole_files import write_whole
 
 _REQUIRED = ("xy", "descriptors", "image_size")
 _OPTIONAL = ("scales", "angles", "scores")
+PROVENANCE = "provenance"
+"""A string beside the arrays: what they were made with."""
 _DAMAGED = (
     ValueError,
     EOFError,
-    OSError,
     AttributeError,
     TypeError,
-    MemoryError,
     RuntimeError,
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy and zipfile raise of files that are no archives, or hold other things than numbers."""
-PROVENANCE = "provenance"
-"""A string beside the arrays: what they were made with."""
+"""What NumPy and zipfile raise of files that are no archives."""
 
 
 def write_npz(
     path: str | os.PathLike[str], features: Features, *, provenance: Provenance | None = None
 ) -> None:
-    """Writes an archive, whole or not at all. Its name must end with .npz."""
+    """Writes an archive, whole or not at all. Its name must end with .npz.
+
+    Args:
+        path: of the file.
+        features: of one photograph.
+        provenance: what they were made with.
+    """
     path = Path(path)
     if path.suffix != ".npz":
         raise InputError(f"{path} is no name for a NumPy archive: let it end with .npz")
@@ -52,34 +55,22 @@ def read_npz(path: str | os.PathLike[str]) -> Features:
     Raises:
         InputError: it is no such archive.
     """
-    columns = _read(path, (*_REQUIRED, *_OPTIONAL))
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            columns = {name: archive[name] for name in (*_REQUIRED, *_OPTIONAL) if name in archive}
+    except _DAMAGED as error:
+        raise InputError(f"{path} is no NumPy archive, or is damaged: write it again") from error
     missing = [name for name in _REQUIRED if name not in columns]
     if missing:
         raise InputError(f"{path} lacks {', '.join(missing)}: it is no archive of features")
-    try:
-        width, height = (int(side) for side in columns.pop("image_size"))
-        return Features(image_size=(width, height), **columns)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path} is no archive of features ({error})") from None
+    width, height = columns.pop("image_size").tolist()
+    return Features(image_size=(width, height), **columns)
 
 
 def read_provenance(path: str | os.PathLike[str]) -> Provenance | None:
-    """What the features of an archive were made with; None if it does not say.
-
-    Raises:
-        InputError: it is no NumPy archive.
-    """
-    return from_json(str(_read(path, (PROVENANCE,)).get(PROVENANCE)))
-
-
-def _read(path: str | os.PathLike[str], names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the named arrays that are there."""
+    """What the features of an archive were made with; None if it does not say, or is damaged."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in names if name in archive}
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except (PermissionError, IsADirectoryError):
-        raise
-    except _DAMAGED as error:
-        raise InputError(f"{path} is no NumPy archive, or is damaged: write it again") from error
+            return from_json(str(archive[PROVENANCE])) if PROVENANCE in archive else None
+    except _DAMAGED:
+        return None

@@ -6,6 +6,7 @@ written itself.
 """
 
 import abc
+import dataclasses
 import hashlib
 import json
 import os
@@ -135,16 +136,24 @@ class _ColmapFolder(Output):
         path.parent.mkdir(parents=True, exist_ok=True)
         # In this order a kill never leaves a file beside a line that is about another one.
         path.unlink(missing_ok=True)
-        line = json.dumps({"name": name, **json.loads(origin.to_json())}, ensure_ascii=False)
-        with self._sidecar.open("a", encoding="utf-8") as file:
-            file.write(f"\n{line}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        _append(self._sidecar, {"name": name, **dataclasses.asdict(origin)})
         # Learned descriptors are no bytes: COLMAP gets their matches, not them.
         write_colmap_text(path, features, descriptors=False)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.txt"
+
+
+def _append(path: Path, values: Mapping[str, object]) -> None:
+    """Adds a line of JSON; one that a kill cut short stays a line of its own."""
+    line = f"{json.dumps(values, ensure_ascii=False)}\n".encode()
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read() == b"\n" else b"\n" + line
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read_sidecar(path: Path) -> Iterator[tuple[str, Provenance]]:
