@@ -183,6 +183,31 @@ def test_stopped_and_resumed(output, overwrite, monkeypatch):
     assert sorted(written(output)) == ["a/000.png", "b/000.png"]
 
 
+def test_killed_before_the_file_was_closed(monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureWriter, "close", lambda self: None)
+        assert describe("my photos/a", "--out", "f.h5") == 0
+    assert not Path("f.h5").exists(), "all is in parts"
+    assert describe("my photos/a", "--out", "f.h5", keypoints=3) == 2
+    assert "keypoints 20, not 3" in capsys.readouterr().err
+    assert describe("my photos/a", "--out", "f.h5", "--overwrite", keypoints=3) == 0
+    assert written("hloc")["000.png"][1].max_keypoints == 3
+
+
+def test_killed_between_the_sidecar_and_the_text(monkeypatch):
+    assert describe("my photos/a", *OUTPUTS["colmap"], keypoints=7) == 0
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kjax.images.exchange.outputs.write_colmap_text", killed)
+        assert describe("my photos/a", *OUTPUTS["colmap"], "--overwrite", keypoints=3) == 130
+    assert describe("my photos/a", *OUTPUTS["colmap"], keypoints=3) == 0
+    count = int(Path("f/000.png.txt").read_text().split()[0])
+    assert 0 < count <= 3, "not the text of the other settings"
+
+
 def test_a_line_of_the_sidecar_that_a_kill_cut_short_is_passed_over():
     assert describe("my photos/a", *OUTPUTS["colmap"]) == 0
     with open(f"f/{SIDECAR}", "a", encoding="utf-8") as file:
