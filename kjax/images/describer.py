@@ -32,6 +32,7 @@ from kjax.images.extraction import KeypointArrays, extract_patches, pad_keypoint
 from kjax.images.features import Features
 from kjax.images.given import as_array, open_image
 from kjax.images.grey import grey_values
+from kjax.interop.checksum import weights_sha256
 from kjax.interop.identify import display_name
 from kjax.interop.source import WHOLE_EXTENT, load_source
 from kjax.pretrained import DEFAULT
@@ -55,7 +56,7 @@ def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float3
         dtype=dtype,
         extent=found.extent,
         name=str(source) if seed is None else f"{source}, seed {seed}",
-        sha256=found.sha256,
+        sha256=weights_sha256(found),
     )
 
 
@@ -69,7 +70,7 @@ class Describer:
         dtype: precision of the computation.
         model: as a word: "hardnet", "combined_star s=2".
         name: where the weights came from, if they were loaded.
-        sha256: of the weights, if they were loaded: see `kjax.interop.source.Source`.
+        sha256: of the weights, if they were loaded: see `kjax.interop.checksum`.
     """
 
     def __init__(

@@ -11,7 +11,6 @@ A workdir that has the name of shipped weights wins over them.
 """
 
 import dataclasses
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from kjax import pretrained
 from kjax.architecture import Descriptor, parameter_count
 from kjax.errors import InputError, unknown_name
 from kjax.interop.files import SUFFIXES, load_variables
 from kjax.interop.identify import ENCODED_HEADS, named_model, only_model, possible_models
-from kjax.interop.state_dict import to_arrays
 
 WHOLE_EXTENT = 12.0
 """Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
@@ -66,20 +63,6 @@ class Source:
         if self.config is not None:
             return typical_extent(self.config["augment"]["area"])
         return WHOLE_EXTENT
-
-    @property
-    def sha256(self) -> str:
-        """Of what ships, that of its file; of others, that of the names and numbers of the weights.
-
-        So it does not depend on the format of a file, nor on where it lies.
-        """
-        if self.card is not None:
-            return self.card.sha256
-        digest = hashlib.sha256()
-        for name, array in sorted(to_arrays(self.variables).items()):
-            digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()
 
     @property
     def model(self) -> Descriptor:

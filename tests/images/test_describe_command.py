@@ -14,7 +14,7 @@ from kjax.cli import checks, main
 from kjax.images.describer import Describer, load
 from kjax.images.exchange import provenance
 from kjax.images.exchange.hloc import FeatureWriter, read_features
-from kjax.images.exchange.npz import read_npz, read_provenance, write_npz
+from kjax.images.exchange.npz import read_npz, write_npz
 from kjax.images.exchange.outputs import SIDECAR
 from kjax.images.features import Features
 from kjax.interop import save_variables
@@ -71,11 +71,17 @@ def describe(*words, weights="w.npz", keypoints=COUNT):
 def written(output):
     """Names, keypoints and origins by name."""
     if output == "hloc":
-        writer = FeatureWriter("f.h5")
-        return {name: (read_features("f.h5", name).xy, one) for name, one in writer.origins.items()}
+        texts = FeatureWriter("f.h5").attributes(FeatureWriter.PROVENANCE)
+        return {
+            name: (read_features("f.h5", name).xy, provenance.from_json(text))
+            for name, text in texts.items()
+        }
     if output == "npz":
         paths = {path.relative_to("f").as_posix()[:-4]: path for path in Path("f").rglob("*.npz")}
-        return {name: (read_npz(path).xy, read_provenance(path)) for name, path in paths.items()}
+        return {
+            name: (read_npz(path).xy, provenance.from_json(str(np.load(path)["provenance"])))
+            for name, path in paths.items()
+        }
     lines = [json.loads(line) for line in Path("f", SIDECAR).read_text().splitlines()]
     return {line["name"]: (None, provenance.from_values(line)) for line in lines}
 
@@ -137,6 +143,15 @@ def test_what_does_not_say_where_it_came_from_is_refused(output, capsys):
     assert error.count("\n") == 1
     assert describe("my photos/a", *OUTPUTS[output], "--overwrite") == 0
     assert written(output)["000.png"][1].max_keypoints == COUNT
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"hello"])
+def test_damaged_archives_are_refused_and_made_anew(content, inside, capsys):
+    (inside / "f").mkdir()
+    (inside / "f" / "000.png.npz").write_bytes(content)
+    assert describe("my photos/a", "--out", "f") == 2
+    assert "does not say what 000.png in it was made with" in capsys.readouterr().err
+    assert describe("my photos/a", "--out", "f", "--overwrite") == 0
 
 
 @pytest.mark.parametrize("output", OUTPUTS)

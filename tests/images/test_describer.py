@@ -350,3 +350,17 @@ def photograph_for_extent():
 def test_the_extent_follows_the_training():
     assert typical_extent((0.9, 1.0)) == 11.7
     assert typical_extent((0.2, 0.7)) == pretrained.card("best").extent
+
+
+def test_the_checksum_is_that_of_the_weights_not_of_the_file(tmp_path):
+    pytest.importorskip("safetensors")
+    _, variables = make_model("hardnet", patch_size=8)
+    names = ("a.npz", "b.npz", "c.safetensors")
+    for name in names:
+        save_variables(tmp_path / name, variables)
+    first, *others = (kjax.load(str(tmp_path / name)).sha256 for name in names)
+    assert others == [first, first]
+    changed = jax.tree.map(lambda leaf: leaf + 1e-3, variables)
+    save_variables(tmp_path / "d.npz", changed)
+    assert kjax.load(str(tmp_path / "d.npz")).sha256 != first
+    assert kjax.load("hardnet").sha256 == pretrained.card("hardnet").sha256

@@ -14,13 +14,10 @@ from jaxtyping import Float32, Int32
 
 from kjax.errors import InputError
 from kjax.images.exchange.hdf5_groups import GroupWriter, open_hdf5
-from kjax.images.exchange.provenance import Provenance, from_json
 from kjax.images.features import Features, from_sigmas, upright_without
 from kjax.images.matching import Matches, from_hloc_style, hloc_style
 
 Path = str | os.PathLike[str]
-PROVENANCE = "kjax"
-"""Attribute of a photograph's group, which hloc does not look at: what it was made with."""
 
 
 class FeatureWriter(GroupWriter):
@@ -33,14 +30,12 @@ class FeatureWriter(GroupWriter):
         fresh: as in `GroupWriter`.
     """
 
+    PROVENANCE = "kjax"
+    """Attribute of a photograph's group, which hloc does not look at: what it was made with."""
+
     def __init__(self, path: Path, *, half: bool = False, fresh: bool = False) -> None:
         super().__init__(path, fresh=fresh)
         self.half = half
-
-    @property
-    def origins(self) -> dict[str, Provenance | None]:
-        """What the photographs in the file were made with; None of one that does not say."""
-        return {name: from_json(text) for name, text in self.attributes(PROVENANCE).items()}
 
     def add(
         self,
@@ -48,7 +43,7 @@ class FeatureWriter(GroupWriter):
         features: Features,
         *,
         uncertainty: float = 1.0,
-        provenance: Provenance | None = None,
+        provenance: str | None = None,
     ) -> None:
         """Adds one photograph.
 
@@ -72,7 +67,7 @@ class FeatureWriter(GroupWriter):
             arrays["scales"] = sigmas
         if features.angles is not None:
             arrays["oris"] = upright_without(features.angles)
-        about = {} if provenance is None else {PROVENANCE: provenance.to_json()}
+        about = {} if provenance is None else {self.PROVENANCE: provenance}
         self.add_group(name, arrays, {"keypoints": {"uncertainty": uncertainty}}, about=about)
 
 

@@ -3,13 +3,11 @@
 import functools
 import os
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.images.exchange.provenance import Provenance, from_json
 from kjax.images.features import Features
 from kjax.whole_files import write_whole
 
@@ -17,20 +15,10 @@ _REQUIRED = ("xy", "descriptors", "image_size")
 _OPTIONAL = ("scales", "angles", "scores")
 PROVENANCE = "provenance"
 """A string beside the arrays: what they were made with."""
-_DAMAGED = (
-    ValueError,
-    EOFError,
-    AttributeError,
-    TypeError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What NumPy and zipfile raise of files that are no archives."""
 
 
 def write_npz(
-    path: str | os.PathLike[str], features: Features, *, provenance: Provenance | None = None
+    path: str | os.PathLike[str], features: Features, *, provenance: str | None = None
 ) -> None:
     """Writes an archive, whole or not at all. Its name must end with .npz.
 
@@ -45,7 +33,7 @@ def write_npz(
     columns = {name: getattr(features, name) for name in (*_REQUIRED, *_OPTIONAL)}
     present = {name: column for name, column in columns.items() if column is not None}
     if provenance is not None:
-        present[PROVENANCE] = np.array(provenance.to_json())
+        present[PROVENANCE] = np.array(provenance)
     write_whole(path, functools.partial(np.savez, allow_pickle=False, **present))
 
 
@@ -58,19 +46,10 @@ def read_npz(path: str | os.PathLike[str]) -> Features:
     try:
         with np.load(path, allow_pickle=False) as archive:
             columns = {name: archive[name] for name in (*_REQUIRED, *_OPTIONAL) if name in archive}
-    except _DAMAGED as error:
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is no NumPy archive, or is damaged: write it again") from error
     missing = [name for name in _REQUIRED if name not in columns]
     if missing:
         raise InputError(f"{path} lacks {', '.join(missing)}: it is no archive of features")
     width, height = columns.pop("image_size").tolist()
     return Features(image_size=(width, height), **columns)
-
-
-def read_provenance(path: str | os.PathLike[str]) -> Provenance | None:
-    """What the features of an archive were made with; None if it does not say, or is damaged."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return from_json(str(archive[PROVENANCE])) if PROVENANCE in archive else None
-    except _DAMAGED:
-        return None

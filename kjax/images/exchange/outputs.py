@@ -10,14 +10,17 @@ import dataclasses
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from kjax.errors import InputError
 from kjax.images.exchange.colmap_text import write_colmap_text
 from kjax.images.exchange.hloc import FeatureWriter
-from kjax.images.exchange.npz import read_provenance, write_npz
-from kjax.images.exchange.provenance import Provenance, from_values
+from kjax.images.exchange.npz import PROVENANCE, write_npz
+from kjax.images.exchange.provenance import Provenance, from_json, from_values
 from kjax.images.features import Features
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
@@ -85,10 +88,11 @@ class _Hdf5(Output):
         self._writer = FeatureWriter(path, fresh=overwrite)
 
     def origins(self) -> Mapping[str, Provenance | None]:
-        return self._writer.origins
+        texts = self._writer.attributes(FeatureWriter.PROVENANCE)
+        return {name: from_json(text) for name, text in texts.items()}
 
     def add(self, name: str, features: Features, origin: Provenance) -> None:
-        self._writer.add(name, features, provenance=origin)
+        self._writer.add(name, features, provenance=origin.to_json())
 
     def close(self) -> None:
         self._writer.close()
@@ -100,7 +104,7 @@ class _NpzFolder(Output):
     def __init__(self, folder: Path, names: list[str], overwrite: bool) -> None:
         self._folder = folder
         present = () if overwrite else [name for name in names if self._path(name).exists()]
-        self._origins = {name: read_provenance(self._path(name)) for name in present}
+        self._origins = {name: _read_npz(self._path(name)) for name in present}
 
     def origins(self) -> Mapping[str, Provenance | None]:
         return self._origins
@@ -108,7 +112,7 @@ class _NpzFolder(Output):
     def add(self, name: str, features: Features, origin: Provenance) -> None:
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_npz(path, features, provenance=origin)
+        write_npz(path, features, provenance=origin.to_json())
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.npz"
@@ -142,6 +146,15 @@ class _ColmapFolder(Output):
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.txt"
+
+
+def _read_npz(path: Path) -> Provenance | None:
+    """What the features of an archive were made with; None if it does not say, or is no archive."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return from_json(str(archive[PROVENANCE])) if PROVENANCE in archive else None
+    except (ValueError, EOFError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile):
+        return None
 
 
 def _append(path: Path, values: Mapping[str, object]) -> None:

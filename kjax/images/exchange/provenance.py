@@ -39,7 +39,7 @@ class Provenance:
 
     Attributes:
         weights: the word that they were asked for with.
-        sha256: of the weights, as `kjax.interop.source.Source` has it.
+        sha256: of the weights, as `kjax.interop.checksum` has it.
         model: head, and what else tells models apart.
         patch_size: side of the patches that the model saw.
         dtype: precision of the computation.
