@@ -151,7 +151,7 @@ class _ColmapFolder(Output):
 def _read_npz(path: Path) -> Provenance | None:
     """What the features of an archive were made with; None if it does not say, or is no archive."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return from_json(str(archive[PROVENANCE])) if PROVENANCE in archive else None
     except (ValueError, EOFError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile):
         return None
