@@ -164,7 +164,10 @@ def warp_patch(
 
 
 def resize_patches(
-    patches: Num[Array, "*batch height width"], size: int, *, rounded: bool = False
+    patches: Num[Array, "*batch height width"] | Num[np.ndarray, "*batch height width"],
+    size: int,
+    *,
+    rounded: bool = False,
 ) -> Float[Array, "*batch {size} {size}"]:
     """Bilinear, half-pixel centres, no anti-aliasing: `cv2.resize` as HardNet uses it.
 

@@ -3,25 +3,31 @@
 Command modules import what they need inside `run`, so that `kjax --help` answers at once.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
 
-from kjax import __version__
-from kjax.cli import (
-    bench,
-    build_patches,
-    compare,
-    convert,
-    describe,
-    describe_patches,
-    download,
-    export,
-    info,
-    match,
-    similarity_maps,
-)
-from kjax.errors import InputError
+try:
+    import argparse
+    from collections.abc import Sequence
+
+    from kjax import __version__
+    from kjax.cli import (
+        bench,
+        build_patches,
+        compare,
+        convert,
+        describe,
+        describe_patches,
+        download,
+        export,
+        info,
+        match,
+        similarity_maps,
+    )
+    from kjax.cli.interruption import INTERRUPTED, hear_lost_interrupts, leave_at_once
+    from kjax.errors import InputError
+except KeyboardInterrupt:  # before there is a `main` to catch it
+    print("kjax: interrupted", file=sys.stderr)
+    sys.exit(130)
 
 COMMANDS = {
     "match": match,
@@ -39,16 +45,27 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and returns its exit code; bad input is one line on stderr and code 2."""
-    args = make_parser().parse_args(argv)
+    """Runs one subcommand and returns its exit code; bad input is one line on stderr and code 2.
+
+    Args:
+        argv: the words behind `kjax`. Without it they are those of the process, which is taken to
+            be the command's own, so that Ctrl-C ends it.
+    """
+    command = "kjax"
     try:
+        if argv is None:
+            hear_lost_interrupts()
+        args = make_parser().parse_args(argv)
+        command = f"kjax {args.command}"
         return args.run(args)
     except (InputError, OSError) as error:
-        print(f"kjax {args.command}: {_one_line(error)}", file=sys.stderr)
+        print(f"{command}: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"kjax {args.command}: interrupted", file=sys.stderr)
-        return 130
+        print(f"{command}: interrupted", file=sys.stderr)
+        if argv is None:
+            leave_at_once()
+        return INTERRUPTED
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -54,6 +54,11 @@ def run(args: argparse.Namespace) -> int:
     import dataclasses
     from pathlib import Path
 
+    from kjax.cli.checks import check_weights
+
+    for source in args.sources:
+        check_weights(source)
+
     import jax
 
     from kjax.errors import InputError

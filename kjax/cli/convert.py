@@ -29,6 +29,10 @@ def run(args: argparse.Namespace) -> int:
     """Converts, and tells what was found."""
     from pathlib import Path
 
+    from kjax.cli.checks import check_weights
+
+    check_weights(args.source)
+
     from kjax.cli.info import print_facts
     from kjax.errors import unknown_name
     from kjax.interop.files import SUFFIXES, save_variables

@@ -2,15 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
-    from kjax.images.features import Features
+    from collections.abc import Mapping
+
+    from kjax.images.describer import Describer
+    from kjax.images.exchange.outputs import Output
+    from kjax.images.exchange.provenance import Provenance
 
 HELP = "describe photographs: keypoints and descriptors for hloc, COLMAP or NumPy"
 EXAMPLES = """examples:
@@ -18,11 +20,18 @@ EXAMPLES = """examples:
   kjax describe a.jpg 'shots/*.png' --weights hardnet.pth --out features     # one .npz each
   kjax describe photos --weights out/first --out features --format colmap    # one .txt each
 
-Folders are searched for photographs; their names in the output are paths below them. The same
-command goes on where it stopped. A photograph that cannot be read is reported and left out, and the
-exit code is then 1.
+Folders are searched for photographs. Of a single folder, names in the output are paths below it; of
+several files or folders, paths below the folder that they have in common: photos/a photos/b gives
+a/000.jpg and b/000.jpg. What is given twice counts once.
+
+The output says what it was made with: weights, keypoints, extent, patch size, precision, version.
+The same command goes on where it stopped. With other settings, or where another photograph has the
+name now, it refuses before any work; --overwrite then makes the output anew. Of a folder, only the
+files of the given photographs are replaced.
+
+A photograph that cannot be read is reported and left out, and the exit code is then 1. One without
+keypoints is reported, and written as such.
 """
-Write = Callable[[str, "Features"], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,79 +42,115 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT,
         help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
     )
-    parser.add_argument("--out", type=Path, required=True, help="file .h5, or a folder")
+    parser.add_argument("--out", type=Path, required=True, help="file .h5 or .hdf5, or a folder")
     parser.add_argument("--format", choices=("npz", "colmap"), default="npz", help="in a folder")
     parser.add_argument("--keypoints", type=int, default=8000, help="at most per photo (8000)")
     parser.add_argument("--seed", type=int, help="which of a run's several seeds")
+    parser.add_argument("--overwrite", action="store_true", help="make what is there anew")
 
 
 def run(args: argparse.Namespace) -> int:
     """Describes photograph after photograph."""
-    from tqdm import tqdm
+    from kjax.cli.checks import check_count, check_weights
+    from kjax.cli.photographs import named_photographs
+    from kjax.extras import require
 
-    from kjax.errors import InputError
+    check_count("--keypoints", args.keypoints)
+    check_output(args.out)
+    check_weights(args.weights)
+    photographs = named_photographs(args.photographs)
+    require("cv2", "finding keypoints")
+
     from kjax.images.describer import load
-    from kjax.images.reading import read_photograph
+    from kjax.images.exchange.outputs import check_same_settings, open_output
 
     describer = load(args.weights, seed=args.seed)
-    found = dict(_named_files(args.photographs))
-    failed = 0
-    with _writer(args.out, args.format) as (done, write):
-        for name, path in tqdm(found.items(), desc="describing", unit="photo"):
-            if done(name):
-                continue
-            try:
-                photograph = read_photograph(path, upright=False)
-                features = describer.describe_image(photograph, max_keypoints=args.keypoints)
-            except InputError as error:
-                print(f"kjax describe: left out: {error}", file=sys.stderr)
-                failed += 1
-                continue
-            write(name, features)
-    print(f"{len(found) - failed} of {len(found)} photographs are in {args.out}")
+    settings = describer.provenance(args.keypoints)
+    output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
+    check_same_settings(output, args.out, settings)
+    missing = still_missing(output, photographs, args.out)
+    with output:
+        failed = describe_into(output, missing, describer, settings)
+    print_summary(args.out, len(photographs), failed=failed, before=len(photographs) - len(missing))
     return 1 if failed else 0
 
 
-def _named_files(words: list[str]) -> Iterator[tuple[str, Path]]:
-    """Photographs with the names that they get in the output."""
-    import glob
+def print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
+    """How many of the photographs are there now, and how many were."""
+    from kjax.eval.report.wording import plural
 
-    from kjax.data.cutting import list_photos
+    done = count - failed
+    there = f"{plural('photograph', count)} {'is' if done == 1 else 'are'} in {out}"
+    print(f"{done} of {count} {there}" + (f", {before} of them from before" if before else ""))
+
+
+def check_output(out: Path) -> None:
+    """Refuses, before any work, an output that cannot be."""
+    from kjax.cli.checks import check_output_file, check_output_folder
     from kjax.errors import InputError
+    from kjax.extras import require
 
-    for word in words:
-        path = Path(word)
-        if path.is_dir():
-            yield from ((photo.relative_to(path).as_posix(), photo) for photo in list_photos(path))
-            continue
-        files = [path] if path.is_file() else [Path(match) for match in sorted(glob.glob(word))]
-        if not files:
-            raise InputError(f"no such file, folder or pattern: {word}")
-        yield from ((file.name, file) for file in files)
-
-
-@contextmanager
-def _writer(out: Path, form: str) -> Iterator[tuple[Callable[[str], bool], Write]]:
-    """Says whether a photograph is there already, and writes one."""
-    from kjax.images.exchange.colmap_text import write_colmap_text
-    from kjax.images.exchange.npz import write_npz
-
-    if out.suffix in (".h5", ".hdf5"):
-        from kjax.images.exchange.hloc import FeatureWriter
-
-        with FeatureWriter(out) as file:
-            yield file.__contains__, file.add
+    if out.suffix.lower() in (".h5", ".hdf5"):
+        require("h5py", f"--out {out}")
+        check_output_file(out)
         return
+    if out.suffix and not out.exists():
+        raise InputError(
+            f"--out {out}: features go into a file .h5, or into a folder; if {out} is to be a "
+            "folder, make it first"
+        )
+    check_output_folder(out)
 
-    def target(name: str) -> Path:
-        return out / (f"{name}.txt" if form == "colmap" else f"{name}.npz")
 
-    def write(name: str, features: "Features") -> None:
-        target(name).parent.mkdir(parents=True, exist_ok=True)
-        if form == "colmap":
-            # Learned descriptors are no bytes: COLMAP gets their matches, not them.
-            write_colmap_text(target(name), features, descriptors=False)
-        else:
-            write_npz(target(name), features)
+def still_missing(
+    output: "Output", photographs: "Mapping[str, Path]", out: Path
+) -> dict[str, Path]:
+    """The photographs that are not in the output yet.
 
-    yield (lambda name: target(name).exists()), write
+    Raises:
+        InputError: the output has another photograph by the name of one.
+    """
+    from kjax.errors import InputError
+    from kjax.images.exchange.outputs import photograph_checksum
+
+    origins = output.origins()
+    for name, path in photographs.items():
+        origin = origins.get(name)
+        if origin is None or not path.is_file():
+            continue
+        if origin.photograph != photograph_checksum(path):
+            raise InputError(
+                f"{out} has another photograph as {name} than {path}: --overwrite makes it anew, "
+                "or give another --out"
+            )
+    return {name: path for name, path in photographs.items() if name not in origins}
+
+
+def describe_into(
+    output: "Output",
+    photographs: "Mapping[str, Path]",
+    describer: "Describer",
+    settings: "Provenance",
+) -> int:
+    """Adds photographs to the output; returns how many had to be left out."""
+    from tqdm import tqdm
+
+    from kjax.errors import InputError
+    from kjax.images.exchange.outputs import photograph_checksum
+    from kjax.images.reading import read_photograph
+
+    failed = 0
+    bar = tqdm(photographs.items(), desc="describing", unit="photo", disable=not photographs)
+    for name, path in bar:
+        try:
+            origin = settings.of(photograph_checksum(path))
+            photograph = read_photograph(path, upright=False)
+            features = describer.describe_image(photograph, max_keypoints=settings.max_keypoints)
+        except (InputError, OSError) as error:
+            tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        if not len(features):
+            tqdm.write(f"kjax describe: no keypoints in {path}", file=sys.stderr)
+        output.add(name, features, origin)
+    return failed

@@ -9,6 +9,7 @@ EXAMPLES = """examples:
   kjax describe-patches hpatches-release --source kjax-hardnet --out results/kjax-hardnet
   kjax describe-patches hpatches-release --source rootsift --out results/rootsift
   kjax describe-patches hpatches-release --source tfeat --weights tfeat.params --out results/tfeat
+      (or --weights tfeat=tfeat.params, as run_eval.py has it)
 
 A name that a rival has too stands for the rival: kjax-hardnet is kjax's own, hardnet the release's.
 """
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="shipped name (kjax info lists them), workdir, weights file[:head,s=…], or rival",
     )
-    parser.add_argument("--weights", help="file of a learned rival")
+    parser.add_argument("--weights", help="file of a learned rival, or RIVAL=FILE")
     parser.add_argument("--out", type=Path, required=True, help="folder of the CSV files")
 
 
@@ -32,17 +33,19 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.data.hpatches import IMAGES, list_sequences, read_sequence
     from kjax.errors import InputError
+
+    sequences = list_sequences(args.folder)
+
     from kjax.eval.contenders import find_contender
     from kjax.eval.hpatches_descriptors import describe_sequences, write_descriptors
+    from kjax.eval.report.wording import plural
 
-    given = {args.source: args.weights} if args.weights else {}
-    contender = find_contender(args.source, weights=given)
+    contender = find_contender(args.source, weights=rival_weights(args.source, args.weights))
     if contender.missing is not None:
         raise InputError(contender.missing)
     if len(contender.members) != 1:
         raise InputError(f"{args.source} has {len(contender.members)} sets of weights: choose one")
     describe = contender.members[0].describe
-    sequences = list_sequences(args.folder)
     for path in tqdm(sequences, desc=contender.name, unit="sequence"):
         if all((args.out / path.name / f"{image}.csv").exists() for image in IMAGES):
             continue
@@ -50,5 +53,19 @@ def run(args: argparse.Namespace) -> int:
             lambda patches: describe(patches, progress=False), [read_sequence(path)]
         )
         write_descriptors(described, args.out, progress=False)
-    print(f"{len(sequences)} sequences are in {args.out}")
+    count = len(sequences)
+    print(f"{count} {plural('sequence', count)} {'is' if count == 1 else 'are'} in {args.out}")
     return 0
+
+
+def rival_weights(source: str, word: str | None) -> dict[str, str]:
+    """The file that --weights names, by the rival that it is for."""
+    from kjax.baselines.rival import RIVALS, rival_file
+    from kjax.errors import InputError
+
+    if word is None:
+        return {}
+    if source not in RIVALS:
+        raise InputError(f"--weights is for learned rivals, and {source} is none: leave it out")
+    named = word if word.startswith(f"{source}=") else f"{source}={word}"
+    return dict([rival_file(named)])

@@ -59,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
     """Exports, and tells how well the result agrees with JAX."""
     from pathlib import Path
 
+    from kjax.cli.checks import check_weights
+
+    check_weights(args.source)
+
     from kjax.errors import InputError
     from kjax.interop.export import FUNCTIONS, export_model
     from kjax.interop.identify import display_name

@@ -1,8 +1,13 @@
 """`kjax match`: two photographs to a picture of their matches."""
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kjax.pretrained import DEFAULT
+
+if TYPE_CHECKING:
+    import numpy as np
 
 HELP = "match two photographs and draw the matches that one geometry explains"
 EXAMPLES = """examples:
@@ -10,7 +15,12 @@ EXAMPLES = """examples:
   kjax match a.jpg b.jpg --weights out/first --out matches.png
   kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --method ratio --ratio 0.9
   kjax match a.jpg b.jpg --weights weights.npz:polar,s=1 --keypoints 2000
+
+If there are no matches, or none that one geometry explains, it says so, the picture shows the
+photographs alone, and the exit code is 1.
 """
+GEOMETRIES = {"homography": "homography", "fundamental": "fundamental matrix"}
+"""For people, what `--geometry` looks for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT,
         help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
     )
-    parser.add_argument("--out", default="matches.png", help="picture to write (matches.png)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("matches.png"),
+        help="picture to write, .png or .jpg (%(default)s)",
+    )
     parser.add_argument(
         "--method",
         default="mutual_ratio",
@@ -39,14 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Matches, verifies, draws."""
+    check(args)
+
+    from kjax.images.reading import read_photograph
+
+    photographs = read_photograph(args.first), read_photograph(args.second)
+
     from kjax.images.describer import load
     from kjax.images.drawing import save_matches
     from kjax.images.geometry import verify
     from kjax.images.matching import match
-    from kjax.images.reading import read_photograph
 
     describer = load(args.weights, seed=args.seed)
-    photographs = read_photograph(args.first), read_photograph(args.second)
     first, second = (
         describer.describe_image(photograph, max_keypoints=args.keypoints)
         for photograph in photographs
@@ -55,11 +74,59 @@ def run(args: argparse.Namespace) -> int:
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     kept = verified.inliers
-    save_matches(args.out, *photographs, xy_a[kept], xy_b[kept])
-    print(f"{len(first)} and {len(second)} keypoints, {len(found)} matches")
-    if verified.model is None:
-        print(f"no {args.geometry} explains them: nothing is drawn")
-    else:
-        print(f"{int(kept.sum())} of them agree with one {args.geometry}")
+    left, right = (drawable(photograph) for photograph in photographs)
+    save_matches(args.out, left, right, xy_a[kept], xy_b[kept])
+    print(f"{len(first)} and {len(second)} keypoints, {verdict(kept, args.geometry)}")
     print(f"wrote {args.out}")
-    return 0
+    return 0 if kept.any() else 1
+
+
+def verdict(kept: "np.ndarray", geometry: str) -> str:
+    """How many matches there are, and how many of them one geometry explains."""
+    count, name = len(kept), GEOMETRIES[geometry]
+    if not count:
+        return "no matches: none is drawn"
+    matches = "1 match" if count == 1 else f"{count} matches"
+    if not kept.any():
+        return f"{matches}\nno {name} explains them: none is drawn"
+    return f"{matches}\n{int(kept.sum())} of them agree with one {name}"
+
+
+def drawable(photograph: "np.ndarray") -> "np.ndarray":
+    """The photograph in 8 bits."""
+    from kjax.images.grey import grey_values, whole_greys
+
+    return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuses, before any work, what cannot be."""
+    from typing import get_args
+
+    from kjax.cli.checks import (
+        check_count,
+        check_output_file,
+        check_photograph,
+        check_positive,
+        check_weights,
+    )
+    from kjax.errors import unknown_name
+    from kjax.extras import require
+    from kjax.images.methods import Method
+
+    for path in (args.first, args.second):
+        check_photograph(path)
+    if args.method not in get_args(Method):
+        raise unknown_name("--method", args.method, get_args(Method))
+    if args.geometry not in GEOMETRIES:
+        raise unknown_name("--geometry", args.geometry, GEOMETRIES)
+    check_positive("--ratio", args.ratio, most=1.0)
+    check_positive("--threshold", args.threshold)
+    check_count("--keypoints", args.keypoints)
+    check_output_file(args.out)
+    check_weights(args.weights)
+
+    from kjax.images.drawing import check_picture_name
+
+    check_picture_name(args.out)
+    require("cv2", "finding keypoints")

@@ -42,7 +42,11 @@ def list_photos(folder: Path) -> list[Path]:
     """All photographs below a folder, in the order of their names."""
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
-    photos = [path for path in folder.rglob("*") if path.suffix.lower() in PHOTO_SUFFIXES]
+    photos = [
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in PHOTO_SUFFIXES and not path.is_dir()
+    ]
     if not photos:
         raise InputError(f"{folder} holds no photographs ({', '.join(sorted(PHOTO_SUFFIXES))})")
     return sorted(photos, key=lambda path: path.relative_to(folder).as_posix())

@@ -40,6 +40,10 @@ def describe(
 
     Returns:
         float32 descriptors, whatever precision `apply` works in.
+
+    Raises:
+        InputError: patches have NaN or infinite pixels. They are looked at themselves: descriptors
+            do not tell, as on some machines a compiled ReLU makes 0 of NaN.
     """
     batch = preferred_batch() if batch is None else batch
     if batch < 1:
@@ -71,8 +75,19 @@ def _block(
 ) -> Num[np.ndarray, "batch height width"]:
     """A view of whole batches; the last one is filled up."""
     block = patches[start : start + batch]
+    _check_finite(block, start)
     missing = batch - len(block)
     return np.pad(block, [(0, missing), (0, 0), (0, 0)], mode="edge") if missing else block
+
+
+def _check_finite(block: Num[np.ndarray, "n height width"], start: int) -> None:
+    """Integers have nothing to look for."""
+    if not jnp.issubdtype(block.dtype, jnp.floating) or np.isfinite(block).all():
+        return
+    bad = ~np.isfinite(block).all(axis=(1, 2))
+    raise InputError(
+        f"patch {start + int(bad.argmax())} has NaN or infinite pixels: mend or leave it out"
+    )
 
 
 def preferred_batch() -> int:

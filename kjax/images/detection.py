@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, UInt8
 
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.features import NO_ANGLE
-from kjax.images.grey import to_grey
+from kjax.images.grey import grey_values, whole_greys
 
 MAX_KEYPOINTS = 8000
+DETECTOR = "OpenCV SIFT, precise upscale"
+"""For people and records: what `detect` is."""
 
 
 class Keypoints(NamedTuple):
@@ -28,21 +30,41 @@ class Keypoints(NamedTuple):
 
 
 def detect(
-    image: np.ndarray, *, mask: np.ndarray | None = None, max_keypoints: int = MAX_KEYPOINTS
+    image: np.ndarray,
+    *,
+    mask: np.ndarray | None = None,
+    max_keypoints: int = MAX_KEYPOINTS,
+    order: str = "rgb",
 ) -> Keypoints:
     """The strongest SIFT keypoints of a photograph; none of an empty one.
 
     Args:
-        image: as for `kjax.extract_patches`, `[H,W]` or `[H,W,C]`.
+        image: as for `kjax.images.grey.grey_values`, whose range is told as written there.
         mask: keypoints are looked for where it is not zero, `[H,W]`.
         max_keypoints: at most so many, the strongest first.
+        order: of colours, "rgb" or "bgr".
     """
-    if 0 in image.shape:
+    grey = grey_values(image, order=order)
+    return detect_in_grey(grey, mask=mask, max_keypoints=max_keypoints)
+
+
+def detect_in_grey(
+    grey: UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"],
+    *,
+    mask: np.ndarray | None = None,
+    max_keypoints: int = MAX_KEYPOINTS,
+) -> Keypoints:
+    """The same of a photograph that `grey_values` has made grey already."""
+    if max_keypoints < 1:
+        raise InputError(f"max_keypoints is {max_keypoints}: look for at least one")
+    if 0 in grey.shape:
         return from_opencv([])
+    if mask is not None:
+        mask = _as_mask(mask, grey.shape)
     cv2 = require("cv2", "finding keypoints")
     # Without precise upscaling OpenCV's keypoints are shifted by a quarter of a pixel.
     detector = cv2.SIFT_create(nfeatures=max_keypoints, enable_precise_upscale=True)
-    found = from_opencv(detector.detect(_as_bytes(image), mask))
+    found = from_opencv(detector.detect(whole_greys(grey), mask))
     order = np.argsort(-found.scores, kind="stable")[:max_keypoints]
     return found.keep(order)
 
@@ -85,11 +107,10 @@ def to_opencv(keypoints: Keypoints) -> list[Any]:
     ]
 
 
-def _as_bytes(image: np.ndarray) -> np.ndarray:
-    """Grey values 0–255, as the detector wants them."""
-    grey = np.asarray(to_grey(image))
-    if not np.isfinite(grey).all():
-        raise InputError("the image has NaN or infinite pixels: mend or leave it out")
-    if np.issubdtype(image.dtype, np.floating) and grey.max(initial=0) <= 1:
-        grey = grey * 255
-    return grey.round().clip(0, 255).astype(np.uint8)
+def _as_mask(mask: np.ndarray, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height width"]:
+    mask = np.asarray(mask)
+    if mask.shape != shape:
+        raise InputError(
+            f"the mask has shape {list(mask.shape)}, the image {list(shape)}: give one of its size"
+        )
+    return (mask != 0).astype(np.uint8)

@@ -15,6 +15,8 @@ from kjax.whole_files import write_whole
 Photo = UInt8[np.ndarray, "_ _"] | UInt8[np.ndarray, "_ _ 3"]
 """Height and width, grey or RGB; those of two photographs may differ."""
 
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+"""By suffix, what pictures are written as."""
 GAP = 8
 """Pixels between the photographs."""
 BACKGROUND = (32, 34, 38)
@@ -73,9 +75,22 @@ def save_matches(
     max_width: int = 1800,
     max_lines: int = 400,
 ) -> None:
-    """Writes the picture of `draw_matches` to a PNG file, whole or not at all."""
+    """Writes the picture of `draw_matches` to a file .png or .jpg, whole or not at all."""
+    check_picture_name(path)
     picture = draw_matches(image_a, image_b, xy_a, xy_b, max_width=max_width, max_lines=max_lines)
-    write_whole(Path(path), functools.partial(picture.save, format="PNG"))
+    write_whole(Path(path), functools.partial(picture.save, format=_format(path)))
+
+
+def check_picture_name(path: str | os.PathLike[str]) -> None:
+    """Refuses names of files that pictures are not written to."""
+    if _format(path) is None:
+        raise InputError(
+            f"{os.fspath(path)} is no name for a picture: let it end with {' or '.join(FORMATS)}"
+        )
+
+
+def _format(path: str | os.PathLike[str]) -> str | None:
+    return FORMATS.get(Path(path).suffix.lower())
 
 
 def _photo(name: str, image: np.ndarray) -> Image.Image:

@@ -11,6 +11,7 @@ of the image is read, bilinearly, where t > 1. Beyond its border an image is rep
 """
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from kjax.errors import InputError
 from kjax.images.conventions import PatchFrames, check_conventions, patch_frames
+from kjax.images.given import open_image
 from kjax.images.grey import as_image, check_order, to_grey
 from kjax.images.pyramid import check_pyramid, pack_pyramid, plan_levels
 from kjax.images.sampling import locate_windows, sample_windows
@@ -49,7 +51,7 @@ class ExtractedPatches(NamedTuple):
 
 
 def extract_patches(
-    image: ArrayLike,
+    image: ArrayLike | str | os.PathLike[str],
     xy: Numbers,
     scale: Numbers,
     angle: Numbers | None = None,
@@ -82,7 +84,7 @@ def extract_patches(
 
     Args:
         image: `[H,W]` or `[H,W,C]`, with one more axis in front for a batch; uint8, uint16 or
-            floating. An empty image has no valid keypoints.
+            floating. An empty image has no valid keypoints. Or the path of a photograph.
         xy: positions `[N,2]`, or `[B,N,2]` for a batch. N may be 0.
         scale: sizes `[N]` or `[B,N]`.
         angle: orientations `[N]` or `[B,N]`; upright if not given.
@@ -106,6 +108,7 @@ def extract_patches(
     if size < 1:
         raise InputError(f"size must be at least 1, not {size}")
     xy = _as_array(xy, like=(2,))
+    image, order = open_image(image, order)
     image = as_image(image, batched=xy.ndim == 3)
     keypoints = _check_keypoints(image.shape[: xy.ndim - 2], xy, scale, angle, mask)
     options = _Options(size, size_is, float(mr_size), angle_is, pixel_origin, pyramid, order)

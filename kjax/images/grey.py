@@ -1,10 +1,12 @@
 """Any photograph in grey: 8 or 16 bits or floating, grey or colour, one or a batch."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32, UInt8
 
 from kjax.errors import InputError, unknown_name
 from kjax.precision import at_least_float32
@@ -16,6 +18,10 @@ ORDERS = {"rgb": (0, 1, 2), "bgr": (2, 1, 0)}
 """Where red, green and blue lie among the channels."""
 UINT16_STEPS = 257
 """65535 / 255: 16 bits and 8 bits of one photograph give the same grey."""
+WHITES = (1.0, 255.0, 65535.0)
+"""What white is in floating images, of the three ranges that are in use."""
+OVERSHOOT = 2.0
+"""Resizing and sharpening leave values beyond white; never twice of it."""
 
 
 def to_grey(
@@ -47,6 +53,59 @@ def to_grey(
     return REC_601[0] * red + REC_601[1] * green + REC_601[2] * blue
 
 
+def grey_values(
+    image: np.ndarray, *, order: str = "rgb"
+) -> UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"]:
+    """A photograph in grey from 0 (black) to 255 (white), whatever its type and range.
+
+    Of a floating image the largest value tells the range, by the same rule wherever it matters: up
+    to 2 it is 0–1, up to 510 it is 0–255, up to 131,070 it is 0–65,535. That leaves room for what
+    resizing and sharpening add: an image from −0.1 to 1.5 is one of 0–1. Values beyond black and
+    white stay beyond them.
+
+    Args:
+        image: as for `to_grey`, one photograph.
+        order: of the channels.
+
+    Returns:
+        The image itself if it is grey uint8, otherwise float32.
+
+    Raises:
+        InputError: it is no image, or it has pixels that are not finite, or far too large.
+    """
+    check_order(order)
+    image = np.asarray(as_image(image))
+    check_finite(image, "the image has NaN or infinite pixels: mend or leave it out")
+    if image.dtype == np.uint8 and image.ndim == 2:
+        return image
+    grey = np.asarray(_jitted_grey(image, order=order), np.float32)
+    if not jnp.issubdtype(image.dtype, jnp.floating):
+        return grey
+    return grey * np.float32(255 / _white(float(grey.max(initial=0))))
+
+
+def whole_greys(
+    grey: UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"],
+) -> UInt8[np.ndarray, "height width"]:
+    """What `grey_values` gives as bytes, for what takes no others."""
+    return grey if grey.dtype == np.uint8 else grey.round().clip(0, 255).astype(np.uint8)
+
+
+def check_finite(values: np.ndarray, message: str) -> None:
+    """Refuses NaN and infinity; integers have none, and are not looked at."""
+    if jnp.issubdtype(values.dtype, jnp.floating) and not np.isfinite(values).all():
+        raise InputError(message)
+
+
+def _white(largest: float) -> float:
+    for white in WHITES:
+        if largest <= OVERSHOOT * white:
+            return white
+    raise InputError(
+        f"the image has floating pixels up to {largest:.3g}: scale it to 0–1, 0–255 or 0–65535"
+    )
+
+
 def check_order(order: str) -> None:
     """Refuses an unknown order of colours."""
     if order not in ORDERS:
@@ -65,7 +124,14 @@ def as_image(image: ArrayLike, *, batched: bool = False) -> jax.Array | np.ndarr
     axes = image.ndim - batched
     if axes != 2 and not (axes == 3 and image.shape[-1] in CHANNELS):
         wanted = "[B,H,W] or [B,H,W,C]" if batched else "[H,W] or [H,W,C]"
+        first = axes == 3 and image.shape[-3] in CHANNELS
+        hint = ": move the channels to the end" if first else ""
         raise InputError(
-            f"an image must be {wanted} with 1, 3 or 4 channels, not {list(image.shape)}"
+            f"an image must be {wanted} with 1, 3 or 4 channels, not {list(image.shape)}{hint}"
         )
     return image
+
+
+@functools.partial(jax.jit, static_argnames="order")
+def _jitted_grey(image: jax.Array | np.ndarray, *, order: str) -> Float[Array, "height width"]:
+    return to_grey(image, order=order)

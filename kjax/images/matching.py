@@ -5,17 +5,16 @@ first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
 """
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Num
 
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
+from kjax.images.methods import Distance, Method
 from kjax.images.nearest import Neighbours, default_block, two_nearest_bits, two_nearest_l2
 
-Method = Literal["nearest", "mutual", "ratio", "mutual_ratio"]
-Distance = Literal["L2", "Hamming"]
 NO_MATCH = -1
 """Stands in hloc's `matches0` for a keypoint without a match."""
 

@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import Shaped
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from kjax.errors import InputError
+from kjax.images.pixels import Pixels, as_pixels
 
 
-def read_photograph(path: str | Path, *, upright: bool = True) -> Shaped[np.ndarray, "..."]:
-    """A file as grey [H, W] or RGB [H, W, 3].
+def read_photograph(path: str | Path, *, upright: bool = True) -> Pixels:
+    """A file as grey [H, W] or RGB [H, W, 3], of the types that `as_pixels` gives.
 
     Args:
         path: of any format that Pillow knows.
@@ -20,9 +19,7 @@ def read_photograph(path: str | Path, *, upright: bool = True) -> Shaped[np.ndar
     try:
         with Image.open(path) as image:
             turned = ImageOps.exif_transpose(image) if upright else image
-            deep = turned.mode.startswith("I;16")
-            grey = deep or turned.mode in ("L", "1", "F", "I")
-            return np.asarray(turned if deep else turned.convert("L" if grey else "RGB"))
+            return as_pixels(turned)
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None
     except UnidentifiedImageError:

@@ -78,3 +78,11 @@ def test_bad_input_is_refused(patches):
         describe(project, patches, size=32, batch=0)
     with pytest.raises(InputError, match=r"gave an array of \(4, 32, 32\), not \[4, dim\]"):
         describe(lambda x: x, patches, size=32, batch=4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_patches_that_are_no_numbers_are_refused_themselves(patches, dtype):
+    patches = patches.astype(dtype)
+    patches[9, 0, 5] = np.nan
+    with pytest.raises(InputError, match="patch 9 has NaN or infinite pixels"):
+        describe(lambda x: jnp.zeros((len(x), 5)), patches, size=32, batch=4, progress=False)

@@ -197,3 +197,22 @@ def test_descriptors_as_files_for_the_official_toolbox(sets, capsys):
     capsys.readouterr()
     assert main(["describe-patches", "small", "--source", "tfeat", "--out", "no"]) == 2
     assert "weights are missing" in capsys.readouterr().err
+
+
+def test_the_words_of_describe_patches(sets, capsys):
+    def refused(*words):
+        assert main(["describe-patches", "small", "--out", "no", *words]) == 2
+        return capsys.readouterr().err
+
+    # What the message says is taken.
+    assert "give --weights hardnet=FILE" in refused("--source", "hardnet")
+    (sets / "bad.pth").write_bytes(b"no weights")
+    for word in ("bad.pth", "hardnet=bad.pth"):
+        assert "bad.pth" in refused("--source", "hardnet", "--weights", word)
+    assert "no such file: gone.pth" in refused("--source", "hardnet", "--weights", "gone.pth")
+    assert "is none: leave it out" in refused("--source", "best", "--weights", "bad.pth")
+
+    (sets / "one").mkdir()
+    (sets / "small" / "i_one").rename(sets / "one" / "i_one")
+    assert main(["describe-patches", "one", "--source", "rootsift", "--out", "csv"]) == 0
+    assert capsys.readouterr().out == "1 sequence is in csv\n"

@@ -7,6 +7,7 @@ from models import make_model, random_patches
 from PIL import Image
 
 import kjax
+import kjax.augment
 from kjax import pretrained
 from kjax.cli import main
 from kjax.errors import InputError
@@ -49,6 +50,140 @@ def test_patches_of_any_number(describer, rng, count):
 def test_patches_of_another_size_are_refused(describer):
     with pytest.raises(InputError, match=r"\[N, 16, 16\]"):
         describer.describe(np.zeros((2, 32, 32), np.uint8))
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16, 1), (3, 1, 16, 16)])
+def test_patches_with_an_axis_of_channels(describer, rng, shape):
+    patches = random_patches(rng, 3, 16)
+    np.testing.assert_array_equal(
+        describer.describe(patches.reshape(shape)), describer.describe(patches)
+    )
+
+
+def test_the_size_that_is_wrong_says_how_to_mend_it(describer, rng):
+    large = random_patches(rng, 2, 32)
+    with pytest.raises(InputError, match=r"resize_patches\(patches, 16\)"):
+        describer.describe(large)
+    assert describer.describe(kjax.augment.resize_patches(large, 16)).shape == (2, 128)
+    with pytest.raises(InputError, match=r"patches\[None\]"):
+        describer.describe(large[0, :16, :16])
+
+
+def test_patches_of_other_libraries(describer, rng):
+    patches = random_patches(rng, 3, 16)
+    expected = describer.describe(patches)
+    np.testing.assert_array_equal(describer.describe(jax.numpy.asarray(patches)), expected)
+    np.testing.assert_array_equal(describer.describe(patches.tolist()), expected)
+    torch = pytest.importorskip("torch")
+    np.testing.assert_array_equal(describer.describe(torch.from_numpy(patches)), expected)
+    with pytest.raises(InputError, match="must be an array, not Tensor"):
+        describer.describe(torch.ones(3, 16, 16, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    "patches", [None, "patches.npy", [[1], [1, 2]], np.ones((1, 16, 16), bool)]
+)
+def test_what_is_no_patches_is_refused(describer, patches):
+    with pytest.raises(InputError, match="patches"):
+        describer.describe(patches)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_pixels_that_are_no_numbers_are_refused_whatever_the_network_makes_of_them(value, rng):
+    # On some machines a compiled ReLU makes 0 of NaN: the head `sum` then gives finite numbers.
+    describer = kjax.Describer(*make_model("sum", patch_size=16))
+    patches = random_patches(rng, 70, 16).astype(np.float32)
+    patches[66, 3, 3] = value
+    with pytest.raises(InputError, match="patch 66 has NaN or infinite pixels"):
+        describer.describe(patches)
+    image = np.ones((40, 40, 3), np.float32)
+    image[20, 20, 1] = value
+    with pytest.raises(InputError, match="NaN or infinite pixels"):
+        describer.describe_image(image, np.array([[5.0, 5.0, 2.0]]))
+
+
+def test_repr(describer):
+    assert repr(describer) == (
+        "Describer(model='xy s=1 N=16', patch_size=16, dimension=128, extent=12, dtype='float32')"
+    )
+    assert repr(kjax.load("hardnet", dtype="bfloat16")) == (
+        "Describer('hardnet', model='hardnet', patch_size=32, dimension=128, extent=9.3, "
+        "dtype='bfloat16')"
+    )
+
+
+def test_colours_are_made_grey_once_for_keypoints_and_patches(describer, photograph):
+    # Red and blue are different pictures: the wrong order finds other keypoints.
+    colour = np.stack([photograph, photograph // 2, photograph[::-1]], axis=-1)
+    expected = describer.describe_image(colour)
+    found = describer.describe_image(colour[..., ::-1], order="bgr")
+    np.testing.assert_array_equal(found.xy, expected.xy)
+    np.testing.assert_array_equal(found.descriptors, expected.descriptors)
+    keypoints, descriptors = describer.detectAndCompute(colour[..., ::-1])
+    np.testing.assert_allclose([point.pt for point in keypoints], expected.xy)
+    np.testing.assert_array_equal(descriptors, expected.descriptors)
+    dark = detect(colour // 100)
+    np.testing.assert_array_equal(describer.describe_image(colour // 100).xy, dark.xy)
+
+
+def test_paths_and_images_of_other_libraries(describer, photograph, tmp_path):
+    colour = np.stack([photograph, photograph // 2, photograph[::-1]], axis=-1)
+    Image.fromarray(colour).save(tmp_path / "a b.png")
+    expected = describer.describe_image(colour)
+    path = tmp_path / "a b.png"
+    torch = pytest.importorskip("torch")
+    for form in (path, str(path), jax.numpy.asarray(colour), torch.from_numpy(colour)):
+        np.testing.assert_array_equal(
+            describer.describe_image(form).descriptors, expected.descriptors
+        )
+    for _, descriptors in (describer.detectAndCompute(path), describer.detectAndCompute(str(path))):
+        np.testing.assert_array_equal(descriptors, expected.descriptors)
+    points = expected.xy, expected.scales, expected.angles
+    np.testing.assert_array_equal(
+        kjax.extract_patches(str(path), *points, order="bgr").patches,
+        kjax.extract_patches(colour, *points).patches,
+    )
+
+
+def test_a_failed_imread_is_told_as_such(describer):
+    for call in (describer.describe_image, describer.detectAndCompute):
+        with pytest.raises(InputError, match=r"None: cv2\.imread"):
+            call(None)
+    with pytest.raises(InputError, match="no such file"):
+        describer.describe_image("nowhere.jpg")
+    with pytest.raises(InputError, match="move the channels to the end"):
+        describer.describe_image(np.zeros((3, 40, 50), np.uint8))
+
+
+def test_masks_and_numbers_of_keypoints_are_checked(describer, photograph):
+    with pytest.raises(InputError, match=r"mask has shape \[5, 5\]"):
+        describer.describe_image(photograph, mask=np.ones((5, 5), np.uint8))
+    half = np.arange(photograph.shape[1]) < 110
+    mask = np.broadcast_to(half, photograph.shape)
+    assert 0 < describer.describe_image(photograph, mask=mask).xy[:, 0].max() < 111
+    for count in (0, -5):
+        with pytest.raises(InputError, match="at least one"):
+            describer.describe_image(photograph, max_keypoints=count)
+
+
+@pytest.mark.parametrize("white", [1, 255, 65535])
+def test_floating_images_with_values_beyond_white(photograph, white):
+    photograph = photograph.copy()
+    photograph[0, 0] = 255
+    expected = detect(photograph).xy
+    assert len(expected) > 300
+    floating = photograph.astype(np.float32) * np.float32(white / 255)
+    floating[0, 0] = white * 1.000001
+    np.testing.assert_array_equal(detect(floating).xy, expected)
+    # As far as resizing and sharpening go: what lies beyond white is white.
+    floating[photograph == 255] = 1.5 * white
+    floating[photograph == 0] = -0.1 * white
+    np.testing.assert_array_equal(detect(floating).xy, expected)
+
+
+def test_floating_images_of_no_known_range(photograph):
+    with pytest.raises(InputError, match="scale it to 0–1"):
+        detect(photograph * 1e4)
 
 
 def test_another_number_of_keypoints_compiles_nothing(describer, photograph, caplog):
@@ -215,3 +350,17 @@ def photograph_for_extent():
 def test_the_extent_follows_the_training():
     assert typical_extent((0.9, 1.0)) == 11.7
     assert typical_extent((0.2, 0.7)) == pretrained.card("best").extent
+
+
+def test_the_checksum_is_that_of_the_weights_not_of_the_file(tmp_path):
+    pytest.importorskip("safetensors")
+    _, variables = make_model("hardnet", patch_size=8)
+    names = ("a.npz", "b.npz", "c.safetensors")
+    for name in names:
+        save_variables(tmp_path / name, variables)
+    first, *others = (kjax.load(str(tmp_path / name)).sha256 for name in names)
+    assert others == [first, first]
+    changed = jax.tree.map(lambda leaf: leaf + 1e-3, variables)
+    save_variables(tmp_path / "d.npz", changed)
+    assert kjax.load(str(tmp_path / "d.npz")).sha256 != first
+    assert kjax.load("hardnet").sha256 == pretrained.card("hardnet").sha256

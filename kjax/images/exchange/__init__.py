@@ -7,4 +7,6 @@
 | `lightglue`       | dictionaries of LightGlue and glue-factory          | (0, 0)               |
 | `colmap_text`     | `colmap feature_importer`                           | (0.5, 0.5)           |
 | `colmap_database` | `colmap mapper`: keypoints and (verified) matches   | (0.5, 0.5)           |
+
+`provenance` is what these files say they were made with, `outputs` what `kjax describe` fills.
 """

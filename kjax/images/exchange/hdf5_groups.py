@@ -43,13 +43,22 @@ class GroupWriter:
                     writer.add_group(name, arrays)
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, fresh: bool = False) -> None:
+        """Looks what is there.
+
+        Args:
+            path: of the file.
+            fresh: whether to take no notice of it: groups that are added replace the whole file.
+        """
         require("h5py", HDF5_FILES)
         self.path = Path(path)
         self._parts = self.path.with_name(self.path.name + ".parts")
-        self._names = set(group_names(self.path)) if self.path.exists() else set()
-        for part in self._part_files():
-            self._names.update(group_names(part))
+        self._fresh = fresh
+        if fresh:
+            shutil.rmtree(self._parts, ignore_errors=True)
+        self._names: set[str] = set()
+        for file in self._files():
+            self._names.update(group_names(file))
 
     def __enter__(self: _Writer) -> _Writer:
         return self
@@ -66,7 +75,12 @@ class GroupWriter:
         return name in self._names
 
     def add_group(
-        self, name: str, arrays: Mapping[str, np.ndarray], attributes: Attributes | None = None
+        self,
+        name: str,
+        arrays: Mapping[str, np.ndarray],
+        attributes: Attributes | None = None,
+        *,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         """Adds a group, in the place of an earlier one of that name; it is safe when this returns.
 
@@ -74,6 +88,7 @@ class GroupWriter:
             name: of the group; slashes make groups within groups.
             arrays: by name.
             attributes: of some of the arrays.
+            about: attributes of the group itself.
         """
         h5py = require("h5py", HDF5_FILES)
         _check_name(name)
@@ -81,6 +96,7 @@ class GroupWriter:
         def write(path: Path) -> None:
             with h5py.File(path, "w") as file:
                 group = file.create_group(name)
+                group.attrs.update(about or {})
                 for key, array in arrays.items():
                     dataset = group.create_dataset(key, data=array)
                     dataset.attrs.update((attributes or {}).get(key, {}))
@@ -95,6 +111,7 @@ class GroupWriter:
         parts = self._part_files()
         if parts:
             write_whole(self.path, lambda partial: self._merge(partial, parts))
+        self._fresh = False
         # Only now: a kill before this leaves parts that say what the file says too.
         shutil.rmtree(self._parts, ignore_errors=True)
         # Copies that a kill left unfinished.
@@ -104,7 +121,7 @@ class GroupWriter:
 
     def _merge(self, partial: Path, parts: list[Path]) -> None:
         h5py = require("h5py", HDF5_FILES)
-        if self.path.exists():
+        if self.path.exists() and not self._fresh:
             shutil.copyfile(self.path, partial)
         with h5py.File(partial, "a") as file:
             for part in parts:
@@ -113,6 +130,19 @@ class GroupWriter:
                         if name in file:
                             del file[name]
                         source.copy(name, file.require_group(_parent(name)), _own_name(name))
+
+    def attributes(self, key: str) -> dict[str, Any]:
+        """By group that holds arrays, an attribute of its own; None where there is none."""
+        found: dict[str, Any] = {}
+        for path in self._files():
+            with open_hdf5(path) as file:
+                found |= {name: file[name].attrs.get(key) for name in group_names(path)}
+        return found
+
+    def _files(self) -> list[Path]:
+        """All that hold groups; what is in a later one counts."""
+        whole = [self.path] if self.path.exists() and not self._fresh else []
+        return [*whole, *self._part_files()]
 
     def _part_files(self) -> list[Path]:
         # Those that a kill left unfinished begin with a dot.

@@ -27,19 +27,31 @@ class FeatureWriter(GroupWriter):
         path: of the file.
         half: whether descriptors and scores are float16, as hloc's own. Positions and scales stay
             float32: beyond 2048 pixels, float16 holds even coordinates only.
+        fresh: as in `GroupWriter`.
     """
 
-    def __init__(self, path: Path, *, half: bool = False) -> None:
-        super().__init__(path)
+    PROVENANCE = "kjax"
+    """Attribute of a photograph's group, which hloc does not look at: what it was made with."""
+
+    def __init__(self, path: Path, *, half: bool = False, fresh: bool = False) -> None:
+        super().__init__(path, fresh=fresh)
         self.half = half
 
-    def add(self, name: str, features: Features, *, uncertainty: float = 1.0) -> None:
+    def add(
+        self,
+        name: str,
+        features: Features,
+        *,
+        uncertainty: float = 1.0,
+        provenance: str | None = None,
+    ) -> None:
         """Adds one photograph.
 
         Args:
             name: path below the folder of photographs, with slashes.
             features: of the photograph.
             uncertainty: of the positions in pixels, which hloc gives to COLMAP's triangulation.
+            provenance: what the features were made with.
         """
         small = np.float16 if self.half else np.float32
         descriptors = features.descriptors.T
@@ -55,7 +67,8 @@ class FeatureWriter(GroupWriter):
             arrays["scales"] = sigmas
         if features.angles is not None:
             arrays["oris"] = upright_without(features.angles)
-        self.add_group(name, arrays, {"keypoints": {"uncertainty": uncertainty}})
+        about = {} if provenance is None else {self.PROVENANCE: provenance}
+        self.add_group(name, arrays, {"keypoints": {"uncertainty": uncertainty}}, about=about)
 
 
 def read_features(path: Path, name: str) -> Features:

@@ -13,15 +13,27 @@ from kjax.whole_files import write_whole
 
 _REQUIRED = ("xy", "descriptors", "image_size")
 _OPTIONAL = ("scales", "angles", "scores")
+PROVENANCE = "provenance"
+"""A string beside the arrays: what they were made with."""
 
 
-def write_npz(path: str | os.PathLike[str], features: Features) -> None:
-    """Writes an archive, whole or not at all. Its name must end with .npz."""
+def write_npz(
+    path: str | os.PathLike[str], features: Features, *, provenance: str | None = None
+) -> None:
+    """Writes an archive, whole or not at all. Its name must end with .npz.
+
+    Args:
+        path: of the file.
+        features: of one photograph.
+        provenance: what they were made with.
+    """
     path = Path(path)
     if path.suffix != ".npz":
         raise InputError(f"{path} is no name for a NumPy archive: let it end with .npz")
     columns = {name: getattr(features, name) for name in (*_REQUIRED, *_OPTIONAL)}
     present = {name: column for name, column in columns.items() if column is not None}
+    if provenance is not None:
+        present[PROVENANCE] = np.array(provenance)
     write_whole(path, functools.partial(np.savez, allow_pickle=False, **present))
 
 

@@ -1,0 +1,67 @@
+"""What can be told of a command's words before its work begins. Nothing here imports JAX."""
+
+import math
+import tempfile
+from pathlib import Path
+
+from kjax import pretrained
+from kjax.errors import InputError, unknown_name
+
+
+def check_weights(word: str) -> None:
+    """Refuses a word that stands for no weights; whether they are sound is seen later."""
+    name = word.partition(":")[0]
+    if pretrained.find(name) is not None or any(Path(path).exists() for path in (word, name)):
+        return
+    if Path(name).suffix:
+        raise InputError(f"{name}: no such file")
+    unknown = unknown_name("pretrained model", word, pretrained.names())
+    raise InputError(f"{word} is no workdir or weights file; {unknown}")
+
+
+def check_photograph(path: str) -> None:
+    """Refuses what is no file; whether it is a photograph is seen later."""
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder: give a photograph")
+    if not Path(path).exists():
+        raise InputError(f"no such file: {path}")
+
+
+def check_count(option: str, value: int) -> None:
+    """Refuses what is no number of things."""
+    if value < 1:
+        raise InputError(f"{option} {value}: give at least 1")
+
+
+def check_positive(option: str, value: float, *, most: float = math.inf) -> None:
+    """Refuses zero, negative and infinite numbers, NaN, and what is above the most."""
+    if not 0 < value <= most or math.isinf(value):
+        limit = "" if math.isinf(most) else f", at most {most:g}"
+        raise InputError(f"{option} {value:g}: give a number above 0{limit}")
+
+
+def check_output_file(path: Path) -> None:
+    """Refuses a file that could not be written."""
+    if path.is_dir():
+        raise InputError(f"--out {path} is a folder: give the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"--out {path}: there is no folder {path.parent}: make it first")
+    _check_writable(path.parent)
+
+
+def check_output_folder(path: Path) -> None:
+    """Refuses a folder that could not be written to; it need not be there yet."""
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise InputError(f"--out {path}: {existing} is a file, not a folder")
+    _check_writable(existing)
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write into the folder {folder}: {error.strerror}") from None

@@ -1,0 +1,7 @@
+"""Names of the ways to match and to verify, without what does it: to check words is quick."""
+
+from typing import Literal
+
+Method = Literal["nearest", "mutual", "ratio", "mutual_ratio"]
+Distance = Literal["L2", "Hamming"]
+Kind = Literal["homography", "fundamental"]

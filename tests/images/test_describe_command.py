@@ -1,0 +1,341 @@
+"""`kjax describe`: what is written is what was asked for, whatever was there before."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import make_model
+from PIL import Image
+
+from kjax.cli import checks, main
+from kjax.images.describer import Describer, load
+from kjax.images.exchange import provenance
+from kjax.images.exchange.hloc import FeatureWriter, read_features
+from kjax.images.exchange.npz import read_npz, write_npz
+from kjax.images.exchange.outputs import SIDECAR
+from kjax.images.features import Features
+from kjax.interop import save_variables
+
+pytest.importorskip("cv2")
+pytest.importorskip("h5py")
+
+OUTPUTS = {
+    "hloc": ("--out", "f.h5"),
+    "npz": ("--out", "f"),
+    "colmap": ("--out", "f", "--format", "colmap"),
+}
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def describers(tmp_path_factory):
+    """By the names of two weights files: compiled once for all tests."""
+    folder = tmp_path_factory.mktemp("weights")
+    _, variables = make_model("hardnet", patch_size=8)
+    found = {}
+    for name, shift in (("w.npz", 0.0), ("other.npz", 0.01)):
+        kernel = variables["params"]["head"]["kernel"] + shift
+        params = variables["params"] | {"head": {"kernel": kernel}}
+        save_variables(folder / name, variables | {"params": params})
+        found[name] = load(str(folder / name))
+        found[name].name = name
+    return found
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch, describers):
+    """A folder with weights, and two folders of photographs of the same name."""
+    monkeypatch.chdir(tmp_path)
+    for name in describers:
+        (tmp_path / name).touch()
+    monkeypatch.setattr("kjax.images.describer.load", lambda word, seed: describers[word])
+    rng = np.random.default_rng(0)
+    for folder in ("a", "b"):
+        (tmp_path / "my photos" / folder).mkdir(parents=True)
+        save_photograph(tmp_path / "my photos" / folder / "000.png", rng)
+    return tmp_path
+
+
+def save_photograph(path, rng):
+    coarse = rng.integers(0, 256, (12, 16), np.uint8)
+    Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC).save(path)
+
+
+def describe(*words, weights="w.npz", keypoints=COUNT):
+    return main(["describe", *words, "--weights", weights, "--keypoints", str(keypoints)])
+
+
+def written(output):
+    """Names, keypoints and origins by name."""
+    if output == "hloc":
+        texts = FeatureWriter("f.h5").attributes(FeatureWriter.PROVENANCE)
+        return {
+            name: (read_features("f.h5", name).xy, provenance.from_json(text))
+            for name, text in texts.items()
+        }
+    if output == "npz":
+        paths = {path.relative_to("f").as_posix()[:-4]: path for path in Path("f").rglob("*.npz")}
+        return {
+            name: (read_npz(path).xy, provenance.from_json(str(np.load(path)["provenance"])))
+            for name, path in paths.items()
+        }
+    lines = [json.loads(line) for line in Path("f", SIDECAR).read_text().splitlines()]
+    return {line["name"]: (None, provenance.from_values(line)) for line in lines}
+
+
+def stamps(folder="."):
+    files = (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
+    return {file: os.stat(file).st_mtime_ns for file in files}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_outputs_say_what_they_were_made_with_and_others_are_refused(output, capsys):
+    where = OUTPUTS[output]
+    assert describe("my photos/a", *where) == 0
+    ((_, origin),) = written(output).values()
+    assert origin.weights == "w.npz"
+    assert len(origin.sha256) == len(origin.photograph) == 64
+    assert (origin.model, origin.patch_size, origin.dtype) == ("hardnet N=8", 8, "float32")
+    assert (origin.extent, origin.max_keypoints) == (12.0, COUNT)
+    assert "SIFT" in origin.detector
+    assert origin.kjax
+    before = stamps()
+    capsys.readouterr()
+
+    for settings, message in (
+        ({"keypoints": 19}, "keypoints 20, not 19"),
+        ({"weights": "other.npz"}, f"weights w.npz (SHA-256 {origin.sha256[:12]}…), not other.npz"),
+    ):
+        assert describe("my photos/a", *where, **settings) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert message in error
+        assert "--overwrite" in error
+    assert describe("my photos/a", *where) == 0
+    assert "1 of 1 photograph is in" in capsys.readouterr().out
+    assert stamps() == before, "the same command changes nothing"
+
+    assert describe("my photos/a", *where, "--overwrite", weights="other.npz", keypoints=5) == 0
+    ((_, again),) = written(output).values()
+    assert (again.weights, again.max_keypoints) == ("other.npz", 5)
+    assert again.sha256 != origin.sha256
+    assert describe("my photos/a", *where, weights="other.npz", keypoints=5) == 0
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_what_does_not_say_where_it_came_from_is_refused(output, capsys):
+    features = Features(np.ones((1, 2), np.float32), np.ones((1, 128), np.float32), (64, 48))
+    os.mkdir("f")
+    if output == "hloc":
+        with FeatureWriter("f.h5") as writer:
+            writer.add("000.png", features)
+    elif output == "npz":
+        write_npz("f/000.png.npz", features)
+    else:
+        with open("f/000.png.txt", "w", encoding="utf-8") as file:
+            file.write("0 128\n")
+    assert describe("my photos/a", *OUTPUTS[output]) == 2
+    error = capsys.readouterr().err
+    assert "does not say what 000.png in it was made with: --overwrite" in error
+    assert error.count("\n") == 1
+    assert describe("my photos/a", *OUTPUTS[output], "--overwrite") == 0
+    assert written(output)["000.png"][1].max_keypoints == COUNT
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"hello"])
+def test_damaged_archives_are_refused_and_made_anew(content, inside, capsys):
+    (inside / "f").mkdir()
+    (inside / "f" / "000.png.npz").write_bytes(content)
+    assert describe("my photos/a", "--out", "f") == 2
+    assert "does not say what 000.png in it was made with" in capsys.readouterr().err
+    assert describe("my photos/a", "--out", "f", "--overwrite") == 0
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_name_of_another_photograph_is_refused(output, capsys):
+    assert describe("my photos/a", *OUTPUTS[output]) == 0
+    assert describe("my photos/b", *OUTPUTS[output]) == 2
+    assert "has another photograph as 000.png than" in capsys.readouterr().err
+    assert describe("my photos/b", *OUTPUTS[output], "--overwrite") == 0
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_photographs_of_one_name_stay_apart(output):
+    assert describe("my photos/a", "my photos/b", *OUTPUTS[output]) == 0
+    found = written(output)
+    assert sorted(found) == ["a/000.png", "b/000.png"]
+    assert found["a/000.png"][1].photograph != found["b/000.png"][1].photograph
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_stopped_and_resumed(output, overwrite, monkeypatch):
+    more = ("--overwrite",) if overwrite else ()
+    if overwrite:
+        assert describe("my photos", *OUTPUTS[output], keypoints=7) == 0
+    calls = []
+    describe_image = Describer.describe_image
+
+    def interrupted_once(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return describe_image(*args, **kwargs)
+
+    monkeypatch.setattr(Describer, "describe_image", interrupted_once)
+    assert describe("my photos", *OUTPUTS[output], *more) == 130
+    if overwrite and output != "hloc":
+        # What is left of the other settings is not taken for what was asked for.
+        assert describe("my photos", *OUTPUTS[output]) == 2
+        assert describe("my photos", *OUTPUTS[output], *more) == 0
+    else:
+        assert describe("my photos", *OUTPUTS[output]) == 0
+        assert len(calls) == 3, "the first was not described again"
+    assert {one.max_keypoints for _, one in written(output).values()} == {COUNT}
+    assert sorted(written(output)) == ["a/000.png", "b/000.png"]
+
+
+def test_killed_before_the_file_was_closed(monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureWriter, "close", lambda self: None)
+        assert describe("my photos/a", "--out", "f.h5") == 0
+    assert not Path("f.h5").exists(), "all is in parts"
+    assert describe("my photos/a", "--out", "f.h5", keypoints=3) == 2
+    assert "keypoints 20, not 3" in capsys.readouterr().err
+    assert describe("my photos/a", "--out", "f.h5", "--overwrite", keypoints=3) == 0
+    assert written("hloc")["000.png"][1].max_keypoints == 3
+
+
+def test_killed_between_the_sidecar_and_the_text(monkeypatch):
+    assert describe("my photos/a", *OUTPUTS["colmap"], keypoints=7) == 0
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kjax.images.exchange.outputs.write_colmap_text", killed)
+        assert describe("my photos/a", *OUTPUTS["colmap"], "--overwrite", keypoints=3) == 130
+    assert describe("my photos/a", *OUTPUTS["colmap"], keypoints=3) == 0
+    count = int(Path("f/000.png.txt").read_text().split()[0])
+    assert 0 < count <= 3, "not the text of the other settings"
+
+
+def test_a_line_of_the_sidecar_that_a_kill_cut_short_is_passed_over():
+    assert describe("my photos/a", *OUTPUTS["colmap"]) == 0
+    with open(f"f/{SIDECAR}", "a", encoding="utf-8") as file:
+        file.write('{"name": "b/0')
+    save_photograph("my photos/a/001.png", np.random.default_rng(1))
+    assert describe("my photos/a", *OUTPUTS["colmap"]) == 0
+    lines = Path("f", SIDECAR).read_text().splitlines()
+    assert [json.loads(line)["name"] for line in (lines[0], lines[2])] == ["000.png", "001.png"]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["my photos"], ["a/000.png", "b/000.png"]),
+        (["my photos/a"], ["000.png"]),
+        (["my photos/a/000.png"], ["000.png"]),
+        (["my photos/a", "my photos/b/000.png"], ["a/000.png", "b/000.png"]),
+        (["my photos/*/*.png"], ["a/000.png", "b/000.png"]),
+        (["my photos/*"], ["a/000.png", "b/000.png"]),
+        (["my photos/a", "my photos/a/000.png", "./my photos/b/../a"], ["000.png"]),
+        (["my photos", "w.png"], ["my photos/a/000.png", "my photos/b/000.png", "w.png"]),
+    ],
+)
+def test_names(words, names, inside):
+    from kjax.cli.photographs import named_photographs
+
+    (inside / "w.png").write_bytes(b"")
+    found = named_photographs(words)
+    assert sorted(found) == names
+    assert all(path.name == name.rpartition("/")[2] for name, path in found.items())
+
+
+def test_a_folder_that_is_called_like_a_photograph_is_none(inside):
+    from kjax.cli.photographs import named_photographs
+
+    (inside / "my photos" / "a" / "folder.png").mkdir()
+    assert list(named_photographs(["my photos/a"])) == ["000.png"]
+
+
+def test_names_from_another_folder(inside, monkeypatch):
+    from kjax.cli.photographs import named_photographs
+
+    monkeypatch.chdir(inside / "my photos" / "a")
+    assert sorted(named_photographs(["../b", "000.png"])) == ["a/000.png", "b/000.png"]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its names are always UTF-8")
+def test_a_name_that_no_file_can_hold_is_refused(inside, capsys):
+    (inside / "my photos" / os.fsdecode(b"\xff.png")).write_bytes(b"")
+    assert describe("my photos", "--out", "f") == 2
+    assert "rename the file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "castle.png"], "features go into a file .h5, or into a folder"),
+        (["--out", "c.npz"], "features go into a file .h5, or into a folder"),
+        (["--out", "nowhere/f.h5"], "there is no folder nowhere"),
+        (["--out", "taken.h5"], "is a folder"),
+        (["--out", "w.npz"], "w.npz is a file, not a folder"),
+        (["--out", "w.npz/f"], "w.npz is a file, not a folder"),
+        (["--out", "f", "--keypoints", "-5"], "--keypoints -5: give at least 1"),
+        (["--out", "f", "--keypoints", "0"], "--keypoints 0: give at least 1"),
+        (["--out", "f", "--weights", "nope.npz"], "nope.npz: no such file"),
+        (["--out", "f", "--weights", "hardnt"], "did you mean 'hardnet'"),
+        (["nowhere", "--out", "f"], "no such file, folder or pattern: nowhere"),
+    ],
+)
+def test_bad_words_are_refused_before_any_work(words, message, inside, capsys, monkeypatch):
+    (inside / "taken.h5").mkdir()
+    before = stamps()
+    monkeypatch.setattr("kjax.images.describer.load", pytest.fail)
+    assert main(["describe", "my photos", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert stamps() == before
+    assert not (inside / "f").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(capsys, monkeypatch):
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checks.tempfile, "TemporaryFile", refuse)
+    for out in ("f", "f.h5", "deep/er/f"):
+        assert describe("my photos", "--out", out) == 2
+        error = capsys.readouterr().err
+        assert "cannot write into the folder" in error
+        assert "Permission denied" in error
+
+
+def test_a_folder_whose_name_has_a_dot_may_be_made_first(inside):
+    (inside / "features.v2").mkdir()
+    assert describe("my photos/a", "--out", "features.v2") == 0
+    assert (inside / "features.v2" / "000.png.npz").exists()
+
+
+def test_bad_photographs_are_left_out_whatever_is_wrong(inside, capsys, monkeypatch):
+    photos = inside / "my photos" / "a"
+    Image.new("L", (40, 40), 7).save(photos / "blank.png")
+    (photos / "dangling.png").symlink_to("nowhere.png")
+    nan = np.full((40, 40), np.nan, np.float32)
+    Image.fromarray(nan).save(photos / "nan.tif")
+    (photos / "text.png").write_text("hello")
+    assert describe("my photos/a", "--out", "f") == 1
+    printed = capsys.readouterr()
+    assert "2 of 5 photographs are in f" in printed.out
+    for name in ("dangling.png", "nan", "text.png"):
+        assert any("left out" in line and name in line.lower() for line in printed.err.splitlines())
+    assert f"no keypoints in {photos / 'blank.png'}" in printed.err
+    assert len(read_npz("f/blank.png.npz")) == 0
+    (photos / "000.png").unlink()
+    (photos / "000.png").symlink_to("nowhere.png")
+    assert describe("my photos/a", "--out", "f") == 1, "one that was there is gone"

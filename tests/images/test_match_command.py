@@ -1,0 +1,111 @@
+"""`kjax match`: words are checked before any work, and it says what it found."""
+
+import numpy as np
+import pytest
+from models import make_model
+from PIL import Image
+
+from kjax.cli import main
+from kjax.cli.match import drawable, verdict
+from kjax.images.detection import detect
+from kjax.images.given import open_image
+from kjax.images.reading import read_photograph
+from kjax.interop import save_variables
+
+pytest.importorskip("cv2")
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_variables("w.npz", make_model("hardnet", patch_size=8)[1])
+    coarse = np.random.default_rng(0).integers(0, 256, (24, 32), np.uint8)
+    photograph = Image.fromarray(coarse).resize((128, 96), Image.Resampling.BICUBIC)
+    photograph.save("a photo.png")
+    Image.new("L", (60, 60), 9).save("blank.png")
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+def match(*words, weights="w.npz"):
+    return main(["match", *words, "--weights", weights])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "m.xyz"], "m.xyz is no name for a picture: let it end with .png or .jpg"),
+        (["--out", "nowhere/m.png"], "there is no folder nowhere"),
+        (["--out", "folder"], "folder is a folder"),
+        (["--method", "mutal"], "did you mean 'mutual'"),
+        (["--geometry", "affine"], "choose from homography, fundamental"),
+        (["--ratio", "0"], "--ratio 0: give a number above 0, at most 1"),
+        (["--ratio", "1.01"], "--ratio 1.01"),
+        (["--ratio", "nan"], "--ratio nan"),
+        (["--threshold", "-1"], "--threshold -1: give a number above 0"),
+        (["--threshold", "inf"], "--threshold inf"),
+        (["--keypoints", "0"], "--keypoints 0: give at least 1"),
+        (["--keypoints", "-5"], "--keypoints -5: give at least 1"),
+    ],
+)
+def test_bad_words_are_refused_before_any_work(words, message, capsys, inside, monkeypatch):
+    monkeypatch.setattr("kjax.images.describer.load", pytest.fail)
+    before = sorted(inside.rglob("*"))
+    assert match("a photo.png", "a photo.png", *words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert sorted(inside.rglob("*")) == before
+
+
+def test_files_that_are_none(capsys):
+    assert match("a photo.png", "folder") == 2
+    assert "folder is a folder: give a photograph" in capsys.readouterr().err
+    assert match("a photo.png", "a photo.png", weights="nope.npz") == 2
+    assert "nope.npz: no such file" in capsys.readouterr().err
+
+
+def test_no_matches_are_said_and_the_exit_code_tells(capsys):
+    assert match("blank.png", "blank.png", "--out", "m.jpg") == 1
+    assert "0 and 0 keypoints, no matches: none is drawn\n" in capsys.readouterr().out
+    with Image.open("m.jpg") as picture:
+        assert picture.format == "JPEG"
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ([], "no matches: none is drawn"),
+        ([False], "1 match\nno fundamental matrix explains them: none is drawn"),
+        ([True, True, False], "3 matches\n2 of them agree with one fundamental matrix"),
+    ],
+)
+def test_what_is_said(kept, said):
+    assert verdict(np.array(kept, bool), "fundamental") == said
+
+
+def test_deep_photographs_are_drawn_as_they_look():
+    grey = np.asarray(Image.open("a photo.png"))
+    np.testing.assert_array_equal(drawable(grey.astype(np.uint16) * 257), grey)
+    np.testing.assert_array_equal(drawable((grey / 255).astype(np.float32)), grey)
+    assert drawable(grey) is grey
+
+
+def test_pictures_of_every_depth_have_the_same_keypoints(tmp_path):
+    grey = np.asarray(Image.open("a photo.png"))
+    header = b"P5 %d %d 65535\n" % grey.shape[::-1]
+    (tmp_path / "deep.pgm").write_bytes(header + (grey.astype(">u2") * 257).tobytes())
+    Image.fromarray((grey / 255).astype(np.float32)).save("float.tif")
+    Image.fromarray(grey).convert("RGB").save("colour.png")
+    expected = detect(grey).xy
+    assert len(expected) > 20
+    for name in ("deep.pgm", "float.tif", "colour.png"):
+        np.testing.assert_allclose(detect(read_photograph(name)).xy, expected, atol=1e-3)
+
+
+def test_pictures_of_pillow_are_more_than_their_numbers(rng):
+    colour = rng.integers(0, 256, (20, 30, 3), np.uint8)
+    palette = Image.fromarray(colour).convert("P", palette=Image.Palette.ADAPTIVE)
+    pixels, order = open_image(palette, "bgr")
+    assert order == "rgb"
+    np.testing.assert_array_equal(pixels, np.asarray(palette.convert("RGB")))
