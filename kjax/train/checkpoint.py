@@ -25,6 +25,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from kjax.errors import InputError
 from kjax.train.processes import failing_together
 from kjax.train.step import TrainState
+from kjax.whole_files import sync_folder, sync_tree
 
 FORMAT = 2
 """Raised whenever older checkpoints could no longer be read."""
@@ -121,7 +122,11 @@ class Checkpoints:
                     best_mode="min",
                     # Made in the background, a folder that cannot be made would leave threads
                     # that wait for it for minutes, and the process with them.
-                    async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+                    async_options=ocp.AsyncOptions(
+                        create_directories_asynchronously=False,
+                        # Orbax calls it when all is written and only the name is to be given.
+                        post_finalization_callback=self._sync,
+                    ),
                 ),
             )
 
@@ -202,12 +207,21 @@ class Checkpoints:
         """
         with self._failing_saves_told():
             self._manager.wait_until_finished()
+            self._sync()
 
     def close(self) -> None:
         """Waits, and ends the background threads. Raises what `wait` does, unless it was raised."""
         if not self._failed:
             with self._failing_saves_told():
                 self._manager.close()
+                self._sync()
+
+    def _sync(self) -> None:
+        """Sees to the disk what waits for its name, and the names given before."""
+        if jax.process_index() == 0:
+            for unfinished in _unfinished(self.folder):
+                sync_tree(unfinished)
+            sync_folder(self.folder)
 
     @contextlib.contextmanager
     def _failing_saves_told(self) -> Iterator[None]:
@@ -308,8 +322,12 @@ def _not_from_orbax(record: logging.LogRecord) -> bool:
 def _remove_unfinished(folder: Path) -> None:
     """Removes what killed runs left. Orbax's own removal trips over folders inside each other."""
     if jax.process_index() == 0:
-        for unfinished in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+        for unfinished in _unfinished(folder):
             shutil.rmtree(unfinished)
+
+
+def _unfinished(folder: Path) -> Iterator[Path]:
+    return folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*")
 
 
 @contextlib.contextmanager

@@ -252,6 +252,19 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     assert (tmp_path / "file").read_text() == ""
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(checkpoints, disk_calls):
+    checkpoints.save(1, make_state(1), metrics={"fpr": 0.5})
+    checkpoints.wait()
+    named = disk_calls.index(("rename", checkpoints.folder / "1"))
+    synced = {
+        path.relative_to(checkpoints.folder).parts[1:]
+        for call, path in disk_calls[:named]
+        if call == "fsync" and path != checkpoints.folder
+    }
+    assert {(), ("state",), ("state", "arrays.npz"), ("metrics", "metrics")} <= synced
+    assert ("fsync", checkpoints.folder) in disk_calls[named:]
+
+
 KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
