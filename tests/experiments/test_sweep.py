@@ -10,7 +10,6 @@ from kjax.architecture import parameter_count
 from kjax.data.photos import sample_test_pairs
 from kjax.data.phototour import read_phototour, write_phototour
 from kjax.data.test_sets import read_test_sets
-from kjax.errors import InputError
 from kjax.eval import misalignment
 from kjax.experiments import scoring
 from kjax.experiments.cells import HEADS, QUESTIONS, RECIPES, SHIPPED, Cell, ablation_cells

@@ -1,5 +1,6 @@
 """Two real processes with two devices each, on this machine."""
 
+import signal
 import socket
 import subprocess
 import sys
@@ -73,3 +74,14 @@ def test_a_workdir_that_the_first_process_refuses_stops_both(tmp_path, set_folde
     assert "process 0 stopped: " in other_line
     assert "thesis.tex" in other_line
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_the_survivor_of_a_kill_ends_with_one_line(victim):
+    """The first process is the one that JAX's others talk to; both must be missed."""
+    ended = run_two(lambda *which: [HERE / "left_alone.py", *which, victim])
+    (killed, _), (code, line) = (ended[int(victim)], ended[1 - int(victim)])
+    assert killed == -signal.SIGKILL
+    assert code == 2, line
+    assert line.startswith("run_train: another process of this training is gone")
+    assert line.count("\n") == 1, line
