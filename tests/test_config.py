@@ -272,7 +272,9 @@ def test_override_changes_in_place():
 
 def test_a_field_that_may_be_none_can_be_set_to_it():
     assert validate(parse("--config.loss.margin=None")).loss.margin is None
-    assert validate(parse("--config.loss.margin=2", "--config.loss.margin=None")).loss.margin is None
+    assert (
+        validate(parse("--config.loss.margin=2", "--config.loss.margin=None")).loss.margin is None
+    )
     assert validate(parse("--config.loss.margin=None", "--config.loss.margin=2")).loss.margin == 2
     config = load_config("base")
     config.loss.margin = 0.5
