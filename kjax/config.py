@@ -31,6 +31,8 @@ PIPELINES = ("resident", "tfdata")
 OPTIMIZERS = ("sgd", "adam")
 _LEAST = {"pairs": 2, "steps": 0, "eval_every": 0}
 """Lowest values of those fields of `TrainConfig` for which it is not 1."""
+MOST_STEPS = 2**31 - 1
+"""Steps, and everything that is counted in them, fit the counter on the devices."""
 CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[1] / "configs")
 """Where a config that is given by its bare name is looked for."""
 
@@ -123,6 +125,10 @@ class TrainConfig:
             lowest = _LEAST.get(name, 1)
             if not isinstance(value, bool) and value < lowest:
                 raise InputError(f"train.{name} must be at least {lowest}, not {value}")
+            if value > MOST_STEPS:
+                raise InputError(f"train.{name} must be at most {MOST_STEPS}, not {value}")
+        if self.total_steps > MOST_STEPS:
+            raise InputError(f"{self.total_steps} steps are more than the {MOST_STEPS} possible")
 
     @property
     def total_steps(self) -> int:
