@@ -15,7 +15,8 @@ def read_lines(path: Path, parse: Callable[[Any], T], *, what: str) -> list[T]:
 
     Args:
         path: of the file; if there is none, it has no lines.
-        parse: makes the result of a line's JSON value, or raises ValueError, TypeError or KeyError.
+        parse: makes the result of a line's JSON value, or raises one of the
+            errors that wrong types lead to.
         what: a line should be, e.g. "a record".
     """
     if not path.exists():
@@ -43,7 +44,7 @@ def parse_line(line: bytes, parse: Callable[[Any], T]) -> T:
         reason = "its brackets go too deep"
     except UnicodeDecodeError:
         reason = "it is not text in UTF-8"
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
     raise ValueError(reason)
 

@@ -23,6 +23,7 @@ from jaxtyping import Shaped
 from orbax.checkpoint import checkpoint_managers as policies
 
 from kjax.errors import InputError
+from kjax.json_lines import is_number, parse_line
 from kjax.train.processes import failing_together
 from kjax.train.step import TrainState
 from kjax.whole_files import sync_folder, sync_tree
@@ -113,6 +114,7 @@ class Checkpoints:
         with failing_together(), _mendable(what, _CHECK_FOLDER):
             self.folder.mkdir(parents=True, exist_ok=True)
             _remove_unfinished(self.folder)
+            _check_metrics(self.folder)
         with _mendable(what, _CHECK_FOLDER):
             self._manager = ocp.CheckpointManager(
                 self.folder,
@@ -324,6 +326,24 @@ def _remove_unfinished(folder: Path) -> None:
     if jax.process_index() == 0:
         for unfinished in _unfinished(folder):
             shutil.rmtree(unfinished)
+
+
+def _check_metrics(folder: Path) -> None:
+    """Refuses a damaged file of metrics, over which orbax would stumble in many ways."""
+
+    def checked(content: Any) -> None:
+        # Null where a checkpoint is no candidate for the best.
+        if content is not None and not all(map(is_number, content.values())):
+            raise ValueError("a value is not a number")
+
+    for path in sorted(folder.glob("*/metrics/metrics")):
+        try:
+            parse_line(path.read_bytes(), checked)
+        except ValueError as error:
+            raise InputError(
+                f"{path} is damaged ({error}): remove the folder {path.parent}; all that is lost "
+                "is whether this checkpoint was the best"
+            ) from error
 
 
 def _unfinished(folder: Path) -> Iterator[Path]:
