@@ -22,6 +22,11 @@ ALONE = (
     "(TF_CPP_MIN_LOG_LEVEL=0 shows JAX's log)"
 )
 EXIT_CODE = 2
+_FAILED_TOGETHER = re.compile(
+    r"(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL): "
+)
+"""How the messages begin of what processes do together and can fail through no fault of this one.
+"""
 
 
 def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
@@ -70,12 +75,12 @@ def _check(coordinator: str | None, processes: int | None, process: int | None) 
 @contextlib.contextmanager
 def ending_when_alone() -> Iterator[None]:
     """Ends the process where work with others fails because they are gone."""
-    import jax
-
     try:
         yield
-    except jax.errors.JaxRuntimeError:
-        if jax.process_count() == 1:
+    except (RuntimeError, ValueError) as error:  # JAX raises either for what its library returns
+        import jax
+
+        if jax.process_count() == 1 or not _FAILED_TOGETHER.match(str(error)):
             raise
         _end()
 

@@ -1,5 +1,6 @@
 """Two real processes with two devices each, on this machine."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 from programmes import PAPERS_RATE, environment, make_programme, synthetic_set
 
+from kjax.errors import InputError
 from kjax.train.feeding import make_run
+from kjax.train.joining import ending_when_alone
 from kjax.train.parallel import initial_state
 
 HERE = Path(__file__).parent
@@ -85,3 +88,24 @@ def test_the_survivor_of_a_kill_ends_with_one_line(victim):
     assert code == 2, line
     assert line.startswith("run_train: another process of this training is gone")
     assert line.count("\n") == 1, line
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_a_failing_collective_ends_the_process_with_one_line(kind, monkeypatch, capfd):
+    """JAX 0.11 raises ValueError, others RuntimeError, if they do not wait for ever."""
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(SystemExit) as ended, ending_when_alone():
+        raise kind("UNKNOWN: Gloo AllGather failed: Connection reset by peer")
+    assert ended.value.code == 2
+    line = capfd.readouterr().err
+    assert line.startswith("run_train: another process of this training is gone")
+    assert line.count("\n") == 1
+    for other in (kind("not of the others"), InputError("a user's error")):
+        with pytest.raises(type(other), match=str(other)), ending_when_alone():
+            raise other
+
+
+def test_one_process_has_no_others_to_miss():
+    with pytest.raises(RuntimeError, match="UNKNOWN"), ending_when_alone():
+        raise RuntimeError("UNKNOWN: something")
