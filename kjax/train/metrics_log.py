@@ -42,7 +42,8 @@ class MetricsLog:
         try:
             _drop_after(self._path, resume_step)
             if tensorboard:
-                self._writer = _tensorboard_writer(folder / TENSORBOARD_FOLDER, resume_step + 1)
+                first = resume_step + 1 if resume_step else 0
+                self._writer = _tensorboard_writer(folder / TENSORBOARD_FOLDER, first)
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -89,10 +90,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keeps whole lines up to a step, replacing the file only if there are others."""
+    """Keeps whole lines up to a step, replacing the file only if there are others.
+
+    None for a new run, which begins with a line of step 0: one that was killed before its first
+    checkpoint has left such a line too.
+    """
     if not path.exists():
         return
-    kept = [line for line in read_metrics(path.parent) if line["step"] <= step]
+    kept = [line for line in read_metrics(path.parent) if step and line["step"] <= step]
     trimmed = "".join(f"{_as_line(line)}\n" for line in kept)
     if trimmed.encode() != path.read_bytes():
         write_text(path, trimmed)

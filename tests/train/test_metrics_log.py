@@ -86,7 +86,8 @@ def test_a_damaged_line_is_named_and_the_rest_used(tmp_path, capsys, line, reaso
 
 
 def test_a_new_run_begins_an_empty_log(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
+    """What is there is of a run that was killed before its first checkpoint."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "fpr95": 0.5}\n{"step": 5, "loss": 1.0}\n')
     MetricsLog(tmp_path, tensorboard=False).close()
     assert lines(tmp_path) == []
     assert read_metrics(tmp_path) == []
