@@ -129,13 +129,14 @@ def kill_once(
     Raises:
         InputError: it ended by itself with an error.
     """
+    left = unfinished(workdir)  # by an earlier kill
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             command(data, workdir, steps), stdout=subprocess.DEVNULL, stderr=said
         )
         begun = time.perf_counter()
         if saving:
-            while process.poll() is None and not is_saving(workdir):
+            while process.poll() is None and not unfinished(workdir) - left:
                 time.sleep(POLL)
             time.sleep(moments.uniform(0, WHILE_SAVING))
         else:
@@ -157,9 +158,9 @@ def wait_until(process: "subprocess.Popen[bytes]", moment: float) -> None:
         time.sleep(POLL)
 
 
-def is_saving(workdir: Path) -> bool:
-    """Whether a checkpoint has only its temporary name."""
-    return any("tmp" in path.name for path in (workdir / "checkpoints").glob("*"))
+def unfinished(workdir: Path) -> set[str]:
+    """Checkpoints that have only a temporary name."""
+    return {path.name for path in (workdir / "checkpoints").glob("*tmp*")}
 
 
 def checkpoints(workdir: Path) -> str:

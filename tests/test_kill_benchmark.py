@@ -36,7 +36,7 @@ def kill_a(programme: str, workdir, monkeypatch, *, seconds: float) -> str:
 def test_a_kill_is_counted_and_an_error_told(tmp_path, monkeypatch):
     for name in ("4", "12", "14.orbax-checkpoint-tmp"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert kill.is_saving(tmp_path)
+    assert kill.unfinished(tmp_path) == {"14.orbax-checkpoint-tmp"}
     when = kill_a("import time; time.sleep(600)", tmp_path, monkeypatch, seconds=0.1)
     assert when.endswith("checkpoints: 4, 12")
     assert kill_a("pass", tmp_path, monkeypatch, seconds=600) == ""
