@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kjax.errors import InputError
+from kjax.interrupts import ending_on_interrupt, run_program
+
+INTERRUPTED = "run_eval: interrupted; what has been described is kept"
 
 EXAMPLES = """examples:
   python run_eval.py out/first rootsift sift mkd
@@ -26,15 +29,13 @@ def main(argv: Sequence[str]) -> int:
     """Runs the evaluation; bad input is one line on stderr and exit code 2."""
     args = make_parser().parse_args(argv[1:])
     try:
-        from kjax.eval.command import evaluate
+        with ending_on_interrupt(INTERRUPTED):
+            from kjax.eval.command import evaluate
 
         evaluate(args, command=shlex.join(["python", *argv]))
     except (InputError, OSError) as error:
         print(f"run_eval: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("run_eval: interrupted; what has been described is kept", file=sys.stderr)
-        return 130
     return 0
 
 
@@ -63,4 +64,4 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    run_program(main, INTERRUPTED)

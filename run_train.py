@@ -11,19 +11,25 @@ import sys
 from collections.abc import Sequence
 
 from kjax.errors import InputError
+from kjax.interrupts import ending_on_interrupt, run_program
+
+INTERRUPTED = "run_train: interrupted: the same command goes on from the last checkpoint, if any"
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the training; bad input is one line on stderr and exit code 2."""
     try:
         rest = initialize_distributed(argv)
-        from kjax.config import parse_flags
-        from kjax.train.loop import Stopped
-        from kjax.train.run import run
+        with ending_on_interrupt(INTERRUPTED):
+            from kjax.config import parse_flags
+            from kjax.train.joining import ending_when_alone
+            from kjax.train.loop import Stopped
+            from kjax.train.run import run
 
         config, workdir = parse_flags(rest)
         try:
-            scores = run(config, workdir)
+            with ending_when_alone():
+                scores = run(config, workdir)
         except Stopped as stopped:
             print(f"run_train: {stopped}", file=sys.stderr)
             return 0
@@ -56,15 +62,13 @@ def initialize_distributed(argv: Sequence[str]) -> list[str]:
     rest += [f"--{name}={value}" for name in ("config", "workdir") if (value := vars(args)[name])]
     given = (args.coordinator, args.processes, args.process)
     if args.distributed or any(value is not None for value in given):
-        import jax
+        from kjax.train.joining import join
 
         if not args.distributed and None in given:
             raise InputError("--coordinator, --processes and --process go together")
-        # Used only where the processes' devices are CPUs.
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(*given)
+        join(*given)
     return [argv[0], *rest]
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    run_program(main, INTERRUPTED)

@@ -16,6 +16,9 @@ Each training is a line of `<results>/<what>.jsonl` as soon as it is done. Stopp
 by --seconds, the same command goes on with the first that is missing. Any field of the config can
 be set for all of them: `--config.model.dtype=bfloat16 --config.train.steps=2000`. Another `--name`
 keeps such trainings apart from others of the same kind.
+
+A record names the commit that it ran with. Code that differs from it is refused, unless
+--allow-changes says to write "+ changes" behind it.
 """
 
 import argparse
@@ -55,6 +58,7 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--weights", type=Path, help="folder for trained weights")
     parser.add_argument("--rival-weights", nargs="*", default=[], metavar="RIVAL=FILE")
     parser.add_argument("--seconds", type=float, help="begin no other training after so many")
+    parser.add_argument("--allow-changes", action="store_true", help="record uncommitted code")
     parser.add_argument("--page", type=Path, default=Path("docs"), help="folder of the page")
     parser.add_argument("--quiet", action="store_true", help="no bars")
     args, rest = parser.parse_known_args(argv)
@@ -119,6 +123,23 @@ def open_tests(args: argparse.Namespace) -> "Tests":
     )
 
 
+def check_commit(allow_changes: bool) -> None:
+    """Refuses to record what no commit holds.
+
+    Raises:
+        InputError: the code differs from its commit.
+    """
+    import kjax
+    from kjax.train.workdir import source_version
+
+    source = source_version(Path(kjax.__file__).parents[1])
+    if source and source["dirty"] and not allow_changes:
+        raise InputError(
+            "the code has changes that are not committed, so records could not name what they ran "
+            "with: commit them, or give --allow-changes"
+        )
+
+
 def train(args: argparse.Namespace, settings: list[str]) -> int:
     """Runs the cells; the exit code says whether any is left."""
     from kjax.experiments.scoring import Scorer
@@ -128,6 +149,7 @@ def train(args: argparse.Namespace, settings: list[str]) -> int:
     cells = make_cells(args, settings)
     for cell in cells:
         cell.config()  # a wrong setting is noticed before the first training
+    check_commit(args.allow_changes)
     progress = not args.quiet
     sweep = Sweep(
         sets=Sets(args.data, progress),
@@ -163,6 +185,7 @@ def main(argv: list[str]) -> int:
         from kjax.experiments.rivals import score_rivals
 
         weights = dict(rival_file(item) for item in args.rival_weights)
+        check_commit(args.allow_changes)
         for line in score_rivals(
             args.rows, open_tests(args), args.results / "rivals.jsonl", weights=weights
         ):
@@ -174,7 +197,7 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except InputError as error:
+    except (InputError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("stopped: the same command goes on with the first training that is missing")

@@ -31,6 +31,8 @@ PIPELINES = ("resident", "tfdata")
 OPTIMIZERS = ("sgd", "adam")
 _LEAST = {"pairs": 2, "steps": 0, "eval_every": 0}
 """Lowest values of those fields of `TrainConfig` for which it is not 1."""
+MOST_STEPS = 2**31 - 1
+"""Steps, and everything that is counted in them, fit the counter on the devices."""
 CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[1] / "configs")
 """Where a config that is given by its bare name is looked for."""
 
@@ -123,6 +125,10 @@ class TrainConfig:
             lowest = _LEAST.get(name, 1)
             if not isinstance(value, bool) and value < lowest:
                 raise InputError(f"train.{name} must be at least {lowest}, not {value}")
+            if value > MOST_STEPS:
+                raise InputError(f"train.{name} must be at most {MOST_STEPS}, not {value}")
+        if self.total_steps > MOST_STEPS:
+            raise InputError(f"{self.total_steps} steps are more than the {MOST_STEPS} possible")
 
     @property
     def total_steps(self) -> int:
@@ -201,15 +207,36 @@ def override(config: ConfigDict, arguments: Sequence[str]) -> None:
     """
     values = flags.FlagValues()
     _check_names(arguments)
+    given, cleared = _without_cleared(arguments)
     try:
-        config_flags.DEFINE_config_dict(
-            "config", config, flag_values=values, sys_argv=["", *arguments]
-        )
-        rest = values(["", *arguments])[1:]
+        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=["", *given])
+        rest = values(["", *given])[1:]
     except flags.Error as error:
         raise _refused(error) from error
     if rest:
         raise InputError(f"unexpected argument {rest[0]!r}: options have the form --name=value")
+    with config.ignore_type():
+        config.update_from_flattened_dict(dict.fromkeys(cleared))
+
+
+def _without_cleared(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Arguments without `--config.field=None`, which absl cannot read, and the fields so named.
+
+    Only fields that may be None; whatever was said of one before does not count any more.
+    """
+    given: list[str] = []
+    cleared: list[str] = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        field = name.lstrip("-").removeprefix("config.")
+        if field in _FIELDS and isinstance(_hint(field), types.UnionType):
+            given = [other for other in given if other.partition("=")[0] != name]
+            cleared = [other for other in cleared if other != field]
+            if value == "None":
+                cleared.append(field)
+                continue
+        given.append(argument)
+    return given, cleared
 
 
 def _find_config(name: str) -> Path:
@@ -222,9 +249,17 @@ def _find_config(name: str) -> Path:
             return found
     # A mistyped file name is more likely than a mistyped folder: offer what lies beside it.
     for folder in (*CONFIG_FOLDERS,) if bare else (path.parent, *CONFIG_FOLDERS):
-        if known := sorted(folder.glob("*.py")):
+        if known := [path for path in sorted(folder.glob("*.py")) if _makes_config(path)]:
             raise unknown_name("config", name, [p.stem if bare else str(p) for p in known])
     raise InputError(f"no config file {name}")
+
+
+def _makes_config(path: Path) -> bool:
+    """Whether a Python file is a config, as far as can be told without running it."""
+    try:
+        return b"def get_config(" in path.read_bytes()
+    except OSError:
+        return False
 
 
 def _load_function(path: Path) -> Callable[..., Any]:
@@ -287,10 +322,10 @@ def _check_names(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if not argument.startswith("-") or _is_number(argument):
             continue  # a value that follows its option
-        name = argument.lstrip("-").partition("=")[0].removeprefix("no")
-        if not name.startswith("config."):
+        name = argument.lstrip("-").partition("=")[0]
+        field = name.removeprefix("no").removeprefix("config.")
+        if not name.startswith(("config.", "noconfig.")):
             raise unknown_name("option", f"--{name}", ("--config", "--workdir", "--help"))
-        field = name.removeprefix("config.")
         if field in _GROUPS:
             raise InputError(f"config.{field} is a group of fields: {', '.join(_GROUPS[field])}")
         if field not in _FIELDS:

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all: a kill or a full disk leaves the old content."""
 
+import errno
 import json
 import os
 import secrets
@@ -20,9 +21,31 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
             # The new content must be on the disk before the old one goes.
             os.fsync(file.fileno())
         os.replace(partial, path)
+        sync_folder(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Sees the names in a folder to the disk: until then, a power cut can undo a renaming."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+            raise
+    finally:
+        os.close(opened)
+
+
+def sync_tree(folder: Path) -> None:
+    """Sees all files in a folder, and their names, to the disk."""
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            with open(Path(inner, name), "rb+") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(inner))
 
 
 def partial_prefix(path: Path) -> str:

@@ -78,3 +78,24 @@ def double_precision(optimized):
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture
+def disk_calls(monkeypatch) -> list[tuple[str, Path]]:
+    """Fills up with ("fsync", what) and ("rename", new name), in the order of the calls."""
+    calls: list[tuple[str, Path]] = []
+
+    def note(name, call, path_of):
+        def noting(*arguments, **options):
+            calls.append((name, path_of(arguments)))
+            return call(*arguments, **options)
+
+        return noting
+
+    fsync = note("fsync", os.fsync, lambda given: Path(os.readlink(f"/proc/self/fd/{given[0]}")))
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(
+            os, name, note("rename", getattr(os, name), lambda given: Path(given[1]))
+        )
+    return calls

@@ -206,6 +206,8 @@ def test_the_order_of_options_does_not_matter():
         ("--config.augment.area=0.5", "config.augment.area needs 2 values, not (0.5,)"),
         ("--config.loss.name=triplt", "did you mean 'triplet'?"),
         ("--config.loss.margin=-1", "margin must be positive"),
+        ("--config.train.steps=10000000000", "train.steps must be at most 2147483647"),
+        ("--config.train.epochs=2000000000", "steps are more than the 2147483647 possible"),
         ("--config.loss.margin=wide", "config.loss.margin must be a number, not 'wide'"),
         ("--config.optimizer.name=adm", "did you mean 'adam'?"),
         ("--config.optimizer.learning_rate=0", "learning_rate must be positive"),
@@ -268,3 +270,33 @@ def test_override_changes_in_place():
     config = load_config("base")
     override(config, ["--config.train.pairs=64"])
     assert config.train.pairs == 64
+
+
+def test_a_field_that_may_be_none_can_be_set_to_it():
+    assert validate(parse("--config.loss.margin=None")).loss.margin is None
+    assert (
+        validate(parse("--config.loss.margin=2", "--config.loss.margin=None")).loss.margin is None
+    )
+    assert validate(parse("--config.loss.margin=None", "--config.loss.margin=2")).loss.margin == 2
+    config = load_config("base")
+    config.loss.margin = 0.5
+    override(config, ["--config.loss.margin=None", "--config.loss.name=hynet"])
+    assert validate(config).loss == LossConfig(name="hynet", margin=None)
+    assert "must be a number, not 'None'" in refusal("--config.optimizer.momentum=None")
+
+
+def test_an_unknown_config_brings_no_other_files_to_mind(tmp_path, monkeypatch):
+    (tmp_path / "nape.py").write_text("print('not a config')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"unknown config 'nope\.py'") as error:
+        load_config("nope.py")
+    assert "nape.py" not in str(error.value)
+    assert "quickstart.py" in str(error.value)
+    (tmp_path / "mine.py").write_text("def get_config():\n    ...\n")
+    with pytest.raises(InputError, match=r"did you mean 'mine\.py'"):
+        load_config("mien.py")
+
+
+def test_an_unknown_option_is_named_as_it_was_typed():
+    assert "unknown option '--nonsense'" in refusal("--nonsense=1")
+    assert not validate(parse("--noconfig.progress")).progress

@@ -1,4 +1,5 @@
 import errno
+import os
 
 import pytest
 
@@ -28,3 +29,26 @@ def test_a_failed_write_keeps_the_old_content(tmp_path, failure):
         write_whole(path, half)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_content_and_name_are_on_the_disk(tmp_path, disk_calls):
+    """The content before the name is given, the name after."""
+    write_text(tmp_path / "a.txt", "new")
+    assert [(call, path.name.partition("-")[0]) for call, path in disk_calls] == [
+        ("fsync", ".a.partial"),
+        ("rename", "a.txt"),
+        ("fsync", tmp_path.name),
+    ]
+
+
+def test_a_file_system_that_cannot_sync_folders_will_do(tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def only_files(number):
+        if os.path.isdir(os.readlink(f"/proc/self/fd/{number}")):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").read_text() == "new"

@@ -16,11 +16,13 @@ Names of metrics, all shares (0…1):
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+import types
+import typing
 from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
+from kjax.json_lines import end_last_line, is_number, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,31 +67,19 @@ class Record:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """All records of a file; none if there is no file yet.
+    """All records of a file, none if there is no file yet; damaged lines are named on stderr.
 
-    A last line without its end is what a kill while writing leaves: it is ignored.
+    What a damaged line held counts as not computed.
     """
-    path = Path(path)
-    if not path.exists():
-        return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return list(_parsed(whole, path))
-
-
-def _parsed(text: str, path: Path) -> Iterator[Record]:
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            yield Record(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{path}, line {number} is not a record: {error}") from error
+    return read_lines(Path(path), _record, what="a record")
 
 
 def append_record(path: str | Path, record: Record) -> None:
     """Adds a line, and sees it to the disk: what is recorded is never computed again."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _drop_torn_line(path)
     try:
+        end_last_line(path, _record)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dataclasses.asdict(record), ensure_ascii=False) + "\n")
             file.flush()
@@ -98,10 +88,24 @@ def append_record(path: str | Path, record: Record) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _drop_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    if not content.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)
+def _record(content: Any) -> Record:
+    if not isinstance(content, dict):
+        raise TypeError("it is no JSON object")
+    for name, kind in typing.get_type_hints(Record).items():
+        if name in content and not _fits(content[name], kind):
+            raise TypeError(f"{name} is not of its type")
+    return Record(**content)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is of a field's type."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return True
+    if origin is types.UnionType:
+        return any(_fits(value, one) for one in inner)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
+    return is_number(value) if kind is float else type(value) is kind

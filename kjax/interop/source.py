@@ -283,7 +283,7 @@ def _false_positive_rates(workdir: Path) -> str:
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         return ", ".join(_rates(scores))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{path} is damaged: restore or remove it") from None
 
 

@@ -23,8 +23,10 @@ from jaxtyping import Shaped
 from orbax.checkpoint import checkpoint_managers as policies
 
 from kjax.errors import InputError
+from kjax.json_lines import is_number, parse_line
 from kjax.train.processes import failing_together
 from kjax.train.step import TrainState
+from kjax.whole_files import sync_folder, sync_tree
 
 FORMAT = 2
 """Raised whenever older checkpoints could no longer be read."""
@@ -112,6 +114,7 @@ class Checkpoints:
         with failing_together(), _mendable(what, _CHECK_FOLDER):
             self.folder.mkdir(parents=True, exist_ok=True)
             _remove_unfinished(self.folder)
+            _check_metrics(self.folder)
         with _mendable(what, _CHECK_FOLDER):
             self._manager = ocp.CheckpointManager(
                 self.folder,
@@ -121,7 +124,11 @@ class Checkpoints:
                     best_mode="min",
                     # Made in the background, a folder that cannot be made would leave threads
                     # that wait for it for minutes, and the process with them.
-                    async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+                    async_options=ocp.AsyncOptions(
+                        create_directories_asynchronously=False,
+                        # Orbax calls it when all is written and only the name is to be given.
+                        post_finalization_callback=self._sync,
+                    ),
                 ),
             )
 
@@ -202,12 +209,21 @@ class Checkpoints:
         """
         with self._failing_saves_told():
             self._manager.wait_until_finished()
+            self._sync()
 
     def close(self) -> None:
         """Waits, and ends the background threads. Raises what `wait` does, unless it was raised."""
         if not self._failed:
             with self._failing_saves_told():
                 self._manager.close()
+                self._sync()
+
+    def _sync(self) -> None:
+        """Sees to the disk what waits for its name, and the names given before."""
+        if jax.process_index() == 0:
+            for unfinished in _unfinished(self.folder):
+                sync_tree(unfinished)
+            sync_folder(self.folder)
 
     @contextlib.contextmanager
     def _failing_saves_told(self) -> Iterator[None]:
@@ -308,8 +324,30 @@ def _not_from_orbax(record: logging.LogRecord) -> bool:
 def _remove_unfinished(folder: Path) -> None:
     """Removes what killed runs left. Orbax's own removal trips over folders inside each other."""
     if jax.process_index() == 0:
-        for unfinished in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+        for unfinished in _unfinished(folder):
             shutil.rmtree(unfinished)
+
+
+def _check_metrics(folder: Path) -> None:
+    """Refuses a damaged file of metrics, over which orbax would stumble in many ways."""
+
+    def checked(content: Any) -> None:
+        # Null where a checkpoint is no candidate for the best.
+        if content is not None and not all(map(is_number, content.values())):
+            raise ValueError("a value is not a number")
+
+    for path in sorted(folder.glob("*/metrics/metrics")):
+        try:
+            parse_line(path.read_bytes(), checked)
+        except ValueError as error:
+            raise InputError(
+                f"{path} is damaged ({error}): remove the folder {path.parent}; all that is lost "
+                "is whether this checkpoint was the best"
+            ) from error
+
+
+def _unfinished(folder: Path) -> Iterator[Path]:
+    return folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*")
 
 
 @contextlib.contextmanager

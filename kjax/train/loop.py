@@ -189,13 +189,14 @@ def _progress_bar(programme: Programme, schedule: Schedule, step: int, wanted: b
 def _stop_requests() -> Iterator[Callable[[], bool]]:
     """Yields a function that says whether SIGINT or SIGTERM has come, to any of the processes.
 
-    A second Ctrl-C interrupts at once.
+    A second Ctrl-C does what the first would have done outside: it interrupts at once.
     """
     received: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if received and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        outside = before[signal.SIGINT]
+        if received and number == signal.SIGINT and callable(outside):
+            outside(number, frame)
         received.append(number)
 
     if threading.current_thread() is not threading.main_thread():

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from kjax.errors import InputError
+from kjax.json_lines import is_number, read_lines
 from kjax.whole_files import write_text
 
 METRICS_FILE = "metrics.jsonl"
@@ -41,7 +42,8 @@ class MetricsLog:
         try:
             _drop_after(self._path, resume_step)
             if tensorboard:
-                self._writer = _tensorboard_writer(folder / TENSORBOARD_FOLDER, resume_step + 1)
+                first = resume_step + 1 if resume_step else 0
+                self._writer = _tensorboard_writer(folder / TENSORBOARD_FOLDER, first)
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -61,7 +63,7 @@ class MetricsLog:
         }
         try:
             with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.write(_as_line(line) + "\n")
             if self._writer is not None:
                 for name, number in _scalars(values):
                     self._writer.add_scalar(name, number, step)
@@ -83,32 +85,37 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log, without one that a kill left half written."""
-    path = folder / METRICS_FILE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [content for line in lines if (content := _parse(line)) is not None]
+    """The lines of a run's log; damaged ones are named on stderr and left out."""
+    return read_lines(folder / METRICS_FILE, _checked, what="a line of metrics")
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keeps whole lines up to a step, replacing the file only if there are others."""
+    """Keeps whole lines up to a step, replacing the file only if there are others.
+
+    None for a new run, which begins with a line of step 0: one that was killed before its first
+    checkpoint has left such a line too.
+    """
     if not path.exists():
         return
-    text = path.read_text(encoding="utf-8")
-    kept = [
-        line
-        for line in text.splitlines()
-        if (content := _parse(line)) is not None and content["step"] <= step
-    ]
-    if (trimmed := "".join(f"{line}\n" for line in kept)) != text:
+    kept = [line for line in read_metrics(path.parent) if step and line["step"] <= step]
+    trimmed = "".join(f"{_as_line(line)}\n" for line in kept)
+    if trimmed.encode() != path.read_bytes():
         write_text(path, trimmed)
 
 
-def _parse(line: str) -> dict[str, Any] | None:
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) and "step" in content else None
+def _as_line(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _checked(content: Any) -> dict[str, Any]:
+    """A line's content, if it is as `MetricsLog.write` writes it."""
+    if not isinstance(content, dict) or type(content.get("step")) is not int:
+        raise ValueError("it has no whole number as its step")
+    for name, value in content.items():
+        for part in value if isinstance(value, list) else [value]:
+            if part is not None and not is_number(part):
+                raise ValueError(f"{name} is not a number")
+    return content
 
 
 def _json_value(value: Any) -> Any:

@@ -50,6 +50,8 @@ HARMLESS_FIELDS = frozenset(
     }
 )
 """Fields that may change between a run and its continuation: they do not change the training."""
+DEEPEST = 10
+"""Groups within each other in a JSON file, at most; more than any of ours has."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -191,13 +193,19 @@ def plain_versions() -> dict[str, str]:
 
 
 def source_version(tree: Path) -> dict[str, Any] | None:
-    """Commit of a source tree and whether files differ from it; None if it is no git checkout."""
+    """Commit of a source tree and whether its code differs; None if it is no git checkout."""
     commit = _git(tree, "rev-parse", "HEAD")
     # kjax may be installed in an environment that lies inside somebody else's checkout.
     top = _git(tree, "rev-parse", "--show-toplevel")
     if not commit or not top or Path(top) != tree.resolve():
         return None
-    return {"commit": commit, "dirty": bool(_git(tree, "status", "--porcelain"))}
+    # Records and their page are what runs write: they are no part of what ran.
+    changed = _git(tree, "status", "--porcelain", "-uno", "--", ".", *_WRITTEN_BY_RUNS)
+    added = _git(tree, "ls-files", "--others", "--exclude-standard", "--", "*.py")
+    return {"commit": commit, "dirty": bool(changed or added)}
+
+
+_WRITTEN_BY_RUNS = (":(exclude)results", ":(exclude)docs")
 
 
 def _git(tree: Path, *arguments: str) -> str | None:
@@ -244,14 +252,23 @@ def _listed(folder: Path) -> Iterator[Path]:
     return folder.iterdir() if folder.exists() else iter(())
 
 
-def _read_json(path: Path, kind: type) -> Any:
+def _read_json(path: Path, kind: type, advice: str = "restore it") -> Any:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         content = error
-    if not isinstance(content, kind):
-        raise InputError(f"{path} is damaged: restore it, or choose another workdir")
+    if not isinstance(content, kind) or _is_deep(content):
+        raise InputError(f"{path} is damaged: {advice}, or choose another workdir")
     return content
+
+
+def _is_deep(content: Any) -> bool:
+    """Whether there are more groups within each other than any file here has."""
+    level = [content]
+    for _ in range(DEEPEST):
+        inner = [part.values() if isinstance(part, dict) else part for part in level]
+        level = [child for part in inner for child in part if isinstance(child, dict | list)]
+    return bool(level)
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,7 +297,7 @@ _ABSENT = object()
 
 def _record_versions(path: Path) -> None:
     """Adds an entry, unless the last start was with the same."""
-    entries = _read_json(path, list) if path.exists() else []
+    entries = _read_json(path, list, "remove it") if path.exists() else []
     current = versions()
     if not entries or entries[-1] != current:
         write_json(path, [*entries, current])

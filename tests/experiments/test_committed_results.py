@@ -1,5 +1,6 @@
 """The page of results that is committed is the one that the committed records make."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from kjax.errors import InputError
 from kjax.experiments import page
 from kjax.experiments.cells import DEFAULTS, QUESTIONS
 from kjax.experiments.records import read_records
+from kjax.train import workdir
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +25,31 @@ def test_the_page_is_made_of_the_records(tmp_path, monkeypatch):
     assert made == (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8"), (
         "run: python benchmarks/reproduce.py page"
     )
+
+
+def test_every_record_names_a_commit():
+    """Records that ran before their code was committed say so in words."""
+    for path in sorted((ROOT / "results").glob("*.jsonl")):
+        for record in read_records(path):
+            known = re.fullmatch(
+                r"[0-9a-f]{12}( \(committed after this ran\))?", record.versions["commit"]
+            )
+            assert known, (path.name, record.cell, record.versions["commit"])
+
+
+def test_code_that_is_not_committed_is_not_recorded(monkeypatch):
+    reproduce = load_script(BENCHMARKS / "reproduce.py")
+    words = ["heads", "--train", "a", "--data", "nowhere"]
+    source = {"commit": "0" * 40, "dirty": True}
+    monkeypatch.setattr(workdir, "source_version", lambda tree: source)
+    for arguments in (words, ["rivals", *words[1:]]):
+        with pytest.raises(InputError, match=r"not committed.*--allow-changes"):
+            reproduce.main(arguments)
+        with pytest.raises(InputError, match="no such folder"):
+            reproduce.main([*arguments, "--allow-changes"])
+    source["dirty"] = False
+    with pytest.raises(InputError, match="no such folder"):
+        reproduce.main(words)
 
 
 def test_every_question_has_a_default_to_show():

@@ -1,5 +1,6 @@
 """Sweeps: what is trained, scored, recorded, and left alone the second time."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,7 +10,6 @@ from kjax.architecture import parameter_count
 from kjax.data.photos import sample_test_pairs
 from kjax.data.phototour import read_phototour, write_phototour
 from kjax.data.test_sets import read_test_sets
-from kjax.errors import InputError
 from kjax.eval import misalignment
 from kjax.experiments import scoring
 from kjax.experiments.cells import HEADS, QUESTIONS, RECIPES, SHIPPED, Cell, ablation_cells
@@ -109,11 +109,47 @@ def test_a_torn_last_line_is_forgotten(tmp_path):
     assert [record.cell for record in read_records(path)] == ["a", "c"]
 
 
-def test_a_line_that_is_no_record_is_named(tmp_path):
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
     path = tmp_path / "records.jsonl"
-    path.write_text(json.dumps({"cell": "a"}) + "\n")
-    with pytest.raises(InputError, match=r"records\.jsonl, line 1 is not a record"):
-        read_records(path)
+    append_record(path, some_record("a"))
+    path.write_bytes(path.read_bytes()[:-1])
+    append_record(path, some_record("b"))
+    assert [record.cell for record in read_records(path)] == ["a", "b"]
+
+
+def record_with(**changes) -> bytes:
+    return json.dumps({**dataclasses.asdict(some_record("b")), **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (json.dumps({"cell": "b"}).encode(), "missing"),
+        (record_with(other=1), "unexpected keyword"),
+        (record_with(metrics={"fpr95/x": "low"}), "metrics is not of its type"),
+        (record_with(metrics=[1.0]), "metrics is not of its type"),
+        (record_with(seed=True), "seed is not of its type"),
+        (record_with(seconds=10**400), "seconds is not of its type"),
+        (b"[1, 2]", "no JSON object"),
+        (b'{"cell": "', "Unterminated string"),
+        (b'{"cell": "\xc3', "UTF-8"),
+        (b"[" * 100_000, "too deep"),
+    ],
+)
+def test_a_damaged_line_is_named_and_the_rest_used(tmp_path, capsys, line, reason):
+    path = tmp_path / "records.jsonl"
+    for content in (record_with(cell="a"), line, record_with(cell="c")):
+        path.write_bytes((path.read_bytes() if path.exists() else b"") + content + b"\n")
+    assert [record.cell for record in read_records(path)] == ["a", "c"]
+    told = capsys.readouterr().err
+    assert f"{path}, line 2 is not a record and is left out: " in told
+    assert reason in told
+    assert told.count("\n") == 1
+    # The same at the end of the file, half written.
+    path.write_bytes(record_with(cell="a") + b"\n" + line)
+    append_record(path, some_record("d"))
+    assert [record.cell for record in read_records(path)] == ["a", "d"]
+    assert capsys.readouterr().err == "", "what is appended did not join the half line"
 
 
 @pytest.mark.parametrize("table", [HEADS, RECIPES, SHIPPED, *QUESTIONS.values()])

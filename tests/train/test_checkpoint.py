@@ -195,6 +195,24 @@ def test_damaged_checkpoint_is_refused_in_one_line(kind, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"fpr": "low"}', b"\xff", b"[" * 100_000])
+def test_damaged_metrics_of_a_checkpoint_are_named(checkpoints, damage):
+    checkpoints.save(1, make_state(1), metrics={"fpr": 0.25})
+    checkpoints.save(2, make_state(2), metrics={"fpr": 0.5})
+    checkpoints.wait()
+    metrics = checkpoints.folder / "1" / "metrics"
+    (metrics / "metrics").write_bytes(damage)
+    with pytest.raises(InputError) as error:
+        Checkpoints(checkpoints.folder, keep=2, best_metric="fpr")
+    assert f"{metrics / 'metrics'} is damaged" in one_line(error)
+    assert f"remove the folder {metrics}" in one_line(error)
+    shutil.rmtree(metrics)
+    after = Checkpoints(checkpoints.folder, keep=2, best_metric="fpr")
+    assert after.best_step() == 2
+    assert_same(after.restore_latest(make_state()), make_state(2))
+    after.close()
+
+
 def test_full_disk_is_one_line_and_earlier_checkpoints_stay(checkpoints, capfd):
     checkpoints.save(1, make_state(1))
     checkpoints.wait()
@@ -250,6 +268,19 @@ def test_a_folder_that_cannot_be_made(tmp_path):
             Checkpoints(folder, keep=1, best_metric=None)
         assert f"cannot use the checkpoint folder {folder}" in one_line(error)
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(checkpoints, disk_calls):
+    checkpoints.save(1, make_state(1), metrics={"fpr": 0.5})
+    checkpoints.wait()
+    named = disk_calls.index(("rename", checkpoints.folder / "1"))
+    synced = {
+        path.relative_to(checkpoints.folder).parts[1:]
+        for call, path in disk_calls[:named]
+        if call == "fsync" and path != checkpoints.folder
+    }
+    assert {(), ("state",), ("state", "arrays.npz"), ("metrics", "metrics")} <= synced
+    assert ("fsync", checkpoints.folder) in disk_calls[named:]
 
 
 KILLED_WHILE_SAVING = """

@@ -54,8 +54,40 @@ def test_going_on_drops_what_comes_again_and_half_a_line(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"step": 2, "lo', "Unterminated string"),
+        (b'{"step": 2, "\xce', "UTF-8"),
+        (b'{"step": "2", "loss": 1.0}', "step"),
+        (b'{"loss": 1.0}', "step"),
+        (b'{"step": 2, "loss": "low"}', "loss is not a number"),
+        (b'{"step": 2, "loss": {"a": 1}}', "loss is not a number"),
+        (b'{"step": 2, "loss": [[1.0]]}', "loss is not a number"),
+        (b'{"step": 2, "loss": 1' + b"0" * 400 + b"}", "loss is not a number"),
+        (b'{"step": 2, "loss": ' + b"[" * 100_000, "too deep"),
+        (b"[2]", "step"),
+    ],
+)
+def test_a_damaged_line_is_named_and_the_rest_used(tmp_path, capsys, line, reason):
+    path = tmp_path / "metrics.jsonl"
+    whole = [b'{"step": 1, "loss": 1.0}', '{"step": 3, "fpr95/\u2028": [0.5, null]}'.encode()]
+    path.write_bytes(b"\n".join([whole[0], line, whole[1], b""]))
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 3]
+    told = capsys.readouterr().err
+    assert f"{path}, line 2 is not a line of metrics and is left out: " in told
+    assert reason in told
+    assert told.count("\n") == 1
+    path.write_bytes(b"\n".join([*whole, line]))
+    log = MetricsLog(tmp_path, tensorboard=False, resume_step=3)
+    log.write(4, {"loss": 4.0})
+    log.close()
+    assert path.read_bytes() == b"\n".join([*whole, b'{"step": 4, "loss": 4.0}', b""])
+
+
 def test_a_new_run_begins_an_empty_log(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
+    """What is there is of a run that was killed before its first checkpoint."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "fpr95": 0.5}\n{"step": 5, "loss": 1.0}\n')
     MetricsLog(tmp_path, tensorboard=False).close()
     assert lines(tmp_path) == []
     assert read_metrics(tmp_path) == []

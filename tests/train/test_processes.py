@@ -1,5 +1,7 @@
 """Two real processes with two devices each, on this machine."""
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,7 +12,9 @@ import numpy as np
 import pytest
 from programmes import PAPERS_RATE, environment, make_programme, synthetic_set
 
+from kjax.errors import InputError
 from kjax.train.feeding import make_run
+from kjax.train.joining import ending_when_alone
 from kjax.train.parallel import initial_state
 
 HERE = Path(__file__).parent
@@ -73,3 +77,35 @@ def test_a_workdir_that_the_first_process_refuses_stops_both(tmp_path, set_folde
     assert "process 0 stopped: " in other_line
     assert "thesis.tex" in other_line
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_the_survivor_of_a_kill_ends_with_one_line(victim):
+    """The first process is the one that JAX's others talk to; both must be missed."""
+    ended = run_two(lambda *which: [HERE / "left_alone.py", *which, victim])
+    (killed, _), (code, line) = (ended[int(victim)], ended[1 - int(victim)])
+    assert killed == -signal.SIGKILL
+    assert code == 2, line
+    assert line.startswith("run_train: another process of this training is gone")
+    assert line.count("\n") == 1, line
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_a_failing_collective_ends_the_process_with_one_line(kind, monkeypatch, capfd):
+    """JAX 0.11 raises ValueError, others RuntimeError, if they do not wait for ever."""
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(SystemExit) as ended, ending_when_alone():
+        raise kind("UNKNOWN: Gloo AllGather failed: Connection reset by peer")
+    assert ended.value.code == 2
+    line = capfd.readouterr().err
+    assert line.startswith("run_train: another process of this training is gone")
+    assert line.count("\n") == 1
+    for other in (kind("not of the others"), InputError("a user's error")):
+        with pytest.raises(type(other), match=str(other)), ending_when_alone():
+            raise other
+
+
+def test_one_process_has_no_others_to_miss():
+    with pytest.raises(RuntimeError, match="UNKNOWN"), ending_when_alone():
+        raise RuntimeError("UNKNOWN: something")

@@ -18,7 +18,7 @@ from scripts import load_script
 
 from kjax.config import load_config
 from kjax.errors import InputError
-from kjax.train import feeding
+from kjax.train import feeding, loop
 from kjax.train import run as run_module
 from kjax.train.load_run import load_run
 from kjax.train.loop import Stopped
@@ -99,6 +99,29 @@ def test_stopped_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path
     assert_same_weights(whole, halves)
     steps = [row["step"] for row in read_metrics(halves) if "loss" in row]
     assert steps == [2, 3, 4, 6]
+
+
+def test_a_second_interrupt_does_not_wait():
+    with loop._stop_requests() as stop_wanted:
+        signal.raise_signal(signal.SIGINT)
+        assert stop_wanted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)  # only ever asks
+
+
+def test_a_second_interrupt_does_what_the_program_wants():
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        with loop._stop_requests() as stop_wanted:
+            signal.raise_signal(signal.SIGINT)
+            assert stop_wanted()
+            assert not heard
+            signal.raise_signal(signal.SIGINT)
+            assert heard == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_a_run_leaves_behind(set_folder, finished, tmp_path):
@@ -273,6 +296,8 @@ def run_train_main(arguments):
         (["--config.train.pairs=44"], "a batch of 44 pairs"),
         (["--process=1"], "go together"),
         (["--processes=two"], "invalid int value: 'two'"),
+        (["--coordinator=here", "--processes=2", "--process=0"], "must be HOST:PORT"),
+        (["--coordinator=h:1", "--processes=2", "--process=2"], "must be from 0 to 1"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(set_folder, tmp_path, overrides, message, capfd):

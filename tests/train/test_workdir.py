@@ -11,7 +11,7 @@ from disk import full_disk
 
 from kjax.errors import InputError
 from kjax.train import workdir as workdir_module
-from kjax.train.workdir import claim_workdir, prepare_workdir, source_version
+from kjax.train.workdir import claim_workdir, prepare_workdir, source_version, stored_config
 
 CONFIG = {
     "seed": 0,
@@ -108,12 +108,26 @@ def test_what_a_kill_leaves_is_not_foreign(tmp_path):
     assert prepare_workdir(tmp_path, CONFIG) is False
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", ""])
+@pytest.mark.parametrize(
+    "damage",
+    [b"{", b"[]", b"", b'{"a": "\xff"}', b'{"a": ' * 100_000, b'{"a": ' * 500 + b"1" + b"}" * 500],
+)
 def test_damaged_config_is_one_line(tmp_path, damage):
     prepare_workdir(tmp_path, CONFIG)
-    (tmp_path / "config.json").write_text(damage)
+    (tmp_path / "config.json").write_bytes(damage)
     assert "config.json is damaged" in refusal(tmp_path, CONFIG)
-    assert (tmp_path / "config.json").read_text() == damage
+    with pytest.raises(InputError, match=r"config\.json is damaged"):
+        stored_config(tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == damage
+
+
+@pytest.mark.parametrize("damage", [b"[", b"{}", b"\xff", b"[" * 100_000])
+def test_a_damaged_list_of_versions_can_be_removed(tmp_path, damage):
+    prepare_workdir(tmp_path, CONFIG)
+    (tmp_path / "versions.json").write_bytes(damage)
+    assert "versions.json is damaged: remove it" in refusal(tmp_path, CONFIG)
+    (tmp_path / "versions.json").unlink()
+    assert prepare_workdir(tmp_path, CONFIG)
 
 
 def test_full_disk_is_noticed_at_the_start_and_keeps_the_old_files(tmp_path):
@@ -200,6 +214,14 @@ def test_the_commit_of_a_source_tree(tmp_path):
     assert len(clean["commit"]) == 40
     assert clean["dirty"] is False
     (tmp_path / "file").write_text("2")
+    assert source_version(tmp_path) == {**clean, "dirty": True}
+    git(tmp_path, "checkout", "-q", "file")
+    for written in ("results/heads.jsonl", "data/patches.bmp"):
+        (tmp_path / written).parent.mkdir()
+        (tmp_path / written).write_text("new")
+    git(tmp_path, "add", "results")
+    assert source_version(tmp_path) == clean, "what runs write and read is not what runs"
+    (tmp_path / "new.py").write_text("code")
     assert source_version(tmp_path) == {**clean, "dirty": True}
     (tmp_path / "inner").mkdir()
     assert source_version(tmp_path / "inner") is None, "somebody else's checkout"

@@ -1,0 +1,59 @@
+"""Ctrl-C: one line, at any moment."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kjax.interrupts import run_program
+
+ROOT = Path(__file__).parents[1]
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jax":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("program", ["run_train", "run_eval"])
+def test_while_packages_are_imported(program):
+    words = {"run_train": ["--config=configs/smoke.py", "--workdir=out"], "run_eval": ["sift"]}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, f"{program}.py", *words[program]],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.startswith(f"{program}: interrupted")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_while_working(monkeypatch, capfd):
+    """In one go: no thread and no second Ctrl-C has a chance to add its traceback."""
+
+    def work(argv):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        run_program(work, "stopped short")
+    assert ended.value.code == 130
+    assert capfd.readouterr().err == "stopped short\n"
+
+
+def test_uninterrupted_programs_keep_their_exit_code():
+    with pytest.raises(SystemExit) as ended:
+        run_program(lambda argv: 2, "never printed")
+    assert ended.value.code == 2
