@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -12,12 +13,29 @@ INTERRUPTED = 130
 
 def run_program(main: Callable[[Sequence[str]], int], line: str) -> NoReturn:
     """Runs a program to its end and leaves; after Ctrl-C with a line on stderr."""
+    hear_lost_interrupts()
     try:
         code = main(sys.argv)
     except KeyboardInterrupt:
-        # At once: threads that go on, or another Ctrl-C, would add their tracebacks.
-        _end(line)
+        end_interrupted(line)
     sys.exit(code)
+
+
+def hear_lost_interrupts() -> None:
+    """Repeats a Ctrl-C that Python dropped.
+
+    JAX has the garbage collector call it. What is raised there goes nowhere but here, and that is
+    where a Ctrl-C during a compilation often arrives.
+    """
+
+    def hook(lost: Any) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            # A moment later: at once would be inside this hook.
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            sys.__unraisablehook__(lost)
+
+    sys.unraisablehook = hook
 
 
 @contextlib.contextmanager
@@ -29,7 +47,7 @@ def ending_on_interrupt(line: str) -> Iterator[None]:
     """
 
     def end(number: int, frame: Any) -> None:
-        _end(line)
+        end_interrupted(line)
 
     before = signal.signal(signal.SIGINT, end)
     try:
@@ -38,7 +56,12 @@ def ending_on_interrupt(line: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end(line: str) -> NoReturn:
+def end_interrupted(line: str) -> NoReturn:
+    """Ends the process at once, with a line on stderr.
+
+    In an orderly exit threads that go on, or another Ctrl-C, would add their tracebacks, and XLA's
+    threads at work may crash it.
+    """
     with contextlib.suppress(RuntimeError, OSError):  # it may be printing just now
         sys.stdout.flush()
     os.write(2, f"{line}\n".encode())

@@ -23,8 +23,8 @@ try:
         match,
         similarity_maps,
     )
-    from kjax.cli.interruption import INTERRUPTED, hear_lost_interrupts, leave_at_once
     from kjax.errors import InputError
+    from kjax.interrupts import INTERRUPTED, end_interrupted, hear_lost_interrupts
 except KeyboardInterrupt:  # before there is a `main` to catch it
     print("kjax: interrupted", file=sys.stderr)
     sys.exit(130)
@@ -62,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{command}: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{command}: interrupted", file=sys.stderr)
+        line = f"{command}: interrupted"
         if argv is None:
-            leave_at_once()
+            end_interrupted(line)
+        print(line, file=sys.stderr)
         return INTERRUPTED
 
 
