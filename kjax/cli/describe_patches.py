@@ -1,6 +1,7 @@
 """`kjax describe-patches`: HPatches' patches to the official CSV files of descriptors."""
 
 import argparse
+import json
 from pathlib import Path
 
 HELP = "describe the patches of an HPatches folder, as CSV files that the official toolbox reads"
@@ -12,7 +13,11 @@ EXAMPLES = """examples:
       (or --weights tfeat=tfeat.params, as run_eval.py has it)
 
 A name that a rival has too stands for the rival: kjax-hardnet is kjax's own, hardnet the release's.
+The same command goes on where it stopped; into the files of another descriptor it refuses to write,
+unless with --overwrite.
 """
+RECORD = "kjax-describe-patches.json"
+"""In the folder of results: which descriptor they are of."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weights", help="file of a learned rival, or RIVAL=FILE")
     parser.add_argument("--out", type=Path, required=True, help="folder of the CSV files")
+    parser.add_argument("--overwrite", action="store_true", help="make what is there anew")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(contender.missing)
     if len(contender.members) != 1:
         raise InputError(f"{args.source} has {len(contender.members)} sets of weights: choose one")
-    describe = contender.members[0].describe
+    describe, identity = contender.members[0].describe, contender.members[0].identity
+    check_same_source(args.out, args.source, identity, overwrite=args.overwrite)
     for path in tqdm(sequences, desc=contender.name, unit="sequence"):
         if all((args.out / path.name / f"{image}.csv").exists() for image in IMAGES):
             continue
@@ -56,6 +63,36 @@ def run(args: argparse.Namespace) -> int:
     count = len(sequences)
     print(f"{count} {plural('sequence', count)} {'is' if count == 1 else 'are'} in {args.out}")
     return 0
+
+
+def check_same_source(out: Path, source: str, identity: str, *, overwrite: bool) -> None:
+    """Refuses to add to what another descriptor made; leaves a record of this one.
+
+    The official toolbox looks at the folders of sequences only, so the record may lie beside them.
+    """
+    from kjax import __version__
+    from kjax.errors import InputError
+    from kjax.whole_files import write_json
+
+    files = sorted(out.glob("*/*.csv"))
+    if overwrite:
+        # First, so that what an interrupted run leaves is never of two descriptors.
+        for file in files:
+            file.unlink()
+    elif files and (before := _recorded(out / RECORD)).get("identity") != identity:
+        made = f"was made by {before['source']}" if before else "does not say what made it"
+        raise InputError(f"{out} {made}: --overwrite makes it anew, or give another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / RECORD, {"source": source, "identity": identity, "kjax": __version__})
+
+
+def _recorded(path: Path) -> dict[str, str]:
+    """A record with all its texts; empty if there is none."""
+    try:
+        record = json.loads(path.read_bytes())
+        return {name: str(record[name]) for name in ("source", "identity")}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
 
 
 def rival_weights(source: str, word: str | None) -> dict[str, str]:

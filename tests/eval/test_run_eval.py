@@ -195,6 +195,13 @@ def test_descriptors_as_files_for_the_official_toolbox(sets, capsys):
     direct, from_files = results(sets / "o").descriptors
     assert direct.hpatches == from_files.hpatches
     capsys.readouterr()
+    assert main([*command[:3], "sift", *command[4:]]) == 2, "files of another descriptor"
+    assert "was made by rootsift: --overwrite" in capsys.readouterr().err
+    assert main([*command[:3], "sift", *command[4:], "--overwrite"]) == 0
+    assert untouched.stat().st_mtime_ns != before
+    (sets / "csv" / "RootSIFT" / "kjax-describe-patches.json").unlink()
+    assert main([*command[:3], "sift", *command[4:]]) == 2, "files of nobody knows what"
+    assert "does not say what made it: --overwrite" in capsys.readouterr().err
     assert main(["describe-patches", "small", "--source", "tfeat", "--out", "no"]) == 2
     assert "weights are missing" in capsys.readouterr().err
 
