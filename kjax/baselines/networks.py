@@ -14,6 +14,7 @@ from kjax.baselines.rival import check_patches
 from kjax.errors import InputError
 from kjax.eval.describe import describe
 from kjax.interop.files import load_state_dict
+from kjax.interop.state_dict import plain_array
 
 _LARGEST_BATCH = 1024
 
@@ -74,9 +75,7 @@ def plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if isinstance(value, Mapping):
             arrays |= {f"{name}/{key}": part for key, part in plain_arrays(value).items()}
         else:
-            # A torch tensor, without importing torch to ask.
-            array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-            arrays[str(name).removeprefix("module.")] = array
+            arrays[str(name).removeprefix("module.")] = plain_array(str(name), value)
     return arrays
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from kjax.array_files import read_npz
 from kjax.data.cache import cache_root, mendable_cache_errors
 from kjax.data.correspondence import Tolerances, distinct_places, match_keypoints
 from kjax.data.cutting import Keypoints, cut_patches, detect_sift, read_grey
@@ -97,8 +98,7 @@ def embedded_test(
 
     def cut() -> tuple[CutSet, TestPairs]:
         left, right = (_read_intact(path) for path in paths[:2])
-        with np.load(paths[2]) as archive:
-            disparity = archive["arr_0"].astype(np.float64)
+        disparity = _read_disparity(paths[2])
         patches = cut_stereo(left, right, disparity, tolerances=TOLERANCES)
         pairs = sample_test_pairs(
             patches.point_ids,
@@ -212,6 +212,13 @@ def _wheel_file(name: str) -> Path:
     if not path.is_file():
         raise InputError(f"scikit-image lacks {path}: reinstall it from PyPI")
     return path
+
+
+def _read_disparity(path: Path) -> Float[np.ndarray, "height width"]:
+    try:
+        return read_npz(path)["arr_0"].astype(np.float64)
+    except (InputError, KeyError, ValueError):
+        raise InputError(f"scikit-image's {path.name} is damaged: reinstall it") from None
 
 
 def _read_intact(path: Path) -> UInt8[np.ndarray, "height width"]:

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from kjax.data.cache import cache_root, mendable_cache_errors, new_folder
 from kjax.errors import InputError
+from kjax.image_files import open_image
 
 PATCH_SIDE = 64
 MOSAIC_SIDE = 16
@@ -140,16 +141,13 @@ def read_point_ids(folder: Path, *, mosaic_count: int) -> Int64[np.ndarray, " P"
 
 def decode_mosaic(path: Path) -> UInt8[np.ndarray, "256 64 64"]:
     """All patches of one mosaic, row by row."""
-    try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image if image.mode == "L" else image.convert("L"))
-    except OSError as error:
-        raise InputError(f"cannot decode {path} ({error}): fetch or unpack it again") from error
-    if pixels.shape != (MOSAIC_PIXELS, MOSAIC_PIXELS):
-        height, width = pixels.shape
-        raise InputError(
-            f"{path} has {width}×{height} pixels; a mosaic has {MOSAIC_PIXELS}×{MOSAIC_PIXELS}"
-        )
+    with open_image(path, advice="fetch or unpack it again") as image:
+        if image.size != (MOSAIC_PIXELS, MOSAIC_PIXELS):
+            width, height = image.size
+            raise InputError(
+                f"{path} has {width}×{height} pixels; a mosaic has {MOSAIC_PIXELS}×{MOSAIC_PIXELS}"
+            )
+        pixels = np.asarray(image if image.mode == "L" else image.convert("L"))
     grid = pixels.reshape(MOSAIC_SIDE, PATCH_SIDE, MOSAIC_SIDE, PATCH_SIDE)
     return np.ascontiguousarray(grid.swapaxes(1, 2)).reshape(-1, PATCH_SIDE, PATCH_SIDE)
 

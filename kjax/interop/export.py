@@ -27,6 +27,7 @@ from kjax.interop.files import (
     save_variables,
 )
 from kjax.interop.identify import ENCODED_HEADS
+from kjax.interop.state_dict import check_finite
 from kjax.whole_files import write_whole
 
 Describe = Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]
@@ -65,14 +66,15 @@ def export_model(
         The largest difference to JAX that was seen.
 
     Raises:
-        InputError: it is larger than `LIMIT`, or a package is missing. No file is left, and what
-            was at `path` before stays.
+        InputError: it is larger than `LIMIT`, the weights are not finite, or a package is missing.
+            No file is left, and what was at `path` before stays.
     """
     path = Path(path)
     if input_dtype not in INPUT_DTYPES:
         raise unknown_name("input dtype", input_dtype, INPUT_DTYPES)
     if path.suffix not in (*FUNCTIONS, *SUFFIXES):
         raise unknown_name("file type", path.suffix, (*FUNCTIONS, *SUFFIXES))
+    check_finite(variables)
     # In full precision, whatever the training's: other machines may have no other.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
     about = describe_model(model, variables) | dict(remarks or {})

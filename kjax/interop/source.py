@@ -11,7 +11,6 @@ A workdir that has the name of shipped weights wins over them.
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from kjax.architecture import Descriptor, parameter_count
 from kjax.errors import InputError, unknown_name
 from kjax.interop.files import SUFFIXES, load_variables
 from kjax.interop.identify import ENCODED_HEADS, named_model, only_model, possible_models
+from kjax.json_text import parse_json
 
 WHOLE_EXTENT = 12.0
 """Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
@@ -216,9 +216,9 @@ def _false_positive_rates(workdir: Path) -> str:
     if not path.exists():
         return ""
     try:
-        scores = json.loads(path.read_text(encoding="utf-8"))
+        scores = parse_json(path.read_bytes())
         return ", ".join(_rates(scores))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         raise InputError(f"{path} is damaged: restore or remove it") from None
 
 

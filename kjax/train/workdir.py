@@ -28,6 +28,7 @@ import jax
 import kjax
 from kjax.config import flat_fields, optional_fields
 from kjax.errors import InputError
+from kjax.json_text import parse_json
 from kjax.train.processes import failing_together
 from kjax.whole_files import partial_prefix, write_json
 
@@ -246,7 +247,7 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 def _read_json(path: Path, kind: type) -> Any:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
     except ValueError as error:
         content = error
     if not isinstance(content, kind):

@@ -58,8 +58,8 @@ def test_modules_in_order(tmp_path, rng):
         "nn.Sequential",
         "nn.SpatialSubtractiveNormalization",
     ]
-    assert [one.kind for one in flatten_modules(found)][3] == "nn.Tanh"
-    ((kernel, offset),) = convolutions_of(found)
+    assert [one.kind for one in flatten_modules(found, tmp_path)][3] == "nn.Tanh"
+    ((kernel, offset),) = convolutions_of(found, tmp_path)
     np.testing.assert_array_equal(kernel, weight)
     np.testing.assert_array_equal(offset, bias)
 
