@@ -22,7 +22,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -39,6 +39,8 @@ _ENCRYPTED = 0x1
 """The bit of a zip member's flags that tells so."""
 MAX_BYTES = 20 << 30
 """Of an archive, and of what it unpacks to: HPatches, the largest set, takes 4.2 GB."""
+MAX_READ = 16 << 20
+"""Bytes of a tar archive at once."""
 MAX_MEMBERS = 100_000
 """Of an archive: the sets have about two thousand."""
 
@@ -369,12 +371,34 @@ _DAMAGE = (
 """What zipfile and tarfile raise for files that are not their own."""
 
 
-def _open_tar(archive: Path) -> tarfile.TarFile:
+@contextlib.contextmanager
+def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
     """A tar archive, plain or in gzip; other compressions may ask for any amount of memory."""
-    for mode in ("r:", "r:gz"):
-        with contextlib.suppress(tarfile.ReadError, *_DAMAGE):
-            return tarfile.open(archive, mode)  # type: ignore[call-overload]
-    raise InputError(f"{archive} is neither a zip nor a tar archive: download it again")
+    with archive.open("rb") as probed:
+        zipped = probed.read(2) == b"\x1f\x8b"
+    with gzip.open(archive) if zipped else archive.open("rb") as content:
+        try:
+            file = tarfile.TarFile(fileobj=_SmallReads(content))  # type: ignore[arg-type]
+        except (tarfile.ReadError, *_DAMAGE):
+            raise InputError(
+                f"{archive} is neither a zip nor a tar archive: download it again"
+            ) from None
+        with file:
+            yield file
+
+
+class _SmallReads:
+    """A file that is never read by more than `MAX_READ` at once, as long names would have it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.seek, self.tell, self.close = file.seek, file.tell, file.close
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        if not 0 <= size <= MAX_READ:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        return self._file.read(size)
 
 
 def _unpack_zip(file: zipfile.ZipFile, archive: Path, folder: Path, *, progress: bool) -> None:
@@ -436,6 +460,8 @@ def _check_member(archive: Path, name: str, *, plain: bool) -> None:
     outside = (
         path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive or "\0" in name
     )
+    if "\0" in name:
+        raise InputError(f"{archive} is damaged: it has a member {name!r}; download it again")
     if outside or not plain:
         what = "lies outside its folder" if outside else "is a link or a device"
         raise InputError(f"{archive} is refused: its member {name!r} {what}; get it elsewhere")
