@@ -51,6 +51,8 @@ def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Im
     except UnidentifiedImageError:
         known = ", ".join(FORMATS)
         raise InputError(f"cannot decode {path} (not an image: {known} are read){end}") from None
+    except Image.DecompressionBombError:  # Pillow has the same limit, unless it is told otherwise
+        raise _too_large(path) from None
     except Exception as error:  # each of Pillow's decoders has its own dozen
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"cannot decode {path} ({reason}){end}") from None
@@ -67,8 +69,15 @@ def is_safe_image(path: str | os.PathLike[str]) -> bool:
 
 def _check_size(path: str | os.PathLike[str], image: Image.Image) -> None:
     width, height = image.size
-    size, packed = f"{path} has {width}×{height} pixels", Path(path).stat().st_size
+    packed = Path(path).stat().st_size
     if width * height > MAX_PIXELS:
-        raise InputError(f"{size}, more than {MAX_PIXELS:,}: make it smaller")
+        raise _too_large(path)
     if width * height > max(FREE_PIXELS, PIXELS_PER_BYTE * packed):
-        raise InputError(f"{size} in {packed:,} bytes: it is damaged, or made to fill the memory")
+        raise InputError(
+            f"{path} has {width}×{height} pixels in {packed:,} bytes: it is damaged, or made to "
+            "fill the memory"
+        )
+
+
+def _too_large(path: str | os.PathLike[str]) -> InputError:
+    return InputError(f"{path} has more than {MAX_PIXELS:,} pixels: make it smaller")

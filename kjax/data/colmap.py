@@ -391,14 +391,11 @@ def read_rows(database: Folder, query: str, *, tables: Sequence[str]) -> list[tu
         with contextlib.closing(_connect(path)) as connection:
             _check_tables(connection, tables)
             return list(_bounded(connection.execute(query), _stored_bytes(path)))
-    except (sqlite3.Error, OverflowError) as error:
-        reason = str(error)
-    except InputError as error:
-        reason = str(error)
-    raise InputError(
-        f"{path} cannot be read as a COLMAP database ({reason}): "
-        "give the one that the model was made from"
-    )
+    except (sqlite3.Error, ValueError, OverflowError) as error:  # names may be of any bytes
+        raise InputError(
+            f"{path} cannot be read as a COLMAP database ({error}): "
+            "give the one that the model was made from"
+        ) from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
+from kjax.json_text import parse_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +73,14 @@ def read_records(path: str | Path) -> list[Record]:
     path = Path(path)
     if not path.exists():
         return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
     return list(_parsed(whole, path))
 
 
 def _parsed(text: str, path: Path) -> Iterator[Record]:
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            yield Record(**json.loads(line))
+            yield Record(**parse_json(line))
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}, line {number} is not a record: {error}") from error
 

@@ -46,11 +46,7 @@ class Features:
             )
         for name in ("descriptors", "scales", "angles", "scores"):
             column = getattr(self, name)
-            if column is None:
-                continue
-            if name != "descriptors" and column.ndim != 1:
-                raise InputError(f"{name} of shape {column.shape}: give one for each keypoint")
-            if len(column) != len(self.xy):
+            if column is not None and len(column) != len(self.xy):
                 raise InputError(
                     f"{len(self.xy)} keypoints have {len(column)} {name}: give one for each"
                 )

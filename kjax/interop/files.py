@@ -78,11 +78,14 @@ def _read_torch(path: Path) -> Mapping[str, Any]:
     try:
         _check_torch_archive(path)
         # weights_only refuses every pickle that names anything but tensors and plain containers.
-        return torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a dozen types for files that are not its own
         raise InputError(
             f"refused: not a torch file that holds weights only ({_first_line(error)})"
         ) from None
+    if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
+        raise InputError("this is no state dict: expected a mapping from names to arrays")
+    return content
 
 
 def _check_torch_archive(path: Path) -> None:

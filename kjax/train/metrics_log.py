@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from kjax.errors import InputError
+from kjax.json_text import parse_json
 from kjax.whole_files import write_text
 
 METRICS_FILE = "metrics.jsonl"
@@ -85,7 +86,7 @@ class MetricsLog:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's log, without one that a kill left half written."""
     path = folder / METRICS_FILE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     return [content for line in lines if (content := _parse(line)) is not None]
 
 
@@ -93,7 +94,7 @@ def _drop_after(path: Path, step: int) -> None:
     """Keeps whole lines up to a step, replacing the file only if there are others."""
     if not path.exists():
         return
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     kept = [
         line
         for line in text.splitlines()
@@ -105,10 +106,11 @@ def _drop_after(path: Path, step: int) -> None:
 
 def _parse(line: str) -> dict[str, Any] | None:
     try:
-        content = json.loads(line)
+        content = parse_json(line)
     except ValueError:
         return None
-    return content if isinstance(content, dict) and "step" in content else None
+    known = isinstance(content, dict) and isinstance(content.get("step"), int)
+    return content if known else None
 
 
 def _json_value(value: Any) -> Any:

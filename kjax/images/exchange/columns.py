@@ -30,6 +30,7 @@ def checked_features(
     try:
         numbers = {name: columns.get(name) for name in _COLUMNS}
         arrays: dict[str, Any] = {name: _numbers(name, one) for name, one in numbers.items()}
+        _check_shapes(arrays)
         return Features(image_size=_image_size(columns["image_size"]), **arrays)
     except InputError as error:
         raise InputError(f"{path} holds no features, or is damaged: {error}") from None
@@ -56,6 +57,15 @@ def _numbers(name: str, array: np.ndarray | None) -> np.ndarray | None:
     if name == "xy" and not np.isfinite(numbers).all():
         raise InputError("some positions are not finite")
     return numbers
+
+
+def _check_shapes(arrays: Mapping[str, np.ndarray | None]) -> None:
+    shapes = {name: array.shape for name, array in arrays.items() if array is not None}
+    count = shapes["xy"][:1]
+    for name, shape in shapes.items():
+        axes = 2 if name in ("xy", "descriptors") else 1
+        if len(shape) != axes or shape[:1] != count or (name == "xy" and shape[1] != 2):
+            raise InputError(f"{name} of shape {list(shape)} for positions of {list(shapes['xy'])}")
 
 
 def _image_size(sides: np.ndarray | None) -> tuple[int, int]:

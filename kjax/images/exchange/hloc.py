@@ -6,6 +6,7 @@ A group of features is named like its photograph and holds `keypoints` [N, 2], `
 database.
 """
 
+import dataclasses
 import os
 from collections.abc import Mapping
 
@@ -84,16 +85,16 @@ def read_features(path: Path, name: str) -> Features:
     for key in ("descriptors", "image_size"):
         if key not in arrays:
             raise InputError(f"{path}: {name} lacks {key}: extract local features")
-    sigmas = arrays.get("scales")
     columns = {
         "xy": arrays["keypoints"],
         "descriptors": np.ascontiguousarray(arrays["descriptors"].T),
         "image_size": arrays["image_size"],
-        "scales": None if sigmas is None else from_sigmas(single("scales", sigmas)),
+        "scales": arrays.get("scales"),
         "angles": arrays.get("oris"),
         "scores": arrays.get("scores"),
     }
-    return checked_features(path, columns)
+    found = checked_features(path, columns)
+    return dataclasses.replace(found, scales=from_sigmas(found.scales))
 
 
 def read_uncertainty(path: Path, name: str) -> float:
