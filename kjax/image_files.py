@@ -34,8 +34,9 @@ def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Im
         advice: how to mend a file that cannot be read, for the end of the message.
 
     Raises:
-        InputError: there is no such file, it is of another format, too large or damaged; also for
-            whatever Pillow raises in the block.
+        FileNotFoundError: there is no such file.
+        InputError: it is of another format, too large or damaged; also for whatever Pillow raises
+            in the block.
     """
     end = f": {advice}" if advice else ""
     try:
@@ -44,10 +45,8 @@ def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Im
             with Image.open(path, formats=FORMATS) as image:
                 _check_size(path, image)
                 yield image
-    except InputError:
+    except (InputError, FileNotFoundError):
         raise
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
     except UnidentifiedImageError:
         known = ", ".join(FORMATS)
         raise InputError(f"cannot decode {path} (not an image: {known} are read){end}") from None
@@ -63,7 +62,7 @@ def is_safe_image(path: str | os.PathLike[str]) -> bool:
     try:
         with open_image(path):
             return True
-    except InputError:
+    except (InputError, FileNotFoundError):
         return False
 
 

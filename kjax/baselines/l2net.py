@@ -14,6 +14,7 @@ The trunk that HardNet took over, with biases. Two kinds of weights are read:
 Inference only: the statistics are folded into the convolutions.
 """
 
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from kjax.baselines.networks import batched, check_arrays, convolution, count, r
 from kjax.baselines.rival import Rival
 from kjax.errors import InputError
 from kjax.patches import normalize_patches
+from kjax.unpacking import check_unpacked
 
 PATCH_SIZE = 32
 DIMENSION = 128
@@ -38,6 +40,8 @@ PORT_EPSILON = 1e-10
 _LAYERS = ((32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1))
 _MEAN_IMAGE = "pixMean"
 _KINDS = ("conv", "bnormPair")
+_MAT_HEADER, _MAT_COMPRESSED = 128, 15
+"""Bytes before the first element of a .mat file, and the kind of those that are compressed."""
 
 
 class L2Net(nn.Module):
@@ -114,6 +118,7 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
+        _check_packed(path)
         content = io.loadmat(path, struct_as_record=False, squeeze_me=True)
         layers = list(content["net"].layers)
         parts = {kind: [layer.weights for layer in layers if layer.type == kind] for kind in _KINDS}
@@ -123,6 +128,21 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
     if _MEAN_IMAGE in content:
         arrays[_MEAN_IMAGE] = np.asarray(content[_MEAN_IMAGE], np.float32)
     return arrays
+
+
+def _check_packed(path: Path) -> None:
+    """Refuses a file whose compressed parts unpack to more than is good."""
+    content, total, at = path.read_bytes(), 0, _MAT_HEADER
+    while at + 8 <= len(content):
+        kind, size = np.frombuffer(content, "<u4", 2, at).tolist()
+        at += 8
+        unpacker = zlib.decompressobj()
+        rest = content[at : at + size] if kind == _MAT_COMPRESSED else b""
+        while rest:
+            total += len(unpacker.decompress(rest, 1 << 20))
+            check_unpacked(len(content), total)
+            rest = unpacker.unconsumed_tail
+        at += size
 
 
 def _by_port_names(convolutions: list[Any], norms: list[Any]) -> dict[str, np.ndarray]:

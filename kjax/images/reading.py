@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Shaped
 from PIL import ImageOps
 
+from kjax.errors import InputError
 from kjax.image_files import open_image
 
 
@@ -17,6 +18,8 @@ def read_photograph(path: str | Path, *, upright: bool = True) -> Shaped[np.ndar
         upright: turn it as its camera noted; otherwise its pixels stay as they are stored, which
             is how COLMAP and hloc read photographs.
     """
+    if not Path(path).is_file():
+        raise InputError(f"no such file: {path}")
     with open_image(path) as image:
         turned = ImageOps.exif_transpose(image) if upright else image
         deep = turned.mode.startswith("I;16")

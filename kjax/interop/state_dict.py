@@ -217,13 +217,18 @@ def plain_array(name: str, value: Any) -> np.ndarray:
     """An entry of a state dict as NumPy's; a torch tensor, without importing torch to ask.
 
     Raises:
-        InputError: it is nothing that NumPy knows, e.g. a sparse or a bfloat16 tensor.
+        InputError: it is no array, or one that NumPy does not know: sparse, bfloat16.
     """
     try:
-        return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        if hasattr(value, "detach"):
+            return value.detach().cpu().numpy()
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
-        kind = getattr(value, "dtype", type(value).__name__)
-        raise InputError(f"{name} holds {kind}: save float32, or float16, instead") from None
+        pass
+    # Lists too: of lists within lists, NumPy would make an array of any size.
+    kind = getattr(value, "dtype", type(value).__name__)
+    raise InputError(f"{name} holds {kind}: save float32, or float16, instead") from None
 
 
 def _check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Entry]) -> None:

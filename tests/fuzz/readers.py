@@ -823,7 +823,7 @@ def _checkpoint(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(_config()))
 
 
-add("load_run.checkpoint", _checkpoint, _load_run, spared="config.json")
+add("load_run.checkpoint", _checkpoint, _load_run)
 
 
 def _records(folder: Path) -> None:

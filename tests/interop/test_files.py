@@ -6,6 +6,7 @@ import pytest
 from models import make_model
 
 import kjax
+from kjax.baselines import mkd, tfeat
 from kjax.errors import InputError
 from kjax.eval.contenders import find_contender
 from kjax.interop import files, load_variables, save_variables
@@ -152,3 +153,33 @@ def test_safetensors_of_numbers_that_numpy_does_not_know_are_refused(tmp_path):
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     with pytest.raises(InputError, match=r"weights\.safetensors: "):
         load_variables(path)
+
+
+def without_end():
+    circle = {}
+    circle["a"] = circle
+    return circle
+
+
+def shared_dictionaries():
+    value = {"a": 1.0}
+    for _ in range(40):
+        value = {"a": value, "b": value}
+    return value
+
+
+def shared_lists():
+    value = [1.0]
+    for _ in range(40):
+        value = [value, value]
+    return {"features.0.weight": value}
+
+
+@pytest.mark.parametrize("make", [without_end, shared_dictionaries, shared_lists])
+def test_state_dicts_without_end_are_refused(tmp_path, make):
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "weights.pth"
+    torch.save(make(), path)
+    for load in (load_variables, tfeat.load_params, lambda path: mkd.load_whitening(path, "pca")):
+        with pytest.raises(InputError, match=r"weights\.pth: "):
+            load(path)
