@@ -14,7 +14,6 @@ The trunk that HardNet took over, with biases. Two kinds of weights are read:
 Inference only: the statistics are folded into the convolutions.
 """
 
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,11 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from kjax.aggregation import l2_normalize
+from kjax.baselines.matlab import read_mat
 from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
 from kjax.baselines.rival import Rival
 from kjax.errors import InputError
 from kjax.patches import normalize_patches
-from kjax.unpacking import check_unpacked
 
 PATCH_SIZE = 32
 DIMENSION = 128
@@ -40,8 +39,6 @@ PORT_EPSILON = 1e-10
 _LAYERS = ((32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1))
 _MEAN_IMAGE = "pixMean"
 _KINDS = ("conv", "bnormPair")
-_MAT_HEADER, _MAT_COMPRESSED = 128, 15
-"""Bytes before the first element of a .mat file, and the kind of those that are compressed."""
 
 
 class L2Net(nn.Module):
@@ -113,36 +110,21 @@ def _fold(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
 
 def _read_mat(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a MatConvNet file under the names of the ports."""
-    from scipy import io
-
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
-        _check_packed(path)
-        content = io.loadmat(path, struct_as_record=False, squeeze_me=True)
-        layers = list(content["net"].layers)
-        parts = {kind: [layer.weights for layer in layers if layer.type == kind] for kind in _KINDS}
+        content = read_mat(path)
+        layers = content["net"]["layers"]
+        parts = {
+            kind: [layer["weights"] for layer in layers if layer["type"] == kind] for kind in _KINDS
+        }
         arrays = _by_port_names(parts["conv"], parts["bnormPair"])
-    except Exception as error:  # scipy raises a dozen types for files that are not its own
-        raise InputError(f"{path}: not L2-Net's MatConvNet file ({error!r})") from None
-    if _MEAN_IMAGE in content:
-        arrays[_MEAN_IMAGE] = np.asarray(content[_MEAN_IMAGE], np.float32)
+        if _MEAN_IMAGE in content:
+            arrays[_MEAN_IMAGE] = np.asarray(content[_MEAN_IMAGE], np.float32)
+    except Exception as error:  # whatever other contents make of these lines
+        reason = str(error) if isinstance(error, ValueError) else repr(error)
+        raise InputError(f"{path}: not L2-Net's MatConvNet file ({reason})") from None
     return arrays
-
-
-def _check_packed(path: Path) -> None:
-    """Refuses a file whose compressed parts unpack to more than is good."""
-    content, total, at = path.read_bytes(), 0, _MAT_HEADER
-    while at + 8 <= len(content):
-        kind, size = np.frombuffer(content, "<u4", 2, at).tolist()
-        at += 8
-        unpacker = zlib.decompressobj()
-        rest = content[at : at + size] if kind == _MAT_COMPRESSED else b""
-        while rest:
-            total += len(unpacker.decompress(rest, 1 << 20))
-            check_unpacked(len(content), total)
-            rest = unpacker.unconsumed_tail
-        at += size
 
 
 def _by_port_names(convolutions: list[Any], norms: list[Any]) -> dict[str, np.ndarray]:

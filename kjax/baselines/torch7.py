@@ -181,9 +181,10 @@ class _Reader:
         extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
         if min(shape) < 0 or min(strides) < 0 or offset < 0:
             raise _CorruptError("a tensor of negative extent")
+        if not min(shape):
+            return storage[:0]
         # Strides may overlap: then a tensor has more numbers than its storage.
-        fits = extent <= storage.size and math.prod(shape) <= storage.size
-        if min(shape) and not fits:
+        if max(extent, math.prod(shape)) > storage.size:
             raise _CorruptError("a tensor larger than its storage")
         steps = [step * storage.itemsize for step in strides]
         # A view: thousands of tensors may share a storage.

@@ -119,6 +119,10 @@ def test_strides_cannot_make_more_of_a_storage_than_it_holds(tmp_path, shape, st
         read(tmp_path, tensor_bytes(shape, strides, 10))
 
 
+def test_a_tensor_of_nothing_may_have_any_strides(tmp_path):
+    assert read(tmp_path, tensor_bytes((0, 2**62), (2**62, 2**62), 10))["a"].size == 0
+
+
 def test_tensors_that_share_a_storage_do_not_copy_it(tmp_path):
     found = read(tmp_path, tensor_bytes((3, 3), (1, 3), 10))["a"]
     np.testing.assert_array_equal(found, np.arange(9.0).reshape(3, 3).T)
