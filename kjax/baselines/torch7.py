@@ -186,7 +186,11 @@ class _Reader:
         # Strides may overlap: then a tensor has more numbers than its storage.
         if max(extent, math.prod(shape)) > storage.size:
             raise _CorruptError("a tensor larger than its storage")
-        steps = [step * storage.itemsize for step in strides]
+        # The stride of an axis with one place is never taken, and may be any number.
+        steps = [
+            step * storage.itemsize if side > 1 else 0
+            for side, step in zip(shape, strides, strict=True)
+        ]
         # A view: thousands of tensors may share a storage.
         return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps, writeable=False)
 

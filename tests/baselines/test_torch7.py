@@ -123,6 +123,11 @@ def test_a_tensor_of_nothing_may_have_any_strides(tmp_path):
     assert read(tmp_path, tensor_bytes((0, 2**62), (2**62, 2**62), 10))["a"].size == 0
 
 
+def test_the_stride_of_a_single_place_does_not_matter(tmp_path):
+    found = read(tmp_path, tensor_bytes((1, 3), (2**62, 1), 10))["a"]
+    np.testing.assert_array_equal(found, [[0.0, 1.0, 2.0]])
+
+
 def test_tensors_that_share_a_storage_do_not_copy_it(tmp_path):
     found = read(tmp_path, tensor_bytes((3, 3), (1, 3), 10))["a"]
     np.testing.assert_array_equal(found, np.arange(9.0).reshape(3, 3).T)

@@ -268,6 +268,8 @@ def test_groups_behind_links_are_refused(tmp_path, link):
     ("name", "value"),
     [
         ("keypoints", np.array([b"x", b"y"])),
+        ("keypoints", b"x"),
+        ("keypoints", "text of any length"),
         ("keypoints", np.zeros((5, 3))),
         ("keypoints", np.full((5, 2), np.nan)),
         ("descriptors", np.float32(3)),

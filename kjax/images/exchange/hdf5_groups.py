@@ -187,6 +187,8 @@ def read_arrays(group: Any, names: Iterable[str]) -> dict[str, Shaped[np.ndarray
             continue
         if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
             raise _refusal(group, f"{name} is no array")
+        if dataset.dtype.kind not in "fiu":
+            raise _refusal(group, f"{name} holds {dataset.dtype} and no numbers")
         if dataset.external or dataset.is_virtual:
             raise _refusal(group, f"the numbers of {name} are in other files")
         # Whole chunks are unpacked, however little of them belongs to the array.
@@ -196,7 +198,8 @@ def read_arrays(group: Any, names: Iterable[str]) -> dict[str, Shaped[np.ndarray
         check_unpacked(size, total)
     except InputError as error:
         raise _refusal(group, str(error)) from None
-    return {name: dataset[()] for name, dataset in datasets.items() if dataset is not None}
+    read = {name: dataset[()] for name, dataset in datasets.items() if dataset is not None}
+    return {name: np.asarray(array) for name, array in read.items()}  # one number comes as such
 
 
 def read_number(dataset: Any, attribute: str, default: float) -> float:
