@@ -9,13 +9,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 QUICK = (
-    "read_photograph.a",
-    "read_grey.a",
-    "read_model",
-    "read_match_file",
-    "exchange.npz",
-    "torch7",
+    *("read_photograph", "read_grey", "similarity_maps", "read_match_file", "embedded"),
+    *("read_tasks", "read_descriptors", "read_model", "colmap", "read_colmap_text", "exchange"),
+    *("hloc", "homographies", "read_npy", "torch7", "mkd", "tfeat", "l2net.mat", "unpack"),
+    *("download", "evaluation", "pretrained", "metrics_log", "records", "prepare_workdir"),
 )
+"""Readers whose samples need no model, which takes seconds to make."""
 
 
 def fuzz(*arguments, folder):
