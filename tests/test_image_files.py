@@ -80,6 +80,20 @@ def test_the_limits_hold_for_opencv_too(tmp_path, monkeypatch):
     assert read_grey(path) is None
 
 
+@pytest.mark.parametrize("place", [33, -12])
+def test_opencv_takes_no_memory_for_a_chunk_that_is_not_there(tmp_path, monkeypatch, rng, place):
+    import cv2
+
+    path = tmp_path / "photo.png"
+    Image.fromarray(rng.integers(0, 256, (20, 30), np.uint8)).save(path)
+    whole = bytearray(path.read_bytes())
+    assert read_grey(path) is not None
+    whole[place] = 0xFF  # the length of the second chunk, or of the last
+    path.write_bytes(whole)
+    monkeypatch.setattr(cv2, "imdecode", None)
+    assert read_grey(path) is None
+
+
 def test_a_small_file_may_hold_a_large_but_not_a_huge_picture(tmp_path):
     path = tmp_path / "photo.png"
     path.write_bytes(png_of(4000, 4000))
