@@ -223,7 +223,9 @@ def plain_array(name: str, value: Any) -> np.ndarray:
         if hasattr(value, "detach"):
             return value.detach().cpu().numpy()
         if hasattr(value, "__array__"):
-            return np.asarray(value)
+            array = np.asarray(value)
+            # JAX knows this machine's order of bytes only.
+            return array.astype(array.dtype.newbyteorder("="), copy=False)
     except (TypeError, ValueError, RuntimeError):
         pass
     # Lists too: of lists within lists, NumPy would make an array of any size.
@@ -241,7 +243,7 @@ def _check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Entry]) -> N
         found, wanted = arrays[name].shape, expected[name].shape
         if found != wanted:
             problems.append(f"{name} has shape {list(found)} instead of {list(wanted)}")
-        elif not np.issubdtype(arrays[name].dtype, np.floating):
+        elif arrays[name].dtype not in (np.float16, np.float32, np.float64):
             problems.append(f"{name} holds {arrays[name].dtype}, not floating-point numbers")
     if not problems and (broken := [n for n in sorted(expected) if not _is_finite(arrays[n])]):
         problems.append(_not_finite(broken))

@@ -183,3 +183,17 @@ def test_state_dicts_without_end_are_refused(tmp_path, make):
     for load in (load_variables, tfeat.load_params, lambda path: mkd.load_whitening(path, "pca")):
         with pytest.raises(InputError, match=r"weights\.pth: "):
             load(path)
+
+
+def test_other_floating_point_numbers(tmp_path):
+    model, variables = make_model("sum")
+    arrays = to_arrays(variables)
+    turned = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in arrays.items()}
+    np.savez(tmp_path / "turned.npz", **turned)
+    jax.tree.map(
+        np.testing.assert_array_equal, load_variables(tmp_path / "turned.npz", model), variables
+    )
+    if np.dtype(np.longdouble).itemsize > 8:
+        np.savez(tmp_path / "long.npz", **{n: a.astype("g") for n, a in arrays.items()})
+        with pytest.raises(InputError, match=r"holds float\d+, not"):
+            load_variables(tmp_path / "long.npz", model)
