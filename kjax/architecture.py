@@ -506,6 +506,10 @@ class Descriptor(nn.Module):
         return images
 
 
+LARGEST_S, LARGEST_PATCH = 16, 512
+"""Limits of `build`, ten times what anyone has used: configs and cards may come from elsewhere."""
+
+
 def build(
     head: str = "combined_star",
     *,
@@ -538,6 +542,11 @@ def build(
     if head not in HEADS:
         raise unknown_name("head", head, HEADS)
     _check_patch_size(patch_size)
+    if s > LARGEST_S or patch_size > LARGEST_PATCH:
+        raise InputError(
+            f"s={s} and patches of {patch_size}×{patch_size} pixels would fill the memory: choose "
+            f"s up to {LARGEST_S} and patches up to {LARGEST_PATCH}"
+        )
     if not 0 <= dropout < 1:
         raise InputError(f"dropout must be at least 0 and below 1, not {dropout}")
     _check_dtype(dtype)

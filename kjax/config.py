@@ -444,7 +444,10 @@ def _typed(value: Any, hint: Any, path: str) -> Any:
     accepted = (int, float) if hint is float else typing.get_origin(hint) or hint
     if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
         raise _wrong_kind(path, hint, value)
-    return hint(value)
+    try:
+        return hint(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        raise _wrong_kind(path, hint, value) from None
 
 
 _KINDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}

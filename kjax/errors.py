@@ -8,8 +8,18 @@ from collections.abc import Callable, Iterable
 class InputError(ValueError):
     """Bad input. The message is one line: what is wrong, and how to mend it.
 
-    Command-line programmes print it without a traceback and exit with code 2.
+    Command-line programmes print it without a traceback and exit with code 2. What a message quotes
+    from a file may hold anything: line breaks, and signs that would move a terminal's cursor, are
+    shown as escapes.
     """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if text.isprintable():
+            return text
+        return "".join(
+            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+        )
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -1,11 +1,12 @@
 """Files of one JSON object a line: a damaged line costs itself, never the lines around it."""
 
-import json
 import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+from kjax.json_text import parse_json
 
 T = TypeVar("T")
 
@@ -39,9 +40,7 @@ def parse_line(line: bytes, parse: Callable[[Any], T]) -> T:
         ValueError: the line is damaged, in one line of text.
     """
     try:
-        return parse(json.loads(line.decode("utf-8")))
-    except RecursionError:
-        reason = "its brackets go too deep"
+        return parse(parse_json(line.decode("utf-8")))
     except UnicodeDecodeError:
         reason = "it is not text in UTF-8"
     except (ValueError, TypeError, KeyError, AttributeError) as error:

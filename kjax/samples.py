@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
 
+from kjax.array_files import read_npz
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.image_files import open_image
 
 
 def stereo_patch_pairs(
@@ -54,9 +55,10 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 def _motorcycle() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     # The wheel's own files, so that scikit-image never reaches for the network.
     folder = Path(str(require("skimage.data", "the sample of real patches").__file__)).parent
-    left, right = (
-        np.asarray(Image.open(folder / f"motorcycle_{side}.png").convert("L"))
-        for side in ("left", "right")
-    )
-    with np.load(folder / "motorcycle_disp.npz") as archive:
-        return left, right, archive["arr_0"]
+    left, right = (_grey(folder / f"motorcycle_{side}.png") for side in ("left", "right"))
+    return left, right, read_npz(folder / "motorcycle_disp.npz")["arr_0"]
+
+
+def _grey(path: Path) -> np.ndarray:
+    with open_image(path) as image:
+        return np.asarray(image.convert("L"))

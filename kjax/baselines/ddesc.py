@@ -25,7 +25,13 @@ from jaxtyping import Array, Float
 
 from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
 from kjax.baselines.rival import Rival
-from kjax.baselines.torch7 import TorchObject, convolutions_of, flatten_modules, read_torch7
+from kjax.baselines.torch7 import (
+    TorchObject,
+    convolutions_of,
+    flatten_modules,
+    read_torch7,
+    tensor_field,
+)
 from kjax.errors import InputError
 
 PATCH_SIZE = 64
@@ -124,6 +130,10 @@ def _two_axes(kernel: np.ndarray | None, path: Path) -> np.ndarray:
         return gaussian_kernel()
     if kernel.ndim not in (1, 2) or any(side % 2 == 0 for side in kernel.shape):
         raise InputError(f"{path}: a kernel of shape {list(kernel.shape)} has no middle")
+    if max(kernel.shape) > PATCH_SIZE:
+        raise InputError(f"{path}: a kernel of shape {list(kernel.shape)} is larger than a patch")
+    if kernel.dtype.kind not in "fiu" or not np.isfinite(kernel).all() or not kernel.sum():
+        raise InputError(f"{path}: a kernel is no weighting of neighbours")
     # One axis stands for the same kernel along both.
     kernel = np.outer(kernel, kernel) if kernel.ndim == 1 else kernel
     return kernel / kernel.sum()
@@ -135,21 +145,23 @@ def _read_torch7(path: Path) -> dict[str, np.ndarray]:
     if not isinstance(network, TorchObject):
         raise InputError(f"{path}: not DeepDesc's file: it has no network called desc")
     arrays: dict[str, np.ndarray] = {}
-    found = convolutions_of(network)
+    found = convolutions_of(network, path)
     for (layer, shape), (weight, bias) in zip(_LAYERS.items(), found, strict=False):
         arrays[f"{layer}.weight"] = (
             weight.reshape(shape) if weight.size == np.prod(shape) else weight
         )
         arrays[f"{layer}.bias"] = bias
     kernels = (
-        module.fields.get("kernel")
-        for module in flatten_modules(network)
+        tensor_field(module, "kernel", path)
+        for module in flatten_modules(network, path)
         if "SubtractiveNormalization" in module.kind
     )
     for name, kernel in zip(_KERNELS, kernels, strict=False):
-        arrays[name] = np.asarray(kernel, np.float32)
+        arrays[name] = kernel.astype(np.float32)
     for name in ("mean", "std"):
-        arrays[name] = _image(content.get(name))
+        value = content.get(name)
+        if isinstance(value, float | np.ndarray):  # one that is missing is told later
+            arrays[name] = _image(value)
     return arrays
 
 

@@ -191,4 +191,4 @@ def _read_torch7(path: Path) -> Mapping[str, np.ndarray]:
     if not isinstance(branch, TorchObject):
         raise InputError(f"{path}: not one of DeepCompare's siamese networks")
     network = "siam2stream" if branch.kind == "nn.Concat" else "siam"
-    return _named(network, convolutions_of(branch), path)
+    return _named(network, convolutions_of(branch, path), path)

@@ -24,6 +24,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from kjax.aggregation import l2_normalize
+from kjax.baselines.matlab import read_mat
 from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
 from kjax.baselines.rival import Rival
 from kjax.errors import InputError
@@ -109,19 +110,20 @@ def _fold(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
 
 def _read_mat(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a MatConvNet file under the names of the ports."""
-    from scipy import io
-
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
-        content = io.loadmat(path, struct_as_record=False, squeeze_me=True)
-        layers = list(content["net"].layers)
-        parts = {kind: [layer.weights for layer in layers if layer.type == kind] for kind in _KINDS}
+        content = read_mat(path)
+        layers = content["net"]["layers"]
+        parts = {
+            kind: [layer["weights"] for layer in layers if layer["type"] == kind] for kind in _KINDS
+        }
         arrays = _by_port_names(parts["conv"], parts["bnormPair"])
-    except Exception as error:  # scipy raises a dozen types for files that are not its own
-        raise InputError(f"{path}: not L2-Net's MatConvNet file ({error!r})") from None
-    if _MEAN_IMAGE in content:
-        arrays[_MEAN_IMAGE] = np.asarray(content[_MEAN_IMAGE], np.float32)
+        if _MEAN_IMAGE in content:
+            arrays[_MEAN_IMAGE] = np.asarray(content[_MEAN_IMAGE], np.float32)
+    except Exception as error:  # whatever other contents make of these lines
+        reason = str(error) if isinstance(error, ValueError) else repr(error)
+        raise InputError(f"{path}: not L2-Net's MatConvNet file ({reason})") from None
     return arrays
 
 

@@ -14,8 +14,10 @@ from kjax.baselines.rival import check_patches
 from kjax.errors import InputError
 from kjax.eval.describe import describe
 from kjax.interop.files import load_state_dict
+from kjax.interop.state_dict import plain_array
 
 _LARGEST_BATCH = 1024
+MOST_ENTRIES = 10_000
 
 
 def batched(
@@ -70,13 +72,17 @@ def plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if not isinstance(inner, Mapping) or not inner:
         raise InputError("this is no state dict: expected a mapping from names to arrays")
     arrays: dict[str, np.ndarray] = {}
-    for name, value in inner.items():
+    left = list(reversed([(str(name).removeprefix("module."), inner[name]) for name in inner]))
+    seen = 0
+    while left:
+        name, value = left.pop()
+        seen += 1
+        if seen + len(left) > MOST_ENTRIES:  # as where a mapping is within itself
+            raise InputError(f"this is no state dict: it has more than {MOST_ENTRIES:,} entries")
         if isinstance(value, Mapping):
-            arrays |= {f"{name}/{key}": part for key, part in plain_arrays(value).items()}
+            left += reversed([(f"{name}/{key}", part) for key, part in value.items()])
         else:
-            # A torch tensor, without importing torch to ask.
-            array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-            arrays[str(name).removeprefix("module.")] = array
+            arrays[name] = plain_array(name, value)
     return arrays
 
 

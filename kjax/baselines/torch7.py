@@ -6,6 +6,7 @@ skipped over as bytes.
 """
 
 import dataclasses
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from kjax.errors import InputError
 
 _NIL, _NUMBER, _STRING, _TABLE, _OBJECT, _BOOLEAN, _FUNCTION = range(7)
+MOST_MODULES = 10_000
 _RECURSIVE_FUNCTIONS = (7, 8)
 _ELEMENTS = {
     "Float": "<f4",
@@ -63,18 +65,42 @@ def modules_of(module: TorchObject) -> list[TorchObject]:
     return [child for child in found if isinstance(child, TorchObject)]
 
 
-def flatten_modules(module: TorchObject) -> list[TorchObject]:
-    """A module and all modules in it, depth first."""
-    return [module, *(inner for child in modules_of(module) for inner in flatten_modules(child))]
+def flatten_modules(module: TorchObject, path: Path) -> list[TorchObject]:
+    """A module and all modules in it, depth first; one that is in several is there as often.
+
+    Args:
+        module: the outermost.
+        path: of its file, for errors.
+
+    Raises:
+        InputError: they are more than any network has, as where a module is within itself.
+    """
+    children: dict[int, list[TorchObject]] = {}
+    found, left = [], [module]
+    while left:
+        found.append(left.pop())
+        own = children.setdefault(id(found[-1]), modules_of(found[-1]))
+        left.extend(reversed(own))
+        if len(found) + len(left) > MOST_MODULES:
+            raise InputError(f"{path}: a network of more than {MOST_MODULES:,} modules is none")
+    return found
 
 
-def convolutions_of(module: TorchObject) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weights and biases of all convolutions in a module, in their order."""
+def convolutions_of(module: TorchObject, path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weights and biases of all convolutions in a module, in their order; `path` is for errors."""
     return [
-        (np.asarray(inner.fields.get("weight")), np.asarray(inner.fields.get("bias")))
-        for inner in flatten_modules(module)
+        (tensor_field(inner, "weight", path), tensor_field(inner, "bias", path))
+        for inner in flatten_modules(module, path)
         if "SpatialConvolution" in inner.kind
     ]
+
+
+def tensor_field(module: TorchObject, name: str, path: Path) -> np.ndarray:
+    """A field that is a tensor; `path` is for errors."""
+    value = module.fields.get(name)
+    if not isinstance(value, np.ndarray):
+        raise InputError(f"{path}: {name} of a {module.kind} is no tensor")
+    return value
 
 
 class _Reader:
@@ -150,13 +176,23 @@ class _Reader:
         storage = self.value()
         if storage is None or not axes:
             return np.zeros(0, np.float32)
+        if not isinstance(storage, np.ndarray) or storage.ndim != 1:
+            raise _CorruptError("a tensor without a storage")
         extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
         if min(shape) < 0 or min(strides) < 0 or offset < 0:
             raise _CorruptError("a tensor of negative extent")
-        if not isinstance(storage, np.ndarray) or (min(shape) and extent > len(storage)):
+        if not min(shape):
+            return storage[:0]
+        # Strides may overlap: then a tensor has more numbers than its storage.
+        if max(extent, math.prod(shape)) > storage.size:
             raise _CorruptError("a tensor larger than its storage")
-        steps = [step * storage.itemsize for step in strides]
-        return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps).copy()
+        # The stride of an axis with one place is never taken, and may be any number.
+        steps = [
+            step * storage.itemsize if side > 1 else 0
+            for side, step in zip(shape, strides, strict=True)
+        ]
+        # A view: thousands of tensors may share a storage.
+        return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps, writeable=False)
 
     def _skip_function(self) -> None:
         self._take(self._int())

@@ -129,15 +129,13 @@ def _read_patches(args: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray]":
 
 def _read_patch(path: "Path", size: int) -> "np.ndarray":
     import numpy as np
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     from kjax.errors import InputError
+    from kjax.image_files import open_image
 
-    try:
-        with Image.open(path) as image:
-            grey = image.convert("L")
-    except UnidentifiedImageError:
-        raise InputError(f"{path} is not an image") from None
+    with open_image(path) as image:
+        grey = image.convert("L")
     if grey.width != grey.height:
         raise InputError(f"{path} is {grey.width}×{grey.height}: a patch must be square")
     return np.asarray(grey.resize((size, size), Image.Resampling.BILINEAR))

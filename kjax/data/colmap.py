@@ -6,10 +6,12 @@ the CENTRE of the top-left pixel is (0.5, 0.5).
 """
 
 import contextlib
+import math
 import os
+import re
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -89,11 +91,11 @@ def read_model(folder: Folder) -> Model:
     if suffix == ".bin":
         cameras = dict(_binary_cameras(_Cursor(cameras_path)))
         images = dict(_binary_images(_Cursor(images_path)))
-        points = _stack_points(_binary_points(_Cursor(points_path)))
+        points = _stack_points(points_path, _binary_points(_Cursor(points_path)))
     else:
         cameras = dict(_text_cameras(cameras_path))
         images = dict(_text_images(images_path))
-        points = _stack_points(_text_points(points_path))
+        points = _stack_points(points_path, _text_points(points_path))
     model = Model(cameras, images, points)
     _check_references(folder, model)
     return model
@@ -129,28 +131,49 @@ def _check_references(folder: Path, model: Model) -> None:
             )
 
 
-def _camera(model: int | str, width: int, height: int, parameters: tuple[float, ...]) -> Camera:
+def _camera(
+    where: object, model: int | str, width: int, height: int, parameters: tuple[float, ...]
+) -> Camera:
     if model in EQUIRECTANGULAR:
-        raise InputError("panoramas (EQUIRECTANGULAR cameras) have no patches of known scale")
-    return Camera(width, height, parameters[0])
+        raise InputError(
+            f"{where}: panoramas (EQUIRECTANGULAR cameras) have no patches of known scale"
+        )
+    focal = parameters[0]
+    if not 0 < focal < math.inf or min(width, height) < 1:
+        raise InputError(
+            f"{where}: a camera of {width}×{height} pixels has the focal length {focal}"
+        )
+    return Camera(width, height, focal)
 
 
 def _image(
-    name: str, camera_id: int, pose: tuple[float, ...], xy: np.ndarray, point_ids: np.ndarray
+    where: object,
+    name: str,
+    camera_id: int,
+    pose: tuple[float, ...],
+    xy: np.ndarray,
+    point_ids: np.ndarray,
 ) -> ModelImage:
-    rotation = _rotation_matrix(np.array(pose[:4]))
-    return ModelImage(name, camera_id, rotation, np.array(pose[4:]), xy, point_ids)
+    quaternion, translation = np.array(pose[:4]), np.array(pose[4:])
+    length = np.linalg.norm(quaternion)
+    if not 0 < length < np.inf or not np.isfinite(translation).all():
+        raise InputError(f"{where}: {name} has no pose: its quaternion is {pose[:4]}")
+    return ModelImage(
+        name, camera_id, _rotation_matrix(quaternion / length), translation, xy, point_ids
+    )
 
 
 def _rotation_matrix(quaternion: Float[np.ndarray, "4"]) -> Float[np.ndarray, "3 3"]:
-    """Of a quaternion (w, x, y, z) of any length but zero."""
-    w, x, y, z = quaternion / np.linalg.norm(quaternion)
+    """Of a quaternion (w, x, y, z) of length 1."""
+    w, x, y, z = quaternion
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     return np.eye(3) + 2 * w * cross + 2 * cross @ cross
 
 
-def _stack_points(points: Iterator[tuple[int, tuple[float, ...], float]]) -> Points:
+def _stack_points(path: Path, points: Iterator[tuple[int, tuple[float, ...], float]]) -> Points:
     rows = sorted(points)  # COLMAP's order is that of a hash table
+    if rows and not 0 <= rows[0][0] <= rows[-1][0] < 2**63:
+        raise InputError(f"{path} numbers its points {rows[0][0]} to {rows[-1][0]}: it is damaged")
     return Points(
         np.array([row[0] for row in rows], np.int64),
         np.array([row[1] for row in rows], np.float64).reshape(-1, 3),
@@ -176,6 +199,10 @@ class _Cursor:
     def take_array(self, dtype: np.dtype, count: int) -> np.ndarray:
         """The next `count` records."""
         return np.frombuffer(self._advance(dtype.itemsize * count), dtype)
+
+    def skip(self, count: int) -> None:
+        """Passes over the next bytes."""
+        self._advance(count)
 
     def take_name(self) -> str:
         """The next text, which ends with a zero byte."""
@@ -208,6 +235,8 @@ class _Cursor:
         )
 
 
+_TRACK_ELEMENT = 8
+"""Bytes of an image's number and a keypoint's."""
 _KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
 
 
@@ -224,7 +253,7 @@ def _binary_cameras(cursor: _Cursor) -> Iterator[tuple[int, Camera]]:
                 f"{cursor.path} has a camera model unknown here, number {model}: "
                 "convert the model to text (colmap model_converter --output_type TXT)"
             )
-        yield camera_id, _camera(model, width, height, parameters)
+        yield camera_id, _camera(cursor.path, model, width, height, parameters)
     cursor.finish()
 
 
@@ -236,7 +265,8 @@ def _binary_images(cursor: _Cursor) -> Iterator[tuple[int, ModelImage]]:
         (keypoint_count,) = cursor.take("Q")
         keypoints = cursor.take_array(_KEYPOINT, keypoint_count)
         # COLMAP marks a keypoint without a point by the largest uint64, which is −1 here.
-        yield image_id, _image(name, camera_id, tuple(pose), keypoints["xy"], keypoints["point"])
+        xy, point_ids = keypoints["xy"], keypoints["point"]
+        yield image_id, _image(cursor.path, name, camera_id, tuple(pose), xy, point_ids)
     cursor.finish()
 
 
@@ -244,7 +274,7 @@ def _binary_points(cursor: _Cursor) -> Iterator[tuple[int, tuple[float, ...], fl
     (count,) = cursor.take("Q")
     for _ in range(count):
         point_id, x, y, z, _, _, _, error, track_length = cursor.take("Q3d3BdQ")
-        cursor.take(f"{2 * track_length}I")  # the images say the same
+        cursor.skip(_TRACK_ELEMENT * track_length)  # the images say the same
         yield point_id, (x, y, z), error
     cursor.finish()
 
@@ -257,7 +287,7 @@ def _parsing(path: Path, number: int) -> Iterator[None]:
     """Turns whatever a malformed line provokes into an error that names the line."""
     try:
         yield
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
@@ -280,8 +310,10 @@ def _text_cameras(path: Path) -> Iterator[tuple[int, Camera]]:
         with _parsing(path, number):
             camera_id, model, width, height, *parameters = line.split()
             numbers = tuple(float(parameter) for parameter in parameters)
-            camera = _camera(model, int(width), int(height), numbers)
-        yield int(camera_id), camera
+            sides = int(width), int(height)
+            camera = _camera(f"{path}, line {number}", model, *sides, numbers)
+            numbered = int(camera_id), camera
+        yield numbered
 
 
 def _text_images(path: Path) -> Iterator[tuple[int, ModelImage]]:
@@ -300,10 +332,17 @@ def _text_images(path: Path) -> Iterator[tuple[int, ModelImage]]:
         with _parsing(path, number):
             # float64 holds ids exactly up to 2⁵³, far beyond what COLMAP numbers.
             table = np.array(keypoints.split(), np.float64).reshape(-1, 3)
-            image = _image(
-                name, int(camera_id), numbers, table[:, :2], table[:, 2].astype(np.int64)
-            )
-        yield int(image_id), image
+            point_ids = _whole_numbers(table[:, 2])
+            where, camera = f"{path}, line {number}", int(camera_id)
+            image = _image(where, name, camera, numbers, table[:, :2], point_ids)
+            numbered = int(image_id), image
+        yield numbered
+
+
+def _whole_numbers(values: Float[np.ndarray, " K"]) -> Int64[np.ndarray, " K"]:
+    if not (np.abs(values) < 2**53).all():  # NaN is not, either
+        raise ValueError("a point's number that cannot be")
+    return values.astype(np.int64)
 
 
 def _text_points(path: Path) -> Iterator[tuple[int, tuple[float, ...], float]]:
@@ -328,23 +367,76 @@ def read_keypoints(database: Folder) -> dict[str, Float[np.ndarray, "K columns"]
         InputError: it is no COLMAP database, or a record in it is damaged.
     """
     path = Path(database)
+    query = "SELECT name, rows, cols, data FROM keypoints JOIN images USING (image_id)"
+    records = read_rows(path, query, tables=("images", "keypoints"))
+    return {str(name): _keypoint_table(path, name, *record) for name, *record in records}
+
+
+def read_rows(database: Folder, query: str, *, tables: Sequence[str]) -> list[tuple[Any, ...]]:
+    """What a query finds in a database, which is only read.
+
+    Args:
+        database: the file.
+        query: in SQL.
+        tables: that it names. They must be plain ones: a view or a virtual table computes its
+            rows, and may have no end of them.
+
+    Raises:
+        InputError: it is no COLMAP database, or gives more than it can hold.
+    """
+    path = Path(database)
     if not path.is_file():
         raise InputError(f"no such database: {path}")
-    # Without a write-ahead log beside it nothing is pending, and `immutable` then reads the file
-    # from a folder that may not be written to, where SQLite would otherwise want to put its locks.
-    mode = "ro" if path.with_name(path.name + "-wal").exists() else "ro&immutable=1"
-    query = "SELECT name, rows, cols, data FROM keypoints JOIN images USING (image_id)"
     try:
-        with contextlib.closing(
-            sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True)
-        ) as connection:
-            records = connection.execute(query).fetchall()
-    except sqlite3.Error as error:
+        with contextlib.closing(_connect(path)) as connection:
+            _check_tables(connection, tables)
+            return list(_bounded(connection.execute(query), _stored_bytes(path)))
+    except (sqlite3.Error, ValueError, OverflowError) as error:  # names may be of any bytes
         raise InputError(
             f"{path} cannot be read as a COLMAP database ({error}): "
             "give the one that the model was made from"
         ) from error
-    return {name: _keypoint_table(path, name, *record) for name, *record in records}
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Without a write-ahead log beside it nothing is pending, and `immutable` then reads the file
+    # from a folder that may not be written to, where SQLite would otherwise want to put its locks.
+    mode = "ro" if _log_of(path).exists() else "ro&immutable=1"
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True)
+    # A column may be computed: no value of it can be larger than all that is stored.
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _stored_bytes(path))
+    connection.text_factory = lambda text: text.decode("utf-8", errors="surrogateescape")
+    return connection
+
+
+def _check_tables(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    for table in tables:
+        sql = found.get(table)
+        if sql is None:
+            raise InputError(f"no such table: {table}")
+        if not re.match(r"\s*CREATE\s+TABLE\b", str(sql), re.IGNORECASE):
+            raise InputError(f"{table} is no plain table")
+
+
+def _bounded(rows: Iterable[tuple[Any, ...]], limit: int) -> Iterator[tuple[Any, ...]]:
+    """The rows, as long as they hold no more than is stored."""
+    total = 0
+    for row in rows:
+        # Every row takes bytes of the file, even one of empty values.
+        total += 1 + sum(len(value) for value in row if isinstance(value, str | bytes))
+        if total > limit:
+            raise InputError("it gives more than it holds")
+        yield row
+
+
+def _stored_bytes(path: Path) -> int:
+    log = _log_of(path)
+    return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
 
 
 def keypoint_shapes(
@@ -366,9 +458,12 @@ def keypoint_shapes(
 
 
 def _keypoint_table(
-    path: Path, name: str, rows: int, columns: int, data: bytes | None
+    path: Path, name: Any, rows: Any, columns: Any, data: Any
 ) -> Float[np.ndarray, "K columns"]:
     data = data or b""
+    sizes = isinstance(rows, int) and isinstance(columns, int) and min(rows, columns) >= 0
+    if not sizes or not isinstance(name, str) or not isinstance(data, bytes):
+        raise InputError(f"{path}: the keypoints of {name!r} are damaged: extract them again")
     if columns not in (2, 4, 6) and rows:
         raise InputError(f"{path}: keypoints of {name} have {columns} columns, not 2, 4 or 6")
     if len(data) != 4 * rows * columns:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.image_files import is_safe_image
 
 SUPPORT = 24.0
 """Side of a patch on the photograph, in units of σ: what cv2 and kornia users call mrSize 12."""
@@ -53,18 +54,18 @@ def list_photos(folder: Path) -> list[Path]:
 
 
 def read_grey(path: Path) -> UInt8[np.ndarray, "height width"] | None:
-    """A photograph in grey, or None if it cannot be read.
+    """A photograph in grey, or None if it cannot be read: see `kjax.image_files` for what can.
 
     Its pixels stay as they are stored, whatever orientation the camera noted: so does COLMAP.
     """
     cv2 = require("cv2", "cutting patches")
+    if not is_safe_image(path):  # OpenCV would decode a gigapixel
+        return None
     try:
         encoded = np.fromfile(path, np.uint8)  # unlike cv2.imread, takes any name on any system
-    except OSError:
+        return cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
+    except (OSError, cv2.error):
         return None
-    if not encoded.size:
-        return None
-    return cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
 
 
 def detect_sift(

@@ -8,10 +8,13 @@ downloads must agree with the record.
 
 import contextlib
 import dataclasses
+import gzip
 import http.client
 import json
+import re
 import shutil
 import stat
+import struct
 import tarfile
 import tempfile
 import time
@@ -19,7 +22,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -27,9 +30,19 @@ from tqdm import tqdm
 
 from kjax.data import hpatches, phototour
 from kjax.errors import InputError, unknown_name
+from kjax.json_text import parse_json
+from kjax.unpacking import check_unpacked
 
 TIMEOUT_SECONDS = 60
 BLOCK_BYTES = 1 << 20
+_ENCRYPTED = 0x1
+"""The bit of a zip member's flags that tells so."""
+MAX_BYTES = 20 << 30
+"""Of an archive, and of what it unpacks to: HPatches, the largest set, takes 4.2 GB."""
+MAX_READ = 16 << 20
+"""Bytes of a tar archive at once."""
+MAX_MEMBERS = 100_000
+"""Of an archive: the sets have about two thousand."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +197,7 @@ def _obtain(
 def compare_or_record(record: Path, digest: str) -> None:
     """Compares a hash with the one on record, which the first download writes."""
     if record.exists():
-        known = record.read_text().strip()
+        known = record.read_text(encoding="utf-8", errors="replace").strip()
         if known != digest:
             raise InputError(
                 f"the download decodes to other data than before (SHA-256 {digest[:16]}…, on "
@@ -251,11 +264,23 @@ def _fetch_rest(address: str, part: Path, *, progress: bool) -> None:
         if response.status != 206 or not _continues_at(response, offset):
             offset = 0  # the file has changed, or the server sends it whole regardless
         _write_validator(address, part, response)
-        length = response.headers.get("Content-Length")
-        total = offset + int(length) if length else None
+        total = _announced_size(response, offset)
         _copy(response, part, offset, total, progress=progress)
     if total is not None and part.stat().st_size != total:
         raise ConnectionError(f"the connection ended after {part.stat().st_size} of {total} bytes")
+
+
+def _announced_size(response: Any, offset: int) -> int | None:
+    """How large the whole file will be; None if the server does not say."""
+    length = response.headers.get("Content-Length")
+    if not length:
+        return None
+    if not (length.isascii() and length.isdecimal()):
+        raise ConnectionError(f"the server gives the length {length[:40]!r}")
+    total = offset + int(length[:20])
+    if total > MAX_BYTES:
+        raise ConnectionError(f"the server offers {total:,} bytes, more than any set has")
+    return total
 
 
 def _copy(response: Any, part: Path, offset: int, total: int | None, *, progress: bool) -> None:
@@ -265,6 +290,8 @@ def _copy(response: Any, part: Path, offset: int, total: int | None, *, progress
     )
     with bar, open(part, "ab" if offset else "wb") as file:
         while block := response.read(BLOCK_BYTES):
+            if file.tell() + len(block) > MAX_BYTES:
+                raise ConnectionError(f"the server sends more than {MAX_BYTES:,} bytes")
             file.write(block)
             bar.update(len(block))
 
@@ -272,13 +299,16 @@ def _copy(response: Any, part: Path, offset: int, total: int | None, *, progress
 def _resume_headers(address: str, part: Path) -> tuple[int, dict[str, str]]:
     """How much is there already, and the request for the rest if the file is still the same."""
     try:
-        state = json.loads(_validator_file(part).read_text())
+        state = parse_json(_validator_file(part).read_bytes())
         offset = part.stat().st_size
     except (OSError, ValueError):
         return 0, {}
-    if state.get("address") != address or not state.get("validator") or not offset:
+    if not isinstance(state, dict) or state.get("address") != address or not offset:
         return 0, {}  # another mirror's archive may be packed differently
-    return offset, {"Range": f"bytes={offset}-", "If-Range": state["validator"]}
+    validator = state.get("validator")
+    if not isinstance(validator, str) or not re.fullmatch(r"[ -~]+", validator):
+        return 0, {}
+    return offset, {"Range": f"bytes={offset}-", "If-Range": validator}
 
 
 def _write_validator(address: str, part: Path, response: Any) -> None:
@@ -296,13 +326,14 @@ def _continues_at(response: Any, offset: int) -> bool:
 
 
 class _NoDowngrade(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but never from https to http."""
+    """Follows redirects, but never from https to http, nor to anything else."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        if req.type == "https" and not newurl.startswith("https:"):
-            raise urllib.error.URLError(f"redirected from https to {newurl}")
+        allowed = ("https:",) if req.type == "https" else ("https:", "http:")
+        if not newurl.lower().startswith(allowed):
+            raise urllib.error.URLError(f"redirected from {req.type} to {newurl}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -315,26 +346,72 @@ _OPENER = urllib.request.build_opener(_NoDowngrade)
 def unpack(archive: Path, folder: Path, *, progress: bool = True) -> None:
     """Unpacks a zip or tar archive inside `folder`; refuses one that could write elsewhere.
 
-    Nothing is written if any member has an absolute path, a `..` or is a link or a device.
+    A tar archive may be compressed with gzip. Nothing is written if any member has an absolute
+    path, a `..`, is a link, a device or encrypted, or if all of them together are more than
+    `MAX_MEMBERS`, `MAX_BYTES` or `kjax.unpacking` allows.
     """
     try:
         if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as file:
-                _unpack_zip(file, archive, folder, progress=progress)
-        elif tarfile.is_tarfile(archive):
-            with tarfile.open(archive) as file:
-                _unpack_tar(file, archive, folder, progress=progress)
+            with zipfile.ZipFile(archive) as zipped:
+                _unpack_zip(zipped, archive, folder, progress=progress)
         else:
-            raise InputError(f"{archive} is neither a zip nor a tar archive: download it again")
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
+            with _open_tar(archive) as tarred:
+                _unpack_tar(tarred, archive, folder, progress=progress)
+    except InputError:
+        raise
+    except _DAMAGE as error:
         raise InputError(f"{archive} is damaged ({error}): delete it, download again") from error
+
+
+_DAMAGE = (
+    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, struct.error, EOFError),
+    # Methods of compression and encryption, numbers and names that make no sense.
+    *(NotImplementedError, RuntimeError, ValueError, OverflowError, IndexError),
+)
+"""What zipfile and tarfile raise for files that are not their own."""
+
+
+@contextlib.contextmanager
+def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
+    """A tar archive, plain or in gzip; other compressions may ask for any amount of memory."""
+    with archive.open("rb") as probed:
+        zipped = probed.read(2) == b"\x1f\x8b"
+    with gzip.open(archive) if zipped else archive.open("rb") as content:
+        try:
+            file = tarfile.TarFile(fileobj=_SmallReads(content))  # type: ignore[arg-type]
+        except (tarfile.ReadError, *_DAMAGE):
+            raise InputError(
+                f"{archive} is neither a zip nor a tar archive: download it again"
+            ) from None
+        with file:
+            yield file
+
+
+class _SmallReads:
+    """A file that is never read by more than `MAX_READ` at once, as long names would have it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.seek, self.tell, self.close = file.seek, file.tell, file.close
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        if not 0 <= size <= MAX_READ:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        return self._file.read(size)
 
 
 def _unpack_zip(file: zipfile.ZipFile, archive: Path, folder: Path, *, progress: bool) -> None:
     members = file.infolist()
+    total = _Total(archive)
     for member in members:
         kind = stat.S_IFMT(member.external_attr >> 16)
         _check_member(archive, member.filename, plain=kind in (0, stat.S_IFREG, stat.S_IFDIR))
+        if member.flag_bits & _ENCRYPTED:
+            raise InputError(f"{archive} is refused: it is encrypted; get it elsewhere")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(f"{archive} is refused: its compression is unusual; get it elsewhere")
+        total.add(member.file_size)
     for member in tqdm(members, desc="unpacking", disable=not progress):
         if not member.is_dir():
             with file.open(member) as source:
@@ -342,13 +419,36 @@ def _unpack_zip(file: zipfile.ZipFile, archive: Path, folder: Path, *, progress:
 
 
 def _unpack_tar(file: tarfile.TarFile, archive: Path, folder: Path, *, progress: bool) -> None:
-    members = file.getmembers()
-    for member in members:
+    members = []
+    total = _Total(archive)
+    for member in file:  # one by one, so that no more than the limit is ever unpacked
         _check_member(archive, member.name, plain=member.isreg() or member.isdir())
+        total.add(member.size)
+        members.append(member)
     for member in tqdm(members, desc="unpacking", disable=not progress):
         if source := file.extractfile(member):
             with contextlib.closing(source):
                 _write_member(source, folder / _relative(member.name))
+
+
+class _Total:
+    """What the members of an archive come to; refuses more than is good."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive = archive
+        self._packed = archive.stat().st_size
+        self._members = self._bytes = 0
+
+    def add(self, size: int) -> None:
+        """Counts one more."""
+        self._members += 1
+        self._bytes += size
+        try:
+            if self._members > MAX_MEMBERS or not 0 <= self._bytes <= MAX_BYTES:
+                raise InputError(f"{self._members:,} members of {self._bytes:,} bytes or more")
+            check_unpacked(self._packed, self._bytes)
+        except InputError as error:
+            raise InputError(f"{self._archive} is refused ({error}): get it elsewhere") from None
 
 
 def _relative(name: str) -> PurePosixPath:
@@ -357,7 +457,11 @@ def _relative(name: str) -> PurePosixPath:
 
 def _check_member(archive: Path, name: str, *, plain: bool) -> None:
     path = _relative(name)
-    outside = path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive
+    outside = (
+        path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive or "\0" in name
+    )
+    if "\0" in name:
+        raise InputError(f"{archive} is damaged: it has a member {name!r}; download it again")
     if outside or not plain:
         what = "lies outside its folder" if outside else "is a link or a device"
         raise InputError(f"{archive} is refused: its member {name!r} {what}; get it elsewhere")

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from kjax.data.cache import cache_root, mendable_cache_errors
+from kjax.array_files import read_npz
+from kjax.data.cache import cache_root, fingerprint, is_intact, mendable_cache_errors
 from kjax.data.correspondence import Tolerances, distinct_places, match_keypoints
 from kjax.data.cutting import Keypoints, cut_patches, detect_sift, read_grey
 from kjax.data.photos import CutSet, sample_test_pairs, write_cut_set
@@ -28,6 +29,8 @@ from kjax.data.phototour import (
 )
 from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
 from kjax.errors import InputError
+from kjax.json_text import parse_json
+from kjax.whole_files import write_json
 
 CUT_VERSION = 1
 """Raised whenever the same photographs would be cut differently, so that old caches are left."""
@@ -97,8 +100,7 @@ def embedded_test(
 
     def cut() -> tuple[CutSet, TestPairs]:
         left, right = (_read_intact(path) for path in paths[:2])
-        with np.load(paths[2]) as archive:
-            disparity = archive["arr_0"].astype(np.float64)
+        disparity = _read_disparity(paths[2])
         patches = cut_stereo(left, right, disparity, tolerances=TOLERANCES)
         pairs = sample_test_pairs(
             patches.point_ids,
@@ -195,12 +197,31 @@ def _cut_once(
         digest.update(path.read_bytes())
     root = cache_root(cache_dir) / "embedded"
     folder = root / f"{name}-{digest.hexdigest()[:12]}"
-    if not folder.is_dir():
+    marker = folder.with_suffix(".json")
+    if not _is_whole(folder, marker):
         patches, pairs = cut()
         with mendable_cache_errors(root):
             # Another process may have been quicker; its set is the same, so replacing it is safe.
-            write_cut_set(folder, patches, pairs=pairs, overwrite=True)
+            _replace(folder, patches, pairs)
+            write_json(marker, {path.name: fingerprint(path) for path in folder.iterdir()})
     return folder
+
+
+def _is_whole(folder: Path, marker: Path) -> bool:
+    """Whether a set is there as it was written."""
+    try:
+        files = parse_json(marker.read_bytes())
+        names = {path.name for path in folder.iterdir()}
+        return names == set(files) and all(is_intact(folder / n, files[n]) for n in names)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _replace(folder: Path, patches: CutSet, pairs: TestPairs) -> None:
+    try:
+        write_cut_set(folder, patches, pairs=pairs, overwrite=True)
+    except InputError as error:
+        raise InputError(f"the cache {folder} is damaged ({error}): delete that folder") from None
 
 
 def _wheel_file(name: str) -> Path:
@@ -212,6 +233,13 @@ def _wheel_file(name: str) -> Path:
     if not path.is_file():
         raise InputError(f"scikit-image lacks {path}: reinstall it from PyPI")
     return path
+
+
+def _read_disparity(path: Path) -> Float[np.ndarray, "height width"]:
+    try:
+        return read_npz(path)["arr_0"].astype(np.float64)
+    except (InputError, KeyError, ValueError):
+        raise InputError(f"scikit-image's {path.name} is damaged: reinstall it") from None
 
 
 def _read_intact(path: Path) -> UInt8[np.ndarray, "height width"]:

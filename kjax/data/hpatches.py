@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
 from tqdm import tqdm
 
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError, unknown_name
+from kjax.image_files import open_image
 
 PATCH_SIDE = 65
 IMAGES = ("ref", *(f"{level}{number}" for level in "eht" for number in range(1, 6)))
@@ -86,19 +86,16 @@ def read_sequence(folder: Folder) -> Sequence:
 
 def read_column(path: Path) -> UInt8[np.ndarray, "n 65 65"]:
     """The patches of one file."""
-    try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image if image.mode == "L" else image.convert("L"))
-    except FileNotFoundError as error:
-        raise InputError(f"{path.parent} lacks {path.name}: fetch or unpack it again") from error
-    except (OSError, SyntaxError) as error:  # Pillow's PNG reader raises both
-        raise InputError(f"cannot decode {path} ({error}): fetch or unpack it again") from error
-    height, width = pixels.shape
-    if width != PATCH_SIDE or height % PATCH_SIDE:
-        raise InputError(
-            f"{path} has {width}×{height} pixels; a column of patches is {PATCH_SIDE} wide "
-            f"and a multiple of {PATCH_SIDE} high"
-        )
+    if not path.is_file():
+        raise InputError(f"{path.parent} lacks {path.name}: fetch or unpack it again")
+    with open_image(path, advice="fetch or unpack it again") as image:
+        width, height = image.size
+        if width != PATCH_SIDE or height % PATCH_SIDE:
+            raise InputError(
+                f"{path} has {width}×{height} pixels; a column of patches is {PATCH_SIDE} wide "
+                f"and a multiple of {PATCH_SIDE} high"
+            )
+        pixels = np.asarray(image if image.mode == "L" else image.convert("L"))
     return pixels.reshape(-1, PATCH_SIDE, PATCH_SIDE)
 
 

@@ -22,8 +22,17 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from tqdm import tqdm
 
-from kjax.data.cache import cache_root, mendable_cache_errors, new_folder
+from kjax.array_files import read_npy
+from kjax.data.cache import (
+    cache_root,
+    fingerprint,
+    is_intact,
+    mendable_cache_errors,
+    new_folder,
+)
 from kjax.errors import InputError
+from kjax.image_files import open_image
+from kjax.json_text import parse_json
 
 PATCH_SIDE = 64
 MOSAIC_SIDE = 16
@@ -32,7 +41,8 @@ PATCHES_PER_MOSAIC = MOSAIC_SIDE**2
 MOSAIC_PIXELS = MOSAIC_SIDE * PATCH_SIDE
 STANDARD_MATCH_FILE = "m50_100000_100000_0.txt"
 """The 100k + 100k pairs on which published false positive rates are measured."""
-CACHE_VERSION = 1
+CACHE_VERSION = 2
+CACHED_FILES = ("patches.npy", "point_ids.npy")
 
 Folder = str | os.PathLike[str]
 
@@ -81,7 +91,8 @@ def read_phototour(
 ) -> PatchSet:
     """Opens a set. The first time, its mosaics are decoded into one array in the cache folder.
 
-    Later calls map that array, as long as the files it was made from keep their size and time.
+    Later calls map that array, as long as the files it was made from keep their size and time. A
+    damaged one is made again: see `kjax.data.cache.is_intact` for what is noticed.
 
     Args:
         folder: where `patches0000.bmp`, … and `info.txt` are.
@@ -100,7 +111,11 @@ def read_phototour(
         _fill_cache(entry, folder, sources, progress=progress)
         cached = _open_cached(entry, sources)
     if cached is None:
-        raise InputError(f"{folder} changed while it was read: try again when nothing writes to it")
+        if sources != [_source(path) for path in [*list_mosaics(folder), folder / "info.txt"]]:
+            raise InputError(
+                f"{folder} changed while it was read: try again when nothing writes to it"
+            )
+        raise InputError(f"the cache {entry} does not keep what is written: delete that folder")
     patches, point_ids = cached
     return PatchSet(folder.name, patches, point_ids, folder)
 
@@ -140,16 +155,13 @@ def read_point_ids(folder: Path, *, mosaic_count: int) -> Int64[np.ndarray, " P"
 
 def decode_mosaic(path: Path) -> UInt8[np.ndarray, "256 64 64"]:
     """All patches of one mosaic, row by row."""
-    try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image if image.mode == "L" else image.convert("L"))
-    except OSError as error:
-        raise InputError(f"cannot decode {path} ({error}): fetch or unpack it again") from error
-    if pixels.shape != (MOSAIC_PIXELS, MOSAIC_PIXELS):
-        height, width = pixels.shape
-        raise InputError(
-            f"{path} has {width}×{height} pixels; a mosaic has {MOSAIC_PIXELS}×{MOSAIC_PIXELS}"
-        )
+    with open_image(path, advice="fetch or unpack it again") as image:
+        if image.size != (MOSAIC_PIXELS, MOSAIC_PIXELS):
+            width, height = image.size
+            raise InputError(
+                f"{path} has {width}×{height} pixels; a mosaic has {MOSAIC_PIXELS}×{MOSAIC_PIXELS}"
+            )
+        pixels = np.asarray(image if image.mode == "L" else image.convert("L"))
     grid = pixels.reshape(MOSAIC_SIDE, PATCH_SIDE, MOSAIC_SIDE, PATCH_SIDE)
     return np.ascontiguousarray(grid.swapaxes(1, 2)).reshape(-1, PATCH_SIDE, PATCH_SIDE)
 
@@ -228,9 +240,12 @@ def _read_columns(
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="loadtxt: input contained no data")
+            # Numbers with a point where whole ones belong.
+            warnings.filterwarnings("error", category=DeprecationWarning)
             table = np.loadtxt(path, dtype=dtype, usecols=columns, ndmin=2)
-    except ValueError as error:
-        raise InputError(f"cannot read {path} ({error}): fetch or unpack it again") from error
+    except (ValueError, OverflowError, DeprecationWarning) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"cannot read {path} ({reason}): fetch or unpack it again") from error
     if not table.size:
         raise InputError(f"{path} is empty: fetch or unpack it again")
     return table
@@ -245,18 +260,20 @@ def _source(path: Path) -> _Source:
 
 
 def _open_cached(entry: Path, sources: Iterable[_Source]) -> tuple[np.ndarray, np.ndarray] | None:
-    """The cached arrays, or None if they are absent, cut short or made from other files."""
+    """The cached arrays, or None if they are absent, damaged or made from other files."""
     try:
-        marker = json.loads((entry / "whole.json").read_text())
+        marker = parse_json((entry / "whole.json").read_bytes())
         if marker["version"] != CACHE_VERSION:
             return None
         if [_Source(*source) for source in marker["sources"]] != list(sources):
             return None
+        if not all(is_intact(entry / name, marker["files"][name]) for name in CACHED_FILES):
+            return None
         patches = np.load(entry / "patches.npy", mmap_mode="r")
-        point_ids = np.load(entry / "point_ids.npy")
+        point_ids = read_npy(entry / "point_ids.npy")
+        shape = (marker["patches"], PATCH_SIDE, PATCH_SIDE)
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None
-    shape = (marker["patches"], PATCH_SIDE, PATCH_SIDE)
     if patches.shape != shape or patches.dtype != np.uint8 or len(point_ids) != shape[0]:
         return None
     return patches, point_ids
@@ -274,13 +291,22 @@ def _fill_cache(entry: Path, folder: Path, sources: Sequence[_Source], *, progre
             with new_folder(entry) as partial:
                 _stream_patches(partial / "patches.npy", blocks, len(point_ids))
                 np.save(partial / "point_ids.npy", point_ids)
-                marker = {"version": CACHE_VERSION, "patches": len(point_ids), "sources": sources}
+                marker = {
+                    "version": CACHE_VERSION,
+                    "patches": len(point_ids),
+                    "sources": sources,
+                    "files": {name: fingerprint(partial / name) for name in CACHED_FILES},
+                }
                 (partial / "whole.json").write_text(json.dumps(marker))
                 if _open_cached(entry, sources) is None:
                     shutil.rmtree(entry, ignore_errors=True)  # stale or damaged
-        except OSError:
+        except OSError as error:
             if _open_cached(entry, sources) is None:
-                raise
+                if not entry.exists():
+                    raise
+                raise InputError(
+                    f"the cache {entry} is damaged or out of date: delete that folder"
+                ) from error
 
 
 def _stream_patches(path: Path, blocks: Iterable[np.ndarray], count: int) -> None:

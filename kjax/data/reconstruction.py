@@ -163,9 +163,9 @@ def filter_observations(
 ) -> Observations:
     """Keeps, of each good point, the largest group that agrees with one of its members."""
     error = model.points.error[observations.point]
-    good = (error <= filters.max_reprojection_error) & (
-        observations.keypoints.sigma >= filters.min_sigma
-    )
+    xy, sigma, angle = observations.keypoints
+    good = (error <= filters.max_reprojection_error) & (sigma >= filters.min_sigma) & (sigma > 0)
+    good &= np.isfinite(xy).all(axis=1) & np.isfinite(sigma) & np.isfinite(angle)
     observations = observations.take(good & (_depth(model, images, observations) > 0))
     shapes = world_shapes(model, images, observations)
     return observations.take(consistent(observations.point, shapes, filters=filters))

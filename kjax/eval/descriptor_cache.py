@@ -16,7 +16,9 @@ import jax
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from kjax.array_files import read_npz
 from kjax.data.cache import cache_root, mendable_cache_errors
+from kjax.errors import InputError
 from kjax.whole_files import write_whole
 
 VERSION = 1
@@ -40,14 +42,15 @@ def cached(
     def look_first(
         patches: UInt8[np.ndarray, "patches height width"],
     ) -> Float32[np.ndarray, "patches dim"]:
-        path = folder / f"{_key(identity, patches)}.npy"
+        # An archive has a checksum of what it holds, a plain .npy file has not.
+        path = folder / f"{_key(identity, patches)}.npz"
         found = _read(path, len(patches))
         if found is not None:
             return found
         descriptors = describe(patches)
         with mendable_cache_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, functools.partial(np.save, arr=descriptors))
+            write_whole(path, functools.partial(np.savez, allow_pickle=False, rows=descriptors))
         return descriptors
 
     return look_first
@@ -70,9 +73,9 @@ def _key(identity: str, patches: UInt8[np.ndarray, "patches height width"]) -> s
 
 
 def _read(path: Path, count: int) -> Float32[np.ndarray, "patches dim"] | None:
-    """An entry, None if it is absent or damaged."""
+    """An entry, None if it is absent or damaged: its checksum is compared."""
     try:
-        found = np.load(path)
-    except (OSError, ValueError, EOFError):
+        found = read_npz(path)["rows"]
+    except (InputError, KeyError):
         return None
     return found if found.ndim == 2 and found.dtype == np.float32 and len(found) == count else None

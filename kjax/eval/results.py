@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from kjax.errors import InputError
+from kjax.json_text import parse_json
 
 LEVELS = {"e": "easy", "h": "hard", "t": "tough"}
 """HPatches' three levels of geometric noise."""
@@ -168,7 +169,7 @@ class Evaluation:
     def from_json(cls, text: str) -> "Evaluation":
         """Reads what `to_json` wrote."""
         try:
-            return _build(cls, json.loads(text))
+            return _build(cls, parse_json(text))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"these are not the results of an evaluation: {error}") from error
 
@@ -245,4 +246,6 @@ def _build(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         types_of = typing.get_type_hints(kind)
         return kind(**{name: _build(types_of[name], item) for name, item in value.items()})
+    if not isinstance(value, (int, float) if kind is float else kind):
+        raise TypeError(f"{value!r:.40} is not of the kind {kind.__name__}")
     return value

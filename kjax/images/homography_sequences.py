@@ -19,6 +19,8 @@ from kjax.images.matching import Matches
 
 LENGTH = 6
 PHOTO_NAMES = ("img{}", "{}")
+LARGEST_FILE = 100_000
+"""Bytes of a file with a homography: nine numbers take hundreds."""
 HOMOGRAPHY_NAMES = ("H1to{}p", "H1to{}p.xml", "H1to{}p.txt", "H_1_{}")
 
 
@@ -89,13 +91,17 @@ def read_sequence(folder: Path) -> HomographySequence:
 def read_homography(path: Path) -> Float64[np.ndarray, "3 3"]:
     """Nine numbers, row after row, as plain text or in a matrix of OpenCV's XML."""
     try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ValueError("more than nine numbers")
         text = path.read_text(encoding="utf-8")
         if text.lstrip().startswith("<"):
             text = ElementTree.fromstring(text).findtext(".//data") or ""
         matrix = np.array(text.split(), np.float64).reshape(3, 3)
-    except (ValueError, ElementTree.ParseError):
+    except (ValueError, OverflowError, ElementTree.ParseError):
         raise InputError(f"{path} is no homography: it should hold nine numbers") from None
-    if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
+    with np.errstate(all="ignore"):
+        determinant = abs(np.linalg.det(matrix))
+    if not np.isfinite(matrix).all() or not 1e-12 <= determinant < np.inf:
         raise InputError(f"{path} is no homography: the matrix has no inverse")
     return matrix
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ImageOps
 
 from kjax.errors import InputError
+from kjax.image_files import open_image
 from kjax.images.pixels import Pixels, as_pixels
 
 
@@ -12,17 +13,11 @@ def read_photograph(path: str | Path, *, upright: bool = True) -> Pixels:
     """A file as grey [H, W] or RGB [H, W, 3], of the types that `as_pixels` gives.
 
     Args:
-        path: of any format that Pillow knows.
+        path: of one of `kjax.image_files.FORMATS`.
         upright: turn it as its camera noted; otherwise its pixels stay as they are stored, which
             is how COLMAP and hloc read photographs.
     """
-    try:
-        with Image.open(path) as image:
-            turned = ImageOps.exif_transpose(image) if upright else image
-            return as_pixels(turned)
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except UnidentifiedImageError:
-        raise InputError(f"{path} is not an image that Pillow knows") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
+    if not Path(path).is_file():
+        raise InputError(f"no such file: {path}")
+    with open_image(path) as image:
+        return as_pixels(ImageOps.exif_transpose(image) if upright else image)

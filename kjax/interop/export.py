@@ -29,6 +29,7 @@ from kjax.interop.files import (
 )
 from kjax.interop.identify import fields_of
 from kjax.interop.metadata import make_metadata
+from kjax.interop.state_dict import check_finite
 from kjax.whole_files import write_whole
 
 Describe = Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]
@@ -71,8 +72,8 @@ def export_model(
         The largest difference to JAX that was seen.
 
     Raises:
-        InputError: it is larger than `LIMIT`, or a package is missing. No file is left, and what
-            was at `path` before stays.
+        InputError: it is larger than `LIMIT`, the weights are not finite, or a package is missing.
+            No file is left, and what was at `path` before stays.
     """
     path = Path(path)
     if input_dtype not in INPUT_DTYPES:
@@ -81,6 +82,7 @@ def export_model(
         raise unknown_name("file type", path.suffix, (*FUNCTIONS, *SUFFIXES))
     if batch is not None and batch < 1:
         raise InputError(f"a batch has at least one patch, not {batch}")
+    check_finite(variables)
     # In full precision, whatever the training's: other machines may have no other.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
     about = describe_model(model, variables, extent=extent) | dict(remarks or {})

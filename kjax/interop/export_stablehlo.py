@@ -20,6 +20,7 @@ from jaxtyping import Array, Float32, Num, Shaped
 from kjax.architecture import Descriptor
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.json_text import parse_json
 
 STABLEHLO_FILES = "a .stablehlo file"
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -75,7 +76,7 @@ def read_about(path: Path) -> dict[str, str]:
     name = exported.fun_name
     try:
         # Files that others wrote have the name of a function there.
-        about = json.loads(name) if name.startswith("{") else {"function": name}
+        about = parse_json(name) if name.startswith("{") else {"function": name}
     except ValueError:
         raise _damaged(path) from None
     inputs, outputs = (

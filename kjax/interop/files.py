@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kjax.array_files import read_npz
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.interop.metadata import Metadata, parse_metadata
 from kjax.interop.state_dict import from_torch, to_arrays, to_torch
+from kjax.unpacking import check_unpacked
 from kjax.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def load_state_dict(path: str | Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise InputError("no such file")
     if path.suffix == ".npz":
-        return _read_npz(path)
+        return read_npz(path)
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     if path.suffix in TORCH_SUFFIXES:
@@ -98,31 +100,34 @@ def save_variables(
         raise unknown_name("file type", path.suffix, SUFFIXES)
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise InputError(f"not a plain .npz file ({_first_line(error)})") from None
-
-
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    safetensors = require("safetensors", SAFETENSORS_FILES)
+    load_file = require("safetensors.numpy", SAFETENSORS_FILES).load_file
     try:
-        return require("safetensors.numpy", SAFETENSORS_FILES).load_file(path)
-    except safetensors.SafetensorError as error:
+        return load_file(path)
+    except Exception as error:  # its own, and NumPy's for numbers that it does not know
         raise InputError(f"not a safetensors file ({_first_line(error)})") from None
 
 
 def _read_torch(path: Path) -> Mapping[str, Any]:
     torch = require("torch", TORCH_FILES)
     try:
+        _check_torch_archive(path)
         # weights_only refuses every pickle that names anything but tensors and plain containers.
-        return torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a dozen types for files that are not its own
         raise InputError(
             f"refused: not a torch file that holds weights only ({_first_line(error)})"
         ) from None
+    if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
+        raise InputError("this is no state dict: expected a mapping from names to arrays")
+    return content
+
+
+def _check_torch_archive(path: Path) -> None:
+    """Torch's files are archives whose members are not compressed, since its version 1.6."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_unpacked(path.stat().st_size, sum(part.file_size for part in archive.infolist()))
 
 
 def _first_line(error: Exception) -> str:

@@ -12,7 +12,6 @@ A workdir that has the name of shipped weights wins over them.
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from kjax.interop.identify import (
     possible_models,
 )
 from kjax.interop.metadata import Metadata, make_metadata
+from kjax.json_text import parse_json
 
 WHOLE_EXTENT = 12.0
 """Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
@@ -281,9 +281,9 @@ def _false_positive_rates(workdir: Path) -> str:
     if not path.exists():
         return ""
     try:
-        scores = json.loads(path.read_text(encoding="utf-8"))
+        scores = parse_json(path.read_bytes())
         return ", ".join(_rates(scores))
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         raise InputError(f"{path} is damaged: restore or remove it") from None
 
 

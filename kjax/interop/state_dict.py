@@ -62,7 +62,7 @@ def from_torch(
             and shapes present.
 
     Raises:
-        InputError: naming every missing, unexpected or wrong-shaped entry.
+        InputError: naming every entry that is missing, unexpected, wrong-shaped or not finite.
     """
     import jax.numpy as jnp  # here, because those who read weights for PyTorch may not have it
 
@@ -221,14 +221,31 @@ def plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
     inner = state_dict.get("state_dict", state_dict)
     if not isinstance(inner, Mapping) or not inner:
         raise InputError("this is no state dict: expected a mapping from names to arrays")
-    arrays = {}
-    for name, value in inner.items():
-        if name.endswith("num_batches_tracked"):
-            continue
-        # A torch tensor, without importing torch to ask.
-        value = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-        arrays[name.removeprefix("module.")] = value
-    return arrays
+    return {
+        str(name).removeprefix("module."): plain_array(str(name), value)
+        for name, value in inner.items()
+        if not str(name).endswith("num_batches_tracked")
+    }
+
+
+def plain_array(name: str, value: Any) -> np.ndarray:
+    """An entry of a state dict as NumPy's; a torch tensor, without importing torch to ask.
+
+    Raises:
+        InputError: it is no array, or one that NumPy does not know: sparse, bfloat16.
+    """
+    try:
+        if hasattr(value, "detach"):
+            return value.detach().cpu().numpy()
+        if hasattr(value, "__array__"):
+            array = np.asarray(value)
+            # JAX knows this machine's order of bytes only.
+            return array.astype(array.dtype.newbyteorder("="), copy=False)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    # Lists too: of lists within lists, NumPy would make an array of any size.
+    kind = getattr(value, "dtype", type(value).__name__)
+    raise InputError(f"{name} holds {kind}: save float32, or float16, instead") from None
 
 
 def check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Entry]) -> None:
@@ -242,10 +259,40 @@ def check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Entry]) -> No
         found, wanted = arrays[name].shape, expected[name].shape
         if found != wanted:
             problems.append(f"{name} has shape {list(found)} instead of {list(wanted)}")
-        elif not np.issubdtype(arrays[name].dtype, np.floating):
+        elif arrays[name].dtype not in (np.float16, np.float32, np.float64):
             problems.append(f"{name} holds {arrays[name].dtype}, not floating-point numbers")
+    if not problems and (broken := [n for n in sorted(expected) if not _is_finite(arrays[n])]):
+        problems.append(_not_finite(broken))
     if problems:
         raise InputError("the checkpoint does not fit: " + "; ".join(problems))
+
+
+def check_finite(variables: Mapping[str, Any]) -> None:
+    """Refuses variables that hold NaN or an infinity, naming the first array that does.
+
+    Looking at descriptors would not do: some machines' compiled ReLU turns NaN into 0.
+
+    Raises:
+        InputError: an array is not finite.
+    """
+    import jax  # here, because those who read weights for PyTorch may not have it
+
+    broken = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
+        if not _is_finite(np.asarray(leaf, np.float32))
+    ]
+    if broken:
+        raise InputError(f"the weights are no use: {_not_finite(broken)}")
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    return bool(np.isfinite(array).all())
+
+
+def _not_finite(names: list[str]) -> str:
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0]} is not finite: it holds NaN or an infinity{more}"
 
 
 def _from_torch_layout(array: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What is known about shipped weights: how to rebuild the model, its origin, its limits."""
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,8 @@ def make_card(values: Any) -> Card:
             raise InputError(f"{name} of the card is empty")
     _check_data(values["data"])
     _check_results(values["results"])
+    if not 0 < values["extent"] < math.inf:
+        raise InputError(f"extent of the card must be positive, not {values['extent']}")
     if "dtype" not in values["model"]:
         raise InputError("model of the card must be the whole group of that name in the config")
     if not all(isinstance(limit, str) for limit in values["limits"]):

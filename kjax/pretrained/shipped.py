@@ -1,11 +1,11 @@
 """The folder of shipped weights: names, cards, and files that are what they were."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError, unknown_name
+from kjax.json_text import parse_json
 from kjax.pretrained.cards import Card, make_card
 
 FOLDER = Path(__file__).parent
@@ -35,8 +35,9 @@ def card(name: str) -> Card:
         raise unknown_name("pretrained model", name, names())
     values = _read(found)
     if isinstance(values, dict) and SAME_AS in values:
-        found = str(values[SAME_AS])
-        values = _read(found)
+        if (other := values[SAME_AS]) not in names():
+            raise InputError(f"{_path(found)} is damaged ({other!r} is not there): reinstall kjax")
+        found, values = other, _read(other)
     try:
         return make_card(values)
     except InputError as error:
@@ -64,7 +65,7 @@ def checksum(path: Path) -> str:
 
 def _read(name: str) -> Any:
     try:
-        return json.loads(_path(name).read_text(encoding="utf-8"))
+        return parse_json(_path(name).read_bytes())
     except (ValueError, OSError):
         raise InputError(f"{_path(name)} is damaged or missing: reinstall kjax") from None
 

@@ -22,6 +22,7 @@ import orbax.checkpoint as ocp
 from jaxtyping import Shaped
 from orbax.checkpoint import checkpoint_managers as policies
 
+from kjax.array_files import read_npz
 from kjax.errors import InputError
 from kjax.json_lines import is_number, parse_line
 from kjax.train.processes import failing_together
@@ -64,9 +65,10 @@ class ArraysHandler(ocp.AsyncCheckpointHandler):
     def restore(self, directory: Any, args: "RestoreArrays") -> HostArrays:
         """Reads all arrays, and so their checksums."""
         del args
-        # Opened here, because NumPy leaves files open that it cannot make sense of.
-        with open(Path(directory) / self.FILE, "rb") as file:
-            saved = dict(np.load(file, allow_pickle=False))
+        try:
+            saved = read_npz(Path(directory) / self.FILE)
+        except InputError as error:
+            raise ValueError(str(error)) from None  # the caller knows which checkpoint it is
         return _typed(saved, Path(directory).parent)
 
     def _write(self, path: Path, arrays: HostArrays) -> None:

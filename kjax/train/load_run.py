@@ -12,6 +12,7 @@ from kjax.architecture import Descriptor
 from kjax.config import validate
 from kjax.errors import InputError
 from kjax.interop import load_variables
+from kjax.interop.state_dict import check_finite
 from kjax.train.checkpoint import read_latest
 from kjax.train.workdir import CHECKPOINTS_FOLDER, stored_config, weights_files
 
@@ -53,6 +54,8 @@ def load_run(workdir: str | Path) -> list[TrainedModel]:
         by_seed = [load_variables(path, model) for path in files]
     else:
         by_seed = _from_checkpoint(workdir, model, seeds)
+    for variables in by_seed:
+        check_finite(variables)
     name = workdir.resolve().name
     return [
         TrainedModel(

@@ -28,6 +28,7 @@ import jax
 import kjax
 from kjax.config import flat_fields, optional_fields
 from kjax.errors import InputError
+from kjax.json_text import parse_json
 from kjax.train.processes import failing_together
 from kjax.whole_files import partial_prefix, write_json
 
@@ -50,8 +51,6 @@ HARMLESS_FIELDS = frozenset(
     }
 )
 """Fields that may change between a run and its continuation: they do not change the training."""
-DEEPEST = 10
-"""Groups within each other in a JSON file, at most; more than any of ours has."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -254,21 +253,12 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 def _read_json(path: Path, kind: type, advice: str = "restore it") -> Any:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(path.read_bytes())
+    except ValueError as error:
         content = error
-    if not isinstance(content, kind) or _is_deep(content):
+    if not isinstance(content, kind):
         raise InputError(f"{path} is damaged: {advice}, or choose another workdir")
     return content
-
-
-def _is_deep(content: Any) -> bool:
-    """Whether there are more groups within each other than any file here has."""
-    level = [content]
-    for _ in range(DEEPEST):
-        inner = [part.values() if isinstance(part, dict) else part for part in level]
-        level = [child for part in inner for child in part if isinstance(child, dict | list)]
-    return bool(level)
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from models import make_model
 from torch7_files import Module, convolution, dumps, sequential
 
 from kjax.augment import resize_patches
-from kjax.baselines import deepcompare
+from kjax.baselines import deepcompare, l2net
 from kjax.baselines.rival import load_rival
 from kjax.errors import InputError
 from kjax.interop.files import save_variables
@@ -384,3 +384,11 @@ def test_hardnet_is_ours_with_another_name(tmp_path, patches, small):
     expected = jax.jit(model.apply)(variables, small)
     np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
     assert_constant_patches_are_fine(rival)
+
+
+def test_a_mat_file_that_unpacks_to_gigabytes_is_refused(tmp_path):
+    scipy_io = pytest.importorskip("scipy.io")
+    zeros = {"net": np.zeros(40 << 20)}
+    scipy_io.savemat(tmp_path / "l2net.mat", zeros, do_compression=True)
+    with pytest.raises(InputError, match=r"l2net\.mat: not L2-Net's.*would unpack to"):
+        l2net.load_params(tmp_path / "l2net.mat")

@@ -58,8 +58,8 @@ def test_modules_in_order(tmp_path, rng):
         "nn.Sequential",
         "nn.SpatialSubtractiveNormalization",
     ]
-    assert [one.kind for one in flatten_modules(found)][3] == "nn.Tanh"
-    ((kernel, offset),) = convolutions_of(found)
+    assert [one.kind for one in flatten_modules(found, tmp_path)][3] == "nn.Tanh"
+    ((kernel, offset),) = convolutions_of(found, tmp_path)
     np.testing.assert_array_equal(kernel, weight)
     np.testing.assert_array_equal(offset, bias)
 
@@ -94,3 +94,67 @@ def test_nesting_without_end_is_refused(tmp_path):
             tmp_path,
             b"".join(opening[:4] + n.to_bytes(4, "little") + opening[8:] for n in range(9999)),
         )
+
+
+# Small files that would be large, or without end
+
+
+def tensor_bytes(shape, strides, length):
+    """A tensor of float64 over a storage, with strides as they please."""
+    storage = {"a": np.arange(float(length))}
+    whole = dumps(storage)
+    old = np.array([length, 1], "<i8").tobytes()
+    new = np.array([*shape, *strides], "<i8").tobytes()
+    axes = (1).to_bytes(4, "little")
+    assert whole.count(axes + old) == 1
+    return whole.replace(axes + old, len(shape).to_bytes(4, "little") + new)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((10**9,), (0,)), ((10**5, 10**5), (0, 0)), ((6, 3), (1, 1)), ((11,), (1,))],
+)
+def test_strides_cannot_make_more_of_a_storage_than_it_holds(tmp_path, shape, strides):
+    with pytest.raises(InputError, match="larger than its storage"):
+        read(tmp_path, tensor_bytes(shape, strides, 10))
+
+
+def test_a_tensor_of_nothing_may_have_any_strides(tmp_path):
+    assert read(tmp_path, tensor_bytes((0, 2**62), (2**62, 2**62), 10))["a"].size == 0
+
+
+def test_the_stride_of_a_single_place_does_not_matter(tmp_path):
+    found = read(tmp_path, tensor_bytes((1, 3), (2**62, 1), 10))["a"]
+    np.testing.assert_array_equal(found, [[0.0, 1.0, 2.0]])
+
+
+def test_tensors_that_share_a_storage_do_not_copy_it(tmp_path):
+    found = read(tmp_path, tensor_bytes((3, 3), (1, 3), 10))["a"]
+    np.testing.assert_array_equal(found, np.arange(9.0).reshape(3, 3).T)
+    assert found.base is not None
+    assert not found.flags.writeable
+
+
+def test_shared_children_and_circles_are_refused(tmp_path):
+    network = sequential(Module("nn.Tanh", {}))
+    for _ in range(20):  # 4²⁰ = 2⁴⁰ ways down
+        network = sequential(network, network, network, network)
+    circle = sequential(Module("nn.Tanh", {}))
+    circle.fields["modules"][2] = circle
+    for value in (network, circle):
+        found = read(tmp_path, value)
+        with pytest.raises(InputError, match=r"file\.t7: a network of more than 10,000 modules"):
+            convolutions_of(found, tmp_path / "file.t7")
+
+
+def test_a_branch_that_is_used_twice_is_there_twice(tmp_path, rng):
+    layer = convolution(rng.normal(size=(4, 1, 3, 3)), rng.normal(size=4))
+    assert len(convolutions_of(read(tmp_path, sequential(layer, sequential(layer))), tmp_path)) == 2
+
+
+def test_weights_that_are_no_tensors_are_refused(tmp_path):
+    found = read(tmp_path, Module("nn.SpatialConvolution", {"weight": "text"}))
+    with pytest.raises(
+        InputError, match=r"file\.t7: weight of a nn\.SpatialConvolution is no tensor"
+    ):
+        convolutions_of(found, tmp_path / "file.t7")

@@ -1,5 +1,6 @@
 """COLMAP's models and databases: read in every form, and refused when damaged."""
 
+import contextlib
 import sqlite3
 
 import numpy as np
@@ -7,7 +8,11 @@ import pytest
 from colmap_files import PlaneScene, write_binary, write_database, write_text
 
 from kjax.data.colmap import NO_POINT, keypoint_shapes, read_keypoints, read_model
+from kjax.data.reconstruction import TrackFilters, cut_reconstruction
 from kjax.errors import InputError
+from kjax.images.exchange import colmap_database
+from kjax.images.exchange.colmap_program import photo_sizes, read_sift
+from kjax.images.features import Features
 
 CAMERAS = {
     1: (2, 640, 480, (512.5, 320.0, 240.0, -0.01)),
@@ -212,3 +217,191 @@ def test_the_scene_of_the_other_tests_reads_back(tmp_path):
     keypoints = read_keypoints(tmp_path / "database.db")
     for image in model.images.values():
         np.testing.assert_allclose(image.xy, keypoints[image.name][:, :2], atol=1e-4)
+
+
+# Files that somebody spoiled
+
+
+def spoiled_scene(tmp_path, writer, *, image=None, camera=None, point=None):
+    """A good model with one entry replaced."""
+    scene = PlaneScene(count=4)
+    cameras, images, points = scene.model(scene.tables())
+    if image is not None:
+        images[1] = (*image, *images[1][len(image) :])
+    if camera is not None:
+        cameras[7] = camera
+    if point is not None:
+        points[point[0]] = point[1]
+    writer(tmp_path, cameras, images, points)
+    return tmp_path
+
+
+@pytest.mark.parametrize("writer", [write_binary, write_text])
+@pytest.mark.parametrize(
+    "pose",
+    [
+        ((0.0, 0.0, 0.0, 0.0),),
+        ((float("nan"), 0.0, 0.0, 1.0),),
+        ((float("inf"), 0.0, 0.0, 1.0),),
+        ((1.0, 0.0, 0.0, 0.0), [0.0, float("nan"), 0.0]),
+    ],
+)
+def test_an_image_without_a_pose_is_refused(tmp_path, writer, pose):
+    with pytest.raises(InputError, match=r"images\.\w+.*: first\.png has no pose"):
+        read_model(spoiled_scene(tmp_path, writer, image=pose))
+
+
+@pytest.mark.parametrize("writer", [write_binary, write_text])
+@pytest.mark.parametrize("focal", [0.0, -5.0, float("nan"), float("inf")])
+def test_a_camera_that_cannot_be_is_refused(tmp_path, writer, focal):
+    camera = (0, 480, 360, (focal, 240.0, 180.0))
+    with pytest.raises(
+        InputError, match=r"cameras\.\w+.*: a camera of 480×360 pixels has the focal length"
+    ):
+        read_model(spoiled_scene(tmp_path, writer, camera=camera))
+
+
+def test_a_number_of_a_point_that_cannot_be_is_refused(tmp_path):
+    point = (2**64 - 1, ([0.0, 0.0, 0.0], 0.1, []))
+    with pytest.raises(InputError, match=r"points3D\.bin numbers its points"):
+        read_model(spoiled_scene(tmp_path, write_binary, point=point))
+    lines = (spoiled_scene(tmp_path / "text", write_text) / "points3D.txt").read_text()
+    (tmp_path / "text" / "points3D.txt").write_text(lines.replace("\n100 ", "\n-100 "))
+    with pytest.raises(InputError, match=r"points3D\.txt numbers its points -100"):
+        read_model(tmp_path / "text")
+
+
+@pytest.mark.parametrize("length", [2**20, 2**61, 2**64 - 1])
+def test_counts_beyond_the_file_are_truncation(tmp_path, length):
+    """Of points in the file, of keypoints of an image, of images that see a point."""
+    folder = spoiled_scene(tmp_path, write_binary)
+    count = length.to_bytes(8, "little")
+    track = 8 + 8 + 24 + 3 + 8  # after number, position, colour and error of the first point
+    for name, place in (("points3D", 0), ("points3D", track), ("images", 0), ("cameras", 0)):
+        whole = (folder / f"{name}.bin").read_bytes()
+        (folder / f"{name}.bin").write_bytes(whole[:place] + count + whole[place + 8 :])
+        with pytest.raises(InputError, match=rf"{name}\.bin is truncated"):
+            read_model(folder)
+        (folder / f"{name}.bin").write_bytes(whole)
+
+
+@pytest.mark.parametrize("number", ["nan", "1e300", "inf", "9" * 400])
+def test_a_keypoint_of_a_point_that_cannot_be_is_named_by_its_line(tmp_path, number):
+    folder = spoiled_scene(tmp_path, write_text)
+    text = (folder / "images.txt").read_text().replace(" 100", f" {number}", 1)
+    (folder / "images.txt").write_text(text)
+    with pytest.raises(InputError, match=r"images\.txt, line 3: not of COLMAP's format"):
+        read_model(folder)
+
+
+def database(tmp_path, *statements):
+    path = tmp_path / "database.db"
+    path.unlink(missing_ok=True)
+    indices = np.array([[0, 1], [1, 0]], np.int32)
+    features = Features(np.ones((2, 2), np.float32), np.ones((2, 1), np.float32), (9, 9))
+    pairs = {("a", "b"): colmap_database.Pair(indices, indices)}
+    colmap_database.write_database(path, {"a": features, "b": features}, pairs)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+    return path
+
+
+def as_anything(table):
+    """Statements after which a table takes whatever it is given."""
+    return (
+        f"CREATE TABLE copy AS SELECT * FROM {table}",
+        f"DROP TABLE {table}",
+        f"ALTER TABLE copy RENAME TO {table}",
+    )
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("UPDATE keypoints SET rows = -1",),
+        ("UPDATE keypoints SET rows = 'x'",),
+        ("UPDATE keypoints SET cols = 1.5",),
+        ("UPDATE keypoints SET data = 'text'",),
+        ("UPDATE keypoints SET data = 7",),
+        ("UPDATE keypoints SET data = x'00'",),
+        ("UPDATE keypoints SET rows = 9223372036854775807",),
+        (*as_anything("images"), "UPDATE images SET name = NULL"),
+        (*as_anything("images"), "UPDATE images SET name = x'ff00'"),
+        ("DROP TABLE images",),
+    ],
+)
+def test_rows_of_keypoints_that_are_none_are_refused(tmp_path, statements):
+    with pytest.raises(InputError, match=r"database\.db") as error:
+        read_keypoints(database(tmp_path, *statements))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("UPDATE matches SET data = x'0011'",),
+        ("UPDATE matches SET data = 'text'",),
+        ("UPDATE matches SET data = x'ffffffff00000000'",),
+        ("UPDATE matches SET pair_id = 77",),
+        ("UPDATE matches SET pair_id = -77",),
+        (*as_anything("matches"), "UPDATE matches SET pair_id = 'x'"),
+        (*as_anything("matches"), "UPDATE matches SET pair_id = NULL"),
+        ("DELETE FROM keypoints", "DELETE FROM images"),
+    ],
+)
+def test_rows_of_matches_that_are_none_are_refused(tmp_path, statements):
+    with pytest.raises(InputError, match=r"database\.db has") as error:
+        colmap_database.read_matches(database(tmp_path, *statements))
+    assert "\n" not in str(error.value)
+
+
+def test_names_that_are_not_utf8_are_kept(tmp_path):
+    path = database(tmp_path, "UPDATE images SET name = CAST(x'61ff' AS TEXT) WHERE name = 'a'")
+    assert set(read_keypoints(path)) == {"a\udcff", "b"}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "CREATE VIEW keypoints AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) "
+        "SELECT i AS image_id, 0 AS rows, 2 AS cols, NULL AS data FROM n",
+        "CREATE TABLE keypoints (image_id INTEGER, rows DEFAULT 0, cols DEFAULT 2, "
+        "data BLOB AS (zeroblob(1000000000)))",
+    ],
+)
+def test_a_database_that_computes_its_rows_is_refused(tmp_path, table):
+    path = database(tmp_path, "DROP TABLE keypoints", table)
+    if "VIEW" not in table:
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("INSERT INTO keypoints (image_id) VALUES (1)")
+    with pytest.raises(InputError, match="cannot be read as a COLMAP database"):
+        read_keypoints(path)
+
+
+def test_a_database_is_only_read(tmp_path):
+    path = database(tmp_path)
+    before = path.read_bytes()
+    colmap_database.read_matches(path)
+    photo_sizes(path)
+    read_sift(path)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["database.db"]
+
+
+def test_keypoints_that_are_not_finite_are_left_out(tmp_path):
+    scene = PlaneScene(count=8)
+    tables = scene.tables()
+    for number, column, value in ((2, 2, np.nan), (3, 2, np.inf), (4, 2, 0), (5, 3, np.nan)):
+        tables["first.png"][number, column] = value
+    scene.write(tmp_path, tables=tables)
+    cut = cut_reconstruction(
+        tmp_path / "sparse",
+        tmp_path / "database.db",
+        tmp_path / "photos",
+        filters=TrackFilters(),
+        max_patches=100,
+        seed=0,
+        progress=False,
+    )
+    assert len(cut.patches) == 3 * 8 - 4

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kjax import unpacking
 from kjax.data import download, hpatches
 from kjax.data.download import Source, download_hpatches, download_phototour, fetch, unpack
 from kjax.data.phototour import read_phototour, write_phototour
@@ -33,6 +34,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.honours_range = True
         self.cuts = []  # how many bytes to send before breaking off, one per answer
         self.failures = []  # status codes to answer with before serving anything
+        self.length = None  # what to answer as the length, if not the truth
         self.requests = []
         self.sent = 0
 
@@ -59,7 +61,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if start is not None:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         rest = content[start or 0 :]
-        self.send_header("Content-Length", str(len(rest)))
+        length = str(len(rest)) if server.length is None else server.length
+        if length:
+            self.send_header("Content-Length", length)
         self.send_header("ETag", server.tag)
         self.end_headers()
         if server.cuts:
@@ -215,6 +219,58 @@ def test_redirects_never_leave_https():
         handler.redirect_request(*arguments, "http://example.net/b")
 
 
+@pytest.mark.parametrize("length", ["abc", "-5", "1e3", "12 34", str(10**15), "9" * 5000])
+def test_a_length_that_is_none_is_one_line(server, tmp_path, length):
+    server.length = length
+    with refused(r"cannot download set \(.*the server (gives|offers)"):
+        get([server.address()], tmp_path / "set.archive", attempts=1)
+
+
+def test_a_server_without_an_end_is_left(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(download, "BLOCK_BYTES", 10_000)
+    server.length = ""  # it does not say
+    with refused("sends more than 100,000 bytes"):
+        get([server.address()], tmp_path / "set.archive", attempts=1)
+    assert (tmp_path / "set.archive.part").stat().st_size <= 100_000
+    server.length = None
+    with refused("offers 300,000 bytes, more than any set has"):
+        get([server.address()], tmp_path / "other.archive", attempts=1)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "[]",
+        '"text"',
+        "3",
+        "null",
+        "{",
+        "[" * 100_000,
+        '{"address": ADDRESS, "validator": 3}',
+        '{"address": ADDRESS, "validator": ["x"]}',
+        r'{"address": ADDRESS, "validator": "a\r\nHost: evil"}',
+        r'{"address": ADDRESS, "validator": "\u20ac"}',
+    ],
+)
+def test_a_damaged_record_of_a_part_starts_again(server, tmp_path, state):
+    (tmp_path / "set.archive.part").write_bytes(b"half")
+    text = state.replace("ADDRESS", f'"{server.address()}"')
+    (tmp_path / "set.archive.part.json").write_text(text)
+    assert get([server.address()], tmp_path / "set.archive").read_bytes() == CONTENT
+    assert "Range" not in server.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("start", "target"),
+    [("http", "ftp://x/b"), ("http", "file:///etc/passwd"), ("https", "HTTP://x/b")],
+)
+def test_redirects_stay_on_the_web(start, target):
+    arguments = urllib.request.Request(f"{start}://x/a"), None, 302, "Found", {}, target
+    with pytest.raises(urllib.error.URLError, match="redirected"):
+        download._NoDowngrade().redirect_request(*arguments)
+
+
 # Unpacking
 
 
@@ -278,6 +334,68 @@ def test_damaged_archives_are_refused(tmp_path):
     (tmp_path / "zip").write_bytes(damaged)
     with refused("is damaged"):
         unpack(tmp_path / "zip", tmp_path / "out", progress=False)
+
+
+def in_zip(path, size):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("zeros", bytes(size))
+
+
+def in_tar(path, size):
+    with tarfile.open(path, "w:gz") as file:
+        member = tarfile.TarInfo("zeros")
+        member.size = size
+        file.addfile(member, io.BytesIO(bytes(size)))
+
+
+@pytest.mark.parametrize("pack", [in_zip, in_tar])
+def test_archives_out_of_proportion_are_refused(tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(unpacking, "FREE_BYTES", 100_000)
+    pack(tmp_path / "fair", 99_000)
+    unpack(tmp_path / "fair", tmp_path / "out", progress=False)
+    pack(tmp_path / "bomb", 5_000_000)
+    with refused("would unpack to 5,000,000"):
+        unpack(tmp_path / "bomb", tmp_path / "none", progress=False)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("pack", [zip_with, tar_with])
+def test_archives_of_too_many_members_or_bytes_are_refused(tmp_path, monkeypatch, pack):
+    pack(tmp_path / "archive", "other.txt")
+    for limit, value in (("MAX_MEMBERS", 1), ("MAX_BYTES", 3)):
+        with monkeypatch.context() as patch:
+            patch.setattr(download, limit, value)
+            with refused(r"archive is refused \(\d members of"):
+                unpack(tmp_path / "archive", tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_encrypted_and_unusual_archives_are_refused(tmp_path):
+    zip_with(tmp_path / "zip", "file")
+    content = bytearray((tmp_path / "zip").read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "zip").write_bytes(content)
+    with refused("encrypted"):
+        unpack(tmp_path / "zip", tmp_path / "out", progress=False)
+    with zipfile.ZipFile(tmp_path / "lzma", "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("a", b"x")
+    with refused("compression is unusual"):
+        unpack(tmp_path / "lzma", tmp_path / "out", progress=False)
+    with tarfile.open(tmp_path / "xz", "w:xz") as file:
+        file.addfile(tarfile.TarInfo("a"))
+    with refused("neither a zip nor a tar"):
+        unpack(tmp_path / "xz", tmp_path / "out", progress=False)
+
+
+def test_a_header_of_gigabytes_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "MAX_READ", 10_000)
+    with tarfile.open(tmp_path / "tar", "w:gz") as file:
+        for name in ("plain", "a"):
+            member = tarfile.TarInfo(name)
+            member.pax_headers = {"comment": "x" * 20_000} if name == "a" else {}
+            file.addfile(member)
+    with refused(r"a header of \d\d,\d+ bytes"):
+        unpack(tmp_path / "tar", tmp_path / "out", progress=False)
 
 
 # Sets

@@ -1,6 +1,7 @@
 """The default data, cut from scikit-image's wheel."""
 
 import importlib.util
+import shutil
 import socket
 import sys
 
@@ -118,6 +119,28 @@ def test_an_interrupted_cut_is_not_taken_for_a_whole_one(tmp_path, monkeypatch):
     assert list((tmp_path / "embedded").iterdir()) == []
     patches, _ = embedded_test(cache_dir=tmp_path, progress=False)
     assert len(patches.patches) > 3000
+
+
+@pytest.mark.parametrize("name", ["patches0003.bmp", "info.txt", "images.txt"])
+def test_a_damaged_set_is_cut_again(tmp_path, cache, held_out, name):
+    shutil.copytree(cache / "embedded", tmp_path / "embedded")
+    path = tmp_path / "embedded" / held_out[0].folder.name / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    again, pairs = embedded_test(cache_dir=tmp_path, progress=False)
+    np.testing.assert_array_equal(again.patches, held_out[0].patches)
+    np.testing.assert_array_equal(pairs, held_out[1])
+    assert path.read_bytes() == (held_out[0].folder / name).read_bytes()
+
+
+def test_a_damaged_set_that_cannot_be_replaced_is_named(tmp_path, cache, held_out):
+    shutil.copytree(cache / "embedded", tmp_path / "embedded")
+    folder = tmp_path / "embedded" / held_out[0].folder.name
+    (folder / "notes").write_text("somebody else's")
+    with pytest.raises(InputError, match="delete that folder") as caught:
+        embedded_test(cache_dir=tmp_path, progress=False)
+    assert str(folder) in str(caught.value)
 
 
 def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):

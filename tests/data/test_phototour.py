@@ -184,6 +184,30 @@ def test_a_damaged_cache_is_not_taken_for_whole(folder, tmp_path, damage):
     np.testing.assert_array_equal(read(folder, tmp_path).patches, expected)
 
 
+@pytest.mark.parametrize("name", ["patches.npy", "point_ids.npy", "whole.json"])
+def test_one_damaged_byte_of_the_cache_is_noticed_and_mended(folder, tmp_path, name):
+    first = read(folder, tmp_path)
+    expected, labels = np.array(first.patches), first.point_ids
+    del first
+    (entry,) = (tmp_path / "cache" / "phototour").iterdir()
+    whole = (entry / name).read_bytes()
+    place = 2 * len(whole) // 3
+    (entry / name).write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+    mended = read(folder, tmp_path)
+    np.testing.assert_array_equal(mended.patches, expected)
+    np.testing.assert_array_equal(mended.point_ids, labels)
+
+
+def test_a_damaged_cache_that_cannot_be_replaced_is_named(folder, tmp_path, monkeypatch):
+    read(folder, tmp_path)
+    (entry,) = (tmp_path / "cache" / "phototour").iterdir()
+    (entry / "point_ids.npy").write_bytes(b"rot")
+    monkeypatch.setattr(phototour.shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(InputError, match="delete that folder") as caught:
+        read(folder, tmp_path)
+    assert str(entry) in one_line(caught)
+
+
 @pytest.mark.parametrize("overtaken", ["while it decodes", "as it replaces a stale entry"])
 def test_the_entry_of_a_faster_process_is_kept(folder, tmp_path, monkeypatch, overtaken):
     """A process that has just written an entry opens it: it must not be gone for a moment."""

@@ -47,6 +47,19 @@ def test_a_damaged_entry_is_replaced(tmp_path):
     np.testing.assert_array_equal(again, PATCHES.reshape(3, -1))
 
 
+def test_every_damaged_value_is_noticed(tmp_path):
+    describe = Counting()
+    cached(describe, "one", cache_dir=tmp_path)(PATCHES)
+    (entry,) = (tmp_path / "descriptors").iterdir()
+    whole = entry.read_bytes()
+    first = whole.index(PATCHES.reshape(3, -1).astype(np.float32).tobytes())
+    for number, place in enumerate(range(first, first + 3 * 16 * 4, 17)):
+        entry.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        again = cached(describe, "one", cache_dir=tmp_path)(PATCHES)
+        np.testing.assert_array_equal(again, PATCHES.reshape(3, -1))
+        assert describe.calls == 2 + number
+
+
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     def refuse(path, write):
         raise OSError(errno.ENOSPC, "No space left on device")

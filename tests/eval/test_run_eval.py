@@ -128,19 +128,30 @@ def test_weights_files_and_folders_of_descriptors(sets):
     assert results(sets / "alone").descriptors[0].hpatches[0].sequences == 2
 
 
-@pytest.mark.parametrize(("factor", "message"), [(np.nan, "NaN"), (0.0, "all descriptors are the")])
-def test_broken_descriptors_are_warned_of_and_not_scored(sets, factor, message):
+def save_with_head_times(factor, path):
     _, variables = make_model("xy", s=1, patch_size=16)
     head = {name: leaf * factor for name, leaf in variables["params"]["head"].items()}
-    broken = {**variables, "params": {**variables["params"], "head": head}}
-    save_variables(sets / "broken.npz", broken)
+    save_variables(path, {**variables, "params": {**variables["params"], "head": head}})
+
+
+def test_broken_descriptors_are_warned_of_and_not_scored(sets):
+    save_with_head_times(0.0, sets / "broken.npz")
     where = ("--phototour", "left", "--hpatches", "small", "--out", "o")
     assert evaluate("broken.npz:xy,s=1,patch_size=16", *where) == 0
     (row,) = results(sets / "o").descriptors
     assert row.phototour == []
     assert row.hpatches == []
     assert len(row.warnings) == 2
-    assert all(message in warning for warning in row.warnings)
+    assert all("all descriptors are the" in warning for warning in row.warnings)
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(sets, capsys):
+    save_with_head_times(np.nan, sets / "broken.npz")
+    assert evaluate("broken.npz:xy,s=1,patch_size=16", "--phototour", "left", "--out", "o") == 2
+    assert "broken.npz: the checkpoint does not fit: head.bias is not finite" in (
+        capsys.readouterr().err
+    )
+    assert not (sets / "o").exists()
 
 
 @pytest.mark.parametrize(

@@ -259,3 +259,20 @@ def test_command(tmp_path, photograph, benchmark_main, capsys):
     assert "| sequences with at least RootSIFT's |  | " in printed
     assert benchmark_main([str(tmp_path / "no"), *words]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 0 0 0 1 0 0 0 nan",
+        "1e300 0 0 0 1e300 0 0 0 1e300",
+        "1 " * 200_000,
+        "<a>" * 5000,
+        "<!DOCTYPE x [<!ENTITY a 'aaaa'>]><x><data>&a;</data></x>",
+        "9" * 5000 + " 0 0 0 1 0 0 0 1",
+    ],
+)
+def test_homographies_that_are_none_are_refused(tmp_path, text):
+    (tmp_path / "H").write_text(text)
+    with pytest.raises(InputError, match="is no homography"):
+        read_homography(tmp_path / "H")

@@ -194,3 +194,135 @@ def test_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(InputError, match="needs h5py: pip install h5py"):
         FeatureWriter(tmp_path / "features.h5")
+
+
+# Files that lead elsewhere, or are larger than they look
+
+
+def spoil(path, name, make):
+    """Replaces a dataset or group of a good file."""
+    with h5py.File(path, "a") as file:
+        if name in file:
+            del file[name]
+        make(file, name)
+
+
+def external_link(file, name):
+    file[name] = h5py.ExternalLink("other.h5", "/x")
+
+
+def soft_link(file, name):
+    file[name] = h5py.SoftLink("/elsewhere")
+
+
+def external_storage(file, name):
+    file.create_dataset(name, (5, 2), "f4", external=[("secret.bin", 0, 40)])
+
+
+def virtual(file, name):
+    layout = h5py.VirtualLayout((5, 2), "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (5, 2))
+    file.create_virtual_dataset(name, layout)
+
+
+def fill_values(file, name):
+    file.create_dataset(name, (10**9, 2), "f4", chunks=(1000, 2), fillvalue=1)
+
+
+def huge_chunks(file, name):
+    file.create_dataset(name, (1, 2), "f4", chunks=(10**8, 2), maxshape=(None, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (external_link, "is a link"),
+        (soft_link, "is a link"),
+        (external_storage, "in other files"),
+        (virtual, "in other files"),
+        (fill_values, "would unpack to"),
+        (huge_chunks, "would unpack to"),
+    ],
+)
+def test_numbers_from_elsewhere_and_out_of_nothing_are_refused(tmp_path, rng, make, problem):
+    with FeatureWriter(tmp_path / "features.h5") as writer:
+        writer.add("a.jpg", random_features(rng))
+    np.full(10, 7, np.float32).tofile(tmp_path / "secret.bin")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = file["elsewhere"] = np.full((5, 2), 7, np.float32)
+    spoil(tmp_path / "features.h5", "a.jpg/keypoints", make)
+    for read in (read_features, read_uncertainty):
+        with pytest.raises(InputError, match=rf"features\.h5: a\.jpg is refused.*{problem}"):
+            read(tmp_path / "features.h5", "a.jpg")
+
+
+@pytest.mark.parametrize("link", [h5py.ExternalLink("other.h5", "/"), h5py.SoftLink("/")])
+def test_groups_behind_links_are_refused(tmp_path, link):
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["a.jpg"] = link
+    with pytest.raises(InputError, match=r"a\.jpg is a link"):
+        read_features(tmp_path / "features.h5", "a.jpg")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("keypoints", np.array([b"x", b"y"])),
+        ("keypoints", b"x"),
+        ("keypoints", "text of any length"),
+        ("keypoints", np.zeros((5, 3))),
+        ("keypoints", np.full((5, 2), np.nan)),
+        ("descriptors", np.float32(3)),
+        ("image_size", np.array([np.nan, 3])),
+        ("image_size", np.array([10**12, 3])),
+        ("image_size", np.array([1, 2, 3])),
+        ("scales", np.zeros((5, 1))),
+        ("scores", np.zeros(4)),
+        ("oris", np.zeros(5, complex)),
+        ("oris", np.zeros(5, [("x", "f4")])),
+    ],
+)
+def test_rows_that_are_none_are_refused(tmp_path, rng, name, value):
+    path = tmp_path / "features.h5"
+    with FeatureWriter(path) as writer:
+        writer.add("a.jpg", random_features(rng))
+    spoil(path, f"a.jpg/{name}", lambda file, key: file.create_dataset(key, data=value))
+    with pytest.raises(InputError) as error:
+        read_features(path, "a.jpg")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"matches0": np.array([0.5, 1])},
+        {"matches0": np.array([-7, 1])},
+        {"matches0": np.array([2**40, 1])},
+        {"matches0": np.zeros((2, 2), int)},
+        {"matching_scores0": np.zeros(3)},
+        {"matching_scores0": np.array([b"x", b"y"])},
+    ],
+)
+def test_matches_that_are_none_are_refused(tmp_path, spoiled):
+    arrays = {"matches0": np.array([-1, 1]), "matching_scores0": np.zeros(2)} | spoiled
+    with h5py.File(tmp_path / "matches.h5", "w") as file:
+        for name, array in arrays.items():
+            file[f"a/b/{name}"] = array
+    with pytest.raises(InputError, match=r"match again|no numbers"):
+        read_matches(tmp_path / "matches.h5", "a", "b")
+
+
+def test_damage_inside_the_file_is_one_line(tmp_path, rng):
+    path = tmp_path / "features.h5"
+    with FeatureWriter(path) as writer:
+        writer.add("a.jpg", random_features(rng))
+    whole = path.read_bytes()
+    refused = []
+    for place in range(100, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes(8) + whole[place + 8 :])
+        try:
+            read_features(path, "a.jpg")
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 3
+    assert not any("\n" in message for message in refused)

@@ -1,5 +1,6 @@
 """Models out of a workdir, which is filled by the functions of a run, but without training."""
 
+import json
 import os
 import subprocess
 import sys
@@ -132,3 +133,24 @@ assert not [name for name in sys.modules if name.split(".")[0].startswith("tenso
 
 def test_tensorflow_is_not_imported():
     subprocess.run([sys.executable, "-c", NO_TENSORFLOW], check=True, env=os.environ)
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused_by_name(tmp_path):
+    programme = make_run(tmp_path)
+    save_checkpoint(tmp_path, programme, step=2)
+    path = tmp_path / "checkpoints" / "2" / "state" / "arrays.npz"
+    arrays = dict(np.load(path))
+    arrays["params.trunk.conv2.kernel"][0, 0, 0, 0] = np.nan
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match="params/trunk/conv2/kernel is not finite"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("s", 100_000), ("patch_size", 1_000_000)])
+def test_a_config_that_would_fill_the_memory_is_refused(tmp_path, field, value):
+    save_checkpoint(tmp_path, make_run(tmp_path), step=2)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["model"][field] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="would fill the memory"):
+        load_run(tmp_path)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
 
-from kjax.data.colmap import keypoint_shapes, read_keypoints
+from kjax.data.colmap import keypoint_shapes, read_keypoints, read_rows
 from kjax.errors import InputError
 from kjax.images.features import Features, from_radians, from_sigmas
 from kjax.whole_files import write_whole
@@ -160,21 +160,32 @@ def read_matches(
     Raises:
         InputError: it is no COLMAP database.
     """
-    if not Path(path).is_file():
-        raise InputError(f"no such database: {path}")
     table = "two_view_geometries" if verified else "matches"
-    try:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            names = dict(connection.execute("SELECT image_id, name FROM images"))
-            records = connection.execute(f"SELECT pair_id, data FROM {table}").fetchall()
-    except sqlite3.Error as error:
-        raise InputError(f"{path} cannot be read as a COLMAP database ({error})") from error
+    names = dict(read_rows(path, "SELECT image_id, name FROM images", tables=("images",)))
+    records = read_rows(path, f"SELECT pair_id, data FROM {table}", tables=(table,))
     return {
-        (names[number // PAIR_BASE], names[number % PAIR_BASE]): np.frombuffer(data or b"", "<u4")
-        .reshape(-1, 2)
-        .astype(np.int32)
+        _named_pair(path, names, number): _match_table(path, data or b"")
         for number, data in records
     }
+
+
+def _named_pair(
+    path: str | os.PathLike[str], names: Mapping[int, Any], number: Any
+) -> tuple[str, str]:
+    images = divmod(number, PAIR_BASE) if isinstance(number, int) else (None, None)
+    first, second = (names.get(image) if image is not None else None for image in images)
+    if not isinstance(first, str) or not isinstance(second, str):
+        raise InputError(f"{path} has matches of pair {number!r}, whose photographs it lacks")
+    return first, second
+
+
+def _match_table(path: str | os.PathLike[str], data: Any) -> Int32[np.ndarray, "K 2"]:
+    if not isinstance(data, bytes) or len(data) % 8:
+        raise InputError(f"{path} has damaged matches, which are no pairs: match again")
+    indices = np.frombuffer(data, "<u4").reshape(-1, 2)
+    if (indices > np.iinfo(np.int32).max).any():
+        raise InputError(f"{path} has matches with keypoints that cannot be: match again")
+    return indices.astype(np.int32)
 
 
 def _check_pairs(photos: Mapping[str, Features], pairs: Mapping[tuple[str, str], Pair]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from kjax.data.colmap import read_rows
 from kjax.errors import InputError
 
 SEED = 0
@@ -85,18 +86,25 @@ def photo_sizes(database: Path) -> dict[str, tuple[int, int]]:
     query = (
         "SELECT name, width, height FROM images JOIN cameras USING (camera_id) ORDER BY image_id"
     )
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        return {name: (width, height) for name, width, height in connection.execute(query)}
+    rows = read_rows(database, query, tables=("images", "cameras"))
+    for name, width, height in rows:
+        if not isinstance(name, str) or not (isinstance(width, int) and isinstance(height, int)):
+            raise InputError(f"{database}: the size of {name!r} is damaged: make it again")
+    return {name: (width, height) for name, width, height in rows}
 
 
 def read_sift(database: Path) -> dict[str, UInt8[np.ndarray, "N 128"]]:
     """COLMAP's own descriptors of every photograph in a database, as it keeps them."""
     query = "SELECT name, data FROM descriptors JOIN images USING (image_id)"
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        return {
-            name: np.frombuffer(data or b"", np.uint8).reshape(-1, SIFT_DIMENSION)
-            for name, data in connection.execute(query)
-        }
+    rows = read_rows(database, query, tables=("images", "descriptors"))
+    for name, data in rows:
+        whole = data is None or (isinstance(data, bytes) and len(data) % SIFT_DIMENSION == 0)
+        if not isinstance(name, str) or not whole:
+            raise InputError(f"{database}: the descriptors of {name!r} are damaged: make it again")
+    return {
+        name: np.frombuffer(data or b"", np.uint8).reshape(-1, SIFT_DIMENSION)
+        for name, data in rows
+    }
 
 
 def copy_cameras(source: Path, target: Path) -> None:

@@ -66,9 +66,13 @@ def read_colmap_text(path: str | os.PathLike[str], image_size: tuple[int, int]) 
     try:
         header, *lines = Path(path).read_text(encoding="utf-8").splitlines()
         count, dimension = (int(number) for number in header.split())
-        table = np.array([line.split() for line in lines if line.strip()], np.float64)
-        table = table.reshape(count, 4 + dimension)
-    except ValueError as error:
+        rows = [line.split() for line in lines if line.strip()]
+        if len(rows) != count or any(len(row) != 4 + dimension for row in rows):
+            raise ValueError(f"not {count} lines of 4 + {dimension} values")
+        table = np.array(rows, np.float64).reshape(count, 4 + dimension)
+        if not ((table[:, 4:] >= 0) & (table[:, 4:] <= 255)).all() or not np.isfinite(table).all():
+            raise ValueError("a value that cannot be")
+    except (ValueError, OverflowError) as error:
         raise InputError(
             f"{path} is no text file of COLMAP features ({error}): write it again"
         ) from error

@@ -10,17 +10,20 @@ knows them, and closing it puts them in place.
 import contextlib
 import glob
 import hashlib
+import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Shaped
 
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.unpacking import check_unpacked
 from kjax.whole_files import partial_prefix, write_whole
 
 HDF5_FILES = "an HDF5 file"
@@ -168,17 +171,90 @@ def open_hdf5(path: str | os.PathLike[str]) -> Iterator[Any]:
     """An HDF5 file to read.
 
     Raises:
-        InputError: it is missing, or it is no HDF5 file.
+        InputError: it is missing, or it is no HDF5 file; also for whatever the library stumbles
+            over in the block that the file is for.
     """
     h5py = require("h5py", HDF5_FILES)
     if not Path(path).is_file():
         raise InputError(f"no such file: {path}")
     try:
-        file = h5py.File(path, "r")
-    except OSError as error:
+        with h5py.File(path, "r") as file:
+            yield file
+    except InputError:
+        raise
+    except Exception as error:  # the library's errors have a dozen types, by where they arise
         raise InputError(f"{path} is no HDF5 file, or is damaged: write it again") from error
-    with file:
-        yield file
+
+
+def find_group(file: Any, name: str) -> Any | None:
+    """The group of that name in an open file; None if there is none.
+
+    Raises:
+        InputError: the way to it is a link, which may lead to another file.
+    """
+    h5py = require("h5py", HDF5_FILES)
+    found = file
+    for part in filter(None, name.split("/")):
+        found = _child(found, part)
+        if not isinstance(found, h5py.Group):
+            return None
+    return found
+
+
+def read_arrays(group: Any, names: Iterable[str]) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Those datasets of a group that it has.
+
+    Raises:
+        InputError: one is a link, its numbers are in another file, or it is out of all proportion
+            to its file.
+    """
+    h5py = require("h5py", HDF5_FILES)
+    size = Path(group.file.filename).stat().st_size
+    datasets = {name: _child(group, name) for name in names}
+    total = 0
+    for name, dataset in datasets.items():
+        if dataset is None:
+            continue
+        if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
+            raise _refusal(group, f"{name} is no array")
+        if dataset.dtype.kind not in "fiu":
+            raise _refusal(group, f"{name} holds {dataset.dtype} and no numbers")
+        if dataset.external or dataset.is_virtual:
+            raise _refusal(group, f"the numbers of {name} are in other files")
+        # Whole chunks are unpacked, however little of them belongs to the array.
+        entries = max(math.prod(dataset.shape), math.prod(dataset.chunks or ()))
+        total += entries * dataset.dtype.itemsize
+    try:
+        check_unpacked(size, total)
+    except InputError as error:
+        raise _refusal(group, str(error)) from None
+    read = {name: dataset[()] for name, dataset in datasets.items() if dataset is not None}
+    return {name: np.asarray(array) for name, array in read.items()}  # one number comes as such
+
+
+def read_number(dataset: Any, attribute: str, default: float) -> float:
+    """An attribute of a dataset that is one number."""
+    if attribute not in dataset.attrs:
+        return default
+    about = dataset.attrs.get_id(attribute)
+    if about.shape not in ((), (1,)) or about.dtype.kind not in "fiu":
+        raise _refusal(dataset.parent, f"its {attribute} is no number")
+    return float(np.asarray(dataset.attrs[attribute]).item())
+
+
+def _child(group: Any, name: str) -> Any | None:
+    h5py = require("h5py", HDF5_FILES)
+    link = group.get(name, getlink=True)
+    if link is None:
+        return None
+    if not isinstance(link, h5py.HardLink):
+        raise _refusal(group, f"{name} is a link")
+    return group[name]
+
+
+def _refusal(group: Any, problem: str) -> InputError:
+    where = f"{group.file.filename}: {group.name.strip('/')}"
+    return InputError(f"{where} is refused, as {problem}: write the file again")
 
 
 def _check_name(name: str) -> None:

@@ -6,18 +6,31 @@ A group of features is named like its photograph and holds `keypoints` [N, 2], `
 database.
 """
 
+import dataclasses
 import os
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from kjax.errors import InputError
-from kjax.images.exchange.hdf5_groups import GroupWriter, open_hdf5
+from kjax.images.exchange.columns import checked_features, single
+from kjax.images.exchange.hdf5_groups import (
+    GroupWriter,
+    find_group,
+    open_hdf5,
+    read_arrays,
+    read_number,
+)
 from kjax.images.features import Features, from_sigmas, upright_without
 from kjax.images.matching import Matches, from_hloc_style, hloc_style
 
 Path = str | os.PathLike[str]
+
+
+_FEATURES = ("keypoints", "descriptors", "image_size", "scales", "oris", "scores")
+_MATCHES = ("matches0", "matching_scores0")
+_LARGEST_INDEX = 2**31 - 1
 
 
 class FeatureWriter(GroupWriter):
@@ -78,30 +91,32 @@ def read_features(path: Path, name: str) -> Features:
         InputError: the file is none, or lacks the photograph.
     """
     with open_hdf5(path) as file:
-        if name not in file or "keypoints" not in file[name]:
-            raise InputError(f"{path} has no features of {name!r}: extract them first")
-        arrays = {key: value[()] for key, value in file[name].items()}
+        group = find_group(file, name)
+        arrays = read_arrays(group, _FEATURES) if group is not None else {}
+    if "keypoints" not in arrays:
+        raise InputError(f"{path} has no features of {name!r}: extract them first")
     for key in ("descriptors", "image_size"):
         if key not in arrays:
             raise InputError(f"{path}: {name} lacks {key}: extract local features")
-    descriptors = np.ascontiguousarray(arrays["descriptors"].T)
-    width, height = (int(side) for side in arrays["image_size"])
-    return Features(
-        xy=_single(arrays["keypoints"]),
-        descriptors=descriptors if _is_bytes(descriptors) else _single(descriptors),
-        image_size=(width, height),
-        scales=from_sigmas(_single(arrays.get("scales"))),
-        angles=_single(arrays.get("oris")),
-        scores=_single(arrays.get("scores")),
-    )
+    columns = {
+        "xy": arrays["keypoints"],
+        "descriptors": np.ascontiguousarray(arrays["descriptors"].T),
+        "image_size": arrays["image_size"],
+        "scales": arrays.get("scales"),
+        "angles": arrays.get("oris"),
+        "scores": arrays.get("scores"),
+    }
+    found = checked_features(path, columns)
+    return dataclasses.replace(found, scales=from_sigmas(found.scales))
 
 
 def read_uncertainty(path: Path, name: str) -> float:
     """The uncertainty of a photograph's positions in pixels, 1 if the file says nothing."""
     with open_hdf5(path) as file:
-        if name not in file:
+        group = find_group(file, name)
+        if group is None or not read_arrays(group, ("keypoints",)):
             raise InputError(f"{path} has no features of {name!r}: extract them first")
-        return float(file[name]["keypoints"].attrs.get("uncertainty", 1.0))
+        return read_number(group["keypoints"], "uncertainty", 1.0)
 
 
 class MatchWriter(GroupWriter):
@@ -140,15 +155,13 @@ def read_matches(
         InputError: the file is none, or lacks the pair.
     """
     with open_hdf5(path) as file:
-        name, turned = pair_name(first, second), False
-        if name not in file:
-            name, turned = pair_name(second, first), True
-        if name not in file:
+        group, turned = find_group(file, pair_name(first, second)), False
+        if group is None:
+            group, turned = find_group(file, pair_name(second, first)), True
+        if group is None:
             raise InputError(f"{path} has no matches of {first!r} and {second!r}: match them first")
-        group = file[name]
-        partners = group["matches0"][()].astype(np.int32)
-        scores = _single(group["matching_scores0"][()])
-    indices, kept = from_hloc_style(partners, scores)
+        arrays = read_arrays(group, _MATCHES)
+    indices, kept = from_hloc_style(*_checked_matches(path, arrays))
     return (np.ascontiguousarray(indices[:, ::-1]) if turned else indices), kept
 
 
@@ -157,8 +170,21 @@ def pair_name(first: str, second: str) -> str:
     return "/".join(name.replace("/", "-") for name in (first, second))
 
 
-def _single(array: Any) -> Any:
-    return None if array is None else array.astype(np.float32)
+def _checked_matches(
+    path: Path, arrays: Mapping[str, np.ndarray]
+) -> tuple[Int32[np.ndarray, " N"], Float32[np.ndarray, " N"]]:
+    partners, scores = (arrays.get(name) for name in _MATCHES)
+    if (
+        partners is None
+        or scores is None
+        or partners.ndim != 1
+        or partners.shape != scores.shape
+        or partners.dtype.kind not in "iu"
+    ):
+        raise InputError(f"{path} holds no matches, or is damaged: match again")
+    if ((partners < -1) | (partners > _LARGEST_INDEX)).any():
+        raise InputError(f"{path} holds matches with keypoints that cannot be: match again")
+    return partners.astype(np.int32), single("matching_scores0", scores)
 
 
 def _is_bytes(descriptors: np.ndarray) -> bool:

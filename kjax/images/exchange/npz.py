@@ -2,12 +2,13 @@
 
 import functools
 import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
+from kjax.array_files import read_npz as read_arrays
 from kjax.errors import InputError
+from kjax.images.exchange.columns import checked_features
 from kjax.images.features import Features
 from kjax.whole_files import write_whole
 
@@ -43,13 +44,13 @@ def read_npz(path: str | os.PathLike[str]) -> Features:
     Raises:
         InputError: it is no such archive.
     """
+    if not Path(path).is_file():
+        raise InputError(f"no such file: {path}")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            columns = {name: archive[name] for name in (*_REQUIRED, *_OPTIONAL) if name in archive}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is no NumPy archive, or is damaged: write it again") from error
-    missing = [name for name in _REQUIRED if name not in columns]
+        archive = read_arrays(path)
+    except InputError as error:
+        raise InputError(f"{path} is no NumPy archive, or is damaged ({error})") from None
+    missing = [name for name in _REQUIRED if name not in archive]
     if missing:
         raise InputError(f"{path} lacks {', '.join(missing)}: it is no archive of features")
-    width, height = columns.pop("image_size").tolist()
-    return Features(image_size=(width, height), **columns)
+    return checked_features(path, archive)

@@ -1,0 +1,100 @@
+"""Image files from anyone: the one place that opens them with Pillow.
+
+Pillow knows forty formats, some of which start other programs (Ghostscript for PostScript) whatever
+the file is called. Only `FORMATS` are opened here. A picture's size is checked before its pixels
+are, and whatever a decoder stumbles over is one line that names the file.
+"""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from kjax.errors import InputError
+
+FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP", "GIF", "JPEG2000")
+"""As Pillow names them; PPM are PBM, PGM, PNM and PFM too, JPEG also what cameras call MPO."""
+MAX_PIXELS = 178_956_970
+"""Where Pillow itself gives up: half a gigabyte in colour."""
+FREE_PIXELS = 16_000_000
+"""What every file may hold, however small it is."""
+PIXELS_PER_BYTE = 1100
+"""What a larger one may. PNG's compression ends at 1032; photographs have one to thirty."""
+
+
+@contextlib.contextmanager
+def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Image.Image]:
+    """A picture whose pixels have not been decoded yet; the block that it is for may do so.
+
+    Args:
+        path: of the file.
+        advice: how to mend a file that cannot be read, for the end of the message.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputError: it is of another format, too large or damaged; also for whatever Pillow raises
+            in the block.
+    """
+    end = f": {advice}" if advice else ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is odd in a file that can be read
+            with Image.open(path, formats=FORMATS) as image:
+                _check_size(path, image)
+                yield image
+    except (InputError, FileNotFoundError):
+        raise
+    except UnidentifiedImageError:
+        known = ", ".join(FORMATS)
+        raise InputError(f"cannot decode {path} (not an image: {known} are read){end}") from None
+    except Image.DecompressionBombError:  # Pillow has the same limit, unless it is told otherwise
+        raise _too_large(path) from None
+    except Exception as error:  # each of Pillow's decoders has its own dozen
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"cannot decode {path} ({reason}){end}") from None
+
+
+def is_safe_image(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is of `FORMATS` and of a size to be decoded, without decoding it.
+
+    For decoders other than Pillow's: OpenCV's takes memory for what a part of a PNG file announces.
+    """
+    try:
+        with open_image(path) as image:
+            return image.format != "PNG" or _chunks_fit(path)
+    except (InputError, FileNotFoundError):
+        return False
+
+
+def _chunks_fit(path: str | os.PathLike[str]) -> bool:
+    """Whether a PNG file's parts, up to its end mark, are no longer than the file."""
+    size, at = Path(path).stat().st_size, 8
+    with open(path, "rb") as file:
+        while True:
+            file.seek(at)
+            head = file.read(8)
+            length = int.from_bytes(head[:4], "big")
+            if len(head) < 8 or at + 12 + length > size:
+                return False
+            if head[4:] == b"IEND":
+                return True
+            at += 12 + length
+
+
+def _check_size(path: str | os.PathLike[str], image: Image.Image) -> None:
+    width, height = image.size
+    packed = Path(path).stat().st_size
+    if width * height > MAX_PIXELS:
+        raise _too_large(path)
+    if width * height > max(FREE_PIXELS, PIXELS_PER_BYTE * packed):
+        raise InputError(
+            f"{path} has {width}×{height} pixels in {packed:,} bytes: it is damaged, or made to "
+            "fill the memory"
+        )
+
+
+def _too_large(path: str | os.PathLike[str]) -> InputError:
+    return InputError(f"{path} has more than {MAX_PIXELS:,} pixels: make it smaller")

@@ -1,0 +1,144 @@
+"""Damage that needs a format's own library: links in HDF5 files, odd rows in databases."""
+
+import contextlib
+import io
+import sqlite3
+import tarfile
+import zipfile
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+
+def edit_hdf5(folder: Path, rng: Random) -> None:
+    """One dataset or group replaced by something that it should not be."""
+    import h5py
+
+    path = rng.choice(sorted(folder.glob("*.h5")))
+    with contextlib.suppress(Exception), h5py.File(path, "a") as file:
+        names: list[str] = []
+        file.visit(names.append)
+        name = rng.choice(names)
+        del file[name]
+        match rng.randrange(12):
+            case 0:
+                pass
+            case 1:
+                file[name] = h5py.ExternalLink("/etc/passwd", "/")
+            case 2:
+                file[name] = h5py.SoftLink("/nowhere")
+            case 3:
+                file[name] = h5py.SoftLink("/")
+            case 4:
+                file.create_dataset(name, (10,), "f4", external=[("/etc/hostname", 0, 40)])
+            case 5:
+                source = h5py.VirtualSource("/etc/other.h5", "x", (10,))
+                layout = h5py.VirtualLayout((10,), "f4")
+                layout[:] = source
+                file.create_virtual_dataset(name, layout)
+            case 6:
+                file.create_dataset(name, (10**9, 8), "f4", chunks=(10**4, 8), fillvalue=1)
+            case 7:
+                file.create_dataset(name, data=h5py.Empty("f4"))
+            case 8:
+                file.create_dataset(name, data=["a", "bc"], dtype=h5py.string_dtype())
+            case 9:
+                file.create_dataset(name, data=np.zeros(rng.choice(((), (3,), (2, 2, 2), (0, 2)))))
+            case 10:
+                file.create_dataset(name, data=rng.choice((np.nan, 1j, True, b"x", 10**18)))
+            case _:
+                data = np.zeros(4, [("x", "f4"), ("y", "i2")])
+                file.create_dataset(name, data=data, compression="gzip", maxshape=(None,))
+
+
+_VALUES = (
+    *(None, -1, 0, 1, 2**40, -(2**63), 2**63 - 1, 1.5),
+    *("", "x", "a.jpg", b"", b"\xff" * 3, b"x" * 64),
+)
+
+
+def edit_database(folder: Path, rng: Random) -> None:
+    """Rows that are no rows of COLMAP's, and tables that are none."""
+    path = folder / "database.db"
+    opened = contextlib.closing(sqlite3.connect(path))
+    with contextlib.suppress(sqlite3.Error), opened as connection:
+        tables = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if not name.startswith("sqlite")
+        ]
+        table = rng.choice(tables)
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        with connection:
+            match rng.randrange(8):
+                case 0:
+                    connection.execute(f"DROP TABLE {table}")
+                case 1:
+                    _replace_by_view(connection, table, columns)
+                case 2:
+                    connection.execute(f"DELETE FROM {table}")
+                case 3:
+                    # Without its rules, a table takes anything.
+                    connection.execute(f"CREATE TABLE copy AS SELECT * FROM {table}")
+                    connection.execute(f"DROP TABLE {table}")
+                    connection.execute(f"ALTER TABLE copy RENAME TO {table}")
+                    _set(connection, table, rng.choice(columns), rng)
+                case 4:
+                    column = rng.choice(columns)
+                    connection.execute(f"UPDATE {table} SET {column} = CAST(x'c328' AS TEXT)")
+                case _:
+                    _set(connection, table, rng.choice(columns), rng)
+
+
+def _set(connection: sqlite3.Connection, table: str, column: str, rng: Random) -> None:
+    where = rng.choice(("", " WHERE rowid = 1"))
+    connection.execute(f"UPDATE {table} SET {column} = ?{where}", (rng.choice(_VALUES),))
+
+
+def _replace_by_view(connection: sqlite3.Connection, table: str, columns: list[str]) -> None:
+    connection.execute(f"DROP TABLE {table}")
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    selected = ", ".join(f"i AS {column}" for column in columns)
+    connection.execute(f"CREATE VIEW {table} AS {endless} SELECT {selected} FROM n")
+
+
+def hostile_zip(folder: Path, rng: Random) -> None:
+    names = ("../out", "/abs", "C:\\x", "a/../../b", ".", "a\0b", "x" * 400, "\xc3\x28")
+    with zipfile.ZipFile(folder / "set.archive", "w", zipfile.ZIP_DEFLATED) as archive:
+        match rng.randrange(5):
+            case 0:
+                archive.writestr(rng.choice(names), b"x")
+            case 1:
+                for number in range(150):
+                    archive.writestr(f"f{number % 7}", bytes(1000))
+            case 2:
+                link = zipfile.ZipInfo("link")
+                link.external_attr = 0o120777 << 16
+                archive.writestr(link, "/etc/passwd")
+            case 3:
+                archive.writestr("a", b"file")
+                archive.writestr("a/b", b"file below a file")
+            case _:
+                archive.writestr("zeros", bytes(200_000_000 if rng.random() < 0.1 else 10_000_000))
+
+
+def hostile_tar(folder: Path, rng: Random) -> None:
+    kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE)
+    mode = rng.choice(("w", "w:gz"))
+    with tarfile.open(folder / "set.archive", mode) as archive:  # type: ignore[call-overload]
+        info = tarfile.TarInfo(rng.choice(("a", "../out", "/abs", "a/b/../../../c", "é" * 200)))
+        match rng.randrange(4):
+            case 0:
+                info.type, info.linkname = rng.choice(kinds), "/etc/passwd"
+                archive.addfile(info)
+            case 1:
+                info.size = rng.choice((10**6, 10**8 if mode == "w:gz" else 10**6))
+                archive.addfile(info, io.BytesIO(bytes(info.size)))
+            case 2:
+                size = rng.choice(("-1", "x", "9" * 30))
+                info.pax_headers = {"comment": "x" * 10**6, "size": size}
+                archive.addfile(info)
+            case _:
+                info.type, info.size = rng.choice((b"x", b"L", b"K", b"S", b"g")), 600
+                archive.addfile(info, io.BytesIO(b"9" * 600))
