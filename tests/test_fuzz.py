@@ -11,7 +11,17 @@ ROOT = Path(__file__).parents[1]
 QUICK = (
     *("read_photograph", "read_grey", "similarity_maps", "read_match_file", "embedded"),
     *("read_tasks", "read_descriptors", "read_model", "colmap", "read_colmap_text", "exchange"),
-    *("hloc", "homographies", "read_npy", "torch7", "mkd", "tfeat", "l2net.mat", "unpack"),
+    *(
+        "hloc",
+        "outputs",
+        "homographies",
+        "read_npy",
+        "torch7",
+        "mkd",
+        "tfeat",
+        "l2net.mat",
+        "unpack",
+    ),
     *("download", "evaluation", "pretrained", "metrics_log", "records", "prepare_workdir"),
 )
 """Readers whose samples need no model, which takes seconds to make."""

@@ -1,7 +1,6 @@
 """`kjax describe-patches`: HPatches' patches to the official CSV files of descriptors."""
 
 import argparse
-import json
 from pathlib import Path
 
 HELP = "describe the patches of an HPatches folder, as CSV files that the official toolbox reads"
@@ -88,10 +87,12 @@ def check_same_source(out: Path, source: str, identity: str, *, overwrite: bool)
 
 def _recorded(path: Path) -> dict[str, str]:
     """A record with all its texts; empty if there is none."""
+    from kjax.json_text import parse_json
+
     try:
-        record = json.loads(path.read_bytes())
+        record = parse_json(path.read_bytes())
         return {name: str(record[name]) for name in ("source", "identity")}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 

@@ -413,6 +413,36 @@ add("read_colmap_text.txt", _colmap_text, _read_colmap_text)
 # Features
 
 
+def _provenance() -> Any:
+    from kjax.images.exchange.provenance import Provenance
+
+    return Provenance("best", "ab" * 32, "xy s=1", 32, "float32", 12.0, "SIFT", 100, "cd" * 32)
+
+
+def _output(form: str, where: str) -> tuple[Make, Callable[[Path], Any]]:
+    """An output of `kjax describe`, and what `kjax describe` reads in it before it goes on."""
+    names = ["a.jpg", "b/c.jpg"]
+
+    def make(folder: Path) -> None:
+        from kjax.images.exchange.outputs import open_output
+
+        with open_output(folder / where, names, form=form, overwrite=False) as output:
+            for name in names:
+                output.add(name, _features(), _provenance())
+
+    def read(folder: Path) -> Any:
+        from kjax.images.exchange.outputs import check_same_settings, open_output
+
+        output = open_output(folder / where, names, form=form, overwrite=False)
+        check_same_settings(output, folder / where, _provenance())
+
+    return make, read
+
+
+add("outputs.npz", *_output("npz", ""))
+add("outputs.colmap", *_output("colmap", ""), spared="*.txt")
+
+
 def _npz_features(folder: Path) -> None:
     from kjax.images.exchange.npz import write_npz
 
@@ -465,6 +495,7 @@ def _hloc_go_on(folder: Path) -> Any:
 _H5 = (edits.edit_hdf5,)
 add("hloc.features", _hloc, _hloc_features, edits=_H5, spared="matches.h5")
 add("hloc.matches", _hloc, _hloc_matches, edits=_H5, spared="features.h5")
+add("outputs.h5", *_output("npz", "features.h5"), edits=_H5)
 add("hloc.go_on", _hloc, _hloc_go_on, edits=_H5, spared="matches.h5")
 
 
@@ -508,6 +539,18 @@ def _weights(name: str) -> Make:
     return make
 
 
+def _described_weights(folder: Path) -> None:
+    from models import make_model
+
+    from kjax.interop.files import save_variables
+    from kjax.interop.identify import fields_of
+    from kjax.interop.metadata import make_metadata
+
+    model, variables = make_model("sum")
+    texts = make_metadata(fields_of(model), extent=9.5, remarks={"licence": "Apache-2.0"})
+    save_variables(folder / "told.safetensors", variables, metadata=texts)
+
+
 def _read_weights(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
         from kjax.interop.source import facts, load_sources
@@ -519,6 +562,9 @@ def _read_weights(name: str) -> Callable[[Path], Any]:
 
 for _name in ("weights.npz", "weights.safetensors", "weights.pth"):
     add(f"load_sources.{_name}", _weights(_name), _read_weights(_name))
+
+
+add("load_sources.told", _described_weights, _read_weights("told.safetensors"))
 
 
 def _old_torch(folder: Path) -> None:

@@ -10,18 +10,17 @@ import dataclasses
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-
+from kjax.array_files import read_npz
 from kjax.errors import InputError
 from kjax.images.exchange.colmap_text import write_colmap_text
 from kjax.images.exchange.hloc import FeatureWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz
 from kjax.images.exchange.provenance import Provenance, from_json, from_values
 from kjax.images.features import Features
+from kjax.json_text import parse_json
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SIDECAR = "kjax-describe.jsonl"
@@ -151,10 +150,10 @@ class _ColmapFolder(Output):
 def _read_npz(path: Path) -> Provenance | None:
     """What the features of an archive were made with; None if it does not say, or is no archive."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return from_json(str(archive[PROVENANCE])) if PROVENANCE in archive else None
-    except (ValueError, EOFError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile):
+        archive = read_npz(path)
+    except InputError:
         return None
+    return from_json(str(archive[PROVENANCE])) if PROVENANCE in archive else None
 
 
 def _append(path: Path, values: Mapping[str, object]) -> None:
@@ -175,8 +174,8 @@ def _read_sidecar(path: Path) -> Iterator[tuple[str, Provenance]]:
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
+            values = parse_json(line)
+        except ValueError:
             continue
         origin = from_values(values)
         name = values.get("name") if isinstance(values, dict) else None

@@ -14,6 +14,7 @@ import json
 from typing import Any
 
 from kjax import __version__
+from kjax.json_text import parse_json
 
 LABELS = {
     "sha256": "weights",
@@ -86,8 +87,8 @@ class Provenance:
 def from_json(text: Any) -> Provenance | None:
     """What `Provenance.to_json` wrote; None of anything else."""
     try:
-        return from_values(json.loads(text))
-    except (ValueError, TypeError, RecursionError):
+        return from_values(parse_json(text))
+    except (ValueError, TypeError):
         return None
 
 
