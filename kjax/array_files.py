@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
 from kjax.errors import InputError
 from kjax.unpacking import check_unpacked
@@ -26,7 +25,7 @@ _ENCRYPTED = 0x1
 """The bit of a member's flags that tells so."""
 
 
-def read_npz(path: str | os.PathLike[str]) -> dict[str, Shaped[np.ndarray, "..."]]:
+def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """All arrays of an archive, by name.
 
     Raises:
@@ -46,7 +45,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Shaped[np.ndarray, "..."
         raise InputError(f"not a plain .npz file ({_first_line(error)})") from None
 
 
-def read_npy(path: str | os.PathLike[str]) -> Shaped[np.ndarray, "..."]:
+def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """The array of a file.
 
     Raises:

@@ -30,7 +30,7 @@ def test_while_packages_are_imported(program):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_IMPORT, f"{program}.py", *words[program]],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
         check=False,

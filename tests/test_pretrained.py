@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from models import make_model, random_patches
+from PIL import Image
 
 import kjax
 from kjax import pretrained
@@ -182,9 +183,11 @@ def test_commands_take_names(folder, capsys):
     variables, _ = put()
     assert main(["convert", "toy", "copy.npz"]) == 0
     jax.tree.map(np.testing.assert_array_equal, load_variables("copy.npz"), variables)
+    for name in ("a.png", "b.png"):
+        Image.new("L", (40, 30)).save(name)
     capsys.readouterr()
     for arguments, message in (
-        (["match", "a.jpg", "b.jpg"], "unknown pretrained model 'best': choose from toy"),
+        (["match", "a.png", "b.png"], "unknown pretrained model 'best': choose from toy"),
         (["describe", ".", "--out", "o", "--weights", "tyo"], "did you mean 'toy'?"),
         (["info", "toy:xy,s=1"], "leave out ':xy,s=1'"),
         (["convert", "toy", "a.npz", "--seed", "1"], "only workdirs have seeds"),

@@ -133,6 +133,7 @@ def test_a_contender_whose_weights_are_not_finite_is_refused(tmp_path):
         find_contender(f"{path}:sum")
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_tensors_that_numpy_does_not_know_are_named(tmp_path):
     torch = pytest.importorskip("torch")
     state = to_torch(make_model("sum")[1])
