@@ -7,6 +7,7 @@ holds has a checksum, which is always compared.
 
 import math
 import os
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ def _read_array(file: Any, size: int) -> np.ndarray:
         raise InputError(f"{room:,} bytes for {count:,} numbers of {dtype.itemsize} bytes")
     array = np.empty(count, dtype)
     _fill(array, file)
+    if dtype.kind == "U" and array.size and array.view(np.uint32).max() > sys.maxunicode:
+        raise InputError("it holds signs that no text has")
     return array.reshape(shape, order="F" if column_major else "C")
 
 

@@ -96,3 +96,11 @@ def test_every_damaged_byte_is_noticed(tmp_path, rng, method):
     for place in range(40, 40 + 150, 7):  # zlib's errors among them
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 64]) + whole[place + 1 :])
         refused(path, "not a plain .npz file")
+
+
+def test_texts_of_impossible_signs_are_refused(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.array("text"))
+    assert str(read_npy(path)) == "text"
+    path.write_bytes(path.read_bytes()[:-4] + b"\xff\xff\xff\x7f")
+    refused(path, "signs that no text has", read_npy)
