@@ -5,7 +5,6 @@ A config file has `get_config()`, or `get_config(argument)` for what follows a c
 of `RunConfig`. `configs/base.py` lists all of them with what they mean.
 """
 
-import argparse
 import dataclasses
 import importlib.util
 import inspect
@@ -14,13 +13,14 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from kjax.architecture import Descriptor, build
 from kjax.augment import AugmentConfig
+from kjax.data.sampler import check_seed
 from kjax.data.test_sets import EMBEDDED
 from kjax.errors import InputError, unknown_name
 from kjax.losses import LossConfig
@@ -152,8 +152,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for seed in (self.seed, *self.seeds):
-            if not 0 <= seed < 2**32:
-                raise InputError(f"a seed must be from 0 to 4294967295 (2³²−1), not {seed}")
+            check_seed(seed)
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds must differ from each other: {self.seeds}")
         if len(self.seeds) > 1 and self.data.pipeline != "resident":
@@ -200,6 +199,23 @@ def load_config(spec: str | Path) -> ConfigDict:
     if not isinstance(config, ConfigDict):
         raise InputError(f"get_config of {path} must return an ml_collections.ConfigDict")
     return config.lock()
+
+
+def read_config(spec: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
+    """The config of a file with some fields changed, validated and locked.
+
+    Args:
+        spec: the file, as for `load_config`.
+        overrides: as on the command line, e.g. `--config.model.s=1`; they win over the file.
+
+    Raises:
+        InputError: anything is wrong with it.
+    """
+    config = load_config(spec)
+    validate(config)
+    override(config, overrides)
+    validate(config)
+    return config
 
 
 def override(config: ConfigDict, arguments: Sequence[str]) -> None:
@@ -280,59 +296,13 @@ def _load_function(path: Path) -> Callable[..., Any]:
     return module.get_config
 
 
-# From the command line
-
-
-def parse_flags(argv: Sequence[str]) -> tuple[ConfigDict, Path]:
-    """Config and workdir of a command line such as run_train.py's.
-
-    Args:
-        argv: with the programme's name first: `--config=FILE[:ARGUMENT] --workdir=FOLDER`, and any
-            number of `--config.group.field=value`, which win over the file.
-
-    Returns:
-        The config, validated and locked, and the workdir.
-
-    Raises:
-        InputError: anything is wrong with it. Programmes print its line and exit with code 2.
-        SystemExit: with code 0 after `--help`.
-    """
-    parser = _Parser(
-        prog=Path(argv[0]).name,
-        allow_abbrev=False,
-        usage="%(prog)s --config=FILE[:ARGUMENT] --workdir=FOLDER [--config.group.field=value …]",
-        epilog="configs/base.py says what each field means",
-    )
-    parser.add_argument("--config", help="config file, or the name of one in configs")
-    parser.add_argument("--workdir", type=Path, help="folder of the run; the same resumes it")
-    known, rest = parser.parse_known_args(argv[1:])
-    if known.config is None:
-        raise InputError("which config? Give --config=FILE, e.g. --config=configs/quickstart.py")
-    if known.workdir is None:
-        raise InputError("where to? Give --workdir=FOLDER, e.g. --workdir=out/first")
-    config = load_config(known.config)
-    validate(config)
-    override(config, rest)
-    validate(config)
-    return config, known.workdir
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage and exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
-
-
 def _check_names(arguments: Sequence[str]) -> None:
-    """Refuses overrides of fields that there are not, and options that are none of ours."""
+    """Refuses overrides of fields that do not exist."""
     for argument in arguments:
         if not argument.startswith("-") or _is_number(argument):
             continue  # a value that follows its option
         name = argument.lstrip("-").partition("=")[0]
         field = name.removeprefix("no").removeprefix("config.")
-        if not name.startswith(("config.", "noconfig.")):
-            raise unknown_name("option", f"--{name}", ("--config", "--workdir", "--help"))
         if field in _SCHEMA.groups:
             inner = ", ".join(_SCHEMA.groups[field])
             raise InputError(f"config.{field} is a group of fields: {inner}")

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Integer, Key, UInt8
 from kjax.architecture import Descriptor
 from kjax.augment import AugmentConfig, augment_pair
 from kjax.data.resident import ResidentSet, draw_rows, gather_pairs
+from kjax.data.sampler import check_shares
 from kjax.errors import InputError
 from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state, update
 
@@ -55,12 +56,7 @@ class Programme:
     def __post_init__(self) -> None:
         if not self.seeds:
             raise InputError("a run needs at least one seed")
-        count = len(self.devices or jax.devices())
-        if self.pairs % count:
-            raise InputError(
-                f"{self.pairs} pairs cannot be shared evenly by {count} devices: "
-                f"choose a multiple of {count}"
-            )
+        check_shares(self.pairs, len(self.devices or jax.devices()))
 
     @property
     def several_seeds(self) -> bool:
