@@ -31,9 +31,9 @@ OPTIMIZERS = ("sgd", "adam")
 _LEAST = {"pairs": 2, "steps": 0, "eval_every": 0}
 """Lowest values of those fields of `TrainConfig` for which it is not 1."""
 MOST_STEPS = 2**31 - 1
-"""Steps, and everything that is counted in them, fit the counter on the devices."""
+"""The most steps, and counts of them, that the counter on the devices can hold."""
 CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[1] / "configs")
-"""Where a config that is given by its bare name is looked for."""
+"""Folders in which a config that is given by its bare name is looked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which sets, as folders or `EMBEDDED`, and how their pairs reach the devices."""
+    """The sets, as folders or `EMBEDDED`, and how their pairs reach the devices."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -311,7 +311,7 @@ def _check_names(arguments: Sequence[str]) -> None:
 
 
 def _refused(error: flags.Error) -> InputError:
-    """In the words of `validate`, where the error says which value of which field it is about."""
+    """The error in the words of `validate`, if it says which value of which field it is about."""
     about = re.match(r"flag --config\.([\w.]+)=(.*?): ", str(error))
     if about and about[1] in _SCHEMA.types:
         return _SCHEMA.wrong_type(about[1], about[2])

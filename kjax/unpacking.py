@@ -3,7 +3,7 @@
 from kjax.errors import InputError
 
 FREE_BYTES = 128 << 20
-"""What every file may unpack to, however small it is."""
+"""Bytes that every file may unpack to, however small it is."""
 LARGEST_RATIO = 20
 """How many times its own size a larger one may take. Photographs, weights and features take up to
 three; only what is made to be nothing but zeros takes more."""

@@ -126,7 +126,7 @@ def whiten(
     *,
     power: float,
 ) -> Float[Array, "batch out"]:
-    """Centred, projected, raised to a power with their signs kept, of unit norm."""
+    """Descriptors centred, projected, raised to a power with their signs, of unit norm."""
     projected = (raw - mean[None]) @ matrix
     powered = jnp.sign(projected) * jnp.abs(projected) ** power
     return l2_normalize(powered)
@@ -240,7 +240,7 @@ def whitened_rival(whitening: Whitening, mode: str, *, source: str) -> Rival:
 def resize_area(
     patches: Float[Array, "batch side side"], size: int
 ) -> Float[Array, "batch {size} {size}"]:
-    """Each pixel the mean of the area it covers, rounded to whole grey values, as OpenCV does."""
+    """Resizes by the mean over each pixel's area, rounded to whole grey values, as OpenCV does."""
     side = patches.shape[1]
     if side == size:
         return patches
@@ -315,7 +315,7 @@ def _blur_matrix(n: int) -> Float[np.ndarray, "{n} {n}"]:
 
 @functools.lru_cache(maxsize=16)
 def _area_shares(side: int, size: int) -> Float[np.ndarray, "{size} {side}"]:
-    """Row i: the share of each source pixel in [i, i+1)·side/size."""
+    """The share of each source pixel in the area of each new one: row i in [i, i+1)·side/size."""
     edges = np.arange(size + 1)[:, None] * (side / size)
     pixels = np.arange(side)[None, :]
     overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)

@@ -31,7 +31,7 @@ PUBLISHED = {
     "ddesc": "https://github.com/etrulls/deepdesc-release",
     "hardnet": "https://github.com/DagnyT/hardnet",
 }
-"""Where the authors of each learned rival published its weights."""
+"""Addresses at which the authors of each learned rival published its weights."""
 RIVALS = (*OPENCV_RIVALS, *MKD_MODES, "tfeat", "l2net", "deepcompare", "ddesc", "hardnet")
 SIDES = (64, 65)
 """Sides of PhotoTourism's and HPatches' patches."""

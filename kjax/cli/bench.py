@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Contender]":
-    """PyTorch's, or a note that there are none."""
+    """The contenders in PyTorch, or a note that there are none."""
     from kjax.errors import InputError
     from kjax.extras import require
 
@@ -116,7 +116,7 @@ def torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> 
 
 
 def with_ratios(rows: "Sequence[Row]") -> list[tuple["Row", dict[str, float]]]:
-    """Each row with its rate over PyTorch's in the same place: eager float32's, and the best."""
+    """Pairs each row with its rate over PyTorch's in the same place: eager float32 and the best."""
     compared = []
     for row in rows:
         torch = [other for other in rows if is_torch(other) and other.place == row.place]
@@ -139,7 +139,7 @@ def print_report(
     compared: "Sequence[tuple[Row, dict[str, float]]]",
     notes: Sequence[str],
 ) -> None:
-    """What was measured where, and the table."""
+    """Prints what was measured where, and the table."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     print(
         f"{about['device']}, {about['processor']}, {about['cores']} cores and threads; {versions}\n"

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_table(single: "list[Difference]", double: "list[Difference]") -> int:
-    """The table of both precisions; returns the exit code."""
+    """Prints the table of both precisions and returns the exit code."""
     width = max(len(row.quantity) for row in single)
     print(f"{'':{width}}   {'float32':^21}   {'float64':^21}")
     print(f"{'JAX − PyTorch':{width}}" + f"   {'largest':>9}   {'relative':>9}" * 2)

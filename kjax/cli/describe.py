@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
-    """How many of the photographs are there now, and how many were."""
+    """Prints how many of the photographs are there now, and how many were."""
     from kjax.eval.report.wording import plural
 
     done = count - failed

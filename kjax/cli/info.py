@@ -58,7 +58,7 @@ def list_shipped() -> int:
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """Labels in one column, texts in the next."""
+    """Prints labels in one column and texts in the next."""
     width = max(len(label) for label in facts)
     for label, text in facts.items():
         print(f"{label:{width}}  {text}")

@@ -17,7 +17,7 @@ from kjax.errors import InputError
 
 BLOCK_BYTES = 1 << 20
 SAMPLED_BLOCKS = 64
-"""Of a large file that has not been written to: takes some hundredths of a second."""
+"""Blocks compared of a large file that was not written to, in hundredths of a second."""
 
 
 def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:

@@ -36,18 +36,18 @@ from kjax.unpacking import check_unpacked
 TIMEOUT_SECONDS = 60
 BLOCK_BYTES = 1 << 20
 _ENCRYPTED = 0x1
-"""The bit of a zip member's flags that tells so."""
+"""The bit of a zip member's flags that tells that it is encrypted."""
 MAX_BYTES = 20 << 30
-"""Of an archive, and of what it unpacks to: HPatches, the largest set, takes 4.2 GB."""
+"""The largest archive, and what it may unpack to: HPatches, the largest set, takes 4.2 GB."""
 MAX_READ = 16 << 20
-"""Bytes of a tar archive at once."""
+"""Bytes of a tar archive that are read at once."""
 MAX_MEMBERS = 100_000
-"""Of an archive: the sets have about two thousand."""
+"""The most members of an archive: the sets have about two thousand."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a set can be had.
+    """The place where a set can be had.
 
     Attributes:
         addresses: tried in this order.
@@ -271,7 +271,7 @@ def _fetch_rest(address: str, part: Path, *, progress: bool) -> None:
 
 
 def _announced_size(response: Any, offset: int) -> int | None:
-    """How large the whole file will be; None if the server does not say."""
+    """The size of the whole file; None if the server does not say."""
     length = response.headers.get("Content-Length")
     if not length:
         return None

@@ -33,7 +33,7 @@ from kjax.json_text import parse_json
 from kjax.whole_files import write_json
 
 CUT_VERSION = 1
-"""Raised whenever the same photographs would be cut differently, so that old caches are left."""
+"""A number to raise whenever the same photographs are cut differently: old caches are left."""
 SEED = 0
 TRAIN_PHOTOS = (
     "astronaut.png",
@@ -48,16 +48,16 @@ TRAIN_PHOTOS = (
 )
 TEST_FILES = ("motorcycle_left.png", "motorcycle_right.png", "motorcycle_disp.npz")
 TOLERANCES = Tolerances(offset=2.0, octaves=0.75, degrees=45.0)
-"""Wide, so that a real detector's errors stay in: without them the stereo pair is too easy."""
+"""Wide limits that leave a real detector's errors in: without them the pair is too easy."""
 TRAIN_VIEWS = ViewConfig(
     contrast_threshold=0.01, min_sigma=1.0, max_points=800, tolerances=TOLERANCES
 )
 TEST_CONTRAST = 0.005
 TEST_MIN_SIGMA = 1.0
 TRAIN_PAIRS = 5_000
-"""Matching, and as many others: to watch overfitting by, not to report."""
+"""Matching pairs, and as many others, to watch overfitting by, not to report."""
 TEST_NON_MATCHING = 20_000
-"""Ten times the matching pairs, which are all that there are: false positives are to be rare."""
+"""Non-matching pairs, ten times the matching ones, of which all are taken: errors are rare."""
 OCCLUSION_STEP = 1.0
 """Pixels of disparity by which a surface must be nearer to count as hiding another."""
 
@@ -169,7 +169,7 @@ def visible_in_right(
 def _join_stereo(
     left: np.ndarray, right: np.ndarray, places: Keypoints, matched: Keypoints
 ) -> CutSet:
-    """Left and right patch of each point, one after the other."""
+    """Joins the left and right patch of each point, one after the other."""
     patches = np.stack([cut_patches(left, places), cut_patches(right, matched)], axis=1)
     tables = [
         np.column_stack([np.full(len(k.sigma), side), k.xy, k.angle, np.log2(k.sigma)])

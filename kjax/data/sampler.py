@@ -30,7 +30,7 @@ PAIRS_PER_EPOCH = 2_000_000
 Counter = Integer[Array, ""] | int
 """A seed, step or pass, known or traced."""
 ROUNDS = 24
-"""Of the keyed permutation; two given points keep their distance with probability 2^−ROUNDS."""
+"""Rounds of the permutation; two given points keep their distance with probability 2^−ROUNDS."""
 
 # Every use of the hash has a number of its own, so that no two draw the same bits.
 _ORDER_KEYS, _ORDER_BITS, _ANCHOR, _POSITIVE = range(4)

@@ -48,7 +48,7 @@ def default_folder(contenders: Sequence[Contender]) -> Path:
 
 
 def test_set_names(asked: Sequence[str] | None, contenders: Sequence[Contender]) -> list[str]:
-    """Those asked for, or those that the runs were tested on, or the embedded one."""
+    """The test sets asked for, or those that the runs were tested on, or the embedded one."""
     if asked is not None:
         return list(asked)
     of_runs = list(dict.fromkeys(name for one in contenders for name in one.test_sets))

@@ -44,12 +44,12 @@ POOLS = {"python": (100, 500, 1000, 5000, 10000, 15000, 20000), "matlab": (2000,
 """Sizes of the pools that retrieval looks in. Python: patches, the five to find among them; MATLAB:
 distractors of the file, of which those in the query's own sequence then fall away."""
 HEADLINE_POOL = {"python": 20000, "matlab": 2000}
-"""Each evaluator's default. MATLAB's can be told to take all distractors, the other pool above."""
+"""The pool of each evaluator by default. MATLAB's can be told to take the other one above."""
 POSITIVES_PER_NEGATIVE = 0.2
-"""In verification by average precision."""
+"""Ratio of pairs in verification by average precision."""
 
 _SMALL = 1e-10
-"""Stands for zero in a denominator, as in the official evaluators."""
+"""The number for zero in a denominator, as in the official evaluators."""
 _PAIRS_AT_ONCE = 1 << 14
 _QUERIES_AT_ONCE = 32
 _IN_FLIGHT = 4
@@ -194,7 +194,7 @@ def verification(
     distance: str = "L2",
     progress: bool = True,
 ) -> Verification:
-    """Tells matching from other pairs by their distance.
+    """Scores how well distances tell matching pairs from others.
 
     The average precision takes all negatives and a fifth as many positives, the first ones (at
     least one); the ROC area takes all. Arguments as in `evaluate`.
@@ -230,7 +230,7 @@ def _verified(
 def _all_pair_distances(
     descriptors: SetDescriptors, tasks: Tasks, distance: str, progress: bool
 ) -> list[Float32[np.ndarray, "3 pairs"]]:
-    """Of positives, intra and inter negatives, at the three levels."""
+    """Distances of positives, intra and inter negatives, at the three levels."""
     kinds = _kinds(tasks.verification)
     for kind, pairs in kinds.items():
         if not len(pairs):

@@ -17,7 +17,7 @@ FPR_RULES = ("hardnet", "hynet")
 METRICS = {"L2": 2, "L1": 1}
 """Distances by name, with the order of their norm."""
 _SMALL = 1e-10
-"""Stands for zero in a denominator, so that nothing retrieved counts as precision 1."""
+"""The number for zero in a denominator, so that nothing retrieved counts as precision 1."""
 _PAIRS_AT_ONCE = 1 << 16
 
 

@@ -148,7 +148,7 @@ def _largest_difference(
     dtype: str,
     counts: Sequence[int],
 ) -> float:
-    """Between what a file gives and what JAX gives, over random patches."""
+    """The largest difference between a file's and JAX's descriptors of random patches."""
     in_jax, in_file = _in_jax(exact, variables), _load(path, exact)
     rng = np.random.default_rng(0)
     differences = []
@@ -181,7 +181,7 @@ def _in_jax(exact: Descriptor, variables: Mapping[str, Any]) -> Describe:
 def _apply(
     model: Descriptor, variables: Mapping[str, Any], patches: Num[Array, "B N N"]
 ) -> Float32[Array, "B dim"]:
-    """Compiled once for all files of one model."""
+    """The model's function, compiled once for all files of one model."""
     return model.apply(variables, patches)
 
 

@@ -27,8 +27,8 @@ from kjax.extras import require
 from kjax.position_encoding import CoordinateSystem, position_matrix
 
 OPSET, IR_VERSION = 12, 7
-"""Of 2020, and the last in which the axes of all reductions are attributes, as OpenCV 4 wants them:
-opset 13 made ReduceSum's an input, opset 18 the others'."""
+"""Versions of 2020, the last in which the axes of all reductions are attributes, as OpenCV 4 wants
+them: opset 13 made ReduceSum's an input, opset 18 the others'."""
 ONNX_FILES = "an ONNX file"
 
 
@@ -225,7 +225,7 @@ def _write_l2_normalization(graph: GraphWriter, psi: str, dim: int) -> None:
 
 
 def _signature(onnx: ModuleType, value: Any) -> str:
-    """E.g. "patches: float32[batch, 32, 32]"."""
+    """Name, type and shape of a value, e.g. "patches: float32[batch, 32, 32]"."""
     tensor = value.type.tensor_type
     sizes = (axis.dim_param or str(axis.dim_value) for axis in tensor.shape.dim)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)

@@ -68,7 +68,7 @@ def torch_contenders(
 def make_hardnet(
     variant: Variant, device: str
 ) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """Whose HardNet it is, kornia's or else kjax's twin, and its function of patches [B,1,N,N]."""
+    """The name of a HardNet, kornia's or else kjax's twin, and its function of [B,1,N,N]."""
     try:
         from kornia.feature import HardNet
     except ImportError:

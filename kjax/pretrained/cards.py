@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 DATA_FIELDS = ("name", "origin", "licence")
 METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
-"""For people, how the first parts of metrics' names read."""
+"""The first parts of metrics' names, as people read them."""
 
 
 @dataclasses.dataclass(frozen=True)

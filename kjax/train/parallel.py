@@ -144,7 +144,7 @@ def local_devices(programme: Programme) -> list[jax.Device]:
 
 
 def replicated(programme: Programme) -> jax.sharding.Sharding:
-    """Where state and data lie: whole on each of this process's devices."""
+    """The sharding of state and data: whole on each of this process's devices."""
     mesh = jax.sharding.Mesh(np.asarray(local_devices(programme)), (AXIS,))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
@@ -177,7 +177,7 @@ def _resident_steps(
     seed: Integer[Array, ""],
     steps: Integer[Array, ""],
 ) -> tuple[TrainState, Metrics]:
-    """Means over the steps, except for the norms: those are the last step's, to save time."""
+    """Takes steps and averages their metrics, except norms: the last step's, to save time."""
 
     def take_step(i: Array, carry: _Carry, rows: Array) -> _Carry:
         patches = gather_pairs(data, rows[i])
