@@ -211,7 +211,7 @@ def raw_rival() -> Rival:
 def load(mode: str, path: Path, training_set: str | None = None) -> Rival:
     """MKD with a released or saved whitening."""
     whitening = load_whitening(path, mode, training_set)
-    return whitened_rival(whitening, mode, source=f"{path.name} ({whitening.training_set})")
+    return _whitened_rival(whitening, mode, source=f"{path.name} ({whitening.training_set})")
 
 
 def fit_rival(
@@ -222,10 +222,10 @@ def fit_rival(
         raise InputError("lw is learned from matching pairs and cannot be fitted here: use pcawt")
     whitening = fit_pca(raw_rival().describe(patches, progress=progress), fitted_on=fitted_on)
     source = f"PCA fitted by kjax on {len(patches)} patches of {fitted_on}"
-    return whitened_rival(whitening, mode, source=source)
+    return _whitened_rival(whitening, mode, source=source)
 
 
-def whitened_rival(whitening: Whitening, mode: str, *, source: str) -> Rival:
+def _whitened_rival(whitening: Whitening, mode: str, *, source: str) -> Rival:
     """MKD with a whitening."""
     matrix, power = projection(whitening, mode)
     learned = jnp.asarray(whitening.mean, jnp.float32), jnp.asarray(matrix)

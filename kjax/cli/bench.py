@@ -75,13 +75,13 @@ def run(args: argparse.Namespace) -> int:
     if min(*args.batches, args.patches, args.repeats) < 1:
         raise InputError("--batches, --patches and --repeats must be at least 1")
     notes: list[str] = []
-    contenders = torch_contenders(args.batches, args.patches, notes) if args.torch else []
+    contenders = _torch_contenders(args.batches, args.patches, notes) if args.torch else []
     for source in args.sources or SOURCES:
         contenders += kjax_contenders(source, args.dtypes, args.batches, args.patches)
     rows = measure(contenders, repeats=args.repeats)
     about = surroundings()
     compared = with_ratios(rows)
-    print_report(about, compared, notes)
+    _print_report(about, compared, notes)
     if args.json:
         settings = {"patches": args.patches, "repeats": args.repeats}
         figures = [dataclasses.asdict(row) | ratios for row, ratios in compared]
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Contender]":
+def _torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Contender]":
     """The contenders in PyTorch, or a note that there are none."""
     from kjax.errors import InputError
     from kjax.extras import require
@@ -119,7 +119,7 @@ def with_ratios(rows: "Sequence[Row]") -> list[tuple["Row", dict[str, float]]]:
     """Pairs each row with its rate over PyTorch's in the same place: eager float32 and the best."""
     compared = []
     for row in rows:
-        torch = [other for other in rows if is_torch(other) and other.place == row.place]
+        torch = [other for other in rows if _is_torch(other) and other.place == row.place]
         eager = max((other.rate for other in torch if other.variant == "float32"), default=None)
         best = max((other.rate for other in torch), default=None)
         ratios = {"× torch float32": eager}
@@ -129,12 +129,12 @@ def with_ratios(rows: "Sequence[Row]") -> list[tuple["Row", dict[str, float]]]:
     return compared
 
 
-def is_torch(row: "Row") -> bool:
+def _is_torch(row: "Row") -> bool:
     """Whether a row is PyTorch's."""
     return not row.name.startswith("kjax ")
 
 
-def print_report(
+def _print_report(
     about: dict[str, Any],
     compared: "Sequence[tuple[Row, dict[str, float]]]",
     notes: Sequence[str],

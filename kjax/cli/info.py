@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints one fact per line, or one shipped model."""
     if args.source is None:
-        return list_shipped()
+        return _list_shipped()
     from pathlib import Path
 
     from kjax.interop.export import FUNCTIONS, read_about
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def list_shipped() -> int:
+def _list_shipped() -> int:
     """Prints the names of the weights that ship with kjax, and what they are."""
     from kjax import pretrained
 

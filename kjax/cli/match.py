@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Matches, verifies, draws."""
-    check(args)
+    _check(args)
 
     from kjax.images.reading import read_photograph
 
@@ -99,7 +99,7 @@ def drawable(photograph: "np.ndarray") -> "np.ndarray":
     return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
 
 
-def check(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
     from typing import get_args
 

@@ -112,8 +112,8 @@ def cut_reconstruction(
     if not model.images:
         raise InputError(f"{model_folder} has no images: give a model that COLMAP reconstructed")
     images = [model.images[number] for number in sorted(model.images)]
-    observations = gather_observations(model, images, read_keypoints(database))
-    observations = filter_observations(model, images, observations, filters=filters)
+    observations = _gather_observations(model, images, read_keypoints(database))
+    observations = _filter_observations(model, images, observations, filters=filters)
     if not len(observations.point):
         raise InputError(
             f"no 3-D point of {model_folder} passes the filters: loosen them, "
@@ -135,7 +135,7 @@ def cut_reconstruction(
     return _as_set(observations.take(usable), patches[usable], images, unreadable)
 
 
-def gather_observations(
+def _gather_observations(
     model: Model, images: Sequence[ModelImage], keypoints: dict[str, Float[np.ndarray, "K columns"]]
 ) -> Observations:
     """All keypoints that see a point, one per photograph and point."""
@@ -158,7 +158,7 @@ def gather_observations(
     return joined.take(np.lexsort([joined.image, joined.point]))
 
 
-def filter_observations(
+def _filter_observations(
     model: Model, images: Sequence[ModelImage], observations: Observations, *, filters: TrackFilters
 ) -> Observations:
     """Keeps, of each good point, the largest group that agrees with one of its members."""
@@ -167,11 +167,11 @@ def filter_observations(
     good = (error <= filters.max_reprojection_error) & (sigma >= filters.min_sigma) & (sigma > 0)
     good &= np.isfinite(xy).all(axis=1) & np.isfinite(sigma) & np.isfinite(angle)
     observations = observations.take(good & (_depth(model, images, observations) > 0))
-    shapes = world_shapes(model, images, observations)
+    shapes = _world_shapes(model, images, observations)
     return observations.take(consistent(observations.point, shapes, filters=filters))
 
 
-def world_shapes(
+def _world_shapes(
     model: Model, images: Sequence[ModelImage], observations: Observations
 ) -> WorldShapes:
     """Size, direction and ray of each observation in the world's frame."""

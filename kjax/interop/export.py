@@ -85,7 +85,7 @@ def export_model(
     check_finite(variables)
     # In full precision, whatever the training's: other machines may have no other.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
-    about = describe_model(model, variables, extent=extent) | dict(remarks or {})
+    about = _describe_model(model, variables, extent=extent) | dict(remarks or {})
     metadata = make_metadata(fields_of(model), extent=extent, remarks=remarks or {})
     differences: list[float] = []
 
@@ -109,7 +109,7 @@ def export_model(
     return differences[0]
 
 
-def describe_model(
+def _describe_model(
     model: Descriptor, variables: Mapping[str, Any], *, extent: float | None = None
 ) -> dict[str, str]:
     """What an exported file tells about its model."""

@@ -197,10 +197,10 @@ def facts(sources: Sequence[Source]) -> dict[str, str]:
     found["patch size"] = str(model.patch_size) if told else "any multiple of 4; 32 unless named"
     found["parameters"] = f"{parameter_count(first.variables):,}"
     found["weights"] = str(jax.tree.leaves(first.variables["params"])[0].dtype)
-    return found | training_facts(sources)
+    return found | _training_facts(sources)
 
 
-def training_facts(sources: Sequence[Source]) -> dict[str, str]:
+def _training_facts(sources: Sequence[Source]) -> dict[str, str]:
     """The part of `facts` that only runs and shipped weights can tell; empty for other files."""
     first = sources[0]
     if first.card is not None:
@@ -230,7 +230,7 @@ def training_facts(sources: Sequence[Source]) -> dict[str, str]:
 def remarks(source: Source) -> dict[str, str]:
     """What files made of a source shall tell about it, besides the model."""
     found = {"name": source.name} if source.name else {}
-    return found | training_facts([source])
+    return found | _training_facts([source])
 
 
 def metadata_of(source: Source) -> dict[str, str]:
