@@ -88,20 +88,24 @@ def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) ->
 
 
 def embedded_test(
-    *, cache_dir: Folder | None = None, progress: bool = True
+    *,
+    cache_dir: Folder | None = None,
+    progress: bool = True,
+    tolerances: Tolerances = TOLERANCES,
 ) -> tuple[PatchSet, TestPairs]:
     """Held-out patches of a real stereo pair and its test pairs; cut at the first call.
 
     Args:
         cache_dir: see `kjax.data.cache.cache_root`.
         progress: show a bar while decoding.
+        tolerances: how far detections in both photographs may be apart.
     """
     paths = [_wheel_file(name) for name in TEST_FILES]
 
     def cut() -> tuple[CutSet, TestPairs]:
         left, right = (_read_intact(path) for path in paths[:2])
         disparity = _read_disparity(paths[2])
-        patches = cut_stereo(left, right, disparity, tolerances=TOLERANCES)
+        patches = cut_stereo(left, right, disparity, tolerances=tolerances)
         pairs = sample_test_pairs(
             patches.point_ids,
             matching=len(patches.point_ids),
@@ -110,7 +114,7 @@ def embedded_test(
         )
         return patches, pairs
 
-    settings = repr((TOLERANCES, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
+    settings = repr((tolerances, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
     folder = _cut_once("test", paths, settings, cut, cache_dir)
     patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
     pairs = read_match_file(find_match_file(folder), patch_count=len(patches.patches))
