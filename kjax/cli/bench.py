@@ -116,10 +116,10 @@ def _torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) ->
 
 
 def with_ratios(rows: "Sequence[Row]") -> list[tuple["Row", dict[str, float]]]:
-    """Pairs each row with its rate over PyTorch's in the same place: eager float32 and the best."""
+    """Each row with its rate over PyTorch's in the same place: eager float32's, and the best."""
     compared = []
     for row in rows:
-        torch = [other for other in rows if _is_torch(other) and other.place == row.place]
+        torch = [other for other in rows if is_torch(other) and other.place == row.place]
         eager = max((other.rate for other in torch if other.variant == "float32"), default=None)
         best = max((other.rate for other in torch), default=None)
         ratios = {"× torch float32": eager}
@@ -129,7 +129,7 @@ def with_ratios(rows: "Sequence[Row]") -> list[tuple["Row", dict[str, float]]]:
     return compared
 
 
-def _is_torch(row: "Row") -> bool:
+def is_torch(row: "Row") -> bool:
     """Whether a row is PyTorch's."""
     return not row.name.startswith("kjax ")
 

@@ -45,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
     from kjax.eval.hpatches_descriptors import describe_sequences, write_descriptors
     from kjax.eval.report.wording import plural
 
-    contender = find_contender(args.source, weights=_rival_weights(args.source, args.weights))
+    contender = find_contender(args.source, weights=rival_weights(args.source, args.weights))
     if contender.missing is not None:
         raise InputError(contender.missing)
     if len(contender.members) != 1:
         raise InputError(f"{args.source} has {len(contender.members)} sets of weights: choose one")
     describe, identity = contender.members[0].describe, contender.members[0].identity
-    _check_same_source(args.out, args.source, identity, overwrite=args.overwrite)
+    check_same_source(args.out, args.source, identity, overwrite=args.overwrite)
     for path in tqdm(sequences, desc=contender.name, unit="sequence"):
         if all((args.out / path.name / f"{image}.csv").exists() for image in IMAGES):
             continue
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_same_source(out: Path, source: str, identity: str, *, overwrite: bool) -> None:
+def check_same_source(out: Path, source: str, identity: str, *, overwrite: bool) -> None:
     """Refuses to add to what another descriptor made; leaves a record of this one.
 
     The official toolbox looks at the folders of sequences only, so the record may lie beside them.
@@ -96,7 +96,7 @@ def _recorded(path: Path) -> dict[str, str]:
         return {}
 
 
-def _rival_weights(source: str, word: str | None) -> dict[str, str]:
+def rival_weights(source: str, word: str | None) -> dict[str, str]:
     """The file that --weights names, by the rival that it is for."""
     from kjax.baselines.rival import RIVALS, rival_file
     from kjax.errors import InputError

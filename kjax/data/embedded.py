@@ -33,7 +33,7 @@ from kjax.json_text import parse_json
 from kjax.whole_files import write_json
 
 CUT_VERSION = 1
-"""A number to raise whenever the same photographs are cut differently: old caches are left."""
+"""Raised whenever the same photographs would be cut differently, so that old caches are left."""
 SEED = 0
 TRAIN_PHOTOS = (
     "astronaut.png",

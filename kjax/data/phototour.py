@@ -103,7 +103,7 @@ def read_phototour(
         InputError: the folder is not a whole set, or the cache folder cannot be written.
     """
     folder = Path(folder).resolve()
-    sources = [_source(path) for path in [*_list_mosaics(folder), folder / "info.txt"]]
+    sources = [_source(path) for path in [*list_mosaics(folder), folder / "info.txt"]]
     root = cache_root(cache_dir) / "phototour"
     entry = root / f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     cached = _open_cached(entry, sources)
@@ -111,7 +111,7 @@ def read_phototour(
         _fill_cache(entry, folder, sources, progress=progress)
         cached = _open_cached(entry, sources)
     if cached is None:
-        if sources != [_source(path) for path in [*_list_mosaics(folder), folder / "info.txt"]]:
+        if sources != [_source(path) for path in [*list_mosaics(folder), folder / "info.txt"]]:
             raise InputError(
                 f"{folder} changed while it was read: try again when nothing writes to it"
             )
@@ -120,7 +120,7 @@ def read_phototour(
     return PatchSet(folder.name, patches, point_ids, folder)
 
 
-def _list_mosaics(folder: Path) -> list[Path]:
+def list_mosaics(folder: Path) -> list[Path]:
     """The mosaics of a set in order; refuses a folder with none, with a gap, or without labels."""
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
@@ -216,7 +216,7 @@ def decode_folder(
 ) -> tuple[Iterator[UInt8[np.ndarray, "some 64 64"]], Int64[np.ndarray, " P"]]:
     """The patches of a set in blocks, and the 3-D point of each, with nothing cached."""
     folder = Path(folder)
-    mosaics = _list_mosaics(folder)
+    mosaics = list_mosaics(folder)
     point_ids = _read_point_ids(folder, mosaic_count=len(mosaics))
     bar = tqdm(mosaics, desc=f"decoding {folder.name}", disable=not progress)
     rest = len(point_ids) - PATCHES_PER_MOSAIC * (len(mosaics) - 1)

@@ -69,7 +69,7 @@ class Observations(NamedTuple):
     keypoints: Keypoints
 
     def take(self, index: np.ndarray) -> "Observations":
-        """The observations at some places."""
+        """Some of them."""
         return Observations(self.image[index], self.point[index], self.keypoints.take(index))
 
 

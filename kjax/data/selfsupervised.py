@@ -82,7 +82,7 @@ class View(NamedTuple):
     """The map from the photograph's pixels to the view's."""
 
 
-class _PointPatches(NamedTuple):
+class PointPatches(NamedTuple):
     """Patches of one photograph's points."""
 
     patches: UInt8[np.ndarray, "P 64 64"]
@@ -109,7 +109,7 @@ def cut_self_supervised(
         seed: the same seed always gives the same set.
         progress: show a bar.
     """
-    parts: list[_PointPatches] = []
+    parts: list[PointPatches] = []
     kept: list[str] = []
     unreadable: list[str] = []
     for path, name in _bar(list(zip(photos, names, strict=True)), progress):
@@ -128,7 +128,7 @@ def cut_self_supervised(
 
 def _cut_points(
     rng: np.random.Generator, photo: UInt8[np.ndarray, "height width"], *, config: ViewConfig
-) -> _PointPatches:
+) -> PointPatches:
     """The patches of all points that the photograph shares with at least one of its views."""
     photo = _reduce(photo, config.max_side)
     views = [View(photo, np.eye(3))]
@@ -236,7 +236,7 @@ def _cut_views(
     matches: Int64[np.ndarray, "K views"],
     *,
     support: float,
-) -> _PointPatches:
+) -> PointPatches:
     """Patches of all matched keypoints, in order of their points."""
     patches, points, keypoints = [], [], []
     for number, (view, detections) in enumerate(zip(views, found, strict=True)):
@@ -248,10 +248,10 @@ def _cut_views(
     point_ids = np.concatenate(points)
     order = np.argsort(point_ids, kind="stable")
     joined = Keypoints(*(np.concatenate(column) for column in zip(*keypoints, strict=True)))
-    return _PointPatches(np.concatenate(patches)[order], point_ids[order], joined.take(order))
+    return PointPatches(np.concatenate(patches)[order], point_ids[order], joined.take(order))
 
 
-def _join(parts: Sequence[_PointPatches], names: list[str], unreadable: list[str]) -> CutSet:
+def _join(parts: Sequence[PointPatches], names: list[str], unreadable: list[str]) -> CutSet:
     """One set of all photographs' patches, its points numbered throughout."""
     firsts = np.cumsum([0] + [_point_count(part) for part in parts])
     interest = [
@@ -276,7 +276,7 @@ def _join(parts: Sequence[_PointPatches], names: list[str], unreadable: list[str
     )
 
 
-def _point_count(part: _PointPatches) -> int:
+def _point_count(part: PointPatches) -> int:
     return int(part.point_ids[-1]) + 1 if len(part.point_ids) else 0
 
 

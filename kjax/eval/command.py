@@ -25,11 +25,11 @@ def evaluate(args: argparse.Namespace, *, command: str) -> None:
     if args.rule not in FPR_RULES:
         raise unknown_name("FPR rule", args.rule, FPR_RULES)
     contenders = [find_contender(word, weights=weights) for word in args.sources]
-    out = args.out or _default_folder(contenders)
+    out = args.out or default_folder(contenders)
     out.mkdir(parents=True, exist_ok=True)  # that an unwritable place is noticed now
     evaluation, illustrations = run(
         contenders,
-        read_test_sets(_test_set_names(args.phototour, contenders), progress=progress),
+        read_test_sets(test_set_names(args.phototour, contenders), progress=progress),
         _benchmark(args, contenders),
         title=args.title,
         command=command,
@@ -41,14 +41,14 @@ def evaluate(args: argparse.Namespace, *, command: str) -> None:
     print(f"report: {out / 'report.html'}")
 
 
-def _default_folder(contenders: Sequence[Contender]) -> Path:
+def default_folder(contenders: Sequence[Contender]) -> Path:
     """`evaluation` in the first workdir, or else among the other outputs."""
     workdirs = [one.workdir for one in contenders if one.workdir is not None]
     return (workdirs[0] if workdirs else Path("out")) / "evaluation"
 
 
-def _test_set_names(asked: Sequence[str] | None, contenders: Sequence[Contender]) -> list[str]:
-    """The test sets asked for, or those that the runs were tested on, or the embedded one."""
+def test_set_names(asked: Sequence[str] | None, contenders: Sequence[Contender]) -> list[str]:
+    """Those asked for, or those that the runs were tested on, or the embedded one."""
     if asked is not None:
         return list(asked)
     of_runs = list(dict.fromkeys(name for one in contenders for name in one.test_sets))
