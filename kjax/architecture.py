@@ -316,7 +316,7 @@ class EncodedHead(nn.Module):
         return projected + self.bias.reshape(1, -1) if self.use_bias else projected
 
     def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool, views: int) -> Array:
-        """Nothing stands between the projection and the ℓ2 normalisation."""
+        """The same: nothing stands between the projection and the ℓ2 normalisation."""
         del train, views
         return aggregated
 
@@ -352,7 +352,7 @@ class SumHead(nn.Module):
         return phi.sum(axis=(1, 2), dtype=at_least_float32(phi.dtype))
 
     def finish(self, aggregated: Float[Array, "batch 128"], *, train: bool, views: int) -> Array:
-        """Nothing to do."""
+        """The same: there is nothing to finish."""
         del train, views
         return aggregated
 
@@ -372,7 +372,7 @@ class CatHead(nn.Module):
         return jnp.moveaxis(phi, -1, 1).reshape(phi.shape[0], -1)
 
     def finish(self, aggregated: Float[Array, "batch dim"], *, train: bool, views: int) -> Array:
-        """Nothing to do."""
+        """The same: there is nothing to finish."""
         del train, views
         return aggregated
 

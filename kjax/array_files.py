@@ -23,7 +23,7 @@ _HEADERS = {
 }
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1
-"""The bit of a member's flags that tells so."""
+"""The bit of a member's flags that tells that it is encrypted."""
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

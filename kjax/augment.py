@@ -79,7 +79,7 @@ AUGMENT_OFF = AugmentConfig(
     area=(1.0, 1.0),
     aspect_ratio=(1.0, 1.0),
 )
-"""Leaves nothing but the resize of HardNet's test time, `resize_patches`."""
+"""No augmentation: nothing but the resize of HardNet's test time, `resize_patches`."""
 
 
 def augment_pairs(
@@ -137,7 +137,7 @@ def random_pair_matrices(
 def warp_patch(
     patch: Num[Array, "height width"], matrix: Float[Array, "2 3"], *, size: int
 ) -> Float[Array, "{size} {size}"]:
-    """Output pixel (u, v) reads the patch at `matrix @ (u, v, 1)` = (x, y), bilinearly.
+    """Warps a patch: output pixel (u, v) reads it at `matrix @ (u, v, 1)` = (x, y), bilinearly.
 
     The same as OpenCV's `warpAffine` with `WARP_INVERSE_MAP`, `INTER_LINEAR` and
     `BORDER_REPLICATE` on floating-point pixels.
@@ -169,7 +169,7 @@ def resize_patches(
     *,
     rounded: bool = False,
 ) -> Float[Array, "*batch {size} {size}"]:
-    """Bilinear, half-pixel centres, no anti-aliasing: `cv2.resize` as HardNet uses it.
+    """Resizes bilinearly, half-pixel centres, no anti-aliasing: HardNet's use of `cv2.resize`.
 
     Args:
         patches: uint8 or floating patches, any scale of grey values.
@@ -221,7 +221,7 @@ def _compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Ar
 def to_pixels(
     matrix: Float[Array, "2 3"], shape: tuple[int, int], size: int
 ) -> Float[Array, "2 3"]:
-    """From centred coordinates in units of the side to pixels of the output and the input."""
+    """Turns a map of centred coordinates in units of the side into one from pixel to pixel."""
     sides = np.array([shape[1], shape[0]], np.float32)
     linear = matrix[:, :2] * (sides / size)[:, None]
     centre = np.float32((size - 1) / 2)

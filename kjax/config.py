@@ -5,36 +5,35 @@ A config file has `get_config()`, or `get_config(argument)` for what follows a c
 of `RunConfig`. `configs/base.py` lists all of them with what they mean.
 """
 
-import argparse
 import dataclasses
-import difflib
 import importlib.util
 import inspect
 import math
 import re
 import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from kjax.architecture import Descriptor, build
 from kjax.augment import AugmentConfig
+from kjax.data.sampler import check_seed
 from kjax.data.test_sets import EMBEDDED
 from kjax.errors import InputError, unknown_name
 from kjax.losses import LossConfig
+from kjax.typed_values import Schema
 
 PIPELINES = ("resident", "tfdata")
 OPTIMIZERS = ("sgd", "adam")
 _LEAST = {"pairs": 2, "steps": 0, "eval_every": 0}
 """Lowest values of those fields of `TrainConfig` for which it is not 1."""
 MOST_STEPS = 2**31 - 1
-"""Steps, and everything that is counted in them, fit the counter on the devices."""
+"""The most steps, and counts of them, that the counter on the devices can hold."""
 CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[1] / "configs")
-"""Where a config that is given by its bare name is looked for."""
+"""Folders in which a config that is given by its bare name is looked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +67,7 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which sets, as folders or `EMBEDDED`, and how their pairs reach the devices."""
+    """The sets, as folders or `EMBEDDED`, and how their pairs reach the devices."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -153,8 +152,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for seed in (self.seed, *self.seeds):
-            if not 0 <= seed < 2**32:
-                raise InputError(f"a seed must be from 0 to 4294967295 (2³²−1), not {seed}")
+            check_seed(seed)
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds must differ from each other: {self.seeds}")
         if len(self.seeds) > 1 and self.data.pipeline != "resident":
@@ -164,6 +162,14 @@ class RunConfig:
     def all_seeds(self) -> tuple[int, ...]:
         """`seeds`, or the one `seed`."""
         return self.seeds or (self.seed,)
+
+
+_SCHEMA = Schema(
+    RunConfig,
+    "config",
+    wrong="config.{path} {must}, not {value}",
+    remedy=": start from load_config('base')",
+)
 
 
 # From a file
@@ -193,6 +199,23 @@ def load_config(spec: str | Path) -> ConfigDict:
     if not isinstance(config, ConfigDict):
         raise InputError(f"get_config of {path} must return an ml_collections.ConfigDict")
     return config.lock()
+
+
+def read_config(spec: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
+    """The config of a file with some fields changed, validated and locked.
+
+    Args:
+        spec: the file, as for `load_config`.
+        overrides: as on the command line, e.g. `--config.model.s=1`; they win over the file.
+
+    Raises:
+        InputError: anything is wrong with it.
+    """
+    config = load_config(spec)
+    validate(config)
+    override(config, overrides)
+    validate(config)
+    return config
 
 
 def override(config: ConfigDict, arguments: Sequence[str]) -> None:
@@ -229,7 +252,7 @@ def _without_cleared(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     for argument in arguments:
         name, _, value = argument.partition("=")
         field = name.lstrip("-").removeprefix("config.")
-        if field in _FIELDS and isinstance(_hint(field), types.UnionType):
+        if isinstance(_SCHEMA.types.get(field), types.UnionType):
             given = [other for other in given if other.partition("=")[0] != name]
             cleared = [other for other in cleared if other != field]
             if value == "None":
@@ -273,82 +296,25 @@ def _load_function(path: Path) -> Callable[..., Any]:
     return module.get_config
 
 
-# From the command line
-
-
-def parse_flags(argv: Sequence[str]) -> tuple[ConfigDict, Path]:
-    """Config and workdir of a command line such as run_train.py's.
-
-    Args:
-        argv: with the programme's name first: `--config=FILE[:ARGUMENT] --workdir=FOLDER`, and any
-            number of `--config.group.field=value`, which win over the file.
-
-    Returns:
-        The config, validated and locked, and the workdir.
-
-    Raises:
-        InputError: anything is wrong with it. Programmes print its line and exit with code 2.
-        SystemExit: with code 0 after `--help`.
-    """
-    parser = _Parser(
-        prog=Path(argv[0]).name,
-        allow_abbrev=False,
-        usage="%(prog)s --config=FILE[:ARGUMENT] --workdir=FOLDER [--config.group.field=value …]",
-        epilog="configs/base.py says what each field means",
-    )
-    parser.add_argument("--config", help="config file, or the name of one in configs")
-    parser.add_argument("--workdir", type=Path, help="folder of the run; the same resumes it")
-    known, rest = parser.parse_known_args(argv[1:])
-    if known.config is None:
-        raise InputError("which config? Give --config=FILE, e.g. --config=configs/quickstart.py")
-    if known.workdir is None:
-        raise InputError("where to? Give --workdir=FOLDER, e.g. --workdir=out/first")
-    config = load_config(known.config)
-    validate(config)
-    override(config, rest)
-    validate(config)
-    return config, known.workdir
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage and exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
-
-
 def _check_names(arguments: Sequence[str]) -> None:
-    """Refuses overrides of fields that there are not, and options that are none of ours."""
+    """Refuses overrides of fields that do not exist."""
     for argument in arguments:
         if not argument.startswith("-") or _is_number(argument):
             continue  # a value that follows its option
         name = argument.lstrip("-").partition("=")[0]
         field = name.removeprefix("no").removeprefix("config.")
-        if not name.startswith(("config.", "noconfig.")):
-            raise unknown_name("option", f"--{name}", ("--config", "--workdir", "--help"))
-        if field in _GROUPS:
-            raise InputError(f"config.{field} is a group of fields: {', '.join(_GROUPS[field])}")
-        if field not in _FIELDS:
-            raise _unknown_field(field)
-
-
-def _unknown_field(field: str) -> InputError:
-    """With the nearest name in the same group, or the same name in another."""
-    group, _, name = field.rpartition(".")
-    if group not in _GROUPS:
-        return unknown_name("config group", group, [known for known in _GROUPS if known])
-    siblings = [f"{group}.{sibling}".lstrip(".") for sibling in _GROUPS[group]]
-    elsewhere = [known for known in _FIELDS if known.rpartition(".")[2] == name]
-    if elsewhere and not difflib.get_close_matches(field, siblings, n=1):
-        return unknown_name("config field", field, elsewhere)
-    return unknown_name("config field", field, siblings)
+        if field in _SCHEMA.groups:
+            inner = ", ".join(_SCHEMA.groups[field])
+            raise InputError(f"config.{field} is a group of fields: {inner}")
+        if field not in _SCHEMA.types:
+            raise _SCHEMA.unknown(field)
 
 
 def _refused(error: flags.Error) -> InputError:
-    """In the words of `validate`, where the error says which value of which field it is about."""
+    """The error in the words of `validate`, if it says which value of which field it is about."""
     about = re.match(r"flag --config\.([\w.]+)=(.*?): ", str(error))
-    if about and about[1] in _FIELDS:
-        return _wrong_kind(about[1], _hint(about[1]), about[2])
+    if about and about[1] in _SCHEMA.types:
+        return _SCHEMA.wrong_type(about[1], about[2])
     return InputError(_one_line(error))
 
 
@@ -376,8 +342,7 @@ def validate(config: ConfigDict | Mapping[str, Any]) -> RunConfig:
     Raises:
         InputError: the first field that is wrong, and the nearest valid name.
     """
-    plain = config.to_dict() if isinstance(config, ConfigDict) else config
-    return _build(RunConfig, plain, "")
+    return _SCHEMA.read(config.to_dict() if isinstance(config, ConfigDict) else config)
 
 
 def flat_fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -396,96 +361,4 @@ def optional_fields() -> dict[str, Any]:
 
     So runs from before a field was thought of can still be read and gone on with.
     """
-    groups = {name: hint for name, hint in _hints(RunConfig).items() if name in _GROUPS}
-    return flat_fields({name: _defaults(kind) for name, kind in groups.items()})
-
-
-def _defaults(kind: Any) -> dict[str, Any]:
-    return {
-        field.name: field.default
-        for field in dataclasses.fields(kind)
-        if field.default is not dataclasses.MISSING
-    }
-
-
-def _build(kind: Any, values: Any, path: str) -> Any:
-    """An instance of a dataclass from a dictionary, group by group."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"config.{path[:-1]} must be a group of fields, not {values!r}")
-    hints = _hints(kind)
-    for name in values:
-        if name not in hints:
-            raise _unknown_field(f"{path}{name}")
-    absent = hints.keys() - values.keys() - _defaults(kind).keys()
-    if missing := [f"{path}{name}" for name in hints if name in absent]:
-        raise InputError(f"the config lacks {', '.join(missing)}: start from load_config('base')")
-    return kind(
-        **{
-            name: _build(hint, values[name], f"{path}{name}.")
-            if dataclasses.is_dataclass(hint)
-            else _typed(values[name], hint, f"{path}{name}")
-            for name, hint in hints.items()
-            if name in values
-        }
-    )
-
-
-def _typed(value: Any, hint: Any, path: str) -> Any:
-    """The value as what the dataclass declares; whole numbers pass for floating ones."""
-    if isinstance(hint, types.UnionType):
-        if value is None:
-            return None
-        hint = _without_none(hint)
-    if typing.get_origin(hint) is tuple and isinstance(value, tuple | list):
-        element, *others = typing.get_args(hint)
-        if others != [...] and len(value) != 1 + len(others):
-            raise InputError(f"config.{path} needs {1 + len(others)} values, not {value!r}")
-        return tuple(_typed(part, element, path) for part in value)
-    accepted = (int, float) if hint is float else typing.get_origin(hint) or hint
-    if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
-        raise _wrong_kind(path, hint, value)
-    try:
-        return hint(value)
-    except OverflowError:  # a whole number of hundreds of digits
-        raise _wrong_kind(path, hint, value) from None
-
-
-_KINDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
-
-
-def _wrong_kind(path: str, hint: Any, value: Any) -> InputError:
-    kind = _KINDS.get(_without_none(hint), "a tuple")
-    return InputError(f"config.{path} must be {kind}, not {value!r}")
-
-
-def _without_none(hint: Any) -> Any:
-    """X for `X | None`, and for X."""
-    if isinstance(hint, types.UnionType):
-        (hint,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
-    return hint
-
-
-def _hint(field: str) -> Any:
-    hint: Any = RunConfig
-    for name in field.split("."):
-        hint = _hints(hint)[name]
-    return hint
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    declared = typing.get_type_hints(kind)
-    return {field.name: declared[field.name] for field in dataclasses.fields(kind)}
-
-
-_GROUPS = {"": tuple(_hints(RunConfig))} | {
-    name: tuple(_hints(hint))
-    for name, hint in _hints(RunConfig).items()
-    if dataclasses.is_dataclass(hint)
-}
-"""Names of the fields of each group; the fields of no group are under the empty name."""
-_FIELDS = tuple(
-    f"{group}.{name}".lstrip(".")
-    for group, names in _GROUPS.items()
-    for name in names
-    if group or name not in _GROUPS
-)
+    return _SCHEMA.optional()

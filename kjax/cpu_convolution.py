@@ -16,9 +16,9 @@ from jaxtyping import Array, Float
 from kjax.convolution import convolve as plain_convolve
 
 ROWS = 4
-"""Of the output, made together."""
+"""Rows of the output that are made together."""
 SMALLEST_BATCH = 64
-"""That repays compiling: some seconds, where a plain convolution is there at once."""
+"""The fewest patches that repay some seconds of compiling, which a plain convolution spares."""
 
 
 def pays(x: Float[Array, "batch N N C"]) -> bool:
@@ -40,7 +40,7 @@ def convolve(
 def _convolve_one_channel(
     x: Float[Array, "batch N N 1"], kernel: Float[Array, "3 3 1 C"]
 ) -> Float[Array, "batch N N C"]:
-    """Nine shifted images, weighted: one loop, where a matrix product has too short rows."""
+    """Sums nine shifted images, weighted: one loop, where a matrix product has too short rows."""
     side = x.shape[1]
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     shifted = (

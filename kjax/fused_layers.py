@@ -37,7 +37,7 @@ from kjax.convolution import convolve, input_gradient, kernel_gradient
 Statistics = tuple[Float[Array, "views c"], Float[Array, "views c"]]
 """Mean and biased variance of each view."""
 MOST_CHANNELS = 64
-"""Of the arrays here, which the kernels index by 32-bit numbers."""
+"""The most channels of the arrays here, which the kernels index by 32-bit numbers."""
 
 
 def fits(shape: tuple[Any, ...], dtype: Any, *, views: int) -> bool:
@@ -135,7 +135,7 @@ def _image_gradient(
     statistics: Statistics,
     along: tuple[Array, Array],
 ) -> Array:
-    """By the usual rules, in plain JAX: training never asks for it, so it is never computed."""
+    """The gradient by the images, in plain JAX: training never asks for it or computes it."""
     scale, shift = (values[:, None] for values in scale_and_shift(*statistics))
     passed = jnp.where(z > 0, input_gradient(dy, second, z.shape), 0)
     images = padded[:, 1:-1, 1:-1, None]

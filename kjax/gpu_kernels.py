@@ -33,7 +33,7 @@ PATCHES_PER_SUM = 8
 SUM_TILE, SUM_WIDTH = 16, 256
 """Rows and columns that a program of `moment_sums` adds up at a time."""
 SUM_STEPS = (8, 4, 2, 1)
-"""How many times, the first number that divides the work."""
+"""How many times it may do so; the first that divides the work is taken."""
 WINDOW = 32
 """Columns of `_window`: 3×6 pixels, and zeros up to what products need."""
 TAPS = 16
@@ -48,7 +48,7 @@ def fits(batch: int, side: int) -> bool:
 
 @functools.cache
 def _enough_shared_memory() -> bool:
-    """Of this process's GPUs, if it has any: the largest tiles need those of data centres."""
+    """Whether this process's GPUs, if it has any, can hold the largest tiles: data centres' can."""
     if jax.default_backend() != "gpu":
         return True  # the kernels are there for cross-compilation and in interpret mode
     capabilities = (getattr(device, "compute_capability", "") for device in jax.local_devices())
@@ -723,7 +723,7 @@ def _call(
 
 
 def _pair_matrices(kernel: Float[Array, "3 3 C C2"]) -> Float[Array, "3 4*C 2*C2"]:
-    """For each kernel row: four neighbouring pixels to the middle two's outputs."""
+    """Matrices from four neighbouring pixels to the middle two's outputs, one per kernel row."""
     channels, out = kernel.shape[2:]
     left = jnp.pad(kernel, ((0, 0), (0, 1), (0, 0), (0, 0)))
     right = jnp.pad(kernel, ((0, 0), (1, 0), (0, 0), (0, 0)))
@@ -731,7 +731,7 @@ def _pair_matrices(kernel: Float[Array, "3 3 C C2"]) -> Float[Array, "3 4*C 2*C2
 
 
 def _doubling_matrices(kernel: Float[Array, "3 3 C C2"]) -> Float[Array, "3 2*C2 2*C"]:
-    """For each kernel row: gradients at two neighbours to those by the first's two inputs."""
+    """Matrices from two neighbours' gradients to the first's two inputs', one per kernel row."""
     back = kernel.swapaxes(2, 3)
     own = jnp.concatenate([back[:, 1], back[:, 2]], axis=2)
     neighbour = jnp.concatenate([jnp.zeros_like(back[:, 0]), back[:, 0]], axis=2)
@@ -739,14 +739,14 @@ def _doubling_matrices(kernel: Float[Array, "3 3 C C2"]) -> Float[Array, "3 2*C2
 
 
 def _tap_matrix(kernel: Float[Array, "3 3 1 C"]) -> Float[Array, "32 2*C"]:
-    """Both pixels' taps to both pixels' outputs."""
+    """The matrix from both pixels' taps to both pixels' outputs."""
     matrix = jnp.pad(kernel.reshape(9, -1), ((0, TAPS - 9), (0, 0)))
     zero = jnp.zeros_like(matrix)
     return jnp.block([[matrix, zero], [zero, matrix]])
 
 
 def _window_matrix(kernel: Float[Array, "3 3 1 C"]) -> Float[Array, "32 4*C"]:
-    """A window of 3×6 pixels to the outputs at its four inner columns."""
+    """The matrix from a window of 3×6 pixels to the outputs at its four inner columns."""
     moved = [jnp.pad(kernel[:, :, 0], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
     matrix = jnp.stack(moved, axis=2).reshape(18, -1)
     return jnp.pad(matrix, ((0, WINDOW - 18), (0, 0)))

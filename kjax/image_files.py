@@ -16,13 +16,13 @@ from PIL import Image, UnidentifiedImageError
 from kjax.errors import InputError
 
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP", "GIF", "JPEG2000")
-"""As Pillow names them; PPM are PBM, PGM, PNM and PFM too, JPEG also what cameras call MPO."""
+"""Pillow's names of what is read; PPM are PBM, PGM, PNM and PFM too, JPEG also cameras' MPO."""
 MAX_PIXELS = 178_956_970
-"""Where Pillow itself gives up: half a gigabyte in colour."""
+"""The most pixels of an image; Pillow itself gives up there: half a gigabyte in colour."""
 FREE_PIXELS = 16_000_000
-"""What every file may hold, however small it is."""
+"""Pixels that every file may hold, however small it is."""
 PIXELS_PER_BYTE = 1100
-"""What a larger one may. PNG's compression ends at 1032; photographs have one to thirty."""
+"""Pixels that more bytes may hold. PNG's compression ends at 1032; photographs have 1 to 30."""
 
 
 @contextlib.contextmanager

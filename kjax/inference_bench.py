@@ -108,7 +108,7 @@ def kjax_contenders(
 
 
 def _apply_to_all(apply: Callable[[Array], Array], blocks: Sequence[Array]) -> None:
-    """All batches are in flight at once."""
+    """Describes all batches, which are in flight at once."""
     with in_flight(apply) as begin:
         jax.block_until_ready([finish() for finish in [begin(block) for block in blocks]])
 

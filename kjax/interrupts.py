@@ -40,7 +40,7 @@ def hear_lost_interrupts() -> None:
 
 @contextlib.contextmanager
 def ending_on_interrupt(line: str) -> Iterator[None]:
-    """For imports that take seconds: Ctrl-C in this block prints the line and ends the process.
+    """Makes Ctrl-C print a line and end the process, for imports that take seconds.
 
     An exception would come out of the middle of other people's modules, some of which are not
     Python's: they may change it, drop it, or die of it.

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 DEEPEST = 64
-"""Levels of lists and objects within each other. Ours have five; the readers of what is parsed call
-themselves once a level."""
+"""The most levels of lists and objects within each other. Ours have five; the readers of what is
+parsed call themselves once a level."""
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -33,9 +33,9 @@ HYNET_MARGIN = 1.2
 IDENTICAL_DISTANCE = 0.008
 """Pairs closer than this are taken for copies of one patch, not for negatives."""
 OUT_OF_REACH = 10.0
-"""Added to the distance of pairs that must not be mined; unit vectors are at most 2 apart."""
+"""Distance added to pairs that must not be mined; unit vectors are at most 2 apart."""
 ROOT_EPSILON = 1e-6
-"""Added under square roots, whose slope at zero is infinite. It is HardNet's, SOSNet's, HyNet's."""
+"""The ε of HardNet, SOSNet and HyNet under square roots, whose slope at zero is infinite."""
 
 
 class Triplets(NamedTuple):
@@ -131,7 +131,7 @@ class ViewDistances(NamedTuple):
     """All distances within a batch: SOSNet and HyNet also look inside each view."""
 
     across: Float[Array, "pairs pairs"]
-    """From anchor i to positive j."""
+    """Distances from anchor i to positive j."""
     anchors: Float[Array, "pairs pairs"]
     positives: Float[Array, "pairs pairs"]
 
@@ -190,7 +190,7 @@ def sosnet_triplets(
 def second_order_neighbours(
     distances: ViewDistances, *, count: int, rule: str = "paper"
 ) -> Bool[Array, "pairs pairs"]:
-    """Which pairs j enter the second-order term of pair i. Ties at the last place all enter.
+    """Marks the pairs j in the second-order term of pair i. Ties at the last place all enter.
 
     Args:
         distances: of the whole batch.
@@ -278,7 +278,7 @@ def squared_norm_difference(
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """Which loss, and its constants. A constant that the named loss does not have is not read.
+    """A loss by name, and its constants. A constant that the loss does not have is not read.
 
     Attributes:
         name: one of `LOSSES`.

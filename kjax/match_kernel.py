@@ -32,7 +32,7 @@ def similarity_map(
 
 
 def rescale_to_unit(similarities: Float[Array, "*batch n m"]) -> Float[Array, "*batch n m"]:
-    """Each map shifted and scaled to [0, 1], as the paper draws it; a constant map becomes 0."""
+    """Shifts and scales each map to [0, 1], as the paper draws it; a constant map becomes 0."""
     lowest = similarities.min(axis=(-2, -1), keepdims=True)
     spread = similarities.max(axis=(-2, -1), keepdims=True) - lowest
     return (similarities - lowest) / jnp.where(spread > 0, spread, 1)

@@ -56,5 +56,5 @@ def torch_sgd(
 
 
 def linear_decay(learning_rate: float, steps: int) -> optax.Schedule:
-    """From `learning_rate` at step 0 down to zero after the last of `steps` steps."""
+    """The schedule from `learning_rate` at step 0 to zero after the last of `steps` steps."""
     return optax.linear_schedule(learning_rate, 0.0, steps)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Float64, Int, Key
 from kjax.errors import InputError
 
 LARGEST_BLUR = 4.0
-"""In pixels: of a patch of 32×32, no more than blobs are left."""
+"""The largest σ in pixels: of a patch of 32×32, no more than blobs are left."""
 BLOCK = 8
 LUMINANCE_TABLE = np.array(
     [
@@ -44,7 +44,7 @@ _LIMITS = {
     "photometric_probability": (0.0, 1.0),
 }
 _EXACT = jax.lax.Precision.HIGHEST
-"""Of matrix products: GPUs would round the grey values to ten bits."""
+"""The precision of matrix products: GPUs would else round the grey values to ten bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Strengths(NamedTuple):
     noise: Float[Array, "..."]
     """σ in standard deviations of the patch."""
     step: Float[Array, "..."]
-    """Of the quantisation, in the same."""
+    """Step of the quantisation, in standard deviations of the patch."""
     phase: Int[Array, "... 2"]
     """Row and column, in the block that it belongs to, of the patch's first pixel."""
 
@@ -135,7 +135,7 @@ def random_strengths(key: Key[Array, ""], config: PhotometryConfig) -> Strengths
 def _scaled(
     happens: Bool[Array, "effects 2"], draws: Float[Array, "numbers 2"], config: PhotometryConfig
 ) -> Strengths:
-    """From numbers uniform in 0…1 to strengths."""
+    """Scales numbers uniform in 0…1 to strengths."""
     blurred, curved, saturated, noisy, compressed = happens.astype(jnp.float32)
     return Strengths(
         blur=blurred * draws[0] * config.max_blur,
@@ -172,7 +172,7 @@ def _distort(
 def blur(
     patch: Float[Array, "size size"], sigma: Float[Array, ""], *, radius: int
 ) -> Float[Array, "size size"]:
-    """Gaussian of 2·radius + 1 taps; beyond its border the patch repeats it."""
+    """Blurs by a Gaussian of 2·radius + 1 taps; beyond its border the patch repeats it."""
     size = patch.shape[0]
     offset = np.arange(size + 2 * radius)[None, :] - np.arange(size)[:, None] - radius
     # The floor keeps 0/0 out; far below a pixel, all weight is on the centre anyway.

@@ -3,23 +3,24 @@
 from kjax.errors import InputError
 
 FREE_BYTES = 128 << 20
-"""What every file may unpack to, however small it is."""
+"""Bytes that every file may unpack to, however small it is."""
 LARGEST_RATIO = 20
 """How many times its own size a larger one may take. Photographs, weights and features take up to
 three; only what is made to be nothing but zeros takes more."""
 
 
-def check_unpacked(packed: int, unpacked: int) -> None:
+def check_unpacked(packed: int, unpacked: int, *, free: int = FREE_BYTES) -> None:
     """Refuses content that is out of all proportion to the file that it comes from.
 
     Args:
         packed: bytes of the file.
         unpacked: bytes that it says it holds.
+        free: bytes that it may hold in any case.
 
     Raises:
         InputError: without the file's name, which the caller knows.
     """
-    if unpacked > max(FREE_BYTES, LARGEST_RATIO * packed):
+    if unpacked > max(free, LARGEST_RATIO * packed):
         raise InputError(
             f"{packed:,} bytes would unpack to {unpacked:,}: the file is damaged, or made to fill "
             "the memory"

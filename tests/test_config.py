@@ -1,4 +1,5 @@
 import dataclasses
+from argparse import Namespace
 from pathlib import Path
 
 import jax
@@ -14,20 +15,24 @@ from kjax.config import (
     load_config,
     optional_fields,
     override,
-    parse_flags,
+    read_config,
     validate,
 )
 from kjax.errors import InputError
 from kjax.losses import LossConfig
+from kjax.train.command_line import parse_command_line
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 ALL = sorted(path.stem for path in CONFIGS.glob("*.py"))
 
 
 def parse(*arguments: str) -> ConfigDict:
-    return parse_flags(
-        ["run_train.py", f"--config={CONFIGS / 'base.py'}", "--workdir=w", *arguments]
-    )[0]
+    command = ["run_train.py", f"--config={CONFIGS / 'base.py'}", "--workdir=w", *arguments]
+    return configured(parse_command_line(command))
+
+
+def configured(args: Namespace) -> ConfigDict:
+    return read_config(args.config, args.overrides)
 
 
 def refusal(*arguments: str) -> str:
@@ -174,11 +179,11 @@ def test_overrides_of_every_type():
 
 
 def test_the_order_of_options_does_not_matter():
-    config, workdir = parse_flags(
+    args = parse_command_line(
         ["run_train.py", "--config.seed=3", "--workdir", "out/x", "--config", "smoke"]
     )
-    assert config.seed == 3
-    assert workdir == Path("out/x")
+    assert configured(args).seed == 3
+    assert args.workdir == Path("out/x")
 
 
 @pytest.mark.parametrize(
@@ -229,16 +234,20 @@ def test_several_seeds_need_the_resident_pipeline():
 
 
 def test_config_and_workdir_are_needed():
-    for arguments, message in (([], "--config=FILE"), (["--config=base"], "--workdir=FOLDER")):
+    for arguments, message in (
+        ([], "--config=FILE"),
+        (["--config=base"], "--workdir=FOLDER"),
+        (["--config=base", "--workdir="], "--workdir=FOLDER"),
+    ):
         with pytest.raises(InputError, match=message):
-            parse_flags(["run_train.py", *arguments])
+            parse_command_line(["run_train.py", *arguments])
     with pytest.raises(InputError, match="expected one argument"):
-        parse_flags(["run_train.py", "--config"])
+        parse_command_line(["run_train.py", "--config"])
 
 
 def test_help(capsys):
     with pytest.raises(SystemExit) as exit_:
-        parse_flags(["run_train.py", "--help"])
+        parse_command_line(["run_train.py", "--help"])
     assert exit_.value.code == 0
     assert "--config.group.field=value" in capsys.readouterr().out
 
@@ -299,4 +308,6 @@ def test_an_unknown_config_brings_no_other_files_to_mind(tmp_path, monkeypatch):
 
 def test_an_unknown_option_is_named_as_it_was_typed():
     assert "unknown option '--nonsense'" in refusal("--nonsense=1")
+    assert "unknown option '-x'" in refusal("-x")
+    assert "did you mean '--coordinator'?" in refusal("--coordinatr=here:1")
     assert not validate(parse("--noconfig.progress")).progress

@@ -51,19 +51,19 @@ class DeepDesc(nn.Module):
     ) -> Float[Array, "batch 128"]:
         """Descriptors, not normalised."""
         x = nn.tanh(nn.Conv(32, (7, 7), padding="VALID", name="conv1")(images))
-        x = subtract_local_mean(l2_pool(x, 2), kernels[0])
+        x = _subtract_local_mean(_l2_pool(x, 2), kernels[0])
         x = nn.tanh(nn.Conv(64, (6, 6), padding="VALID", name="conv2")(x))
-        x = subtract_local_mean(l2_pool(x, 3), kernels[1])
+        x = _subtract_local_mean(_l2_pool(x, 3), kernels[1])
         x = nn.tanh(nn.Conv(128, (5, 5), padding="VALID", name="conv3")(x))
-        return l2_pool(x, 4).reshape(x.shape[0], DIMENSION)
+        return _l2_pool(x, 4).reshape(x.shape[0], DIMENSION)
 
 
-def l2_pool(x: Float[Array, "batch h w c"], side: int) -> Float[Array, "batch h2 w2 c"]:
+def _l2_pool(x: Float[Array, "batch h w c"], side: int) -> Float[Array, "batch h2 w2 c"]:
     """√Σx² over squares that do not overlap."""
     return jnp.sqrt(side * side * nn.avg_pool(x * x, (side, side), strides=(side, side)))
 
 
-def subtract_local_mean(
+def _subtract_local_mean(
     x: Float[Array, "batch h w c"], kernel: Float[Array, "a b"]
 ) -> Float[Array, "batch h w c"]:
     """Takes off the weighted mean over a neighbourhood and all channels, as in Torch7.
@@ -84,7 +84,7 @@ def subtract_local_mean(
     return x - total / weight
 
 
-def gaussian_kernel(side: int = 5) -> Float[np.ndarray, "{side} {side}"]:
+def _gaussian_kernel(side: int = 5) -> Float[np.ndarray, "{side} {side}"]:
     """Torch7's `image.gaussian`: a standard deviation of a quarter of the side."""
     offsets = np.arange(side) - (side - 1) / 2
     bell = np.exp(-((offsets / (0.25 * side)) ** 2) / 2)
@@ -127,7 +127,7 @@ def load_variables(path: Path) -> dict[str, Any]:
 
 def _two_axes(kernel: np.ndarray | None, path: Path) -> np.ndarray:
     if kernel is None:
-        return gaussian_kernel()
+        return _gaussian_kernel()
     if kernel.ndim not in (1, 2) or any(side % 2 == 0 for side in kernel.shape):
         raise InputError(f"{path}: a kernel of shape {list(kernel.shape)} has no middle")
     if max(kernel.shape) > PATCH_SIZE:

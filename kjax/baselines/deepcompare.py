@@ -32,7 +32,7 @@ from kjax.errors import InputError
 
 PATCH_SIZE = 64
 GREY_SCALE = 256.0
-"""The authors' evaluation divides by this, after subtracting the patch's mean."""
+"""What the authors' evaluation divides by, after subtracting the patch's mean."""
 _SIAM_SHAPES = ((96, 1, 7, 7), (192, 96, 5, 5), (256, 192, 3, 3))
 _STREAM_SHAPES = ((96, 1, 4, 4), (192, 96, 3, 3), (256, 192, 3, 3), (256, 256, 3, 3))
 _STREAMS = ("retina", "fovea")

@@ -126,7 +126,7 @@ def whiten(
     *,
     power: float,
 ) -> Float[Array, "batch out"]:
-    """Centred, projected, raised to a power with their signs kept, of unit norm."""
+    """Descriptors centred, projected, raised to a power with their signs, of unit norm."""
     projected = (raw - mean[None]) @ matrix
     powered = jnp.sign(projected) * jnp.abs(projected) ** power
     return l2_normalize(powered)
@@ -211,7 +211,7 @@ def raw_rival() -> Rival:
 def load(mode: str, path: Path, training_set: str | None = None) -> Rival:
     """MKD with a released or saved whitening."""
     whitening = load_whitening(path, mode, training_set)
-    return whitened_rival(whitening, mode, source=f"{path.name} ({whitening.training_set})")
+    return _whitened_rival(whitening, mode, source=f"{path.name} ({whitening.training_set})")
 
 
 def fit_rival(
@@ -222,10 +222,10 @@ def fit_rival(
         raise InputError("lw is learned from matching pairs and cannot be fitted here: use pcawt")
     whitening = fit_pca(raw_rival().describe(patches, progress=progress), fitted_on=fitted_on)
     source = f"PCA fitted by kjax on {len(patches)} patches of {fitted_on}"
-    return whitened_rival(whitening, mode, source=source)
+    return _whitened_rival(whitening, mode, source=source)
 
 
-def whitened_rival(whitening: Whitening, mode: str, *, source: str) -> Rival:
+def _whitened_rival(whitening: Whitening, mode: str, *, source: str) -> Rival:
     """MKD with a whitening."""
     matrix, power = projection(whitening, mode)
     learned = jnp.asarray(whitening.mean, jnp.float32), jnp.asarray(matrix)
@@ -240,7 +240,7 @@ def whitened_rival(whitening: Whitening, mode: str, *, source: str) -> Rival:
 def resize_area(
     patches: Float[Array, "batch side side"], size: int
 ) -> Float[Array, "batch {size} {size}"]:
-    """Each pixel the mean of the area it covers, rounded to whole grey values, as OpenCV does."""
+    """Resizes by the mean over each pixel's area, rounded to whole grey values, as OpenCV does."""
     side = patches.shape[1]
     if side == size:
         return patches
@@ -315,7 +315,7 @@ def _blur_matrix(n: int) -> Float[np.ndarray, "{n} {n}"]:
 
 @functools.lru_cache(maxsize=16)
 def _area_shares(side: int, size: int) -> Float[np.ndarray, "{size} {side}"]:
-    """Row i: the share of each source pixel in [i, i+1)·side/size."""
+    """The share of each source pixel in the area of each new one: row i in [i, i+1)·side/size."""
     edges = np.arange(size + 1)[:, None] * (side / size)
     pixels = np.arange(side)[None, :]
     overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)

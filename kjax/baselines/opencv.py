@@ -29,7 +29,7 @@ from kjax.extras import require
 SIFT_MAGNIFICATION = 5.303
 """Side of the patch over the size of SIFT's keypoint: its 4×4 histograms then cover the patch."""
 ORB_LEVEL = 4
-"""Of ORB's pyramid: its pattern of 31 pixels, magnified by 1.2⁴, spans 64 pixels."""
+"""Level of ORB's pyramid whose pattern of 31 pixels, magnified by 1.2⁴, spans 64 pixels."""
 BINBOOST_256 = 302
 """OpenCV's number for the BinBoost descriptor of 256 bits."""
 _PATCHES_AT_ONCE = 256

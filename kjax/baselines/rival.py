@@ -31,7 +31,7 @@ PUBLISHED = {
     "ddesc": "https://github.com/etrulls/deepdesc-release",
     "hardnet": "https://github.com/DagnyT/hardnet",
 }
-"""Where the authors of each learned rival published its weights."""
+"""Addresses at which the authors of each learned rival published its weights."""
 RIVALS = (*OPENCV_RIVALS, *MKD_MODES, "tfeat", "l2net", "deepcompare", "ddesc", "hardnet")
 SIDES = (64, 65)
 """Sides of PhotoTourism's and HPatches' patches."""
@@ -85,10 +85,10 @@ def load_rival(
         return _load_opencv(name, weights)
     if name in MKD_MODES:
         return _load_mkd(name, weights, training_set)
-    return _load_network(name, required(name, weights))
+    return _load_network(name, _required(name, weights))
 
 
-def required(name: str, weights: str | Path | None) -> Path:
+def _required(name: str, weights: str | Path | None) -> Path:
     """The path of the weights, or one line on where to get them."""
     if weights is None:
         published = PUBLISHED[name.partition("-")[0]]
@@ -125,7 +125,7 @@ def _load_mkd(name: str, weights: str | Path | None, training_set: str | None) -
         if weights is not None:
             raise InputError(f"mkd is not whitened: give {weights} to mkd-pcawt or mkd-lw instead")
         return mkd.raw_rival()
-    return mkd.load(mode, required(name, weights), training_set)
+    return mkd.load(mode, _required(name, weights), training_set)
 
 
 def _load_network(name: str, weights: Path) -> Rival:

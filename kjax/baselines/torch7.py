@@ -43,7 +43,7 @@ class TorchObject:
 
 
 class _CorruptError(Exception):
-    """The bytes are not what the format says."""
+    """Bytes that are not what the format says."""
 
 
 def read_torch7(path: Path) -> Any:

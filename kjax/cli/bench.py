@@ -75,13 +75,13 @@ def run(args: argparse.Namespace) -> int:
     if min(*args.batches, args.patches, args.repeats) < 1:
         raise InputError("--batches, --patches and --repeats must be at least 1")
     notes: list[str] = []
-    contenders = torch_contenders(args.batches, args.patches, notes) if args.torch else []
+    contenders = _torch_contenders(args.batches, args.patches, notes) if args.torch else []
     for source in args.sources or SOURCES:
         contenders += kjax_contenders(source, args.dtypes, args.batches, args.patches)
     rows = measure(contenders, repeats=args.repeats)
     about = surroundings()
     compared = with_ratios(rows)
-    print_report(about, compared, notes)
+    _print_report(about, compared, notes)
     if args.json:
         settings = {"patches": args.patches, "repeats": args.repeats}
         figures = [dataclasses.asdict(row) | ratios for row, ratios in compared]
@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Contender]":
-    """PyTorch's, or a note that there are none."""
+def _torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Contender]":
+    """The contenders in PyTorch, or a note that there are none."""
     from kjax.errors import InputError
     from kjax.extras import require
 
@@ -134,12 +134,12 @@ def is_torch(row: "Row") -> bool:
     return not row.name.startswith("kjax ")
 
 
-def print_report(
+def _print_report(
     about: dict[str, Any],
     compared: "Sequence[tuple[Row, dict[str, float]]]",
     notes: Sequence[str],
 ) -> None:
-    """What was measured where, and the table."""
+    """Prints what was measured where, and the table."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     print(
         f"{about['device']}, {about['processor']}, {about['cores']} cores and threads; {versions}\n"

@@ -86,18 +86,18 @@ def run(args: argparse.Namespace) -> int:
         dtype: list(tqdm(compare(settings[dtype], weights, batches), desc=dtype, unit=" rows"))
         for dtype in settings
     }
-    return print_table(columns["float32"], columns["float64"])
+    return _print_table(columns["float32"], columns["float64"])
 
 
-def print_table(single: "list[Difference]", double: "list[Difference]") -> int:
-    """The table of both precisions; returns the exit code."""
+def _print_table(single: "list[Difference]", double: "list[Difference]") -> int:
+    """Prints the table of both precisions and returns the exit code."""
     width = max(len(row.quantity) for row in single)
     print(f"{'':{width}}   {'float32':^21}   {'float64':^21}")
     print(f"{'JAX − PyTorch':{width}}" + f"   {'largest':>9}   {'relative':>9}" * 2)
     failed = []
     for low, high in zip(single, double, strict=True):
         numbers = (low.largest, low.relative, high.largest, high.relative)
-        passed = within_limits(low, high)
+        passed = _within_limits(low, high)
         print(f"{low.quantity:{width}}   " + "   ".join(f"{x:9.1e}" for x in numbers), end="")
         print("" if passed else "   too large")
         failed += [] if passed else [low.quantity]
@@ -105,7 +105,7 @@ def print_table(single: "list[Difference]", double: "list[Difference]") -> int:
     return 1 if failed else 0
 
 
-def within_limits(single: "Difference", double: "Difference") -> bool:
+def _within_limits(single: "Difference", double: "Difference") -> bool:
     """Whether a row is as small as it should be."""
     kind = single.quantity.split()[0]
     if kind not in LIMITS:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.extras import require
 
     check_count("--keypoints", args.keypoints)
-    check_output(args.out)
+    _check_output(args.out)
     check_weights(args.weights)
     photographs = named_photographs(args.photographs)
     require("cv2", "finding keypoints")
@@ -68,15 +68,17 @@ def run(args: argparse.Namespace) -> int:
     settings = describer.provenance(args.keypoints)
     output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)
-    missing = still_missing(output, photographs, args.out)
+    missing = _still_missing(output, photographs, args.out)
     with output:
-        failed = describe_into(output, missing, describer, settings)
-    print_summary(args.out, len(photographs), failed=failed, before=len(photographs) - len(missing))
+        failed = _describe_into(output, missing, describer, settings)
+    _print_summary(
+        args.out, len(photographs), failed=failed, before=len(photographs) - len(missing)
+    )
     return 1 if failed else 0
 
 
-def print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
-    """How many of the photographs are there now, and how many were."""
+def _print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
+    """Prints how many of the photographs are there now, and how many were."""
     from kjax.eval.report.wording import plural
 
     done = count - failed
@@ -84,7 +86,7 @@ def print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
     print(f"{done} of {count} {there}" + (f", {before} of them from before" if before else ""))
 
 
-def check_output(out: Path) -> None:
+def _check_output(out: Path) -> None:
     """Refuses, before any work, an output that cannot be."""
     from kjax.cli.checks import check_output_file, check_output_folder
     from kjax.errors import InputError
@@ -102,7 +104,7 @@ def check_output(out: Path) -> None:
     check_output_folder(out)
 
 
-def still_missing(
+def _still_missing(
     output: "Output", photographs: "Mapping[str, Path]", out: Path
 ) -> dict[str, Path]:
     """The photographs that are not in the output yet.
@@ -126,7 +128,7 @@ def still_missing(
     return {name: path for name, path in photographs.items() if name not in origins}
 
 
-def describe_into(
+def _describe_into(
     output: "Output",
     photographs: "Mapping[str, Path]",
     describer: "Describer",

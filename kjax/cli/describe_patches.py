@@ -16,7 +16,7 @@ The same command goes on where it stopped; into the files of another descriptor 
 unless with --overwrite.
 """
 RECORD = "kjax-describe-patches.json"
-"""In the folder of results: which descriptor they are of."""
+"""Name of the file, in the folder of results, that tells which descriptor they are of."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints one fact per line, or one shipped model."""
     if args.source is None:
-        return list_shipped()
+        return _list_shipped()
     from pathlib import Path
 
     from kjax.interop.export import FUNCTIONS, read_about
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def list_shipped() -> int:
+def _list_shipped() -> int:
     """Prints the names of the weights that ship with kjax, and what they are."""
     from kjax import pretrained
 
@@ -58,7 +58,7 @@ def list_shipped() -> int:
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """Labels in one column, texts in the next."""
+    """Prints labels in one column and texts in the next."""
     width = max(len(label) for label in facts)
     for label, text in facts.items():
         print(f"{label:{width}}  {text}")

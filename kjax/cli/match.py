@@ -20,7 +20,7 @@ If there are no matches, or none that one geometry explains, it says so, the pic
 photographs alone, and the exit code is 1.
 """
 GEOMETRIES = {"homography": "homography", "fundamental": "fundamental matrix"}
-"""For people, what `--geometry` looks for."""
+"""Names for people of what `--geometry` looks for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Matches, verifies, draws."""
-    check(args)
+    _check(args)
 
     from kjax.images.reading import read_photograph
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def verdict(kept: "np.ndarray", geometry: str) -> str:
-    """How many matches there are, and how many of them one geometry explains."""
+    """The line on how many matches there are, and how many of them one geometry explains."""
     count, name = len(kept), GEOMETRIES[geometry]
     if not count:
         return "no matches: none is drawn"
@@ -99,7 +99,7 @@ def drawable(photograph: "np.ndarray") -> "np.ndarray":
     return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
 
 
-def check(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
     from typing import get_args
 

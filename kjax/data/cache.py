@@ -17,7 +17,7 @@ from kjax.errors import InputError
 
 BLOCK_BYTES = 1 << 20
 SAMPLED_BLOCKS = 64
-"""Of a large file that has not been written to: takes some hundredths of a second."""
+"""Blocks compared of a large file that was not written to, in hundredths of a second."""
 
 
 def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -33,31 +33,37 @@ def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "kjax"
 
 
-def fingerprint(path: Path) -> dict[str, Any]:
+def fingerprint(path: Path, *, block_bytes: int = BLOCK_BYTES) -> dict[str, Any]:
     """What `is_intact` will compare a file with: its size, time, and checksums of its blocks."""
     status = path.stat()
     with path.open("rb") as file:
-        blocks = [zlib.crc32(block) for block in iter(lambda: file.read(BLOCK_BYTES), b"")]
+        blocks = [zlib.crc32(block) for block in iter(lambda: file.read(block_bytes), b"")]
     return {"size": status.st_size, "modified": status.st_mtime_ns, "blocks": blocks}
 
 
-def is_intact(path: Path, known: Mapping[str, Any]) -> bool:
-    """Whether a file is what it was when `fingerprint` looked at it.
+def is_intact(
+    path: Path,
+    known: Mapping[str, Any],
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    sampled_blocks: int = SAMPLED_BLOCKS,
+) -> bool:
+    """Whether a file is what it was when `fingerprint` looked at it, with the same `block_bytes`.
 
-    Of a file that nobody has written to since, by its time, no more than `SAMPLED_BLOCKS` are
+    Of a file that nobody has written to since, by its time, no more than `sampled_blocks` are
     compared, others at every call: disks rot, but seldom, and reading gigabytes takes seconds.
     Otherwise, and of smaller files, every byte is.
     """
     status, blocks = path.stat(), known["blocks"]
-    if status.st_size != known["size"] or len(blocks) != -(-status.st_size // BLOCK_BYTES):
+    if status.st_size != known["size"] or len(blocks) != -(-status.st_size // block_bytes):
         return False
     chosen = list(range(len(blocks)))
-    if status.st_mtime_ns == known["modified"] and len(chosen) > SAMPLED_BLOCKS:
-        chosen = sorted(random.sample(chosen, SAMPLED_BLOCKS))
+    if status.st_mtime_ns == known["modified"] and len(chosen) > sampled_blocks:
+        chosen = sorted(random.sample(chosen, sampled_blocks))
     with path.open("rb") as file:
         for number in chosen:
-            file.seek(number * BLOCK_BYTES)
-            if zlib.crc32(file.read(BLOCK_BYTES)) != blocks[number]:
+            file.seek(number * block_bytes)
+            if zlib.crc32(file.read(block_bytes)) != blocks[number]:
                 return False
     return True
 

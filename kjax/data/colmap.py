@@ -28,7 +28,7 @@ PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6)
 EQUIRECTANGULAR = (17, "EQUIRECTANGULAR")
 """Number and name of the one model without a focal length."""
 NO_POINT = -1
-"""Stands in `ModelImage.point_ids` for a keypoint that sees no reconstructed point."""
+"""The entry of `ModelImage.point_ids` for a keypoint that sees no reconstructed point."""
 
 
 class Camera(NamedTuple):
@@ -37,7 +37,7 @@ class Camera(NamedTuple):
     width: int
     height: int
     focal: float
-    """In pixels."""
+    """Focal length in pixels."""
 
 
 class ModelImage(NamedTuple):
@@ -47,7 +47,7 @@ class ModelImage(NamedTuple):
     """Path below the folder of photographs."""
     camera_id: int
     rotation: Float[np.ndarray, "3 3"]
-    """World to camera: a world point X is at rotation @ X + translation."""
+    """Rotation from world to camera: a world point X is at rotation @ X + translation."""
     translation: Float[np.ndarray, "3"]
     xy: Float[np.ndarray, "K 2"]
     """Keypoints, in the order of the database."""
@@ -164,7 +164,7 @@ def _image(
 
 
 def _rotation_matrix(quaternion: Float[np.ndarray, "4"]) -> Float[np.ndarray, "3 3"]:
-    """Of a quaternion (w, x, y, z) of length 1."""
+    """The rotation matrix of a quaternion (w, x, y, z) of length 1."""
     w, x, y, z = quaternion
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     return np.eye(3) + 2 * w * cross + 2 * cross @ cross
@@ -420,7 +420,7 @@ def _check_tables(connection: sqlite3.Connection, tables: Sequence[str]) -> None
 
 
 def _bounded(rows: Iterable[tuple[Any, ...]], limit: int) -> Iterator[tuple[Any, ...]]:
-    """The rows, as long as they hold no more than is stored."""
+    """Yields the rows as long as they hold no more than is stored."""
     total = 0
     for row in rows:
         # Every row takes bytes of the file, even one of empty values.

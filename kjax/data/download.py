@@ -31,23 +31,37 @@ from tqdm import tqdm
 from kjax.data import hpatches, phototour
 from kjax.errors import InputError, unknown_name
 from kjax.json_text import parse_json
-from kjax.unpacking import check_unpacked
+from kjax.unpacking import FREE_BYTES, check_unpacked
 
 TIMEOUT_SECONDS = 60
 BLOCK_BYTES = 1 << 20
 _ENCRYPTED = 0x1
-"""The bit of a zip member's flags that tells so."""
-MAX_BYTES = 20 << 30
-"""Of an archive, and of what it unpacks to: HPatches, the largest set, takes 4.2 GB."""
-MAX_READ = 16 << 20
-"""Bytes of a tar archive at once."""
-MAX_MEMBERS = 100_000
-"""Of an archive: the sets have about two thousand."""
+"""The bit of a zip member's flags that tells that it is encrypted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What an archive may come to.
+
+    Attributes:
+        size: bytes of the archive, and of what it holds: HPatches, the largest set, takes 4.2 GB.
+        members: how many it may have: the sets have about two thousand.
+        read: bytes of a tar archive that are read at once.
+        free: bytes that any archive may hold, however small it is.
+    """
+
+    size: int = 20 << 30
+    members: int = 100_000
+    read: int = 16 << 20
+    free: int = FREE_BYTES
+
+
+LIMITS = Limits()
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a set can be had.
+    """The place where a set can be had.
 
     Attributes:
         addresses: tried in this order.
@@ -219,6 +233,7 @@ def fetch(
     progress: bool = True,
     attempts: int = 3,
     pause: float = 1.0,
+    limits: Limits = LIMITS,
 ) -> Path:
     """Downloads the first address that answers to `target`, resuming what an earlier call began.
 
@@ -233,7 +248,7 @@ def fetch(
             if attempt:
                 time.sleep(pause)
             try:
-                _fetch_rest(address, part, progress=progress)
+                _fetch_rest(address, part, limits.size, progress=progress)
             except (OSError, http.client.HTTPException) as error:
                 problems.append(f"{address}: {error}")
                 if isinstance(error, urllib.error.HTTPError) and error.code in (403, 404, 410):
@@ -248,7 +263,7 @@ def fetch(
     )
 
 
-def _fetch_rest(address: str, part: Path, *, progress: bool) -> None:
+def _fetch_rest(address: str, part: Path, most: int, *, progress: bool) -> None:
     """One attempt; afterwards `part` is whole, or an OSError or HTTPException was raised."""
     offset, headers = _resume_headers(address, part)
     request = urllib.request.Request(address, headers=headers)
@@ -264,34 +279,36 @@ def _fetch_rest(address: str, part: Path, *, progress: bool) -> None:
         if response.status != 206 or not _continues_at(response, offset):
             offset = 0  # the file has changed, or the server sends it whole regardless
         _write_validator(address, part, response)
-        total = _announced_size(response, offset)
-        _copy(response, part, offset, total, progress=progress)
+        total = _announced_size(response, offset, most)
+        _copy(response, part, offset, total, most, progress=progress)
     if total is not None and part.stat().st_size != total:
         raise ConnectionError(f"the connection ended after {part.stat().st_size} of {total} bytes")
 
 
-def _announced_size(response: Any, offset: int) -> int | None:
-    """How large the whole file will be; None if the server does not say."""
+def _announced_size(response: Any, offset: int, most: int) -> int | None:
+    """The size of the whole file; None if the server does not say."""
     length = response.headers.get("Content-Length")
     if not length:
         return None
     if not (length.isascii() and length.isdecimal()):
         raise ConnectionError(f"the server gives the length {length[:40]!r}")
     total = offset + int(length[:20])
-    if total > MAX_BYTES:
+    if total > most:
         raise ConnectionError(f"the server offers {total:,} bytes, more than any set has")
     return total
 
 
-def _copy(response: Any, part: Path, offset: int, total: int | None, *, progress: bool) -> None:
+def _copy(
+    response: Any, part: Path, offset: int, total: int | None, most: int, *, progress: bool
+) -> None:
     name = part.name.removesuffix(".archive.part")
     bar = tqdm(
         total=total, initial=offset, unit="B", unit_scale=True, desc=name, disable=not progress
     )
     with bar, open(part, "ab" if offset else "wb") as file:
-        while block := response.read(BLOCK_BYTES):
-            if file.tell() + len(block) > MAX_BYTES:
-                raise ConnectionError(f"the server sends more than {MAX_BYTES:,} bytes")
+        while block := response.read(min(BLOCK_BYTES, most)):
+            if file.tell() + len(block) > most:
+                raise ConnectionError(f"the server sends more than {most:,} bytes")
             file.write(block)
             bar.update(len(block))
 
@@ -343,20 +360,20 @@ _OPENER = urllib.request.build_opener(_NoDowngrade)
 # Unpacking
 
 
-def unpack(archive: Path, folder: Path, *, progress: bool = True) -> None:
+def unpack(archive: Path, folder: Path, *, progress: bool = True, limits: Limits = LIMITS) -> None:
     """Unpacks a zip or tar archive inside `folder`; refuses one that could write elsewhere.
 
     A tar archive may be compressed with gzip. Nothing is written if any member has an absolute
     path, a `..`, is a link, a device or encrypted, or if all of them together are more than
-    `MAX_MEMBERS`, `MAX_BYTES` or `kjax.unpacking` allows.
+    the limits or `kjax.unpacking` allow.
     """
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
-                _unpack_zip(zipped, archive, folder, progress=progress)
+                _unpack_zip(zipped, _Total(archive, limits), folder, progress=progress)
         else:
-            with _open_tar(archive) as tarred:
-                _unpack_tar(tarred, archive, folder, progress=progress)
+            with _open_tar(archive, limits.read) as tarred:
+                _unpack_tar(tarred, _Total(archive, limits), folder, progress=progress)
     except InputError:
         raise
     except _DAMAGE as error:
@@ -372,13 +389,13 @@ _DAMAGE = (
 
 
 @contextlib.contextmanager
-def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
+def _open_tar(archive: Path, most: int) -> Iterator[tarfile.TarFile]:
     """A tar archive, plain or in gzip; other compressions may ask for any amount of memory."""
     with archive.open("rb") as probed:
         zipped = probed.read(2) == b"\x1f\x8b"
     with gzip.open(archive) if zipped else archive.open("rb") as content:
         try:
-            file = tarfile.TarFile(fileobj=_SmallReads(content))  # type: ignore[arg-type]
+            file = tarfile.TarFile(fileobj=_SmallReads(content, most))  # type: ignore[arg-type]
         except (tarfile.ReadError, *_DAMAGE):
             raise InputError(
                 f"{archive} is neither a zip nor a tar archive: download it again"
@@ -388,22 +405,21 @@ def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
 
 
 class _SmallReads:
-    """A file that is never read by more than `MAX_READ` at once, as long names would have it."""
+    """A file of which no more than `most` is read at once, as long names would have it."""
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    def __init__(self, file: Any, most: int) -> None:
+        self._file, self._most = file, most
         self.seek, self.tell, self.close = file.seek, file.tell, file.close
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
-        if not 0 <= size <= MAX_READ:
+        if not 0 <= size <= self._most:
             raise tarfile.ReadError(f"a header of {size:,} bytes")
         return self._file.read(size)
 
 
-def _unpack_zip(file: zipfile.ZipFile, archive: Path, folder: Path, *, progress: bool) -> None:
-    members = file.infolist()
-    total = _Total(archive)
+def _unpack_zip(file: zipfile.ZipFile, total: "_Total", folder: Path, *, progress: bool) -> None:
+    archive, members = total.archive, file.infolist()
     for member in members:
         kind = stat.S_IFMT(member.external_attr >> 16)
         _check_member(archive, member.filename, plain=kind in (0, stat.S_IFREG, stat.S_IFDIR))
@@ -418,11 +434,10 @@ def _unpack_zip(file: zipfile.ZipFile, archive: Path, folder: Path, *, progress:
                 _write_member(source, folder / _relative(member.filename))
 
 
-def _unpack_tar(file: tarfile.TarFile, archive: Path, folder: Path, *, progress: bool) -> None:
+def _unpack_tar(file: tarfile.TarFile, total: "_Total", folder: Path, *, progress: bool) -> None:
     members = []
-    total = _Total(archive)
     for member in file:  # one by one, so that no more than the limit is ever unpacked
-        _check_member(archive, member.name, plain=member.isreg() or member.isdir())
+        _check_member(total.archive, member.name, plain=member.isreg() or member.isdir())
         total.add(member.size)
         members.append(member)
     for member in tqdm(members, desc="unpacking", disable=not progress):
@@ -434,8 +449,8 @@ def _unpack_tar(file: tarfile.TarFile, archive: Path, folder: Path, *, progress:
 class _Total:
     """What the members of an archive come to; refuses more than is good."""
 
-    def __init__(self, archive: Path) -> None:
-        self._archive = archive
+    def __init__(self, archive: Path, limits: Limits) -> None:
+        self.archive, self._limits = archive, limits
         self._packed = archive.stat().st_size
         self._members = self._bytes = 0
 
@@ -444,11 +459,12 @@ class _Total:
         self._members += 1
         self._bytes += size
         try:
-            if self._members > MAX_MEMBERS or not 0 <= self._bytes <= MAX_BYTES:
+            limits = self._limits
+            if self._members > limits.members or not 0 <= self._bytes <= limits.size:
                 raise InputError(f"{self._members:,} members of {self._bytes:,} bytes or more")
-            check_unpacked(self._packed, self._bytes)
+            check_unpacked(self._packed, self._bytes, free=limits.free)
         except InputError as error:
-            raise InputError(f"{self._archive} is refused ({error}): get it elsewhere") from None
+            raise InputError(f"{self.archive} is refused ({error}): get it elsewhere") from None
 
 
 def _relative(name: str) -> PurePosixPath:

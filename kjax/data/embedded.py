@@ -48,16 +48,16 @@ TRAIN_PHOTOS = (
 )
 TEST_FILES = ("motorcycle_left.png", "motorcycle_right.png", "motorcycle_disp.npz")
 TOLERANCES = Tolerances(offset=2.0, octaves=0.75, degrees=45.0)
-"""Wide, so that a real detector's errors stay in: without them the stereo pair is too easy."""
+"""Wide limits that leave a real detector's errors in: without them the pair is too easy."""
 TRAIN_VIEWS = ViewConfig(
     contrast_threshold=0.01, min_sigma=1.0, max_points=800, tolerances=TOLERANCES
 )
 TEST_CONTRAST = 0.005
 TEST_MIN_SIGMA = 1.0
 TRAIN_PAIRS = 5_000
-"""Matching, and as many others: to watch overfitting by, not to report."""
+"""Matching pairs, and as many others, to watch overfitting by, not to report."""
 TEST_NON_MATCHING = 20_000
-"""Ten times the matching pairs, which are all that there are: false positives are to be rare."""
+"""Non-matching pairs, ten times the matching ones, of which all are taken: errors are rare."""
 OCCLUSION_STEP = 1.0
 """Pixels of disparity by which a surface must be nearer to count as hiding another."""
 
@@ -88,20 +88,24 @@ def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) ->
 
 
 def embedded_test(
-    *, cache_dir: Folder | None = None, progress: bool = True
+    *,
+    cache_dir: Folder | None = None,
+    progress: bool = True,
+    tolerances: Tolerances = TOLERANCES,
 ) -> tuple[PatchSet, TestPairs]:
     """Held-out patches of a real stereo pair and its test pairs; cut at the first call.
 
     Args:
         cache_dir: see `kjax.data.cache.cache_root`.
         progress: show a bar while decoding.
+        tolerances: how far detections in both photographs may be apart.
     """
     paths = [_wheel_file(name) for name in TEST_FILES]
 
     def cut() -> tuple[CutSet, TestPairs]:
         left, right = (_read_intact(path) for path in paths[:2])
         disparity = _read_disparity(paths[2])
-        patches = cut_stereo(left, right, disparity, tolerances=TOLERANCES)
+        patches = cut_stereo(left, right, disparity, tolerances=tolerances)
         pairs = sample_test_pairs(
             patches.point_ids,
             matching=len(patches.point_ids),
@@ -110,7 +114,7 @@ def embedded_test(
         )
         return patches, pairs
 
-    settings = repr((TOLERANCES, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
+    settings = repr((tolerances, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
     folder = _cut_once("test", paths, settings, cut, cache_dir)
     patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
     pairs = read_match_file(find_match_file(folder), patch_count=len(patches.patches))
@@ -169,7 +173,7 @@ def visible_in_right(
 def _join_stereo(
     left: np.ndarray, right: np.ndarray, places: Keypoints, matched: Keypoints
 ) -> CutSet:
-    """Left and right patch of each point, one after the other."""
+    """Joins the left and right patch of each point, one after the other."""
     patches = np.stack([cut_patches(left, places), cut_patches(right, matched)], axis=1)
     tables = [
         np.column_stack([np.full(len(k.sigma), side), k.xy, k.angle, np.log2(k.sigma)])

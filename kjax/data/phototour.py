@@ -139,7 +139,7 @@ def list_mosaics(folder: Path) -> list[Path]:
     return [numbered[number] for number in range(len(numbered))]
 
 
-def read_point_ids(folder: Path, *, mosaic_count: int) -> Int64[np.ndarray, " P"]:
+def _read_point_ids(folder: Path, *, mosaic_count: int) -> Int64[np.ndarray, " P"]:
     """The 3-D point of each patch; there must be as many as the mosaics hold, the last in part."""
     path = folder / "info.txt"
     point_ids = _read_columns(path, (0,), np.int64)[:, 0]
@@ -217,7 +217,7 @@ def decode_folder(
     """The patches of a set in blocks, and the 3-D point of each, with nothing cached."""
     folder = Path(folder)
     mosaics = list_mosaics(folder)
-    point_ids = read_point_ids(folder, mosaic_count=len(mosaics))
+    point_ids = _read_point_ids(folder, mosaic_count=len(mosaics))
     bar = tqdm(mosaics, desc=f"decoding {folder.name}", disable=not progress)
     rest = len(point_ids) - PATCHES_PER_MOSAIC * (len(mosaics) - 1)
     last = mosaics[-1]

@@ -30,7 +30,7 @@ from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
 
 PIXEL_CENTRE = 0.5
-"""Of the top-left pixel in COLMAP's coordinates; ours are 0 there."""
+"""Coordinates of the top-left pixel's centre in COLMAP; ours are 0 there."""
 SAME_POSITION = 0.01
 """Pixels by which a keypoint may differ between model and database, which round differently."""
 TABLE_ENTRIES = 10_000_000
@@ -39,7 +39,7 @@ TABLE_ENTRIES = 10_000_000
 
 @dataclasses.dataclass(frozen=True)
 class TrackFilters:
-    """Which points and observations are taken.
+    """Limits on the points and observations that are taken.
 
     Attributes:
         max_reprojection_error: mean over the point's observations, in pixels.
@@ -79,7 +79,7 @@ class WorldShapes(NamedTuple):
     log_size: Float[np.ndarray, " N"]
     """log2 of the size that σ covers."""
     angle: Float[np.ndarray, " N"]
-    """Of the orientation, in the plane that faces the point's viewers."""
+    """Angle of the orientation, in the plane that faces the point's viewers."""
     ray: Float[np.ndarray, "N 3"]
     """Unit vector from the camera to the point."""
 
@@ -112,8 +112,8 @@ def cut_reconstruction(
     if not model.images:
         raise InputError(f"{model_folder} has no images: give a model that COLMAP reconstructed")
     images = [model.images[number] for number in sorted(model.images)]
-    observations = gather_observations(model, images, read_keypoints(database))
-    observations = filter_observations(model, images, observations, filters=filters)
+    observations = _gather_observations(model, images, read_keypoints(database))
+    observations = _filter_observations(model, images, observations, filters=filters)
     if not len(observations.point):
         raise InputError(
             f"no 3-D point of {model_folder} passes the filters: loosen them, "
@@ -135,7 +135,7 @@ def cut_reconstruction(
     return _as_set(observations.take(usable), patches[usable], images, unreadable)
 
 
-def gather_observations(
+def _gather_observations(
     model: Model, images: Sequence[ModelImage], keypoints: dict[str, Float[np.ndarray, "K columns"]]
 ) -> Observations:
     """All keypoints that see a point, one per photograph and point."""
@@ -158,7 +158,7 @@ def gather_observations(
     return joined.take(np.lexsort([joined.image, joined.point]))
 
 
-def filter_observations(
+def _filter_observations(
     model: Model, images: Sequence[ModelImage], observations: Observations, *, filters: TrackFilters
 ) -> Observations:
     """Keeps, of each good point, the largest group that agrees with one of its members."""
@@ -167,11 +167,11 @@ def filter_observations(
     good = (error <= filters.max_reprojection_error) & (sigma >= filters.min_sigma) & (sigma > 0)
     good &= np.isfinite(xy).all(axis=1) & np.isfinite(sigma) & np.isfinite(angle)
     observations = observations.take(good & (_depth(model, images, observations) > 0))
-    shapes = world_shapes(model, images, observations)
+    shapes = _world_shapes(model, images, observations)
     return observations.take(consistent(observations.point, shapes, filters=filters))
 
 
-def world_shapes(
+def _world_shapes(
     model: Model, images: Sequence[ModelImage], observations: Observations
 ) -> WorldShapes:
     """Size, direction and ray of each observation in the world's frame."""
@@ -207,7 +207,7 @@ def consistent(
 
 
 def _agreeing(shapes: WorldShapes, filters: TrackFilters) -> Bool[np.ndarray, "points length"]:
-    """The same for points with equally many observations, one row each."""
+    """Marks the observations to keep of points with equally many, one row each."""
     octaves = np.abs(shapes.log_size[:, :, None] - shapes.log_size[:, None, :])
     turn = np.abs(wrap_angle(shapes.angle[:, :, None] - shapes.angle[:, None, :]))
     view = np.arccos(np.clip(np.einsum("pid,pjd->pij", shapes.ray, shapes.ray), -1, 1))
@@ -307,7 +307,7 @@ def _as_set(
 def _depth(
     model: Model, images: Sequence[ModelImage], observations: Observations
 ) -> Float[np.ndarray, " N"]:
-    """Of the point in the observing camera's frame, along its axis."""
+    """Depth of the point in the observing camera's frame, along its axis."""
     axis = np.stack([image.rotation[2] for image in images])[observations.image]
     offset = np.array([image.translation[2] for image in images])[observations.image]
     return _dot(axis, model.points.xyz[observations.point]) + offset
@@ -316,7 +316,7 @@ def _depth(
 def _sum_by_point(
     point: Int64[np.ndarray, " N"], vectors: Float[np.ndarray, "N 3"]
 ) -> Float[np.ndarray, "N 3"]:
-    """For each row, the sum over all rows of its point."""
+    """Sums, for each row, over all rows of its point."""
     _, inverse = np.unique(point, return_inverse=True)
     sums = np.zeros_like(vectors)
     np.add.at(sums, inverse, vectors)

@@ -47,7 +47,7 @@ def _check_room(size: int, device: jax.Device | jax.sharding.Sharding | None) ->
 
 
 def _free_bytes(device: jax.Device | jax.sharding.Sharding | None) -> int | None:
-    """Of one of the devices; None where it has no memory of its own."""
+    """Free bytes of one of the devices; None where it has no memory of its own."""
     if isinstance(device, jax.sharding.Sharding):
         device = next(iter(device.addressable_devices))
     stats = (device or jax.local_devices()[0]).memory_stats()
@@ -77,7 +77,7 @@ def draw_rows(
     shard: Counter = 0,
     shards: int = 1,
 ) -> Int32[Array, "local_pairs 2"]:
-    """Which patches are the pairs of one step, or one shard of them: `kjax.data.sampler`'s stream.
+    """The rows of the pairs of one step, or of one shard of them, in `kjax.data.sampler`'s stream.
 
     Args:
         resident: made by `make_resident`.

@@ -30,7 +30,7 @@ PAIRS_PER_EPOCH = 2_000_000
 Counter = Integer[Array, ""] | int
 """A seed, step or pass, known or traced."""
 ROUNDS = 24
-"""Of the keyed permutation; two given points keep their distance with probability 2^−ROUNDS."""
+"""Rounds of the permutation; two given points keep their distance with probability 2^−ROUNDS."""
 
 # Every use of the hash has a number of its own, so that no two draw the same bits.
 _ORDER_KEYS, _ORDER_BITS, _ANCHOR, _POSITIVE = range(4)
@@ -64,22 +64,32 @@ def make_point_table(point_ids: Integer[np.ndarray, " P"]) -> PointTable:
 
 def check_stream(point_count: int, pairs: int, *, seed: int = 0, shards: int = 1) -> None:
     """Refuses a batch that the points cannot fill or the shards not share, and a bad seed."""
-    if not 0 <= seed < 2**32:
-        raise InputError(f"the seed must be from 0 to 4294967295 (2³²−1), not {seed}")
+    check_seed(seed)
     if pairs < 1 or pairs > point_count:
         raise InputError(
             f"a batch of {pairs} pairs needs as many different points, and the set has "
             f"{point_count} with two or more patches: choose a batch of 1 to {point_count} pairs"
         )
-    if pairs % shards:
-        raise InputError(
-            f"{pairs} pairs cannot be shared evenly by {shards} devices: "
-            f"choose a multiple of {shards}"
-        )
+    check_shares(pairs, shards)
     if math.lcm(point_count, pairs) >= 2**32:
         raise InputError(
             f"{point_count} points in batches of {pairs} are too many for 32-bit counters: "
             "choose a batch that is a power of two, or use fewer points"
+        )
+
+
+def check_seed(seed: int) -> None:
+    """Refuses a seed that the stream's 32-bit hash cannot take."""
+    if not 0 <= seed < 2**32:
+        raise InputError(f"a seed must be from 0 to 4294967295 (2³²−1), not {seed}")
+
+
+def check_shares(pairs: int, shards: int) -> None:
+    """Refuses a batch that the devices cannot share."""
+    if pairs % shards:
+        raise InputError(
+            f"{pairs} pairs cannot be shared evenly by {shards} devices: "
+            f"choose a multiple of {shards}"
         )
 
 

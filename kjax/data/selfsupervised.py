@@ -79,7 +79,7 @@ class View(NamedTuple):
 
     pixels: UInt8[np.ndarray, "height width"]
     homography: Float[np.ndarray, "3 3"]
-    """From the photograph's pixels to the view's."""
+    """The map from the photograph's pixels to the view's."""
 
 
 class PointPatches(NamedTuple):
@@ -87,9 +87,9 @@ class PointPatches(NamedTuple):
 
     patches: UInt8[np.ndarray, "P 64 64"]
     point_ids: Int64[np.ndarray, " P"]
-    """Numbered from 0, in order."""
+    """Numbers of the points from 0, in order."""
     keypoints: Keypoints
-    """Where each patch was cut: in the photograph or in one of its views."""
+    """The place of each patch, in the photograph or in one of its views."""
 
 
 def cut_self_supervised(
@@ -118,7 +118,7 @@ def cut_self_supervised(
             unreadable.append(name)
             continue
         rng = np.random.default_rng([seed, *name.encode()])
-        parts.append(cut_points(rng, photo, config=config))
+        parts.append(_cut_points(rng, photo, config=config))
         kept.append(name)
     if not any(len(part.patches) for part in parts):
         problem = "could be read" if not kept else "has points that its views share"
@@ -126,7 +126,7 @@ def cut_self_supervised(
     return _join(parts, kept, unreadable)
 
 
-def cut_points(
+def _cut_points(
     rng: np.random.Generator, photo: UInt8[np.ndarray, "height width"], *, config: ViewConfig
 ) -> PointPatches:
     """The patches of all points that the photograph shares with at least one of its views."""
@@ -214,7 +214,7 @@ def random_homography(
 def change_light(
     rng: np.random.Generator, pixels: UInt8[np.ndarray, "height width"], *, config: ViewConfig
 ) -> UInt8[np.ndarray, "height width"]:
-    """Blur, gamma, contrast, brightness and noise."""
+    """Applies blur, gamma, contrast, brightness and noise."""
     cv2 = require("cv2", "cutting patches")
     blur = rng.uniform(0, config.max_blur)
     # OpenCV takes a σ of 0 for "choose one"; below this it would change nothing anyway.

@@ -39,7 +39,7 @@ def degeneracies(rows: Float32[np.ndarray, "rows dim"]) -> list[str]:
 
 
 def _hashes(rows: Float32[np.ndarray, "rows dim"]) -> Int64[np.ndarray, " rows"]:
-    """Equal for equal rows, and hardly ever for others: sums of random multiples, modulo 2⁶⁴."""
+    """Hashes of rows: sums of random multiples, modulo 2⁶⁴, hardly ever equal for unequal rows."""
     factors = np.random.default_rng(0).integers(0, 2**62, (rows.shape[1],), np.int64) * 2 + 1
     hashes = np.empty(len(rows), np.int64)
     for start in range(0, len(rows), _ROWS_AT_ONCE):

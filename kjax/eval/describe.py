@@ -81,7 +81,7 @@ def _block(
 
 
 def _check_finite(block: Num[np.ndarray, "n height width"], start: int) -> None:
-    """Integers have nothing to look for."""
+    """Refuses NaN and infinite pixels; integers have none."""
     if not jnp.issubdtype(block.dtype, jnp.floating) or np.isfinite(block).all():
         return
     bad = ~np.isfinite(block).all(axis=(1, 2))

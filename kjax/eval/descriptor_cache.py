@@ -22,7 +22,7 @@ from kjax.errors import InputError
 from kjax.whole_files import write_whole
 
 VERSION = 1
-"""Counts up when descriptors of the same model and patches come out otherwise."""
+"""A number to raise when descriptors of the same model and patches come out otherwise."""
 
 Describe = Callable[[UInt8[np.ndarray, "patches height width"]], Float32[np.ndarray, "patches dim"]]
 
@@ -73,7 +73,7 @@ def _key(identity: str, patches: UInt8[np.ndarray, "patches height width"]) -> s
 
 
 def _read(path: Path, count: int) -> Float32[np.ndarray, "patches dim"] | None:
-    """An entry, None if it is absent or damaged: its checksum is compared."""
+    """An entry; None if it is absent, or damaged as its checksum tells."""
     try:
         found = read_npz(path)["rows"]
     except (InputError, KeyError):

@@ -14,7 +14,7 @@ computed in double precision, and those that rounding cannot tell apart count as
 import dataclasses
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,14 +44,16 @@ POOLS = {"python": (100, 500, 1000, 5000, 10000, 15000, 20000), "matlab": (2000,
 """Sizes of the pools that retrieval looks in. Python: patches, the five to find among them; MATLAB:
 distractors of the file, of which those in the query's own sequence then fall away."""
 HEADLINE_POOL = {"python": 20000, "matlab": 2000}
-"""Each evaluator's default. MATLAB's can be told to take all distractors, the other pool above."""
+"""The pool of each evaluator by default. MATLAB's can be told to take the other one above."""
 POSITIVES_PER_NEGATIVE = 0.2
-"""In verification by average precision."""
+"""Ratio of pairs in verification by average precision."""
 
 _SMALL = 1e-10
-"""Stands for zero in a denominator, as in the official evaluators."""
-_PAIRS_AT_ONCE = 1 << 14
-_QUERIES_AT_ONCE = 32
+"""The number for zero in a denominator, as in the official evaluators."""
+PAIRS_AT_ONCE = 1 << 14
+"""Pairs whose distances the device computes at a time."""
+QUERIES_AT_ONCE = 32
+"""Queries that look through their pool on the device at a time."""
 _IN_FLIGHT = 4
 """Results that may be worked on at once: the device never waits for the host, nor fills up."""
 
@@ -193,14 +195,18 @@ def verification(
     protocol: str = "python",
     distance: str = "L2",
     progress: bool = True,
+    pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> Verification:
-    """Tells matching from other pairs by their distance.
+    """Scores how well distances tell matching pairs from others.
 
     The average precision takes all negatives and a fifth as many positives, the first ones (at
-    least one); the ROC area takes all. Arguments as in `evaluate`.
+    least one); the ROC area takes all. Arguments as in `evaluate`; `pairs_at_once` go through the
+    device together.
     """
     _check(descriptors, tasks, protocol, distance)
-    positives, *negatives = _all_pair_distances(descriptors.on_device(), tasks, distance, progress)
+    positives, *negatives = _all_pair_distances(
+        descriptors.on_device(), tasks, distance, pairs_at_once, progress
+    )
 
     def of_level(level: int) -> list[tuple[float, float]]:
         return [_verified(positives[level], others[level], protocol) for others in negatives]
@@ -228,9 +234,9 @@ def _verified(
 
 
 def _all_pair_distances(
-    descriptors: SetDescriptors, tasks: Tasks, distance: str, progress: bool
+    descriptors: SetDescriptors, tasks: Tasks, distance: str, pairs_at_once: int, progress: bool
 ) -> list[Float32[np.ndarray, "3 pairs"]]:
-    """Of positives, intra and inter negatives, at the three levels."""
+    """Distances of positives, intra and inter negatives, at the three levels."""
     kinds = _kinds(tasks.verification)
     for kind, pairs in kinds.items():
         if not len(pairs):
@@ -243,7 +249,9 @@ def _all_pair_distances(
     return [
         distances
         for group in groups
-        for distances in _group_distances(descriptors, table, group, metric, progress)
+        for distances in _group_distances(
+            descriptors, table, group, metric, pairs_at_once, progress
+        )
     ]
 
 
@@ -252,11 +260,12 @@ def _group_distances(
     table: Int32[np.ndarray, "3 sequences images"],
     group: list[Pairs],
     metric: str,
+    pairs_at_once: int,
     progress: bool,
 ) -> Float32[np.ndarray, "kinds 3 pairs"]:
     """Distances of pairs that share their first patches."""
     count = len(group[0])
-    parts = -(-count // _PAIRS_AT_ONCE)
+    parts = -(-count // pairs_at_once)
     size = -(-count // (parts * PAIRS_IN_BLOCK)) * PAIRS_IN_BLOCK
 
     def dispatch(job: tuple[int, int]) -> Array:
@@ -365,19 +374,25 @@ def retrieval(
     protocol: str = "python",
     distance: str = "L2",
     progress: bool = True,
+    pools: Sequence[int] | None = None,
+    queries_at_once: int = QUERIES_AT_ONCE,
 ) -> Float64[np.ndarray, "queries 3 pools"]:
     """Looks for a reference patch's five targets among the distractors.
 
-    Arguments as in `evaluate`.
+    Arguments as in `evaluate`; `pools` are other sizes than `POOLS[protocol]`, in their order, and
+    `queries_at_once` go through the device together.
 
     Returns:
-        Average precision of each query, level, and pool of `POOLS[protocol]`. A pool that asks for
-        more distractors than there are takes all.
+        Average precision of each query, level, and pool. A pool that asks for more distractors than
+        there are takes all.
     """
     _check(descriptors, tasks, protocol, distance)
     if not len(tasks.retrieval.queries):
         raise InputError("no queries: retrieval has nothing to look for")
-    closer = _closer_than_targets(descriptors.on_device(), tasks, protocol, distance, progress)
+    lengths = _pool_parts(len(tasks.retrieval.distractors), pools or POOLS[protocol], protocol)
+    closer = _closer_than_targets(
+        descriptors.on_device(), tasks, lengths, queries_at_once, protocol, distance, progress
+    )
     # Distances and these counts grow together: no need to know which target is which.
     before = np.sort(np.cumsum(closer, axis=2), axis=3)
     found = np.broadcast_to(np.arange(1, TARGETS + 1), before.shape)
@@ -385,12 +400,17 @@ def retrieval(
 
 
 def _closer_than_targets(
-    descriptors: SetDescriptors, tasks: Tasks, protocol: str, distance: str, progress: bool
+    descriptors: SetDescriptors,
+    tasks: Tasks,
+    lengths: tuple[int, ...],
+    queries_at_once: int,
+    protocol: str,
+    distance: str,
+    progress: bool,
 ) -> Int32[np.ndarray, "queries 3 parts 5"]:
     """How many distractors, of each part of the pool, are closer to a query than its targets."""
     table, metric = _image_rows(descriptors, tasks), _metric(descriptors, distance)
     queries = tasks.retrieval.queries
-    lengths = _pool_parts(len(tasks.retrieval.distractors), protocol)
     pools = {
         sequence: jnp.asarray(_pool(tasks, sequence, sum(lengths), protocol))
         for sequence in np.unique(queries.sequence).tolist()
@@ -401,7 +421,7 @@ def _closer_than_targets(
 
     def dispatch(chosen: Integer[np.ndarray, " chosen"]) -> Array:
         # Filled up with the last query, to one shape.
-        filled = np.pad(chosen, (0, _QUERIES_AT_ONCE - len(chosen)), mode="edge")
+        filled = np.pad(chosen, (0, queries_at_once - len(chosen)), mode="edge")
         sequence, patch = queries.sequence[filled], queries.patch[filled]
         images = np.moveaxis(table[:, sequence], 1, 2) + patch[None, None, :]
         targets = images[:, 1:].reshape(-1, len(filled))
@@ -414,26 +434,27 @@ def _closer_than_targets(
             )
 
     closer = np.empty((len(queries), len(LEVELS), len(lengths), TARGETS), np.int32)
-    for chosen, counts in _computed(dispatch, _query_blocks(tasks), "retrieval", progress):
+    blocks = _query_blocks(tasks, queries_at_once)
+    for chosen, counts in _computed(dispatch, blocks, "retrieval", progress):
         by_target = np.asarray(counts).reshape(len(LEVELS), TARGETS, len(lengths), -1)
         closer[chosen] = by_target.transpose(3, 0, 2, 1)[: len(chosen)]
     return closer
 
 
-def _query_blocks(tasks: Tasks) -> list[Integer[np.ndarray, " chosen"]]:
+def _query_blocks(tasks: Tasks, most: int) -> list[Integer[np.ndarray, " chosen"]]:
     """Queries of one sequence at a time, which share their pool."""
     sequences = tasks.retrieval.queries.sequence
     blocks = []
     for sequence in np.unique(sequences):
         of_sequence = np.flatnonzero(sequences == sequence)
-        starts = range(0, len(of_sequence), _QUERIES_AT_ONCE)
-        blocks += [of_sequence[start : start + _QUERIES_AT_ONCE] for start in starts]
+        starts = range(0, len(of_sequence), most)
+        blocks += [of_sequence[start : start + most] for start in starts]
     return blocks
 
 
-def _pool_parts(distractors: int, protocol: str) -> tuple[int, ...]:
+def _pool_parts(distractors: int, pools: Sequence[int], protocol: str) -> tuple[int, ...]:
     """How many distractors each pool has beyond the one before."""
-    sizes = np.array(POOLS[protocol]) - (TARGETS if protocol == "python" else 0)
+    sizes = np.array(pools) - (TARGETS if protocol == "python" else 0)
     return tuple(np.diff(np.minimum(sizes, distractors), prepend=0).tolist())
 
 

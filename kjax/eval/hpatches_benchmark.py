@@ -63,6 +63,7 @@ def open_benchmark(
     protocols: Sequence[str] = ("python",),
     seed: int = OFFICIAL_SEED,
     progress: bool = True,
+    known_splits: Mapping[str, tuple[str, ...]] = SPLITS,
 ) -> Benchmark:
     """The benchmark in a folder.
 
@@ -73,11 +74,12 @@ def open_benchmark(
         protocols: "python", "matlab" or both.
         seed: of generated tasks.
         progress: whether to show bars.
+        known_splits: the sequences of each split that can be named.
     """
     for protocol in protocols:
         if protocol not in PROTOCOLS:
             raise unknown_name("protocol", protocol, PROTOCOLS)
-    listed = _sequences_of(folder, splits)
+    listed = _sequences_of(folder, splits, known_splits)
     names = tuple(dict.fromkeys(name for group in listed.values() for name in group))
     counts, textured = _measure(folder, names, progress)
 
@@ -169,13 +171,15 @@ def _descriptors(
         )
 
 
-def _sequences_of(folder: Path, splits: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _sequences_of(
+    folder: Path, splits: Sequence[str], known: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
     """Names of the sequences of every split."""
     for split in splits:
-        if split not in SPLITS:
-            raise unknown_name("HPatches split", split, SPLITS)
+        if split not in known:
+            raise unknown_name("HPatches split", split, known)
     if splits:
-        return {split: SPLITS[split] for split in splits}
+        return {split: known[split] for split in splits}
     found = sorted({path.parent.name for path in folder.glob("*/ref.*")})
     if not found:
         raise InputError(

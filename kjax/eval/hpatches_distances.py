@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Float64, Int32, Integer, Scalar
 
 PAIRS_IN_BLOCK = 2048
-"""Few enough for a CPU's cache."""
+"""Pairs that fit a CPU's cache together."""
 _MATRIX = 1 << 22
 """Entries of a distance matrix at once."""
 
@@ -25,7 +25,7 @@ def pair_distances(
     *,
     distance: str,
 ) -> Float32[Array, "blocks kinds block"]:
-    """From each first descriptor to several second ones, in single precision."""
+    """Distances from each first descriptor to several second ones, in single precision."""
 
     def of_block(places: tuple[Array, Array]) -> Float32[Array, "kinds block"]:
         one, others = places
@@ -45,7 +45,7 @@ def nearest(
     images: int,
     distance: str,
 ) -> tuple[Int32[Array, "{images} {size}"], Float64[Array, "{images} {size}"]]:
-    """Each reference patch's nearest patch in the other images of a sequence, and how far it is.
+    """The nearest patch to each reference patch in a sequence's other images, and how far it is.
 
     Args:
         rows: all descriptors.
@@ -161,7 +161,7 @@ def _apart(
 
 
 def _block_count(size: int) -> int:
-    """Into how many blocks to cut `size` queries, by halving, to bound the distance matrix."""
+    """Number of blocks to cut `size` queries into, by halving, to bound the distance matrix."""
     blocks = 1
     while size // blocks * size > _MATRIX and size % (2 * blocks) == 0:
         blocks *= 2

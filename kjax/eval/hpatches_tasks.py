@@ -32,7 +32,7 @@ _DRAWN_IMAGES = 5
 _LEAST_CONTRAST = 10
 """Standard deviation in grey values that a patch must exceed to be looked for."""
 _DIGITS = 9
-"""As many as an int32 always holds."""
+"""Decimal digits that an int32 always holds."""
 _BAR_STEP = 1000
 
 Folder = str | os.PathLike[str]
@@ -360,7 +360,7 @@ def generate_retrieval(
 
 
 def textured_patches(reference: UInt8[np.ndarray, "n 65 65"]) -> Bool[np.ndarray, " n"]:
-    """Which patches of a reference image have contrast enough to be looked for in the benchmark."""
+    """Marks the patches of a reference image with contrast enough to be looked for."""
     grey = reference.reshape(len(reference), -1).astype(np.int64)
     size = grey.shape[1]
     # In whole numbers, so that no rounding decides.
@@ -395,7 +395,7 @@ def _draw_patches(
 
 
 def _distinct(values: Int64[np.ndarray, " draws"]) -> Int64[np.ndarray, " values"]:
-    """Each value once, where it was first drawn."""
+    """The values, each once, where it was first drawn."""
     return values[np.sort(np.unique(values, return_index=True)[1])]
 
 

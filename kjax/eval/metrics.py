@@ -17,8 +17,7 @@ FPR_RULES = ("hardnet", "hynet")
 METRICS = {"L2": 2, "L1": 1}
 """Distances by name, with the order of their norm."""
 _SMALL = 1e-10
-"""Stands for zero in a denominator, so that nothing retrieved counts as precision 1."""
-_PAIRS_AT_ONCE = 1 << 16
+"""The number for zero in a denominator, so that nothing retrieved counts as precision 1."""
 
 
 class PrecisionRecall(NamedTuple):
@@ -125,6 +124,7 @@ def pair_distances(
     second: Integer[np.ndarray, " others"],
     *,
     metric: str = "L2",
+    pairs_at_once: int = 1 << 16,
 ) -> Float32[np.ndarray, " pairs"]:
     """Distance between the descriptors of each pair of patches, in bounded memory.
 
@@ -133,6 +133,7 @@ def pair_distances(
         first: row of one patch of each pair.
         second: row of the other.
         metric: "L2" or "L1", which of bits is the Hamming distance.
+        pairs_at_once: how many bound the memory.
     """
     if metric not in METRICS:
         raise unknown_name("distance", metric, METRICS)
@@ -145,8 +146,8 @@ def pair_distances(
                 f"but there are descriptors of patches 0 to {len(descriptors) - 1}"
             )
     distances = np.empty(len(first), np.float32)
-    for start in range(0, len(first), _PAIRS_AT_ONCE):
-        block = slice(start, start + _PAIRS_AT_ONCE)
+    for start in range(0, len(first), pairs_at_once):
+        block = slice(start, start + pairs_at_once)
         one, other = (descriptors[rows[block]].astype(np.float32) for rows in (first, second))
         distances[block] = np.linalg.norm(one - other, ord=METRICS[metric], axis=1)
     return distances

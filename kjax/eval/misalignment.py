@@ -28,8 +28,8 @@ from kjax.eval.hpatches import matched_precision
 from kjax.eval.hpatches_distances import nearest, padded_size
 
 SHARE = 0.5
-"""Of the stored patch's side that a reference shows: turned by 45°, or twice as large, or moved by
-half its side, a target still fits."""
+"""Share of the stored patch's side that a reference shows: turned by 45°, or twice as large, or
+moved by half its side, a target still fits."""
 KINDS = ("translation", "rotation", "scale")
 _PATCHES_AT_ONCE = 4096
 

@@ -15,7 +15,7 @@ from kjax.eval.results import Curve, HardPairs, Histogram, PhototourScores
 
 RECALL = 0.95
 SUSPICIOUS_FPR = 0.5
-"""Above this a descriptor is worse than most broken ones: labels or distances are swapped."""
+"""The rate above which labels or distances are swapped: even broken descriptors do better."""
 _CURVE_POINTS = 200
 _BINS = 80
 _INTERVAL_DRAWS = 4000
@@ -88,7 +88,7 @@ def fpr_interval(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Between which values FPR at 95 % recall lies, as far as so many pairs can tell.
+    """The interval in which FPR at 95 % recall lies, as far as so many pairs can tell.
 
     Both the threshold, a quantile of the matching distances, and the share of non-matching pairs
     below it are uncertain. Draws the quantile's place from its Beta distribution and the share from

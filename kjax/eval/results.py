@@ -5,15 +5,13 @@ Every number is a share (0…1), not a percentage. Nothing here computes.
 
 import dataclasses
 import json
-import types
-import typing
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from kjax.errors import InputError
 from kjax.json_text import parse_json
+from kjax.typed_values import Schema
 
 LEVELS = {"e": "easy", "h": "hard", "t": "tough"}
 """HPatches' three levels of geometric noise."""
@@ -168,9 +166,10 @@ class Evaluation:
     @classmethod
     def from_json(cls, text: str) -> "Evaluation":
         """Reads what `to_json` wrote."""
+        schema = Schema(cls, "file", wrong="{value} is not right: {path} {must}")
         try:
-            return _build(cls, parse_json(text))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return schema.read(parse_json(text))
+        except ValueError as error:  # an InputError, or what is no JSON
             raise InputError(f"these are not the results of an evaluation: {error}") from error
 
 
@@ -230,22 +229,3 @@ class Illustrations:
     hard_pairs: list[HardPairs] = dataclasses.field(default_factory=list)
     similarity: list[SimilarityFigure] = dataclasses.field(default_factory=list)
     training: list[TrainingCurves] = dataclasses.field(default_factory=list)
-
-
-def _build(kind: Any, value: Any) -> Any:
-    """The object of a type that plain JSON values stand for."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(inner[0], value)
-    if origin is list:
-        return [_build(inner[0], item) for item in value]
-    if origin is tuple:
-        return tuple(_build(one, item) for one, item in zip(inner, value, strict=True))
-    if origin is dict:
-        return {name: _build(inner[1], item) for name, item in value.items()}
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        types_of = typing.get_type_hints(kind)
-        return kind(**{name: _build(types_of[name], item) for name, item in value.items()})
-    if not isinstance(value, (int, float) if kind is float else kind):
-        raise TypeError(f"{value!r:.40} is not of the kind {kind.__name__}")
-    return value

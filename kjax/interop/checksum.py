@@ -9,9 +9,9 @@ from kjax.interop.state_dict import to_arrays
 
 
 def weights_sha256(source: Source) -> str:
-    """Of weights that ship, the SHA-256 of their file; of others, that of their names and numbers.
+    """The SHA-256 of shipped weights' file, or of other weights' names and numbers.
 
-    So it depends neither on the format of a file nor on where it lies.
+    It depends neither on the format of a file nor on where it lies.
     """
     if source.card is not None:
         return source.card.sha256

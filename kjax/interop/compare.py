@@ -232,7 +232,7 @@ def _recording_optimizer(settings: Settings) -> optax.GradientTransformation:
 def _batch_norm_outputs(
     settings: Settings, state_dict: Mapping[str, Any], patches: np.ndarray
 ) -> list[np.ndarray]:
-    """In the order of torch's modules: first trunk, fully connected head, second trunk."""
+    """The outputs in torch's order: first trunk, fully connected head, second trunk."""
     model = settings.jax_model()
     _, captured = model.apply(
         _variables(settings, state_dict),

@@ -85,7 +85,7 @@ def export_model(
     check_finite(variables)
     # In full precision, whatever the training's: other machines may have no other.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
-    about = describe_model(model, variables, extent=extent) | dict(remarks or {})
+    about = _describe_model(model, variables, extent=extent) | dict(remarks or {})
     metadata = make_metadata(fields_of(model), extent=extent, remarks=remarks or {})
     differences: list[float] = []
 
@@ -109,7 +109,7 @@ def export_model(
     return differences[0]
 
 
-def describe_model(
+def _describe_model(
     model: Descriptor, variables: Mapping[str, Any], *, extent: float | None = None
 ) -> dict[str, str]:
     """What an exported file tells about its model."""
@@ -148,7 +148,7 @@ def _largest_difference(
     dtype: str,
     counts: Sequence[int],
 ) -> float:
-    """Between what a file gives and what JAX gives, over random patches."""
+    """The largest difference between a file's and JAX's descriptors of random patches."""
     in_jax, in_file = _in_jax(exact, variables), _load(path, exact)
     rng = np.random.default_rng(0)
     differences = []
@@ -181,7 +181,7 @@ def _in_jax(exact: Descriptor, variables: Mapping[str, Any]) -> Describe:
 def _apply(
     model: Descriptor, variables: Mapping[str, Any], patches: Num[Array, "B N N"]
 ) -> Float32[Array, "B dim"]:
-    """Compiled once for all files of one model."""
+    """The model's function, compiled once for all files of one model."""
     return model.apply(variables, patches)
 
 

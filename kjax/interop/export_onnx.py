@@ -27,8 +27,8 @@ from kjax.extras import require
 from kjax.position_encoding import CoordinateSystem, position_matrix
 
 OPSET, IR_VERSION = 12, 7
-"""Of 2020, and the last in which the axes of all reductions are attributes, as OpenCV 4 wants them:
-opset 13 made ReduceSum's an input, opset 18 the others'."""
+"""Versions of 2020, the last in which the axes of all reductions are attributes, as OpenCV 4 wants
+them: opset 13 made ReduceSum's an input, opset 18 the others'."""
 ONNX_FILES = "an ONNX file"
 
 
@@ -52,7 +52,7 @@ def save(
         about: what `read_about` shall tell.
     """
     onnx = require("onnx", ONNX_FILES)
-    graph = GraphWriter(onnx)
+    graph = _GraphWriter(onnx)
     dim = _write_network(graph, folded, weights["params"], dtype)
     element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     size, count = folded.patch_size, batch or "batch"
@@ -97,7 +97,7 @@ def read_about(path: Path) -> dict[str, str]:
     }
 
 
-class GraphWriter:
+class _GraphWriter:
     """Collects operators; names of values are made up as they come."""
 
     def __init__(self, onnx: ModuleType) -> None:
@@ -127,7 +127,7 @@ class GraphWriter:
 
 
 def _write_network(
-    graph: GraphWriter, model: Descriptor, params: Mapping[str, Any], dtype: str
+    graph: _GraphWriter, model: Descriptor, params: Mapping[str, Any], dtype: str
 ) -> int:
     """All operators from "patches" to "descriptors", whose dimension is returned."""
     images = _write_patch_normalization(graph, model.patch_size, dtype)
@@ -155,7 +155,7 @@ def _write_network(
     return dim
 
 
-def _write_patch_normalization(graph: GraphWriter, size: int, dtype: str) -> str:
+def _write_patch_normalization(graph: _GraphWriter, size: int, dtype: str) -> str:
     """`kjax.patches.normalize_patches`, and the axis of channels."""
     floating = "patches" if dtype == "float32" else graph.add("Cast", "patches", to=1)
     # Not Unsqueeze: OpenCV 4 makes of it the shape that it has when the file is read.
@@ -173,7 +173,7 @@ def _write_patch_normalization(graph: GraphWriter, size: int, dtype: str) -> str
     return graph.add("Div", centred, deviation)
 
 
-def _write_trunk(graph: GraphWriter, images: str, layers: Mapping[str, Any]) -> str:
+def _write_trunk(graph: _GraphWriter, images: str, layers: Mapping[str, Any]) -> str:
     """φ [B,128,n,n]."""
     x = images
     for i, (_, stride) in enumerate(TRUNK_LAYERS, start=1):
@@ -194,7 +194,7 @@ def _write_trunk(graph: GraphWriter, images: str, layers: Mapping[str, Any]) -> 
 
 
 def _write_encoding(
-    graph: GraphWriter,
+    graph: _GraphWriter,
     maps: Sequence[tuple[str, CoordinateSystem]],
     model: Descriptor,
     head: Mapping[str, Any],
@@ -210,12 +210,12 @@ def _write_encoding(
     return _write_dense(graph, encoded, head["kernel"], head)
 
 
-def _write_dense(graph: GraphWriter, x: str, matrix: Any, layer: Mapping[str, Any]) -> str:
+def _write_dense(graph: _GraphWriter, x: str, matrix: Any, layer: Mapping[str, Any]) -> str:
     bias = [graph.constant(layer["bias"])] if "bias" in layer else []
     return graph.add("Gemm", x, graph.constant(matrix), *bias)
 
 
-def _write_l2_normalization(graph: GraphWriter, psi: str, dim: int) -> None:
+def _write_l2_normalization(graph: _GraphWriter, psi: str, dim: int) -> None:
     """`kjax.aggregation.l2_normalize`."""
     squared = graph.add("ReduceSumSquare", psi, axes=[1], keepdims=1)
     norm = graph.add("Sqrt", graph.add("Add", squared, graph.constant(1e-10)))
@@ -225,7 +225,7 @@ def _write_l2_normalization(graph: GraphWriter, psi: str, dim: int) -> None:
 
 
 def _signature(onnx: ModuleType, value: Any) -> str:
-    """E.g. "patches: float32[batch, 32, 32]"."""
+    """Name, type and shape of a value, e.g. "patches: float32[batch, 32, 32]"."""
     tensor = value.type.tensor_type
     sizes = (axis.dim_param or str(axis.dim_value) for axis in tensor.shape.dim)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)

@@ -57,7 +57,7 @@ def possible_models(variables: Mapping[str, Any]) -> list[Descriptor]:
 
 
 def display_name(model: Descriptor) -> str:
-    """E.g. "combined_star s=2", or "hardnet N=64"."""
+    """The name for people, e.g. "combined_star s=2" or "hardnet N=64"."""
     parts = [model.head]
     if model.head in ENCODED_HEADS:
         parts.append(f"s={model.position_kernel.s}")

@@ -74,7 +74,7 @@ class Source:
 
     @property
     def known_extent(self) -> float | None:
-        """The same, or None if nothing is known of the training."""
+        """The extent that suits the weights; None if nothing is known of their training."""
         if self.card is not None:
             return self.card.extent
         if self.config is not None:
@@ -83,7 +83,7 @@ class Source:
 
     @property
     def name(self) -> str | None:
-        """Of weights that shipped with kjax, also after they were written elsewhere."""
+        """The name of weights that shipped with kjax, also in a file written from them."""
         if self.card is not None:
             return self.card.name
         return self.metadata.remarks.get("name") if self.metadata else None
@@ -95,7 +95,7 @@ class Source:
 
 
 def typical_extent(area: Sequence[float]) -> float:
-    """Of crops whose share of the patch's area is uniform in a range."""
+    """The extent of a middling crop, whose share of the patch's area is uniform in a range."""
     return round(WHOLE_EXTENT * math.sqrt(sum(area) / 2), 1)
 
 
@@ -121,7 +121,7 @@ def load_source(word: str, *, seed: int | None = None) -> Source:
 
 
 def load_sources(word: str) -> list[Source]:
-    """The same for every seed of a run."""
+    """The weights that a word stands for, one source for each seed of a run."""
     name, _, fields = word.partition(":")
     shipped = pretrained.find(name)
     if Path(word).is_dir() and (shipped is None or is_workdir(word)):
@@ -197,10 +197,10 @@ def facts(sources: Sequence[Source]) -> dict[str, str]:
     found["patch size"] = str(model.patch_size) if told else "any multiple of 4; 32 unless named"
     found["parameters"] = f"{parameter_count(first.variables):,}"
     found["weights"] = str(jax.tree.leaves(first.variables["params"])[0].dtype)
-    return found | training_facts(sources)
+    return found | _training_facts(sources)
 
 
-def training_facts(sources: Sequence[Source]) -> dict[str, str]:
+def _training_facts(sources: Sequence[Source]) -> dict[str, str]:
     """The part of `facts` that only runs and shipped weights can tell; empty for other files."""
     first = sources[0]
     if first.card is not None:
@@ -230,7 +230,7 @@ def training_facts(sources: Sequence[Source]) -> dict[str, str]:
 def remarks(source: Source) -> dict[str, str]:
     """What files made of a source shall tell about it, besides the model."""
     found = {"name": source.name} if source.name else {}
-    return found | training_facts([source])
+    return found | _training_facts([source])
 
 
 def metadata_of(source: Source) -> dict[str, str]:

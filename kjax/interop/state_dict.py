@@ -86,7 +86,7 @@ def to_torch(variables: Mapping[str, Any]) -> "dict[str, torch.Tensor]":
 
 
 def to_arrays(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The same as `to_torch` with NumPy arrays, without torch."""
+    """The PyTorch state dict of kjax variables as NumPy arrays, without torch."""
     arrays: dict[str, np.ndarray] = {}
     for name, entry in _contract_of_variables(variables).items():
         value: Any = variables
@@ -163,7 +163,7 @@ def contract_of(model: "Descriptor") -> dict[str, Entry]:
 def contract_of_fields(
     head: str, *, s: int, patch_size: int, head_bias: bool = True
 ) -> dict[str, Entry]:
-    """The same from what `kjax.build` is told."""
+    """All entries of the state dict of a model, from the arguments of `kjax.build`."""
     systems = 2 if head.startswith("combined") else 1
     return contract(
         side=patch_size // TRUNK_STRIDE if head == "hardnet" else None,

@@ -21,7 +21,7 @@ TWIN = "torch twin of HardNet"
 
 
 @dataclasses.dataclass(frozen=True)
-class Variant:
+class _Variant:
     """One way to run the network."""
 
     name: str
@@ -30,12 +30,12 @@ class Variant:
     compiled: bool = False
 
 
-ON_CPU = (Variant(EAGER),)
+ON_CPU = (_Variant(EAGER),)
 ON_GPU = (
-    Variant(EAGER),
-    Variant("compiled float32 channels-last", torch.float32, True, True),
-    Variant("bfloat16 channels-last", torch.bfloat16, True),
-    Variant("compiled bfloat16 channels-last", torch.bfloat16, True, True),
+    _Variant(EAGER),
+    _Variant("compiled float32 channels-last", torch.float32, True, True),
+    _Variant("bfloat16 channels-last", torch.bfloat16, True),
+    _Variant("compiled bfloat16 channels-last", torch.bfloat16, True, True),
 )
 
 
@@ -66,9 +66,9 @@ def torch_contenders(
 
 
 def make_hardnet(
-    variant: Variant, device: str
+    variant: _Variant, device: str
 ) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """Whose HardNet it is, kornia's or else kjax's twin, and its function of patches [B,1,N,N]."""
+    """The name of a HardNet, kornia's or else kjax's twin, and its function of [B,1,N,N]."""
     try:
         from kornia.feature import HardNet
     except ImportError:
@@ -91,7 +91,7 @@ def make_hardnet(
 
 def _in_both_places(
     name: str,
-    variant: Variant,
+    variant: _Variant,
     describe: Callable[[torch.Tensor], torch.Tensor],
     blocks: Sequence[np.ndarray],
     device: str,
@@ -116,6 +116,6 @@ def _in_both_places(
     yield contender(place=END_TO_END, run=end_to_end)
 
 
-def _as_tensor(block: np.ndarray, variant: Variant) -> torch.Tensor:
+def _as_tensor(block: np.ndarray, variant: _Variant) -> torch.Tensor:
     layout = torch.channels_last if variant.channels_last else torch.contiguous_format
     return torch.from_numpy(block)[:, None].to(dtype=variant.dtype, memory_format=layout)

@@ -110,7 +110,7 @@ class TorchDescriptor(nn.Module):
 
     @staticmethod
     def input_norm(patches: Tensor) -> Tensor:
-        """Each patch by its own mean and unbiased standard deviation, without gradient."""
+        """Normalises each patch by its own mean and unbiased deviation, without gradient."""
         flat = patches.flatten(1).detach()
         mean = flat.mean(dim=1).view(-1, 1, 1, 1)
         std = flat.std(dim=1, unbiased=True).view(-1, 1, 1, 1)

@@ -35,9 +35,9 @@ from kjax.interop.state_dict import FC_INDEX, check, contract_of_fields, plain_a
 from kjax.interop.torch_reference import TorchDescriptor
 
 DEFAULTS: Fields = {"s": 2, "patch_size": 32, "head_bias": True}
-"""As `kjax.build` has them."""
+"""Defaults of `kjax.build`."""
 TRAINING_FIELDS = ("dropout", "dtype")
-"""Of a card's model; they change nothing in inference."""
+"""Fields of a card's model that change nothing in inference."""
 
 
 def load(source: str | Path = pretrained.DEFAULT) -> "FoldedDescriptor":
@@ -51,7 +51,7 @@ def load(source: str | Path = pretrained.DEFAULT) -> "FoldedDescriptor":
 
 
 def load_reference(source: str | Path = pretrained.DEFAULT) -> TorchDescriptor:
-    """The same before anything is folded, for those who want to train on."""
+    """A model with its weights, not folded, for those who want to train on."""
     name, _, text = str(source).partition(":")
     shipped = pretrained.find(name)
     if shipped is None:
@@ -98,7 +98,7 @@ class FoldedDescriptor(nn.Module):
         return torch.where(squared == 0, uniform, psi / torch.sqrt(squared + 1e-10))
 
     def _normalized(self, patches: Tensor) -> Tensor:
-        """Each patch by its own mean and standard deviation, [B,1,N,N] in float32 or better."""
+        """The patches [B,1,N,N], each normalised by its own statistics, in float32 or better."""
         size = self.patch_size
         shape = tuple(patches.shape[1:])
         if shape not in ((size, size), (1, size, size)):
@@ -116,7 +116,7 @@ class FoldedDescriptor(nn.Module):
 
 
 def _folded_trunk(layers: nn.Sequential) -> nn.Sequential:
-    """Convolution, BatchNorm, ReLU and so on to convolution, ReLU and so on."""
+    """The trunk with each BatchNorm folded into the convolution before it."""
     folded: list[nn.Module] = []
     for i in range(0, 3 * len(TRUNK_LAYERS), 3):
         convolution: Any = layers[i]

@@ -2,19 +2,18 @@
 
 import dataclasses
 import math
-import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError
+from kjax.typed_values import Schema
 
 if TYPE_CHECKING:
     from kjax.architecture import Descriptor
 
 DATA_FIELDS = ("name", "origin", "licence")
 METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
-"""For people, how the first parts of metrics' names read."""
-_KINDS = {str: "text", int: "a whole number", float: "a number", dict: "an object", list: "a list"}
+"""The first parts of metrics' names, as people read them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +63,7 @@ class Card:
         """The model, with the position kernel's constants and the precision of the training."""
         from kjax.config import ModelConfig
 
-        try:
-            return ModelConfig(**self.model).build()
-        except TypeError as error:
-            raise InputError(f"model of the card {self.name}: {error}") from None
+        return Schema(ModelConfig, f"model of the card {self.name}").read(self.model).build()
 
     @property
     def data_names(self) -> list[str]:
@@ -108,42 +104,30 @@ def make_card(values: Any) -> Card:
     Raises:
         InputError: a field is missing, unknown, empty or of the wrong kind.
     """
-    if not isinstance(values, dict):
-        raise InputError("a card is a JSON object")
-    hints = typing.get_type_hints(Card)
-    if missing := [name for name in hints if name not in values]:
-        raise InputError(f"the card lacks {', '.join(missing)}")
-    for name, value in values.items():
-        if name not in hints:
-            raise unknown_name("card field", name, hints)
-        kind = typing.get_origin(hints[name]) or hints[name]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise InputError(f"{name} of the card must be {_KINDS[kind]}, not {value!r}")
-        if kind not in (int, float) and not value:
+    card = Schema(Card, "card", wrong="{path} of the card {must}, not {value}").read(values)
+    for name, value in dataclasses.asdict(card).items():
+        if isinstance(value, str | list | dict) and not value:
             raise InputError(f"{name} of the card is empty")
-    _check_data(values["data"])
-    _check_results(values["results"])
-    if not 0 < values["extent"] < math.inf:
-        raise InputError(f"extent of the card must be positive, not {values['extent']}")
-    if "dtype" not in values["model"]:
+    _check_data(card.data)
+    _check_results(card.results)
+    if not 0 < card.extent < math.inf:
+        raise InputError(f"extent of the card must be positive, not {card.extent}")
+    if "dtype" not in card.model:
         raise InputError("model of the card must be the whole group of that name in the config")
-    if not all(isinstance(limit, str) for limit in values["limits"]):
-        raise InputError("limits of the card must be a list of texts")
-    return Card(**values)
+    return card
 
 
-def _check_data(sets: list[Any]) -> None:
+def _check_data(sets: list[dict[str, str]]) -> None:
     for one in sets:
-        if not isinstance(one, dict) or sorted(one) != sorted(DATA_FIELDS):
+        if sorted(one) != sorted(DATA_FIELDS):
             raise InputError(f"each set in data of the card needs {', '.join(DATA_FIELDS)}")
-        if not all(isinstance(text, str) and text for text in one.values()):
-            raise InputError(f"data of the card: {one['name']!r} has an empty or wrong field")
+        if not all(one.values()):
+            raise InputError(f"data of the card: {one['name']!r} has an empty field")
 
 
-def _check_results(results: Mapping[str, Any]) -> None:
+def _check_results(results: Mapping[str, float | str]) -> None:
     for metric, value in results.items():
-        share = isinstance(value, int | float) and 0 <= value <= 1
-        if not share and not isinstance(value, str):
+        if not isinstance(value, str) and not 0 <= value <= 1:
             raise InputError(
                 f"results of the card: {metric} must be a share from 0 to 1, or text, not {value!r}"
             )

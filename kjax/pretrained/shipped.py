@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 DEFAULT = "best"
 """What commands and `kjax.load` use if nothing is named."""
 PREFIX = "kjax-"
-"""May stand before a name, to tell kjax's own weights from a rival's: kjax-hardnet."""
+"""What may stand before a name, to tell kjax's own weights from a rival's: kjax-hardnet."""
 SAME_AS = "same_as"
 """The one field of a NAME.json that stands for another name."""
 

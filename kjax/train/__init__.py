@@ -1,1 +1,1 @@
-"""Training: state, step and, in time, the loop around them."""
+"""Training: the run's input, state, step, loop, checkpoints and log."""

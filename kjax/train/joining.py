@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from kjax.errors import InputError
 
 HEARTBEAT_SECONDS = 40
-"""After so many without a sign of life, a process counts as gone."""
+"""Seconds without a sign of life after which a process counts as gone."""
 ALONE = (
     "another process of this training is gone or cannot be reached: what was saved is intact; "
     "start all of them again, and the training goes on from the last checkpoint "
@@ -25,8 +25,7 @@ EXIT_CODE = 2
 _FAILED_TOGETHER = re.compile(
     r"(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL): "
 )
-"""How the messages begin of what processes do together and can fail through no fault of this one.
-"""
+"""Beginnings of messages about work of all processes that fails through no fault of this one."""
 
 
 def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
@@ -95,6 +94,6 @@ def _end_aborted(number: int) -> None:
 
 
 def _end() -> None:
-    """At once: whatever Python and JAX do at the end of a process would wait for the others."""
+    """Ends the process at once: what Python and JAX do at an end would wait for the others."""
     os.write(2, f"run_train: {ALONE}\n".encode())
     os._exit(EXIT_CODE)

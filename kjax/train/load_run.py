@@ -21,7 +21,7 @@ class TrainedModel(NamedTuple):
     """A model with its weights, and what it was trained on."""
 
     name: str
-    """That of the workdir; with several seeds, `<workdir>_<seed>`."""
+    """Name of the workdir; with several seeds, `<workdir>_<seed>`."""
     model: Descriptor
     variables: dict[str, Any]
     seed: int

@@ -125,7 +125,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _scalars(values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, float]]:
-    """Names and numbers; those of several seeds are told apart by their place."""
+    """Names and numbers of a line; several seeds' are told apart by their place."""
     for name, value in values.items():
         if value.ndim == 0:
             yield name, float(value)

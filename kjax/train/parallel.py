@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Integer, Key, UInt8
 from kjax.architecture import Descriptor
 from kjax.augment import AugmentConfig, augment_pair
 from kjax.data.resident import ResidentSet, draw_rows, gather_pairs
+from kjax.data.sampler import check_shares
 from kjax.errors import InputError
 from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state, update
 
@@ -55,12 +56,7 @@ class Programme:
     def __post_init__(self) -> None:
         if not self.seeds:
             raise InputError("a run needs at least one seed")
-        count = len(self.devices or jax.devices())
-        if self.pairs % count:
-            raise InputError(
-                f"{self.pairs} pairs cannot be shared evenly by {count} devices: "
-                f"choose a multiple of {count}"
-            )
+        check_shares(self.pairs, len(self.devices or jax.devices()))
 
     @property
     def several_seeds(self) -> bool:
@@ -148,7 +144,7 @@ def local_devices(programme: Programme) -> list[jax.Device]:
 
 
 def replicated(programme: Programme) -> jax.sharding.Sharding:
-    """Where state and data lie: whole on each of this process's devices."""
+    """The sharding of state and data: whole on each of this process's devices."""
     mesh = jax.sharding.Mesh(np.asarray(local_devices(programme)), (AXIS,))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
@@ -181,7 +177,7 @@ def _resident_steps(
     seed: Integer[Array, ""],
     steps: Integer[Array, ""],
 ) -> tuple[TrainState, Metrics]:
-    """Means over the steps, except for the norms: those are the last step's, to save time."""
+    """Takes steps and averages their metrics, except norms: the last step's, to save time."""
 
     def take_step(i: Array, carry: _Carry, rows: Array) -> _Carry:
         patches = gather_pairs(data, rows[i])

@@ -22,7 +22,7 @@ def any_process(flag: bool) -> bool:
 
 @contextlib.contextmanager
 def failing_together() -> Iterator[None]:
-    """If any process meets an error a user can mend in this block, all of them stop after it.
+    """Stops all processes after this block if any of them met an error that a user can mend.
 
     Otherwise the others would wait for ever where they next need the one that stopped. So the block
     must contain nothing that waits for other processes.

@@ -161,7 +161,7 @@ def stored_config(workdir: Path) -> dict[str, Any]:
 
 
 def weights_files(workdir: Path, seeds: Sequence[int]) -> list[Path]:
-    """Where the final weights of each seed are, once there are any."""
+    """The files of the final weights of each seed, once there are any."""
     if len(seeds) == 1:
         return [workdir / "weights.npz"]
     return [workdir / f"weights_{seed}.npz" for seed in seeds]
@@ -295,7 +295,7 @@ def _record_versions(path: Path) -> None:
 
 @contextlib.contextmanager
 def mendable_errors(workdir: Path) -> Iterator[None]:
-    """One line for whatever keeps files from being read or written."""
+    """Turns whatever keeps files from being read or written into one line."""
     try:
         yield
     except OSError as error:

@@ -1,18 +1,20 @@
 """How damage to derived files is noticed."""
 
+import functools
 import os
 
 import numpy as np
 import pytest
 
 from kjax.data import cache
-from kjax.data.cache import fingerprint, is_intact
+
+fingerprint = functools.partial(cache.fingerprint, block_bytes=100)
+is_intact = functools.partial(cache.is_intact, block_bytes=100)
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch, rng):
+def file(tmp_path, rng):
     """A file of 1000 blocks and a half."""
-    monkeypatch.setattr(cache, "BLOCK_BYTES", 100)
     path = tmp_path / "patches.npy"
     path.write_bytes(rng.integers(0, 256, 100_050, np.uint8).tobytes())
     return path
@@ -48,13 +50,12 @@ def test_another_length_is_always_noticed(file):
         assert not is_intact(file, known)
 
 
-def test_rot_is_looked_for_in_other_places_every_time(file, monkeypatch):
+def test_rot_is_looked_for_in_other_places_every_time(file):
     known = fingerprint(file)
     for place in range(0, 100_000, 200):  # every second block, as a bad disk might
         damage(file, place, keep_time=True)
     assert not is_intact(file, known)  # 64 blocks miss half of 1000 once in 10¹⁹ times
-    monkeypatch.setattr(cache, "SAMPLED_BLOCKS", 2000)
-    assert not is_intact(file, known)
+    assert not is_intact(file, known, sampled_blocks=2000)
 
 
 def test_small_files_are_read_whole(file):

@@ -15,9 +15,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kjax import unpacking
 from kjax.data import download, hpatches
-from kjax.data.download import Source, download_hpatches, download_phototour, fetch, unpack
+from kjax.data.download import (
+    Limits,
+    Source,
+    download_hpatches,
+    download_phototour,
+    fetch,
+    unpack,
+)
 from kjax.data.phototour import read_phototour, write_phototour
 from kjax.errors import InputError
 
@@ -226,16 +232,15 @@ def test_a_length_that_is_none_is_one_line(server, tmp_path, length):
         get([server.address()], tmp_path / "set.archive", attempts=1)
 
 
-def test_a_server_without_an_end_is_left(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "MAX_BYTES", 100_000)
-    monkeypatch.setattr(download, "BLOCK_BYTES", 10_000)
+def test_a_server_without_an_end_is_left(server, tmp_path):
+    limits = Limits(size=100_000)
     server.length = ""  # it does not say
     with refused("sends more than 100,000 bytes"):
-        get([server.address()], tmp_path / "set.archive", attempts=1)
+        get([server.address()], tmp_path / "set.archive", attempts=1, limits=limits)
     assert (tmp_path / "set.archive.part").stat().st_size <= 100_000
     server.length = None
     with refused("offers 300,000 bytes, more than any set has"):
-        get([server.address()], tmp_path / "other.archive", attempts=1)
+        get([server.address()], tmp_path / "other.archive", attempts=1, limits=limits)
 
 
 @pytest.mark.parametrize(
@@ -349,24 +354,22 @@ def in_tar(path, size):
 
 
 @pytest.mark.parametrize("pack", [in_zip, in_tar])
-def test_archives_out_of_proportion_are_refused(tmp_path, monkeypatch, pack):
-    monkeypatch.setattr(unpacking, "FREE_BYTES", 100_000)
+def test_archives_out_of_proportion_are_refused(tmp_path, pack):
+    limits = Limits(free=100_000)
     pack(tmp_path / "fair", 99_000)
-    unpack(tmp_path / "fair", tmp_path / "out", progress=False)
+    unpack(tmp_path / "fair", tmp_path / "out", progress=False, limits=limits)
     pack(tmp_path / "bomb", 5_000_000)
     with refused("would unpack to 5,000,000"):
-        unpack(tmp_path / "bomb", tmp_path / "none", progress=False)
+        unpack(tmp_path / "bomb", tmp_path / "none", progress=False, limits=limits)
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("pack", [zip_with, tar_with])
-def test_archives_of_too_many_members_or_bytes_are_refused(tmp_path, monkeypatch, pack):
+def test_archives_of_too_many_members_or_bytes_are_refused(tmp_path, pack):
     pack(tmp_path / "archive", "other.txt")
-    for limit, value in (("MAX_MEMBERS", 1), ("MAX_BYTES", 3)):
-        with monkeypatch.context() as patch:
-            patch.setattr(download, limit, value)
-            with refused(r"archive is refused \(\d members of"):
-                unpack(tmp_path / "archive", tmp_path / "out", progress=False)
+    for limits in (Limits(members=1), Limits(size=3)):
+        with refused(r"archive is refused \(\d members of"):
+            unpack(tmp_path / "archive", tmp_path / "out", progress=False, limits=limits)
     assert not (tmp_path / "out").exists()
 
 
@@ -387,15 +390,14 @@ def test_encrypted_and_unusual_archives_are_refused(tmp_path):
         unpack(tmp_path / "xz", tmp_path / "out", progress=False)
 
 
-def test_a_header_of_gigabytes_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "MAX_READ", 10_000)
+def test_a_header_of_gigabytes_is_not_read(tmp_path):
     with tarfile.open(tmp_path / "tar", "w:gz") as file:
         for name in ("plain", "a"):
             member = tarfile.TarInfo(name)
             member.pax_headers = {"comment": "x" * 20_000} if name == "a" else {}
             file.addfile(member)
     with refused(r"a header of \d\d,\d+ bytes"):
-        unpack(tmp_path / "tar", tmp_path / "out", progress=False)
+        unpack(tmp_path / "tar", tmp_path / "out", progress=False, limits=Limits(read=10_000))
 
 
 # Sets

@@ -102,9 +102,8 @@ def test_cutting_again_gives_the_same_bytes(tmp_path, held_out):
     np.testing.assert_array_equal(pairs, held_out[1])
 
 
-def test_other_settings_do_not_take_the_old_cache(cache, held_out, monkeypatch):
-    monkeypatch.setattr(embedded, "TOLERANCES", Tolerances())
-    stricter, _ = embedded_test(cache_dir=cache, progress=False)
+def test_other_settings_do_not_take_the_old_cache(cache, held_out):
+    stricter, _ = embedded_test(cache_dir=cache, progress=False, tolerances=Tolerances())
     assert len(stricter.patches) < len(held_out[0].patches)
 
 

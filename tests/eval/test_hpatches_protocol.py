@@ -257,10 +257,8 @@ def slow_retrieval(descriptors, tasks, protocol, metric, pools):
         ("bits", "L1"),
     ],
 )
-def test_equals_brute_force(monkeypatch, kind, distance, protocol):
-    pools = {"python": (7, 20, 60, 500), "matlab": (25, 500)}
-    monkeypatch.setattr(hpatches, "POOLS", pools)
-    monkeypatch.setattr(hpatches, "HEADLINE_POOL", {"python": 500, "matlab": 25})
+def test_equals_brute_force(kind, distance, protocol):
+    pools = {"python": (7, 20, 60, 500), "matlab": (25, 500)}[protocol]
     tasks = generate_tasks(SIZES, pairs=60, queries=20, distractors=70, **QUIET)
     descriptors = descriptors_of(kind, SIZES)
     metric = {"L2": "euclidean", "L1": "cityblock"}[distance]
@@ -272,8 +270,8 @@ def test_equals_brute_force(monkeypatch, kind, distance, protocol):
     found = matching(descriptors, tasks, **options)
     expected = slow_matching(descriptors, tasks, protocol, metric)
     np.testing.assert_allclose(found, expected, atol=1e-12)
-    found = retrieval(descriptors, tasks, **options)
-    expected = slow_retrieval(descriptors, tasks, protocol, metric, pools[protocol])
+    found = retrieval(descriptors, tasks, pools=pools, **options)
+    expected = slow_retrieval(descriptors, tasks, protocol, metric, pools)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -284,8 +282,13 @@ def test_order_in_the_set_memory_and_block_sizes_do_not_matter(monkeypatch, toy)
     )
     expected = evaluate(descriptors, tasks, split="toy", **QUIET)
     assert evaluate(shuffled.on_device(), tasks, split="toy", **QUIET) == expected
-    monkeypatch.setattr(hpatches, "_PAIRS_AT_ONCE", hpatches_distances.PAIRS_IN_BLOCK)
-    monkeypatch.setattr(hpatches, "_QUERIES_AT_ONCE", 7)
+    block = hpatches_distances.PAIRS_IN_BLOCK
+    for task, sizes in (
+        (verification, {"pairs_at_once": block}),
+        (retrieval, {"queries_at_once": 7}),
+    ):
+        whole, parts = task(descriptors, tasks, **QUIET), task(shuffled, tasks, **sizes, **QUIET)
+        np.testing.assert_array_equal(whole, parts)
     monkeypatch.setattr(hpatches_distances, "_MATRIX", 64 * 64)
     jax.clear_caches()
     assert evaluate(shuffled, tasks, split="toy", **QUIET) == expected
@@ -306,7 +309,7 @@ def test_pairs_need_not_share_their_first_patches(toy):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-12)
 
 
-def test_many_pairs_go_through_the_device_in_parts(monkeypatch, toy):
+def test_many_pairs_go_through_the_device_in_parts(toy):
     _, descriptors, tasks = toy
     task = tasks.verification
     thrice = VerificationTask(
@@ -317,8 +320,8 @@ def test_many_pairs_go_through_the_device_in_parts(monkeypatch, toy):
     )
     more = dataclasses.replace(tasks, verification=thrice)
     whole = verification(descriptors, more, **QUIET)
-    monkeypatch.setattr(hpatches, "_PAIRS_AT_ONCE", hpatches_distances.PAIRS_IN_BLOCK)
-    parts = verification(descriptors, more, **QUIET)
+    block = hpatches_distances.PAIRS_IN_BLOCK
+    parts = verification(descriptors, more, pairs_at_once=block, **QUIET)
     np.testing.assert_array_equal(np.stack(whole), np.stack(parts))
 
 

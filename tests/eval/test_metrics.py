@@ -170,12 +170,11 @@ def test_other_bad_options_are_refused():
         roc_curve(DISTANCES, MATCHING, positives=1)
 
 
-def test_pair_distances_by_hand(monkeypatch):
+def test_pair_distances_by_hand():
     descriptors = np.array([[0, 0], [3, 4], [0, 1]], np.float32)
     first, second = np.array([0, 1, 2, 0, 1]), np.array([1, 1, 0, 2, 0])
     for pairs_at_once in (1, 2, 5, 100):
-        monkeypatch.setattr(metrics, "_PAIRS_AT_ONCE", pairs_at_once)
-        distances = pair_distances(descriptors, first, second)
+        distances = pair_distances(descriptors, first, second, pairs_at_once=pairs_at_once)
         np.testing.assert_array_equal(distances, np.float32([5, 0, 1, 1, 5]))
 
 

@@ -10,7 +10,6 @@ import pytest
 from disk import full_disk
 
 from kjax.errors import InputError
-from kjax.train import workdir as workdir_module
 from kjax.train.workdir import claim_workdir, prepare_workdir, source_version, stored_config
 
 CONFIG = {
@@ -70,11 +69,12 @@ def test_a_run_from_before_a_field_goes_on_unless_the_field_is_set(tmp_path):
     assert "augment.max_blur was 0.0 and is 1.0" in message
 
 
-def test_other_versions_are_added_to_the_record(tmp_path, monkeypatch):
+def test_other_versions_are_added_to_the_record(tmp_path):
     prepare_workdir(tmp_path, CONFIG)
-    monkeypatch.setattr(workdir_module, "versions", lambda: {"jax": "another"})
+    now = json.loads((tmp_path / "versions.json").read_text())
+    (tmp_path / "versions.json").write_text('[{"jax": "another"}]')
     prepare_workdir(tmp_path, CONFIG)
-    assert json.loads((tmp_path / "versions.json").read_text())[1:] == [{"jax": "another"}]
+    assert json.loads((tmp_path / "versions.json").read_text()) == [{"jax": "another"}, *now]
 
 
 def test_another_config_is_refused_with_the_fields_and_nothing_changes(tmp_path):
