@@ -32,7 +32,8 @@ def check_checksums(folder: Path, inner: str) -> None:
     if (folder / CHECKSUMS).exists():
         listed = (folder / CHECKSUMS).read_text().splitlines(keepends=True)
         if changed := {*listed} ^ {*_checksums(folder, inner)}:
-            raise ValueError(f"{min(changed).split()[-1]} is not as it was written")
+            name = min(changed).partition("  ")[2].strip()
+            raise ValueError(f"{name or CHECKSUMS} is not as it was written")
 
 
 def _checksums(folder: Path, inner: str) -> Iterator[str]:

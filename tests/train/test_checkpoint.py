@@ -253,6 +253,20 @@ def damage_nothing_but(kind: str, step: Path) -> None:
         (step / "notes.txt").write_text("not a checkpoint")
 
 
+def test_the_damaged_file_is_named(checkpoints):
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    step = checkpoints.folder / "1"
+    sums = (step / "SHA256SUMS").read_text()
+    (step / "SHA256SUMS").write_text(sums + "\n")
+    with pytest.raises(InputError, match=r"SHA256SUMS is not as it was written"):
+        checkpoints.restore_latest(make_state())
+    (step / "SHA256SUMS").write_text(sums)
+    (step / "default" / "_METADATA").write_bytes(b"{")
+    with pytest.raises(InputError, match=r"1 is damaged \(default/_METADATA is not as it was"):
+        checkpoints.restore_latest(make_state())
+
+
 @pytest.mark.parametrize("kind", ["emptied", "cut short", "one bit", "foreign"])
 def test_damaged_checkpoint_is_refused_in_one_line(kind, tmp_path, capfd):
     folder = tmp_path / "checkpoints"
