@@ -74,7 +74,11 @@ def _kind(leaf: Any) -> str:
     if not hasattr(leaf, "dtype"):
         return f"no array but {type(leaf).__name__}"
     stored = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
-    return f"{stored.dtype}[{','.join(map(str, stored.shape))}]"
+    kind = f"{stored.dtype}[{','.join(map(str, stored.shape))}]"
+    # Which only what is saved has: a chunk takes its whole size in memory.
+    chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
+    larger = any(size > max(whole, 1) for size, whole in zip(chunk, leaf.shape, strict=False))
+    return f"{kind} in chunks of {chunk}" if larger else kind
 
 
 def _is_key(leaf: Any) -> bool:

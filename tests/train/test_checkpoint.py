@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 from disk import full_disk
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint.type_handlers import NumpyHandler
@@ -264,6 +265,23 @@ def test_the_damaged_file_is_named(checkpoints):
     (step / "SHA256SUMS").write_text(sums)
     (step / "default" / "_METADATA").write_bytes(b"{")
     with pytest.raises(InputError, match=r"1 is damaged \(default/_METADATA is not as it was"):
+        checkpoints.restore_latest(make_state())
+
+
+def test_a_small_file_does_not_fill_the_memory(checkpoints):
+    """A chunk is unpacked as a whole: here, a gigabyte for three numbers."""
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    (checkpoints.folder / "1" / "SHA256SUMS").unlink()
+    base = f"file://{checkpoints.folder}/1/default/"
+    metadata = {"shape": [3], "chunks": [2**28], "dtype": "<f4", "compressor": {"id": "zstd"}}
+    spec = {
+        "driver": "zarr",
+        "kvstore": {"driver": "ocdbt", "base": base, "path": "params.bias/"},
+        "metadata": metadata,
+    }
+    tensorstore.open(spec, create=True, delete_existing=True).result()
+    with pytest.raises(InputError, match=r"params\.bias is float32\[3\] in chunks of"):
         checkpoints.restore_latest(make_state())
 
 
