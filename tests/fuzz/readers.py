@@ -857,19 +857,61 @@ add("metrics_log.jsonl", _metrics_only, _metrics)
 
 def _checkpoint(folder: Path) -> None:
     import jax
+    import jax.numpy as jnp
     from models import make_model
 
-    from kjax.train.checkpoint import ArraysHandler, SaveArrays, _host_arrays
+    from kjax.train.checkpoint import Checkpoints
+    from kjax.train.step import TrainState
+
+    zeros = jax.tree.map(jnp.zeros_like, make_model("sum")[1])
+    checkpoints = Checkpoints(folder / "checkpoints", keep=1, best_metric="fpr95")
+    state = TrainState(jnp.asarray(7), zeros["params"], zeros["batch_stats"], {})
+    checkpoints.save(7, state, metrics={"fpr95": 0.5})
+    checkpoints.close()
+    (folder / "config.json").write_text(json.dumps(_config()))
+
+
+def _foreign_checkpoint(folder: Path) -> None:
+    """As another program writes it: nothing stands before orbax's own reader."""
+    _checkpoint(folder)
+    (folder / "checkpoints" / "7" / "SHA256SUMS").unlink()
+
+
+def _resume(folder: Path) -> Any:
+    import jax
+    from models import make_model
+
+    from kjax.train.checkpoint import Checkpoints
+    from kjax.train.step import TrainState
+
+    shapes = jax.eval_shape(lambda: make_model("sum")[1])
+    step = jax.ShapeDtypeStruct((), np.int32)
+    like = TrainState(step, shapes["params"], shapes["batch_stats"], {})
+    checkpoints = Checkpoints(folder / "checkpoints", keep=1, best_metric="fpr95")
+    try:
+        return checkpoints.restore_latest(like), checkpoints.best_step()
+    finally:
+        checkpoints.close()
+
+
+def _format_2(folder: Path) -> None:
+    from flax.traverse_util import flatten_dict
+    from models import make_model
 
     variables = make_model("sum")[1]
-    zeros = jax.tree.map(np.zeros_like, variables)
+    named = {key: np.zeros_like(leaf) for key, leaf in flatten_dict(variables, sep=".").items()}
+    about = json.dumps({"format": 2, "dtypes": {key: str(a.dtype) for key, a in named.items()}})
     state = folder / "checkpoints" / "7" / "state"
     state.mkdir(parents=True)
-    ArraysHandler().save(state, SaveArrays(_host_arrays(zeros)))
+    np.savez(state / "arrays.npz", **named, about=about)
     (folder / "config.json").write_text(json.dumps(_config()))
 
 
 add("load_run.checkpoint", _checkpoint, _load_run)
+add("load_run.checkpoint_foreign", _foreign_checkpoint, _load_run)
+add("load_run.checkpoint_format_2", _format_2, _load_run)
+add("checkpoints.resume", _checkpoint, _resume)
+add("checkpoints.resume_foreign", _foreign_checkpoint, _resume)
 
 
 def _records(folder: Path) -> None:

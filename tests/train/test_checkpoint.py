@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import signal
@@ -11,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 from disk import full_disk
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from orbax.checkpoint.type_handlers import NumpyHandler
 
 from kjax.errors import InputError
 from kjax.optim import torch_sgd
-from kjax.train.checkpoint import ArraysHandler, Checkpoints
+from kjax.train.checkpoint import Checkpoints
 from kjax.train.step import TrainState, create_state
 
 
@@ -45,6 +48,86 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+WITHOUT_KJAX = """
+import sys, warnings
+from pathlib import Path
+import numpy as np
+import orbax.checkpoint as ocp
+try:
+    import orbax.checkpoint.v1 as v1
+except ImportError:
+    import orbax.checkpoint.experimental.v1 as v1
+
+folder, out = map(Path, sys.argv[1:])
+trees = [
+    ocp.CheckpointManager(folder).restore(7),
+    ocp.CheckpointManager(folder).restore(7, args=ocp.args.StandardRestore()),
+    ocp.StandardCheckpointer().restore(folder / "7" / "default"),
+    v1.load_pytree(folder / "7"),
+]
+for name in ("kjax", "optax", "flax"):
+    assert name not in sys.modules, name
+assert ocp.CheckpointManager(folder).metrics(7) == {"fpr": 0.5}
+
+def flat(tree, name=""):
+    if not isinstance(tree, dict):
+        return {name: np.asarray(tree).astype(np.float64)}
+    return {k: v for key in tree for k, v in flat(tree[key], f"{name}.{key}").items()}
+
+for number, tree in enumerate(trees):
+    np.savez(out / f"{number}.npz", **flat(tree))
+"""
+
+
+def test_plain_orbax_reads_a_checkpoint(tmp_path):
+    """On one device, of a run that had four."""
+    folder = tmp_path / "checkpoints"
+    mesh = Mesh(np.asarray(jax.devices()[:4]), ("devices",))
+    state = jax.device_put(make_state(7, dtype=jnp.bfloat16), NamedSharding(mesh, PartitionSpec()))
+    writer = Checkpoints(folder, keep=2, best_metric="fpr")
+    writer.save(7, state, metrics={"fpr": 0.5})
+    writer.close()
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    command = [sys.executable, "-c", WITHOUT_KJAX, str(folder), str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, cwd=tmp_path)
+    for number in range(4):
+        with np.load(tmp_path / f"{number}.npz") as found:
+            arrays = dict(found)
+        assert arrays.keys() == {
+            ".step",
+            ".params.trunk.kernel",
+            ".params.bias",
+            ".batch_stats.mean",
+            ".opt_state.1.buffer.trunk.kernel",
+            ".opt_state.1.buffer.bias",
+            ".opt_state.1.empty",
+        }
+        np.testing.assert_array_equal(
+            arrays[".params.trunk.kernel"], np.asarray(state.params["trunk"]["kernel"], np.float64)
+        )
+        np.testing.assert_array_equal(arrays[".params.bias"], np.asarray(state.params["bias"]))
+        assert (arrays[".step"], arrays[".opt_state.1.empty"]) == (7, 1)
+
+
+def test_arrays_that_are_spread_over_devices_and_keys(checkpoints):
+    mesh = Mesh(np.asarray(jax.devices()[:4]), ("devices",))
+    spread = NamedSharding(mesh, PartitionSpec("devices"))
+    state = make_state(7).replace(
+        params={"w": jax.device_put(jnp.arange(8.0), spread), "n": jnp.arange(3)},
+        opt_state={"key": jax.random.key(5)},
+    )
+    checkpoints.save(7, state)
+    restored = checkpoints.restore_latest(state)
+    assert restored.params["w"].sharding == spread
+    np.testing.assert_array_equal(restored.params["w"], np.arange(8))
+    np.testing.assert_array_equal(restored.params["n"], np.arange(3))
+    assert restored.params["n"].dtype == state.params["n"].dtype
+    assert (restored.opt_state["key"] == jax.random.key(5)).all()
+    assert restored.opt_state["key"].dtype == state.opt_state["key"].dtype
+    data = state.replace(params=state.params | {"w": jnp.arange(8.0)})
+    assert len(checkpoints.restore_latest(data).params["w"].sharding.device_set) == 1
+
+
 @pytest.fixture
 def checkpoints(tmp_path):
     opened = Checkpoints(tmp_path / "checkpoints", keep=2, best_metric="fpr")
@@ -61,7 +144,7 @@ def one_line(error) -> str:
 def test_restores_what_was_saved_bit_for_bit(checkpoints):
     assert checkpoints.latest_step() is None
     assert checkpoints.restore_latest(make_state()) is None
-    assert checkpoints.restore_best(make_state()) is None
+    assert checkpoints.best_step() is None
     state = make_state(7, dtype=jnp.bfloat16)
     checkpoints.save(7, state)
     assert_same(checkpoints.restore_latest(make_state(dtype=jnp.bfloat16)), state)
@@ -99,7 +182,8 @@ def test_keeps_the_last_and_the_best(checkpoints):
         checkpoints.save(step, make_state(step), metrics=metrics)
     checkpoints.wait()
     assert steps_in(checkpoints.folder) == ["2", "5", "6"]
-    assert_same(checkpoints.restore_best(make_state()), make_state(2))
+    assert checkpoints.best_step() == 2
+    assert_same(checkpoints.restore(2, make_state()), make_state(2))
     assert_same(checkpoints.restore_latest(make_state()), make_state(6))
     assert_same(checkpoints.restore(5, make_state()), make_state(5))
     with pytest.raises(InputError, match="no checkpoint of step 4, only: 2, 5, 6"):
@@ -160,15 +244,45 @@ def damage_nothing_but(kind: str, step: Path) -> None:
         largest = max(files, key=lambda path: path.stat().st_size)
         largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
     elif kind == "one bit":
-        (archive,) = step.rglob("arrays.npz")
-        data = bytearray(archive.read_bytes())
-        place = data.index(b"params.trunk.kernel.npy") + 200  # behind the array's header
-        data[place] ^= 1
-        archive.write_bytes(data)
+        largest = max(step.rglob("d/*"), key=lambda path: path.stat().st_size)
+        data = bytearray(largest.read_bytes())
+        data[len(data) // 2] ^= 1
+        largest.write_bytes(data)
     else:
         shutil.rmtree(step)
         step.mkdir()
         (step / "notes.txt").write_text("not a checkpoint")
+
+
+def test_the_damaged_file_is_named(checkpoints):
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    step = checkpoints.folder / "1"
+    sums = (step / "SHA256SUMS").read_text()
+    (step / "SHA256SUMS").write_text(sums + "\n")
+    with pytest.raises(InputError, match=r"SHA256SUMS is not as it was written"):
+        checkpoints.restore_latest(make_state())
+    (step / "SHA256SUMS").write_text(sums)
+    (step / "default" / "_METADATA").write_bytes(b"{")
+    with pytest.raises(InputError, match=r"1 is damaged \(default/_METADATA is not as it was"):
+        checkpoints.restore_latest(make_state())
+
+
+def test_a_small_file_does_not_fill_the_memory(checkpoints):
+    """A chunk is unpacked as a whole: here, a gigabyte for three numbers."""
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    (checkpoints.folder / "1" / "SHA256SUMS").unlink()
+    base = f"file://{checkpoints.folder}/1/default/"
+    metadata = {"shape": [3], "chunks": [2**28], "dtype": "<f4", "compressor": {"id": "zstd"}}
+    spec = {
+        "driver": "zarr",
+        "kvstore": {"driver": "ocdbt", "base": base, "path": "params.bias/"},
+        "metadata": metadata,
+    }
+    tensorstore.open(spec, create=True, delete_existing=True).result()
+    with pytest.raises(InputError, match=r"params\.bias is float32\[3\] in chunks of"):
+        checkpoints.restore_latest(make_state())
 
 
 @pytest.mark.parametrize("kind", ["emptied", "cut short", "one bit", "foreign"])
@@ -231,13 +345,13 @@ def test_full_disk_is_one_line_and_earlier_checkpoints_stay(checkpoints, capfd):
 
 def test_nothing_is_written_after_a_failure_is_told(checkpoints, monkeypatch):
     """Orbax tells of the first thing that failed, here its notes, while it writes the others."""
-    write = ArraysHandler._write
+    write = NumpyHandler._background_serialize
 
-    def slow_write(self, path, arrays):
+    async def slow_write(*args, **options):
         time.sleep(0.3)
-        write(self, path, arrays)
+        await write(*args, **options)
 
-    monkeypatch.setattr(ArraysHandler, "_write", slow_write)
+    monkeypatch.setattr(NumpyHandler, "_background_serialize", slow_write)
     before = set(threading.enumerate())
     with full_disk(room=100):
         checkpoints.save(2, make_state(2))
@@ -249,16 +363,47 @@ def test_nothing_is_written_after_a_failure_is_told(checkpoints, monkeypatch):
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 
-def test_checkpoint_of_the_format_before_is_refused(checkpoints):
-    checkpoints.save(1, make_state(1))
-    checkpoints.wait()
-    (archive,) = checkpoints.folder.rglob("arrays.npz")
-    with np.load(archive) as saved:
-        arrays = {name: saved[name] for name in saved.files if name != "about"}
-    np.savez(archive, **arrays)
+def write_format_2(folder: Path, state: TrainState, *, about: bool = True) -> None:
+    """A checkpoint of step 1 as kjax 0.1 wrote it."""
+    paths = jax.tree_util.tree_leaves_with_path(state)
+    named = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in paths
+    }
+    dtypes = {name: str(array.dtype) for name, array in named.items()}
+    extra = {"about": json.dumps({"format": 2, "dtypes": dtypes})} if about else {}
+    (folder / "1" / "state").mkdir(parents=True)
+    np.savez(folder / "1" / "state" / "arrays.npz", **named, **extra)
+    (folder / "1" / "metrics").mkdir()
+    (folder / "1" / "metrics" / "metrics").write_text('{"fpr": 0.5}')
+
+
+def test_a_checkpoint_of_format_2_is_read_once_and_says_so(tmp_path, capfd):
+    state = make_state(1, dtype=jnp.bfloat16)
+    write_format_2(tmp_path, state)
+    checkpoints = Checkpoints(tmp_path, keep=1, best_metric="fpr")
+    restored = checkpoints.restore_latest(make_state(dtype=jnp.bfloat16))
+    assert_same(restored, state)
+    line = capfd.readouterr().err
+    assert f"{tmp_path / '1'} has the format of kjax 0.1" in line
+    assert line.count("\n") == 1
+    with pytest.raises(InputError, match=r"params\.trunk\.kernel is bfloat16\[4,3\] there"):
+        checkpoints.restore_latest(make_state())
+    checkpoints.save(2, restored, metrics={"fpr": 0.25})
+    checkpoints.close()
+    assert steps_in(tmp_path) == ["2"]
+    again = Checkpoints(tmp_path, keep=1, best_metric="fpr")
+    assert_same(again.restore_latest(make_state(dtype=jnp.bfloat16)), state)
+    again.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_checkpoint_of_the_format_before_is_refused(tmp_path):
+    write_format_2(tmp_path, make_state(1), about=False)
+    checkpoints = Checkpoints(tmp_path, keep=1, best_metric=None)
     with pytest.raises(InputError) as error:
         checkpoints.restore_latest(make_state())
-    assert f"{checkpoints.folder / '1'} has format 1, and this kjax reads 2" in one_line(error)
+    assert f"{tmp_path / '1'} has format 1, and this kjax reads 2" in one_line(error)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
@@ -279,7 +424,11 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(checkpoints, disk_ca
         for call, path in disk_calls[:named]
         if call == "fsync" and path != checkpoints.folder
     }
-    assert {(), ("state",), ("state", "arrays.npz"), ("metrics", "metrics")} <= synced
+    state = checkpoints.folder / "1" / "default"
+    files = {("default", *path.relative_to(state).parts) for path in state.rglob("*")}
+    assert len(files) > 5
+    assert files - {("default", "commit_success.txt")} <= synced
+    assert {(), ("default",), ("metrics", "metrics"), ("SHA256SUMS",)} <= synced
     assert ("fsync", checkpoints.folder) in disk_calls[named:]
 
 

@@ -109,8 +109,8 @@ def test_what_is_no_run_or_has_no_weights_is_one_line(tmp_path):
     programme = make_run(workdir)
     assert "has saved nothing yet" in refusal(workdir)
     save_checkpoint(workdir, programme, step=2)
-    (archive,) = workdir.rglob("arrays.npz")
-    archive.write_bytes(archive.read_bytes()[:1000])
+    largest = max(workdir.rglob("d/*"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:1000])
     assert f"{workdir / 'checkpoints' / '2'} is damaged" in refusal(workdir)
 
 
@@ -137,11 +137,12 @@ def test_tensorflow_is_not_imported():
 
 def test_a_checkpoint_that_is_not_finite_is_refused_by_name(tmp_path):
     programme = make_run(tmp_path)
-    save_checkpoint(tmp_path, programme, step=2)
-    path = tmp_path / "checkpoints" / "2" / "state" / "arrays.npz"
-    arrays = dict(np.load(path))
-    arrays["params.trunk.conv2.kernel"][0, 0, 0, 0] = np.nan
-    np.savez(path, **arrays)
+    state = make_state(programme, step=2)
+    kernel = state.params["trunk"]["conv2"]["kernel"]
+    state.params["trunk"]["conv2"]["kernel"] = kernel.at[0, 0, 0, 0].set(jnp.nan)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2, best_metric=None)
+    checkpoints.save(2, state)
+    checkpoints.close()
     with pytest.raises(InputError, match="params/trunk/conv2/kernel is not finite"):
         load_run(tmp_path)
 

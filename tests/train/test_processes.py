@@ -1,6 +1,7 @@
 """Two real processes with two devices each, on this machine."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -8,11 +9,14 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from programmes import PAPERS_RATE, environment, make_programme, synthetic_set
 
 from kjax.errors import InputError
+from kjax.train.checkpoint import read_latest
 from kjax.train.feeding import make_run
 from kjax.train.joining import ending_when_alone
 from kjax.train.parallel import initial_state
@@ -53,6 +57,24 @@ def test_two_processes_train_as_one_device(tmp_path):
             np.testing.assert_allclose(
                 np.linalg.norm(np.asarray(leaf) - other), 0, atol=1e-6 * np.linalg.norm(leaf)
             )
+
+
+def test_two_processes_save_and_resume_and_one_reads_it(tmp_path):
+    ended = run_two(lambda *which: [HERE / "two_processes_saving.py", *which, tmp_path])
+    assert ended == [(0, ""), (0, "")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
+    shapes = {
+        "params": {"w": jax.ShapeDtypeStruct((6,), jnp.bfloat16)},
+        "batch_stats": {"mean": jax.ShapeDtypeStruct((8,), jnp.float32)},
+    }
+    plain = ocp.CheckpointManager(tmp_path).restore(3)
+    assert plain.keys() == {"step", "params", "batch_stats", "opt_state"}
+    for found in (read_latest(tmp_path, shapes), plain):
+        np.testing.assert_array_equal(found["params"]["w"], np.arange(6) + 3)
+        np.testing.assert_array_equal(found["batch_stats"]["mean"], np.arange(8) + 3)
+    shutil.rmtree(tmp_path / "3")
+    spread = read_latest(tmp_path, shapes)["batch_stats"]["mean"]
+    np.testing.assert_array_equal(spread, np.arange(8) + 2)
 
 
 def test_a_workdir_that_the_first_process_refuses_stops_both(tmp_path, set_folder):
