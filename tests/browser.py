@@ -1,11 +1,10 @@
-"""A headless Chromium, driven by Playwright: one page, and what it complained about and asked for."""
+"""A headless Chromium driven by Playwright: a page, what it complained about and asked for."""
 
 import contextlib
 import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
