@@ -137,9 +137,10 @@ def test_commands_of_the_readme_run(tmp_path):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     found, agree = re.search(r"(\d+) matches\n(\d+) of them agree", done.stdout).groups()
-    # The README says 480 and 465; kernels round otherwise on other machines.
-    assert abs(int(found) - 480) < 20
-    assert abs(int(agree) - 465) < 20
+    # Rounding on other machines decides a few of them otherwise.
+    said = re.search(r"some (\d+) matches, of which about (\d+) agree", README.read_text())
+    assert abs(int(found) - int(said[1])) < 10
+    assert abs(int(agree) - int(said[2])) < 10
     assert (tmp_path / "matches.png").stat().st_size > 10_000
 
 
