@@ -7,6 +7,8 @@ no framework that the caller does not need.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kjax.version import __version__
+
 if TYPE_CHECKING:
     from kjax import pretrained
     from kjax.architecture import HEADS, Descriptor, build
@@ -14,9 +16,8 @@ if TYPE_CHECKING:
     from kjax.images.describer import Describer, load
     from kjax.images.extraction import extract_patches
     from kjax.images.matching import match
+    from kjax.interop import from_torch, load_variables, save_variables, to_torch
     from kjax.position_encoding import PositionKernel
-
-__version__ = "0.1.0"
 
 _HOME = {
     "HEADS": "kjax.architecture",
@@ -28,6 +29,10 @@ _HOME = {
     "load": "kjax.images.describer",
     "extract_patches": "kjax.images.extraction",
     "match": "kjax.images.matching",
+    "from_torch": "kjax.interop",
+    "load_variables": "kjax.interop",
+    "save_variables": "kjax.interop",
+    "to_torch": "kjax.interop",
 }
 _MODULES = ("pretrained",)
 
@@ -40,9 +45,13 @@ __all__ = [
     "build",
     "extract_patches",
     "fold",
+    "from_torch",
     "load",
+    "load_variables",
     "match",
     "pretrained",
+    "save_variables",
+    "to_torch",
 ]
 
 

@@ -534,7 +534,7 @@ def build(
         axis_name: name of the mapped device axis, to share BatchNorm's statistics.
         **position_constants: other fields of `kjax.PositionKernel`, e.g. `kappa_xy=2.0`.
 
-    Example:
+    Examples:
         >>> model = kjax.build(head="polar", s=1)
         >>> variables = model.init(jax.random.key(0), patches)
         >>> descriptors = model.apply(variables, patches)

@@ -17,7 +17,7 @@ def fold(
     Every convolution, and `hardnet`'s fully connected layer, absorbs the BatchNorm that follows it:
     kernel/√(var+ε), and −mean/√(var+ε) as bias. The result is for inference only.
 
-    Example:
+    Examples:
         >>> fast, folded = kjax.fold(model, variables)
         >>> descriptors = jax.jit(fast.apply)(folded, patches)
     """

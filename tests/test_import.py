@@ -26,6 +26,13 @@ print([name for name in {HEAVY!r} if name in sys.modules])
     assert run(code).strip() == "[]"
 
 
+def test_every_public_name_is_there():
+    import kjax
+
+    for name in kjax.__all__:
+        assert getattr(kjax, name) is not None
+
+
 def test_unknown_names_are_attribute_errors():
     import kjax
 

@@ -9,7 +9,6 @@ try:
     import argparse
     from collections.abc import Sequence
 
-    from kjax import __version__
     from kjax.cli import (
         bench,
         build_patches,
@@ -25,6 +24,7 @@ try:
     )
     from kjax.errors import InputError
     from kjax.interrupts import INTERRUPTED, end_interrupted, hear_lost_interrupts
+    from kjax.version import __version__
 except KeyboardInterrupt:  # before there is a `main` to catch it
     print("kjax: interrupted", file=sys.stderr)
     sys.exit(130)

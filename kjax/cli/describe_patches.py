@@ -69,8 +69,8 @@ def check_same_source(out: Path, source: str, identity: str, *, overwrite: bool)
 
     The official toolbox looks at the folders of sequences only, so the record may lie beside them.
     """
-    from kjax import __version__
     from kjax.errors import InputError
+    from kjax.version import __version__
     from kjax.whole_files import write_json
 
     files = sorted(out.glob("*/*.csv"))

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from kjax import __version__, pretrained
+from kjax import pretrained
 from kjax.architecture import Descriptor, parameter_count
 from kjax.baselines.rival import RIVALS, Unavailable, load_rival
 from kjax.errors import InputError, unknown_name
@@ -35,6 +35,7 @@ from kjax.interop.source import Source, is_workdir, load_sources
 from kjax.patch_similarity import Method
 from kjax.pretrained import PREFIX, Card
 from kjax.train.workdir import CONFIG_FILE
+from kjax.version import __version__
 
 
 @dataclasses.dataclass(frozen=True)

@@ -120,7 +120,7 @@ def in_flight(
 
     On CPUs threads do it, which see none of JAX's context managers; precision means nothing there.
 
-    Example:
+    Examples:
         >>> with in_flight(apply) as begin:
         ...     results = [finish() for finish in [begin(block) for block in blocks]]
     """

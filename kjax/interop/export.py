@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Num
 
-import kjax
 from kjax.architecture import Descriptor, parameter_count
 from kjax.dimensions import ENCODED_HEADS
 from kjax.errors import InputError, unknown_name
@@ -30,6 +29,7 @@ from kjax.interop.files import (
 from kjax.interop.identify import fields_of
 from kjax.interop.metadata import make_metadata
 from kjax.interop.state_dict import check_finite
+from kjax.version import __version__
 from kjax.whole_files import write_whole
 
 Describe = Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]
@@ -121,7 +121,7 @@ def _describe_model(
         about["extent"] = f"patches of {extent:g} × KeyPoint.size"
     return about | {
         "parameters": f"{parameter_count(variables):,}",
-        "written by": f"kjax {kjax.__version__}",
+        "written by": f"kjax {__version__}",
     }
 
 

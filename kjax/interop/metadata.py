@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import kjax
 from kjax.dimensions import HEADS
 from kjax.errors import InputError, unknown_name
 from kjax.interop.fields import Fields
+from kjax.version import __version__
 
 MARK = "kjax"
 """The entry by which files of kjax are known."""
@@ -70,7 +70,7 @@ def make_metadata(
     values = dict(fields) | ({} if extent is None else {"extent": extent})
     return {
         **LAYOUT,
-        MARK: kjax.__version__,
+        MARK: __version__,
         **{name: text for name, text in remarks.items() if name not in READERS},
         **{name: str(value) for name, value in values.items()},
     }

@@ -30,6 +30,7 @@ from kjax.config import flat_fields, optional_fields
 from kjax.errors import InputError
 from kjax.json_text import parse_json
 from kjax.train.processes import failing_together
+from kjax.version import __version__
 from kjax.whole_files import partial_prefix, write_json
 
 CONFIG_FILE = "config.json"
@@ -171,7 +172,7 @@ def versions() -> dict[str, Any]:
     """Software, device and source of this process."""
     device = jax.devices()[0]
     return {
-        "kjax": kjax.__version__,
+        "kjax": __version__,
         "source": source_version(Path(kjax.__file__).parents[1]),
         "python": platform.python_version(),
         **{name: _package_version(name) for name in PACKAGES},

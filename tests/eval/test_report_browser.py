@@ -4,13 +4,15 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from browser import Page, find_chromium, open_page
+from browser import Page, find_chromium, open_browser
 from sample_evaluation import descriptor, illustrations, paper_like_evaluation
 
 from kjax.eval.report.document import compose
 from kjax.eval.report.html import to_html
 
-pytestmark = pytest.mark.skipif(find_chromium() is None, reason="no Chromium on this machine")
+pytestmark = pytest.mark.skipif(
+    find_chromium() is None, reason="no Chromium on this machine, or no Playwright to drive it"
+)
 
 NASTY = "<script>console.error('ran')</script><img src=x onerror=console.error('ran')>"
 LONG = "a_name_without_any_space_" * 8
@@ -33,18 +35,20 @@ def report(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with open_page(tmp_path_factory.mktemp("profile")) as page:
-        yield page
+def browser():
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture
-def page(browser: Page, report: Path) -> Page:
-    browser.resize(1280)
-    browser.colour_scheme("light")
-    browser.load(report.as_uri())
-    browser.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
-    return browser
+def page(browser, report: Path):
+    with browser.new_page() as tab:
+        page = Page(tab)
+        page.resize(1280)
+        page.colour_scheme("light")
+        page.load(report.as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+        yield page
 
 
 def test_loads_alone_and_without_complaint(page, report):
@@ -62,9 +66,11 @@ def test_a_complaint_would_be_noticed(browser, tmp_path):
     """The two checks above can fail."""
     bad = tmp_path / "bad.html"
     bad.write_text("<script>throw new Error('x')</script><img src='missing.png'>")
-    browser.load(bad.as_uri())
-    assert any("x" in problem for problem in browser.problems)
-    assert len(browser.requests) == 2
+    with browser.new_page() as tab:
+        page = Page(tab)
+        page.load(bad.as_uri())
+        assert any("x" in problem for problem in page.problems)
+        assert len(page.requests) == 2
 
 
 @pytest.mark.parametrize("width", SIZES)
@@ -171,26 +177,14 @@ def test_text_is_readable(page, scheme):
     assert {name: value for name, value in worst.items() if value < 4.5} == {}
 
 
-def test_without_script_the_tables_are_still_there(page, report):
-    page.call("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        page.load(report.as_uri())
-        document = page.call("DOM.getDocument", depth=-1)["root"]
-        cells = page.call("DOM.querySelectorAll", nodeId=document["nodeId"], selector="tbody td")
-        assert len(cells["nodeIds"]) > 200
-    finally:
-        page.call("Emulation.setScriptExecutionDisabled", value=False)
+def test_without_script_the_tables_are_still_there(browser, report):
+    with browser.new_page(java_script_enabled=False) as tab:
+        tab.goto(report.as_uri())
+        assert tab.locator("tbody td").count() > 200
 
 
 def test_prints_on_light_ground_without_contents(page):
-    page.call(
-        "Emulation.setEmulatedMedia",
-        media="print",
-        features=[{"name": "prefers-color-scheme", "value": "dark"}],
-    )
-    try:
-        assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert ground == "rgb(255, 255, 255)"
-    finally:
-        page.call("Emulation.setEmulatedMedia", media="")
+    page.tab.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == "rgb(255, 255, 255)"

@@ -13,8 +13,8 @@ import dataclasses
 import json
 from typing import Any
 
-from kjax import __version__
 from kjax.json_text import parse_json
+from kjax.version import __version__
 
 LABELS = {
     "sha256": "weights",

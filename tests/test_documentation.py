@@ -1,0 +1,165 @@
+"""What the README and the other pages print: its snippets run or at least are understood."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from scripts import load_script
+
+from kjax.cli import make_parser
+from kjax.config import parse_flags, validate
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+OTHERS = {"colmap", "mkdir"}
+"""Programs that are not ours to check."""
+_BLOCK = re.compile(
+    r"^(?:<!-- readme-test: (?P<why>.+?) -->\n)?(?P<indent> *)```(?P<language>bash|python)\n"
+    r"(?P<code>.*?)^ *```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Snippet(NamedTuple):
+    """A block of code; `why` says why it is not run, if it is not."""
+
+    page: Path
+    language: str
+    code: str
+    why: str | None
+
+
+def snippets(page: Path) -> list[Snippet]:
+    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [Snippet(page, one["language"], one["code"], one["why"]) for one in found]
+
+
+def of_readme(language: str, *, run: bool) -> list[Snippet]:
+    return [
+        one for one in snippets(README) if one.language == language and (one.why is None) == run
+    ]
+
+
+def commands(code: str) -> list[list[str]]:
+    """The words of every command, without comments."""
+    found = []
+    for line in code.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="&")
+        lexer.whitespace_split = True
+        words = [*lexer, "&&"]
+        while words:
+            end = words.index("&&")
+            found.append(words[:end])
+            words = words[end + 1 :]
+    return [words for words in found if words]
+
+
+def check_command(words: list[str]) -> None:
+    """Fails unless our parsers take the command; another program's must be known."""
+    program, *rest = words
+    if "=" in program or program in OTHERS:
+        return
+    if program.endswith("python3") or program.endswith("python"):
+        check_python(rest)
+    elif program.endswith("pip"):
+        extras = set(re.findall(r"[a-z]+", " ".join(re.findall(r"\[(.+?)\]", " ".join(rest)))))
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert extras <= set(project["optional-dependencies"])
+    elif program == "kjax":
+        make_parser().parse_args(rest)
+    else:
+        assert Path(program).name in ("ruff", "mypy", "mkdocs"), words
+
+
+def check_python(words: list[str]) -> None:
+    program, *rest = words
+    if program == "-m":
+        assert rest[0] in ("venv", "pytest", "tests.fuzz"), words
+    elif program == "run_train.py":
+        about_run = [word for word in rest if not re.match("--(coordinator|process)", word)]
+        config, _ = parse_flags([program, *about_run])
+        validate(config)
+    elif program == "run_eval.py":
+        load_script(ROOT / program).make_parser().parse_args(rest)
+    else:
+        assert (ROOT / program).is_file(), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_snippets_are_understood(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for snippet in snippets(page):
+        if snippet.language == "python":
+            compile(snippet.code, page.name, "exec")
+            continue
+        subprocess.run(["bash", "-n"], input=snippet.code, text=True, check=True)
+        for words in commands(snippet.code):
+            if "…" not in " ".join(words):
+                check_command(words)
+
+
+def test_snippets_that_do_not_fit_are_noticed():
+    """The check above can fail."""
+    for bad in ("kjax mtach a b", "kjax match a.jpg", "python run_eval.py x --rul 1 --nope", "sl"):
+        with pytest.raises((SystemExit, AssertionError)):
+            check_command(commands(bad)[0])
+
+
+def test_python_of_the_readme_runs():
+    names: dict[str, object] = {}
+    blocks = of_readme("python", run=True)
+    assert blocks
+    for block in blocks:
+        exec(compile(block.code, README.name, "exec"), names)
+    assert len(names["matches"]) > 200
+
+
+def test_commands_of_the_readme_run(tmp_path):
+    blocks = of_readme("bash", run=True)
+    assert blocks
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, words in {"python": "", "kjax": "-m kjax"}.items():
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+        program.chmod(0o755)
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    for block in blocks:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.code],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    found, agree = re.search(r"(\d+) matches\n(\d+) of them agree", done.stdout).groups()
+    # Rounding on other machines decides a few of them otherwise.
+    said = re.search(r"some (\d+) matches, of which about (\d+) agree", README.read_text())
+    assert abs(int(found) - int(said[1])) < 10
+    assert abs(int(agree) - int(said[2])) < 10
+    assert (tmp_path / "matches.png").stat().st_size > 10_000
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    links = re.findall(r"\]\(([^)#]+)", text)
+    assert len(links) > 10
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_ci_runs_the_test_command_to_the_letter():
+    (command,) = (one for one in of_readme("bash", run=False) if "pytest" in one.code)
+    assert command.code in (ROOT / ".ci" / "run").read_text()
+
+
+def test_versions_agree():
+    import kjax
+
+    assert f"\nversion: {kjax.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {kjax.__version__} " in (ROOT / "CHANGELOG.md").read_text()
