@@ -1,6 +1,6 @@
 """Any photograph in grey: 8 or 16 bits or floating, grey or colour, one or a batch."""
 
-import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Float32, UInt8
 
+from kjax.data.cutting.photographs import read_photograph
 from kjax.errors import InputError, unknown_name
 from kjax.precision import at_least_float32
 
@@ -24,9 +25,20 @@ OVERSHOOT = 2.0
 """Resizing and sharpening leave values beyond white; never twice of it."""
 
 
+def read_grey(path: Path) -> UInt8[np.ndarray, "height width"] | None:
+    """A photograph in grey, or None if it cannot be read: see `kjax.image_files` for what can.
+
+    Its pixels stay as they are stored, whatever orientation the camera noted: so does COLMAP.
+    """
+    try:
+        return whole_greys(grey_values(read_photograph(path, upright=False)))
+    except InputError:
+        return None
+
+
 def to_grey(
     image: ArrayLike, *, batched: bool = False, order: str = "rgb"
-) -> Float[Array, "*batch height width"]:
+) -> Float[Array, "*batch height width"] | Float[np.ndarray, "*batch height width"]:
     """A photograph, or a batch of them, as floating grey.
 
     Args:
@@ -36,20 +48,23 @@ def to_grey(
         order: of the channels: `"rgb"`, or `"bgr"` for what `cv2.imread` returns.
 
     Returns:
-        0–255 of either integer type, unrounded; floating values keep their own range.
+        0–255 of either integer type, unrounded; floating values keep their own range. NumPy's
+        array of NumPy's, which needs no program to be compiled.
     """
     check_order(order)
     image = as_image(image, batched=batched)
+    dtype = jax.dtypes.canonicalize_dtype(at_least_float32(image.dtype))
+
+    def floating(channel: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+        values = channel.astype(dtype)
+        return values / UINT16_STEPS if image.dtype == np.uint16 else values
+
+    if image.ndim == 2 + batched:
+        return floating(image)
+    if image.shape[-1] == 1:
+        return floating(image[..., 0])
     # Floating first: the sum of three uint8 channels would overflow.
-    grey = jnp.asarray(image)
-    grey = grey.astype(at_least_float32(grey.dtype))
-    if image.dtype == np.uint16:
-        grey = grey / UINT16_STEPS
-    if grey.ndim == 2 + batched:
-        return grey
-    if grey.shape[-1] == 1:
-        return grey[..., 0]
-    red, green, blue = (grey[..., channel] for channel in ORDERS[order])
+    red, green, blue = (floating(image[..., channel]) for channel in ORDERS[order])
     return REC_601[0] * red + REC_601[1] * green + REC_601[2] * blue
 
 
@@ -78,7 +93,7 @@ def grey_values(
     check_finite(image, "the image has NaN or infinite pixels: mend or leave it out")
     if image.dtype == np.uint8 and image.ndim == 2:
         return image
-    grey = np.asarray(_jitted_grey(image, order=order), np.float32)
+    grey = np.asarray(to_grey(image, order=order), np.float32)
     if not jnp.issubdtype(image.dtype, jnp.floating):
         return grey
     return grey * np.float32(255 / _white(float(grey.max(initial=0))))
@@ -130,8 +145,3 @@ def as_image(image: ArrayLike, *, batched: bool = False) -> jax.Array | np.ndarr
             f"an image must be {wanted} with 1, 3 or 4 channels, not {list(image.shape)}{hint}"
         )
     return image
-
-
-@functools.partial(jax.jit, static_argnames="order")
-def _jitted_grey(image: jax.Array | np.ndarray, *, order: str) -> Float[Array, "height width"]:
-    return to_grey(image, order=order)
