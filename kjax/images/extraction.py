@@ -110,14 +110,14 @@ def extract_patches(
     if size < 1:
         raise InputError(f"size must be at least 1, not {size}")
     xy = _as_array(xy, like=(2,))
-    image, order = open_image(image, order)
-    image = as_image(image, batched=xy.ndim == 3)
-    keypoints = _check_keypoints(image.shape[: xy.ndim - 2], xy, scale, angle, mask)
+    opened, order = open_image(image, order)
+    photos = as_image(opened, batched=xy.ndim == 3)
+    keypoints = _check_keypoints(photos.shape[: xy.ndim - 2], xy, scale, angle, mask)
     options = _Options(size, size_is, float(mr_size), angle_is, pixel_origin, pyramid, order)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in (image, *keypoints)):
-        return _extract(image, keypoints, options)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
+        return _extract(photos, keypoints, options)
     padded, count = pad_keypoints(keypoints), xy.shape[-2]
-    found = _extract(image, padded, options)
+    found = _extract(photos, padded, options)
     return found if padded is keypoints else _first(found, count)
 
 
@@ -207,7 +207,7 @@ def _extract(
 ) -> ExtractedPatches:
     """Everything from here on is one programme."""
     batched = keypoints.xy.ndim == 3
-    grey = jnp.asarray(to_grey(image, batched=batched, order=options.order))
+    grey = to_grey(image, batched=batched, order=options.order)
     frames = patch_frames(
         *(jnp.asarray(values).astype(grey.dtype) for values in keypoints[:3]),
         size_is=options.size_is,

@@ -103,7 +103,7 @@ def read_for_describing(path: Path) -> UInt8[np.ndarray, "height width"]:
     """A photograph in grey, its pixels as they are stored, or one line that it cannot be read."""
     photo = read_grey(path)
     if photo is None:
-        raise InputError(f"cannot read {path}: give a photograph that OpenCV knows")
+        raise InputError(f"cannot read {path}: give a JPEG, PNG or the like")
     return photo
 
 

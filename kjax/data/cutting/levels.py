@@ -13,11 +13,10 @@ An octave of ours keeps every second pixel from the first, as OpenCV's `pyrDown`
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Float, Int32
 
 from kjax.errors import unknown_name
 
@@ -113,11 +112,9 @@ def _kornia_level(image: tuple[int, int], shape: tuple[int, int], kind: str) -> 
     return Level(height, width, zoom, (-0.5, -0.5), (ratio * mixture[0], ratio * mixture[1]))
 
 
-def choose_level(
-    step: Float[Array, "*N"] | Float[np.ndarray, "*N"], *, count: int, kind: str
-) -> Int32[Array, "*N"] | Int32[np.ndarray, "*N"]:
-    """Number of the level that serves a sampling step in pixels of the image, where the step is."""
-    xp = np if isinstance(step, np.ndarray) else jnp
+def choose_level(step: Float[Any, "*N"], *, count: int, kind: str) -> Int32[Any, "*N"]:
+    """Number of the level that serves a sampling step in pixels of the image: NumPy's, or JAX's."""
+    xp = step.__array_namespace__()
     choice = CHOICES[kind]
     number = xp.floor(choice.per_octave * xp.log2(xp.maximum(step, 1.0)) + choice.bias)
     return xp.minimum(number, count - 1).astype(np.int32)
