@@ -26,8 +26,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from kjax.data.cutting.keypoints import detect
 from kjax.errors import InputError, exit_code
-from kjax.images.detection import detect
 from kjax.images.homography_sequences import (
     Count,
     HomographySequence,

@@ -26,15 +26,15 @@ from PIL import Image
 from tqdm import tqdm
 
 from kjax import pretrained
+from kjax.data.cutting.grey import grey_values, whole_greys
+from kjax.data.cutting.keypoints import Keypoints, detect
 from kjax.data.embedded import visible_in_right
 from kjax.data.selfsupervised import ViewConfig, random_view
 from kjax.errors import InputError, exit_code
 from kjax.extras import require
-from kjax.images.detection import Keypoints, detect
 from kjax.images.drawing import draw_matches
 from kjax.images.extraction import extract_patches
 from kjax.images.geometry import verify
-from kjax.images.grey import to_grey
 from kjax.images.homography_sequences import Count, one_per_location, project
 from kjax.images.keypoint_descriptors import KeypointDescriptor, load_keypoint_descriptors
 from kjax.images.matching import Matches, match
@@ -119,7 +119,7 @@ def read_photo(name: str) -> Grey:
 
 def grey(photo: UInt8[np.ndarray, "height width *colours"]) -> Grey:
     """As the descriptors of keypoints take it."""
-    return np.asarray(to_grey(photo)).round().astype(np.uint8)
+    return whole_greys(grey_values(photo))
 
 
 def _skimage_data() -> ModuleType:
@@ -231,7 +231,7 @@ def views_section(
 One photograph (`{VIEWED}`, NASA, public domain) and {len(views)} views of it, made by
 `kjax.data.selfsupervised.random_view` with its default ranges (rotation to 30°, zoom to 1.4,
 stretch to 1.5, perspective, gamma to 1.6, contrast, brightness, blur to σ = 1, noise to 6 grey
-levels), seed {SEED}; beyond its border the photograph is mirrored. The picture shows the first
+levels), seed {SEED}; beyond its border the photograph is repeated. The picture shows the first
 view: above `{OURS}`, below RootSIFT; blue matches are right to {THRESHOLD:g} pixels by the known
 homography, red ones wrong; {LINES} are drawn for either. Mutual nearest neighbours of at most
 {len(photo.keypoints.xy):,} keypoints, the same for both, no ratio test, each location counted once.

@@ -32,9 +32,10 @@ import numpy as np
 from tqdm import tqdm
 
 from kjax.data.colmap import NO_POINT, read_model
-from kjax.data.cutting import list_photos, read_grey
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import Keypoints, detect
+from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
-from kjax.images.detection import Keypoints, detect
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import Pair, read_features, read_matches, write_database
 from kjax.images.features import Features

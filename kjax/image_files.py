@@ -57,33 +57,6 @@ def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Im
         raise InputError(f"cannot decode {path} ({reason}){end}") from None
 
 
-def is_safe_image(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is of `FORMATS` and of a size to be decoded, without decoding it.
-
-    For decoders other than Pillow's: OpenCV's takes memory for what a part of a PNG file announces.
-    """
-    try:
-        with open_image(path) as image:
-            return image.format != "PNG" or _chunks_fit(path)
-    except (InputError, FileNotFoundError):
-        return False
-
-
-def _chunks_fit(path: str | os.PathLike[str]) -> bool:
-    """Whether a PNG file's parts, up to its end mark, are no longer than the file."""
-    size, at = Path(path).stat().st_size, 8
-    with open(path, "rb") as file:
-        while True:
-            file.seek(at)
-            head = file.read(8)
-            length = int.from_bytes(head[:4], "big")
-            if len(head) < 8 or at + 12 + length > size:
-                return False
-            if head[4:] == b"IEND":
-                return True
-            at += 12 + length
-
-
 def _check_size(path: str | os.PathLike[str], image: Image.Image) -> None:
     width, height = image.size
     packed = Path(path).stat().st_size

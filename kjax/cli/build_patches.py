@@ -96,7 +96,7 @@ def _from_reconstruction(args: argparse.Namespace) -> "CutSet":
 
 
 def _from_photos(args: argparse.Namespace) -> "CutSet":
-    from kjax.data.cutting import list_photos
+    from kjax.data.cutting.photographs import list_photos
     from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
 
     if args.database or args.images:

@@ -137,9 +137,9 @@ def _describe_into(
     """Adds photographs to the output; returns how many had to be left out."""
     from tqdm import tqdm
 
+    from kjax.data.cutting.photographs import read_photograph
     from kjax.errors import InputError
     from kjax.images.exchange.outputs import photograph_checksum
-    from kjax.images.reading import read_photograph
 
     failed = 0
     bar = tqdm(photographs.items(), desc="describing", unit="photo", disable=not photographs)

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Matches, verifies, draws."""
     _check(args)
 
-    from kjax.images.reading import read_photograph
+    from kjax.data.cutting.photographs import read_photograph
 
     photographs = read_photograph(args.first), read_photograph(args.second)
 
@@ -94,7 +94,7 @@ def verdict(kept: "np.ndarray", geometry: str) -> str:
 
 def drawable(photograph: "np.ndarray") -> "np.ndarray":
     """The photograph in 8 bits."""
-    from kjax.images.grey import grey_values, whole_greys
+    from kjax.data.cutting.grey import grey_values, whole_greys
 
     return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from kjax.data.cutting import list_photos
+from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
 
 

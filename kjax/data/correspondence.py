@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64
 from scipy.spatial import cKDTree
 
-from kjax.data.cutting import Keypoints
+from kjax.data.cutting.keypoints import Keypoints
 
 CANDIDATES = 8
 """Detections looked at about each place; SIFT may report it in a few orientations and scales."""
@@ -39,10 +39,10 @@ def transform_keypoints(keypoints: Keypoints, homography: Float[np.ndarray, "3 3
     # The derivative of (h₁·x, h₂·x) / (h₃·x).
     jacobian = homography[None, :2, :2] - xy[:, :, None] * homography[None, 2:, :2]
     jacobian = jacobian / depth[:, None, None]
-    direction = np.stack([np.cos(keypoints.angle), np.sin(keypoints.angle)], axis=1)
+    direction = np.stack([np.cos(keypoints.radians), np.sin(keypoints.radians)], axis=1)
     turned = np.einsum("kij,kj->ki", jacobian, direction)
     scale = np.sqrt(np.abs(np.linalg.det(jacobian)))
-    return Keypoints(xy, keypoints.sigma * scale, np.arctan2(turned[:, 1], turned[:, 0]))
+    return Keypoints.of_sigma(xy, keypoints.sigma * scale, np.arctan2(turned[:, 1], turned[:, 0]))
 
 
 def match_keypoints(
@@ -55,7 +55,7 @@ def match_keypoints(
     neighbours = range(1, 1 + min(CANDIDATES, len(found.sigma)))
     distance, index = cKDTree(found.xy).query(predicted.xy, k=neighbours)
     octaves = np.abs(np.log2(found.sigma[index] / predicted.sigma[:, None]))
-    turn = np.abs(wrap_angle(found.angle[index] - predicted.angle[:, None]))
+    turn = np.abs(wrap_angle(found.radians[index] - predicted.radians[:, None]))
     errors = np.stack(
         [
             distance / (tolerances.offset * predicted.sigma[:, None]),

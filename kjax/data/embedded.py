@@ -17,7 +17,9 @@ from jaxtyping import Bool, Float, UInt8
 from kjax.array_files import read_npz
 from kjax.data.cache import cache_root, fingerprint, is_intact, mendable_cache_errors
 from kjax.data.correspondence import Tolerances, distinct_places, match_keypoints
-from kjax.data.cutting import Keypoints, cut_patches, detect_sift, read_grey
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cutting.patches import cut_patches
 from kjax.data.photos import CutSet, sample_test_pairs, write_cut_set
 from kjax.data.phototour import (
     Folder,
@@ -32,7 +34,7 @@ from kjax.errors import InputError
 from kjax.json_text import parse_json
 from kjax.whole_files import write_json
 
-CUT_VERSION = 1
+CUT_VERSION = 2
 """Raised whenever the same photographs would be cut differently, so that old caches are left."""
 SEED = 0
 TRAIN_PHOTOS = (
@@ -136,18 +138,19 @@ def cut_stereo(
         disparity: not finite where unknown.
         tolerances: how well two detections must agree to be one point.
     """
-    places = detect_sift(left, contrast=TEST_CONTRAST)[0]
-    places = places.take(places.sigma >= TEST_MIN_SIGMA)
-    places = places.take(distinct_places(places))
+    places, detections = (
+        detect_in_grey(photo, max_keypoints=None, contrast=TEST_CONTRAST) for photo in (left, right)
+    )
+    places = places.keep(places.sigma >= TEST_MIN_SIGMA)
+    places = places.keep(distinct_places(places))
     columns, rows = np.rint(places.xy).astype(np.int64).T
     shift = np.stack([disparity[rows, columns], np.zeros(len(rows))], axis=1)
     visible = visible_in_right(disparity)[rows, columns]
-    places, shift = places.take(visible), shift[visible]
-    detections = detect_sift(right, contrast=TEST_CONTRAST)[0]
-    expected = Keypoints(places.xy - shift, places.sigma, places.angle)
+    places, shift = places.keep(visible), shift[visible]
+    expected = places._replace(xy=places.xy - shift)
     matches = match_keypoints(expected, detections, tolerances=tolerances)
     seen = matches >= 0
-    return _join_stereo(left, right, places.take(seen), detections.take(matches[seen]))
+    return _join_stereo(left, right, places.keep(seen), detections.keep(matches[seen]))
 
 
 def visible_in_right(
@@ -176,7 +179,7 @@ def _join_stereo(
     """Joins the left and right patch of each point, one after the other."""
     patches = np.stack([cut_patches(left, places), cut_patches(right, matched)], axis=1)
     tables = [
-        np.column_stack([np.full(len(k.sigma), side), k.xy, k.angle, np.log2(k.sigma)])
+        np.column_stack([np.full(len(k.sigma), side), k.xy, k.radians, np.log2(k.sigma)])
         for side, k in enumerate((places, matched))
     ]
     return CutSet(

@@ -24,7 +24,9 @@ from kjax.data.colmap import (
     read_model,
 )
 from kjax.data.correspondence import wrap_angle
-from kjax.data.cutting import SUPPORT, Keypoints, cut_patches, read_grey
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import Keypoints
+from kjax.data.cutting.patches import SUPPORT, cut_patches
 from kjax.data.photos import CutSet
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
@@ -70,7 +72,7 @@ class Observations(NamedTuple):
 
     def take(self, index: np.ndarray) -> "Observations":
         """Some of them."""
-        return Observations(self.image[index], self.point[index], self.keypoints.take(index))
+        return Observations(self.image[index], self.point[index], self.keypoints.keep(index))
 
 
 class WorldShapes(NamedTuple):
@@ -148,12 +150,12 @@ def _gather_observations(
         rows, first = np.unique(rows, return_index=True)
         seen = seen[first]
         sigma, angle = keypoint_shapes(table)
-        here = Keypoints(table[seen, :2] - PIXEL_CENTRE, sigma[seen], angle[seen])
+        here = Keypoints.of_sigma(table[seen, :2] - PIXEL_CENTRE, sigma[seen], angle[seen])
         parts.append(Observations(np.full(len(rows), number), rows, here))
     joined = Observations(
         np.concatenate([part.image for part in parts]),
         np.concatenate([part.point for part in parts]),
-        Keypoints(*map(np.concatenate, zip(*(part.keypoints for part in parts), strict=True))),
+        Keypoints.join(part.keypoints for part in parts),
     )
     return joined.take(np.lexsort([joined.image, joined.point]))
 
@@ -163,9 +165,10 @@ def _filter_observations(
 ) -> Observations:
     """Keeps, of each good point, the largest group that agrees with one of its members."""
     error = model.points.error[observations.point]
-    xy, sigma, angle = observations.keypoints
-    good = (error <= filters.max_reprojection_error) & (sigma >= filters.min_sigma) & (sigma > 0)
-    good &= np.isfinite(xy).all(axis=1) & np.isfinite(sigma) & np.isfinite(angle)
+    xy, scales, angles, _ = observations.keypoints
+    coarse = (observations.keypoints.sigma >= filters.min_sigma) & (scales > 0)
+    good = (error <= filters.max_reprojection_error) & coarse
+    good &= np.isfinite(xy).all(axis=1) & np.isfinite(scales) & np.isfinite(angles)
     observations = observations.take(good & (_depth(model, images, observations) > 0))
     shapes = _world_shapes(model, images, observations)
     return observations.take(consistent(observations.point, shapes, filters=filters))
@@ -181,7 +184,7 @@ def _world_shapes(
     rotation = np.stack([image.rotation for image in images])[observations.image]
     centre = np.stack([-image.rotation.T @ image.translation for image in images])
     ray = _unit(model.points.xyz[observations.point] - centre[observations.image])
-    angle = observations.keypoints.angle
+    angle = observations.keypoints.radians
     in_camera = np.stack([np.cos(angle), np.sin(angle), np.zeros_like(angle)], axis=1)
     direction = np.einsum("nji,nj->ni", rotation, in_camera)
     towards = _unit(_sum_by_point(observations.point, ray))
@@ -278,7 +281,7 @@ def _cut_all(
             )
         read[number] = True
         here = np.flatnonzero(observations.image == number)
-        patches[here] = cut_patches(photo, observations.keypoints.take(here), support=support)
+        patches[here] = cut_patches(photo, observations.keypoints.keep(here), support=support)
     return patches, read
 
 
@@ -297,9 +300,11 @@ def _as_set(
     images: Sequence[ModelImage],
     unreadable: list[str],
 ) -> CutSet:
-    xy, sigma, angle = observations.keypoints
+    keypoints = observations.keypoints
     _, point_ids = np.unique(observations.point, return_inverse=True)
-    interest = np.column_stack([observations.image, xy, angle, np.log2(sigma)])
+    interest = np.column_stack(
+        [observations.image, keypoints.xy, keypoints.radians, np.log2(keypoints.sigma)]
+    )
     names = [image.name for image in images]
     return CutSet(patches, point_ids.astype(np.int64), interest, names, unreadable)
 

@@ -20,14 +20,10 @@ from kjax.data.correspondence import (
     match_keypoints,
     transform_keypoints,
 )
-from kjax.data.cutting import (
-    SUPPORT,
-    Keypoints,
-    antialias_sigma,
-    cut_patches,
-    detect_sift,
-    read_grey,
-)
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cutting.levels import antialias_sigma
+from kjax.data.cutting.patches import SUPPORT, cut_patches
 from kjax.data.photos import CutSet
 from kjax.errors import InputError
 from kjax.extras import require
@@ -133,9 +129,12 @@ def _cut_points(
     photo = _reduce(photo, config.max_side)
     views = [View(photo, np.eye(3))]
     views += [random_view(rng, photo, config=config) for _ in range(config.views)]
-    found = [detect_sift(view.pixels, contrast=config.contrast_threshold)[0] for view in views]
-    reference = found[0].take(found[0].sigma >= config.min_sigma)
-    reference = reference.take(distinct_places(reference))
+    found = [
+        detect_in_grey(view.pixels, max_keypoints=None, contrast=config.contrast_threshold)
+        for view in views
+    ]
+    reference = found[0].keep(found[0].sigma >= config.min_sigma)
+    reference = reference.keep(distinct_places(reference))
     matches = np.stack(
         [
             match_keypoints(
@@ -161,13 +160,13 @@ def random_view(
     height, width = photo.shape
     to_view, size = _onto_canvas(homography, (height, width))
     blurred = cv2.GaussianBlur(photo, (0, 0), antialias_sigma(1 / zoom)) if zoom < 1 else photo
-    # Mirroring in the photograph's frame keeps patches that reach beyond its border alike.
+    # Repeating it in the photograph's frame keeps patches that reach beyond its border alike.
     pixels = cv2.warpPerspective(
         blurred,
         to_view,
         size,
         flags=cv2.INTER_LINEAR,
-        borderMode=cv2.BORDER_REFLECT_101,
+        borderMode=cv2.BORDER_REPLICATE,
     )
     return View(change_light(rng, pixels, config=config), to_view)
 
@@ -241,14 +240,14 @@ def _cut_views(
     patches, points, keypoints = [], [], []
     for number, (view, detections) in enumerate(zip(views, found, strict=True)):
         seen = np.flatnonzero(matches[:, number] >= 0)
-        here = detections.take(matches[seen, number])
+        here = detections.keep(matches[seen, number])
         patches.append(cut_patches(view.pixels, here, support=support))
         points.append(seen)
         keypoints.append(here)
     point_ids = np.concatenate(points)
     order = np.argsort(point_ids, kind="stable")
-    joined = Keypoints(*(np.concatenate(column) for column in zip(*keypoints, strict=True)))
-    return PointPatches(np.concatenate(patches)[order], point_ids[order], joined.take(order))
+    joined = Keypoints.join(keypoints).keep(order)
+    return PointPatches(np.concatenate(patches)[order], point_ids[order], joined)
 
 
 def _join(parts: Sequence[PointPatches], names: list[str], unreadable: list[str]) -> CutSet:
@@ -259,7 +258,7 @@ def _join(parts: Sequence[PointPatches], names: list[str], unreadable: list[str]
             [
                 np.full(len(part.patches), number),
                 part.keypoints.xy,
-                part.keypoints.angle,
+                part.keypoints.radians,
                 np.log2(part.keypoints.sigma),
             ]
         )

@@ -15,11 +15,8 @@ from jaxtyping import Bool, Float, Float32, Num
 
 from kjax.architecture import Descriptor
 from kjax.augment import resize_patches
-from kjax.data.phototour import PATCH_SIDE
-from kjax.errors import InputError
-from kjax.eval.describe import describe, preferred_batch
-from kjax.folding import fold
-from kjax.images.detection import (
+from kjax.data.cutting.grey import grey_values
+from kjax.data.cutting.keypoints import (
     DETECTOR,
     MAX_KEYPOINTS,
     Keypoints,
@@ -27,11 +24,14 @@ from kjax.images.detection import (
     detect_in_grey,
     to_opencv,
 )
+from kjax.data.phototour import PATCH_SIDE
+from kjax.errors import InputError
+from kjax.eval.describe import describe, preferred_batch
+from kjax.folding import fold
 from kjax.images.exchange.provenance import Provenance
 from kjax.images.extraction import KeypointArrays, extract_patches, pad_keypoints
 from kjax.images.features import Features
 from kjax.images.given import as_array, open_image
-from kjax.images.grey import grey_values
 from kjax.interop.checksum import weights_sha256
 from kjax.interop.identify import display_name
 from kjax.interop.source import WHOLE_EXTENT, load_source
@@ -171,8 +171,8 @@ class Describer:
 
         Args:
             image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating, whose range is told as
-                `kjax.images.grey.grey_values` says; a picture of Pillow's; or the path of a file,
-                which is turned upright as its camera noted.
+                `kjax.data.cutting.grey.grey_values` says; a picture of Pillow's; or the path of a
+                file, which is turned upright as its camera noted.
             keypoints: OpenCV's, or an array [N, 2 to 4] of x, y, diameter, angle; SIFT's strongest
                 if not given. Those whose patch shows nothing of the image are left out.
             mask: where to look for keypoints; only without `keypoints`.

@@ -5,9 +5,10 @@ Patch pixel (u, v) of S×S looks at
     xy + t · R(a) · (u − (S−1)/2, v − (S−1)/2),    t = side / S,
 
 in the image, where the centre of the first pixel is (0, 0), y points down, and angles run from x
-towards y: the geometry of `kjax.data`. `kjax.images.conventions` says how the scales, angles and
-positions of other libraries become (xy, side, a), and `kjax.images.pyramid` which low-passed copy
-of the image is read, bilinearly, where t > 1. Beyond its border an image is repeated.
+towards y: the geometry of `kjax.data.cutting`. `kjax.images.conventions` says how the scales,
+angles and positions of other libraries become (xy, side, a), and `kjax.data.cutting.levels` which
+low-passed copy of the image is read, bilinearly, where t > 1. Beyond its border an image is
+repeated.
 """
 
 import functools
@@ -21,11 +22,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
+from kjax.data.cutting.grey import as_image, check_order, to_grey
+from kjax.data.cutting.levels import check_pyramid, plan_levels
 from kjax.errors import InputError
 from kjax.images.conventions import PatchFrames, check_conventions, patch_frames
 from kjax.images.given import open_image
-from kjax.images.grey import as_image, check_order, to_grey
-from kjax.images.pyramid import check_pyramid, pack_pyramid, plan_levels
+from kjax.images.pyramid import pack_pyramid
 from kjax.images.sampling import locate_windows, sample_windows
 
 Numbers = ArrayLike | Sequence[Any]
@@ -41,7 +43,7 @@ class ExtractedPatches(NamedTuple):
     """Patches, and which of them show something.
 
     Attributes:
-        patches: grey, in the range that `kjax.images.grey.to_grey` gives.
+        patches: grey, in the range that `kjax.data.cutting.grey.to_grey` gives.
         valid: False for keypoints that `mask` leaves out, that are not finite, whose scale is not
             positive, or whose patch lies wholly outside the image. Their patches are zero.
     """
@@ -94,9 +96,9 @@ def extract_patches(
         mr_size: side of a patch in units of the keypoint's diameter.
         angle_is: what `angle` holds.
         pixel_origin: which point of the first pixel is (0, 0).
-        pyramid: how the image is low-passed: see `kjax.images.pyramid`. `"octaves"` takes a third
-            of the default's memory; `"off"` equals `cv2.warpAffine`; `"kornia"` and `"kornia0.8"`
-            equal `kornia.feature.extract_patches_from_pyramid`.
+        pyramid: how the image is low-passed: see `kjax.data.cutting.levels`. `"octaves"` takes a
+            third of the default's memory; `"off"` equals `cv2.warpAffine`; `"kornia"` and
+            `"kornia0.8"` equal `kornia.feature.extract_patches_from_pyramid`.
         order: of an image's colours, `"rgb"` or `"bgr"`.
 
     Returns:
@@ -108,14 +110,14 @@ def extract_patches(
     if size < 1:
         raise InputError(f"size must be at least 1, not {size}")
     xy = _as_array(xy, like=(2,))
-    image, order = open_image(image, order)
-    image = as_image(image, batched=xy.ndim == 3)
-    keypoints = _check_keypoints(image.shape[: xy.ndim - 2], xy, scale, angle, mask)
+    opened, order = open_image(image, order)
+    photos = as_image(opened, batched=xy.ndim == 3)
+    keypoints = _check_keypoints(photos.shape[: xy.ndim - 2], xy, scale, angle, mask)
     options = _Options(size, size_is, float(mr_size), angle_is, pixel_origin, pyramid, order)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in (image, *keypoints)):
-        return _extract(image, keypoints, options)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
+        return _extract(photos, keypoints, options)
     padded, count = pad_keypoints(keypoints), xy.shape[-2]
-    found = _extract(image, padded, options)
+    found = _extract(photos, padded, options)
     return found if padded is keypoints else _first(found, count)
 
 

@@ -10,12 +10,8 @@ import math
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
+from kjax.data.cutting.keypoints import SIGMA, upright_without
 from kjax.errors import InputError
-
-SIGMA = 0.5
-"""σ of a keypoint over its diameter."""
-NO_ANGLE = -1.0
-"""OpenCV's angle of a keypoint without one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +59,6 @@ class Features:
         if self.angles is None:
             return None
         return upright_without(self.angles) * np.float32(math.radians(1))
-
-
-def upright_without(angles: Float32[np.ndarray, " N"]) -> Float32[np.ndarray, " N"]:
-    """Angles in degrees with 0 in the place of OpenCV's "none"."""
-    return np.where(angles == NO_ANGLE, np.float32(0), angles)
 
 
 def from_sigmas(sigmas: Float[np.ndarray, " N"] | None) -> Float32[np.ndarray, " N"] | None:

@@ -7,9 +7,8 @@ import jax
 import numpy as np
 from PIL import Image
 
+from kjax.data.cutting.photographs import as_pixels, read_photograph
 from kjax.errors import InputError
-from kjax.images.pixels import as_pixels
-from kjax.images.reading import read_photograph
 
 
 def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:

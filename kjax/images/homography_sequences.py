@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
-from kjax.data.cutting import PHOTO_SUFFIXES
+from kjax.data.cutting.photographs import PHOTO_SUFFIXES
 from kjax.errors import InputError
 from kjax.images.matching import Matches
 

@@ -18,14 +18,13 @@ from jaxtyping import Float32, Int, UInt8
 
 from kjax.baselines.opencv import root_sift
 from kjax.baselines.rival import RIVALS, Unavailable, load_rival, rival_file
-from kjax.data.cutting import read_grey
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import Keypoints, to_opencv, upright_without
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.describer import load
-from kjax.images.detection import Keypoints, to_opencv
 from kjax.images.extraction import extract_patches
-from kjax.images.features import upright_without
 from kjax.images.matching import Distance
 from kjax.interop.source import WHOLE_EXTENT, is_workdir
 
@@ -104,7 +103,7 @@ def read_for_describing(path: Path) -> UInt8[np.ndarray, "height width"]:
     """A photograph in grey, its pixels as they are stored, or one line that it cannot be read."""
     photo = read_grey(path)
     if photo is None:
-        raise InputError(f"cannot read {path}: give a photograph that OpenCV knows")
+        raise InputError(f"cannot read {path}: give a JPEG, PNG or the like")
     return photo
 
 
@@ -123,7 +122,7 @@ def sift_octaves(scales: Float32[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
 
 def _sift(*, rooted: bool) -> KeypointDescriptor:
     cv2 = require("cv2", "SIFT")
-    # As `kjax.images.detection.detect` has it: what finds a keypoint describes it.
+    # As `kjax.data.cutting.keypoints.detect` has it: what finds a keypoint describes it.
     extractor = cv2.SIFT_create(enable_precise_upscale=True)
 
     def describe(image: np.ndarray, keypoints: Keypoints) -> np.ndarray:

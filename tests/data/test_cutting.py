@@ -1,5 +1,6 @@
 """Patches out of photographs: geometry, anti-aliasing, detection."""
 
+import subprocess
 import sys
 
 import cv2
@@ -7,12 +8,16 @@ import numpy as np
 import pytest
 from scripts import load_script
 
-from kjax.data.cutting import Keypoints, cut_patches, detect_sift, list_photos, read_grey
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cutting.patches import cut_patches
+from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
+from kjax.images.extraction import extract_patches
 
 
 def keypoint(x, y, sigma, angle):
-    return Keypoints(np.array([[x, y]]), np.array([sigma]), np.array([angle]))
+    return Keypoints.of_sigma(np.array([[x, y]]), np.array([sigma]), np.array([angle]))
 
 
 @pytest.fixture
@@ -41,11 +46,11 @@ def test_an_upright_patch_at_step_one_is_a_crop(rng):
     np.testing.assert_array_equal(patch, photo[59:123, 69:133])
 
 
-def test_beyond_the_border_the_photograph_is_mirrored(rng):
+def test_beyond_the_border_the_photograph_is_repeated(rng):
     photo = rng.integers(0, 256, (200, 200), dtype=np.uint8)
     (patch,) = cut_patches(photo, keypoint(1.5, 90.5, 64 / 24, 0.0))
-    mirrored = np.pad(photo, 40, mode="reflect")
-    np.testing.assert_array_equal(patch, mirrored[99:163, 10:74])
+    repeated = np.pad(photo, 40, mode="edge")
+    np.testing.assert_array_equal(patch, repeated[99:163, 10:74])
 
 
 def test_large_patches_are_low_passed(rng):
@@ -59,16 +64,53 @@ def test_large_patches_are_low_passed(rng):
     assert coarse.std() < 15
 
 
+def sees_no_border(keypoints, shape):
+    """Whether a patch, and what is blurred into it, lies within the photograph.
+
+    A level's pixels lie at most 2^½ t apart. The low pass of every octave reaches 2 of its finer
+    one's pixels, all of them together fewer than 2 of the last one's; the Gaussian 2, since it ends
+    at 3σ < 2; bilinear sampling 1.
+    """
+    step = np.maximum(24 * keypoints.sigma / 64, 1)
+    reach = (np.abs(np.cos(keypoints.radians)) + np.abs(np.sin(keypoints.radians))) * 32 * step
+    reach += 5 * np.sqrt(2) * step
+    last = np.array(shape[::-1]) - 1
+    inside = (keypoints.xy >= reach[:, None]) & (keypoints.xy <= last - reach[:, None])
+    return inside.all(axis=1)
+
+
 def test_equals_the_reference_cutting_script(shared_data):
+    """But beyond the border, which the script mirrors."""
     script = load_script(shared_data / "cut_phototour.py")
     photo = read_grey(shared_data / "photos" / "fountain" / "003.jpg")
-    found = detect_sift(photo)[0].take(np.arange(0, 1500, 5))
+    found = detect_in_grey(photo).keep(np.arange(0, 1500, 5))
+    inside = sees_no_border(found, photo.shape)
+    assert inside.sum() > 250
     pyramid = script.Pyramid(photo)
     theirs = [
         script.cut(pyramid, x, y, sigma, angle, 64, 24)
-        for (x, y), sigma, angle in zip(*(column.tolist() for column in found), strict=True)
+        for (x, y), sigma, angle in zip(
+            found.xy.tolist(), found.sigma.tolist(), found.radians.tolist(), strict=True
+        )
     ]
-    np.testing.assert_array_equal(cut_patches(photo, found), theirs)
+    ours = cut_patches(photo, found)
+    np.testing.assert_array_equal(ours[inside], np.array(theirs)[inside])
+    assert (ours != theirs).any()  # so that the border was not left out in vain
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_training_and_use_cut_the_same_patches(shared_data, inside):
+    photo = read_grey(shared_data / "photos" / "fountain" / "003.jpg")[300:600, 500:900]
+    found = detect_in_grey(photo)
+    found = found.keep(np.flatnonzero(sees_no_border(found, photo.shape) == inside)[:100])
+    assert len(found.xy) == 100
+    xy, scales, angles, _ = found
+    used, valid = extract_patches(photo, xy, scales, angles, size=64)
+    assert valid.all()
+    # OpenCV rounds positions to 1/32 of a pixel, and every low pass and the patch to whole greys.
+    slope = max(np.abs(np.diff(photo.astype(int), axis=axis)).max() for axis in (0, 1))
+    octaves = np.log2(max(photo.shape) / 64)
+    np.testing.assert_allclose(used, cut_patches(photo, found), atol=slope / 32 + (octaves + 2) / 2)
 
 
 def test_detected_keypoints_lie_on_what_they_detect():
@@ -77,8 +119,8 @@ def test_detected_keypoints_lie_on_what_they_detect():
     rows, columns = np.mgrid[:160, :200]
     for x, y in centres:
         blobs += 200 * np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * 6.0**2))
-    found, response = detect_sift(np.rint(blobs).astype(np.uint8), contrast=0.02)
-    assert (np.diff(response) <= 0).all()
+    found = detect_in_grey(np.rint(blobs).astype(np.uint8), max_keypoints=None, contrast=0.02)
+    assert (np.diff(found.scores) <= 0).all()
     for centre in centres:
         distance = np.linalg.norm(found.xy - centre, axis=1)
         assert distance.min() < 0.1
@@ -87,9 +129,9 @@ def test_detected_keypoints_lie_on_what_they_detect():
 
 
 def test_a_blank_photograph_has_no_keypoints():
-    found, response = detect_sift(np.full((100, 100), 128, np.uint8))
+    found = detect_in_grey(np.full((100, 100), 128, np.uint8))
     assert found.xy.shape == (0, 2)
-    assert len(response) == 0
+    assert len(found.scores) == 0
     assert cut_patches(np.zeros((9, 9), np.uint8), found).shape == (0, 64, 64)
 
 
@@ -123,3 +165,10 @@ def test_without_opencv_the_error_says_what_to_install(monkeypatch, ramp):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(InputError, match="pip install opencv-contrib-python-headless"):
         cut_patches(ramp, keypoint(100.0, 100.0, 2.0, 0.0))
+
+
+def test_sets_are_cut_without_jax():
+    """Beside it, OpenCV's SIFT takes twice the time."""
+    names = "embedded, reconstruction, selfsupervised"
+    program = f"import sys; from kjax.data import {names}; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

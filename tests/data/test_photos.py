@@ -14,7 +14,7 @@ from kjax.data.correspondence import (
     transform_keypoints,
     wrap_angle,
 )
-from kjax.data.cutting import Keypoints
+from kjax.data.cutting.keypoints import Keypoints
 from kjax.data.photos import CutSet, check_output, sample_test_pairs, write_cut_set
 from kjax.data.phototour import TestPairs, find_match_file, read_match_file, read_phototour
 from kjax.data.reconstruction import TrackFilters, WorldShapes, consistent, cut_reconstruction
@@ -234,7 +234,7 @@ def test_filters_that_leave_nothing_say_so(tmp_path):
 
 
 def random_keypoints(rng, count):
-    return Keypoints(
+    return Keypoints.of_sigma(
         rng.uniform(50, 400, (count, 2)), rng.uniform(1, 8, count), rng.uniform(-3, 3, count)
     )
 
@@ -250,11 +250,11 @@ def test_a_homography_moves_scales_and_turns_keypoints(rng):
     moved = transform_keypoints(keypoints, homography)
     np.testing.assert_allclose(moved.xy, project(keypoints.xy))
     tiny = 1e-4
-    along = np.stack([np.cos(keypoints.angle), np.sin(keypoints.angle)], axis=1) * tiny
+    along = np.stack([np.cos(keypoints.radians), np.sin(keypoints.radians)], axis=1) * tiny
     across = along[:, ::-1] * [-1, 1]
     u = (project(keypoints.xy + along) - moved.xy) / tiny
     v = (project(keypoints.xy + across) - moved.xy) / tiny
-    np.testing.assert_allclose(moved.angle, np.arctan2(u[:, 1], u[:, 0]), atol=1e-5)
+    np.testing.assert_allclose(moved.radians, np.arctan2(u[:, 1], u[:, 0]), atol=1e-5)
     area = np.abs(u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0])
     np.testing.assert_allclose(moved.sigma, keypoints.sigma * np.sqrt(area), rtol=1e-5)
 
@@ -272,8 +272,8 @@ def test_a_homography_moves_scales_and_turns_keypoints(rng):
     ],
 )
 def test_detections_match_within_tolerances(dx, factor, turn, accepted):
-    expected = Keypoints(np.array([[50.0, 60.0]]), np.array([2.0]), np.array([1.0]))
-    found = Keypoints(
+    expected = Keypoints.of_sigma(np.array([[50.0, 60.0]]), np.array([2.0]), np.array([1.0]))
+    found = Keypoints.of_sigma(
         np.array([[200.0, 60.0], [50.0 + dx, 60.0]]),
         np.array([2.0, 2.0 * factor]),
         np.array([1.0, 1.0 + np.deg2rad(turn)]),
@@ -283,12 +283,14 @@ def test_detections_match_within_tolerances(dx, factor, turn, accepted):
 
 
 def test_a_detection_goes_to_the_nearest_prediction_only():
-    expected = Keypoints(np.array([[50.0, 60], [50.6, 60], [90, 60]]), np.full(3, 2.0), np.zeros(3))
-    found = Keypoints(np.array([[50.5, 60.0]]), np.array([2.0]), np.zeros(1))
+    expected = Keypoints.of_sigma(
+        np.array([[50.0, 60], [50.6, 60], [90, 60]]), np.full(3, 2.0), np.zeros(3)
+    )
+    found = Keypoints.of_sigma(np.array([[50.5, 60.0]]), np.array([2.0]), np.zeros(1))
     np.testing.assert_array_equal(
         match_keypoints(expected, found, tolerances=Tolerances()), [-1, 0, -1]
     )
-    nothing = found.take(np.array([], np.int64))
+    nothing = found.keep(np.array([], np.int64))
     np.testing.assert_array_equal(
         match_keypoints(expected, nothing, tolerances=Tolerances()), [-1, -1, -1]
     )
@@ -296,7 +298,7 @@ def test_a_detection_goes_to_the_nearest_prediction_only():
 
 def test_one_place_counts_once():
     xy = np.array([[10.0, 10], [10, 10], [10.9, 10], [12, 10]])
-    keypoints = Keypoints(xy, np.array([2.0, 2, 2, 2]), np.array([0.0, 1, 0, 0]))
+    keypoints = Keypoints.of_sigma(xy, np.array([2.0, 2, 2, 2]), np.array([0.0, 1, 0, 0]))
     np.testing.assert_array_equal(distinct_places(keypoints), [True, False, False, True])
 
 

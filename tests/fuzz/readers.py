@@ -77,7 +77,7 @@ def picture(name: str, mode: str = "RGB", **options: Any) -> Make:
 
 def photograph(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        from kjax.images.reading import read_photograph
+        from kjax.data.cutting.photographs import read_photograph
 
         return read_photograph(folder / name)
 

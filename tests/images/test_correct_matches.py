@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 from scripts import BENCHMARKS, load_script
 
+from kjax.data.cutting.keypoints import detect
 from kjax.errors import InputError
 from kjax.images import keypoint_descriptors
-from kjax.images.detection import detect
 from kjax.images.homography_sequences import (
     Count,
     count_correct,

@@ -10,8 +10,8 @@ import kjax
 import kjax.augment
 from kjax import pretrained
 from kjax.cli import main
+from kjax.data.cutting.keypoints import as_keypoints, detect, to_opencv
 from kjax.errors import InputError
-from kjax.images.detection import as_keypoints, detect, to_opencv
 from kjax.interop import save_variables
 from kjax.interop.source import typical_extent
 

@@ -9,11 +9,13 @@ import pytest
 import torch
 from kornia.feature import extract_patches_from_pyramid, laf_from_center_scale_ori
 
-from kjax.data.cutting import Keypoints, cut_patches
+from kjax.data.cutting.keypoints import Keypoints
+from kjax.data.cutting.levels import plan_levels
+from kjax.data.cutting.patches import cut_patches
 from kjax.errors import InputError
 from kjax.images import extraction, pyramid
 from kjax.images.extraction import extract_patches
-from kjax.images.pyramid import pack_pyramid, plan_levels
+from kjax.images.pyramid import pack_pyramid
 
 SIZE = 16
 """Of the tests' patches: few pixels to compute, yet some in every direction."""
@@ -143,7 +145,7 @@ def test_equals_the_patches_of_training(image):
     photo = np.rint(image).astype(np.uint8)
     xy = np.array([[70.3, 60.2], [50.0, 61.5], [80.7, 55.1]])
     sigma, angle = np.array([1.1, 2.2, 3.7]), np.array([0.3, 2.5, -1.7])
-    golden = cut_patches(photo, Keypoints(xy, sigma, angle))
+    golden = cut_patches(photo, Keypoints.of_sigma(xy, sigma, angle))
     found = extract_patches(photo, xy, sigma, angle, size=64, size_is="sigma", angle_is="radians")
     np.testing.assert_allclose(found.patches, golden, atol=2.0)
 

@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from kjax.data.cutting.grey import to_grey
 from kjax.errors import InputError
-from kjax.images.grey import to_grey
 
 
 def test_colours_weigh_as_in_opencv(rng):

@@ -7,9 +7,9 @@ from PIL import Image
 
 from kjax.cli import main
 from kjax.cli.match import drawable, verdict
-from kjax.images.detection import detect
+from kjax.data.cutting.keypoints import detect
+from kjax.data.cutting.photographs import read_photograph
 from kjax.images.given import open_image
-from kjax.images.reading import read_photograph
 from kjax.interop import save_variables
 
 pytest.importorskip("cv2")

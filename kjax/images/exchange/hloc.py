@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float32, Int32
 
+from kjax.data.cutting.keypoints import upright_without
 from kjax.errors import InputError
 from kjax.images.exchange.columns import checked_features, single
 from kjax.images.exchange.hdf5_groups import (
@@ -22,7 +23,7 @@ from kjax.images.exchange.hdf5_groups import (
     read_arrays,
     read_number,
 )
-from kjax.images.features import Features, from_sigmas, upright_without
+from kjax.images.features import Features, from_sigmas
 from kjax.images.matching import Matches, from_hloc_style, hloc_style
 
 Path = str | os.PathLike[str]

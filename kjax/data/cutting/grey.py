@@ -1,15 +1,13 @@
 """Any photograph in grey: 8 or 16 bits or floating, grey or colour, one or a batch."""
 
-import functools
+from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Float32, UInt8
+from jaxtyping import Float, Float32, UInt8
 
+from kjax.data.cutting.photographs import read_photograph
 from kjax.errors import InputError, unknown_name
-from kjax.precision import at_least_float32
 
 REC_601 = (0.299, 0.587, 0.114)
 """Share of red, green and blue in grey, as OpenCV and Pillow take them."""
@@ -24,9 +22,20 @@ OVERSHOOT = 2.0
 """Resizing and sharpening leave values beyond white; never twice of it."""
 
 
+def read_grey(path: Path) -> UInt8[np.ndarray, "height width"] | None:
+    """A photograph in grey, or None if it cannot be read: see `kjax.image_files` for what can.
+
+    Its pixels stay as they are stored, whatever orientation the camera noted: so does COLMAP.
+    """
+    try:
+        return whole_greys(grey_values(read_photograph(path, upright=False)))
+    except InputError:
+        return None
+
+
 def to_grey(
-    image: ArrayLike, *, batched: bool = False, order: str = "rgb"
-) -> Float[Array, "*batch height width"]:
+    image: Any, *, batched: bool = False, order: str = "rgb"
+) -> Float[Any, "*batch height width"]:
     """A photograph, or a batch of them, as floating grey.
 
     Args:
@@ -36,20 +45,24 @@ def to_grey(
         order: of the channels: `"rgb"`, or `"bgr"` for what `cv2.imread` returns.
 
     Returns:
-        0–255 of either integer type, unrounded; floating values keep their own range.
+        0–255 of either integer type, unrounded; floating values keep their own range. JAX's array
+        of JAX's, in their precision if that is higher; of all else NumPy's in float32.
     """
     check_order(order)
     image = as_image(image, batched=batched)
+    numpys = isinstance(image, np.ndarray)
+    dtype = np.dtype(np.float32) if numpys else np.promote_types(image.dtype, np.float32)
+
+    def floating(channel: Any) -> Any:
+        values = channel.astype(dtype)
+        return values / UINT16_STEPS if image.dtype == np.uint16 else values
+
+    if image.ndim == 2 + batched:
+        return floating(image)
+    if image.shape[-1] == 1:
+        return floating(image[..., 0])
     # Floating first: the sum of three uint8 channels would overflow.
-    grey = jnp.asarray(image)
-    grey = grey.astype(at_least_float32(grey.dtype))
-    if image.dtype == np.uint16:
-        grey = grey / UINT16_STEPS
-    if grey.ndim == 2 + batched:
-        return grey
-    if grey.shape[-1] == 1:
-        return grey[..., 0]
-    red, green, blue = (grey[..., channel] for channel in ORDERS[order])
+    red, green, blue = (floating(image[..., channel]) for channel in ORDERS[order])
     return REC_601[0] * red + REC_601[1] * green + REC_601[2] * blue
 
 
@@ -78,8 +91,9 @@ def grey_values(
     check_finite(image, "the image has NaN or infinite pixels: mend or leave it out")
     if image.dtype == np.uint8 and image.ndim == 2:
         return image
-    grey = np.asarray(_jitted_grey(image, order=order), np.float32)
-    if not jnp.issubdtype(image.dtype, jnp.floating):
+    with np.errstate(over="ignore"):  # of numbers beyond float32, which no range has
+        grey = to_grey(image, order=order)
+    if not _is_floating(image):
         return grey
     return grey * np.float32(255 / _white(float(grey.max(initial=0))))
 
@@ -93,7 +107,7 @@ def whole_greys(
 
 def check_finite(values: np.ndarray, message: str) -> None:
     """Refuses NaN and infinity; integers have none, and are not looked at."""
-    if jnp.issubdtype(values.dtype, jnp.floating) and not np.isfinite(values).all():
+    if _is_floating(values) and not np.isfinite(values).all():
         raise InputError(message)
 
 
@@ -112,11 +126,15 @@ def check_order(order: str) -> None:
         raise unknown_name("order", order, ORDERS)
 
 
-def as_image(image: ArrayLike, *, batched: bool = False) -> jax.Array | np.ndarray:
-    """The same as an array, if it is a photograph or a batch of them; refuses it by name if not."""
-    if not isinstance(image, jax.Array | np.ndarray):
+def as_image(image: Any, *, batched: bool = False) -> Any:
+    """The same as NumPy's or JAX's array, if it is a photograph or a batch of them.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not hasattr(image, "__array_namespace__"):
         image = np.asarray(image)
-    if image.dtype not in (np.uint8, np.uint16) and not jnp.issubdtype(image.dtype, jnp.floating):
+    if image.dtype not in (np.uint8, np.uint16) and not _is_floating(image):
         raise InputError(
             f"an image must be uint8, uint16 or floating point, not {image.dtype}: "
             "convert it, e.g. with image.astype('float32')"
@@ -132,6 +150,6 @@ def as_image(image: ArrayLike, *, batched: bool = False) -> jax.Array | np.ndarr
     return image
 
 
-@functools.partial(jax.jit, static_argnames="order")
-def _jitted_grey(image: jax.Array | np.ndarray, *, order: str) -> Float[Array, "height width"]:
-    return to_grey(image, order=order)
+def _is_floating(values: Any) -> bool:
+    """Also bfloat16, which NumPy itself does not know."""
+    return "float" in values.dtype.name

@@ -1,32 +1,75 @@
 """Keypoints of a photograph: OpenCV's SIFT detector, or whatever the caller has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float, Float32, Float64, UInt8
 
+from kjax.data.cutting.grey import grey_values, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.images.features import NO_ANGLE
-from kjax.images.grey import grey_values, whole_greys
 
 MAX_KEYPOINTS = 8000
+CONTRAST = 0.04
+"""OpenCV's own threshold."""
 DETECTOR = "OpenCV SIFT, precise upscale"
 """For people and records: what `detect` is."""
+SIGMA = 0.5
+"""σ of a keypoint over its diameter."""
+NO_ANGLE = -1.0
+"""OpenCV's angle of a keypoint without one."""
 
 
 class Keypoints(NamedTuple):
-    """In OpenCV's conventions: see `kjax.images.features.Features`."""
+    """Points of one photograph, in OpenCV's conventions.
 
-    xy: Float32[np.ndarray, "N 2"]
-    scales: Float32[np.ndarray, " N"]
-    angles: Float32[np.ndarray, " N"]
-    scores: Float32[np.ndarray, " N"]
+    Attributes:
+        xy: positions; the centre of the first pixel is (0, 0).
+        scales: diameters in pixels, as `KeyPoint.size`.
+        angles: degrees, clockwise on screen, as `KeyPoint.angle`; −1 is "none".
+        scores: how sure the detector is; higher is better.
+    """
 
-    def keep(self, mask: np.ndarray) -> "Keypoints":
-        """Those that a mask marks."""
-        return Keypoints(*(column[mask] for column in self))
+    xy: Float[np.ndarray, "N 2"]
+    scales: Float[np.ndarray, " N"]
+    angles: Float[np.ndarray, " N"]
+    scores: Float[np.ndarray, " N"]
+
+    @classmethod
+    def of_sigma(
+        cls,
+        xy: Float[np.ndarray, "N 2"],
+        sigma: Float[np.ndarray, " N"],
+        radians: Float[np.ndarray, " N"],
+    ) -> "Keypoints":
+        """Points of known σ and direction, all equally sure."""
+        degrees = np.rad2deg(radians.astype(np.float64))
+        return cls(xy, sigma / SIGMA, degrees, np.ones(len(xy)))
+
+    @classmethod
+    def join(cls, parts: Iterable["Keypoints"]) -> "Keypoints":
+        """All of them, one after the other."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    @property
+    def sigma(self) -> Float64[np.ndarray, " N"]:
+        """Scales as PhotoTourism and COLMAP have them."""
+        return self.scales.astype(np.float64) * SIGMA
+
+    @property
+    def radians(self) -> Float64[np.ndarray, " N"]:
+        """Angles in radians, clockwise on screen, 0 for "none"."""
+        return np.deg2rad(upright_without(self.angles).astype(np.float64))
+
+    def keep(self, chosen: np.ndarray) -> "Keypoints":
+        """Those that a mask marks, or that have certain numbers."""
+        return Keypoints(*(column[chosen] for column in self))
+
+
+def upright_without(angles: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+    """Angles in degrees with 0 in the place of OpenCV's "none"."""
+    return np.where(angles == NO_ANGLE, np.zeros_like(angles), angles)
 
 
 def detect(
@@ -39,7 +82,7 @@ def detect(
     """The strongest SIFT keypoints of a photograph; none of an empty one.
 
     Args:
-        image: as for `kjax.images.grey.grey_values`, whose range is told as written there.
+        image: as for `kjax.data.cutting.grey.grey_values`, whose range is told as written there.
         mask: keypoints are looked for where it is not zero, `[H,W]`.
         max_keypoints: at most so many, the strongest first.
         order: of colours, "rgb" or "bgr".
@@ -52,10 +95,18 @@ def detect_in_grey(
     grey: UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"],
     *,
     mask: np.ndarray | None = None,
-    max_keypoints: int = MAX_KEYPOINTS,
+    max_keypoints: int | None = MAX_KEYPOINTS,
+    contrast: float = CONTRAST,
 ) -> Keypoints:
-    """The same of a photograph that `grey_values` has made grey already."""
-    if max_keypoints < 1:
+    """The same of a photograph that `grey_values` has made grey already.
+
+    Args:
+        grey: the photograph.
+        mask: keypoints are looked for where it is not zero.
+        max_keypoints: at most so many; None for all.
+        contrast: OpenCV's threshold; lower finds more.
+    """
+    if max_keypoints is not None and max_keypoints < 1:
         raise InputError(f"max_keypoints is {max_keypoints}: look for at least one")
     if 0 in grey.shape:
         return from_opencv([])
@@ -63,10 +114,11 @@ def detect_in_grey(
         mask = _as_mask(mask, grey.shape)
     cv2 = require("cv2", "finding keypoints")
     # Without precise upscaling OpenCV's keypoints are shifted by a quarter of a pixel.
-    detector = cv2.SIFT_create(nfeatures=max_keypoints, enable_precise_upscale=True)
+    detector = cv2.SIFT_create(
+        nfeatures=max_keypoints or 0, contrastThreshold=contrast, enable_precise_upscale=True
+    )
     found = from_opencv(detector.detect(whole_greys(grey), mask))
-    order = np.argsort(-found.scores, kind="stable")[:max_keypoints]
-    return found.keep(order)
+    return found.keep(np.argsort(-found.scores, kind="stable")[:max_keypoints])
 
 
 def as_keypoints(keypoints: Any) -> Keypoints:
