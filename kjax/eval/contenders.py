@@ -13,6 +13,7 @@ folder wins over shipped weights of its name.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Array, Float32, UInt8
 
 from kjax import __version__, pretrained
 from kjax.architecture import Descriptor, parameter_count
@@ -43,7 +44,7 @@ class Member:
 
     Attributes:
         describe: from uint8 patches to descriptors; takes `progress`, whether to show a bar.
-        identity: what its result depends on, for the cache.
+        identity: what its result depends on, for the cache; empty if not to be kept.
         method: the model, if it is one of ours.
     """
 
@@ -128,7 +129,7 @@ def _ours(word: str) -> Contender:
         source=f"{first.path}{seeds}",
         parameters=parameter_count(first.variables),
         train="+".join(Path(folder).name for folder in data["train"]) if data else None,
-        members=tuple(_member(one.model, one.variables) for one in sources),
+        members=tuple(model_member(one.model, one.variables) for one in sources),
         workdir=first.path if data else None,
         test_sets=tuple(data["test"]) if data else (),
     )
@@ -141,33 +142,39 @@ def _shipped(source: Source, card: Card) -> Contender:
         source=f"ships with kjax {__version__}",
         parameters=card.parameters,
         train="+".join(card.data_names),
-        members=(_member(source.model, source.variables),),
+        members=(model_member(source.model, source.variables),),
     )
 
 
-def _member(model: Descriptor, variables: Any) -> Member:
-    # In full precision, whatever the training's: figures should not depend on the machine.
-    exact = model.clone(dtype=jnp.dtype("float32"))
+def model_member(model: Descriptor, variables: Any, *, keep: bool = True) -> Member:
+    """A model with its weights, in full precision.
+
+    Whatever the precision of the training: figures should not depend on the machine.
+
+    Args:
+        model: with BatchNorm.
+        variables: its weights.
+        keep: whether its descriptors go to the cache.
+    """
+    exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
     folded, weights = fold(exact, variables)
-    apply = jax.jit(folded.apply)
+    apply = functools.partial(_applied, folded, weights)
 
     def describe_patches(
         patches: UInt8[np.ndarray, "patches height width"], *, progress: bool = True
     ) -> Float32[np.ndarray, "patches dim"]:
         with jax.default_matmul_precision("highest"):
-            return describe(
-                lambda batch: apply(weights, batch),
-                patches,
-                size=model.patch_size,
-                progress=progress,
-            )
+            return describe(apply, patches, size=model.patch_size, progress=progress)
 
     settings = [model.head, model.patch_size, dataclasses.asdict(model.position_kernel)]
-    return Member(
-        describe_patches,
-        identity_of("kjax", settings, variables),
-        Method(exact, variables),
-    )
+    identity = identity_of("kjax", settings, variables) if keep else ""
+    return Member(describe_patches, identity, Method(exact, variables))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _applied(model: Descriptor, weights: Any, patches: Float32[Array, "n N N"]) -> Array:
+    """One program for all weights of an architecture."""
+    return jnp.asarray(model.apply(weights, patches))
 
 
 def _rival(name: str, weights: str | None) -> Contender:

@@ -47,12 +47,14 @@ class Benchmark:
         sequences: all that any split needs.
         splits: with their tasks.
         protocols: by whose rules.
+        kept: the sequences' patches, where they stay in memory; else they are read when needed.
     """
 
     folder: Path | None
     sequences: tuple[str, ...]
     splits: tuple[Split, ...]
     protocols: tuple[str, ...]
+    kept: tuple[data.Sequence, ...] = ()
 
 
 def open_benchmark(
@@ -128,25 +130,46 @@ def _of_seed(
     descriptors: SetDescriptors, distance: str, benchmark: Benchmark, progress: bool
 ) -> dict[str, list[HPatchesScores]]:
     """One seed's scores on every split, by protocol."""
-    placed = descriptors.on_device()  # once, for all protocols and splits
-    return {
-        protocol: [
-            evaluate(
-                placed,
-                split.tasks,
-                split=split.name,
-                protocol=protocol,
-                distance=distance,
-                progress=progress,
+    found: dict[str, list[HPatchesScores]] = {protocol: [] for protocol in benchmark.protocols}
+    for split in benchmark.splits:
+        # Split by split: with long descriptors, those of all sequences may be too many.
+        placed = descriptors.of(split.tasks.patches).on_device()
+        for protocol, scores in found.items():
+            scores.append(
+                evaluate(
+                    placed,
+                    split.tasks,
+                    split=split.name,
+                    protocol=protocol,
+                    distance=distance,
+                    progress=progress,
+                )
             )
-            for split in benchmark.splits
-        ]
-        for protocol in benchmark.protocols
-    }
+    return found
 
 
 def _averaged(scores: Sequence[HPatchesScores]) -> list[HPatchesScores]:
     return [next(one for one in scores if one.split == name) for name in AVERAGED]
+
+
+def read_sequences(
+    benchmark: Benchmark, *, name: str = "reading sequences", progress: bool = True
+) -> Iterator[data.Sequence]:
+    """The patches of all sequences, one by one.
+
+    Args:
+        benchmark: with patches.
+        name: who needs them.
+        progress: whether to show a bar.
+    """
+    if benchmark.kept:
+        yield from benchmark.kept
+        return
+    if benchmark.folder is None:
+        raise InputError(f"{name} needs patches: give their folder with --hpatches")
+    paths = [benchmark.folder / sequence for sequence in benchmark.sequences]
+    for path in tqdm(paths, desc=name, unit="sequence", disable=not progress):
+        yield data.read_sequence(path)
 
 
 def _descriptors(
@@ -158,15 +181,9 @@ def _descriptors(
             contender.csv_folder, names=benchmark.sequences, patches=counts, progress=progress
         )
     for member in contender.members:
-        if benchmark.folder is None:
-            raise InputError(f"{contender.name} needs patches: give their folder with --hpatches")
-        paths = [benchmark.folder / name for name in benchmark.sequences]
-        bar = tqdm(paths, desc=contender.name, unit="sequence", disable=not progress)
+        sequences = read_sequences(benchmark, name=contender.name, progress=progress)
         describe = functools.partial(member.describe, progress=False)
-        yield describe_sequences(
-            cached(describe, member.identity, cache_dir=cache_dir),
-            (data.read_sequence(path) for path in bar),
-        )
+        yield describe_sequences(cached(describe, member.identity, cache_dir=cache_dir), sequences)
 
 
 def _sequences_of(folder: Path, splits: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -53,6 +53,28 @@ class Found(NamedTuple):
     hpatches: list[HPatchesScores]
     hard_pairs: list[HardPairs]
 
+    def result(
+        self,
+        name: str | None = None,
+        *,
+        phototour: list[PhototourScores] | None = None,
+        hpatches: list[HPatchesScores] | None = None,
+    ) -> DescriptorResult:
+        """A row of the tables: the contender's own name and scores, or others."""
+        contender = self.contender
+        return DescriptorResult(
+            name=contender.name if name is None else name,
+            ours=contender.ours,
+            source=contender.source,
+            dimension=self.dimension,
+            parameters=contender.parameters,
+            distance=contender.distance,
+            missing=contender.missing,
+            warnings=self.warnings,
+            phototour=self.phototour if phototour is None else phototour,
+            hpatches=self.hpatches if hpatches is None else hpatches,
+        )
+
 
 def run(
     contenders: Sequence[Contender],
@@ -75,7 +97,7 @@ def run(
     """
     if not test_sets and benchmark is None:
         raise InputError("nothing to evaluate on: give --phototour SET … or --hpatches FOLDER")
-    found = [_examine(contender, test_sets, benchmark, options) for contender in contenders]
+    found = [examine(contender, test_sets, benchmark, options) for contender in contenders]
     evaluation = Evaluation(
         title=title,
         command=command,
@@ -86,12 +108,13 @@ def run(
     return evaluation, _illustrations(found, test_sets)
 
 
-def _examine(
+def examine(
     contender: Contender,
     test_sets: Sequence[TestSet],
     benchmark: Benchmark | None,
     options: Options,
 ) -> Found:
+    """Scores one contender on everything but the sets that it was trained on."""
     found = Found(contender, None, [], [], [], [])
     if contender.missing is not None:
         return found
@@ -168,36 +191,16 @@ def _rows(found: Sequence[Found]) -> Iterator[DescriptorResult]:
     for (name, trained), group in groups.items():
         trains = [one.contender.train for one in group]
         if len(group) == 1:
-            yield _row(name, group[0], group[0].phototour, group[0].hpatches)
+            yield group[0].result()
         elif trained and len(set(trains)) == len(group):
-            yield _row(name, group[0], [s for one in group for s in one.phototour], [])
+            scores = [score for one in group for score in one.phototour]
+            yield group[0].result(phototour=scores, hpatches=[])
             for one in group:
                 if one.hpatches:
-                    yield _row(f"{name}, {one.contender.train}", one, [], one.hpatches)
+                    yield one.result(f"{name}, {one.contender.train}", phototour=[])
         else:
             for one in group:
-                yield _row(f"{name} ({one.contender.source})", one, one.phototour, one.hpatches)
-
-
-def _row(
-    name: str,
-    found: Found,
-    phototour: list[PhototourScores],
-    hpatches: list[HPatchesScores],
-) -> DescriptorResult:
-    contender = found.contender
-    return DescriptorResult(
-        name=name,
-        ours=contender.ours,
-        source=contender.source,
-        dimension=found.dimension,
-        parameters=contender.parameters,
-        distance=contender.distance,
-        missing=contender.missing,
-        warnings=found.warnings,
-        phototour=phototour,
-        hpatches=hpatches,
-    )
+                yield one.result(f"{name} ({one.contender.source})")
 
 
 def _illustrations(found: Sequence[Found], test_sets: Sequence[TestSet]) -> Illustrations:

@@ -20,20 +20,11 @@ from kjax.experiments.published import (
     paper_row,
 )
 from kjax.experiments.records import Record
-from kjax.experiments.rows import Model, models_of, seeds_words, spread_cell
-from kjax.experiments.statistics import (
-    BySeed,
-    by_seed,
-    by_training_set,
-    fpr_interval_of_counts,
-    spread_over_seeds,
-    train_label,
-)
+from kjax.experiments.rows import Model, fpr95, seeds_words, spread_cell, verified
+from kjax.experiments.statistics import BySeed, fpr_interval_of_counts, spread_over_seeds
 
 REFERENCE = "RootSIFT"
 """The rival that false positive rates are compared with."""
-FPR = "fpr95/"
-"""Prefix of the metrics that are false positive rates."""
 
 
 class Setting(NamedTuple):
@@ -50,7 +41,7 @@ def phototour_table(records: Sequence[Record], interval_rows: Sequence[str] | No
         records: of one experiment, and of rivals. "" comes back if they hold no FPR@95.
         interval_rows: rows of the second table; all by default.
     """
-    models = models_of(records, FPR)
+    models = verified(records)
     if not models:
         return ""
     tables = [_fpr_table(models), _interval_table(models, interval_rows)]
@@ -59,7 +50,7 @@ def phototour_table(records: Sequence[Record], interval_rows: Sequence[str] | No
 
 def published_comparison(records: Sequence[Record]) -> str:
     """Ours, the paper's and the difference; "" unless all test sets are the paper's own."""
-    models = models_of(records, FPR)
+    models = verified(records)
     tests = {setting.test.lower() for setting in _settings(models)}
     if not tests or not tests <= set(PAPER_SETS):
         return ""
@@ -89,11 +80,11 @@ def _settings(models: Sequence[Model]) -> list[Setting]:
     """The columns: training sets in the order met, for each its test sets."""
     records = [record for model in models for record in model.records]
     trained = [record for record in records if record.train]
-    names = dict.fromkeys(train_label(record) for record in trained)
+    names = dict.fromkeys(record.train_label for record in trained)
     found: dict[Setting, None] = {}
     for name in names:
         for record in trained:
-            if train_label(record) == name:
+            if record.train_label == name:
                 tests = [test for test in _tests(record) if test not in record.train]
                 found.update(dict.fromkeys(Setting(name, test) for test in tests))
     if not found:
@@ -108,14 +99,13 @@ def _paper_settings(models: Sequence[Model]) -> list[Setting]:
 
 
 def _tests(record: Record) -> list[str]:
-    return [name.removeprefix(FPR) for name in record.metrics if name.startswith(FPR)]
+    return [one.test for one in record.result.phototour]
 
 
 def _fpr(model: Model, setting: Setting) -> BySeed:
     """What a model gets in a column; a rival the same whatever the training set."""
-    return by_seed(
-        (one for one in model.records if not one.train or train_label(one) == setting.train),
-        FPR + setting.test,
+    return fpr95(setting.test).by_seed(
+        one for one in model.records if not one.train or one.train_label == setting.train
     )
 
 
@@ -218,8 +208,7 @@ def _interval_row(model: Model, tests: Sequence[str], reference: Model | None) -
 
 
 def _test_mean(model: Model, test: str) -> float | None:
-    records = [record for record in model.records if test not in record.train]
-    found = spread_over_seeds(by_training_set(records, FPR + test))
+    found = fpr95(test).spread(one for one in model.records if test not in one.train)
     return found.mean if found else None
 
 
@@ -234,9 +223,9 @@ def _interval_cell(model: Model, test: str, fpr: float | None) -> Cell:
 def _tested(model: Model, test: str) -> tuple[int, int]:
     """Tested pairs, matching and not; 0 if the records do not tell."""
     for record in model.records:
-        if test in record.tested_pairs:
-            matching, others = record.tested_pairs[test]
-            return matching, others
+        for one in record.result.phototour:
+            if one.test == test:
+                return one.matching_pairs, one.non_matching_pairs
     return 0, 0
 
 

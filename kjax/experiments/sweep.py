@@ -12,9 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import numpy as np
 from tqdm import tqdm
 
-from kjax.architecture import parameter_count
 from kjax.experiments.cells import Cell
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.scoring import Scorer
@@ -55,7 +55,7 @@ class Sweep:
             How many are left.
         """
         begun, failed = time.perf_counter(), 0
-        known = {record.cell for record in read_records(self.records)}
+        known = {record.name for record in read_records(self.records)}
         missing = [cell for cell in cells if cell.name not in known]
         with tqdm(total=len(missing), desc="cells", unit="cell", disable=not self.progress) as bar:
             for done, (cell, training, compiled_now) in enumerate(self._prepared(missing)):
@@ -103,23 +103,18 @@ class Sweep:
     def _record(
         self, cell: Cell, training: Training, trained: Trained, compiled_now: bool
     ) -> Record:
-        shape = (1, training.model.patch_size, training.model.patch_size)
-        blank = jax.ShapeDtypeStruct(shape, "float32")
-        described = jax.eval_shape(training.model.apply, trained.variables, blank)
         return Record(
-            cell=cell.name,
+            name=cell.name,
             experiment=cell.experiment,
             group=cell.group,
-            row=cell.row,
             train=list(cell.train),
             seed=cell.seed,
-            parameters=parameter_count(trained.variables),
-            dimension=described.shape[1],
+            result=self.scorer.score(
+                cell.row, training.model, trained.variables, trained_on=cell.train
+            ),
             pairs=training.steps * training.programme.pairs,
             seconds=round(trained.seconds, 3),
             compile_seconds=round(training.compile_seconds, 1) if compiled_now else 0.0,
-            metrics=self.scorer.score(training.model, trained.variables, trained_on=cell.train),
-            tested_pairs=self.scorer.tested_pairs(cell.train),
             config=cell.difference(),
             hardware=jax.devices()[0].device_kind,
             versions=software(),
@@ -145,13 +140,21 @@ def weights_path(folder: Path, cell: Cell) -> Path:
 
 def summary(record: Record) -> str:
     """A line for the terminal."""
-    rates = [value for name, value in record.metrics.items() if name.startswith("fpr95/")]
-    parts = [f"{record.cell}: {record.seconds:.1f} s"]
-    if rates:
-        parts.append(f"mean FPR@95 {100 * sum(rates) / len(rates):.2f} %")
-    for name, value in record.metrics.items():
-        if name == "validation/matching" or name.endswith("/python/matching"):
-            parts.append(f"{name} {100 * value:.1f} %")
+    result = record.result
+    parts = [f"{record.name}: {record.seconds:.1f} s"]
+    if result.phototour:
+        mean = np.mean([one.fpr95 for one in result.phototour])
+        parts.append(f"mean FPR@95 {100 * mean:.2f} %")
+    parts += [
+        f"matching on {one.test} {100 * np.mean(list(one.by_level.values())):.1f} %"
+        for one in result.misaligned
+        if one.validation
+    ]
+    parts += [
+        f"matching on HPatches, {one.split}, {100 * one.matching_map:.1f} %"
+        for one in result.hpatches
+        if one.protocol == "python"
+    ]
     return ", ".join(parts)
 
 

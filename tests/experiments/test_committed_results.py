@@ -34,7 +34,7 @@ def test_every_record_names_a_commit():
             known = re.fullmatch(
                 r"[0-9a-f]{12}( \(committed after this ran\))?", record.versions["commit"]
             )
-            assert known, (path.name, record.cell, record.versions["commit"])
+            assert known, (path.name, record.name, record.versions["commit"])
 
 
 def test_code_that_is_not_committed_is_not_recorded(monkeypatch):

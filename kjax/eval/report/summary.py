@@ -77,8 +77,9 @@ def _overlap(arrangement: Arrangement, names: Sequence[str]) -> str:
         return ""
     setting = arrangement.settings[0]
     found = {one.name: arrangement.scores(one, setting) for one in arrangement.results}
-    bounds = [one.fpr95_interval for name in names if (one := found[name]) is not None]
-    if len(bounds) < 2 or not all(interval(one) for one in bounds):
+    known = [one.fpr95_interval for name in names if (one := found[name]) is not None]
+    bounds = [one for one in known if one is not None and interval(one)]
+    if len(bounds) < 2:
         return ""
     (low, high), (other_low, other_high) = bounds
     if low <= other_high and other_low <= high:
