@@ -18,8 +18,9 @@ from tqdm import tqdm
 from kjax.experiments.cells import Cell
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.scoring import Scorer
-from kjax.experiments.training import Diverged, Sets, Trained, Training, prepare
+from kjax.experiments.training import CompiledTraining, Sets, Trained, prepare
 from kjax.interop import save_variables
+from kjax.train.loop import Diverged
 from kjax.train.parallel import initial_state
 from kjax.train.workdir import plain_versions
 
@@ -65,7 +66,7 @@ class Sweep:
                     trained = training.train(cell.seed, name=cell.name, progress=self.progress)
                 except Diverged as error:
                     failed += 1
-                    bar.write(str(error))
+                    bar.write(f"{cell.name}: {error}")
                     continue
                 record = self._record(cell, training, trained, compiled_now)
                 if self.weights is not None:
@@ -75,11 +76,11 @@ class Sweep:
                 bar.update()
         return failed
 
-    def _prepared(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Training, bool]]:
+    def _prepared(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, CompiledTraining, bool]]:
         """Every cell with its compiled training, and whether that was compiled for it."""
         groups = _grouped(cells)
         with ThreadPoolExecutor(COMPILING_AHEAD) as pool:
-            waiting: list[Future[Training]] = []
+            waiting: list[Future[CompiledTraining]] = []
             try:
                 for number, group in enumerate(groups):
                     while len(waiting) <= COMPILING_AHEAD and number + len(waiting) < len(groups):
@@ -92,7 +93,7 @@ class Sweep:
                 for future in waiting:
                     future.cancel()
 
-    def _prepare(self, cell: Cell) -> Training:
+    def _prepare(self, cell: Cell) -> CompiledTraining:
         training = prepare(cell.config(), self.sets)
         state = initial_state(training.programme)
         self.scorer.warm_up(
@@ -101,7 +102,7 @@ class Sweep:
         return training
 
     def _record(
-        self, cell: Cell, training: Training, trained: Trained, compiled_now: bool
+        self, cell: Cell, training: CompiledTraining, trained: Trained, compiled_now: bool
     ) -> Record:
         return Record(
             name=cell.name,
@@ -112,7 +113,7 @@ class Sweep:
             result=self.scorer.score(
                 cell.row, training.model, trained.variables, trained_on=cell.train
             ),
-            pairs=training.steps * training.programme.pairs,
+            pairs=training.pairs,
             seconds=round(trained.seconds, 3),
             compile_seconds=round(training.compile_seconds, 1) if compiled_now else 0.0,
             config=cell.difference(),
