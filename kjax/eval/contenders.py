@@ -33,14 +33,14 @@ from kjax.folding import fold
 from kjax.interop.files import SUFFIXES
 from kjax.interop.identify import display_name
 from kjax.interop.source import Source, is_workdir, load_sources
-from kjax.patch_similarity import Method
+from kjax.patch_similarity import ComparedModel
 from kjax.pretrained import PREFIX, Card
 from kjax.train.workdir import CONFIG_FILE
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One set of weights: a contender has one per seed.
+    """One set of weights: an entry has one per seed.
 
     Attributes:
         describe: from uint8 patches to descriptors; takes `progress`, whether to show a bar.
@@ -50,11 +50,11 @@ class Member:
 
     describe: Callable[..., Float32[np.ndarray, "patches dim"]]
     identity: str
-    method: Method | None = None
+    method: ComparedModel | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Contender:
+class Entry:
     """One who takes part. Most fields are those of `kjax.eval.results.DescriptorResult`.
 
     Attributes:
@@ -65,7 +65,7 @@ class Contender:
         parameters: learned ones, if there are any.
         train: names of the training sets, joined by +.
         members: one per seed; none for CSV files, or if missing.
-        csv_folder: of a contender that has its descriptors ready.
+        csv_folder: of an entry that has its descriptors ready.
         missing: why it cannot take part.
         workdir: of a training run.
         test_sets: that the run was tested on, as its config names them.
@@ -84,7 +84,7 @@ class Contender:
     test_sets: tuple[str, ...] = ()
 
 
-def find_contender(word: str, *, weights: Mapping[str, str] | None = None) -> Contender:
+def find_entry(word: str, *, weights: Mapping[str, str] | None = None) -> Entry:
     """Who a word of the command line stands for.
 
     Args:
@@ -115,7 +115,7 @@ def _shipped_words() -> list[str]:
     return [f"{PREFIX}{name}" if name in RIVALS else name for name in pretrained.names()]
 
 
-def _ours(word: str) -> Contender:
+def _ours(word: str) -> Entry:
     """A training run, with all its seeds, or weights from a file or shipped."""
     sources = load_sources(word)
     first = sources[0]
@@ -123,7 +123,7 @@ def _ours(word: str) -> Contender:
         return _shipped(first, first.card)
     data = first.config["data"] if first.config is not None else None
     seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if len(sources) > 1 else ""
-    return Contender(
+    return Entry(
         name=display_name(first.model),
         ours=True,
         source=f"{first.path}{seeds}",
@@ -135,8 +135,8 @@ def _ours(word: str) -> Contender:
     )
 
 
-def _shipped(source: Source, card: Card) -> Contender:
-    return Contender(
+def _shipped(source: Source, card: Card) -> Entry:
+    return Entry(
         name=f"{PREFIX}{card.name}",
         ours=True,
         source=f"ships with kjax {__version__}",
@@ -168,7 +168,7 @@ def model_member(model: Descriptor, variables: Any, *, keep: bool = True) -> Mem
 
     settings = [model.head, model.patch_size, dataclasses.asdict(model.position_kernel)]
     identity = identity_of("kjax", settings, variables) if keep else ""
-    return Member(describe_patches, identity, Method(exact, variables))
+    return Member(describe_patches, identity, ComparedModel(exact, variables))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -177,15 +177,15 @@ def _applied(model: Descriptor, weights: Any, patches: Float32[Array, "n N N"]) 
     return jnp.asarray(model.apply(weights, patches))
 
 
-def _rival(name: str, weights: str | None) -> Contender:
+def _rival(name: str, weights: str | None) -> Entry:
     try:
         rival = load_rival(name, weights)
     except Unavailable as unavailable:
         own = f"; kjax's own are {PREFIX}{name}" if pretrained.find(name) else ""
-        return Contender(name, ours=False, source="–", missing=f"{unavailable}{own}")
+        return Entry(name, ours=False, source="–", missing=f"{unavailable}{own}")
     content = np.fromfile(weights, np.uint8) if weights else np.empty(0, np.uint8)
     identity = identity_of("rival", [name, rival.source], content)
-    return Contender(
+    return Entry(
         name=rival.name,
         ours=False,
         source=rival.source,
@@ -199,10 +199,10 @@ def _has_descriptors(folder: Path) -> bool:
     return any(folder.glob("*/ref.csv"))
 
 
-def _csv_folder(folder: Path) -> Contender:
+def _csv_folder(folder: Path) -> Entry:
     if not _has_descriptors(folder):
         raise InputError(
             f"{folder} is neither a workdir (no {CONFIG_FILE}) nor a folder of descriptors "
             "(no <sequence>/ref.csv)"
         )
-    return Contender(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)
+    return Entry(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)

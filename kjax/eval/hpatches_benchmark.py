@@ -1,4 +1,4 @@
-"""HPatches as a whole: which sequences, splits and tasks, and a contender's scores on them."""
+"""HPatches as a whole: which sequences, splits and tasks, and an entry's scores on them."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from kjax.data import hpatches as data
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError, unknown_name
-from kjax.eval.contenders import Contender
+from kjax.eval.contenders import Entry
 from kjax.eval.degenerate import scorable
 from kjax.eval.descriptor_cache import cached
 from kjax.eval.hpatches import PROTOCOLS, evaluate, mean_of_seeds, mean_of_splits
@@ -40,7 +40,7 @@ class Split(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """What contenders are scored on.
+    """What entries are scored on.
 
     Attributes:
         folder: of the patches; None if only ready descriptors are scored.
@@ -98,26 +98,26 @@ def open_benchmark(
 
 
 def score(
-    contender: Contender,
+    entry: Entry,
     benchmark: Benchmark,
     *,
     cache_dir: Path | None = None,
     progress: bool = True,
 ) -> tuple[list[HPatchesScores], list[SetDescriptors]]:
     """Scores by protocol and split, means over seeds; and each seed's descriptors."""
-    described = list(_descriptors(contender, benchmark, cache_dir, progress))
+    described = list(_descriptors(entry, benchmark, cache_dir, progress))
     if not all(scorable(np.asarray(one.rows)) for one in described):
         return [], described  # the caller warns
-    return list(_scores(contender, benchmark, described, progress)), described
+    return list(_scores(entry, benchmark, described, progress)), described
 
 
 def _scores(
-    contender: Contender,
+    entry: Entry,
     benchmark: Benchmark,
     described: Sequence[SetDescriptors],
     progress: bool,
 ) -> Iterator[HPatchesScores]:
-    by_seed = [_of_seed(one, contender.distance, benchmark, progress) for one in described]
+    by_seed = [_of_seed(one, entry.distance, benchmark, progress) for one in described]
     for protocol in benchmark.protocols:
         of_protocol = [scores[protocol] for scores in by_seed]
         yield from (mean_of_seeds(list(of_split)) for of_split in zip(*of_protocol, strict=True))
@@ -173,15 +173,15 @@ def read_sequences(
 
 
 def _descriptors(
-    contender: Contender, benchmark: Benchmark, cache_dir: Path | None, progress: bool
+    entry: Entry, benchmark: Benchmark, cache_dir: Path | None, progress: bool
 ) -> Iterator[SetDescriptors]:
     counts = {name: n for split in benchmark.splits for name, n in split.tasks.patches.items()}
-    if contender.csv_folder is not None:
+    if entry.csv_folder is not None:
         yield read_descriptors(
-            contender.csv_folder, names=benchmark.sequences, patches=counts, progress=progress
+            entry.csv_folder, names=benchmark.sequences, patches=counts, progress=progress
         )
-    for member in contender.members:
-        sequences = read_sequences(benchmark, name=contender.name, progress=progress)
+    for member in entry.members:
+        sequences = read_sequences(benchmark, name=entry.name, progress=progress)
         describe = functools.partial(member.describe, progress=False)
         yield describe_sequences(cached(describe, member.identity, cache_dir=cache_dir), sequences)
 

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from kjax.baselines.rival import RIVALS
 from kjax.errors import InputError, unknown_name
-from kjax.eval.contenders import find_contender
+from kjax.eval.contenders import find_entry
 from kjax.eval.results import DescriptorResult
 from kjax.eval.run import Options, examine
 from kjax.experiments.records import Record, append_record, read_records
@@ -40,11 +40,11 @@ def score_rivals(
     for name in tqdm(names or list(RIVALS), desc="rivals", unit="rival"):
         if f"rivals/{name}" in known:
             continue
-        contender = find_contender(name, weights=weights)
-        if contender.missing is not None:
-            missing.append(f"{name}: {contender.missing}")
+        entry = find_entry(name, weights=weights)
+        if entry.missing is not None:
+            missing.append(f"{name}: {entry.missing}")
             continue
-        found = examine(contender, tests.sets, tests.benchmark, Options(progress=False))
+        found = examine(entry, tests.sets, tests.benchmark, Options(progress=False))
         append_record(records, _record(name, found.result()))
     return missing
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.eval.report.blocks import Cell
+from kjax.eval.report.blocks import TableCell
 from kjax.eval.report.cells import share_cell
 from kjax.eval.report.wording import NOTHING
 from kjax.eval.results import HPatchesScores, MisalignmentScores
@@ -153,10 +153,10 @@ def jittered(records: Iterable[Record]) -> list[Model]:
     return models_of(records, lambda record: any(one.by_amount for one in askew(record)))
 
 
-def spread_cell(spread: Spread | None, digits: int = 2) -> Cell:
+def spread_cell(spread: Spread | None, digits: int = 2) -> TableCell:
     """A mean share in per cent with its deviation."""
     if spread is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     return share_cell(spread.mean, std=spread.std, digits=digits)
 
 

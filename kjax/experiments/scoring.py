@@ -14,7 +14,7 @@ from kjax.architecture import Descriptor, parameter_count
 from kjax.augment import resize_patches
 from kjax.data.phototour import PatchSet
 from kjax.data.test_sets import TestSet
-from kjax.eval.contenders import Contender, Member, model_member
+from kjax.eval.contenders import Entry, Member, model_member
 from kjax.eval.describe import preferred_batch
 from kjax.eval.hpatches_benchmark import Benchmark, read_sequences
 from kjax.eval.misalignment import MatchingSet, controlled_set, matching_scores, noisy_set
@@ -68,7 +68,7 @@ class Scorer:
         """
         tests, size = self._tests, model.patch_size
         member = model_member(model, variables, keep=False)
-        contender = Contender(
+        entry = Entry(
             name=name,
             ours=True,
             source="a training of this experiment",
@@ -76,7 +76,7 @@ class Scorer:
             train="+".join(trained_on) or None,
             members=(member,),
         )
-        found = examine(contender, tests.sets, self._benchmark(size), Options(progress=False))
+        found = examine(entry, tests.sets, self._benchmark(size), Options(progress=False))
         validation, jittered, misaligned = tests.validation, tests.jittered, []
         if validation is not None:
             by_level = self._matched(member, validation, size, controlled=False)

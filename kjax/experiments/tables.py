@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kjax.errors import unknown_name
-from kjax.eval.report.blocks import Cell, Column, Row, Table
+from kjax.eval.report.blocks import Column, Table, TableCell, TableRow
 from kjax.eval.report.cells import count_cell, mark_best
 from kjax.eval.report.markdown import table_text
 from kjax.eval.report.wording import NOTHING, percent, plural
@@ -176,19 +176,19 @@ def _matching_part(
         spreads = [figure.spread(line.records) for figure in figures.values()]
         if not any(spreads):
             continue
-        cells = [Cell(line.name)]
-        cells += [Cell(line.records[0].train_label or NOTHING)] if name_train else []
+        cells = [TableCell(line.name)]
+        cells += [TableCell(line.records[0].train_label or NOTHING)] if name_train else []
         if sizes:
             cells += [count_cell(line.records[0].result.dimension), count_cell(line.parameters)]
-        rows.append(Row([*cells, *(spread_cell(one, 1) for one in spreads)]))
+        rows.append(TableRow([*cells, *(spread_cell(one, 1) for one in spreads)]))
     return Table(caption, columns, mark_best(rows, lower_is_better=False))
 
 
-def _ablation_row(name: str, records: Sequence[Record], default: str | None) -> Row:
+def _ablation_row(name: str, records: Sequence[Record], default: str | None) -> TableRow:
     spreads = [noisy(level=level).spread(records) for level in (None, *LEVELS.values())]
-    return Row(
+    return TableRow(
         [
-            Cell(f"{name} (default)" if name == default else name),
+            TableCell(f"{name} (default)" if name == default else name),
             count_cell(spreads[0].seeds if spreads[0] else 0),
             count_cell(records[0].result.parameters),
             *(spread_cell(one) for one in spreads),
@@ -196,11 +196,11 @@ def _ablation_row(name: str, records: Sequence[Record], default: str | None) -> 
     )
 
 
-def _name_of_best(row: Row) -> Row:
+def _name_of_best(row: TableRow) -> TableRow:
     """The row, its name in bold too if it wins the first figure."""
     name, seeds, parameters, headline, *levels = row.cells
     name = dataclasses.replace(name, best=headline.best)
-    return Row([name, seeds, parameters, headline, *levels], row.kind)
+    return TableRow([name, seeds, parameters, headline, *levels], row.kind)
 
 
 def _verdict(spreads: dict[str, Spread]) -> list[str]:
@@ -221,21 +221,21 @@ def _verdict(spreads: dict[str, Spread]) -> list[str]:
     return [f"{words}: {judged} than one pooled standard deviation ({percent(pooled)})."]
 
 
-def _cost_row(key: tuple[str, str, str], records: Sequence[Record]) -> Row:
+def _cost_row(key: tuple[str, str, str], records: Sequence[Record]) -> TableRow:
     experiment, name, hardware = key
     pairs = [record.pairs for record in records]
     seconds = [record.seconds for record in records]
     speed = sum(pairs) / sum(seconds) if sum(seconds) > 0 else None
-    return Row(
+    return TableRow(
         [
-            Cell(experiment),
-            Cell(name),
+            TableCell(experiment),
+            TableCell(name),
             count_cell(len(records)),
             count_cell(round(np.mean(pairs))),
-            Cell(f"{np.mean(seconds):,.1f}"),
+            TableCell(f"{np.mean(seconds):,.1f}"),
             count_cell(None if speed is None else round(speed)),
-            Cell(f"{np.mean([record.compile_seconds for record in records]):,.1f}"),
-            Cell(hardware),
+            TableCell(f"{np.mean([record.compile_seconds for record in records]):,.1f}"),
+            TableCell(hardware),
         ]
     )
 

@@ -5,7 +5,7 @@ from models import make_model
 
 from kjax.data.test_sets import read_test_sets
 from kjax.eval import describe
-from kjax.eval.contenders import find_contender
+from kjax.eval.contenders import find_entry
 from kjax.eval.hpatches_benchmark import open_benchmark
 from kjax.eval.run import Options, run
 from kjax.experiments import scoring
@@ -22,7 +22,7 @@ def test_sweeps_and_evaluations_find_the_same(tmp_path, monkeypatch):
         write_hpatches(tmp_path / "sequences"), protocols=("python", "matlab"), progress=False
     )
     evaluation, _ = run(
-        [find_contender(f"{tmp_path / 'weights.npz'}:sum,patch_size=16")],
+        [find_entry(f"{tmp_path / 'weights.npz'}:sum,patch_size=16")],
         sets,
         benchmark,
         title="",

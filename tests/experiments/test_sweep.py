@@ -13,7 +13,7 @@ from kjax.data.phototour import read_phototour, write_phototour
 from kjax.data.test_sets import read_test_sets
 from kjax.eval import describe, misalignment
 from kjax.experiments import scoring
-from kjax.experiments.cells import HEADS, QUESTIONS, RECIPES, SHIPPED, Cell, ablation_cells
+from kjax.experiments.cells import HEADS, QUESTIONS, RECIPES, SHIPPED, Training, ablation_trainings
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.sweep import Sweep, weights_path
 from kjax.experiments.training import Sets
@@ -63,9 +63,9 @@ def sweep_in(folder, data, **options) -> Sweep:
 
 @pytest.mark.usefixtures("small_batches")
 def test_a_sweep_records_every_cell_once(tmp_path, data, monkeypatch):
-    cells = [Cell("heads", "sum", SMALL, ("one",), seed) for seed in (0, 1)]
+    trainings = [Training("heads", "sum", SMALL, ("one",), seed) for seed in (0, 1)]
     sweep = sweep_in(tmp_path, data)
-    assert sweep.run(cells) == 0
+    assert sweep.run(trainings) == 0
     first, second = read_records(sweep.records)
     assert (first.name, second.name) == ("heads/sum/one/0", "heads/sum/one/1")
     assert first.config == {"model.head": "sum", "model.patch_size": 8} | {
@@ -83,16 +83,16 @@ def test_a_sweep_records_every_cell_once(tmp_path, data, monkeypatch):
     assert list(validation.by_level) == ["easy", "hard", "tough"]
     assert 0 <= reported.by_amount["rotation"]["10"] <= 1
     assert first.result != second.result  # another seed
-    weights = load_variables(weights_path(tmp_path / "weights", cells[1]))
+    weights = load_variables(weights_path(tmp_path / "weights", trainings[1]))
     assert parameter_count(weights) == first.result.parameters
 
     # What is recorded is not computed again.
     monkeypatch.setattr("kjax.experiments.sweep.prepare", lambda *_: pytest.fail("computed again"))
-    assert sweep.run(cells) == 0
+    assert sweep.run(trainings) == 0
     assert len(read_records(sweep.records)) == 2
     # And where there is no time, nothing is begun.
     monkeypatch.setattr(Sweep, "_prepare", lambda *_: None)
-    other = [Cell("heads", "sum", SMALL, ("one",), seed) for seed in (2, 3)]
+    other = [Training("heads", "sum", SMALL, ("one",), seed) for seed in (2, 3)]
     assert sweep_in(tmp_path, data, seconds=-1.0).run(other) == 2
 
 
@@ -163,14 +163,14 @@ def test_a_damaged_line_is_named_and_the_rest_used(tmp_path, capsys, line, reaso
 @pytest.mark.parametrize("table", [HEADS, RECIPES, SHIPPED, *QUESTIONS.values()])
 def test_every_planned_training_has_a_valid_config(table):
     for row, settings in table.items():
-        Cell("heads", row, settings, ("one",), 0).config()
+        Training("heads", row, settings, ("one",), 0).config()
 
 
 def test_ablations_change_one_thing_at_a_time():
-    usual, *others = ablation_cells(["dropout"], ["one"], [0], ["train.steps=5"])
+    usual, *others = ablation_trainings(["dropout"], ["one"], [0], ["train.steps=5"])
     assert usual.row == "default"
-    assert [cell.row for cell in others] == ["0.0", "0.1"]
-    for cell in others:
-        own = dict(cell.difference())
-        assert own.pop("model.dropout") == float(cell.row)
+    assert [training.row for training in others] == ["0.0", "0.1"]
+    for training in others:
+        own = dict(training.difference())
+        assert own.pop("model.dropout") == float(training.row)
         assert own == usual.difference()

@@ -11,10 +11,10 @@ from record_files import hpatches, rate, rival, trained, tried
 from kjax.errors import InputError
 from kjax.eval.metrics import fpr_at_recall
 from kjax.eval.phototour import fpr_interval
+from kjax.eval.report.published import PAPER_PARAMETERS, PAPER_PHOTOTOUR, paper_parameters
 from kjax.experiments import figures
 from kjax.experiments.figures import bar_chart, jitter_curves
 from kjax.experiments.page import write_page
-from kjax.experiments.published import PAPER_PARAMETERS, PAPER_PHOTOTOUR, paper_parameters
 from kjax.experiments.statistics import (
     Spread,
     fpr_interval_of_counts,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kjax.eval.report.bars import TASKS
-from kjax.eval.report.hpatches_tables import Benchmark, Scored, scoreboard
+from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.phototour_settings import Arrangement, arrange
 from kjax.eval.report.phototour_tables import paper_difference
 from kjax.eval.report.wording import finite, interval, joined, percent
@@ -100,7 +100,7 @@ def _paper_sentences(arrangement: Arrangement) -> list[str]:
     ]
 
 
-def _hpatches_sentence(benchmark: Benchmark, scored: Sequence[Scored]) -> str:
+def _hpatches_sentence(benchmark: HPatchesSetting, scored: Sequence[Scored]) -> str:
     won: dict[str, list[str]] = {}
     for task in TASKS:
         best = max(scored, key=lambda one: finite(task.headline(one.scores)) or 0)
