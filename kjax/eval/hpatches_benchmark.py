@@ -153,7 +153,7 @@ def _averaged(scores: Sequence[HPatchesScores]) -> list[HPatchesScores]:
 
 
 def read_sequences(
-    benchmark: Benchmark, *, name: str = "reading sequences", progress: bool = True
+    benchmark: Benchmark, *, name: str, progress: bool = True
 ) -> Iterator[data.Sequence]:
     """The patches of all sequences, one by one.
 
