@@ -39,7 +39,7 @@ from kjax.images.homography_sequences import Count, one_per_location, project
 from kjax.images.keypoint_descriptors import KeypointDescriptor, load_keypoint_descriptors
 from kjax.images.matching import Matches, match
 from kjax.interop.source import load_shipped
-from kjax.patch_similarity import Method, draw_similarity_maps, similarity_maps
+from kjax.patch_similarity import ComparedModel, draw_similarity_maps, similarity_maps
 from kjax.samples import stereo_patch_pairs
 from kjax.whole_files import write_text, write_whole
 
@@ -257,7 +257,7 @@ def maps_section() -> Section:
     methods = {}
     for name in MAPPED:
         source = load_shipped(name)
-        methods[name] = Method(source.model, source.variables)
+        methods[name] = ComparedModel(source.model, source.variables)
     spread = {name: mean_spread(method, patch_a, patch_b) for name, method in methods.items()}
     text = f"""\
 Two patches around one point of the motorcycle pair. For a position p of patch a, whose receptive
@@ -276,7 +276,7 @@ with a weight for each p, the sum of all maps. In the mean over all p of this pa
     )
 
 
-def mean_spread(method: Method, patch_a: np.ndarray, patch_b: np.ndarray) -> float:
+def mean_spread(method: ComparedModel, patch_a: np.ndarray, patch_b: np.ndarray) -> float:
     """How many positions reach half of a map's range, in the mean over all maps."""
     side = method.model.patch_size // 4
     positions = [(row, column) for row in range(side) for column in range(side)]

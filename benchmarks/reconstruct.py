@@ -99,7 +99,7 @@ class Row:
     seconds: dict[str, float]
 
 
-class Method(NamedTuple):
+class FeatureSource(NamedTuple):
     """Whose features are matched."""
 
     name: str
@@ -143,7 +143,7 @@ def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> Row:
 
 
 def run_matches(
-    method: Method, photos: Path, base: Path, folder: Path, args: argparse.Namespace
+    method: FeatureSource, photos: Path, base: Path, folder: Path, args: argparse.Namespace
 ) -> Row:
     """COLMAP with the matches of another method.
 
@@ -294,10 +294,10 @@ def run(args: argparse.Namespace) -> None:
     )
     rows = [run_colmap(args.photos, _new_folder(args.out, 0, "colmap"), args)]
     base = args.out / "0-colmap" / "database.db"
-    methods = {"colmap-exact": Method(EXACT, functools.partial(own_sift, base))}
+    methods = {"colmap-exact": FeatureSource(EXACT, functools.partial(own_sift, base))}
     for word, descriptor in descriptors.items():
         describe = functools.partial(describe_photos, descriptor, args.photos, base, args)
-        methods[word] = Method(descriptor.name, describe, descriptor.distance)
+        methods[word] = FeatureSource(descriptor.name, describe, descriptor.distance)
     for number, (word, method) in enumerate(methods.items(), start=1):
         folder = _new_folder(args.out, number, word)
         rows.append(run_matches(method, args.photos, base, folder, args))

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from kjax.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from kjax.experiments.cells import Cell
+    from kjax.experiments.cells import Training
     from kjax.experiments.scoring import Tests
 
 SEEDS = (0, 1, 2)
@@ -70,23 +70,23 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return args, [word.removeprefix("--config.") for word in rest]
 
 
-def make_cells(args: argparse.Namespace, settings: list[str]) -> "list[Cell]":
+def make_trainings(args: argparse.Namespace, settings: list[str]) -> "list[Training]":
     """The trainings asked for."""
     from kjax.experiments import cells
 
     if not args.train:
         raise InputError("nothing to train on: name sets in the --data folder with --train")
     make, names = {
-        "heads": (cells.head_cells, list(cells.HEADS)),
-        "ablation": (cells.ablation_cells, list(cells.QUESTIONS)),
-        "recipes": (cells.recipe_cells, list(cells.RECIPES)),
-        "final": (cells.final_cells, list(cells.SHIPPED)),
+        "heads": (cells.head_trainings, list(cells.HEADS)),
+        "ablation": (cells.ablation_trainings, list(cells.QUESTIONS)),
+        "recipes": (cells.recipe_trainings, list(cells.RECIPES)),
+        "final": (cells.final_trainings, list(cells.SHIPPED)),
     }[args.what]
     for row in args.rows or ():
         if row not in names:
             raise unknown_name(f"row of {args.what}", row, names)
     made = make(args.rows or names, args.train, args.seeds, settings)
-    return [dataclasses.replace(cell, experiment=args.name) for cell in made]
+    return [dataclasses.replace(training, experiment=args.name) for training in made]
 
 
 def open_tests(args: argparse.Namespace) -> "Tests":
@@ -141,14 +141,14 @@ def check_commit(allow_changes: bool) -> None:
 
 
 def train(args: argparse.Namespace, settings: list[str]) -> int:
-    """Runs the cells; the exit code says whether any is left."""
+    """Runs the trainings; the exit code says whether any is left."""
     from kjax.experiments.scoring import Scorer
     from kjax.experiments.sweep import Sweep
     from kjax.experiments.training import Sets
 
-    cells = make_cells(args, settings)
-    for cell in cells:
-        cell.config()  # a wrong setting is noticed before the first training
+    trainings = make_trainings(args, settings)
+    for training in trainings:
+        training.config()  # a wrong setting is noticed before the first training
     check_commit(args.allow_changes)
     progress = not args.quiet
     sweep = Sweep(
@@ -159,9 +159,9 @@ def train(args: argparse.Namespace, settings: list[str]) -> int:
         seconds=args.seconds,
         progress=progress,
     )
-    left = sweep.run(cells)
+    left = sweep.run(trainings)
     if left:
-        print(f"{left} of {len(cells)} trainings are left: the same command goes on")
+        print(f"{left} of {len(trainings)} trainings are left: the same command goes on")
     return 1 if left else 0
 
 

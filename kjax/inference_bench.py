@@ -50,7 +50,7 @@ class Contender:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class RateRow:
     """What was measured of one contender, in patches a second."""
 
     name: str
@@ -60,7 +60,9 @@ class Row:
     rate: float
 
 
-def measure(contenders: Sequence[Contender], *, repeats: int, progress: bool = True) -> list[Row]:
+def measure(
+    contenders: Sequence[Contender], *, repeats: int, progress: bool = True
+) -> list[RateRow]:
     """Rates, best of `repeats` rounds in which each runs once; a round before them compiles."""
     best = [float("inf")] * len(contenders)
     total = (1 + repeats) * len(contenders)
@@ -73,7 +75,7 @@ def measure(contenders: Sequence[Contender], *, repeats: int, progress: bool = T
                     best[i] = min(best[i], time.perf_counter() - begun)
                 bar.update()
     return [
-        Row(each.name, each.variant, each.place, each.batch, each.patches / seconds)
+        RateRow(each.name, each.variant, each.place, each.batch, each.patches / seconds)
         for each, seconds in zip(contenders, best, strict=True)
     ]
 

@@ -23,7 +23,7 @@ Position = tuple[int, int]
 """Row and column on the n×n grid."""
 
 
-class Method(NamedTuple):
+class ComparedModel(NamedTuple):
     """A model with its weights."""
 
     model: Descriptor
@@ -31,7 +31,7 @@ class Method(NamedTuple):
 
 
 def similarity_maps(
-    method: Method, patch_a: np.ndarray, patch_b: np.ndarray, positions: Sequence[Position]
+    method: ComparedModel, patch_a: np.ndarray, patch_b: np.ndarray, positions: Sequence[Position]
 ) -> Float[np.ndarray, "positions n n"]:
     """The maps of several positions, each scaled to [0, 1]; w_p is left out, as in the paper."""
     encode = jax.jit(
@@ -52,7 +52,7 @@ def similarity_maps(
 
 
 def draw_similarity_maps(
-    methods: Mapping[str, Method],
+    methods: Mapping[str, ComparedModel],
     patch_a: np.ndarray,
     patch_b: np.ndarray,
     positions: Sequence[Position],

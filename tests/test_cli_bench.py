@@ -10,7 +10,7 @@ from models import make_model, random_patches
 import kjax
 from kjax import inference_bench
 from kjax.cli import bench, main
-from kjax.inference_bench import END_TO_END, IN_MEMORY, Contender, Row
+from kjax.inference_bench import END_TO_END, IN_MEMORY, Contender, RateRow
 from kjax.interop import save_variables
 
 TINY = ("--batches", "2", "--patches", "3", "--repeats", "1")
@@ -44,12 +44,12 @@ def test_everyone_takes_turns_and_the_best_time_counts(monkeypatch):
 
 def test_ratios_are_to_the_best_batch_in_the_same_place():
     rows = [
-        Row("kornia HardNet", "float32", IN_MEMORY, 64, 100.0),
-        Row("kornia HardNet", "float32", IN_MEMORY, 256, 200.0),
-        Row("kornia HardNet", "compiled", IN_MEMORY, 256, 400.0),
-        Row("kornia HardNet", "float32", END_TO_END, 256, 50.0),
-        Row("kjax hardnet", "float32", IN_MEMORY, 64, 600.0),
-        Row("kjax hardnet", "float32", END_TO_END, 64, 100.0),
+        RateRow("kornia HardNet", "float32", IN_MEMORY, 64, 100.0),
+        RateRow("kornia HardNet", "float32", IN_MEMORY, 256, 200.0),
+        RateRow("kornia HardNet", "compiled", IN_MEMORY, 256, 400.0),
+        RateRow("kornia HardNet", "float32", END_TO_END, 256, 50.0),
+        RateRow("kjax hardnet", "float32", IN_MEMORY, 64, 600.0),
+        RateRow("kjax hardnet", "float32", END_TO_END, 64, 100.0),
     ]
     *_, in_memory, end_to_end = (ratios for _, ratios in bench.with_ratios(rows))
     assert in_memory == {"× torch float32": 3.0, "× best torch": 1.5}

@@ -14,7 +14,7 @@ import kjax
 from kjax import pretrained
 from kjax.cli import main
 from kjax.errors import InputError
-from kjax.eval.contenders import find_contender
+from kjax.eval.contenders import find_entry
 from kjax.interop import load_variables, save_variables
 from kjax.interop.source import load_shipped, load_sources
 from kjax.pretrained import shipped
@@ -131,9 +131,9 @@ def test_a_workdir_wins_and_other_folders_do_not(folder):
     put()
     Path("toy").mkdir()
     assert load_sources("toy")[0].card is not None
-    assert find_contender("toy").name == "kjax-toy"
+    assert find_entry("toy").name == "kjax-toy"
     Path("toy/config.json").write_text("{}")
-    for find in (load_sources, find_contender):
+    for find in (load_sources, find_entry):
         with pytest.raises(InputError, match="toy is not of a run of this version"):
             find("toy")
 
@@ -210,14 +210,14 @@ def test_nothing_ships(folder):
 def test_contenders(folder, rng):
     """A rival keeps its name; a set that the weights were trained on is known."""
     put("hardnet", head="sum")
-    rival = find_contender("hardnet")
+    rival = find_entry("hardnet")
     assert not rival.ours
     assert "kjax's own are kjax-hardnet" in rival.missing
-    own = find_contender("kjax-hardnet")
+    own = find_entry("kjax-hardnet")
     assert (own.name, own.train, own.ours) == ("kjax-hardnet", "left+right", True)
     assert own.parameters == 285_984
     with pytest.raises(InputError, match="did you mean 'kjax-hardnet'"):
-        find_contender("kjax-hardnt")
+        find_entry("kjax-hardnt")
 
 
 @pytest.mark.parametrize(

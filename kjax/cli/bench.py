@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kjax.inference_bench import Contender, Row
+    from kjax.inference_bench import Contender, RateRow
 
 HELP = "measure how many patches a second weights describe here, beside HardNet in PyTorch"
 EXAMPLES = """examples:
@@ -115,7 +115,7 @@ def _torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) ->
     return found
 
 
-def with_ratios(rows: "Sequence[Row]") -> list[tuple["Row", dict[str, float]]]:
+def with_ratios(rows: "Sequence[RateRow]") -> list[tuple["RateRow", dict[str, float]]]:
     """Each row with its rate over PyTorch's in the same place: eager float32's, and the best."""
     compared = []
     for row in rows:
@@ -129,14 +129,14 @@ def with_ratios(rows: "Sequence[Row]") -> list[tuple["Row", dict[str, float]]]:
     return compared
 
 
-def is_torch(row: "Row") -> bool:
+def is_torch(row: "RateRow") -> bool:
     """Whether a row is PyTorch's."""
     return not row.name.startswith("kjax ")
 
 
 def _print_report(
     about: dict[str, Any],
-    compared: "Sequence[tuple[Row, dict[str, float]]]",
+    compared: "Sequence[tuple[RateRow, dict[str, float]]]",
     notes: Sequence[str],
 ) -> None:
     """Prints what was measured where, and the table."""

@@ -41,18 +41,18 @@ def run(args: argparse.Namespace) -> int:
 
     sequences = list_sequences(args.folder)
 
-    from kjax.eval.contenders import find_contender
+    from kjax.eval.contenders import find_entry
     from kjax.eval.hpatches_descriptors import describe_sequences, write_descriptors
     from kjax.eval.report.wording import plural
 
-    contender = find_contender(args.source, weights=rival_weights(args.source, args.weights))
-    if contender.missing is not None:
-        raise InputError(contender.missing)
-    if len(contender.members) != 1:
-        raise InputError(f"{args.source} has {len(contender.members)} sets of weights: choose one")
-    describe, identity = contender.members[0].describe, contender.members[0].identity
+    entry = find_entry(args.source, weights=rival_weights(args.source, args.weights))
+    if entry.missing is not None:
+        raise InputError(entry.missing)
+    if len(entry.members) != 1:
+        raise InputError(f"{args.source} has {len(entry.members)} sets of weights: choose one")
+    describe, identity = entry.members[0].describe, entry.members[0].identity
     check_same_source(args.out, args.source, identity, overwrite=args.overwrite)
-    for path in tqdm(sequences, desc=contender.name, unit="sequence"):
+    for path in tqdm(sequences, desc=entry.name, unit="sequence"):
         if all((args.out / path.name / f"{image}.csv").exists() for image in IMAGES):
             continue
         described = describe_sequences(

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kjax.architecture import Descriptor
-    from kjax.patch_similarity import Method
+    from kjax.patch_similarity import ComparedModel
 
 HELP = "draw the paper's similarity-map figure for two patches"
 EXAMPLES = """examples:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.architecture import build
     from kjax.errors import InputError
-    from kjax.patch_similarity import Method, draw_similarity_maps
+    from kjax.patch_similarity import ComparedModel, draw_similarity_maps
 
     files = dict(_split(item, "=", "--weights takes HEAD=FILE") for item in args.weights)
     heads = args.heads.split(",")
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             methods[TITLES[head]] = _trained(files[head], model)
         else:
             variables = jax.jit(model.init)(jax.random.key(args.seed), patch_a[None])
-            methods[TITLES[head]] = Method(model, variables)
+            methods[TITLES[head]] = ComparedModel(model, variables)
     random = [head for head in heads if head not in files]
     caption = f"random weights: {', '.join(random)}" if random else ""
     draw_similarity_maps(methods, patch_a, patch_b, positions, args.out, caption=caption)
@@ -92,24 +92,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _trained(word: str, model: "Descriptor") -> "Method":
+def _trained(word: str, model: "Descriptor") -> "ComparedModel":
     """Weights from a file, for the model as given; or shipped ones, which bring their own."""
     from kjax import pretrained
     from kjax.errors import InputError
     from kjax.interop.files import load_variables
     from kjax.interop.source import load_shipped
-    from kjax.patch_similarity import Method
+    from kjax.patch_similarity import ComparedModel
 
     name = pretrained.find(word)
     if name is None:
-        return Method(model, load_variables(word, model))
+        return ComparedModel(model, load_variables(word, model))
     source = load_shipped(name)
     if (source.model.head, source.model.patch_size) != (model.head, model.patch_size):
         head, size = source.model.head, source.model.patch_size
         raise InputError(
             f"{word} has another head or size: --weights {head}={word} --patch-size {size}"
         )
-    return Method(source.model, source.variables)
+    return ComparedModel(source.model, source.variables)
 
 
 def _read_patches(args: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray]":

@@ -28,10 +28,13 @@ Folder = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Sequence:
-    """One sequence: `patches[k, n]` is the n-th scene point in the column `IMAGES[k]`."""
+    """One sequence: `patches[k, n]` is the n-th scene point in the column `IMAGES[k]`.
+
+    Files have patches of 65×65.
+    """
 
     name: str
-    patches: UInt8[np.ndarray, "16 n 65 65"]
+    patches: UInt8[np.ndarray, "16 n side side"]
 
 
 def list_sequences(folder: Folder, *, split: str | None = None) -> list[Path]:

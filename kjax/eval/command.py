@@ -7,7 +7,7 @@ from pathlib import Path
 from kjax.baselines.rival import rival_file
 from kjax.data.test_sets import EMBEDDED, read_test_sets
 from kjax.errors import InputError, unknown_name
-from kjax.eval.contenders import Contender, find_contender
+from kjax.eval.contenders import Entry, find_entry
 from kjax.eval.hpatches_benchmark import Benchmark, open_benchmark
 from kjax.eval.metrics import FPR_RULES
 from kjax.eval.report.write import write_report
@@ -24,13 +24,13 @@ def evaluate(args: argparse.Namespace, *, command: str) -> None:
     weights = dict(rival_file(item) for item in args.weights)
     if args.rule not in FPR_RULES:
         raise unknown_name("FPR rule", args.rule, FPR_RULES)
-    contenders = [find_contender(word, weights=weights) for word in args.sources]
-    out = args.out or default_folder(contenders)
+    entries = [find_entry(word, weights=weights) for word in args.sources]
+    out = args.out or default_folder(entries)
     out.mkdir(parents=True, exist_ok=True)  # that an unwritable place is noticed now
     evaluation, illustrations = run(
-        contenders,
-        read_test_sets(test_set_names(args.phototour, contenders), progress=progress),
-        _benchmark(args, contenders),
+        entries,
+        read_test_sets(test_set_names(args.phototour, entries), progress=progress),
+        _benchmark(args, entries),
         title=args.title,
         command=command,
         options=Options(rule=args.rule, cache_dir=args.cache_dir, progress=progress),
@@ -41,18 +41,18 @@ def evaluate(args: argparse.Namespace, *, command: str) -> None:
     print(f"report: {out / 'report.html'}")
 
 
-def default_folder(contenders: Sequence[Contender]) -> Path:
+def default_folder(entries: Sequence[Entry]) -> Path:
     """`evaluation` in the first workdir, or else among the other outputs."""
-    workdirs = [one.workdir for one in contenders if one.workdir is not None]
+    workdirs = [one.workdir for one in entries if one.workdir is not None]
     return (workdirs[0] if workdirs else Path("out")) / "evaluation"
 
 
-def test_set_names(asked: Sequence[str] | None, contenders: Sequence[Contender]) -> list[str]:
+def test_set_names(asked: Sequence[str] | None, entries: Sequence[Entry]) -> list[str]:
     """Those asked for, or those that the runs were tested on, or the embedded one."""
     if asked is not None:
         return list(asked)
-    of_runs = list(dict.fromkeys(name for one in contenders for name in one.test_sets))
-    ready_only = all(one.csv_folder is not None for one in contenders)
+    of_runs = list(dict.fromkeys(name for one in entries for name in one.test_sets))
+    ready_only = all(one.csv_folder is not None for one in entries)
     return of_runs or ([] if ready_only else [EMBEDDED])
 
 
@@ -78,8 +78,8 @@ def _figures(row: DescriptorResult) -> Iterable[str]:
         yield f"warning: {warning}"
 
 
-def _benchmark(args: argparse.Namespace, contenders: Sequence[Contender]) -> Benchmark | None:
-    ready = [one.csv_folder for one in contenders if one.csv_folder is not None]
+def _benchmark(args: argparse.Namespace, entries: Sequence[Entry]) -> Benchmark | None:
+    ready = [one.csv_folder for one in entries if one.csv_folder is not None]
     folder = args.hpatches or (ready[0] if ready else None)
     if folder is None:
         if args.splits or args.tasks:

@@ -13,6 +13,7 @@ folder wins over shipped weights of its name.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Array, Float32, UInt8
 
 from kjax import pretrained
 from kjax.architecture import Descriptor, parameter_count
@@ -32,7 +33,7 @@ from kjax.folding import fold
 from kjax.interop.files import SUFFIXES
 from kjax.interop.identify import display_name
 from kjax.interop.source import Source, is_workdir, load_sources
-from kjax.patch_similarity import Method
+from kjax.patch_similarity import ComparedModel
 from kjax.pretrained import PREFIX, Card
 from kjax.train.workdir import CONFIG_FILE
 from kjax.version import __version__
@@ -40,21 +41,21 @@ from kjax.version import __version__
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One set of weights: a contender has one per seed.
+    """One set of weights: an entry has one per seed.
 
     Attributes:
         describe: from uint8 patches to descriptors; takes `progress`, whether to show a bar.
-        identity: what its result depends on, for the cache.
+        identity: what its result depends on, for the cache; empty if not to be kept.
         method: the model, if it is one of ours.
     """
 
     describe: Callable[..., Float32[np.ndarray, "patches dim"]]
     identity: str
-    method: Method | None = None
+    method: ComparedModel | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Contender:
+class Entry:
     """One who takes part. Most fields are those of `kjax.eval.results.DescriptorResult`.
 
     Attributes:
@@ -65,7 +66,7 @@ class Contender:
         parameters: learned ones, if there are any.
         train: names of the training sets, joined by +.
         members: one per seed; none for CSV files, or if missing.
-        csv_folder: of a contender that has its descriptors ready.
+        csv_folder: of an entry that has its descriptors ready.
         missing: why it cannot take part.
         workdir: of a training run.
         test_sets: that the run was tested on, as its config names them.
@@ -84,7 +85,7 @@ class Contender:
     test_sets: tuple[str, ...] = ()
 
 
-def find_contender(word: str, *, weights: Mapping[str, str] | None = None) -> Contender:
+def find_entry(word: str, *, weights: Mapping[str, str] | None = None) -> Entry:
     """Who a word of the command line stands for.
 
     Args:
@@ -115,7 +116,7 @@ def _shipped_words() -> list[str]:
     return [f"{PREFIX}{name}" if name in RIVALS else name for name in pretrained.names()]
 
 
-def _ours(word: str) -> Contender:
+def _ours(word: str) -> Entry:
     """A training run, with all its seeds, or weights from a file or shipped."""
     sources = load_sources(word)
     first = sources[0]
@@ -123,63 +124,69 @@ def _ours(word: str) -> Contender:
         return _shipped(first, first.card)
     data = first.config["data"] if first.config is not None else None
     seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if len(sources) > 1 else ""
-    return Contender(
+    return Entry(
         name=display_name(first.model),
         ours=True,
         source=f"{first.path}{seeds}",
         parameters=parameter_count(first.variables),
         train="+".join(Path(folder).name for folder in data["train"]) if data else None,
-        members=tuple(_member(one.model, one.variables) for one in sources),
+        members=tuple(model_member(one.model, one.variables) for one in sources),
         workdir=first.path if data else None,
         test_sets=tuple(data["test"]) if data else (),
     )
 
 
-def _shipped(source: Source, card: Card) -> Contender:
-    return Contender(
+def _shipped(source: Source, card: Card) -> Entry:
+    return Entry(
         name=f"{PREFIX}{card.name}",
         ours=True,
         source=f"ships with kjax {__version__}",
         parameters=card.parameters,
         train="+".join(card.data_names),
-        members=(_member(source.model, source.variables),),
+        members=(model_member(source.model, source.variables),),
     )
 
 
-def _member(model: Descriptor, variables: Any) -> Member:
-    # In full precision, whatever the training's: figures should not depend on the machine.
-    exact = model.clone(dtype=jnp.dtype("float32"))
+def model_member(model: Descriptor, variables: Any, *, keep: bool = True) -> Member:
+    """A model with its weights, in full precision.
+
+    Whatever the precision of the training: figures should not depend on the machine.
+
+    Args:
+        model: with BatchNorm.
+        variables: its weights.
+        keep: whether its descriptors go to the cache.
+    """
+    exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
     folded, weights = fold(exact, variables)
-    apply = jax.jit(folded.apply)
+    apply = functools.partial(_applied, folded, weights)
 
     def describe_patches(
         patches: UInt8[np.ndarray, "patches height width"], *, progress: bool = True
     ) -> Float32[np.ndarray, "patches dim"]:
         with jax.default_matmul_precision("highest"):
-            return describe(
-                lambda batch: apply(weights, batch),
-                patches,
-                size=model.patch_size,
-                progress=progress,
-            )
+            return describe(apply, patches, size=model.patch_size, progress=progress)
 
     settings = [model.head, model.patch_size, dataclasses.asdict(model.position_kernel)]
-    return Member(
-        describe_patches,
-        identity_of("kjax", settings, variables),
-        Method(exact, variables),
-    )
+    identity = identity_of("kjax", settings, variables) if keep else ""
+    return Member(describe_patches, identity, ComparedModel(exact, variables))
 
 
-def _rival(name: str, weights: str | None) -> Contender:
+@functools.partial(jax.jit, static_argnums=0)
+def _applied(model: Descriptor, weights: Any, patches: Float32[Array, "n N N"]) -> Array:
+    """One program for all weights of an architecture."""
+    return jnp.asarray(model.apply(weights, patches))
+
+
+def _rival(name: str, weights: str | None) -> Entry:
     try:
         rival = load_rival(name, weights)
     except Unavailable as unavailable:
         own = f"; kjax's own are {PREFIX}{name}" if pretrained.find(name) else ""
-        return Contender(name, ours=False, source="–", missing=f"{unavailable}{own}")
+        return Entry(name, ours=False, source="–", missing=f"{unavailable}{own}")
     content = np.fromfile(weights, np.uint8) if weights else np.empty(0, np.uint8)
     identity = identity_of("rival", [name, rival.source], content)
-    return Contender(
+    return Entry(
         name=rival.name,
         ours=False,
         source=rival.source,
@@ -193,10 +200,10 @@ def _has_descriptors(folder: Path) -> bool:
     return any(folder.glob("*/ref.csv"))
 
 
-def _csv_folder(folder: Path) -> Contender:
+def _csv_folder(folder: Path) -> Entry:
     if not _has_descriptors(folder):
         raise InputError(
             f"{folder} is neither a workdir (no {CONFIG_FILE}) nor a folder of descriptors "
             "(no <sequence>/ref.csv)"
         )
-    return Contender(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)
+    return Entry(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)

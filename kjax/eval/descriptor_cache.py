@@ -34,9 +34,12 @@ def cached(
 
     Args:
         describe: from patches to descriptors.
-        identity: names everything that its result depends on, besides the patches.
+        identity: names everything that its result depends on, besides the patches; empty for
+            what is not worth keeping.
         cache_dir: as in `kjax.data.cache.cache_root`.
     """
+    if not identity:
+        return describe
     folder = cache_root(cache_dir) / "descriptors"
 
     def look_first(

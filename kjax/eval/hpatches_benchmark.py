@@ -1,4 +1,4 @@
-"""HPatches as a whole: which sequences, splits and tasks, and a contender's scores on them."""
+"""HPatches as a whole: which sequences, splits and tasks, and an entry's scores on them."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from kjax.data import hpatches as data
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError, unknown_name
-from kjax.eval.contenders import Contender
+from kjax.eval.contenders import Entry
 from kjax.eval.degenerate import scorable
 from kjax.eval.descriptor_cache import cached
 from kjax.eval.hpatches import PROTOCOLS, evaluate, mean_of_seeds, mean_of_splits
@@ -40,19 +40,21 @@ class Split(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """What contenders are scored on.
+    """What entries are scored on.
 
     Attributes:
         folder: of the patches; None if only ready descriptors are scored.
         sequences: all that any split needs.
         splits: with their tasks.
         protocols: by whose rules.
+        kept: the sequences' patches, where they stay in memory; else they are read when needed.
     """
 
     folder: Path | None
     sequences: tuple[str, ...]
     splits: tuple[Split, ...]
     protocols: tuple[str, ...]
+    kept: tuple[data.Sequence, ...] = ()
 
 
 def open_benchmark(
@@ -98,26 +100,26 @@ def open_benchmark(
 
 
 def score(
-    contender: Contender,
+    entry: Entry,
     benchmark: Benchmark,
     *,
     cache_dir: Path | None = None,
     progress: bool = True,
 ) -> tuple[list[HPatchesScores], list[SetDescriptors]]:
     """Scores by protocol and split, means over seeds; and each seed's descriptors."""
-    described = list(_descriptors(contender, benchmark, cache_dir, progress))
+    described = list(_descriptors(entry, benchmark, cache_dir, progress))
     if not all(scorable(np.asarray(one.rows)) for one in described):
         return [], described  # the caller warns
-    return list(_scores(contender, benchmark, described, progress)), described
+    return list(_scores(entry, benchmark, described, progress)), described
 
 
 def _scores(
-    contender: Contender,
+    entry: Entry,
     benchmark: Benchmark,
     described: Sequence[SetDescriptors],
     progress: bool,
 ) -> Iterator[HPatchesScores]:
-    by_seed = [_of_seed(one, contender.distance, benchmark, progress) for one in described]
+    by_seed = [_of_seed(one, entry.distance, benchmark, progress) for one in described]
     for protocol in benchmark.protocols:
         of_protocol = [scores[protocol] for scores in by_seed]
         yield from (mean_of_seeds(list(of_split)) for of_split in zip(*of_protocol, strict=True))
@@ -130,45 +132,60 @@ def _of_seed(
     descriptors: SetDescriptors, distance: str, benchmark: Benchmark, progress: bool
 ) -> dict[str, list[HPatchesScores]]:
     """One seed's scores on every split, by protocol."""
-    placed = descriptors.on_device()  # once, for all protocols and splits
-    return {
-        protocol: [
-            evaluate(
-                placed,
-                split.tasks,
-                split=split.name,
-                protocol=protocol,
-                distance=distance,
-                progress=progress,
+    found: dict[str, list[HPatchesScores]] = {protocol: [] for protocol in benchmark.protocols}
+    for split in benchmark.splits:
+        # Split by split: with long descriptors, those of all sequences may be too many.
+        placed = descriptors.of(split.tasks.patches).on_device()
+        for protocol, scores in found.items():
+            scores.append(
+                evaluate(
+                    placed,
+                    split.tasks,
+                    split=split.name,
+                    protocol=protocol,
+                    distance=distance,
+                    progress=progress,
+                )
             )
-            for split in benchmark.splits
-        ]
-        for protocol in benchmark.protocols
-    }
+    return found
 
 
 def _averaged(scores: Sequence[HPatchesScores]) -> list[HPatchesScores]:
     return [next(one for one in scores if one.split == name) for name in AVERAGED]
 
 
+def read_sequences(
+    benchmark: Benchmark, *, name: str, progress: bool = True
+) -> Iterator[data.Sequence]:
+    """The patches of all sequences, one by one.
+
+    Args:
+        benchmark: with patches.
+        name: who needs them.
+        progress: whether to show a bar.
+    """
+    if benchmark.kept:
+        yield from benchmark.kept
+        return
+    if benchmark.folder is None:
+        raise InputError(f"{name} needs patches: give their folder with --hpatches")
+    paths = [benchmark.folder / sequence for sequence in benchmark.sequences]
+    for path in tqdm(paths, desc=name, unit="sequence", disable=not progress):
+        yield data.read_sequence(path)
+
+
 def _descriptors(
-    contender: Contender, benchmark: Benchmark, cache_dir: Path | None, progress: bool
+    entry: Entry, benchmark: Benchmark, cache_dir: Path | None, progress: bool
 ) -> Iterator[SetDescriptors]:
     counts = {name: n for split in benchmark.splits for name, n in split.tasks.patches.items()}
-    if contender.csv_folder is not None:
+    if entry.csv_folder is not None:
         yield read_descriptors(
-            contender.csv_folder, names=benchmark.sequences, patches=counts, progress=progress
+            entry.csv_folder, names=benchmark.sequences, patches=counts, progress=progress
         )
-    for member in contender.members:
-        if benchmark.folder is None:
-            raise InputError(f"{contender.name} needs patches: give their folder with --hpatches")
-        paths = [benchmark.folder / name for name in benchmark.sequences]
-        bar = tqdm(paths, desc=contender.name, unit="sequence", disable=not progress)
+    for member in entry.members:
+        sequences = read_sequences(benchmark, name=entry.name, progress=progress)
         describe = functools.partial(member.describe, progress=False)
-        yield describe_sequences(
-            cached(describe, member.identity, cache_dir=cache_dir),
-            (data.read_sequence(path) for path in bar),
-        )
+        yield describe_sequences(cached(describe, member.identity, cache_dir=cache_dir), sequences)
 
 
 def _sequences_of(

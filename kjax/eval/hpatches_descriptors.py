@@ -81,6 +81,13 @@ class SetDescriptors:
         rows = np.asarray(self.rows[start : start + len(IMAGES) * count])
         return rows.reshape(len(IMAGES), count, self.dimension)
 
+    def of(self, names: Iterable[str]) -> "SetDescriptors":
+        """Those of some sequences only; the same object if they are all."""
+        chosen = list(names)
+        if chosen == list(self.patches):
+            return self
+        return SetDescriptors.from_sequences({name: self[name] for name in chosen})
+
     def on_device(self) -> "SetDescriptors":
         """The same, in the memory of JAX's default device."""
         if isinstance(self.rows, jax.Array):
@@ -100,7 +107,7 @@ class SetDescriptors:
 
 
 def describe_sequences(
-    describe: Callable[[UInt8[np.ndarray, "m 65 65"]], Float32[np.ndarray, "m d"]],
+    describe: Callable[[UInt8[np.ndarray, "m side side"]], Float32[np.ndarray, "m d"]],
     sequences: Iterable[hpatches.Sequence],
 ) -> SetDescriptors:
     """Descriptors of whatever sequences come, e.g. from `kjax.data.hpatches.read_hpatches`.

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from kjax.augment import resize_patches
-from kjax.eval.contenders import Contender
+from kjax.eval.contenders import Entry
 from kjax.eval.results import Curve, SimilarityFigure, TrainingCurves
 from kjax.patch_similarity import draw_similarity_maps
 from kjax.train.metrics_log import read_metrics
@@ -17,29 +17,29 @@ from kjax.train.metrics_log import read_metrics
 _CURVE_POINTS = 300
 
 
-def training_curves(contender: Contender) -> TrainingCurves | None:
-    """What a run logged; None if the contender is no run, or logged nothing."""
-    if contender.workdir is None:
+def training_curves(entry: Entry) -> TrainingCurves | None:
+    """What a run logged; None if the entry is no run, or logged nothing."""
+    if entry.workdir is None:
         return None
     points: dict[str, dict[int, float]] = {}
-    for row in read_metrics(contender.workdir):
+    for row in read_metrics(entry.workdir):
         for name, value in row.items():
             values = [one for one in np.atleast_1d(value) if one is not None]
             if name != "step" and values:
                 points.setdefault(name, {})[int(row["step"])] = float(np.mean(values))
     curves = {name: _thinned(found) for name, found in points.items()}
-    return TrainingCurves(contender.name, curves) if curves else None
+    return TrainingCurves(entry.name, curves) if curves else None
 
 
 def similarity_figures(
-    contenders: Sequence[Contender], pair: UInt8[np.ndarray, "2 height width"]
+    entries: Sequence[Entry], pair: UInt8[np.ndarray, "2 height width"]
 ) -> Iterator[SimilarityFigure]:
     """Our models' similarity maps on one pair of patches, a figure per patch size."""
     methods: dict[int, dict[str, Any]] = {}
-    for contender in contenders:
-        method = contender.members[0].method if contender.members else None
+    for entry in entries:
+        method = entry.members[0].method if entry.members else None
         if method is not None:
-            methods.setdefault(method.model.patch_size, {})[contender.name] = method
+            methods.setdefault(method.model.patch_size, {})[entry.name] = method
     for size, of_size in methods.items():
         patches = np.asarray(resize_patches(jnp.asarray(pair), size, rounded=True)).astype(np.uint8)
         quarter = size // 16  # on the grid of n = N/4 positions

@@ -5,6 +5,7 @@ Train on one set, test on the others. Distances come from `kjax.eval.metrics.pai
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer, UInt8
@@ -70,15 +71,22 @@ def mean_of_seeds(scores: Sequence[PhototourScores]) -> PhototourScores:
         raise InputError("seeds can be averaged on one test set, training set and rule only")
     if len(scores) == 1:
         return first
-    low, high = np.mean([one.fpr95_interval for one in scores], axis=0).tolist()
     return dataclasses.replace(
         first,
         fpr95=float(np.mean([one.fpr95 for one in scores])),
         fpr95_std=float(np.std([one.fpr95 for one in scores], ddof=1)),
-        fpr95_interval=(low, high),
-        auc=float(np.mean([one.auc for one in scores])),
-        average_precision=float(np.mean([one.average_precision for one in scores])),
+        fpr95_interval=_mean([one.fpr95_interval for one in scores]),
+        auc=_mean([one.auc for one in scores]),
+        average_precision=_mean([one.average_precision for one in scores]),
     )
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """The mean of numbers or of tuples of them; None where one is unknown."""
+    if any(value is None for value in values):
+        return None
+    mean = np.mean(values, axis=0).tolist()
+    return tuple(mean) if isinstance(mean, list) else mean
 
 
 def fpr_interval(

@@ -17,43 +17,46 @@ LEVELS = {"e": "easy", "h": "hard", "t": "tough"}
 """HPatches' three levels of geometric noise."""
 NEGATIVES = ("intra", "inter")
 """Non-matching pairs from one sequence, and from two."""
+MEAN = "mean"
+"""Stands for both kinds of negatives where they were not kept apart."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
     """A curve to draw: few enough points for a page, not for computing areas."""
 
-    x: list[float]
-    y: list[float]
+    x: list[float] = dataclasses.field(default_factory=list)
+    y: list[float] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
     """Counts of pair distances in bins that both kinds share."""
 
-    edges: list[float]
-    matching: list[int]
-    non_matching: list[int]
+    edges: list[float] = dataclasses.field(default_factory=list)
+    matching: list[int] = dataclasses.field(default_factory=list)
+    non_matching: list[int] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PhototourScores:
     """Verification on one PhotoTourism set.
 
     Attributes:
         test: name of the set.
-        train: name of the set that the descriptor was trained on; None if it was not, or unknown.
+        train: names of the sets that the descriptor was trained on, joined by +; None if it was
+            not, or unknown.
         rule: how FPR@95 treats its last rank: hardnet or hynet.
         matching_pairs: how many there are.
         non_matching_pairs: how many there are.
         fpr95: false positive rate at 95 % recall; the mean over seeds where there are several.
-        fpr95_interval: 95 % confidence interval of it, from the number of pairs.
+        fpr95_interval: 95 % confidence interval of it, from the number of pairs; None if unknown.
         fpr95_std: standard deviation over seeds; None for one seed.
-        auc: area under the ROC curve.
-        average_precision: area under the precision–recall curve.
-        roc: false positive rate to true positive rate.
-        precision_recall: recall to precision.
-        distances: of all pairs.
+        auc: area under the ROC curve; None if unknown.
+        average_precision: area under the precision–recall curve; None if unknown.
+        roc: false positive rate to true positive rate; empty if not kept.
+        precision_recall: recall to precision; empty if not kept.
+        distances: of all pairs; empty if not kept.
     """
 
     test: str
@@ -62,16 +65,22 @@ class PhototourScores:
     matching_pairs: int
     non_matching_pairs: int
     fpr95: float
-    fpr95_interval: tuple[float, float]
-    fpr95_std: float | None
-    auc: float
-    average_precision: float
-    roc: Curve
-    precision_recall: Curve
-    distances: Histogram
+    fpr95_interval: tuple[float, float] | None = None
+    fpr95_std: float | None = None
+    auc: float | None = None
+    average_precision: float | None = None
+    roc: Curve = dataclasses.field(default_factory=Curve)
+    precision_recall: Curve = dataclasses.field(default_factory=Curve)
+    distances: Histogram = dataclasses.field(default_factory=Histogram)
+
+    def without_curves(self) -> "PhototourScores":
+        """The figures alone."""
+        return dataclasses.replace(
+            self, roc=Curve(), precision_recall=Curve(), distances=Histogram()
+        )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class HPatchesScores:
     """The three HPatches tasks on one split.
 
@@ -81,12 +90,15 @@ class HPatchesScores:
             folder whose sequences were all taken.
         tasks: where pairs and queries came from, e.g. "official" or "generated, seed 42".
         sequences: how many.
-        verification: average precision by level and kind of negatives.
-        verification_auc: balanced ROC area by level and kind of negatives.
+        verification: average precision by level and kind of negatives; or by level the `MEAN` of
+            the kinds, where only that was kept.
+        verification_auc: balanced ROC area by level and kind of negatives; empty if not kept.
         matching: mean average precision by level.
-        matching_by_sequence: by sequence and level, the mean over the five target images.
+        matching_by_sequence: by sequence and level, the mean over the five target images; empty if
+            not kept.
         retrieval: mean average precision by level, at the protocol's headline pool.
-        retrieval_by_pool: by level and pool size (decimal digits, for JSON's sake).
+        retrieval_by_pool: by level and pool size (decimal digits, for JSON's sake); empty if not
+            kept.
         verification_map: the headline: mean over levels and kinds.
         matching_map: the headline: mean over levels (python), or levels and categories (matlab).
         retrieval_map: the headline: mean over levels.
@@ -100,16 +112,34 @@ class HPatchesScores:
     tasks: str
     sequences: int
     verification: dict[str, dict[str, float]]
-    verification_auc: dict[str, dict[str, float]]
+    verification_auc: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     matching: dict[str, float]
-    matching_by_sequence: dict[str, dict[str, float]]
+    matching_by_sequence: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     retrieval: dict[str, float]
-    retrieval_by_pool: dict[str, dict[str, float]]
+    retrieval_by_pool: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     verification_map: float
     matching_map: float
     retrieval_map: float
     seeds: int = 1
     map_std: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MisalignmentScores:
+    """Matching of patches that are cut askew: see `kjax.eval.misalignment`.
+
+    Attributes:
+        test: name of the set that they are cut from.
+        validation: whether the set decides between settings, rather than reports.
+        by_level: mean average precision under HPatches' levels of noise (easy, hard, tough).
+        by_amount: mean average precision by kind of misalignment (translation, rotation, scale)
+            and its amount (decimal digits, for JSON's sake); empty if not measured.
+    """
+
+    test: str
+    validation: bool
+    by_level: dict[str, float]
+    by_amount: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +157,7 @@ class DescriptorResult:
         warnings: e.g. that some descriptors are constant or NaN.
         phototour: one entry per test set (and training set, for a train/test table).
         hpatches: one entry per protocol and split.
+        misaligned: one entry per set of patches that are cut askew.
     """
 
     name: str
@@ -139,6 +170,15 @@ class DescriptorResult:
     warnings: list[str]
     phototour: list[PhototourScores]
     hpatches: list[HPatchesScores]
+    misaligned: list[MisalignmentScores] = dataclasses.field(default_factory=list)
+
+    def concise(self) -> "DescriptorResult":
+        """Without curves, histograms and figures by sequence: short enough for a line of a file."""
+        return dataclasses.replace(
+            self,
+            phototour=[one.without_curves() for one in self.phototour],
+            hpatches=[dataclasses.replace(one, matching_by_sequence={}) for one in self.hpatches],
+        )
 
 
 @dataclasses.dataclass(frozen=True)

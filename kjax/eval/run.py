@@ -1,4 +1,4 @@
-"""A whole evaluation: contenders and data in, results and the contents of a report out."""
+"""A whole evaluation: entries and data in, results and the contents of a report out."""
 
 import datetime
 import functools
@@ -11,7 +11,7 @@ from jaxtyping import Float32
 
 from kjax.data.test_sets import TestSet
 from kjax.errors import InputError
-from kjax.eval.contenders import Contender
+from kjax.eval.contenders import Entry
 from kjax.eval.degenerate import degeneracies, scorable
 from kjax.eval.descriptor_cache import cached
 from kjax.eval.hpatches_benchmark import Benchmark, score
@@ -30,7 +30,7 @@ from kjax.train.workdir import plain_versions
 
 
 class Options(NamedTuple):
-    """How contenders are scored.
+    """How entries are scored.
 
     Attributes:
         rule: of FPR@95.
@@ -44,18 +44,40 @@ class Options(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was found out about one contender."""
+    """What was found out about one entry."""
 
-    contender: Contender
+    entry: Entry
     dimension: int | None
     warnings: list[str]
     phototour: list[PhototourScores]
     hpatches: list[HPatchesScores]
     hard_pairs: list[HardPairs]
 
+    def result(
+        self,
+        name: str | None = None,
+        *,
+        phototour: list[PhototourScores] | None = None,
+        hpatches: list[HPatchesScores] | None = None,
+    ) -> DescriptorResult:
+        """A row of the tables: the entry's own name and scores, or others."""
+        entry = self.entry
+        return DescriptorResult(
+            name=entry.name if name is None else name,
+            ours=entry.ours,
+            source=entry.source,
+            dimension=self.dimension,
+            parameters=entry.parameters,
+            distance=entry.distance,
+            missing=entry.missing,
+            warnings=self.warnings,
+            phototour=self.phototour if phototour is None else phototour,
+            hpatches=self.hpatches if hpatches is None else hpatches,
+        )
+
 
 def run(
-    contenders: Sequence[Contender],
+    entries: Sequence[Entry],
     test_sets: Sequence[TestSet],
     benchmark: Benchmark | None,
     *,
@@ -63,10 +85,10 @@ def run(
     command: str,
     options: Options,
 ) -> tuple[Evaluation, Illustrations]:
-    """Scores every contender on everything that it can be scored on.
+    """Scores every entry on everything that it can be scored on.
 
     Args:
-        contenders: in the order of the tables.
+        entries: in the order of the tables.
         test_sets: of the PhotoTourism protocol.
         benchmark: HPatches, or a folder in its format.
         title: of the report.
@@ -75,7 +97,7 @@ def run(
     """
     if not test_sets and benchmark is None:
         raise InputError("nothing to evaluate on: give --phototour SET … or --hpatches FOLDER")
-    found = [_examine(contender, test_sets, benchmark, options) for contender in contenders]
+    found = [examine(entry, test_sets, benchmark, options) for entry in entries]
     evaluation = Evaluation(
         title=title,
         command=command,
@@ -86,22 +108,23 @@ def run(
     return evaluation, _illustrations(found, test_sets)
 
 
-def _examine(
-    contender: Contender,
+def examine(
+    entry: Entry,
     test_sets: Sequence[TestSet],
     benchmark: Benchmark | None,
     options: Options,
 ) -> Found:
-    found = Found(contender, None, [], [], [], [])
-    if contender.missing is not None:
+    """Scores one entry on everything but the sets that it was trained on."""
+    found = Found(entry, None, [], [], [], [])
+    if entry.missing is not None:
         return found
     dimension = None
-    for test in test_sets if contender.members else ():
-        if test.patches.name not in (contender.train or "").split("+"):
-            dimension = _verify(contender, test, found, options)
+    for test in test_sets if entry.members else ():
+        if test.patches.name not in (entry.train or "").split("+"):
+            dimension = _verify(entry, test, found, options)
     if benchmark is not None:
         scores, described = score(
-            contender, benchmark, cache_dir=options.cache_dir, progress=options.progress
+            entry, benchmark, cache_dir=options.cache_dir, progress=options.progress
         )
         found.hpatches.extend(scores)
         rows = np.asarray(described[0].rows)
@@ -110,11 +133,11 @@ def _examine(
     return found._replace(dimension=dimension)
 
 
-def _verify(contender: Contender, test: TestSet, found: Found, options: Options) -> int:
+def _verify(entry: Entry, test: TestSet, found: Found, options: Options) -> int:
     """Adds the scores on one test set, and returns the descriptors' dimension."""
     patches, pairs = test
     scores, dimension = [], 0
-    for number, member in enumerate(contender.members):
+    for number, member in enumerate(entry.members):
         describe = cached(
             functools.partial(member.describe, progress=options.progress),
             member.identity,
@@ -126,13 +149,13 @@ def _verify(contender: Contender, test: TestSet, found: Found, options: Options)
             found.warnings.extend(f"{patches.name}: {line}" for line in degeneracies(rows))
         if not scorable(rows):
             return dimension  # with the warning above
-        distances = pair_distances(rows, pairs.first, pairs.second, metric=contender.distance)
+        distances = pair_distances(rows, pairs.first, pairs.second, metric=entry.distance)
         scores.append(
             score_pairs(
                 distances,
                 pairs.matching,
                 test=patches.name,
-                train=contender.train,
+                train=entry.train,
                 rule=options.rule,
             )
         )
@@ -144,7 +167,7 @@ def _verify(contender: Contender, test: TestSet, found: Found, options: Options)
                     patches.patches,
                     pairs.first,
                     pairs.second,
-                    descriptor=contender.name,
+                    descriptor=entry.name,
                     test=patches.name,
                 )
             )
@@ -157,58 +180,38 @@ def _verify(contender: Contender, test: TestSet, found: Found, options: Options)
 
 
 def _rows(found: Sequence[Found]) -> Iterator[DescriptorResult]:
-    """A row per contender; runs of one model on several training sets share one.
+    """A row per entry; runs of one model on several training sets share one.
 
     That is the train/test table of PhotoTourism. On HPatches, where tables have no column for the
     training set, each of them keeps a row of its own, which names it.
     """
     groups: dict[tuple[str, bool], list[Found]] = {}
     for one in found:
-        groups.setdefault((one.contender.name, one.contender.train is not None), []).append(one)
+        groups.setdefault((one.entry.name, one.entry.train is not None), []).append(one)
     for (name, trained), group in groups.items():
-        trains = [one.contender.train for one in group]
+        trains = [one.entry.train for one in group]
         if len(group) == 1:
-            yield _row(name, group[0], group[0].phototour, group[0].hpatches)
+            yield group[0].result()
         elif trained and len(set(trains)) == len(group):
-            yield _row(name, group[0], [s for one in group for s in one.phototour], [])
+            scores = [score for one in group for score in one.phototour]
+            yield group[0].result(phototour=scores, hpatches=[])
             for one in group:
                 if one.hpatches:
-                    yield _row(f"{name}, {one.contender.train}", one, [], one.hpatches)
+                    yield one.result(f"{name}, {one.entry.train}", phototour=[])
         else:
             for one in group:
-                yield _row(f"{name} ({one.contender.source})", one, one.phototour, one.hpatches)
-
-
-def _row(
-    name: str,
-    found: Found,
-    phototour: list[PhototourScores],
-    hpatches: list[HPatchesScores],
-) -> DescriptorResult:
-    contender = found.contender
-    return DescriptorResult(
-        name=name,
-        ours=contender.ours,
-        source=contender.source,
-        dimension=found.dimension,
-        parameters=contender.parameters,
-        distance=contender.distance,
-        missing=contender.missing,
-        warnings=found.warnings,
-        phototour=phototour,
-        hpatches=hpatches,
-    )
+                yield one.result(f"{name} ({one.entry.source})")
 
 
 def _illustrations(found: Sequence[Found], test_sets: Sequence[TestSet]) -> Illustrations:
-    ours = [one.contender for one in found if one.contender.ours]
+    ours = [one.entry for one in found if one.entry.ours]
     similarity = []
     if test_sets and ours:
         patches, pairs = test_sets[0]
         place = int(np.argmax(pairs.matching))
         pair = patches.patches[[pairs.first[place], pairs.second[place]]]
         similarity = list(similarity_figures(ours, pair))
-    curves = [training_curves(contender) for contender in ours]
+    curves = [training_curves(entry) for entry in ours]
     return Illustrations(
         hard_pairs=[pair for one in _worth_a_look(found) for pair in one.hard_pairs],
         similarity=similarity,
@@ -217,8 +220,8 @@ def _illustrations(found: Sequence[Found], test_sets: Sequence[TestSet]) -> Illu
 
 
 def _worth_a_look(found: Sequence[Found]) -> Iterator[Found]:
-    """Our contenders, and the best of the rivals: the errors of all would be a long page."""
-    yield from (one for one in found if one.contender.ours)
-    rivals = [one for one in found if one.phototour and not one.contender.ours]
+    """Our entries, and the best of the rivals: the errors of all would be a long page."""
+    yield from (one for one in found if one.entry.ours)
+    rivals = [one for one in found if one.phototour and not one.entry.ours]
     if rivals:
         yield min(rivals, key=lambda one: float(np.mean([s.fpr95 for s in one.phototour])))

@@ -1,4 +1,4 @@
-"""What is to be trained: the cells of a table, each a config, its training sets and a seed."""
+"""What is to be trained: the trainings of a table, each a config, its training sets and a seed."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from kjax.config import RunConfig, flat_fields, load_config, override, validate
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Training:
     """One training.
 
     Attributes:
@@ -71,12 +71,12 @@ HEADS: dict[str, tuple[str, ...]] = {
 """The models of the paper, and what makes each."""
 
 
-def head_cells(
+def head_trainings(
     rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Cell]:
+) -> list[Training]:
     """Every model on every training set with every seed, all with the same other settings."""
     return [
-        Cell("heads", row, (*HEADS[row], *shared), (name,), seed)
+        Training("heads", row, (*HEADS[row], *shared), (name,), seed)
         for row in rows
         for name in train
         for seed in seeds
@@ -179,14 +179,14 @@ DEFAULTS = {
     "augmentation": "plain",
     "loss": "triplet",
 }
-"""What the cells of the group below have."""
+"""What the trainings of the group below have."""
 DEFAULT = "default"
-"""The group of the cells with the default of every question."""
+"""The group of the trainings with the default of every question."""
 
 
-def ablation_cells(
+def ablation_trainings(
     questions: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Cell]:
+) -> list[Training]:
     """Every value of some questions, one changed at a time, and the default of all."""
     # What is asked about comes last, so that it overrides what is shared.
     base = (*HEADS[ABLATED], *shared)
@@ -194,7 +194,7 @@ def ablation_cells(
     for question in questions:
         tried += [(question, value, (*base, *own)) for value, own in QUESTIONS[question].items()]
     return [
-        Cell("ablation", value, settings, tuple(train), seed, group=question)
+        Training("ablation", value, settings, tuple(train), seed, group=question)
         for question, value, settings in tried
         for seed in seeds
     ]
@@ -247,17 +247,17 @@ SHIPPED: dict[str, tuple[str, ...]] = {
 """The models that ship with the package."""
 
 
-def recipe_cells(
+def recipe_trainings(
     rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Cell]:
+) -> list[Training]:
     """Ways of training, on all sets together."""
     settings = {row: (*HEADS[ABLATED], *shared, *RECIPES[row]) for row in rows}
     return _on_all_sets("recipes", settings, train, seeds)
 
 
-def final_cells(
+def final_trainings(
     rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Cell]:
+) -> list[Training]:
     """Models to ship, trained on all sets together."""
     settings = {row: (*SHIPPED[row], *shared) for row in rows}
     return _on_all_sets("final", settings, train, seeds)
@@ -268,9 +268,9 @@ def _on_all_sets(
     settings: dict[str, tuple[str, ...]],
     train: Sequence[str],
     seeds: Sequence[int],
-) -> list[Cell]:
+) -> list[Training]:
     return [
-        Cell(experiment, row, own, tuple(train), seed)
+        Training(experiment, row, own, tuple(train), seed)
         for row, own in settings.items()
         for seed in seeds
     ]

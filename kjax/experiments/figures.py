@@ -18,8 +18,16 @@ from kjax.eval.report.theme import light
 from kjax.eval.report.wording import percent
 from kjax.eval.results import LEVELS
 from kjax.experiments.records import Record
-from kjax.experiments.rows import TASKS, Model, models_of
-from kjax.experiments.statistics import Spread, by_training_set, spread_over_seeds
+from kjax.experiments.rows import (
+    TASKS,
+    Model,
+    askew,
+    hpatches,
+    jittered,
+    misaligned,
+    models_of,
+    on_hpatches,
+)
 from kjax.whole_files import write_whole
 
 _LEVEL_MARKS: tuple[Mark, ...] = ("circle", "diamond", "triangle")
@@ -27,7 +35,6 @@ _LEVEL_MARKS: tuple[Mark, ...] = ("circle", "diamond", "triangle")
 _LINES: tuple[Mark, ...] = ("line", "dashed", "dashdot", "dotted")
 _COLOURS = tuple(f"series-{number}" for number in (0, 1, 2, 7, 6, 9, 4, 8))
 """Of curves. Two that share a line style, four places apart, are a bluish and a brownish one."""
-JITTER = "jitter/"
 
 
 class Jitter(NamedTuple):
@@ -74,11 +81,10 @@ def bar_chart(
         path: file to write, .svg or .png.
         sort: put the best on top in each panel instead.
     """
-    prefix = f"hpatches/{split}/{rule}/"
-    models = _chosen(records, prefix, rows)
+    models = _chosen(models_of(records, lambda one: on_hpatches(one, split, rule)), rows)
     panels = []
     for task in TASKS:
-        bars = [_bar(model, prefix + task) for model in models]
+        bars = [_bar(model, split, rule, task) for model in models]
         panels.append(bar_panel(task.capitalize(), best_first(bars) if sort else bars))
     kinds = {_kind(model) for model in models}
     legend = bar_legend(kinds) if len(kinds) > 1 else []
@@ -98,7 +104,7 @@ def jitter_curves(
         path: file to write, .svg or .png.
         rows: names, in the legend's order; all by default. More than eight are hard to tell apart.
     """
-    models = _chosen(records, JITTER, rows)
+    models = _chosen(jittered(records), rows)
     keys = [Key(model.name, *_look(place)) for place, model in enumerate(models)]
     drawn = {
         kind: [(key, _band(model, kind)) for key, model in zip(keys, models, strict=True)]
@@ -121,31 +127,27 @@ def _look(place: int) -> tuple[str, Mark]:
     return _COLOURS[colour], _LINES[(colour + again) % len(_LINES)]
 
 
-def _chosen(records: Sequence[Record], metrics: str, rows: Sequence[str] | None) -> list[Model]:
-    """The models of some rows, which must have such metrics."""
-    known = {model.name: model for model in models_of(records, metrics)}
+def _chosen(models: Sequence[Model], rows: Sequence[str] | None) -> list[Model]:
+    """The models of some rows; all without a choice."""
+    known = {model.name: model for model in models}
     names = list(known) if rows is None else rows
     if not names:
-        raise InputError(f"no record has metrics {metrics}…: there is nothing to draw")
+        raise InputError("no record has such figures: there is nothing to draw")
     for name in names:
         if name not in known:
             raise unknown_name("row", name, known)
     return [known[name] for name in names]
 
 
-def _bar(model: Model, metric: str) -> Bar:
-    spread = _spread(model, metric)
+def _bar(model: Model, split: str, rule: str, task: str) -> Bar:
+    spread = hpatches(split, rule, task).spread(model.records)
     spots = [
-        Spot(part.mean, level, mark)
-        for level, mark in zip(LEVELS.values(), _LEVEL_MARKS, strict=True)
-        if (part := _spread(model, f"{metric}/{level}"))
+        Spot(part.mean, name, mark)
+        for (level, name), mark in zip(LEVELS.items(), _LEVEL_MARKS, strict=True)
+        if (part := hpatches(split, rule, task, level).spread(model.records))
     ]
     mean, std = (spread.mean, spread.std) if spread else (None, None)
     return Bar(model.name, mean, _kind(model), spots, std)
-
-
-def _spread(model: Model, metric: str) -> Spread | None:
-    return spread_over_seeds(by_training_set(model.records, metric))
 
 
 def _kind(model: Model) -> Kind:
@@ -155,13 +157,12 @@ def _kind(model: Model) -> Kind:
 
 
 def _band(model: Model, kind: str) -> Band:
-    prefix = f"{JITTER}{kind}/"
-    names = {name for record in model.records for name in record.metrics if name.startswith(prefix)}
+    found = (one.by_amount.get(kind, {}) for record in model.records for one in askew(record))
     points = []
-    for name in names:
-        spread = _spread(model, name)
+    for amount in {name for amounts in found for name in amounts}:
+        spread = misaligned(kind, amount).spread(model.records)
         if spread:
-            points.append((float(name.removeprefix(prefix)), spread.mean, spread.std or 0.0))
+            points.append((float(amount), spread.mean, spread.std or 0.0))
     return Band(*np.asarray(sorted(points), np.float64).reshape(-1, 3).T)
 
 

@@ -8,11 +8,10 @@ from kjax.errors import InputError
 from kjax.eval.report.markdown import FIGURES, escaped
 from kjax.eval.report.wording import count, joined, plural, slugged
 from kjax.experiments.cells import DEFAULT
-from kjax.experiments.figures import JITTER, bar_chart, jitter_curves
-from kjax.experiments.phototour_tables import FPR, REFERENCE, phototour_table, published_comparison
+from kjax.experiments.figures import bar_chart, jitter_curves
+from kjax.experiments.phototour_tables import REFERENCE, phototour_table, published_comparison
 from kjax.experiments.records import Record
-from kjax.experiments.rows import Model, models_of
-from kjax.experiments.statistics import train_label
+from kjax.experiments.rows import Model, askew, jittered, models_of, on_hpatches, verified
 from kjax.experiments.tables import (
     ablation_table,
     cost_table,
@@ -93,7 +92,7 @@ def _experiment(records: Sequence[Record], experiment: str, folder: Path) -> lis
         _setup_line(own),
         *_settings_line(own, "They all"),
     ]
-    if models_of(tested, FPR):
+    if verified(tested):
         tables = [phototour_table(shown), published_comparison(shown)]
         parts += _under("Verification of pairs", tables)
     for split, rule in _benchmarks(tested):
@@ -115,21 +114,20 @@ def _under(heading: str, parts: Sequence[str]) -> list[str]:
 
 def _benchmarks(records: Iterable[Record]) -> list[tuple[str, str]]:
     """Splits and rules that there are figures of, in the order met; Python's rules first."""
-    names = [name.split("/") for one in records for name in one.metrics if name.count("/") >= 3]
-    found = dict.fromkeys((name[1], name[2]) for name in names if name[0] == "hpatches")
+    scores = [scores for record in records for scores in record.result.hpatches]
+    found = dict.fromkeys((one.split, one.protocol) for one in scores)
     return sorted(found, key=lambda key: key[1] != "python")
 
 
 def _noisy_sets(records: Iterable[Record]) -> list[str]:
-    names = [name for one in records for name in one.metrics if name.startswith("noisy/")]
-    return list(dict.fromkeys(name.split("/")[1] for name in names))
+    return list(dict.fromkeys(s.test for one in records for s in askew(one) if s.by_level))
 
 
 def _bar_charts(
     records: Sequence[Record], split: str, rule: str, folder: Path, name: str
 ) -> list[str]:
     """The paper's two charts: our own models by size, and all descriptors by their score."""
-    models = models_of(records, f"hpatches/{split}/{rule}/")
+    models = models_of(records, lambda record: on_hpatches(record, split, rule))
     own = sorted((one for one in models if one.trained), key=lambda one: one.parameters or 0)
     means = _mean_words(own)
     parts = []
@@ -157,7 +155,7 @@ def _bar_charts(
 
 
 def _jitter(records: Sequence[Record], folder: Path, name: str) -> str:
-    models = models_of(records, JITTER)
+    models = jittered(records)
     if not models:
         return ""
     path = folder / FIGURES / f"{name}.svg"
@@ -185,7 +183,7 @@ def _few(models: Sequence[Model]) -> list[str]:
 def _mean_words(models: Sequence[Model]) -> str:
     """What was averaged, if anything was."""
     records = [record for model in models for record in model.records]
-    sets, seeds = ({train_label(one) for one in records}, {one.seed for one in records})
+    sets, seeds = ({one.train_label for one in records}, {one.seed for one in records})
     parts = [
         f"{len(each)} {name}"
         for each, name in ((sets, "training sets"), (seeds, "seeds"))
@@ -218,7 +216,7 @@ def _setup_line(records: Sequence[Record]) -> str:
     if not records:
         return "Nothing was trained."
     seeds = sorted({one.seed for one in records if one.seed is not None})
-    sets = dict.fromkeys(train_label(one) for one in records)
+    sets = dict.fromkeys(one.train_label for one in records)
     pairs = sorted({one.pairs for one in records})
     hardware = dict.fromkeys(one.hardware for one in records)
     length = count(pairs[0]) + (f" to {count(pairs[-1])}" if len(pairs) > 1 else "")

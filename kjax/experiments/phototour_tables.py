@@ -2,45 +2,30 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from kjax.errors import unknown_name
-from kjax.eval.report.blocks import Cell, Column, Row, Table
+from kjax.eval.report.blocks import Column, Table, TableCell, TableRow
 from kjax.eval.report.cells import count_cell, difference_cell, mark_best, share_cell
 from kjax.eval.report.markdown import table_text
-from kjax.eval.report.published import PublishedFpr, SettingName
-from kjax.eval.report.wording import NOTHING, count, interval, joined, percent
-from kjax.experiments.published import (
+from kjax.eval.report.phototour_settings import PhototourSetting
+from kjax.eval.report.published import (
     PAPER_PHOTOTOUR,
     PAPER_SETS,
     PAPER_SOURCE,
+    PublishedFpr,
+    SettingName,
     paper_parameters,
     paper_row,
 )
+from kjax.eval.report.wording import NOTHING, count, interval, joined, percent
 from kjax.experiments.records import Record
-from kjax.experiments.rows import Model, models_of, seeds_words, spread_cell
-from kjax.experiments.statistics import (
-    BySeed,
-    by_seed,
-    by_training_set,
-    fpr_interval_of_counts,
-    spread_over_seeds,
-    train_label,
-)
+from kjax.experiments.rows import Model, fpr95, seeds_words, spread_cell, verified
+from kjax.experiments.statistics import BySeed, fpr_interval_of_counts, spread_over_seeds
 
 REFERENCE = "RootSIFT"
 """The rival that false positive rates are compared with."""
-FPR = "fpr95/"
-"""Prefix of the metrics that are false positive rates."""
-
-
-class Setting(NamedTuple):
-    """A column of the PhotoTourism table; without trained models, `train` is None."""
-
-    train: str | None
-    test: str
 
 
 def phototour_table(records: Sequence[Record], interval_rows: Sequence[str] | None = None) -> str:
@@ -50,7 +35,7 @@ def phototour_table(records: Sequence[Record], interval_rows: Sequence[str] | No
         records: of one experiment, and of rivals. "" comes back if they hold no FPR@95.
         interval_rows: rows of the second table; all by default.
     """
-    models = models_of(records, FPR)
+    models = verified(records)
     if not models:
         return ""
     tables = [_fpr_table(models), _interval_table(models, interval_rows)]
@@ -59,7 +44,7 @@ def phototour_table(records: Sequence[Record], interval_rows: Sequence[str] | No
 
 def published_comparison(records: Sequence[Record]) -> str:
     """Ours, the paper's and the difference; "" unless all test sets are the paper's own."""
-    models = models_of(records, FPR)
+    models = verified(records)
     tests = {setting.test.lower() for setting in _settings(models)}
     if not tests or not tests <= set(PAPER_SETS):
         return ""
@@ -85,37 +70,38 @@ def published_comparison(records: Sequence[Record]) -> str:
     return table_text(Table(caption, columns, rows, [PAPER_SOURCE]))
 
 
-def _settings(models: Sequence[Model]) -> list[Setting]:
+def _settings(models: Sequence[Model]) -> list[PhototourSetting]:
     """The columns: training sets in the order met, for each its test sets."""
     records = [record for model in models for record in model.records]
     trained = [record for record in records if record.train]
-    names = dict.fromkeys(train_label(record) for record in trained)
-    found: dict[Setting, None] = {}
+    names = dict.fromkeys(record.train_label for record in trained)
+    found: dict[PhototourSetting, None] = {}
     for name in names:
         for record in trained:
-            if train_label(record) == name:
+            if record.train_label == name:
                 tests = [test for test in _tests(record) if test not in record.train]
-                found.update(dict.fromkeys(Setting(name, test) for test in tests))
+                found.update(dict.fromkeys(PhototourSetting(test, name) for test in tests))
     if not found:
-        found = dict.fromkeys(Setting(None, test) for one in records for test in _tests(one))
+        found = dict.fromkeys(
+            PhototourSetting(test, None) for one in records for test in _tests(one)
+        )
     return list(found)
 
 
-def _paper_settings(models: Sequence[Model]) -> list[Setting]:
+def _paper_settings(models: Sequence[Model]) -> list[PhototourSetting]:
     """Those of our columns that the paper's table has, in its order."""
     ours = {(str(one.train).lower(), one.test.lower()): one for one in _settings(models)}
     return [ours[key] for key in PAPER_PHOTOTOUR[0].fpr95 if key in ours]
 
 
 def _tests(record: Record) -> list[str]:
-    return [name.removeprefix(FPR) for name in record.metrics if name.startswith(FPR)]
+    return [one.test for one in record.result.phototour]
 
 
-def _fpr(model: Model, setting: Setting) -> BySeed:
+def _fpr(model: Model, setting: PhototourSetting) -> BySeed:
     """What a model gets in a column; a rival the same whatever the training set."""
-    return by_seed(
-        (one for one in model.records if not one.train or train_label(one) == setting.train),
-        FPR + setting.test,
+    return fpr95(setting.test).by_seed(
+        one for one in model.records if not one.train or one.train_label == setting.train
     )
 
 
@@ -136,22 +122,22 @@ def _fpr_table(models: Sequence[Model]) -> Table:
     )
 
 
-def _setting_column(setting: Setting) -> Column:
+def _setting_column(setting: PhototourSetting) -> Column:
     if setting.train is None:
         return Column(setting.test)
-    return Column(setting.test, group=setting.train, flat=f"{setting.train} → {setting.test}")
+    return Column(setting.test, group=setting.train, flat=setting.label)
 
 
-def _fpr_row(model: Model, settings: Sequence[Setting]) -> Row:
+def _fpr_row(model: Model, settings: Sequence[PhototourSetting]) -> TableRow:
     columns = [_fpr(model, setting) for setting in settings]
-    cells = [Cell(model.name), count_cell(model.parameters)]
+    cells = [TableCell(model.name), count_cell(model.parameters)]
     if len(settings) > 1:
         cells.append(_mean_cell(columns))
     cells += [spread_cell(spread_over_seeds([column])) for column in columns]
-    return Row(cells)
+    return TableRow(cells)
 
 
-def _mean_cell(columns: Sequence[BySeed]) -> Cell:
+def _mean_cell(columns: Sequence[BySeed]) -> TableCell:
     cell = spread_cell(spread_over_seeds(columns))
     there = sum(bool(column) for column in columns)
     if there == len(columns):
@@ -160,7 +146,7 @@ def _mean_cell(columns: Sequence[BySeed]) -> Cell:
     return dataclasses.replace(cell, detail=f"over {there} of {len(columns)}", contends=False)
 
 
-def _fpr_notes(models: Sequence[Model], settings: Sequence[Setting]) -> list[str]:
+def _fpr_notes(models: Sequence[Model], settings: Sequence[PhototourSetting]) -> list[str]:
     notes = []
     if settings[0].train is not None and not all(model.trained for model in models):
         notes.append("Rivals have one figure per test set, repeated in its columns.")
@@ -205,38 +191,37 @@ def _interval_table(models: Sequence[Model], rows: Sequence[str] | None) -> Tabl
     )
 
 
-def _interval_row(model: Model, tests: Sequence[str], reference: Model | None) -> Row:
-    cells = [Cell(model.name)]
+def _interval_row(model: Model, tests: Sequence[str], reference: Model | None) -> TableRow:
+    cells = [TableCell(model.name)]
     for test in tests:
         found = _test_mean(model, test)
         cells.append(_interval_cell(model, test, found))
         if reference:
             base = _test_mean(reference, test)
             ratio = found / base if found is not None and base else None
-            cells.append(Cell(NOTHING if ratio is None else f"{ratio:.2f}", ratio))
-    return Row(cells)
+            cells.append(TableCell(NOTHING if ratio is None else f"{ratio:.2f}", ratio))
+    return TableRow(cells)
 
 
 def _test_mean(model: Model, test: str) -> float | None:
-    records = [record for record in model.records if test not in record.train]
-    found = spread_over_seeds(by_training_set(records, FPR + test))
+    found = fpr95(test).spread(one for one in model.records if test not in one.train)
     return found.mean if found else None
 
 
-def _interval_cell(model: Model, test: str, fpr: float | None) -> Cell:
+def _interval_cell(model: Model, test: str, fpr: float | None) -> TableCell:
     if fpr is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     matching, others = _tested(model, test)
     bounds = interval(fpr_interval_of_counts(fpr, matching, others)) if matching and others else ""
-    return Cell(percent(fpr), fpr, bounds)
+    return TableCell(percent(fpr), fpr, bounds)
 
 
 def _tested(model: Model, test: str) -> tuple[int, int]:
     """Tested pairs, matching and not; 0 if the records do not tell."""
     for record in model.records:
-        if test in record.tested_pairs:
-            matching, others = record.tested_pairs[test]
-            return matching, others
+        for one in record.result.phototour:
+            if one.test == test:
+                return one.matching_pairs, one.non_matching_pairs
     return 0, 0
 
 
@@ -251,8 +236,8 @@ def _pairs_note(models: Sequence[Model], tests: Sequence[str]) -> str:
 
 
 def _comparison_rows(
-    model: Model, paper: PublishedFpr, settings: Sequence[Setting]
-) -> tuple[Row, Row, Row]:
+    model: Model, paper: PublishedFpr, settings: Sequence[PhototourSetting]
+) -> tuple[TableRow, TableRow, TableRow]:
     ours = [spread_over_seeds([_fpr(model, setting)]) for setting in settings]
     keys: list[SettingName] = [(str(one.train).lower(), one.test.lower()) for one in settings]
     shared = [place for place, one in enumerate(ours) if one]
@@ -270,20 +255,20 @@ def _comparison_rows(
     ]
     total = mean.mean - published if mean and published is not None else None
     return (
-        Row(
+        TableRow(
             [
-                Cell(f"{model.name}, ours"),
+                TableCell(f"{model.name}, ours"),
                 count_cell(model.parameters),
                 *(spread_cell(one) for one in (mean, *ours)),
             ],
         ),
-        Row(
+        TableRow(
             [
-                Cell(f"{paper.name}, paper"),
+                TableCell(f"{paper.name}, paper"),
                 count_cell(paper.parameters),
                 share_cell(published, std=std, contends=False),
                 *theirs,
             ],
         ),
-        Row([Cell("difference"), Cell(""), difference_cell(total), *differences]),
+        TableRow([TableCell("difference"), TableCell(""), difference_cell(total), *differences]),
     )

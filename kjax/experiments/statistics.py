@@ -1,19 +1,17 @@
 """Means over seeds, and how sure a false positive rate is: what tables and figures are made of."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import betainc, betaincinv, ndtr, ndtri
 
-from kjax.errors import InputError
 from kjax.eval.phototour import RECALL
-from kjax.experiments.records import Record
 
 BySeed = dict[int | None, float]
-"""Values of one metric by seed; rivals have the seed None."""
+"""Values of one figure by seed; rivals have the seed None."""
 _QUANTILES = 128
 _HALVINGS = 40
 
@@ -24,40 +22,6 @@ class Spread(NamedTuple):
     mean: float
     std: float | None
     seeds: int
-
-
-def train_label(record: Record) -> str:
-    """The training sets in one name; empty for rivals."""
-    return " + ".join(record.train)
-
-
-def by_seed(records: Iterable[Record], metric: str) -> BySeed:
-    """A metric of the records of one model, trained on one set; what is not finite is left out.
-
-    Raises:
-        InputError: two records of one seed disagree, so they come from different experiments.
-    """
-    cells: dict[int | None, str] = {}
-    values: BySeed = {}
-    for record in records:
-        value = record.metrics.get(metric, math.nan)
-        if not math.isfinite(value):
-            continue
-        if values.get(record.seed, value) != value:
-            raise InputError(
-                f"records {cells[record.seed]!r} and {record.cell!r} both tell {metric} of "
-                f"{record.row!r} and disagree: give the records of one experiment at a time"
-            )
-        values[record.seed], cells[record.seed] = value, record.cell
-    return values
-
-
-def by_training_set(records: Iterable[Record], metric: str) -> list[BySeed]:
-    """A metric of one model, by seed for each training set that has it."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(train_label(record), []).append(record)
-    return [found for group in groups.values() if (found := by_seed(group, metric))]
 
 
 def spread_over_seeds(columns: Sequence[BySeed]) -> Spread | None:

@@ -1,7 +1,7 @@
-"""Trains and scores cells, one after the other, and records each as soon as it is done.
+"""Runs and scores trainings, one after the other, and records each as soon as it is done.
 
-While one training runs, the next ones compile. A sweep can be stopped at any time: recorded cells
-are not computed again, and the one that was interrupted starts anew with the same result.
+While one runs, the next ones compile. A sweep can be stopped at any time: what is recorded is not
+computed again, and the training that was interrupted starts anew with the same result.
 """
 
 import dataclasses
@@ -12,14 +12,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import numpy as np
 from tqdm import tqdm
 
-from kjax.architecture import parameter_count
-from kjax.experiments.cells import Cell
+from kjax.experiments.cells import Training
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.scoring import Scorer
-from kjax.experiments.training import Diverged, Sets, Trained, Training, prepare
+from kjax.experiments.training import CompiledTraining, Sets, Trained, prepare
 from kjax.interop import save_variables
+from kjax.train.loop import Diverged
 from kjax.train.parallel import initial_state
 from kjax.train.workdir import plain_versions
 
@@ -30,14 +31,14 @@ COMPILING_AHEAD = 2
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """How cells are run.
+    """How trainings are run.
 
     Attributes:
         sets: to train on.
         scorer: of what is trained.
         records: file to add to.
         weights: folder for the trained weights; None to keep none.
-        seconds: after which no other cell is begun; None for no limit.
+        seconds: after which no other training is begun; None for no limit.
         progress: whether to show bars.
     """
 
@@ -48,110 +49,119 @@ class Sweep:
     seconds: float | None = None
     progress: bool = True
 
-    def run(self, cells: Sequence[Cell]) -> int:
+    def run(self, trainings: Sequence[Training]) -> int:
         """Runs those that are not recorded yet. One that fails is told of, and not recorded.
 
         Returns:
             How many are left.
         """
         begun, failed = time.perf_counter(), 0
-        known = {record.cell for record in read_records(self.records)}
-        missing = [cell for cell in cells if cell.name not in known]
-        with tqdm(total=len(missing), desc="cells", unit="cell", disable=not self.progress) as bar:
-            for done, (cell, training, compiled_now) in enumerate(self._prepared(missing)):
+        known = {record.name for record in read_records(self.records)}
+        missing = [training for training in trainings if training.name not in known]
+        with tqdm(
+            total=len(missing), desc="trainings", unit="training", disable=not self.progress
+        ) as bar:
+            for done, (training, compiled, compiled_now) in enumerate(self._prepared(missing)):
                 if self.seconds is not None and time.perf_counter() - begun > self.seconds:
                     return failed + len(missing) - done
                 try:
-                    trained = training.train(cell.seed, name=cell.name, progress=self.progress)
+                    trained = compiled.train(
+                        training.seed, name=training.name, progress=self.progress
+                    )
                 except Diverged as error:
                     failed += 1
-                    bar.write(str(error))
+                    bar.write(f"{training.name}: {error}")
                     continue
-                record = self._record(cell, training, trained, compiled_now)
+                record = self._record(training, compiled, trained, compiled_now)
                 if self.weights is not None:
-                    save_variables(weights_path(self.weights, cell), trained.variables)
+                    save_variables(weights_path(self.weights, training), trained.variables)
                 append_record(self.records, record)
                 bar.write(summary(record))
                 bar.update()
         return failed
 
-    def _prepared(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Training, bool]]:
-        """Every cell with its compiled training, and whether that was compiled for it."""
-        groups = _grouped(cells)
+    def _prepared(
+        self, trainings: Sequence[Training]
+    ) -> Iterator[tuple[Training, CompiledTraining, bool]]:
+        """Every training, compiled, and whether that was compiled for it."""
+        groups = _grouped(trainings)
         with ThreadPoolExecutor(COMPILING_AHEAD) as pool:
-            waiting: list[Future[Training]] = []
+            waiting: list[Future[CompiledTraining]] = []
             try:
                 for number, group in enumerate(groups):
                     while len(waiting) <= COMPILING_AHEAD and number + len(waiting) < len(groups):
                         ahead = groups[number + len(waiting)][0]
                         waiting.append(pool.submit(self._prepare, ahead))
-                    training = waiting.pop(0).result()
-                    for place, cell in enumerate(group):
-                        yield cell, training, place == 0
+                    compiled = waiting.pop(0).result()
+                    for place, training in enumerate(group):
+                        yield training, compiled, place == 0
             finally:
                 for future in waiting:
                     future.cancel()
 
-    def _prepare(self, cell: Cell) -> Training:
-        training = prepare(cell.config(), self.sets)
-        state = initial_state(training.programme)
+    def _prepare(self, training: Training) -> CompiledTraining:
+        compiled = prepare(training.config(), self.sets)
+        state = initial_state(compiled.programme)
         self.scorer.warm_up(
-            training.model, {"params": state.params, "batch_stats": state.batch_stats}
+            compiled.model, {"params": state.params, "batch_stats": state.batch_stats}
         )
-        return training
+        return compiled
 
     def _record(
-        self, cell: Cell, training: Training, trained: Trained, compiled_now: bool
+        self, training: Training, compiled: CompiledTraining, trained: Trained, compiled_now: bool
     ) -> Record:
-        shape = (1, training.model.patch_size, training.model.patch_size)
-        blank = jax.ShapeDtypeStruct(shape, "float32")
-        described = jax.eval_shape(training.model.apply, trained.variables, blank)
         return Record(
-            cell=cell.name,
-            experiment=cell.experiment,
-            group=cell.group,
-            row=cell.row,
-            train=list(cell.train),
-            seed=cell.seed,
-            parameters=parameter_count(trained.variables),
-            dimension=described.shape[1],
-            pairs=training.steps * training.programme.pairs,
+            name=training.name,
+            experiment=training.experiment,
+            group=training.group,
+            train=list(training.train),
+            seed=training.seed,
+            result=self.scorer.score(
+                training.row, compiled.model, trained.variables, trained_on=training.train
+            ),
+            pairs=compiled.pairs,
             seconds=round(trained.seconds, 3),
-            compile_seconds=round(training.compile_seconds, 1) if compiled_now else 0.0,
-            metrics=self.scorer.score(training.model, trained.variables, trained_on=cell.train),
-            tested_pairs=self.scorer.tested_pairs(cell.train),
-            config=cell.difference(),
+            compile_seconds=round(compiled.compile_seconds, 1) if compiled_now else 0.0,
+            config=training.difference(),
             hardware=jax.devices()[0].device_kind,
             versions=software(),
         )
 
 
-def _grouped(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Neighbours that differ in their seed only, together: they share a compiled training."""
-    groups: list[list[Cell]] = []
-    for cell in cells:
-        if groups and dataclasses.replace(groups[-1][0], seed=cell.seed) == cell:
-            groups[-1].append(cell)
+def _grouped(trainings: Sequence[Training]) -> list[list[Training]]:
+    """Neighbours that differ in their seed only, together: they share what is compiled."""
+    groups: list[list[Training]] = []
+    for training in trainings:
+        if groups and dataclasses.replace(groups[-1][0], seed=training.seed) == training:
+            groups[-1].append(training)
         else:
-            groups.append([cell])
+            groups.append([training])
     return groups
 
 
-def weights_path(folder: Path, cell: Cell) -> Path:
-    """Where a cell's weights are kept."""
+def weights_path(folder: Path, training: Training) -> Path:
+    """Where a training's weights are kept."""
     # Only characters that every file system and shell takes as they are.
-    return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', cell.name)}.npz"
+    return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', training.name)}.npz"
 
 
 def summary(record: Record) -> str:
     """A line for the terminal."""
-    rates = [value for name, value in record.metrics.items() if name.startswith("fpr95/")]
-    parts = [f"{record.cell}: {record.seconds:.1f} s"]
-    if rates:
-        parts.append(f"mean FPR@95 {100 * sum(rates) / len(rates):.2f} %")
-    for name, value in record.metrics.items():
-        if name == "validation/matching" or name.endswith("/python/matching"):
-            parts.append(f"{name} {100 * value:.1f} %")
+    result = record.result
+    parts = [f"{record.name}: {record.seconds:.1f} s"]
+    if result.phototour:
+        mean = np.mean([one.fpr95 for one in result.phototour])
+        parts.append(f"mean FPR@95 {100 * mean:.2f} %")
+    parts += [
+        f"matching on {one.test} {100 * np.mean(list(one.by_level.values())):.1f} %"
+        for one in result.misaligned
+        if one.validation
+    ]
+    parts += [
+        f"matching on HPatches, {one.split}, {100 * one.matching_map:.1f} %"
+        for one in result.hpatches
+        if one.protocol == "python"
+    ]
     return ", ".join(parts)
 
 

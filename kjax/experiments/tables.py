@@ -1,12 +1,12 @@
 """Records to tables, as Markdown. Pure: nothing is read or written here."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from kjax.errors import unknown_name
-from kjax.eval.report.blocks import Cell, Column, Row, Table
+from kjax.eval.report.blocks import Column, Table, TableCell, TableRow
 from kjax.eval.report.cells import count_cell, mark_best
 from kjax.eval.report.markdown import table_text
 from kjax.eval.report.wording import NOTHING, percent, plural
@@ -14,14 +14,21 @@ from kjax.eval.results import LEVELS
 from kjax.experiments.cells import DEFAULT
 from kjax.experiments.phototour_tables import phototour_table, published_comparison
 from kjax.experiments.records import Record
-from kjax.experiments.rows import TASKS, Model, by_train, models_of, seeds_words, spread_cell
-from kjax.experiments.statistics import (
-    Spread,
-    by_training_set,
-    pooled_std,
-    spread_over_seeds,
-    train_label,
+from kjax.experiments.rows import (
+    TASKS,
+    Figure,
+    Model,
+    by_train,
+    hpatches,
+    jittered,
+    misaligned,
+    models_of,
+    noisy,
+    on_hpatches,
+    seeds_words,
+    spread_cell,
 )
+from kjax.experiments.statistics import Spread, pooled_std
 
 __all__ = [
     "ablation_table",
@@ -33,33 +40,32 @@ __all__ = [
     "published_comparison",
 ]
 
-_VALIDATION = "validation/matching"
 _MISALIGNED = {
-    "moved 15 % of the side": "jitter/translation/0.15",
-    "turned 30°": "jitter/rotation/30",
-    "scaled by 2^±0.45": "jitter/scale/0.45",
+    "moved 15 % of the side": misaligned("translation", "0.15"),
+    "turned 30°": misaligned("rotation", "30"),
+    "scaled by 2^±0.45": misaligned("scale", "0.45"),
 }
 """Of the amounts that are measured those at which descriptors differ most."""
 
 
 def hpatches_table(records: Sequence[Record], split: str, rule: str = "python") -> str:
     """The three HPatches tasks on one split or folder, and matching by level; "" without any."""
-    prefix = f"hpatches/{split}/{rule}/"
-    lines = _lines(records, prefix)
+    models = models_of(records, lambda record: on_hpatches(record, split, rule))
+    lines = [Model(model.name, group) for model in models for group in by_train(model.records)]
     if not lines:
         return ""
     caption = f"HPatches, {split}, {rule} rules"
     headline = _matching_part(
         f"{caption}: mean average precision, %{seeds_words(lines)}; higher is better.",
         lines,
-        {task.capitalize(): prefix + task for task in TASKS},
+        {task.capitalize(): hpatches(split, rule, task) for task in TASKS},
         name_train=_several_sets(lines),
         sizes=True,
     )
     by_level = _matching_part(
         f"{caption}: matching by level of geometric noise, %{_sets_words(lines)}.",
-        models_of(records, prefix),
-        {level: f"{prefix}matching/{level}" for level in LEVELS.values()},
+        models,
+        {name: hpatches(split, rule, "matching", level) for level, name in LEVELS.items()},
         name_train=False,
         sizes=False,
     )
@@ -68,21 +74,20 @@ def hpatches_table(records: Sequence[Record], split: str, rule: str = "python") 
 
 def noisy_table(records: Sequence[Record], name: str) -> str:
     """Matching of patches that are cut askew, of one set of patches; "" without any."""
-    prefix = f"noisy/{name}/matching"
-    models = models_of(records, prefix)
+    models = models_of(records, lambda record: noisy(name).of(record) is not None)
     if not models:
         return ""
-    metrics = {"mean": prefix} | {level: f"{prefix}/{level}" for level in LEVELS.values()}
+    figures = {"mean": noisy(name)} | {level: noisy(name, level) for level in LEVELS.values()}
     caption = (
         f"Matching on {name} with patches cut askew, as strongly as in HPatches: mean average "
         f"precision, %{_sets_words(models)}{seeds_words(models)}; higher is better."
     )
-    return table_text(_matching_part(caption, models, metrics, name_train=False, sizes=True))
+    return table_text(_matching_part(caption, models, figures, name_train=False, sizes=True))
 
 
 def misaligned_table(records: Sequence[Record]) -> str:
     """Matching of patches that are cut askew in one way, by a known amount; "" without any."""
-    models = models_of(records, "jitter/")
+    models = jittered(records)
     caption = (
         "Matching when the second patch is cut askew in one way: mean average precision, "
         f"%{_sets_words(models)}{seeds_words(models)}; higher is better."
@@ -105,7 +110,7 @@ def ablation_table(records: Sequence[Record], group: str, default: str | None = 
         raise unknown_name("ablation", group, sorted(groups))
     values: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda one: one.group != DEFAULT):
-        if record.group in (group, DEFAULT) and _VALIDATION in record.metrics:
+        if record.group in (group, DEFAULT) and noisy().of(record) is not None:
             own = record.row if record.group == group else default or DEFAULT
             values.setdefault(own, []).append(record)
     columns = [Column("Value", numeric=False), Column("Seeds"), Column("Parameters")]
@@ -115,7 +120,7 @@ def ablation_table(records: Sequence[Record], group: str, default: str | None = 
         f"{group}: matching on the validation pairs, mean average precision in %, mean ± standard "
         "deviation over seeds; higher is better."
     )
-    spreads = {name: _spread(found, _VALIDATION) for name, found in values.items()}
+    spreads = {name: noisy().spread(found) for name, found in values.items()}
     verdict = _verdict({name: one for name, one in spreads.items() if one})
     best = [_name_of_best(row) for row in mark_best(rows, lower_is_better=False)]
     return table_text(Table(caption, columns, best, verdict))
@@ -145,17 +150,8 @@ def cost_table(records: Sequence[Record]) -> str:
     return table_text(Table(caption, columns, rows, _cost_totals(trained)))
 
 
-def _lines(records: Sequence[Record], metrics: str) -> list[Model]:
-    """Models with such metrics, one line for each of their training sets."""
-    return [
-        Model(model.name, group)
-        for model in models_of(records, metrics)
-        for group in by_train(model.records)
-    ]
-
-
 def _several_sets(models: Sequence[Model]) -> bool:
-    return len({train_label(one) for model in models for one in model.records if one.train}) > 1
+    return len({one.train_label for model in models for one in model.records if one.train}) > 1
 
 
 def _sets_words(models: Sequence[Model]) -> str:
@@ -165,7 +161,7 @@ def _sets_words(models: Sequence[Model]) -> str:
 def _matching_part(
     caption: str,
     lines: Sequence[Model],
-    metrics: dict[str, str],
+    figures: dict[str, Figure],
     *,
     name_train: bool,
     sizes: bool,
@@ -174,42 +170,37 @@ def _matching_part(
     columns = [Column("Model", numeric=False)]
     columns += [Column("Trained on", numeric=False)] if name_train else []
     columns += [Column("Dimension"), Column("Parameters")] if sizes else []
-    columns += [Column(title) for title in metrics]
+    columns += [Column(title) for title in figures]
     rows = []
     for line in lines:
-        spreads = [_spread(line.records, name) for name in metrics.values()]
+        spreads = [figure.spread(line.records) for figure in figures.values()]
         if not any(spreads):
             continue
-        cells = [Cell(line.name)]
-        cells += [Cell(train_label(line.records[0]) or NOTHING)] if name_train else []
+        cells = [TableCell(line.name)]
+        cells += [TableCell(line.records[0].train_label or NOTHING)] if name_train else []
         if sizes:
-            cells += [count_cell(line.records[0].dimension), count_cell(line.parameters)]
-        rows.append(Row([*cells, *(spread_cell(one, 1) for one in spreads)]))
+            cells += [count_cell(line.records[0].result.dimension), count_cell(line.parameters)]
+        rows.append(TableRow([*cells, *(spread_cell(one, 1) for one in spreads)]))
     return Table(caption, columns, mark_best(rows, lower_is_better=False))
 
 
-def _spread(records: Iterable[Record], metric: str) -> Spread | None:
-    return spread_over_seeds(by_training_set(records, metric))
-
-
-def _ablation_row(name: str, records: Sequence[Record], default: str | None) -> Row:
-    metrics = (_VALIDATION, *(f"{_VALIDATION}/{level}" for level in LEVELS.values()))
-    spreads = [_spread(records, metric) for metric in metrics]
-    return Row(
+def _ablation_row(name: str, records: Sequence[Record], default: str | None) -> TableRow:
+    spreads = [noisy(level=level).spread(records) for level in (None, *LEVELS.values())]
+    return TableRow(
         [
-            Cell(f"{name} (default)" if name == default else name),
+            TableCell(f"{name} (default)" if name == default else name),
             count_cell(spreads[0].seeds if spreads[0] else 0),
-            count_cell(records[0].parameters),
+            count_cell(records[0].result.parameters),
             *(spread_cell(one) for one in spreads),
         ]
     )
 
 
-def _name_of_best(row: Row) -> Row:
+def _name_of_best(row: TableRow) -> TableRow:
     """The row, its name in bold too if it wins the first figure."""
     name, seeds, parameters, headline, *levels = row.cells
     name = dataclasses.replace(name, best=headline.best)
-    return Row([name, seeds, parameters, headline, *levels], row.kind)
+    return TableRow([name, seeds, parameters, headline, *levels], row.kind)
 
 
 def _verdict(spreads: dict[str, Spread]) -> list[str]:
@@ -230,21 +221,21 @@ def _verdict(spreads: dict[str, Spread]) -> list[str]:
     return [f"{words}: {judged} than one pooled standard deviation ({percent(pooled)})."]
 
 
-def _cost_row(key: tuple[str, str, str], records: Sequence[Record]) -> Row:
+def _cost_row(key: tuple[str, str, str], records: Sequence[Record]) -> TableRow:
     experiment, name, hardware = key
     pairs = [record.pairs for record in records]
     seconds = [record.seconds for record in records]
     speed = sum(pairs) / sum(seconds) if sum(seconds) > 0 else None
-    return Row(
+    return TableRow(
         [
-            Cell(experiment),
-            Cell(name),
+            TableCell(experiment),
+            TableCell(name),
             count_cell(len(records)),
             count_cell(round(np.mean(pairs))),
-            Cell(f"{np.mean(seconds):,.1f}"),
+            TableCell(f"{np.mean(seconds):,.1f}"),
             count_cell(None if speed is None else round(speed)),
-            Cell(f"{np.mean([record.compile_seconds for record in records]):,.1f}"),
-            Cell(hardware),
+            TableCell(f"{np.mean([record.compile_seconds for record in records]):,.1f}"),
+            TableCell(hardware),
         ]
     )
 

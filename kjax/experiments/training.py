@@ -8,22 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from tqdm import tqdm
 
 from kjax.architecture import Descriptor
 from kjax.config import RunConfig
 from kjax.data.resident import ResidentSet, make_resident
 from kjax.data.sampler import check_stream
-from kjax.errors import InputError
+from kjax.train.loop import Schedule, train
 from kjax.train.parallel import Programme, initial_state, make_resident_run, replicated
-from kjax.train.run import make_programme, read_train_set
+from kjax.train.run import make_learning_rate, make_programme, read_train_set
 
 STEPS_PER_DISPATCH = 250
-
-
-class Diverged(InputError):  # noqa: N818  (it may be expected)
-    """A training whose loss is not finite any more: its settings cannot be used."""
 
 
 class Trained(NamedTuple):
@@ -61,19 +55,19 @@ class Sets:
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class CompiledTraining:
     """A compiled training run that any seed can use.
 
     Attributes:
-        programme: with some seed.
-        steps: its length.
+        config: with some seed.
+        programme: of the config.
         data: on the device.
         run: as `make_resident_run` returns it.
         compile_seconds: that it took.
     """
 
+    config: RunConfig
     programme: Programme
-    steps: int
     data: ResidentSet
     run: Callable[..., Any]
     compile_seconds: float
@@ -83,6 +77,11 @@ class Training:
         """What is trained."""
         return self.programme.model
 
+    @property
+    def pairs(self) -> int:
+        """How many a training sees."""
+        return self.config.train.total_steps * self.programme.pairs
+
     def train(self, seed: int, *, name: str, progress: bool = True) -> Trained:
         """The weights after all steps.
 
@@ -90,34 +89,34 @@ class Training:
             seed: of everything random.
             name: for the bar.
             progress: whether to show one.
+
+        Raises:
+            Diverged: the settings cannot be used.
         """
-        state = initial_state(dataclasses.replace(self.programme, seeds=(seed,)))
-        jax.block_until_ready(state)
-        pairs, begun = self.programme.pairs, time.perf_counter()
-        with tqdm(
-            total=self.steps * pairs,
-            desc=name,
-            unit=" pairs",
-            unit_scale=True,
-            disable=not progress,
-        ) as bar:
-            for first in range(0, self.steps, STEPS_PER_DISPATCH):
-                steps = min(STEPS_PER_DISPATCH, self.steps - first)
-                state, metrics = self.run(state, self.data, steps, seed=seed)
-                loss = float(np.mean(metrics["loss"]))
-                if not np.isfinite(loss):
-                    raise Diverged(
-                        f"{name}: the loss is not finite after {first + steps} steps: lower "
-                        "optimizer.learning_rate"
-                    )
-                bar.update(steps * pairs)
-                bar.set_postfix(loss=f"{loss:.4f}")
+        programme = dataclasses.replace(self.programme, seeds=(seed,))
+        state = jax.block_until_ready(initial_state(programme))
+        begun = time.perf_counter()
+        state, _ = train(
+            programme,
+            lambda state, steps: self.run(state, self.data, steps, seed=seed),
+            schedule=Schedule(
+                total=self.config.train.total_steps,
+                per_dispatch=STEPS_PER_DISPATCH,
+                log_every=STEPS_PER_DISPATCH,
+                eval_every=0,
+                checkpoint_every=0,
+            ),
+            learning_rate=make_learning_rate(self.config),
+            state=state,
+            name=name,
+            progress=progress,
+        )
         seconds = time.perf_counter() - begun
         variables = jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
         return Trained(variables, seconds)
 
 
-def prepare(config: RunConfig, sets: Sets) -> Training:
+def prepare(config: RunConfig, sets: Sets) -> CompiledTraining:
     """Compiles a training run; any seed can then use it."""
     programme = make_programme(config)
     data = sets.place(config, programme)
@@ -127,5 +126,4 @@ def prepare(config: RunConfig, sets: Sets) -> Training:
     # No steps compile as much as many do. (On CPUs, where the host loops, the first step compiles.)
     if jax.default_backend() != "cpu":
         jax.block_until_ready(run(initial_state(programme), data, 0))
-    seconds = time.perf_counter() - begun
-    return Training(programme, config.train.total_steps, data, run, seconds)
+    return CompiledTraining(config, programme, data, run, time.perf_counter() - begun)

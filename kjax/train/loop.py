@@ -61,30 +61,51 @@ class Stopped(Exception):  # noqa: N818  (not an error: the user asked for it)
     """The run was asked to stop, and has saved its state."""
 
 
+class Diverged(InputError):  # noqa: N818  (it may be expected)
+    """A loss that is not finite any more: the settings cannot be used."""
+
+
 def train(
     programme: Programme,
     run: Run,
     *,
     schedule: Schedule,
-    checkpoints: Checkpoints,
-    log: MetricsLog,
-    evaluate: Callable[[TrainState], dict[str, float]],
     learning_rate: Callable[[int], Any],
     state: TrainState,
+    checkpoints: Checkpoints | None = None,
+    log: MetricsLog | None = None,
+    evaluate: Callable[[TrainState], dict[str, float]] = lambda state: {},
+    name: str = "training",
     progress: bool = True,
 ) -> tuple[TrainState, dict[str, float]]:
     """Trains from `state` to the end of the schedule.
+
+    Args:
+        programme: what is trained.
+        run: takes the steps.
+        schedule: when things happen.
+        learning_rate: by step, for the log.
+        state: to begin with.
+        checkpoints: where states are saved; without it nothing is, and a signal ends the process
+            as it does anywhere else.
+        log: of metrics, if there is one.
+        evaluate: scores a state.
+        name: for the bar.
+        progress: whether to show one.
 
     Returns:
         The final state and the last evaluation.
 
     Raises:
         Stopped: after SIGINT or SIGTERM; the state has been saved.
-        InputError: the loss is not finite any more, or the disk is full; the last good checkpoint
-            is kept.
+        Diverged: the loss is not finite any more; the last good checkpoint is kept.
+        InputError: the disk is full; the last good checkpoint is kept.
     """
-    step, means, scores = step_of(state), _Means(), {}
-    with _stop_requests() as stop_wanted, _progress_bar(programme, schedule, step, progress) as bar:
+    step, means = step_of(state), _Means()
+    scores: dict[str, float] = {}
+    requests = _stop_requests() if checkpoints else contextlib.nullcontext(lambda: False)
+    bar = _progress_bar(programme, schedule, step, name, progress)
+    with requests as stop_wanted, bar:
         if step in (0, schedule.total):  # a curve wants a beginning, and a finished run its result
             scores = evaluate(state)
             _tell(step, scores, bar)
@@ -110,17 +131,20 @@ def train(
                 scores = evaluate(state)
                 _write(log, step, scores)
                 _tell(step, scores, bar)
-            if saving:
+            if saving and checkpoints:
                 # Scores of an earlier step say nothing about which checkpoint is the best.
                 checkpoints.save(step, state, metrics=scores if evaluating else None)
-            if stopping and step < schedule.total:
+            if stopping and checkpoints and step < schedule.total:
                 checkpoints.wait()
                 raise Stopped(f"stopped after step {step}: the same command goes on from there")
-    checkpoints.wait()
+    if checkpoints:
+        checkpoints.wait()
     return state, scores
 
 
-def _write(log: MetricsLog, step: int, metrics: Mapping[str, Any]) -> None:
+def _write(log: MetricsLog | None, step: int, metrics: Mapping[str, Any]) -> None:
+    if log is None:
+        return
     with failing_together():  # only the first process writes, and meets a full disk
         log.write(step, metrics)
 
@@ -149,13 +173,15 @@ class _Means:
         return means
 
 
-def _check_finite(row: Mapping[str, Any], step: int, checkpoints: Checkpoints) -> None:
+def _check_finite(row: Mapping[str, Any], step: int, checkpoints: Checkpoints | None) -> None:
     if np.isfinite(row["loss"]).all():
         return
-    checkpoints.wait()
-    kept = checkpoints.latest_step()
+    kept = None
+    if checkpoints:
+        checkpoints.wait()
+        kept = checkpoints.latest_step()
     where = f"the checkpoint of step {kept} is kept" if kept is not None else "nothing was saved"
-    raise InputError(
+    raise Diverged(
         f"the loss is not finite at step {step} ({where}): lower config.optimizer.learning_rate, "
         "or check the patches for constant or broken ones"
     )
@@ -173,11 +199,13 @@ def _tell(step: int, scores: Mapping[str, float], bar: Any) -> None:
         bar.set_postfix(_short(scores))
 
 
-def _progress_bar(programme: Programme, schedule: Schedule, step: int, wanted: bool) -> Any:
+def _progress_bar(
+    programme: Programme, schedule: Schedule, step: int, name: str, wanted: bool
+) -> Any:
     return tqdm(
         total=schedule.total * programme.pairs,
         initial=step * programme.pairs,
-        desc="training",
+        desc=name,
         unit=" pairs",
         unit_scale=True,
         smoothing=0.05,

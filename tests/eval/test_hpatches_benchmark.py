@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from evaluation_data import write_hpatches
 
-from kjax.eval.contenders import Contender, Member
+from kjax.eval.contenders import Entry, Member
 from kjax.eval.hpatches import mean_of_seeds, mean_of_splits
 from kjax.eval.hpatches_benchmark import open_benchmark, score
 
@@ -31,8 +31,8 @@ def benchmark(tmp_path):
 
 def scores_of(benchmark, tmp_path, *seeds):
     members = tuple(random_projection(seed) for seed in seeds)
-    contender = Contender("random", ours=False, source="made up", members=members)
-    scores, _ = score(contender, benchmark, cache_dir=tmp_path / "cache", progress=False)
+    entry = Entry("random", ours=False, source="made up", members=members)
+    scores, _ = score(entry, benchmark, cache_dir=tmp_path / "cache", progress=False)
     return {one.split: one for one in scores}
 
 

@@ -11,7 +11,7 @@ from models import make_model
 
 from kjax.cli import main
 from kjax.errors import InputError
-from kjax.eval.contenders import find_contender
+from kjax.eval.contenders import find_entry
 from kjax.eval.describe import describe
 from kjax.eval.hpatches_descriptors import describe_sequences, write_descriptors
 from kjax.eval.metrics import fpr_at_recall, pair_distances
@@ -109,12 +109,12 @@ def test_seeds_are_averaged_on_hpatches(sets):
 def test_weights_files_and_folders_of_descriptors(sets):
     _, variables = make_model("hardnet", patch_size=16)
     save_variables(sets / "weights.npz", variables)
-    contender = find_contender("weights.npz")
-    assert contender.name == "hardnet N=16"
+    entry = find_entry("weights.npz")
+    assert entry.name == "hardnet N=16"
     from kjax.data.hpatches import read_hpatches
 
     described = describe_sequences(
-        lambda patches: contender.members[0].describe(patches, progress=False),
+        lambda patches: entry.members[0].describe(patches, progress=False),
         read_hpatches(sets / "small", progress=False),
     )
     write_descriptors(described, sets / "csv", progress=False)
@@ -186,11 +186,11 @@ def test_bad_input_is_one_line(sets, capsys, words, message):
 
 def test_what_the_names_of_weights_tell(sets):
     save_variables(sets / "star.npz", make_model("combined_star", s=2, patch_size=16)[1])
-    assert find_contender("star.npz").name == "combined_star s=2"
+    assert find_entry("star.npz").name == "combined_star s=2"
     save_variables(sets / "polar.npz", make_model("polar", s=1, patch_size=16)[1])
-    assert find_contender("polar.npz:polar,s=1,patch_size=16").name == "polar s=1 N=16"
+    assert find_entry("polar.npz:polar,s=1,patch_size=16").name == "polar s=1 N=16"
     with pytest.raises(InputError, match="fits several heads"):
-        find_contender("polar.npz")
+        find_entry("polar.npz")
 
 
 def test_descriptors_as_files_for_the_official_toolbox(sets, capsys):

@@ -34,7 +34,7 @@ def test_every_record_names_a_commit():
             known = re.fullmatch(
                 r"[0-9a-f]{12}( \(committed after this ran\))?", record.versions["commit"]
             )
-            assert known, (path.name, record.cell, record.versions["commit"])
+            assert known, (path.name, record.name, record.versions["commit"])
 
 
 def test_code_that_is_not_committed_is_not_recorded(monkeypatch):
@@ -60,8 +60,13 @@ def test_another_name_keeps_trainings_apart():
     reproduce = load_script(BENCHMARKS / "reproduce.py")
     arguments = ["heads", "--train", "a", "--rows", "sum", "--seeds", "3"]
     named = [*arguments, "--name", "long"]
-    cells = [reproduce.make_cells(*reproduce.parse_arguments(one)) for one in (arguments, named)]
-    assert [[cell.name for cell in some] for some in cells] == [["heads/sum/a/3"], ["long/sum/a/3"]]
+    trainings = [
+        reproduce.make_trainings(*reproduce.parse_arguments(one)) for one in (arguments, named)
+    ]
+    assert [[training.name for training in some] for some in trainings] == [
+        ["heads/sum/a/3"],
+        ["long/sum/a/3"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,15 @@ import json
 
 import numpy as np
 import pytest
+from record_files import trained
 
 from kjax.architecture import parameter_count
 from kjax.data.photos import sample_test_pairs
 from kjax.data.phototour import read_phototour, write_phototour
 from kjax.data.test_sets import read_test_sets
-from kjax.eval import misalignment
+from kjax.eval import describe, misalignment
 from kjax.experiments import scoring
-from kjax.experiments.cells import HEADS, QUESTIONS, RECIPES, SHIPPED, Cell, ablation_cells
+from kjax.experiments.cells import HEADS, QUESTIONS, RECIPES, SHIPPED, Training, ablation_trainings
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.sweep import Sweep, weights_path
 from kjax.experiments.training import Sets
@@ -38,7 +39,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def small_batches(monkeypatch):
     """As few patches as there are, and few ways to misalign them."""
-    monkeypatch.setattr(scoring, "preferred_batch", lambda: 32)
+    monkeypatch.setattr(describe, "preferred_batch", lambda: 32)
     monkeypatch.setattr(misalignment, "_PATCHES_AT_ONCE", 128)
     monkeypatch.setattr(scoring, "JITTER", {"rotation": (0.0, 10.0)})
 
@@ -62,41 +63,41 @@ def sweep_in(folder, data, **options) -> Sweep:
 
 @pytest.mark.usefixtures("small_batches")
 def test_a_sweep_records_every_cell_once(tmp_path, data, monkeypatch):
-    cells = [Cell("heads", "sum", SMALL, ("one",), seed) for seed in (0, 1)]
+    trainings = [Training("heads", "sum", SMALL, ("one",), seed) for seed in (0, 1)]
     sweep = sweep_in(tmp_path, data)
-    assert sweep.run(cells) == 0
+    assert sweep.run(trainings) == 0
     first, second = read_records(sweep.records)
-    assert (first.cell, second.cell) == ("heads/sum/one/0", "heads/sum/one/1")
+    assert (first.name, second.name) == ("heads/sum/one/0", "heads/sum/one/1")
     assert first.config == {"model.head": "sum", "model.patch_size": 8} | {
         "train.pairs": 8,
         "train.steps": 2,
     }
-    assert first.parameters == 285_984
-    assert first.dimension == 128
+    assert first.result.parameters == 285_984
+    assert first.result.dimension == 128
     assert first.pairs == 16
     # Nothing is tested on what it was trained on.
-    assert first.tested_pairs == {"two": [50, 50]}
-    rates = {name for name in first.metrics if name.startswith("fpr95/")}
-    assert rates == {"fpr95/two"}
-    levels = [first.metrics[f"validation/matching/{level}"] for level in ("easy", "hard", "tough")]
-    assert first.metrics["validation/matching"] == pytest.approx(np.mean(levels))
-    assert 0 <= first.metrics["jitter/rotation/10"] <= 1
-    assert first.metrics != second.metrics  # another seed
-    weights = load_variables(weights_path(tmp_path / "weights", cells[1]))
-    assert parameter_count(weights) == first.parameters
+    (rate,) = first.result.phototour
+    assert (rate.test, rate.matching_pairs, rate.non_matching_pairs) == ("two", 50, 50)
+    validation, reported = first.result.misaligned
+    assert (validation.validation, reported.validation) == (True, False)
+    assert list(validation.by_level) == ["easy", "hard", "tough"]
+    assert 0 <= reported.by_amount["rotation"]["10"] <= 1
+    assert first.result != second.result  # another seed
+    weights = load_variables(weights_path(tmp_path / "weights", trainings[1]))
+    assert parameter_count(weights) == first.result.parameters
 
     # What is recorded is not computed again.
     monkeypatch.setattr("kjax.experiments.sweep.prepare", lambda *_: pytest.fail("computed again"))
-    assert sweep.run(cells) == 0
+    assert sweep.run(trainings) == 0
     assert len(read_records(sweep.records)) == 2
     # And where there is no time, nothing is begun.
     monkeypatch.setattr(Sweep, "_prepare", lambda *_: None)
-    other = [Cell("heads", "sum", SMALL, ("one",), seed) for seed in (2, 3)]
+    other = [Training("heads", "sum", SMALL, ("one",), seed) for seed in (2, 3)]
     assert sweep_in(tmp_path, data, seconds=-1.0).run(other) == 2
 
 
-def some_record(cell: str) -> Record:
-    return Record(cell, "heads", "", "sum", ["one"], 0, 1, 2, 3, 4.0, 5.0, {}, {}, {}, "cpu", {})
+def some_record(name: str) -> Record:
+    return trained("sum", "one", 0, {"fpr95/x": 0.1}, name=name)
 
 
 def test_a_torn_last_line_is_forgotten(tmp_path):
@@ -104,9 +105,9 @@ def test_a_torn_last_line_is_forgotten(tmp_path):
     append_record(path, some_record("a"))
     append_record(path, some_record("b"))
     path.write_bytes(path.read_bytes()[:-20])
-    assert [record.cell for record in read_records(path)] == ["a"]
+    assert [record.name for record in read_records(path)] == ["a"]
     append_record(path, some_record("c"))
-    assert [record.cell for record in read_records(path)] == ["a", "c"]
+    assert [record.name for record in read_records(path)] == ["a", "c"]
 
 
 def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
@@ -114,55 +115,62 @@ def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
     append_record(path, some_record("a"))
     path.write_bytes(path.read_bytes()[:-1])
     append_record(path, some_record("b"))
-    assert [record.cell for record in read_records(path)] == ["a", "b"]
+    assert [record.name for record in read_records(path)] == ["a", "b"]
 
 
 def record_with(**changes) -> bytes:
     return json.dumps({**dataclasses.asdict(some_record("b")), **changes}).encode()
 
 
+def record_with_rate(value) -> bytes:
+    record = dataclasses.asdict(some_record("b"))
+    record["result"]["phototour"][0]["fpr95"] = value
+    return json.dumps(record).encode()
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (json.dumps({"cell": "b"}).encode(), "missing"),
+        (json.dumps({"name": "b"}).encode(), "missing"),
         (record_with(other=1), "unexpected keyword"),
-        (record_with(metrics={"fpr95/x": "low"}), "metrics is not of its type"),
-        (record_with(metrics=[1.0]), "metrics is not of its type"),
+        (record_with_rate("low"), "fpr95 is not of its type"),
+        (record_with(config=[1.0]), "config is not of its type"),
+        (record_with(result=[1.0]), "result is no JSON object"),
         (record_with(seed=True), "seed is not of its type"),
         (record_with(seconds=10**400), "seconds is not of its type"),
         (b"[1, 2]", "no JSON object"),
-        (b'{"cell": "', "Unterminated string"),
-        (b'{"cell": "\xc3', "UTF-8"),
+        (b'{"name": "', "Unterminated string"),
+        (b'{"name": "\xc3', "UTF-8"),
         (b"[" * 100_000, "too deep"),
     ],
 )
 def test_a_damaged_line_is_named_and_the_rest_used(tmp_path, capsys, line, reason):
     path = tmp_path / "records.jsonl"
-    for content in (record_with(cell="a"), line, record_with(cell="c")):
+    for content in (record_with(name="a"), line, record_with(name="c")):
         path.write_bytes((path.read_bytes() if path.exists() else b"") + content + b"\n")
-    assert [record.cell for record in read_records(path)] == ["a", "c"]
+    assert [record.name for record in read_records(path)] == ["a", "c"]
     told = capsys.readouterr().err
     assert f"{path}, line 2 is not a record and is left out: " in told
     assert reason in told
     assert told.count("\n") == 1
     # The same at the end of the file, half written.
-    path.write_bytes(record_with(cell="a") + b"\n" + line)
+    path.write_bytes(record_with(name="a") + b"\n" + line)
     append_record(path, some_record("d"))
-    assert [record.cell for record in read_records(path)] == ["a", "d"]
+    assert [record.name for record in read_records(path)] == ["a", "d"]
     assert capsys.readouterr().err == "", "what is appended did not join the half line"
 
 
 @pytest.mark.parametrize("table", [HEADS, RECIPES, SHIPPED, *QUESTIONS.values()])
 def test_every_planned_training_has_a_valid_config(table):
     for row, settings in table.items():
-        Cell("heads", row, settings, ("one",), 0).config()
+        Training("heads", row, settings, ("one",), 0).config()
 
 
 def test_ablations_change_one_thing_at_a_time():
-    usual, *others = ablation_cells(["dropout"], ["one"], [0], ["train.steps=5"])
+    usual, *others = ablation_trainings(["dropout"], ["one"], [0], ["train.steps=5"])
     assert usual.row == "default"
-    assert [cell.row for cell in others] == ["0.0", "0.1"]
-    for cell in others:
-        own = dict(cell.difference())
-        assert own.pop("model.dropout") == float(cell.row)
+    assert [training.row for training in others] == ["0.0", "0.1"]
+    for training in others:
+        own = dict(training.difference())
+        assert own.pop("model.dropout") == float(training.row)
         assert own == usual.difference()

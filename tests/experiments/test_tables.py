@@ -6,15 +6,15 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from record_files import hpatches, rival, trained, tried
+from record_files import hpatches, rate, rival, trained, tried
 
 from kjax.errors import InputError
 from kjax.eval.metrics import fpr_at_recall
 from kjax.eval.phototour import fpr_interval
+from kjax.eval.report.published import PAPER_PARAMETERS, PAPER_PHOTOTOUR, paper_parameters
 from kjax.experiments import figures
 from kjax.experiments.figures import bar_chart, jitter_curves
 from kjax.experiments.page import write_page
-from kjax.experiments.published import PAPER_PARAMETERS, PAPER_PHOTOTOUR, paper_parameters
 from kjax.experiments.statistics import (
     Spread,
     fpr_interval_of_counts,
@@ -117,13 +117,13 @@ def test_a_missing_cell_leaves_the_contest(verified):
 
 def test_values_of_ablations_are_no_models(verified):
     value = tried("dropout", "0.1", 0, 0.4)
-    value.metrics["fpr95/fountain"] = 0.01
+    value.result.phototour.append(rate("fountain", 0.01))
     assert phototour_table([*verified, value]) == phototour_table(verified)
 
 
 def test_a_set_that_was_trained_on_does_not_count(verified):
     expected = phototour_table(verified)
-    verified[0].metrics["fpr95/castle"] = 0.0
+    verified[0].result.phototour.append(rate("castle", 0.0, tested_pairs=PAIRS))
     assert phototour_table(verified) == expected
 
 
@@ -141,7 +141,7 @@ def test_a_parameter_count_unlike_the_papers_is_pointed_out(verified):
 
 
 def test_records_of_two_experiments_that_disagree_are_refused(verified):
-    again = trained("xy s=1", "castle", 0, {"fpr95/fountain": 0.5}, cell="final/xy s=1/castle/0")
+    again = trained("xy s=1", "castle", 0, {"fpr95/fountain": 0.5}, name="final/xy s=1/castle/0")
     with pytest.raises(InputError, match="'heads/xy s=1/castle/0' and 'final/xy s=1/castle/0'"):
         phototour_table([*verified, again])
 
@@ -220,9 +220,9 @@ def test_hpatches_table_names_training_sets_when_there_are_several(matched):
 
 
 def test_noisy_table():
-    metrics = {"noisy/fountain/matching": 0.5, "noisy/fountain/matching/easy": 0.7}
-    text = noisy_table([trained("sum", "castle", 0, metrics)], "fountain")
-    assert cells_of(text, "sum") == ["sum", "128", "–", "50.0", "70.0", "–", "–"]
+    scores = {"noisy/fountain/easy": 0.7, "noisy/fountain/hard": 0.3}
+    text = noisy_table([trained("sum", "castle", 0, scores)], "fountain")
+    assert cells_of(text, "sum") == ["sum", "128", "–", "50.0", "70.0", "30.0", "–"]
     assert noisy_table([], "fountain") == ""
 
 
@@ -381,9 +381,8 @@ def test_page_says_which_settings_all_trainings_share(tmp_path):
 
 
 def test_rivals_alone_make_no_section(tmp_path):
-    metrics = {"noisy/garden/matching": 0.5}
-    metrics |= {f"noisy/garden/matching/{level}": 0.5 for level in ("easy", "hard", "tough")}
-    write_page([trained("sum", "a", 0, metrics), rival("MKD", {"fpr95/a": 0.1})], tmp_path)
+    scores = {f"noisy/garden/{level}": 0.5 for level in ("easy", "hard", "tough")}
+    write_page([trained("sum", "a", 0, scores), rival("MKD", {"fpr95/a": 0.1})], tmp_path)
     text = (tmp_path / "results.md").read_text()
     assert re.findall("^### (.*)", text, flags=re.MULTILINE) == ["Misaligned patches"]
     assert "1 training · seed 0 ·" in text

@@ -8,7 +8,7 @@ from models import make_model
 import kjax
 from kjax.baselines import mkd, tfeat
 from kjax.errors import InputError
-from kjax.eval.contenders import find_contender
+from kjax.eval.contenders import find_entry
 from kjax.interop import files, load_variables, save_variables
 from kjax.interop.source import load_source
 from kjax.interop.state_dict import to_arrays, to_torch
@@ -130,7 +130,7 @@ def test_a_contender_whose_weights_are_not_finite_is_refused(tmp_path):
     path = tmp_path / "weights.npz"
     save_arrays(path, spoiled(np.nan, "features.16.running_var"))
     with pytest.raises(InputError, match=r"features\.16\.running_var is not finite"):
-        find_contender(f"{path}:sum")
+        find_entry(f"{path}:sum")
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")

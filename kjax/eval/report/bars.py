@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kjax.eval.report.blocks import Charts, Key, Panel
-from kjax.eval.report.hpatches_tables import Benchmark, Scored
+from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored
 from kjax.eval.report.published import is_hand_crafted
 from kjax.eval.report.render import MARKERS
 from kjax.eval.report.theme import light
@@ -56,7 +56,7 @@ class Task:
     spots: Callable[[HPatchesScores], list[Spot]]
 
 
-def comparison_charts(benchmark: Benchmark, scored: Sequence[Scored]) -> Charts:
+def comparison_charts(benchmark: HPatchesSetting, scored: Sequence[Scored]) -> Charts:
     """All descriptors, best on top in each task; hand-crafted ones are striped."""
     panels = [
         bar_panel(task.title, best_first([_bar(task, one) for one in scored])) for task in TASKS
@@ -69,7 +69,7 @@ def comparison_charts(benchmark: Benchmark, scored: Sequence[Scored]) -> Charts:
     )
 
 
-def variants_charts(benchmark: Benchmark, scored: Sequence[Scored]) -> Charts | None:
+def variants_charts(benchmark: HPatchesSetting, scored: Sequence[Scored]) -> Charts | None:
     """Our own descriptors, the one with the fewest parameters on top; None for fewer than two."""
     ours = [one for one in scored if one.result.ours]
     if len(ours) < 2:
@@ -129,7 +129,7 @@ def _kind(one: Scored) -> Kind:
     return "hand-crafted" if is_hand_crafted(one.result) else "learned"
 
 
-def _slug(benchmark: Benchmark) -> str:
+def _slug(benchmark: HPatchesSetting) -> str:
     return slugged(f"{benchmark.protocol} {benchmark.split} {benchmark.tasks}")
 
 

@@ -13,7 +13,7 @@ Mark = Literal[
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell of a table.
 
     Attributes:
@@ -54,10 +54,10 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row, and whose figures it shows; the first cell names it."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
     kind: RowKind = "rival"
 
 
@@ -67,7 +67,7 @@ class Table:
 
     caption: str
     columns: Sequence[Column]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     notes: Sequence[str] = ()
 
 

@@ -5,39 +5,39 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kjax.eval.report.blocks import Cell, Row
+from kjax.eval.report.blocks import TableCell, TableRow
 from kjax.eval.report.wording import NOTHING, count, finite, percent_with_std
 
 
 def share_cell(
     share: float | None, *, std: float | None = None, contends: bool = True, digits: int = 2
-) -> Cell:
+) -> TableCell:
     """A share in per cent, with its standard deviation if there is one."""
     known = finite(share)
     text = percent_with_std(share, std, digits)
-    return Cell(text, known, contends=contends and known is not None)
+    return TableCell(text, known, contends=contends and known is not None)
 
 
-def mean_cell(shares: Iterable[float | None]) -> Cell:
+def mean_cell(shares: Iterable[float | None]) -> TableCell:
     """The mean of those shares that are there."""
     known = [share for share in shares if share is not None and finite(share) is not None]
     return share_cell(float(np.mean(known)) if known else None)
 
 
-def count_cell(number: int | None) -> Cell:
+def count_cell(number: int | None) -> TableCell:
     """A whole number."""
-    return Cell(count(number), number)
+    return TableCell(count(number), number)
 
 
-def difference_cell(difference: float | None) -> Cell:
+def difference_cell(difference: float | None) -> TableCell:
     """A difference of shares in percentage points, with its sign and a true minus."""
     if difference is None:
-        return Cell(NOTHING)
-    return Cell(f"{100 * difference:+.2f}".replace("-", "−"), difference)
+        return TableCell(NOTHING)
+    return TableCell(f"{100 * difference:+.2f}".replace("-", "−"), difference)
 
 
-def mark_best(rows: Sequence[Row], *, lower_is_better: bool) -> list[Row]:
-    """Marks the best contender of each column; one without rivals wins nothing."""
+def mark_best(rows: Sequence[TableRow], *, lower_is_better: bool) -> list[TableRow]:
+    """Marks the best entry of each column; one without rivals wins nothing."""
     cells = [list(row.cells) for row in rows]
     for place in range(len(cells[0]) if cells else 0):
         values = [one[place].value for one in cells if one[place].contends]

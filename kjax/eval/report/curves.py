@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kjax.eval.report.blocks import Charts, Key, Mark, Panel
-from kjax.eval.report.phototour_settings import Arrangement, Setting
+from kjax.eval.report.phototour_settings import Arrangement, PhototourSetting
 from kjax.eval.report.render import line_style
 from kjax.eval.report.theme import SERIES, light
 from kjax.eval.report.wording import percent, shortened, slugged
@@ -62,7 +62,7 @@ def precision_recall_charts(arrangement: Arrangement, look: Look) -> Charts:
     return Charts("precision-recall", caption, panels, _legend(arrangement, look))
 
 
-def distance_charts(arrangement: Arrangement, setting: Setting) -> Charts | None:
+def distance_charts(arrangement: Arrangement, setting: PhototourSetting) -> Charts | None:
     """Distances of matching and non-matching pairs, by descriptor; None if there are none."""
     panels = []
     for result in arrangement.results:
@@ -106,7 +106,7 @@ def plot_line(axis: Any, key: Key, x: np.ndarray, y: np.ndarray) -> None:
     axis.plot(x, y, color=light(key.colour), linestyle=line_style(key.mark), linewidth=1.7)
 
 
-def _drawn(arrangement: Arrangement, setting: Setting, look: Look) -> Drawn:
+def _drawn(arrangement: Arrangement, setting: PhototourSetting, look: Look) -> Drawn:
     found = [(look[one.name], arrangement.scores(one, setting)) for one in arrangement.results]
     return [(key, scores) for key, scores in found if scores is not None and scores.roc.x]
 
@@ -164,12 +164,12 @@ def _percent_ticks(axis: Any) -> None:
         one.set_major_formatter(lambda share, _: f"{100 * share:.10g}")
 
 
-def _roc_alt(setting: Setting, drawn: Drawn) -> str:
+def _roc_alt(setting: PhototourSetting, drawn: Drawn) -> str:
     parts = [f"{key.label} {percent(scores.fpr95)} %" for key, scores in drawn]
     return f"ROC curves, {setting.label}. False positives at 95 % recall: {', '.join(parts)}."
 
 
-def _pr_alt(setting: Setting, drawn: Drawn) -> str:
+def _pr_alt(setting: PhototourSetting, drawn: Drawn) -> str:
     parts = [f"{key.label} {percent(scores.average_precision)} %" for key, scores in drawn]
     return f"Precision–recall curves, {setting.label}. Areas: {', '.join(parts)}."
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from kjax.eval.report import bars, curves, hpatches_tables, phototour_tables
 from kjax.eval.report.blocks import (
     Block,
-    Cell,
     Charts,
     Column,
     Document,
@@ -14,14 +13,15 @@ from kjax.eval.report.blocks import (
     Paragraph,
     PatchPairs,
     Picture,
-    Row,
     Section,
     Subheading,
     Table,
+    TableCell,
+    TableRow,
     Warnings,
 )
 from kjax.eval.report.cells import count_cell
-from kjax.eval.report.hpatches_tables import Benchmark, Scored, scoreboard
+from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.phototour_settings import Arrangement, arrange
 from kjax.eval.report.published import PAPER_SETS
 from kjax.eval.report.summary import headlines, warnings_of
@@ -116,13 +116,13 @@ def _hpatches(evaluation: Evaluation) -> Iterator[Block]:
         yield Fold("By level, pool and sequence", tables[1:])
 
 
-def _hpatches_charts(benchmark: Benchmark, scored: list[Scored]) -> Iterator[Charts]:
+def _hpatches_charts(benchmark: HPatchesSetting, scored: list[Scored]) -> Iterator[Charts]:
     yield bars.comparison_charts(benchmark, scored)
     if (variants := bars.variants_charts(benchmark, scored)) is not None:
         yield variants
 
 
-def _hpatches_tables(benchmark: Benchmark, scored: list[Scored]) -> list[Table]:
+def _hpatches_tables(benchmark: HPatchesSetting, scored: list[Scored]) -> list[Table]:
     tables = [
         make(benchmark, scored)
         for make in (
@@ -181,13 +181,13 @@ def _training(evaluation: Evaluation, illustrations: Illustrations) -> Iterator[
 
 def _descriptors(evaluation: Evaluation) -> Iterator[Block]:
     rows = [
-        Row(
+        TableRow(
             [
-                Cell(result.name),
+                TableCell(result.name),
                 count_cell(result.dimension),
                 count_cell(result.parameters),
-                Cell(result.distance),
-                Cell(result.source),
+                TableCell(result.distance),
+                TableCell(result.source),
             ],
             "ours" if result.ours else "rival",
         )
@@ -202,7 +202,9 @@ def _descriptors(evaluation: Evaluation) -> Iterator[Block]:
 
 def _missing(evaluation: Evaluation) -> Iterator[Block]:
     rows = [
-        Row([Cell(result.name), Cell(result.missing), Cell(result.source or NOTHING)])
+        TableRow(
+            [TableCell(result.name), TableCell(result.missing), TableCell(result.source or NOTHING)]
+        )
         for result in evaluation.descriptors
         if result.missing is not None
     ]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kjax.eval.report.blocks import Cell, Column, Row, RowKind, Table
+from kjax.eval.report.blocks import Column, RowKind, Table, TableCell, TableRow
 from kjax.eval.report.cells import count_cell, mark_best, mean_cell, share_cell
 from kjax.eval.report.published import HPATCHES_SETTING, HPATCHES_SOURCE, PUBLISHED_HPATCHES
 from kjax.eval.report.wording import NOTHING, count
@@ -14,7 +14,7 @@ _SPLITS_FIRST = ("abc", "full")
 """The paper reports the mean over a, b and c."""
 
 
-class Benchmark(NamedTuple):
+class HPatchesSetting(NamedTuple):
     """What figures must share to stand in one table."""
 
     protocol: str
@@ -42,7 +42,7 @@ class Scored:
     scores: HPatchesScores
 
 
-Scoreboard = dict[Benchmark, list[Scored]]
+Scoreboard = dict[HPatchesSetting, list[Scored]]
 
 
 def scoreboard(evaluation: Evaluation) -> Scoreboard:
@@ -50,7 +50,7 @@ def scoreboard(evaluation: Evaluation) -> Scoreboard:
     boards: Scoreboard = {}
     for result in evaluation.descriptors:
         for scores in result.hpatches:
-            key = Benchmark(scores.protocol, scores.split, scores.tasks, scores.sequences)
+            key = HPatchesSetting(scores.protocol, scores.split, scores.tasks, scores.sequences)
             boards.setdefault(key, []).append(Scored(result, scores))
     protocols = list(dict.fromkeys(key.protocol for key in boards))
     order = {split: place for place, split in enumerate(_SPLITS_FIRST)}
@@ -60,7 +60,7 @@ def scoreboard(evaluation: Evaluation) -> Scoreboard:
     return {key: boards[key] for key in ordered}
 
 
-def headline_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+def headline_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
     """Mean average precision of the three tasks, with published rows where they fit."""
     columns = [
         Column("Descriptor", numeric=False),
@@ -72,10 +72,10 @@ def headline_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
     published = (benchmark.protocol, benchmark.split) == HPATCHES_SETTING
     if published:
         rows += [
-            Row(
+            TableRow(
                 [
-                    Cell(f"{one.name} (published)"),
-                    *(Cell(NOTHING) for _ in range(2)),
+                    TableCell(f"{one.name} (published)"),
+                    *(TableCell(NOTHING) for _ in range(2)),
                     *(
                         share_cell(value, contends=False)
                         for value in (one.verification, one.matching, one.retrieval)
@@ -93,10 +93,10 @@ def headline_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
     )
 
 
-def levels_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+def levels_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
     """The three tasks by level of noise, verification by kind of negatives too."""
 
-    def cells(scores: HPatchesScores) -> Iterable[Cell]:
+    def cells(scores: HPatchesScores) -> Iterable[TableCell]:
         yield from _by_kind(scores.verification)
         yield from (share_cell(scores.matching.get(level)) for level in LEVELS)
         yield from (share_cell(scores.retrieval.get(level)) for level in LEVELS)
@@ -112,7 +112,7 @@ def levels_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
     return _numbers_table(f"{benchmark.caption}: by level, mAP in %.", columns, scored, cells)
 
 
-def auc_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+def auc_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
     """Balanced ROC areas of verification."""
     return _numbers_table(
         f"{benchmark.caption}: verification, balanced ROC area in %.",
@@ -122,7 +122,7 @@ def auc_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
     )
 
 
-def pool_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+def pool_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
     """Retrieval as the pool of distractors grows: the mean over levels."""
     sizes = sorted(
         {
@@ -134,7 +134,7 @@ def pool_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
         key=int,
     )
 
-    def cells(scores: HPatchesScores) -> Iterable[Cell]:
+    def cells(scores: HPatchesScores) -> Iterable[TableCell]:
         for size in sizes:
             yield mean_cell(pools.get(size) for pools in scores.retrieval_by_pool.values())
 
@@ -147,14 +147,14 @@ def pool_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
     )
 
 
-def sequences_table(benchmark: Benchmark, scored: list[Scored]) -> Table:
+def sequences_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
     """Matching by sequence, a column per descriptor: where one is weak, it can be seen."""
     names = sorted({name for one in scored for name in one.scores.matching_by_sequence})
     columns = [Column("Sequence", numeric=False), *(Column(one.result.name) for one in scored)]
     rows = []
     for name in names:
         found = [one.scores.matching_by_sequence.get(name, {}) for one in scored]
-        rows.append(Row([Cell(name), *(mean_cell(levels.values()) for levels in found)]))
+        rows.append(TableRow([TableCell(name), *(mean_cell(levels.values()) for levels in found)]))
     caption = f"{benchmark.caption}: matching by sequence, mean over levels, mAP in %."
     return Table(caption, columns, rows)
 
@@ -163,10 +163,12 @@ def _numbers_table(
     caption: str,
     columns: list[Column],
     scored: list[Scored],
-    cells: Callable[[HPatchesScores], Iterable[Cell]],
+    cells: Callable[[HPatchesScores], Iterable[TableCell]],
 ) -> Table:
     """A table of a row per descriptor, with its name before the given columns."""
-    rows = [Row([Cell(one.result.name), *cells(one.scores)], _kind(one)) for one in scored]
+    rows = [
+        TableRow([TableCell(one.result.name), *cells(one.scores)], _kind(one)) for one in scored
+    ]
     return Table(
         caption,
         [Column("Descriptor", numeric=False), *columns],
@@ -174,11 +176,11 @@ def _numbers_table(
     )
 
 
-def _headline_row(one: Scored) -> Row:
+def _headline_row(one: Scored) -> TableRow:
     result, scores = one.result, one.scores
-    return Row(
+    return TableRow(
         [
-            Cell(result.name),
+            TableCell(result.name),
             count_cell(result.dimension),
             count_cell(result.parameters),
             share_cell(scores.verification_map, std=scores.map_std.get("verification")),
@@ -195,7 +197,7 @@ def _kind_columns(task: str) -> list[Column]:
     ]
 
 
-def _by_kind(values: dict[str, dict[str, float]]) -> Iterable[Cell]:
+def _by_kind(values: dict[str, dict[str, float]]) -> Iterable[TableCell]:
     for level in LEVELS:
         for kind in NEGATIVES:
             yield share_cell(values.get(level, {}).get(kind))

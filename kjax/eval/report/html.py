@@ -9,7 +9,6 @@ from importlib import resources
 
 from kjax.eval.report.blocks import (
     Block,
-    Cell,
     Charts,
     Column,
     Document,
@@ -19,10 +18,11 @@ from kjax.eval.report.blocks import (
     Paragraph,
     PatchPairs,
     Picture,
-    Row,
     Section,
     Subheading,
     Table,
+    TableCell,
+    TableRow,
     Warnings,
 )
 from kjax.eval.report.pictures import pair_png
@@ -219,7 +219,7 @@ def _number_class(column: Column) -> str:
     return ' class="number"' if column.numeric else ""
 
 
-def _row(row: Row, columns: Sequence[Column]) -> str:
+def _row(row: TableRow, columns: Sequence[Column]) -> str:
     name, *others = row.cells
     badge = ' <span class="badge">kjax</span>' if row.kind == "ours" else ""
     cells = "".join(_cell(cell, column) for cell, column in zip(others, columns[1:], strict=True))
@@ -227,7 +227,7 @@ def _row(row: Row, columns: Sequence[Column]) -> str:
     return f'<tr class="{row.kind}">{title}{cells}</tr>'
 
 
-def _cell(cell: Cell, column: Column) -> str:
+def _cell(cell: TableCell, column: Column) -> str:
     value = "" if cell.value is None else f' data-value="{cell.value:.9g}"'
     text = _text(cell.text)
     text = f"<strong>{text}</strong>" if cell.best else text

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from kjax.eval.report.blocks import (
     Block,
-    Cell,
     Charts,
     Document,
     Fold,
@@ -17,6 +16,7 @@ from kjax.eval.report.blocks import (
     Picture,
     Subheading,
     Table,
+    TableCell,
     Warnings,
 )
 from kjax.eval.report.pictures import montage_png
@@ -128,7 +128,7 @@ def table_text(table: Table) -> str:
     return "\n\n".join(parts)
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     text = escaped(cell.text)
     text = f"**{text}**" if cell.best else text
     return f"{text} {escaped(cell.detail)}" if cell.detail else text

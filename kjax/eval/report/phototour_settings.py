@@ -14,7 +14,7 @@ from kjax.eval.report.published import PAPER_SETS
 from kjax.eval.results import DescriptorResult, Evaluation, PhototourScores
 
 
-class Setting(NamedTuple):
+class PhototourSetting(NamedTuple):
     """A column: a test set, and in the paper's layout a training set."""
 
     test: str
@@ -37,7 +37,7 @@ class Arrangement:
     """
 
     rule: str
-    settings: list[Setting]
+    settings: list[PhototourSetting]
     results: list[DescriptorResult]
 
     @property
@@ -50,7 +50,7 @@ class Arrangement:
         """Whether every test set is one of the paper's."""
         return all(setting.test.lower() in PAPER_SETS for setting in self.settings)
 
-    def scores(self, result: DescriptorResult, setting: Setting) -> PhototourScores | None:
+    def scores(self, result: DescriptorResult, setting: PhototourSetting) -> PhototourScores | None:
         """What a descriptor scores in a column.
 
         One that was trained on none of the sets has one figure per test set: it stands in all
@@ -103,7 +103,7 @@ def _arrangement(evaluation: Evaluation, rule: str) -> Arrangement:
     scores = [one for result in results for one in result.phototour if one.rule == rule]
     tests = _in_paper_order(dict.fromkeys(one.test for one in scores))
     if all(len(training_sets(result)) < 2 for result in results):
-        return Arrangement(rule, [Setting(test, None) for test in tests], results)
+        return Arrangement(rule, [PhototourSetting(test, None) for test in tests], results)
     settings = []
     for test in tests:
         # Only the table of areas shows how a descriptor does on its own training set.
@@ -111,7 +111,9 @@ def _arrangement(evaluation: Evaluation, rule: str) -> Arrangement:
             one.train for one in scores if one.test == test and not is_training_set(one)
         )
         named = _in_paper_order([train for train in trains if train is not None])
-        settings += [Setting(test, train) for train in named] or [Setting(test, None)]
+        settings += [PhototourSetting(test, train) for train in named] or [
+            PhototourSetting(test, None)
+        ]
     return Arrangement(rule, settings, results)
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kjax.eval.report.blocks import Cell, Column, Row, Table
+from kjax.eval.report.blocks import Column, Table, TableCell, TableRow
 from kjax.eval.report.cells import count_cell, difference_cell, mark_best, share_cell
 from kjax.eval.report.phototour_settings import (
     Arrangement,
-    Setting,
+    PhototourSetting,
     is_training_set,
     training_sets,
 )
@@ -111,45 +111,45 @@ def _columns(arrangement: Arrangement) -> list[Column]:
     return columns + [_setting_column(setting) for setting in arrangement.settings]
 
 
-def _setting_column(setting: Setting) -> Column:
+def _setting_column(setting: PhototourSetting) -> Column:
     if setting.train is None:
         return Column(setting.test)
     return Column(setting.train, group=f"Tested on {setting.test}", flat=setting.label)
 
 
-def _result_row(arrangement: Arrangement, result: DescriptorResult) -> Row:
-    cells = [Cell(result.name), count_cell(result.parameters)]
+def _result_row(arrangement: Arrangement, result: DescriptorResult) -> TableRow:
+    cells = [TableCell(result.name), count_cell(result.parameters)]
     if not arrangement.by_training_set:
-        cells.append(Cell(", ".join(training_sets(result)) or NOTHING))
+        cells.append(TableCell(", ".join(training_sets(result)) or NOTHING))
     if _has_mean(arrangement):
         cells.append(_mean_cell(arrangement, result))
     if _has_differences(arrangement):
         cells.append(difference_cell(paper_difference(arrangement, result)))
     cells += [_fpr_cell(arrangement.scores(result, setting)) for setting in arrangement.settings]
-    return Row(cells, "ours" if result.ours else "rival")
+    return TableRow(cells, "ours" if result.ours else "rival")
 
 
-def _mean_cell(arrangement: Arrangement, result: DescriptorResult) -> Cell:
+def _mean_cell(arrangement: Arrangement, result: DescriptorResult) -> TableCell:
     mean = arrangement.mean(result)
     if mean is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     value, columns = mean
     if columns == len(arrangement.settings):
         return share_cell(value)
     # A mean over fewer columns stands for something else: shown, but out of the contest.
-    return Cell(percent(value), value, f"over {columns} of {len(arrangement.settings)}")
+    return TableCell(percent(value), value, f"over {columns} of {len(arrangement.settings)}")
 
 
-def _fpr_cell(scores: PhototourScores | None) -> Cell:
+def _fpr_cell(scores: PhototourScores | None) -> TableCell:
     if scores is None or finite(scores.fpr95) is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     text = percent_with_std(scores.fpr95, scores.fpr95_std)
     if is_training_set(scores):
-        return Cell(text, scores.fpr95, "trained on this set")
-    return Cell(text, scores.fpr95, interval(scores.fpr95_interval), contends=True)
+        return TableCell(text, scores.fpr95, "trained on this set")
+    return TableCell(text, scores.fpr95, interval(scores.fpr95_interval), contends=True)
 
 
-def _paper_rows(arrangement: Arrangement, paper: PublishedFpr) -> list[Row]:
+def _paper_rows(arrangement: Arrangement, paper: PublishedFpr) -> list[TableRow]:
     """The paper's figures as rows: one, or where rows name training sets, one for each."""
     if arrangement.by_training_set:
         row = _paper_row(arrangement, paper, None)
@@ -159,48 +159,48 @@ def _paper_rows(arrangement: Arrangement, paper: PublishedFpr) -> list[Row]:
     return [row for row in rows if row]
 
 
-def _paper_row(arrangement: Arrangement, paper: PublishedFpr, train: str | None) -> Row | None:
+def _paper_row(arrangement: Arrangement, paper: PublishedFpr, train: str | None) -> TableRow | None:
     keys = [_published_key(setting, train) for setting in arrangement.settings]
     rates = [paper.fpr95.get(key) for key in keys]
     known = [rate for rate in rates if rate is not None]
     if not known:
         return None
-    cells = [Cell(f"{paper.name} (paper)"), count_cell(paper.parameters)]
+    cells = [TableCell(f"{paper.name} (paper)"), count_cell(paper.parameters)]
     if train is not None:
-        cells.append(Cell(train))
+        cells.append(TableCell(train))
     if _has_mean(arrangement):
         cells.append(_paper_mean(paper, known, len(rates)))
     if _has_differences(arrangement):
-        cells.append(Cell(NOTHING))
+        cells.append(TableCell(NOTHING))
     for key, rate in zip(keys, rates, strict=True):
         text = NOTHING if rate is None else percent_with_std(rate, paper.fpr95_std.get(key))
-        cells.append(Cell(text, rate))
-    return Row(cells, "published")
+        cells.append(TableCell(text, rate))
+    return TableRow(cells, "published")
 
 
-def _paper_mean(paper: PublishedFpr, known: Sequence[float], columns: int) -> Cell:
+def _paper_mean(paper: PublishedFpr, known: Sequence[float], columns: int) -> TableCell:
     if len(known) == len(paper.fpr95):
-        return Cell(percent_with_std(paper.mean, paper.mean_std), paper.mean)
+        return TableCell(percent_with_std(paper.mean, paper.mean_std), paper.mean)
     detail = "" if len(known) == columns else f"over {len(known)} of {columns}"
-    return Cell(percent(float(np.mean(known))), float(np.mean(known)), detail)
+    return TableCell(percent(float(np.mean(known))), float(np.mean(known)), detail)
 
 
-def _published_key(setting: Setting, train: str | None) -> tuple[str, str]:
+def _published_key(setting: PhototourSetting, train: str | None) -> tuple[str, str]:
     return ((setting.train or train or "").lower(), setting.test.lower())
 
 
-def _areas_row(result: DescriptorResult, scores: PhototourScores) -> Row:
+def _areas_row(result: DescriptorResult, scores: PhototourScores) -> TableRow:
     cells = [
-        Cell(result.name),
-        Cell(scores.test),
-        Cell(scores.train or NOTHING),
+        TableCell(result.name),
+        TableCell(scores.test),
+        TableCell(scores.train or NOTHING),
         share_cell(scores.fpr95),
         share_cell(scores.auc),
         share_cell(scores.average_precision),
         count_cell(scores.matching_pairs),
         count_cell(scores.non_matching_pairs),
     ]
-    return Row(cells, "ours" if result.ours else "rival")
+    return TableRow(cells, "ours" if result.ours else "rival")
 
 
 def _notes(arrangement: Arrangement) -> list[str]:

@@ -1,6 +1,7 @@
 """Figures that papers report, with their sources. Shares, as everywhere; not ours to change."""
 
 import dataclasses
+from typing import NamedTuple
 
 from kjax.eval.results import DescriptorResult
 
@@ -123,6 +124,42 @@ def paper_row(name: str, parameters: int | None) -> PublishedFpr | None:
         if row.head and name.lower().startswith(row.head) and row.parameters == parameters:
             return row
     return None
+
+
+class Parameters(NamedTuple):
+    """Learned parameters for patches of 32×32 and of 64×64."""
+
+    n32: int
+    n64: int
+
+
+PAPER_PARAMETERS = {
+    "sum": Parameters(285_984, 285_984),
+    "cat": Parameters(285_984, 285_984),
+    "xy s=1": Parameters(433_568, 433_568),
+    "polar s=1": Parameters(433_568, 433_568),
+    "combined s=1": Parameters(581_024, 581_024),
+    "xy s=2": Parameters(695_712, 695_712),
+    "polar s=2": Parameters(695_712, 695_712),
+    "combined_star s=1": Parameters(867_008, 867_008),
+    "combined s=2": Parameters(1_105_312, 1_105_312),
+    "hardnet": Parameters(1_334_560, 4_480_288),
+    "combined_star s=2": Parameters(1_391_296, 1_391_296),
+}
+"""By row, fewest first. The paper states that `sum` and `cat` have none but φ's."""
+
+
+def paper_parameters(row: str) -> int | None:
+    """The paper's number for a row, whose name may go on, e.g. with the patch size 64."""
+    names = [name for name in PAPER_PARAMETERS if f"{row} ".startswith(f"{name} ")]
+    if not names:
+        return None
+    found = PAPER_PARAMETERS[names[0]]
+    return found.n64 if "64" in row else found.n32
+
+
+# The values of the paper's two HPatches bar charts are neither in its text nor in its source, which
+# includes them from files that were not published: the order that the text states is all there is.
 
 
 @dataclasses.dataclass(frozen=True)

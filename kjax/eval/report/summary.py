@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kjax.eval.report.bars import TASKS
-from kjax.eval.report.hpatches_tables import Benchmark, Scored, scoreboard
+from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.phototour_settings import Arrangement, arrange
 from kjax.eval.report.phototour_tables import paper_difference
 from kjax.eval.report.wording import finite, interval, joined, percent
@@ -77,8 +77,9 @@ def _overlap(arrangement: Arrangement, names: Sequence[str]) -> str:
         return ""
     setting = arrangement.settings[0]
     found = {one.name: arrangement.scores(one, setting) for one in arrangement.results}
-    bounds = [one.fpr95_interval for name in names if (one := found[name]) is not None]
-    if len(bounds) < 2 or not all(interval(one) for one in bounds):
+    known = [one.fpr95_interval for name in names if (one := found[name]) is not None]
+    bounds = [one for one in known if one is not None and interval(one)]
+    if len(bounds) < 2:
         return ""
     (low, high), (other_low, other_high) = bounds
     if low <= other_high and other_low <= high:
@@ -99,7 +100,7 @@ def _paper_sentences(arrangement: Arrangement) -> list[str]:
     ]
 
 
-def _hpatches_sentence(benchmark: Benchmark, scored: Sequence[Scored]) -> str:
+def _hpatches_sentence(benchmark: HPatchesSetting, scored: Sequence[Scored]) -> str:
     won: dict[str, list[str]] = {}
     for task in TASKS:
         best = max(scored, key=lambda one: finite(task.headline(one.scores)) or 0)

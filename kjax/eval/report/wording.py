@@ -14,8 +14,10 @@ def percent(share: float | None, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f}"
 
 
-def interval(bounds: tuple[float, float]) -> str:
-    """A confidence interval of a share, in per cent; nothing if it is not finite."""
+def interval(bounds: tuple[float, float] | None) -> str:
+    """A confidence interval of a share, in per cent; nothing if it is unknown or not finite."""
+    if bounds is None:
+        return ""
     low, high = bounds
     if not (math.isfinite(low) and math.isfinite(high)):
         return ""
