@@ -1,8 +1,7 @@
 """Checkpoints of a training run: the one file that knows orbax.
 
 A checkpoint is a standard orbax PyTree, which plain `orbax.checkpoint` reads: nested dicts of
-arrays, {"step", "params", "batch_stats", "opt_state"}. Beside them lie checksums of its files: a
-bit that flips in an array would not be noticed otherwise.
+arrays, "params" and so on. Beside it lie checksums: orbax does not notice that a bit has flipped.
 """
 
 import contextlib
@@ -150,11 +149,12 @@ class Checkpoints:
         return self.folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*")
 
     def _seal(self) -> None:
-        """Adds checksums to what waits for its name, and sees it to the disk."""
+        """Adds checksums to what waits for its name; sees it, and earlier names, to the disk."""
         if jax.process_index() == 0:
             for unfinished in self._unfinished():
                 damage.write_checksums(unfinished, ITEM)
                 sync_tree(unfinished)
+            sync_folder(self.folder)
 
     @contextlib.contextmanager
     def _failing_saves_told(self) -> Iterator[None]:

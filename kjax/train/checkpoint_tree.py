@@ -18,10 +18,12 @@ def to_save(state: Any) -> dict[str, Any]:
 
     Copied, not viewed: the next step may reuse the memory while this is being written.
     """
-    return jax.tree.map(
-        lambda leaf: leaf if _is_key(leaf) or not leaf.is_fully_replicated else np.array(leaf),
-        flax.serialization.to_state_dict(state),
-    )
+
+    def copied(leaf: Any) -> Any:
+        whole = getattr(leaf, "is_fully_replicated", True) and not _is_key(leaf)
+        return np.array(leaf) if whole else leaf
+
+    return jax.tree.map(copied, flax.serialization.to_state_dict(state))
 
 
 def to_restore(like: Any) -> dict[str, Any]:
