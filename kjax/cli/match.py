@@ -112,12 +112,12 @@ def _check(args: argparse.Namespace) -> None:
     )
     from kjax.errors import unknown_name
     from kjax.extras import require
-    from kjax.images.methods import Method
+    from kjax.images.methods import MatchingMethod
 
     for path in (args.first, args.second):
         check_photograph(path)
-    if args.method not in get_args(Method):
-        raise unknown_name("--method", args.method, get_args(Method))
+    if args.method not in get_args(MatchingMethod):
+        raise unknown_name("--method", args.method, get_args(MatchingMethod))
     if args.geometry not in GEOMETRIES:
         raise unknown_name("--geometry", args.geometry, GEOMETRIES)
     check_positive("--ratio", args.ratio, most=1.0)

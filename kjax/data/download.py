@@ -60,7 +60,7 @@ LIMITS = Limits()
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class DownloadSource:
     """The place where a set can be had.
 
     Attributes:
@@ -79,10 +79,10 @@ _CTU = "https://cmp.felk.cvut.cz/~mishkdmy/datasets/BrownPhotoTour"
 _UBC = "http://www.cs.ubc.ca/~mbrown/patchdata"
 _IMPERIAL = "http://icvl.ee.ic.ac.uk/vbalnt"
 PHOTOTOUR = {
-    "liberty": Source(
+    "liberty": DownloadSource(
         (f"{_CTU}/liberty.zip", f"{_UBC}/liberty.zip", f"{_IMPERIAL}/liberty.zip"), 450_092
     ),
-    "notredame": Source(
+    "notredame": DownloadSource(
         (
             f"{_CTU}/notredame/notredame.zip",
             f"{_CTU}/notredame.zip",
@@ -91,11 +91,11 @@ PHOTOTOUR = {
         ),
         468_159,
     ),
-    "yosemite": Source(
+    "yosemite": DownloadSource(
         (f"{_CTU}/yosemite.zip", f"{_UBC}/yosemite.zip", f"{_IMPERIAL}/yosemite.zip"), 633_587
     ),
 }
-HPATCHES = Source(
+HPATCHES = DownloadSource(
     (
         "https://huggingface.co/datasets/vbalnt/hpatches/resolve/main/hpatches-release.zip",
         f"{_IMPERIAL}/hpatches/hpatches-release.tar.gz",
@@ -111,7 +111,7 @@ def download_phototour(
     name: str,
     root: str | Path,
     *,
-    source: Source | None = None,
+    source: DownloadSource | None = None,
     progress: bool = True,
     pause: float = 1.0,
 ) -> Path:
@@ -147,7 +147,7 @@ def download_phototour(
 def download_hpatches(
     root: str | Path,
     *,
-    source: Source = HPATCHES,
+    source: DownloadSource = HPATCHES,
     progress: bool = True,
     pause: float = 1.0,
 ) -> Path:
@@ -173,7 +173,7 @@ def download_hpatches(
 
 def _obtain(
     target: Path,
-    source: Source,
+    source: DownloadSource,
     landmark: str,
     check: Callable[[Path], str],
     *,

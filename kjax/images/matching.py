@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64, Num
 
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
-from kjax.images.methods import Distance, Method
+from kjax.images.methods import Distance, MatchingMethod
 from kjax.images.nearest import Neighbours, default_block, two_nearest_bits, two_nearest_l2
 
 NO_MATCH = -1
@@ -46,7 +46,7 @@ def match(
     a: Any,
     b: Any,
     *,
-    method: Method = "mutual",
+    method: MatchingMethod = "mutual",
     ratio: float = 0.8,
     distance: Distance = "L2",
     block: int | None = None,
@@ -72,8 +72,8 @@ def match(
     Raises:
         InputError: descriptors that cannot be compared, or an unknown method or distance.
     """
-    if method not in get_args(Method):
-        raise unknown_name("method", method, get_args(Method))
+    if method not in get_args(MatchingMethod):
+        raise unknown_name("method", method, get_args(MatchingMethod))
     if not 0 < ratio <= 1:
         raise InputError(f"ratio is {ratio}: give a number above 0 and at most 1, such as 0.8")
     block = default_block() if block is None else block

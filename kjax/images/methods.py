@@ -2,6 +2,6 @@
 
 from typing import Literal
 
-Method = Literal["nearest", "mutual", "ratio", "mutual_ratio"]
+MatchingMethod = Literal["nearest", "mutual", "ratio", "mutual_ratio"]
 Distance = Literal["L2", "Hamming"]
 Kind = Literal["homography", "fundamental"]

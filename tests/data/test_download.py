@@ -17,8 +17,8 @@ from PIL import Image
 
 from kjax.data import download, hpatches
 from kjax.data.download import (
+    DownloadSource,
     Limits,
-    Source,
     download_hpatches,
     download_phototour,
     fetch,
@@ -420,7 +420,7 @@ def small_set(folder, *, seed=0, count=300):
 
 
 def get_set(server, root, *, size=300):
-    source = Source((server.address("gone.zip"), server.address()), size)
+    source = DownloadSource((server.address("gone.zip"), server.address()), size)
     return download_phototour("liberty", root, source=source, progress=False, pause=0.0)
 
 
@@ -486,12 +486,12 @@ def test_hpatches_is_downloaded(server, tmp_path):
             column = rng.integers(0, 256, (130, 65), dtype=np.uint8)
             Image.fromarray(column).save(original / name / f"{image}.png")
     server.files["/set.zip"] = zipped(original, wrapped_in="hpatches-release")
-    source = Source((server.address(),), 2)
+    source = DownloadSource((server.address(),), 2)
     folder = download_hpatches(tmp_path / "data", source=source, progress=False, pause=0.0)
 
     assert sorted(os.listdir(folder)) == ["i_a", "v_b"]
     with refused("has 2 sequences instead of 116"):
-        source = Source((server.address(),), 116)
+        source = DownloadSource((server.address(),), 116)
         download_hpatches(tmp_path / "more", source=source, progress=False, pause=0.0)
 
 
