@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from kjax.config import EMBEDDED, OptimizerConfig, RunConfig, validate
 from kjax.data.phototour import PatchSet, read_phototour
-from kjax.data.test_sets import TestSet, read_test_sets
+from kjax.data.test_sets import TFDS_PREFIX, TestSet, read_test_sets
 from kjax.interop import save_variables
 from kjax.optim import linear_decay, torch_sgd
 from kjax.train.checkpoint import Checkpoints
@@ -157,6 +157,10 @@ def _read_train_set(name: str, config: RunConfig) -> PatchSet:
         from kjax.data.embedded import embedded_train
 
         return embedded_train(progress=config.progress)
+    if name.startswith(TFDS_PREFIX):
+        from kjax.data.tfds.reading import read_tfds
+
+        return read_tfds(name.removeprefix(TFDS_PREFIX), progress=config.progress)
     return read_phototour(name, progress=config.progress)
 
 
