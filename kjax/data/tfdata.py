@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 STEPS_PER_DRAW = 32
 """Steps whose pairs are drawn in one call."""
+TENSOR_ALIGNMENT = 64
+"""Bytes that the address of a tensor must be a multiple of, or TensorFlow aborts the process."""
 
 
 def pair_dataset(
@@ -73,14 +75,17 @@ def pair_dataset(
 
 
 def _as_tensor(patches: UInt8[np.ndarray, "P 64 64"]) -> "tf.Tensor":
-    """The patches where they are, for TensorFlow to gather from: a mapped set stays mapped."""
-    if isinstance(patches, np.memmap) and isinstance(patches.base, mmap.mmap):
-        # NumPy hands on no read-only memory; in this mode nothing reaches the file either.
-        patches = np.memmap(
-            patches.filename, patches.dtype, mode="c", offset=patches.offset, shape=patches.shape
-        )
-    shared = np.require(patches, requirements=["C_CONTIGUOUS", "WRITEABLE"])
-    return host_tensorflow().experimental.dlpack.from_dlpack(shared.__dlpack__())
+    """The patches for TensorFlow to gather from: a mapped set stays mapped, another is copied."""
+    tf = host_tensorflow()
+    askew = patches.ctypes.data % TENSOR_ALIGNMENT
+    if askew or not isinstance(patches, np.memmap) or not isinstance(patches.base, mmap.mmap):
+        return tf.constant(patches)
+    assert patches.filename is not None  # there is a map
+    # NumPy hands on no read-only memory; in this mode nothing reaches the file either.
+    shared = np.memmap(
+        patches.filename, np.uint8, mode="c", offset=patches.offset, shape=patches.shape
+    )
+    return tf.experimental.dlpack.from_dlpack(shared.__dlpack__())
 
 
 def prefetch_to_device(

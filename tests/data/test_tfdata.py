@@ -61,9 +61,9 @@ def test_a_restart_goes_on_exactly(dataset, expected, start):
     )
 
 
-@pytest.mark.parametrize("kind", ["mapped", "part of a map", "read-only", "every second"])
+@pytest.mark.parametrize("kind", ["mapped", "part of a map", "askew", "read-only", "every second"])
 def test_patches_are_gathered_from_whatever_memory_they_are_in(patch_set, tmp_path, kind):
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     np.save(tmp_path / "patches.npy", patch_set.patches)
     mapped = np.load(tmp_path / "patches.npy", mmap_mode="r")
     unwritable = patch_set.patches.copy()
@@ -71,10 +71,12 @@ def test_patches_are_gathered_from_whatever_memory_they_are_in(patch_set, tmp_pa
     patches = {
         "mapped": mapped,
         "part of a map": mapped[7:],
+        "askew": np.memmap(tmp_path / "patches.npy", np.uint8, "r", 100, patch_set.patches.shape),
         "read-only": unwritable,
         "every second": patch_set.patches[::2],
     }[kind]
-    np.testing.assert_array_equal(tfdata._as_tensor(patches).numpy(), patches)
+    got = tf.gather(tfdata._as_tensor(patches), np.arange(len(patches))[::-1])
+    np.testing.assert_array_equal(got.numpy()[::-1], patches)
 
 
 def test_a_mapped_set_is_not_copied(patch_set, tmp_path):
