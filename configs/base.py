@@ -44,9 +44,12 @@ def get_config() -> ConfigDict:
     config.model.corner_radius = 1.0  # ρ at the corner in the centre weight; published: 1 and √2
 
     config.data = ConfigDict()
-    config.data.train = ("data/liberty",)  # folders in the PhotoTourism format, or "embedded"
+    # Folders in the PhotoTourism format, "embedded", or sets of TFDS: "tfds:phototour/liberty".
+    config.data.train = ("data/liberty",)
     config.data.test = ("data/notredame", "data/yosemite")  # the same; () for no evaluation
-    config.data.pipeline = "resident"  # the set in device memory; "tfdata" if it does not fit
+    # "resident": the set in device memory; "tfdata": batches are brought there. "auto": resident if
+    # the set takes at most half of what is free there, else tfdata; the run says which and why.
+    config.data.pipeline = "auto"
 
     config.augment = ConfigDict()
     config.augment.flip_probability = 0.5  # of mirroring a pair
@@ -85,7 +88,7 @@ def get_config() -> ConfigDict:
     config.train.epochs = 10
     config.train.steps = 0  # length of the run and of the decay; 0: from the epochs
     config.train.joint_batch_norm = True  # both views as one batch of 1024; the paper is silent
-    config.train.steps_per_dispatch = 100  # between two looks of the host, resident pipeline only
+    config.train.steps_per_dispatch = 100  # between two looks of the host
     config.train.log_every = 100  # steps between lines of metrics
     config.train.eval_every = 4_000  # steps between tests; 0: only at the end
     config.train.checkpoint_every = 2_000  # steps between checkpoints

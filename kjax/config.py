@@ -26,7 +26,7 @@ from kjax.errors import InputError, unknown_name
 from kjax.losses import LossConfig
 from kjax.typed_values import Schema
 
-PIPELINES = ("resident", "tfdata")
+PIPELINES = ("auto", "resident", "tfdata")
 OPTIMIZERS = ("sgd", "adam")
 _LEAST = {"pairs": 2, "steps": 0, "eval_every": 0}
 """Lowest values of those fields of `TrainConfig` for which it is not 1."""
@@ -155,7 +155,7 @@ class RunConfig:
             check_seed(seed)
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds must differ from each other: {self.seeds}")
-        if len(self.seeds) > 1 and self.data.pipeline != "resident":
+        if len(self.seeds) > 1 and self.data.pipeline == "tfdata":
             raise InputError("several seeds side by side need data.pipeline=resident")
 
     @property

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,8 @@ MOSAIC_PIXELS = MOSAIC_SIDE * PATCH_SIDE
 STANDARD_MATCH_FILE = "m50_100000_100000_0.txt"
 """The 100k + 100k pairs on which published false positive rates are measured."""
 CACHE_VERSION = 2
-CACHED_FILES = ("patches.npy", "point_ids.npy")
+PATCHES_FILE, POINTS_FILE = "patches.npy", "point_ids.npy"
+"""Of an entry of the cache."""
 
 Folder = str | os.PathLike[str]
 
@@ -103,20 +104,16 @@ def read_phototour(
         InputError: the folder is not a whole set, or the cache folder cannot be written.
     """
     folder = Path(folder).resolve()
-    sources = [_source(path) for path in [*list_mosaics(folder), folder / "info.txt"]]
-    root = cache_root(cache_dir) / "phototour"
-    entry = root / f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
-    cached = _open_cached(entry, sources)
-    if cached is None:
-        _fill_cache(entry, folder, sources, progress=progress)
-        cached = _open_cached(entry, sources)
-    if cached is None:
-        if sources != [_source(path) for path in [*list_mosaics(folder), folder / "info.txt"]]:
-            raise InputError(
-                f"{folder} changed while it was read: try again when nothing writes to it"
-            )
-        raise InputError(f"the cache {entry} does not keep what is written: delete that folder")
-    patches, point_ids = cached
+
+    def decode(partial: Path) -> Int64[np.ndarray, " P"]:
+        blocks, point_ids = decode_folder(folder, progress=progress)
+        _stream_patches(partial / PATCHES_FILE, blocks, len(point_ids))
+        return point_ids
+
+    entry = cache_entry("phototour", folder, cache_dir)
+    patches, point_ids = open_decoded(
+        entry, lambda: [*list_mosaics(folder), folder / "info.txt"], decode
+    )
     return PatchSet(folder.name, patches, point_ids, folder)
 
 
@@ -243,7 +240,7 @@ def _read_columns(
             # Numbers with a point where whole ones belong.
             warnings.filterwarnings("error", category=DeprecationWarning)
             table = np.loadtxt(path, dtype=dtype, usecols=columns, ndmin=2)
-    except (ValueError, OverflowError, DeprecationWarning) as error:
+    except (ValueError, OverflowError, DeprecationWarning, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"cannot read {path} ({reason}): fetch or unpack it again") from error
     if not table.size:
@@ -254,9 +251,53 @@ def _read_columns(
 # The cache
 
 
-def _source(path: Path) -> _Source:
-    status = path.stat()
-    return _Source(path.name, status.st_size, status.st_mtime_ns)
+def cache_entry(kind: str, folder: Path, cache_dir: Folder | None = None) -> Path:
+    """Where what is decoded from a folder is kept.
+
+    Args:
+        kind: of folder.
+        folder: its whole path.
+        cache_dir: see `kjax.data.cache.cache_root`.
+    """
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+    return cache_root(cache_dir) / kind / f"{folder.name}-{digest}"
+
+
+def open_decoded(
+    entry: Path,
+    list_sources: Callable[[], Sequence[Path]],
+    decode: Callable[[Path], Int64[np.ndarray, " P"]],
+) -> tuple[UInt8[np.ndarray, "P 64 64"], Int64[np.ndarray, " P"]]:
+    """The patches of an entry of the cache, mapped, and their 3-D points; decoded if need be.
+
+    Args:
+        entry: made by `cache_entry`.
+        list_sources: the files that the entry is made from. It is current as long as they keep
+            their size and time.
+        decode: writes `PATCHES_FILE`, and perhaps other .npy files, into the folder it is given,
+            and returns the 3-D point of each patch.
+
+    Raises:
+        InputError: the cache folder cannot be written, or what the functions raise.
+    """
+    sources = _as_they_are(list_sources())
+    cached = _open_cached(entry, sources)
+    if cached is None:
+        _fill_cache(entry, sources, decode)
+        cached = _open_cached(entry, sources)
+    if cached is None:
+        files = list_sources()
+        if sources != _as_they_are(files):
+            raise InputError(
+                f"{files[0].parent} changed while it was read: try again when nothing writes to it"
+            )
+        raise InputError(f"the cache {entry} does not keep what is written: delete that folder")
+    return cached
+
+
+def _as_they_are(paths: Iterable[Path]) -> list[_Source]:
+    states = [(path.name, path.stat()) for path in paths]
+    return [_Source(name, status.st_size, status.st_mtime_ns) for name, status in states]
 
 
 def _open_cached(entry: Path, sources: Iterable[_Source]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -267,35 +308,40 @@ def _open_cached(entry: Path, sources: Iterable[_Source]) -> tuple[np.ndarray, n
             return None
         if [_Source(*source) for source in marker["sources"]] != list(sources):
             return None
-        if not all(is_intact(entry / name, marker["files"][name]) for name in CACHED_FILES):
+        if not {PATCHES_FILE, POINTS_FILE} <= marker["files"].keys():
             return None
-        patches = np.load(entry / "patches.npy", mmap_mode="r")
-        point_ids = read_npy(entry / "point_ids.npy")
+        if not all(is_intact(entry / name, known) for name, known in marker["files"].items()):
+            return None
+        patches = np.load(entry / PATCHES_FILE, mmap_mode="r")
+        point_ids = read_npy(entry / POINTS_FILE)
         shape = (marker["patches"], PATCH_SIDE, PATCH_SIDE)
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError):
         return None
     if patches.shape != shape or patches.dtype != np.uint8 or len(point_ids) != shape[0]:
         return None
     return patches, point_ids
 
 
-def _fill_cache(entry: Path, folder: Path, sources: Sequence[_Source], *, progress: bool) -> None:
+def _fill_cache(
+    entry: Path,
+    sources: Sequence[_Source],
+    decode: Callable[[Path], Int64[np.ndarray, " P"]],
+) -> None:
     """Decodes into a temporary folder and renames it, so that an entry is whole or not there.
 
     Several processes may do so at once. The first to end is taken by all: replacing its entry
     would take it from under a process that opens it.
     """
-    blocks, point_ids = decode_folder(folder, progress=progress)
     with mendable_cache_errors(entry.parent):
         try:
             with new_folder(entry) as partial:
-                _stream_patches(partial / "patches.npy", blocks, len(point_ids))
-                np.save(partial / "point_ids.npy", point_ids)
+                point_ids = decode(partial)
+                np.save(partial / POINTS_FILE, point_ids)
                 marker = {
                     "version": CACHE_VERSION,
                     "patches": len(point_ids),
                     "sources": sources,
-                    "files": {name: fingerprint(partial / name) for name in CACHED_FILES},
+                    "files": {path.name: fingerprint(path) for path in partial.glob("*.npy")},
                 }
                 (partial / "whole.json").write_text(json.dumps(marker))
                 if _open_cached(entry, sources) is None:

@@ -3,6 +3,9 @@
 Needs no TensorFlow, and no host between steps: many steps can run in one dispatch.
 """
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -15,6 +18,8 @@ from kjax.data.sampler import Counter, PointTable, make_point_table, sample_pair
 from kjax.errors import InputError
 
 WORDS_PER_PATCH = PATCH_SIDE**2 // 4
+SHARE = 0.5
+"""Of the memory that a device has free, what a set should take at most: the step needs the rest."""
 
 
 class ResidentSet(NamedTuple):
@@ -52,6 +57,29 @@ def _free_bytes(device: jax.Device | jax.sharding.Sharding | None) -> int | None
         device = next(iter(device.addressable_devices))
     stats = (device or jax.local_devices()[0]).memory_stats()
     return stats["bytes_limit"] - stats["bytes_in_use"] if stats else None
+
+
+def room_for_set(devices: Sequence[jax.Device]) -> int:
+    """Bytes that a set may take on each of this process's devices: `SHARE` of what is free."""
+    own = [_free_bytes(device) for device in devices]
+    known = [free for free in own if free is not None]
+    # Devices without memory of their own share the host's, each with its copy of the set.
+    free = min(known) if known else host_memory() // len(devices)
+    return int(SHARE * free)
+
+
+def host_memory() -> int:
+    """Bytes that the host can still give to this process, as far as it tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        container = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # none, or "max"
+        return free << 10
+    return min(free << 10, container)
 
 
 def resident_pairs(

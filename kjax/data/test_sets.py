@@ -14,6 +14,8 @@ from kjax.errors import InputError
 
 EMBEDDED = "embedded"
 """Names the set that ships with scikit-image, wherever a set's folder is expected."""
+TFDS_PREFIX = "tfds:"
+"""Begins the name of a set of TensorFlow Datasets, e.g. tfds:phototour/liberty, likewise."""
 
 
 class TestSet(NamedTuple):
@@ -24,7 +26,12 @@ class TestSet(NamedTuple):
 
 
 def read_test_sets(names: Sequence[str], *, progress: bool = True) -> list[TestSet]:
-    """The sets of some folders in the PhotoTourism format, or `EMBEDDED`; all named differently."""
+    """The sets with the given names, each named differently.
+
+    Args:
+        names: folders in the PhotoTourism format, `EMBEDDED`, or sets of TFDS.
+        progress: show a bar while decoding.
+    """
     tests = [_read_test_set(name, progress) for name in names]
     found = [test.patches.name for test in tests]
     if len(set(found)) < len(found):
@@ -37,6 +44,10 @@ def _read_test_set(name: str, progress: bool) -> TestSet:
         from kjax.data.embedded import embedded_test
 
         return TestSet(*embedded_test(progress=progress))
+    if name.startswith(TFDS_PREFIX):
+        from kjax.data.tfds.reading import read_tfds_test
+
+        return TestSet(*read_tfds_test(name.removeprefix(TFDS_PREFIX), progress=progress))
     patches = read_phototour(name, progress=progress)
     pairs = read_match_file(find_match_file(patches.folder), patch_count=len(patches.patches))
     return TestSet(patches, pairs)

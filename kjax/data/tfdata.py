@@ -6,6 +6,7 @@ augmentation happens on the device, in the training step.
 
 import collections
 import functools
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, UInt8
 
-from kjax.data.phototour import PATCH_SIDE, PatchSet
+from kjax.data.phototour import PatchSet
 from kjax.data.sampler import check_stream, make_point_table, sample_pairs_on_host
 from kjax.errors import InputError
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 STEPS_PER_DRAW = 32
 """Steps whose pairs are drawn in one call."""
+TENSOR_ALIGNMENT = 64
+"""Bytes that the address of a tensor must be a multiple of, or TensorFlow aborts the process."""
 
 
 def pair_dataset(
@@ -48,27 +51,41 @@ def pair_dataset(
         process: this process's number, e.g. `jax.process_index()`.
         processes: how many there are, all with as many devices.
     """
-    tf = _tensorflow()
+    tf = host_tensorflow()
     table = make_point_table(patch_set.point_ids)
     check_stream(len(table.starts), pairs, seed=seed, shards=devices * processes)
-    rows = pairs // processes
-    mine = slice(process * rows, (process + 1) * rows)
+    shares = (STEPS_PER_DRAW * processes, devices, pairs // processes // devices, 2)
 
     def draw(first: np.int64) -> np.ndarray:
         numbers = first + np.arange(STEPS_PER_DRAW)
-        return sample_pairs_on_host(table, seed, numbers, pairs=pairs)[:, mine]
-
-    def gather(numbers: np.ndarray) -> np.ndarray:
-        return patch_set.patches[numbers].reshape(
-            devices, rows // devices, 2, PATCH_SIDE, PATCH_SIDE
-        )
+        return sample_pairs_on_host(table, seed, numbers, pairs=pairs).reshape(shares)
 
     starts = tf.data.Dataset.range(start_step, np.iinfo(np.int64).max, STEPS_PER_DRAW)
-    drawn = starts.map(lambda first: tf.numpy_function(draw, [first], tf.int32))
-    batches = drawn.unbatch().map(lambda n: tf.numpy_function(gather, [n], tf.uint8))
-    shape = (devices, rows // devices, 2, PATCH_SIDE, PATCH_SIDE)
-    batches = batches.map(lambda batch: tf.ensure_shape(batch, shape))
-    return batches.take(-1 if steps is None else steps).prefetch(tf.data.AUTOTUNE)
+    drawn = starts.map(
+        lambda first: tf.ensure_shape(tf.numpy_function(draw, [first], tf.int32), shares)
+    ).prefetch(1)  # so that the next steps are drawn while these are gathered
+    rows = drawn.unbatch().shard(processes, process).take(-1 if steps is None else steps)
+    patches = _as_tensor(patch_set.patches)
+    batches = rows.map(
+        lambda numbers: tf.gather(patches, numbers),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _as_tensor(patches: UInt8[np.ndarray, "P 64 64"]) -> "tf.Tensor":
+    """The patches for TensorFlow to gather from: a mapped set stays mapped, another is copied."""
+    tf = host_tensorflow()
+    askew = patches.ctypes.data % TENSOR_ALIGNMENT
+    if askew or not isinstance(patches, np.memmap) or not isinstance(patches.base, mmap.mmap):
+        return tf.constant(patches)
+    assert patches.filename is not None  # there is a map
+    # NumPy hands on no read-only memory; in this mode nothing reaches the file either.
+    shared = np.memmap(
+        patches.filename, np.uint8, mode="c", offset=patches.offset, shape=patches.shape
+    )
+    return tf.experimental.dlpack.from_dlpack(shared.__dlpack__())
 
 
 def prefetch_to_device(
@@ -95,7 +112,7 @@ def prefetch_to_device(
 
 
 @functools.cache
-def _tensorflow() -> ModuleType:
+def host_tensorflow() -> ModuleType:
     """TensorFlow, kept off the GPU: it would take all of its memory from JAX."""
     try:
         import tensorflow as tf

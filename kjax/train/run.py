@@ -1,6 +1,8 @@
 """A whole training run, from its config to its results."""
 
 import contextlib
+import dataclasses
+import sys
 from pathlib import Path
 
 import jax
@@ -10,7 +12,7 @@ from ml_collections import ConfigDict
 
 from kjax.config import EMBEDDED, OptimizerConfig, RunConfig, validate
 from kjax.data.phototour import PatchSet, read_phototour
-from kjax.data.test_sets import TestSet, read_test_sets
+from kjax.data.test_sets import TFDS_PREFIX, TestSet, read_test_sets
 from kjax.interop import save_variables
 from kjax.optim import linear_decay, torch_sgd
 from kjax.train.checkpoint import Checkpoints
@@ -18,6 +20,7 @@ from kjax.train.feeding import make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.parallel import Programme, initial_state
+from kjax.train.pipeline import AUTO, choose_pipeline
 from kjax.train.processes import failing_together
 from kjax.train.step import StepConfig, TrainState
 from kjax.train.workdir import (
@@ -25,6 +28,7 @@ from kjax.train.workdir import (
     RESULTS_FILE,
     claim_workdir,
     mendable_errors,
+    stored_pipeline,
     weights_files,
 )
 from kjax.whole_files import write_json
@@ -46,7 +50,15 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
             read_train_set(checked),
             read_test_sets(checked.data.test, progress=checked.progress),
         )
-    with claim_workdir(workdir, config.to_dict()):
+        before = stored_pipeline(workdir)
+    choice = choose_pipeline(checked.data.pipeline, programme, train_set, before=before)
+    resolved = config.to_dict()
+    resolved["data"]["pipeline"] = choice.pipeline
+    with claim_workdir(workdir, resolved, notes={"pipeline": ": ".join(choice)}):
+        if checked.progress and checked.data.pipeline == AUTO and jax.process_index() == 0:
+            print(f"{choice.pipeline} pipeline: {choice.why}", file=sys.stderr)
+        data = dataclasses.replace(checked.data, pipeline=choice.pipeline)
+        checked = dataclasses.replace(checked, data=data)
         state, scores = _train(checked, programme, train_set, test_sets, workdir)
         with failing_together(), mendable_errors(workdir):
             if jax.process_index() == 0:
@@ -157,6 +169,10 @@ def _read_train_set(name: str, config: RunConfig) -> PatchSet:
         from kjax.data.embedded import embedded_train
 
         return embedded_train(progress=config.progress)
+    if name.startswith(TFDS_PREFIX):
+        from kjax.data.tfds.reading import read_tfds
+
+        return read_tfds(name.removeprefix(TFDS_PREFIX), progress=config.progress)
     return read_phototour(name, progress=config.progress)
 
 

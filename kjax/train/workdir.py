@@ -1,7 +1,7 @@
 """The folder of a training run: what it was told to do, with which software, and whether to go on.
 
-    config.json     the resolved config
-    versions.json   software, device and source of each start, as a list
+    config.json     the resolved config, with the pipeline that "auto" came to
+    versions.json   software, device, source and pipeline of each start, as a list
     checkpoints/    see `kjax.train.checkpoint`
     metrics.jsonl   see `kjax.train.metrics_log`
     tensorboard/
@@ -56,7 +56,9 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 @contextlib.contextmanager
-def claim_workdir(workdir: Path, config: Mapping[str, Any]) -> Iterator[None]:
+def claim_workdir(
+    workdir: Path, config: Mapping[str, Any], *, notes: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Prepares the folder, and keeps other runs out of it until the block ends.
 
     With several processes, the first one does both, and all of them hear of it if it cannot.
@@ -64,6 +66,7 @@ def claim_workdir(workdir: Path, config: Mapping[str, Any]) -> Iterator[None]:
     Args:
         workdir: as for `prepare_workdir`.
         config: the same.
+        notes: the same.
 
     Raises:
         InputError: another run is going on in the folder, or what `prepare_workdir` raises. It is
@@ -74,7 +77,7 @@ def claim_workdir(workdir: Path, config: Mapping[str, Any]) -> Iterator[None]:
             if jax.process_index() == 0:
                 check_workdir(workdir, config)  # before a foreign folder gets a lock file
                 held.enter_context(_lock(workdir))
-            prepare_workdir(workdir, config)
+            prepare_workdir(workdir, config, notes=notes)
         yield
 
 
@@ -92,12 +95,15 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> bool:
     return stored is not None
 
 
-def prepare_workdir(workdir: Path, config: Mapping[str, Any]) -> bool:
+def prepare_workdir(
+    workdir: Path, config: Mapping[str, Any], *, notes: Mapping[str, str] | None = None
+) -> bool:
     """Makes the folder ready for a new run, or for going on with the run that is in it.
 
     Args:
         workdir: absent, empty, or the folder of a run with this config.
         config: the resolved config as plain nested dictionaries (`ConfigDict.to_dict()`).
+        notes: more about this start, to stand beside its versions.
 
     Returns:
         Whether a run has been started here before.
@@ -112,7 +118,7 @@ def prepare_workdir(workdir: Path, config: Mapping[str, Any]) -> bool:
         workdir.mkdir(parents=True, exist_ok=True)
         # Written even if unchanged: that a full disk is noticed now, not at the first checkpoint.
         write_json(workdir / CONFIG_FILE, _as_json(config))
-        _record_versions(workdir / VERSIONS_FILE)
+        _record_versions(workdir / VERSIONS_FILE, notes or {})
     return started_before
 
 
@@ -159,6 +165,17 @@ def stored_config(workdir: Path) -> dict[str, Any]:
     if not (workdir / CONFIG_FILE).is_file():
         raise InputError(f"{workdir} is not of a run: it has no {CONFIG_FILE}")
     return _read_json(workdir / CONFIG_FILE, dict)
+
+
+def stored_pipeline(workdir: Path) -> str | None:
+    """The input pipeline of the run in a folder; None if there is no run.
+
+    Raises:
+        InputError: its config is damaged.
+    """
+    if not (workdir / CONFIG_FILE).is_file():
+        return None
+    return flat_fields(stored_config(workdir)).get("data.pipeline")
 
 
 def weights_files(workdir: Path, seeds: Sequence[int]) -> list[Path]:
@@ -286,10 +303,10 @@ def _check_same_training(workdir: Path, old: dict[str, Any], new: dict[str, Any]
 _ABSENT = object()
 
 
-def _record_versions(path: Path) -> None:
+def _record_versions(path: Path, notes: Mapping[str, str]) -> None:
     """Adds an entry, unless the last start was with the same."""
     entries = _read_json(path, list, "remove it") if path.exists() else []
-    current = versions()
+    current = {**versions(), **notes}
     if not entries or entries[-1] != current:
         write_json(path, [*entries, current])
 

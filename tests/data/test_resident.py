@@ -1,5 +1,7 @@
 """The set on the accelerator: the gathered pairs are those of the stream, byte for byte."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,3 +74,19 @@ def test_free_memory_is_what_the_device_reports(patch_set):
     assert resident._free_bytes(sharding) is None
     on_device = resident.make_resident(patch_set, device=sharding)
     assert on_device.words.sharding == sharding
+
+
+def test_a_set_may_take_half_of_what_the_fullest_device_has_free(monkeypatch):
+    free = dict(zip(jax.devices(), (1000, 800, 900, 1000), strict=True))
+    monkeypatch.setattr(resident, "_free_bytes", free.get)
+    assert resident.room_for_set(jax.devices()) == 400
+
+
+def test_devices_without_memory_share_the_hosts(monkeypatch):
+    monkeypatch.setattr(resident, "host_memory", lambda: 1200)
+    assert resident.room_for_set(jax.devices()[:3]) == 200
+
+
+def test_the_hosts_memory_is_no_more_than_it_has():
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < resident.host_memory() <= total

@@ -61,6 +61,35 @@ def test_a_restart_goes_on_exactly(dataset, expected, start):
     )
 
 
+@pytest.mark.parametrize("kind", ["mapped", "part of a map", "askew", "read-only", "every second"])
+def test_patches_are_gathered_from_whatever_memory_they_are_in(patch_set, tmp_path, kind):
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    np.save(tmp_path / "patches.npy", patch_set.patches)
+    mapped = np.load(tmp_path / "patches.npy", mmap_mode="r")
+    unwritable = patch_set.patches.copy()
+    unwritable.flags.writeable = False
+    patches = {
+        "mapped": mapped,
+        "part of a map": mapped[7:],
+        "askew": np.memmap(tmp_path / "patches.npy", np.uint8, "r", 100, patch_set.patches.shape),
+        "read-only": unwritable,
+        "every second": patch_set.patches[::2],
+    }[kind]
+    got = tf.gather(tfdata._as_tensor(patches), np.arange(len(patches))[::-1])
+    np.testing.assert_array_equal(got.numpy()[::-1], patches)
+
+
+def test_a_mapped_set_is_not_copied(patch_set, tmp_path):
+    """What changes in the file changes in TensorFlow's view of it."""
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    file = np.lib.format.open_memmap(
+        tmp_path / "patches.npy", mode="w+", dtype=np.uint8, shape=patch_set.patches.shape
+    )
+    tensor = tfdata._as_tensor(np.load(tmp_path / "patches.npy", mmap_mode="r"))
+    file[:] = patch_set.patches
+    np.testing.assert_array_equal(tensor.numpy(), patch_set.patches)
+
+
 def test_a_batch_that_cannot_be_filled_or_shared_is_refused(patch_set):
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     with pytest.raises(InputError, match="batch of 64 pairs needs as many different points"):
@@ -98,7 +127,8 @@ def test_every_device_gets_its_row():
 NO_TENSORFLOW = """
 import sys
 import kjax.data.download, kjax.data.hpatches, kjax.data.phototour
-import kjax.data.resident, kjax.data.sampler, kjax.data.tfdata, kjax.data.tfds
+import kjax.data.resident, kjax.data.sampler, kjax.data.tfdata, kjax.data.tfds.reading
+import kjax.train.run
 assert not [name for name in sys.modules if name.split(".")[0].startswith("tensorflow")]
 """
 
@@ -117,7 +147,7 @@ def fake_tensorflow(monkeypatch, set_visible_devices):
 def test_tensorflow_is_kept_off_the_gpu(monkeypatch):
     calls = []
     fake_tensorflow(monkeypatch, lambda *arguments: calls.append(arguments))
-    tfdata._tensorflow.__wrapped__()
+    tfdata.host_tensorflow.__wrapped__()
 
     assert calls == [([], "GPU")]
 
@@ -128,11 +158,11 @@ def test_a_gpu_that_tensorflow_already_has_is_an_error(monkeypatch):
 
     fake_tensorflow(monkeypatch, refuse)
     with pytest.raises(InputError, match="already taken the GPU"):
-        tfdata._tensorflow.__wrapped__()
+        tfdata.host_tensorflow.__wrapped__()
 
 
 def test_missing_tensorflow_is_an_error_with_a_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(InputError, match="pip install tensorflow") as caught:
-        tfdata._tensorflow.__wrapped__()
+        tfdata.host_tensorflow.__wrapped__()
     assert "\n" not in str(caught.value)

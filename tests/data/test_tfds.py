@@ -1,6 +1,7 @@
 """The TensorFlow Datasets builders, by TFDS's own test case and by what comes out."""
 
 import importlib.util
+import sys
 import unittest
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from PIL import Image
 from kjax.data import hpatches
 from kjax.data.hpatches_splits import SEQUENCES, SPLITS
 from kjax.data.phototour import TestPairs, write_phototour
+from kjax.data.test_sets import read_test_sets
+from kjax.errors import InputError
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow_datasets") is None,
@@ -132,3 +135,90 @@ def test_without_a_local_folder_the_set_is_downloaded(phototour_folder, tmp_path
     builder = module.Builder(config="liberty", data_dir=tmp_path / "tfds")
     assert len(prepare(builder, tmp_path / "nothing", tmp_path)["train"]) == 4
     assert asked == [("liberty", tmp_path / "downloads")]
+
+
+# Reading
+
+
+@pytest.fixture(scope="module")
+def prepared(phototour_folder, tmp_path_factory):
+    """A folder of TFDS's in which Liberty is prepared."""
+    from kjax.data.tfds.phototour.phototour_dataset_builder import Builder
+
+    folder = tmp_path_factory.mktemp("tfds")
+    prepare(Builder(config="liberty", data_dir=folder), phototour_folder, folder)
+    return folder
+
+
+@pytest.fixture
+def manual(phototour_folder, tmp_path):
+    """One in which it only lies where TFDS would look for it."""
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / "manual").symlink_to(phototour_folder)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KJAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("kind", ["prepared", "manual"])
+def test_a_set_is_the_same_as_from_its_folder(kind, phototour_folder, request, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(request.getfixturevalue(kind)))
+    names = [str(phototour_folder / "liberty"), "tfds:phototour/liberty"]
+    (expected, expected_pairs), (got, pairs) = (
+        read_test_sets([name], progress=False)[0] for name in names
+    )
+    assert got.name == expected.name == "liberty"
+    np.testing.assert_array_equal(got.patches, expected.patches)
+    np.testing.assert_array_equal(got.point_ids, expected.point_ids)
+    for column, expected_column in zip(pairs, expected_pairs, strict=True):
+        np.testing.assert_array_equal(column, expected_column)
+    assert isinstance(got.patches, np.memmap)
+
+
+def test_a_prepared_set_is_decoded_once(prepared, monkeypatch):
+    from kjax.data.tfds import reading
+
+    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
+    expected = reading.read_tfds("phototour/liberty", progress=False)
+    monkeypatch.setattr(reading, "_decode", None)
+    again, _ = reading.read_tfds_test("phototour/liberty:1.1.0", progress=False)
+    np.testing.assert_array_equal(again.patches, expected.patches)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("phototour/liberty", "download_and_prepare()"),
+        ("phototour/liberti", "did you mean 'tfds:phototour/liberty'?"),
+        ("fototour", "unknown set 'tfds:fototour'"),
+        ("", "unknown set 'tfds:'"),
+        ("mnist", "is not a set of patches by 3-D point"),
+    ],
+)
+def test_a_set_that_is_not_there_is_one_line(name, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(InputError) as error:
+        read_test_sets([f"tfds:{name}"], progress=False)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "\\n" not in str(error.value)
+
+
+def test_the_advice_for_an_unprepared_set_prepares_it(phototour_folder, tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    from kjax.data.tfds.reading import find_builder, read_tfds
+
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    options = tfds.download.DownloadConfig(manual_dir=phototour_folder)
+    find_builder("phototour/liberty").download_and_prepare(download_config=options)
+    assert len(read_tfds("phototour/liberty", progress=False).patches) == len(PATCHES)
+
+
+def test_missing_tensorflow_datasets_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(InputError, match="pip install tensorflow-datasets"):
+        read_test_sets(["tfds:phototour/liberty"], progress=False)

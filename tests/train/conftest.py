@@ -14,6 +14,21 @@ def set_folder(tmp_path_factory):
     return write_phototour(folder, patches.patches, patches.point_ids, pairs=pairs)
 
 
+@pytest.fixture(scope="session")
+def tfds_folder(set_folder, tmp_path_factory):
+    """A folder of TFDS's: the synthetic set is prepared as Liberty, and for Notredame in manual."""
+    pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is not installed")
+    from kjax.data.tfds.phototour.phototour_dataset_builder import Builder
+
+    folder = tmp_path_factory.mktemp("tfds")
+    manual = folder / "downloads" / "manual"
+    manual.mkdir(parents=True)
+    for name in ("liberty", "notredame"):
+        (manual / name).symlink_to(set_folder)
+    Builder(config="liberty", data_dir=folder).download_and_prepare()
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:

@@ -101,6 +101,23 @@ def test_stopped_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path
     assert steps == [2, 3, 4, 6]
 
 
+def test_a_run_from_tfds_is_the_folders_and_says_how_it_was_fed(
+    finished, tfds_folder, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_folder))
+    config = make_config("tfds:phototour/liberty")
+    config.progress = True
+    assert config.data.pipeline == "auto"
+    scores = run_module.run(config, tmp_path)
+    assert_same_weights(finished[0], tmp_path)
+    assert scores["fpr95"] == finished[1]["fpr95"]
+    assert load_run(tmp_path)[0].train_sets == ("liberty",)
+    assert "resident pipeline: the set takes 0.5 MiB" in capfd.readouterr().err
+    (versions,) = json.loads((tmp_path / "versions.json").read_text())
+    assert versions["pipeline"].startswith("resident: the set takes 0.5 MiB")
+    assert json.loads((tmp_path / "config.json").read_text())["data"]["pipeline"] == "resident"
+
+
 def test_a_second_interrupt_does_not_wait():
     with loop._stop_requests() as stop_wanted:
         signal.raise_signal(signal.SIGINT)

@@ -225,3 +225,12 @@ def test_the_commit_of_a_source_tree(tmp_path):
     assert source_version(tmp_path) == {**clean, "dirty": True}
     (tmp_path / "inner").mkdir()
     assert source_version(tmp_path / "inner") is None, "somebody else's checkout"
+
+
+def test_the_pipeline_of_a_run_is_read_back(tmp_path):
+    assert workdir_module.stored_pipeline(tmp_path) is None
+    notes = {"pipeline": "tfdata: the set is large"}
+    prepare_workdir(tmp_path, {**CONFIG, "data": {"pipeline": "tfdata"}}, notes=notes)
+    assert workdir_module.stored_pipeline(tmp_path) == "tfdata"
+    (versions,) = json.loads((tmp_path / "versions.json").read_text())
+    assert versions["pipeline"] == notes["pipeline"]

@@ -21,8 +21,11 @@ TITLES = {
 class Builder(tfds.core.GeneratorBasedBuilder):
     """Patches grouped by the 3-D point that they see, and labelled pairs to test on."""
 
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "Initial release."}
+    VERSION = tfds.core.Version("1.1.0")
+    RELEASE_NOTES: ClassVar[dict[str, str]] = {
+        "1.0.0": "Initial release.",
+        "1.1.0": "Examples keep the order of the set's points and pairs.",
+    }
     BUILDER_CONFIGS: ClassVar[list[tfds.core.BuilderConfig]] = [
         tfds.core.BuilderConfig(name=name, description=title) for name, title in TITLES.items()
     ]
@@ -44,6 +47,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
                 }
             ),
             homepage="https://phototour.cs.washington.edu/patches/default.htm",
+            disable_shuffling=True,
         )
 
     def _split_generators(
