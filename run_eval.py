@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     args = make_parser().parse_args(argv[1:])
     try:
         with ending_on_interrupt(INTERRUPTED):
-            from kjax.eval.command import evaluate
+            from kjax.eval.arguments import evaluate
 
         evaluate(args, command=shlex.join(["python", *argv]))
     except (InputError, OSError) as error:

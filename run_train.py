@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         if args.distributed or args.coordinator is not None:
             join(args.coordinator, args.processes, args.process)
         with ending_on_interrupt(INTERRUPTED):
-            from kjax.config import read_config
+            from kjax.train.config import read_config
             from kjax.train.loop import Stopped
             from kjax.train.run import run
 

@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import detect
 from kjax.errors import InputError, exit_code
+from kjax.files.atomic import write_json
 from kjax.images.homography_sequences import (
     Count,
     HomographySequence,
@@ -41,7 +42,6 @@ from kjax.images.keypoint_descriptors import (
     read_for_describing,
 )
 from kjax.images.matching import match
-from kjax.whole_files import write_json
 
 BASELINE = "rootsift"
 

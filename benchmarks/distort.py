@@ -36,8 +36,8 @@ from tqdm import tqdm
 from kjax.data.embedded import TRAIN_PHOTOS
 from kjax.errors import InputError, exit_code
 from kjax.extras import require
+from kjax.files.atomic import write_text, write_whole
 from kjax.images.homography_sequences import LENGTH
-from kjax.whole_files import write_text, write_whole
 
 SIGMAS = np.geomspace(0.7, 4.0, LENGTH - 1)
 """Of the Gaussian blur, and radii of the disc, in pixels."""

@@ -27,9 +27,10 @@ from tqdm import tqdm
 
 from kjax.data.hpatches import IMAGES, read_hpatches
 from kjax.data.hpatches_splits import SPLITS
-from kjax.eval import hpatches, hpatches_tasks
-from kjax.eval.hpatches_descriptors import SetDescriptors, describe_sequences
-from kjax.eval.hpatches_tasks import Pairs, Tasks, VerificationTask
+from kjax.eval.hpatches import protocol as hpatches
+from kjax.eval.hpatches import tasks as hpatches_tasks
+from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
+from kjax.eval.hpatches.tasks import Pairs, Tasks, VerificationTask
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 DIMENSION = 128

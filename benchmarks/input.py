@@ -28,7 +28,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import kjax
-from kjax.augment import AugmentConfig, augment_pairs
 from kjax.data.photos import sample_test_pairs
 from kjax.data.phototour import PatchSet, decode_folder, read_phototour, write_phototour
 from kjax.data.resident import ResidentSet, make_resident, resident_pairs
@@ -36,7 +35,8 @@ from kjax.data.sampler import sample_pairs
 from kjax.data.tfdata import pair_dataset, prefetch_to_device
 from kjax.data.tfds.reading import find_builder, read_tfds
 from kjax.errors import InputError
-from kjax.optim import linear_decay, torch_sgd
+from kjax.train.augment import AugmentConfig, augment_pairs
+from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.step import StepConfig, create_state, train_step
 
 PAIRS = 512

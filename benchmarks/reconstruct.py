@@ -36,6 +36,7 @@ from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
+from kjax.files.atomic import write_json, write_text
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import Pair, read_features, read_matches, write_database
 from kjax.images.features import Features
@@ -46,7 +47,6 @@ from kjax.images.keypoint_descriptors import (
     read_for_describing,
 )
 from kjax.images.matching import Distance, match
-from kjax.whole_files import write_json, write_text
 
 COLMAP = "COLMAP's SIFT"
 EXACT = "COLMAP's SIFT, exact matches"

@@ -64,9 +64,9 @@ def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[st
     begun = time.perf_counter()
     data = jax.block_until_ready(synthetic_set(args.patches))
     making_data = time.perf_counter() - begun
-    programme = make_programme(head, PRECISIONS[precision][0], args)
-    run = make_resident_run(programme)
-    state, metrics = jax.block_until_ready(run(initial_state(programme), data, 1))
+    program = make_program(head, PRECISIONS[precision][0], args)
+    run = make_resident_run(program)
+    state, metrics = jax.block_until_ready(run(initial_state(program), data, 1))
     found = {"first_step": time.perf_counter() - START - making_data}
     if args.only_first_step:
         return found
@@ -83,17 +83,17 @@ def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[st
     return found
 
 
-def make_programme(head: str, dtype: str, args: argparse.Namespace) -> Any:
+def make_program(head: str, dtype: str, args: argparse.Namespace) -> Any:
     """The paper's training run, on one device."""
     import jax
 
     import kjax
-    from kjax.augment import AugmentConfig
-    from kjax.optim import linear_decay, torch_sgd
-    from kjax.train.parallel import Programme
+    from kjax.train.augment import AugmentConfig
+    from kjax.train.optim import linear_decay, torch_sgd
+    from kjax.train.parallel import Program
     from kjax.train.step import StepConfig
 
-    return Programme(
+    return Program(
         model=kjax.build(head, s=2, patch_size=SIZE, dtype=dtype),
         optimizer=torch_sgd(linear_decay(10.0, PAPER_PAIRS // args.pairs)),
         pairs=args.pairs,
@@ -141,7 +141,7 @@ def make_torch_step(head: str, variant: str, pairs: int, device: str) -> Callabl
     """One SGD step of the reference model."""
     import torch
 
-    from kjax.interop.torch_reference import TorchDescriptor, hardest_in_batch_loss, make_sgd
+    from kjax.parity.torch_reference import TorchDescriptor, hardest_in_batch_loss, make_sgd
 
     model = TorchDescriptor(head, s=2, patch_size=SIZE, dropout=0.3).to(device)
     views = torch.rand(2, pairs, 1, SIZE, SIZE, device=device)

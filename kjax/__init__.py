@@ -11,28 +11,29 @@ from kjax.version import __version__
 
 if TYPE_CHECKING:
     from kjax import pretrained
-    from kjax.architecture import HEADS, Descriptor, build
-    from kjax.folding import fold
     from kjax.images.describer import Describer, load
     from kjax.images.extraction import extract_patches
     from kjax.images.matching import match
-    from kjax.interop import from_torch, load_variables, save_variables, to_torch
-    from kjax.position_encoding import PositionKernel
+    from kjax.model.descriptor import HEADS, Descriptor, build
+    from kjax.model.folding import fold
+    from kjax.model.position_encoding import PositionKernel
+    from kjax.weights.files import load_variables, save_variables
+    from kjax.weights.torch_names import from_torch, to_torch
 
 _HOME = {
-    "HEADS": "kjax.architecture",
-    "Descriptor": "kjax.architecture",
-    "build": "kjax.architecture",
-    "fold": "kjax.folding",
-    "PositionKernel": "kjax.position_encoding",
+    "HEADS": "kjax.model.descriptor",
+    "Descriptor": "kjax.model.descriptor",
+    "build": "kjax.model.descriptor",
+    "fold": "kjax.model.folding",
+    "PositionKernel": "kjax.model.position_encoding",
     "Describer": "kjax.images.describer",
     "load": "kjax.images.describer",
     "extract_patches": "kjax.images.extraction",
     "match": "kjax.images.matching",
-    "from_torch": "kjax.interop",
-    "load_variables": "kjax.interop",
-    "save_variables": "kjax.interop",
-    "to_torch": "kjax.interop",
+    "from_torch": "kjax.weights.torch_names",
+    "load_variables": "kjax.weights.files",
+    "save_variables": "kjax.weights.files",
+    "to_torch": "kjax.weights.torch_names",
 }
 _MODULES = ("pretrained",)
 

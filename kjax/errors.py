@@ -1,4 +1,4 @@
-"""The one exception for input that a user can mend, and what a programme makes of it."""
+"""The one exception for input that a user can mend, and what a program makes of it."""
 
 import difflib
 import sys
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 class InputError(ValueError):
     """Bad input. The message is one line: what is wrong, and how to mend it.
 
-    Command-line programmes print it without a traceback and exit with code 2. What a message quotes
+    Command-line programs print it without a traceback and exit with code 2. What a message quotes
     from a file may hold anything: line breaks, and signs that would move a terminal's cursor, are
     shown as escapes.
     """
@@ -30,11 +30,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
 
 
-def exit_code(programme: str, run: Callable[[], object]) -> int:
-    """Runs a command-line programme: 0, or 2 after one line on stderr about bad input."""
+def exit_code(program: str, run: Callable[[], object]) -> int:
+    """Runs a command-line program: 0, or 2 after one line on stderr about bad input."""
     try:
         run()
     except (InputError, OSError) as error:
-        print(f"{programme}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0

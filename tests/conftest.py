@@ -4,11 +4,11 @@ import importlib.metadata
 import os
 import tempfile
 
-# Shared by the processes of this run (workers, and programmes that tests start), and by it alone.
+# Shared by the processes of this run (workers, and programs that tests start), and by it alone.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="kjax-tests-"))
 # Single operations too: many tests need the same hundreds of them.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# Tests compile hundreds of small programmes and run each a few times.
+# Tests compile hundreds of small programs and run each a few times.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 import kjax
-from kjax.architecture import Descriptor
+from kjax.model.descriptor import Descriptor
 
 ENCODED = ("xy", "polar", "combined", "combined_star")
 

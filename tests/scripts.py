@@ -1,4 +1,4 @@
-"""Programmes that are files, not modules of the package."""
+"""Programs that are files, not modules of the package."""
 
 import importlib.util
 from pathlib import Path

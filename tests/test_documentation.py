@@ -12,7 +12,7 @@ import pytest
 from scripts import load_script
 
 from kjax.cli import make_parser
-from kjax.config import parse_flags, validate
+from kjax.train.config import parse_flags, validate
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -17,7 +17,7 @@ MACHINE_PATHS = re.compile(r"/(home|tmp|root|Users|work|usr|var|opt)/")
 @pytest.fixture(scope="module")
 def gallery():
     """The command as a module."""
-    return load_script(BENCHMARKS / "gallery.py")
+    return load_script(BENCHMARKS / "tools" / "gallery.py")
 
 
 def notebook_cells(kind):

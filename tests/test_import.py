@@ -19,7 +19,7 @@ def test_import_is_quick():
 
 def test_using_models_pulls_in_no_other_framework():
     code = f"""
-import sys, kjax, kjax.interop, kjax.train.step, kjax.losses, kjax.cli
+import sys, kjax, kjax.weights, kjax.train.step, kjax.train.losses, kjax.cli
 kjax.build, kjax.fold
 print([name for name in {HEAVY!r} if name in sys.modules])
 """

@@ -28,8 +28,8 @@ def test_any_difference_is_told(tmp_path):
         kill.compare(one, finished(tmp_path / "log", 0.1, metrics=""))
 
 
-def kill_a(programme: str, workdir, monkeypatch, *, seconds: float) -> str:
-    monkeypatch.setattr(kill, "command", lambda *_: [sys.executable, "-c", programme])
+def kill_a(program: str, workdir, monkeypatch, *, seconds: float) -> str:
+    monkeypatch.setattr(kill, "command", lambda *_: [sys.executable, "-c", program])
     return kill.kill_once(workdir, workdir, 1, random.Random(0), seconds, saving=False)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from kjax.errors import InputError
-from kjax.typed_values import Schema
+from kjax.files.typed_values import Schema
 
 
 @dataclasses.dataclass(frozen=True)

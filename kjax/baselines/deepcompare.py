@@ -24,11 +24,11 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.aggregation import l2_normalize
 from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
 from kjax.baselines.rival import Rival
 from kjax.baselines.torch7 import TorchObject, convolutions_of, modules_of, read_torch7
 from kjax.errors import InputError
+from kjax.model.aggregation import l2_normalize
 
 PATCH_SIZE = 64
 GREY_SCALE = 256.0

@@ -1,15 +1,15 @@
-"""HardNet as a rival: a checkpoint of the release, or of kornia, through `kjax.interop`."""
+"""HardNet as a rival: a checkpoint of the release, or of kornia, through `kjax.weights`."""
 
 from pathlib import Path
 from typing import Any
 
 from jaxtyping import Array
 
-from kjax.architecture import DESCRIPTOR_DIM, build
 from kjax.baselines.networks import batched, count
 from kjax.baselines.rival import Rival
-from kjax.folding import fold
-from kjax.interop.files import load_variables
+from kjax.model.descriptor import DESCRIPTOR_DIM, build
+from kjax.model.folding import fold
+from kjax.weights.files import load_variables
 
 PATCH_SIZE = 32
 

@@ -23,12 +23,12 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.aggregation import l2_normalize
 from kjax.baselines.matlab import read_mat
 from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
 from kjax.baselines.rival import Rival
 from kjax.errors import InputError
-from kjax.patches import normalize_patches
+from kjax.model.aggregation import l2_normalize
+from kjax.model.patches import normalize_patches
 
 PATCH_SIZE = 32
 DIMENSION = 128

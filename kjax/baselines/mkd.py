@@ -32,13 +32,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, UInt8
 
-from kjax.aggregation import aggregate, l2_normalize
 from kjax.baselines.networks import batched, check_arrays, count, plain_arrays
 from kjax.baselines.rival import Rival
 from kjax.errors import InputError, unknown_name
-from kjax.interop.files import load_state_dict
-from kjax.position_encoding import PositionKernel, feature_map, polar_grid, position_matrix
-from kjax.whole_files import write_whole
+from kjax.files.atomic import write_whole
+from kjax.model.aggregation import aggregate, l2_normalize
+from kjax.model.position_encoding import PositionKernel, feature_map, polar_grid, position_matrix
+from kjax.weights.files import load_state_dict
 
 KernelType = Literal["polar", "cart", "concat"]
 MODES = ("lw", "pca", "pcaws", "pcawt")

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, Float32
 
 from kjax.baselines.rival import check_patches
 from kjax.errors import InputError
-from kjax.eval.describe import describe
-from kjax.interop.files import load_state_dict
-from kjax.interop.state_dict import plain_array
+from kjax.model.describe import describe
+from kjax.weights.files import load_state_dict
+from kjax.weights.torch_names import plain_array
 
 _LARGEST_BATCH = 1024
 MOST_ENTRIES = 10_000

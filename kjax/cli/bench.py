@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kjax.inference_bench import Contender, RateRow
+    from kjax.speed.inference import Contender, RateRow
 
 HELP = "measure how many patches a second weights describe here, beside HardNet in PyTorch"
 EXAMPLES = """examples:
@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
     import jax
 
     from kjax.errors import InputError
-    from kjax.eval.describe import cores
-    from kjax.inference_bench import kjax_contenders, measure, surroundings
-    from kjax.whole_files import write_json
+    from kjax.files.atomic import write_json
+    from kjax.model.describe import cores
+    from kjax.speed.inference import kjax_contenders, measure, surroundings
 
     defaults: dict[str, Any] = ON_ACCELERATORS
     if jax.default_backend() == "cpu":
@@ -103,7 +103,7 @@ def _torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) ->
     import jax
     import torch
 
-    from kjax.interop import torch_inference
+    from kjax.speed import torch_inference
 
     device = {"cpu": "cpu", "gpu": "cuda"}.get(jax.default_backend())
     if device is None or (device == "cuda" and not torch.cuda.is_available()):

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kjax.interop.compare import Difference
+    from kjax.parity.compare import Difference
 
 HELP = "compare the JAX implementation with PyTorch: layers, descriptor, loss, gradient, training"
 EXAMPLES = """examples:
@@ -45,18 +45,18 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
     from tqdm import tqdm
 
-    from kjax.architecture import build
+    from kjax.data.samples import stereo_patch_pairs
     from kjax.errors import InputError
     from kjax.extras import require
-    from kjax.interop.files import load_state_dict
-    from kjax.interop.source import weights_path
-    from kjax.interop.state_dict import from_torch, to_torch
-    from kjax.losses import LossConfig
-    from kjax.samples import stereo_patch_pairs
+    from kjax.model.descriptor import build
+    from kjax.sources import weights_path
+    from kjax.train.losses import LossConfig
     from kjax.train.step import StepConfig
+    from kjax.weights.files import load_state_dict
+    from kjax.weights.torch_names import from_torch, to_torch
 
     require("torch", "the comparison")
-    from kjax.interop.compare import Settings, compare, random_state_dict
+    from kjax.parity.compare import Settings, compare, random_state_dict
 
     if args.pairs < 2 or args.steps < 1:
         raise InputError(

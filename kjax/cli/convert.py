@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.cli.info import print_facts
     from kjax.errors import unknown_name
-    from kjax.interop.files import SUFFIXES, save_variables
-    from kjax.interop.source import facts, load_source, metadata_of
+    from kjax.sources import facts, load_source, metadata_of
+    from kjax.weights.files import SUFFIXES, save_variables
 
     target = Path(args.target)
     if target.suffix not in SUFFIXES:

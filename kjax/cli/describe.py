@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
     """Prints how many of the photographs are there now, and how many were."""
-    from kjax.eval.report.wording import plural
+    from kjax.eval.report.phrases import plural
 
     done = count - failed
     there = f"{plural('photograph', count)} {'is' if done == 1 else 'are'} in {out}"

@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
     sequences = list_sequences(args.folder)
 
-    from kjax.eval.contenders import find_entry
-    from kjax.eval.hpatches_descriptors import describe_sequences, write_descriptors
-    from kjax.eval.report.wording import plural
+    from kjax.eval.entries import find_entry
+    from kjax.eval.hpatches.descriptors import describe_sequences, write_descriptors
+    from kjax.eval.report.phrases import plural
 
     entry = find_entry(args.source, weights=rival_weights(args.source, args.weights))
     if entry.missing is not None:
@@ -70,8 +70,8 @@ def check_same_source(out: Path, source: str, identity: str, *, overwrite: bool)
     The official toolbox looks at the folders of sequences only, so the record may lie beside them.
     """
     from kjax.errors import InputError
+    from kjax.files.atomic import write_json
     from kjax.version import __version__
-    from kjax.whole_files import write_json
 
     files = sorted(out.glob("*/*.csv"))
     if overwrite:
@@ -87,7 +87,7 @@ def check_same_source(out: Path, source: str, identity: str, *, overwrite: bool)
 
 def _recorded(path: Path) -> dict[str, str]:
     """A record with all its texts; empty if there is none."""
-    from kjax.json_text import parse_json
+    from kjax.files.json_text import parse_json
 
     try:
         record = parse_json(path.read_bytes())
@@ -98,7 +98,7 @@ def _recorded(path: Path) -> dict[str, str]:
 
 def rival_weights(source: str, word: str | None) -> dict[str, str]:
     """The file that --weights names, by the rival that it is for."""
-    from kjax.baselines.rival import RIVALS, rival_file
+    from kjax.baselines.load import RIVALS, rival_file
     from kjax.errors import InputError
 
     if word is None:

@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     check_weights(args.source)
 
     from kjax.errors import InputError
-    from kjax.interop.export import FUNCTIONS, export_model
-    from kjax.interop.identify import display_name
-    from kjax.interop.source import load_source, remarks
+    from kjax.export.model import FUNCTIONS, export_model
+    from kjax.sources import load_source, remarks
+    from kjax.weights.identify import display_name
 
     path = Path(args.to)
     for option, value in (("--input", args.input), ("--batch", args.batch)):

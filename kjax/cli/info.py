@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
         return _list_shipped()
     from pathlib import Path
 
-    from kjax.interop.export import FUNCTIONS, read_about
-    from kjax.interop.source import facts, load_sources
+    from kjax.export.model import FUNCTIONS, read_about
+    from kjax.sources import facts, load_sources
 
     if Path(args.source).suffix in FUNCTIONS:
         print_facts(read_about(args.source))

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from kjax.architecture import Descriptor
-    from kjax.patch_similarity import ComparedModel
+    from kjax.eval.similarity_maps import ComparedModel
+    from kjax.model.descriptor import Descriptor
 
 HELP = "draw the paper's similarity-map figure for two patches"
 EXAMPLES = """examples:
@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     """Draws the figure."""
     import jax
 
-    from kjax.architecture import build
     from kjax.errors import InputError
-    from kjax.patch_similarity import ComparedModel, draw_similarity_maps
+    from kjax.eval.similarity_maps import ComparedModel, draw_similarity_maps
+    from kjax.model.descriptor import build
 
     files = dict(_split(item, "=", "--weights takes HEAD=FILE") for item in args.weights)
     heads = args.heads.split(",")
@@ -96,9 +96,9 @@ def _trained(word: str, model: "Descriptor") -> "ComparedModel":
     """Weights from a file, for the model as given; or shipped ones, which bring their own."""
     from kjax import pretrained
     from kjax.errors import InputError
-    from kjax.interop.files import load_variables
-    from kjax.interop.source import load_shipped
-    from kjax.patch_similarity import ComparedModel
+    from kjax.eval.similarity_maps import ComparedModel
+    from kjax.sources import load_shipped
+    from kjax.weights.files import load_variables
 
     name = pretrained.find(word)
     if name is None:
@@ -115,8 +115,8 @@ def _trained(word: str, model: "Descriptor") -> "ComparedModel":
 def _read_patches(args: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray]":
     from pathlib import Path
 
+    from kjax.data.samples import stereo_patch_pairs
     from kjax.errors import InputError
-    from kjax.samples import stereo_patch_pairs
 
     if not args.patches:
         pair = stereo_patch_pairs(1, size=args.patch_size, seed=args.seed)[0]
@@ -132,7 +132,7 @@ def _read_patch(path: "Path", size: int) -> "np.ndarray":
     from PIL import Image
 
     from kjax.errors import InputError
-    from kjax.image_files import open_image
+    from kjax.files.images import open_image
 
     with open_image(path) as image:
         grey = image.convert("L")

@@ -30,8 +30,8 @@ from tqdm import tqdm
 
 from kjax.data import hpatches, phototour
 from kjax.errors import InputError, unknown_name
-from kjax.json_text import parse_json
-from kjax.unpacking import FREE_BYTES, check_unpacked
+from kjax.files.json_text import parse_json
+from kjax.files.unpacking import FREE_BYTES, check_unpacked
 
 TIMEOUT_SECONDS = 60
 BLOCK_BYTES = 1 << 20
@@ -365,7 +365,7 @@ def unpack(archive: Path, folder: Path, *, progress: bool = True, limits: Limits
 
     A tar archive may be compressed with gzip. Nothing is written if any member has an absolute
     path, a `..`, is a link, a device or encrypted, or if all of them together are more than
-    the limits or `kjax.unpacking` allow.
+    the limits or `kjax.files.unpacking` allow.
     """
     try:
         if zipfile.is_zipfile(archive):

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from kjax.array_files import read_npz
 from kjax.data.cache import cache_root, fingerprint, is_intact, mendable_cache_errors
 from kjax.data.correspondence import Tolerances, distinct_places, match_keypoints
 from kjax.data.cutting.grey import read_grey
@@ -31,8 +30,9 @@ from kjax.data.phototour import (
 )
 from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
 from kjax.errors import InputError
-from kjax.json_text import parse_json
-from kjax.whole_files import write_json
+from kjax.files.arrays import read_npz
+from kjax.files.atomic import write_json
+from kjax.files.json_text import parse_json
 
 CUT_VERSION = 2
 """Raised whenever the same photographs would be cut differently, so that old caches are left."""

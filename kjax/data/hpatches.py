@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError, unknown_name
-from kjax.image_files import open_image
+from kjax.files.images import open_image
 
 PATCH_SIDE = 65
 IMAGES = ("ref", *(f"{level}{number}" for level in "eht" for number in range(1, 6)))

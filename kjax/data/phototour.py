@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from tqdm import tqdm
 
-from kjax.array_files import read_npy
 from kjax.data.cache import (
     cache_root,
     fingerprint,
@@ -31,8 +30,9 @@ from kjax.data.cache import (
     new_folder,
 )
 from kjax.errors import InputError
-from kjax.image_files import open_image
-from kjax.json_text import parse_json
+from kjax.files.arrays import read_npy
+from kjax.files.images import open_image
+from kjax.files.json_text import parse_json
 
 PATCH_SIDE = 64
 MOSAIC_SIDE = 16

@@ -10,12 +10,8 @@ from kjax.data.phototour import (
     read_match_file,
     read_phototour,
 )
+from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError
-
-EMBEDDED = "embedded"
-"""Names the set that ships with scikit-image, wherever a set's folder is expected."""
-TFDS_PREFIX = "tfds:"
-"""Begins the name of a set of TensorFlow Datasets, e.g. tfds:phototour/liberty, likewise."""
 
 
 class TestSet(NamedTuple):

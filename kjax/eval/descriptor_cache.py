@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from kjax.array_files import read_npz
 from kjax.data.cache import cache_root, mendable_cache_errors
 from kjax.errors import InputError
-from kjax.whole_files import write_whole
+from kjax.files.arrays import read_npz
+from kjax.files.atomic import write_whole
 
 VERSION = 1
 """A number to raise when descriptors of the same model and patches come out otherwise."""

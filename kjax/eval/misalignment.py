@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Float64, Int, UInt8
 
-from kjax.augment import to_pixels, warp_patch
 from kjax.data.phototour import PatchSet
 from kjax.data.sampler import make_point_table
 from kjax.errors import InputError
-from kjax.eval.hpatches import matched_precision
-from kjax.eval.hpatches_distances import nearest, padded_size
+from kjax.eval.hpatches.distances import nearest, padded_size
+from kjax.eval.hpatches.protocol import matched_precision
+from kjax.model.resampling import to_pixels, warp_patch
 
 SHARE = 0.5
 """Share of the stored patch's side that a reference shows: turned by 45°, or twice as large, or

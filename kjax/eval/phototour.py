@@ -1,6 +1,6 @@
 """The PhotoTourism protocol: verification of patch pairs, scored by FPR at 95 % recall.
 
-Train on one set, test on the others. Distances come from `kjax.eval.metrics.pair_distances`.
+Train on one set, test on the others. Distances come from `kjax.metrics.pair_distances`.
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer, UInt8
 
 from kjax.errors import InputError
-from kjax.eval.metrics import fpr_at_recall, precision_recall_curve, roc_curve
 from kjax.eval.results import Curve, HardPairs, Histogram, PhototourScores
+from kjax.metrics import fpr_at_recall, precision_recall_curve, roc_curve
 
 RECALL = 0.95
 SUSPICIOUS_FPR = 0.5
@@ -37,7 +37,7 @@ def score_pairs(
         matching: whether the pair matches.
         test: name of the set.
         train: name of the set that the descriptor was trained on.
-        rule: of FPR@95, see `kjax.eval.metrics.fpr_at_recall`.
+        rule: of FPR@95, see `kjax.metrics.fpr_at_recall`.
     """
     fpr = fpr_at_recall(distances, matching, recall=RECALL, rule=rule)
     roc = roc_curve(-distances, matching)

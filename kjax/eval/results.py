@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from kjax.errors import InputError
-from kjax.json_text import parse_json
-from kjax.typed_values import Schema
+from kjax.files.json_text import parse_json
+from kjax.files.typed_values import Schema
 
 LEVELS = {"e": "easy", "h": "hard", "t": "tough"}
 """HPatches' three levels of geometric noise."""

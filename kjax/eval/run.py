@@ -11,12 +11,11 @@ from jaxtyping import Float32
 
 from kjax.data.test_sets import TestSet
 from kjax.errors import InputError
-from kjax.eval.contenders import Entry
 from kjax.eval.degenerate import degeneracies, scorable
 from kjax.eval.descriptor_cache import cached
-from kjax.eval.hpatches_benchmark import Benchmark, score
-from kjax.eval.illustrate import similarity_figures, training_curves
-from kjax.eval.metrics import pair_distances
+from kjax.eval.entries import Entry
+from kjax.eval.example_pictures import similarity_figures, training_curves
+from kjax.eval.hpatches.benchmark import Benchmark, score
 from kjax.eval.phototour import hardest_pairs, mean_of_seeds, score_pairs, warnings_of
 from kjax.eval.results import (
     DescriptorResult,
@@ -26,6 +25,7 @@ from kjax.eval.results import (
     Illustrations,
     PhototourScores,
 )
+from kjax.metrics import pair_distances
 from kjax.train.workdir import plain_versions
 
 

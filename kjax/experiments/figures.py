@@ -10,15 +10,15 @@ from jaxtyping import Float
 
 from kjax.errors import InputError, unknown_name
 from kjax.eval.report.bars import Bar, Kind, Spot, bar_legend, bar_panel, best_first
-from kjax.eval.report.blocks import Charts, Key, Mark, Panel
 from kjax.eval.report.curves import plot_line
+from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
+from kjax.eval.report.phrases import percent
 from kjax.eval.report.published import names_hand_crafted
 from kjax.eval.report.render import charts_image
 from kjax.eval.report.theme import light
-from kjax.eval.report.wording import percent
 from kjax.eval.results import LEVELS
 from kjax.experiments.records import Record
-from kjax.experiments.rows import (
+from kjax.experiments.table_rows import (
     TASKS,
     Model,
     askew,
@@ -28,7 +28,7 @@ from kjax.experiments.rows import (
     models_of,
     on_hpatches,
 )
-from kjax.whole_files import write_whole
+from kjax.files.atomic import write_whole
 
 _LEVEL_MARKS: tuple[Mark, ...] = ("circle", "diamond", "triangle")
 """Shapes besides colours, for those who cannot tell green from red."""

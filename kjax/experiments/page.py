@@ -6,12 +6,11 @@ from typing import Any
 
 from kjax.errors import InputError
 from kjax.eval.report.markdown import FIGURES, escaped
-from kjax.eval.report.wording import count, joined, plural, slugged
-from kjax.experiments.cells import DEFAULT
+from kjax.eval.report.phrases import count, joined, plural, slugged
 from kjax.experiments.figures import bar_chart, jitter_curves
 from kjax.experiments.phototour_tables import REFERENCE, phototour_table, published_comparison
 from kjax.experiments.records import Record
-from kjax.experiments.rows import Model, askew, jittered, models_of, on_hpatches, verified
+from kjax.experiments.table_rows import Model, askew, jittered, models_of, on_hpatches, verified
 from kjax.experiments.tables import (
     ablation_table,
     cost_table,
@@ -19,7 +18,8 @@ from kjax.experiments.tables import (
     misaligned_table,
     noisy_table,
 )
-from kjax.whole_files import write_text
+from kjax.experiments.trainings import DEFAULT
+from kjax.files.atomic import write_text
 
 PAGE = "results.md"
 TITLES = {

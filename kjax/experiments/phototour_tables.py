@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from kjax.errors import unknown_name
-from kjax.eval.report.blocks import Column, Table, TableCell, TableRow
-from kjax.eval.report.cells import count_cell, difference_cell, mark_best, share_cell
 from kjax.eval.report.markdown import table_text
+from kjax.eval.report.page_parts import Column, Table, TableCell, TableRow
 from kjax.eval.report.phototour_settings import PhototourSetting
+from kjax.eval.report.phrases import NOTHING, count, interval, joined, percent
 from kjax.eval.report.published import (
     PAPER_PHOTOTOUR,
     PAPER_SETS,
@@ -19,10 +19,10 @@ from kjax.eval.report.published import (
     paper_parameters,
     paper_row,
 )
-from kjax.eval.report.wording import NOTHING, count, interval, joined, percent
+from kjax.eval.report.table_cells import count_cell, difference_cell, mark_best, share_cell
 from kjax.experiments.records import Record
-from kjax.experiments.rows import Model, fpr95, seeds_words, spread_cell, verified
 from kjax.experiments.statistics import BySeed, fpr_interval_of_counts, spread_over_seeds
+from kjax.experiments.table_rows import Model, fpr95, seeds_words, spread_cell, verified
 
 REFERENCE = "RootSIFT"
 """The rival that false positive rates are compared with."""

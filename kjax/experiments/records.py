@@ -12,8 +12,8 @@ from typing import Any
 
 from kjax.errors import InputError
 from kjax.eval.results import DescriptorResult
-from kjax.json_lines import end_last_line, read_lines
-from kjax.typed_values import Schema
+from kjax.files.json_lines import end_last_line, read_lines
+from kjax.files.typed_values import Schema
 
 
 @dataclasses.dataclass(frozen=True)

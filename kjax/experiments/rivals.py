@@ -6,9 +6,9 @@ from pathlib import Path
 import jax
 from tqdm import tqdm
 
-from kjax.baselines.rival import RIVALS
+from kjax.baselines.load import RIVALS
 from kjax.errors import InputError, unknown_name
-from kjax.eval.contenders import find_entry
+from kjax.eval.entries import find_entry
 from kjax.eval.results import DescriptorResult
 from kjax.eval.run import Options, examine
 from kjax.experiments.records import Record, append_record, read_records

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
 
-from kjax.architecture import Descriptor, parameter_count
-from kjax.augment import resize_patches
 from kjax.data.phototour import PatchSet
 from kjax.data.test_sets import TestSet
-from kjax.eval.contenders import Entry, Member, model_member
-from kjax.eval.describe import preferred_batch
-from kjax.eval.hpatches_benchmark import Benchmark, read_sequences
+from kjax.eval.entries import Entry, Member, model_member
+from kjax.eval.hpatches.benchmark import Benchmark, read_sequences
 from kjax.eval.misalignment import MatchingSet, controlled_set, matching_scores, noisy_set
 from kjax.eval.results import DescriptorResult, MisalignmentScores
 from kjax.eval.run import Options, examine
+from kjax.model.describe import preferred_batch
+from kjax.model.descriptor import Descriptor, parameter_count
+from kjax.model.resampling import resize_patches
 
 JITTER = {
     "translation": (0.0, 0.05, 0.1, 0.15, 0.2, 0.25),

@@ -15,14 +15,14 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from kjax.experiments.cells import Training
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.scoring import Scorer
 from kjax.experiments.training import CompiledTraining, Sets, Trained, prepare
-from kjax.interop import save_variables
+from kjax.experiments.trainings import Training
 from kjax.train.loop import Diverged
 from kjax.train.parallel import initial_state
 from kjax.train.workdir import plain_versions
+from kjax.weights.files import save_variables
 
 SOFTWARE = ("kjax", "python", "jax", "flax", "optax", "commit")
 COMPILING_AHEAD = 2
@@ -101,7 +101,7 @@ class Sweep:
 
     def _prepare(self, training: Training) -> CompiledTraining:
         compiled = prepare(training.config(), self.sets)
-        state = initial_state(compiled.programme)
+        state = initial_state(compiled.program)
         self.scorer.warm_up(
             compiled.model, {"params": state.params, "batch_stats": state.batch_stats}
         )

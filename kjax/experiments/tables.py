@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from kjax.errors import unknown_name
-from kjax.eval.report.blocks import Column, Table, TableCell, TableRow
-from kjax.eval.report.cells import count_cell, mark_best
 from kjax.eval.report.markdown import table_text
-from kjax.eval.report.wording import NOTHING, percent, plural
+from kjax.eval.report.page_parts import Column, Table, TableCell, TableRow
+from kjax.eval.report.phrases import NOTHING, percent, plural
+from kjax.eval.report.table_cells import count_cell, mark_best
 from kjax.eval.results import LEVELS
-from kjax.experiments.cells import DEFAULT
 from kjax.experiments.phototour_tables import phototour_table, published_comparison
 from kjax.experiments.records import Record
-from kjax.experiments.rows import (
+from kjax.experiments.statistics import Spread, pooled_std
+from kjax.experiments.table_rows import (
     TASKS,
     Figure,
     Model,
@@ -28,7 +28,7 @@ from kjax.experiments.rows import (
     seeds_words,
     spread_cell,
 )
-from kjax.experiments.statistics import Spread, pooled_std
+from kjax.experiments.trainings import DEFAULT
 
 __all__ = [
     "ablation_table",

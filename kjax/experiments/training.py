@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from kjax.architecture import Descriptor
-from kjax.config import RunConfig
 from kjax.data.resident import ResidentSet, make_resident
 from kjax.data.sampler import check_stream
+from kjax.model.descriptor import Descriptor
+from kjax.train.config import RunConfig
 from kjax.train.loop import Schedule, train
-from kjax.train.parallel import Programme, initial_state, make_resident_run, replicated
-from kjax.train.run import make_learning_rate, make_programme, read_train_set
+from kjax.train.parallel import Program, initial_state, make_resident_run, replicated
+from kjax.train.run import make_learning_rate, make_program, read_train_set
 
 STEPS_PER_DISPATCH = 250
 
@@ -42,7 +42,7 @@ class Sets:
         self._kept: dict[tuple[str, ...], ResidentSet] = {}
         self._lock = threading.Lock()  # several trainings may be prepared at once
 
-    def place(self, config: RunConfig, programme: Programme) -> ResidentSet:
+    def place(self, config: RunConfig, program: Program) -> ResidentSet:
         """The config's training sets as one."""
         names = config.data.train
         with self._lock:
@@ -50,7 +50,7 @@ class Sets:
                 folders = tuple(str(self._folder / name) for name in names)
                 data = dataclasses.replace(config.data, train=folders)
                 own = dataclasses.replace(config, data=data, progress=self._progress)
-                self._kept[names] = make_resident(read_train_set(own), device=replicated(programme))
+                self._kept[names] = make_resident(read_train_set(own), device=replicated(program))
             return self._kept[names]
 
 
@@ -60,14 +60,14 @@ class CompiledTraining:
 
     Attributes:
         config: with some seed.
-        programme: of the config.
+        program: of the config.
         data: on the device.
         run: as `make_resident_run` returns it.
         compile_seconds: that it took.
     """
 
     config: RunConfig
-    programme: Programme
+    program: Program
     data: ResidentSet
     run: Callable[..., Any]
     compile_seconds: float
@@ -75,12 +75,12 @@ class CompiledTraining:
     @property
     def model(self) -> Descriptor:
         """What is trained."""
-        return self.programme.model
+        return self.program.model
 
     @property
     def pairs(self) -> int:
         """How many a training sees."""
-        return self.config.train.total_steps * self.programme.pairs
+        return self.config.train.total_steps * self.program.pairs
 
     def train(self, seed: int, *, name: str, progress: bool = True) -> Trained:
         """The weights after all steps.
@@ -93,11 +93,11 @@ class CompiledTraining:
         Raises:
             Diverged: the settings cannot be used.
         """
-        programme = dataclasses.replace(self.programme, seeds=(seed,))
-        state = jax.block_until_ready(initial_state(programme))
+        program = dataclasses.replace(self.program, seeds=(seed,))
+        state = jax.block_until_ready(initial_state(program))
         begun = time.perf_counter()
         state, _ = train(
-            programme,
+            program,
             lambda state, steps: self.run(state, self.data, steps, seed=seed),
             schedule=Schedule(
                 total=self.config.train.total_steps,
@@ -118,12 +118,12 @@ class CompiledTraining:
 
 def prepare(config: RunConfig, sets: Sets) -> CompiledTraining:
     """Compiles a training run; any seed can then use it."""
-    programme = make_programme(config)
-    data = sets.place(config, programme)
-    check_stream(len(data.table.starts), programme.pairs, seed=config.seed)
+    program = make_program(config)
+    data = sets.place(config, program)
+    check_stream(len(data.table.starts), program.pairs, seed=config.seed)
     begun = time.perf_counter()
-    run = make_resident_run(programme)
+    run = make_resident_run(program)
     # No steps compile as much as many do. (On CPUs, where the host loops, the first step compiles.)
     if jax.default_backend() != "cpu":
-        jax.block_until_ready(run(initial_state(programme), data, 0))
-    return CompiledTraining(config, programme, data, run, time.perf_counter() - begun)
+        jax.block_until_ready(run(initial_state(program), data, 0))
+    return CompiledTraining(config, program, data, run, time.perf_counter() - begun)

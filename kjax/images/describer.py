@@ -13,8 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Num
 
-from kjax.architecture import Descriptor
-from kjax.augment import resize_patches
 from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import (
     DETECTOR,
@@ -26,16 +24,18 @@ from kjax.data.cutting.keypoints import (
 )
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
-from kjax.eval.describe import describe, preferred_batch
-from kjax.folding import fold
 from kjax.images.exchange.provenance import Provenance
 from kjax.images.extraction import KeypointArrays, extract_patches, pad_keypoints
 from kjax.images.features import Features
 from kjax.images.given import as_array, open_image
-from kjax.interop.checksum import weights_sha256
-from kjax.interop.identify import display_name
-from kjax.interop.source import WHOLE_EXTENT, load_source
+from kjax.images.weights_checksum import weights_sha256
+from kjax.model.describe import describe, preferred_batch
+from kjax.model.descriptor import Descriptor
+from kjax.model.folding import fold
+from kjax.model.resampling import resize_patches
 from kjax.pretrained import DEFAULT
+from kjax.sources import WHOLE_EXTENT, load_source
+from kjax.weights.identify import display_name
 
 _resize = jax.jit(resize_patches, static_argnums=1)
 
@@ -70,7 +70,7 @@ class Describer:
         dtype: precision of the computation.
         model: as a word: "hardnet", "combined_star s=2".
         name: where the weights came from, if they were loaded.
-        sha256: of the weights, if they were loaded: see `kjax.interop.checksum`.
+        sha256: of the weights, if they were loaded: see `kjax.images.weights_checksum`.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Describer:
             InputError: patches of another shape, or with NaN or infinite pixels.
         """
         patches = self._as_patches(patches)
-        # A power of two: photographs with any number of keypoints run one of few programmes.
+        # A power of two: photographs with any number of keypoints run one of few programs.
         batch = min(preferred_batch(), 1 << max(len(patches) - 1, 0).bit_length())
         return describe(
             lambda block: self._apply(self._weights, block),
@@ -225,5 +225,5 @@ def _resizing_hint(shape: tuple[int, ...], size: int) -> str:
     if shape == (size, size):
         return ": give patches[None] for a single one"
     if len(shape) == 3 and shape[1] == shape[2]:
-        return f": resize them with kjax.augment.resize_patches(patches, {size})"
+        return f": resize them with kjax.model.resampling.resize_patches(patches, {size})"
     return ""

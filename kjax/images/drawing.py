@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64, UInt8
 from PIL import Image, ImageDraw
 
 from kjax.errors import InputError
-from kjax.whole_files import write_whole
+from kjax.files.atomic import write_whole
 
 Photo = UInt8[np.ndarray, "_ _"] | UInt8[np.ndarray, "_ _ 3"]
 """Height and width, grey or RGB; those of two photographs may differ."""

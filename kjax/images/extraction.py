@@ -78,7 +78,8 @@ def extract_patches(
         )
 
     PhotoTourism's patches are 64×64, reduced to 32×32 for training. To cut them as sharp, ask for
-    `size=64` and give them to `kjax.augment.resize_patches`; `size=32` is smoother, and quicker.
+    `size=64` and give them to `kjax.model.resampling.resize_patches`; `size=32` is smoother, and
+    quicker.
 
     Differentiable with respect to the image and the keypoints; which level of the pyramid is read
     counts as constant. It may be called inside `jax.jit` and `jax.vmap`; called outside, it
@@ -127,7 +128,7 @@ def _first(found: ExtractedPatches, count: int) -> ExtractedPatches:
 
 
 class _Options(NamedTuple):
-    """What a programme is compiled for."""
+    """What a program is compiled for."""
 
     size: int
     size_is: str
@@ -182,8 +183,8 @@ def _check_keypoints(
 def pad_keypoints(keypoints: KeypointArrays) -> KeypointArrays:
     """Adds masked keypoints, up to one of few numbers.
 
-    Photographs of one shape then share few programmes, however many keypoints each has. It is done
-    in NumPy, where another number of them is not another programme. Done twice it adds no more, so
+    Photographs of one shape then share few programs, however many keypoints each has. It is done
+    in NumPy, where another number of them is not another program. Done twice it adds no more, so
     that `extract_patches` takes what is padded as it is.
     """
     count = keypoints.scale.shape[-1]
@@ -205,7 +206,7 @@ def _padded_count(count: int) -> int:
 def _extract(
     image: jax.Array | np.ndarray, keypoints: KeypointArrays, options: _Options
 ) -> ExtractedPatches:
-    """Everything from here on is one programme."""
+    """Everything from here on is one program."""
     batched = keypoints.xy.ndim == 3
     grey = to_grey(image, batched=batched, order=options.order)
     frames = patch_frames(

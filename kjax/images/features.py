@@ -1,7 +1,7 @@
 """What is known of a photograph's keypoints, in kjax's own conventions: OpenCV's.
 
 The centre of the first pixel is (0, 0). Scales are diameters, which of SIFT are 2σ; angles are
-degrees, clockwise on screen. `kjax.images.exchange` turns them into what other programmes expect.
+degrees, clockwise on screen. `kjax.images.exchange` turns them into what other programs expect.
 """
 
 import dataclasses

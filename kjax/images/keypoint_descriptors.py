@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
+from kjax.baselines.load import RIVALS, load_rival, rival_file
 from kjax.baselines.opencv import root_sift
-from kjax.baselines.rival import RIVALS, Unavailable, load_rival, rival_file
+from kjax.baselines.rival import Unavailable
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, to_opencv, upright_without
 from kjax.data.phototour import PATCH_SIDE
@@ -26,7 +27,7 @@ from kjax.extras import require
 from kjax.images.describer import load
 from kjax.images.extraction import extract_patches
 from kjax.images.matching import Distance
-from kjax.interop.source import WHOLE_EXTENT, is_workdir
+from kjax.sources import WHOLE_EXTENT, is_workdir
 
 IN_THE_PHOTOGRAPH = ("sift", "rootsift")
 SIFT_SIZE = 3.2

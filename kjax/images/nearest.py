@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Float64, Int32, Int64, Integer
 
 _SMALLEST = 64
-"""Descriptors that the smallest programme takes."""
+"""Descriptors that the smallest program takes."""
 _AT_ONCE = 1 << 22
 """Numbers in double precision that the host works on at once."""
 _UNDERFLOW = 1e-30

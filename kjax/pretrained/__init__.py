@@ -3,9 +3,9 @@
     kjax.pretrained.names()             what there is
     kjax.pretrained.card("hardnet")     data and licence, training, results, limits
 
-A model is three files of this folder, written by `benchmarks/ship.py`: NAME.npz holds the weights,
-NAME.json the card that they are checked and rebuilt with, NAME.md the same card for people. A name
-can also stand for another one; its NAME.json says for which.
+A model is three files of this folder, written by `benchmarks/tools/ship.py`: NAME.npz holds the
+weights, NAME.json the card that they are checked and rebuilt with, NAME.md the same card for
+people. A name can also stand for another one; its NAME.json says for which.
 
 Nothing here imports JAX.
 """

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kjax.errors import InputError
-from kjax.typed_values import Schema
+from kjax.files.typed_values import Schema
 
 if TYPE_CHECKING:
-    from kjax.architecture import Descriptor
+    from kjax.model.descriptor import Descriptor
 
 DATA_FIELDS = ("name", "origin", "licence")
 METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
@@ -23,7 +23,8 @@ class Card:
     Attributes:
         name: of the model.
         summary: one line on what it is good for.
-        model: all fields of `kjax.config.ModelConfig`; `dtype` is the precision of the training.
+        model: all fields of `kjax.train.config.ModelConfig`; `dtype` is the precision of the
+            training.
         data: the training sets, each with its name, origin and licence. The name is that of the
             set's folder: an evaluation leaves it out.
         command: that trained it.
@@ -61,7 +62,7 @@ class Card:
 
     def build(self) -> "Descriptor":
         """The model, with the position kernel's constants and the precision of the training."""
-        from kjax.config import ModelConfig
+        from kjax.train.config import ModelConfig
 
         return Schema(ModelConfig, f"model of the card {self.name}").read(self.model).build()
 

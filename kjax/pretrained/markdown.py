@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from kjax.architecture import Descriptor
-from kjax.interop.identify import display_name
+from kjax.model.descriptor import Descriptor
 from kjax.pretrained.cards import DATA_FIELDS, Card, readable_results
+from kjax.weights.identify import display_name
 
 
 def model_card(card: Card) -> str:

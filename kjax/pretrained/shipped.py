@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError, unknown_name
-from kjax.json_text import parse_json
+from kjax.files.json_text import parse_json
 from kjax.pretrained.cards import Card, make_card
 
 FOLDER = Path(__file__).parent

@@ -18,12 +18,12 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from kjax.errors import InputError
+from kjax.files.atomic import sync_folder, sync_tree
 from kjax.train import checkpoint_damage as damage
 from kjax.train import checkpoint_format_2
 from kjax.train.checkpoint_tree import check_same, to_restore, to_save
 from kjax.train.processes import failing_together
 from kjax.train.step import TrainState
-from kjax.whole_files import sync_folder, sync_tree
 
 ITEM = "default"  # the folder of what is saved under no name
 _CHECK_FOLDER = "check that it is a folder you may write to, or choose another workdir"

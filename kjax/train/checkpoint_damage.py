@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
-from kjax.json_lines import is_number, parse_line
+from kjax.files.json_lines import is_number, parse_line
 
 CHECKSUMS = "SHA256SUMS"
 """Name of a file as `sha256sum` writes it."""

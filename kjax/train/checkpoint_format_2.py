@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
-from kjax.array_files import read_npz
 from kjax.errors import InputError
+from kjax.files.arrays import read_npz
 from kjax.train.checkpoint_tree import check_same, leaf_name
 
 FORMAT = 2

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kjax.architecture import Descriptor
-from kjax.config import validate
 from kjax.errors import InputError
-from kjax.interop import load_variables
-from kjax.interop.state_dict import check_finite
+from kjax.model.descriptor import Descriptor
 from kjax.train.checkpoint import read_latest
+from kjax.train.config import validate
 from kjax.train.workdir import CHECKPOINTS_FOLDER, stored_config, weights_files
+from kjax.weights.files import load_variables
+from kjax.weights.torch_names import check_finite
 
 
 class TrainedModel(NamedTuple):

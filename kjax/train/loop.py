@@ -18,7 +18,7 @@ from tqdm import tqdm
 from kjax.errors import InputError
 from kjax.train.checkpoint import Checkpoints
 from kjax.train.metrics_log import MetricsLog
-from kjax.train.parallel import Programme
+from kjax.train.parallel import Program
 from kjax.train.processes import any_process, failing_together
 from kjax.train.step import TrainState
 
@@ -66,7 +66,7 @@ class Diverged(InputError):  # noqa: N818  (it may be expected)
 
 
 def train(
-    programme: Programme,
+    program: Program,
     run: Run,
     *,
     schedule: Schedule,
@@ -81,7 +81,7 @@ def train(
     """Trains from `state` to the end of the schedule.
 
     Args:
-        programme: what is trained.
+        program: what is trained.
         run: takes the steps.
         schedule: when things happen.
         learning_rate: by step, for the log.
@@ -104,7 +104,7 @@ def train(
     step, means = step_of(state), _Means()
     scores: dict[str, float] = {}
     requests = _stop_requests() if checkpoints else contextlib.nullcontext(lambda: False)
-    bar = _progress_bar(programme, schedule, step, name, progress)
+    bar = _progress_bar(program, schedule, step, name, progress)
     with requests as stop_wanted, bar:
         if step in (0, schedule.total):  # a curve wants a beginning, and a finished run its result
             scores = evaluate(state)
@@ -117,7 +117,7 @@ def train(
             jax.block_until_ready(metrics)
             means.add(metrics, taken)
             step += taken
-            bar.update(taken * programme.pairs)
+            bar.update(taken * program.pairs)
             stopping = stop_wanted()
             saving = stopping or schedule.due(step, schedule.checkpoint_every)
             if saving or schedule.due(step, schedule.log_every):
@@ -199,12 +199,10 @@ def _tell(step: int, scores: Mapping[str, float], bar: Any) -> None:
         bar.set_postfix(_short(scores))
 
 
-def _progress_bar(
-    programme: Programme, schedule: Schedule, step: int, name: str, wanted: bool
-) -> Any:
+def _progress_bar(program: Program, schedule: Schedule, step: int, name: str, wanted: bool) -> Any:
     return tqdm(
-        total=schedule.total * programme.pairs,
-        initial=step * programme.pairs,
+        total=schedule.total * program.pairs,
+        initial=step * program.pairs,
         desc=name,
         unit=" pairs",
         unit_scale=True,

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.json_lines import is_number, read_lines
-from kjax.whole_files import write_text
+from kjax.files.atomic import write_text
+from kjax.files.json_lines import is_number, read_lines
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"

@@ -16,11 +16,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Integer, Key, UInt8
 
-from kjax.architecture import Descriptor
-from kjax.augment import AugmentConfig, augment_pair
 from kjax.data.resident import ResidentSet, draw_rows, gather_pairs
 from kjax.data.sampler import check_shares
 from kjax.errors import InputError
+from kjax.model.descriptor import Descriptor
+from kjax.train.augment import AugmentConfig, augment_pair
 from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state, update
 
 AXIS = "devices"
@@ -32,7 +32,7 @@ Metrics = dict[str, Float[Array, "..."]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Programme:
+class Program:
     """Everything about a training run that is compiled into it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Programme:
         pairs: in a batch, over all devices.
         step: mining and BatchNorm rules.
         augment: how patches vary.
-        seeds: one, or several that train side by side in one vmapped programme.
+        seeds: one, or several that train side by side in one vmapped program.
         devices: the devices to run on; all of all processes by default.
     """
 
@@ -64,18 +64,18 @@ class Programme:
         return len(self.seeds) > 1
 
 
-def initial_state(programme: Programme) -> TrainState:
+def initial_state(program: Program) -> TrainState:
     """The state before the first step; with several seeds, theirs stacked."""
     # On the host: the same weights whatever the accelerator is, and none of its time to compile.
     with jax.default_device(_host()):
         # Not vmapped: an initial weight should not depend on which other seeds are there.
         states = [
-            jax.device_get(_start(programme.model, programme.optimizer, seed))
-            for seed in np.asarray(programme.seeds, np.uint32)
+            jax.device_get(_start(program.model, program.optimizer, seed))
+            for seed in np.asarray(program.seeds, np.uint32)
         ]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
     # Placed as every later state will be, or the first step would compile twice.
-    return jax.device_put(stacked if programme.several_seeds else states[0], replicated(programme))
+    return jax.device_put(stacked if program.several_seeds else states[0], replicated(program))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -95,25 +95,25 @@ def _host() -> jax.Device | None:
 
 
 def make_resident_run(
-    programme: Programme, *, one_dispatch: bool | None = None
+    program: Program, *, one_dispatch: bool | None = None
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Many steps in one dispatch, on a set that lives on the devices.
 
     Args:
-        programme: what is trained.
+        program: what is trained.
         one_dispatch: whether the device loops over the steps, or the host. By default the device
             does, except on CPUs, where XLA runs convolutions inside loops several times slower.
 
     Returns:
         `run(state, data, steps)`: the state after `steps` more steps, and the metrics' means over
         them; of norms, in one dispatch, the last step's. Any number of steps runs the same
-        compiled programme, and so does another `seed` than the programme's, if it has but one.
+        compiled program, and so does another `seed` than the program's, if it has but one.
     """
     if one_dispatch is None:
         one_dispatch = jax.default_backend() != "cpu"
-    many = _mapped(programme, _resident_steps, (0, None, 0, None))
-    single = _mapped(programme, _resident_step, (0, None, 0))
-    own_seeds = _seeds(programme)
+    many = _mapped(program, _resident_steps, (0, None, 0, None))
+    single = _mapped(program, _resident_step, (0, None, 0))
+    own_seeds = _seeds(program)
 
     def run(
         state: TrainState, data: ResidentSet, steps: int, *, seed: int | None = None
@@ -137,41 +137,41 @@ def repeat(
     return state, jax.tree.map(lambda total: total / steps, totals)
 
 
-def local_devices(programme: Programme) -> list[jax.Device]:
-    """This process's devices among the programme's."""
+def local_devices(program: Program) -> list[jax.Device]:
+    """This process's devices among the program's."""
     mine = jax.local_devices()
-    return [device for device in programme.devices or jax.devices() if device in mine]
+    return [device for device in program.devices or jax.devices() if device in mine]
 
 
-def replicated(programme: Programme) -> jax.sharding.Sharding:
+def replicated(program: Program) -> jax.sharding.Sharding:
     """The sharding of state and data: whole on each of this process's devices."""
-    mesh = jax.sharding.Mesh(np.asarray(local_devices(programme)), (AXIS,))
+    mesh = jax.sharding.Mesh(np.asarray(local_devices(program)), (AXIS,))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 def make_batch_step(
-    programme: Programme,
+    program: Program,
 ) -> Callable[[TrainState, Array], tuple[TrainState, Metrics]]:
     """One step on a batch [devices, per_device, 2, 64, 64] that a pipeline brings.
 
     Returns:
         `run(state, batch)`: the state after the step, and its metrics.
     """
-    if programme.several_seeds:
+    if program.several_seeds:
         raise InputError("several seeds side by side need the resident pipeline")
     mapped = jax.pmap(
-        lambda state, batch, seed: _step_on_patches(programme, state, batch, seed),
+        lambda state, batch, seed: _step_on_patches(program, state, batch, seed),
         axis_name=AXIS,
         in_axes=(None, 0, None),
         out_axes=None,
-        devices=programme.devices,
+        devices=program.devices,
         donate_argnums=0,
     )
-    return lambda state, batch: mapped(state, batch, _seeds(programme))
+    return lambda state, batch: mapped(state, batch, _seeds(program))
 
 
 def _resident_steps(
-    programme: Programme,
+    program: Program,
     state: TrainState,
     data: ResidentSet,
     seed: Integer[Array, ""],
@@ -181,14 +181,14 @@ def _resident_steps(
 
     def take_step(i: Array, carry: _Carry, rows: Array) -> _Carry:
         patches = gather_pairs(data, rows[i])
-        state, metrics, change = _update_on_patches(programme, carry.state, patches, seed)
+        state, metrics, change = _update_on_patches(program, carry.state, patches, seed)
         totals = {name: total + metrics[name] for name, total in carry.totals.items()}
         return _Carry(state, totals, change, carry.left - 1)
 
     def take_steps(carry: _Carry) -> _Carry:
         # Drawing pairs is many tiny kernels: those of many steps take the time of one step's.
         ahead = carry.state.step + jnp.arange(STEPS_DRAWN_AHEAD)
-        rows = jax.vmap(lambda step: _draw(programme, data, seed, step))(ahead)
+        rows = jax.vmap(lambda step: _draw(program, data, seed, step))(ahead)
         taken = jnp.minimum(carry.left, STEPS_DRAWN_AHEAD)
         return jax.lax.fori_loop(0, taken, functools.partial(take_step, rows=rows), carry)
 
@@ -210,38 +210,38 @@ class _Carry(NamedTuple):
 
 
 def _resident_step(
-    programme: Programme, state: TrainState, data: ResidentSet, seed: Integer[Array, ""]
+    program: Program, state: TrainState, data: ResidentSet, seed: Integer[Array, ""]
 ) -> tuple[TrainState, Metrics]:
-    patches = gather_pairs(data, _draw(programme, data, seed, state.step))
-    return _step_on_patches(programme, state, patches, seed)
+    patches = gather_pairs(data, _draw(program, data, seed, state.step))
+    return _step_on_patches(program, state, patches, seed)
 
 
 def _draw(
-    programme: Programme, data: ResidentSet, seed: Integer[Array, ""], step: Integer[Array, ""]
+    program: Program, data: ResidentSet, seed: Integer[Array, ""], step: Integer[Array, ""]
 ) -> Integer[Array, "local_pairs 2"]:
     """This device's share of a step's pairs."""
     return draw_rows(
         data,
         seed,
         step,
-        pairs=programme.pairs,
+        pairs=program.pairs,
         shard=jax.lax.axis_index(AXIS),
         shards=jax.lax.axis_size(AXIS),
     )
 
 
 def _step_on_patches(
-    programme: Programme,
+    program: Program,
     state: TrainState,
     patches: UInt8[Array, "local_pairs 2 64 64"],
     seed: Integer[Array, ""],
 ) -> tuple[TrainState, Metrics]:
-    new_state, metrics, change = _update_on_patches(programme, state, patches, seed)
+    new_state, metrics, change = _update_on_patches(program, state, patches, seed)
     return new_state, metrics | change.norms(new_state.params)
 
 
 def _update_on_patches(
-    programme: Programme,
+    program: Program,
     state: TrainState,
     patches: UInt8[Array, "local_pairs 2 64 64"],
     seed: Integer[Array, ""],
@@ -252,52 +252,52 @@ def _update_on_patches(
     # One key per pair of the whole batch, of which each device takes its own.
     first = jax.lax.axis_index(AXIS) * patches.shape[0]
     keys = jax.lax.dynamic_slice_in_dim(
-        jax.random.split(augment_key, programme.pairs), first, patches.shape[0]
+        jax.random.split(augment_key, program.pairs), first, patches.shape[0]
     )
     augmented = jax.vmap(
         lambda own_key, pair: augment_pair(
-            own_key, pair, size=programme.model.patch_size, config=programme.augment
+            own_key, pair, size=program.model.patch_size, config=program.augment
         )
     )(keys, patches)
     return update(
         state,
         augmented,
         key,
-        model=programme.model.clone(axis_name=AXIS),
-        optimizer=programme.optimizer,
-        config=programme.step,
+        model=program.model.clone(axis_name=AXIS),
+        optimizer=program.optimizer,
+        config=program.step,
     )
 
 
 def _mapped(
-    programme: Programme, function: Callable[..., Any], seed_axes: tuple[int | None, ...]
+    program: Program, function: Callable[..., Any], seed_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:
-    """`function(programme, …)` on all devices, its arguments whole on each, and for all seeds.
+    """`function(program, …)` on all devices, its arguments whole on each, and for all seeds.
 
     Args:
-        programme: what is trained.
+        program: what is trained.
         function: what every device does, with one seed.
         seed_axes: which of its arguments have an axis for the seeds, as in `jax.vmap`.
     """
-    own = functools.partial(function, programme)
-    if programme.several_seeds:
+    own = functools.partial(function, program)
+    if program.several_seeds:
         own = jax.vmap(own, in_axes=seed_axes)
     # `pmap` wants an argument that differs from device to device, and we have none.
-    unused = np.zeros(len(local_devices(programme)))
+    unused = np.zeros(len(local_devices(program)))
     mapped = jax.pmap(
         lambda _, *args: own(*args),
         axis_name=AXIS,
         in_axes=(0, *(None for _ in seed_axes)),
         out_axes=None,
-        devices=programme.devices,
+        devices=program.devices,
         donate_argnums=1,
     )
     return functools.partial(mapped, unused)
 
 
-def _seeds(programme: Programme) -> Integer[Array, "*seeds"]:
-    seeds = jnp.asarray(programme.seeds, jnp.uint32)
-    return seeds if programme.several_seeds else seeds[0]
+def _seeds(program: Program) -> Integer[Array, "*seeds"]:
+    seeds = jnp.asarray(program.seeds, jnp.uint32)
+    return seeds if program.several_seeds else seeds[0]
 
 
 def _run_key(seed: Integer[Array, ""]) -> Key[Array, ""]:

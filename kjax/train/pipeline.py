@@ -6,7 +6,7 @@ from typing import NamedTuple
 from kjax.data.phototour import PatchSet
 from kjax.data.resident import SHARE, room_for_set
 from kjax.errors import InputError
-from kjax.train.parallel import Programme, local_devices
+from kjax.train.parallel import Program, local_devices
 from kjax.train.processes import any_process, failing_together
 
 AUTO = "auto"
@@ -20,7 +20,7 @@ class Choice(NamedTuple):
 
 
 def choose_pipeline(
-    wanted: str, programme: Programme, patch_set: PatchSet, *, before: str | None = None
+    wanted: str, program: Program, patch_set: PatchSet, *, before: str | None = None
 ) -> Choice:
     """Resident if the set fits the devices beside the step, else tf.data; alike in all processes.
 
@@ -29,7 +29,7 @@ def choose_pipeline(
 
     Args:
         wanted: `AUTO`, or the pipeline to take.
-        programme: what is trained.
+        program: what is trained.
         patch_set: what it is trained on.
         before: the pipeline that the run had so far, if it goes on.
 
@@ -38,9 +38,9 @@ def choose_pipeline(
     """
     if wanted != AUTO:
         return Choice(wanted, "the config says so")
-    if programme.several_seeds:
+    if program.several_seeds:
         return Choice("resident", "several seeds side by side need it")
-    devices = local_devices(programme)
+    devices = local_devices(program)
     size, room = patch_set.patches.nbytes, room_for_set(devices)
     fits = not any_process(size > room)
     if any_process(before == "tfdata"):

@@ -10,16 +10,17 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from kjax.config import EMBEDDED, OptimizerConfig, RunConfig, validate
 from kjax.data.phototour import PatchSet, read_phototour
-from kjax.data.test_sets import TFDS_PREFIX, TestSet, read_test_sets
-from kjax.interop import save_variables
-from kjax.optim import linear_decay, torch_sgd
+from kjax.data.set_names import TFDS_PREFIX
+from kjax.data.test_sets import TestSet, read_test_sets
+from kjax.files.atomic import write_json
 from kjax.train.checkpoint import Checkpoints
-from kjax.train.feeding import make_evaluation, make_run
+from kjax.train.config import EMBEDDED, OptimizerConfig, RunConfig, validate
+from kjax.train.input import make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
-from kjax.train.parallel import Programme, initial_state
+from kjax.train.optim import linear_decay, torch_sgd
+from kjax.train.parallel import Program, initial_state
 from kjax.train.pipeline import AUTO, choose_pipeline
 from kjax.train.processes import failing_together
 from kjax.train.step import StepConfig, TrainState
@@ -31,7 +32,7 @@ from kjax.train.workdir import (
     stored_pipeline,
     weights_files,
 )
-from kjax.whole_files import write_json
+from kjax.weights.files import save_variables
 
 
 def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
@@ -45,13 +46,13 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
     """
     checked = validate(config)
     with failing_together():
-        programme = make_programme(checked)
+        program = make_program(checked)
         train_set, test_sets = (
             read_train_set(checked),
             read_test_sets(checked.data.test, progress=checked.progress),
         )
         before = stored_pipeline(workdir)
-    choice = choose_pipeline(checked.data.pipeline, programme, train_set, before=before)
+    choice = choose_pipeline(checked.data.pipeline, program, train_set, before=before)
     resolved = config.to_dict()
     resolved["data"]["pipeline"] = choice.pipeline
     with claim_workdir(workdir, resolved, notes={"pipeline": ": ".join(choice)}):
@@ -59,17 +60,17 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
             print(f"{choice.pipeline} pipeline: {choice.why}", file=sys.stderr)
         data = dataclasses.replace(checked.data, pipeline=choice.pipeline)
         checked = dataclasses.replace(checked, data=data)
-        state, scores = _train(checked, programme, train_set, test_sets, workdir)
+        state, scores = _train(checked, program, train_set, test_sets, workdir)
         with failing_together(), mendable_errors(workdir):
             if jax.process_index() == 0:
                 write_json(workdir / RESULTS_FILE, scores)
-                save_weights(workdir, programme, state)
+                save_weights(workdir, program, state)
     return scores
 
 
 def _train(
     config: RunConfig,
-    programme: Programme,
+    program: Program,
     train_set: PatchSet,
     test_sets: list[TestSet],
     workdir: Path,
@@ -80,7 +81,7 @@ def _train(
         keep=config.train.keep_checkpoints,
         best_metric="fpr95" if test_sets else None,
     )
-    start = initial_state(programme)
+    start = initial_state(program)
     state = checkpoints.restore_latest(start)
     state = start if state is None else state
     first_step = step_of(state)
@@ -88,14 +89,12 @@ def _train(
         log = MetricsLog(workdir, config.tensorboard, resume_step=first_step)
     try:
         return train(
-            programme,
-            make_run(programme, train_set, pipeline=config.data.pipeline, first_step=first_step),
+            program,
+            make_run(program, train_set, pipeline=config.data.pipeline, first_step=first_step),
             schedule=make_schedule(config),
             checkpoints=checkpoints,
             log=log,
-            evaluate=make_evaluation(
-                programme.model, test_sets, several_seeds=programme.several_seeds
-            ),
+            evaluate=make_evaluation(program.model, test_sets, several_seeds=program.several_seeds),
             learning_rate=make_learning_rate(config),
             state=state,
             progress=config.progress,
@@ -106,9 +105,9 @@ def _train(
         checkpoints.close()
 
 
-def make_programme(config: RunConfig) -> Programme:
+def make_program(config: RunConfig) -> Program:
     """What the run compiles."""
-    return Programme(
+    return Program(
         model=config.model.build(),
         optimizer=make_optimizer(config.optimizer, make_learning_rate(config)),
         pairs=config.train.pairs,
@@ -176,13 +175,13 @@ def _read_train_set(name: str, config: RunConfig) -> PatchSet:
     return read_phototour(name, progress=config.progress)
 
 
-def save_weights(workdir: Path, programme: Programme, state: TrainState) -> None:
+def save_weights(workdir: Path, program: Program, state: TrainState) -> None:
     """The final weights of every seed, in kjax's own format."""
     variables = jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
     by_seed = [variables]
-    if programme.several_seeds:
+    if program.several_seeds:
         by_seed = [
-            jax.tree.map(lambda leaf, i=i: leaf[i], variables) for i in range(len(programme.seeds))
+            jax.tree.map(lambda leaf, i=i: leaf[i], variables) for i in range(len(program.seeds))
         ]
-    for path, own in zip(weights_files(workdir, programme.seeds), by_seed, strict=True):
+    for path, own in zip(weights_files(workdir, program.seeds), by_seed, strict=True):
         save_variables(path, own)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, Num
 
-from kjax.aggregation import l2_normalize
-from kjax.architecture import Descriptor
-from kjax.losses import LossConfig, Triplets, pair_loss
+from kjax.model.aggregation import l2_normalize
+from kjax.model.descriptor import Descriptor
+from kjax.train.losses import LossConfig, Triplets, pair_loss
 
 MEANS = ("loss", "positive_distance", "negative_distance", "active_triplets")
 """Metrics of a step that are averaged over the batch."""
@@ -143,7 +143,7 @@ def train_step(
         key: the run's key, the same at every step and on every device.
         model: the descriptor to train. With an `axis_name`, the step must run under that mapped
             axis, and but for rounding its result is the same for any number of devices.
-        optimizer: made by `kjax.optim.torch_sgd` or any optax transformation.
+        optimizer: made by `kjax.train.optim.torch_sgd` or any optax transformation.
         config: what else the step does.
 
     Returns:

@@ -26,12 +26,12 @@ from typing import Any
 import jax
 
 import kjax
-from kjax.config import flat_fields, optional_fields
 from kjax.errors import InputError
-from kjax.json_text import parse_json
+from kjax.files.atomic import partial_prefix, write_json
+from kjax.files.json_text import parse_json
+from kjax.train.config import flat_fields, optional_fields
 from kjax.train.processes import failing_together
 from kjax.version import __version__
-from kjax.whole_files import partial_prefix, write_json
 
 CONFIG_FILE = "config.json"
 VERSIONS_FILE = "versions.json"

@@ -15,8 +15,8 @@ from PIL import Image
 from scipy.spatial.distance import cdist
 
 from kjax.baselines import tfeat
-from kjax.baselines.rival import load_rival
-from kjax.eval.metrics import precision_recall_curve
+from kjax.baselines.load import load_rival
+from kjax.metrics import precision_recall_curve
 
 cv2 = pytest.importorskip("cv2")
 TAGS = ("e1", "h3", "t5")

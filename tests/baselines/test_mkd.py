@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from kjax.baselines import mkd
-from kjax.baselines.rival import load_rival
+from kjax.baselines.load import load_rival
+from kjax.data.samples import stereo_patch_pairs
 from kjax.errors import InputError
-from kjax.samples import stereo_patch_pairs
 
 describe = jax.jit(mkd.describe_raw, static_argnames=("kernel", "magnitude_epsilon"))
 

@@ -4,9 +4,10 @@ import types
 import numpy as np
 import pytest
 
+from kjax.baselines.load import load_rival
 from kjax.baselines.opencv import root_sift
-from kjax.baselines.rival import Unavailable, load_rival
-from kjax.samples import stereo_patch_pairs
+from kjax.baselines.rival import Unavailable
+from kjax.data.samples import stereo_patch_pairs
 
 cv2 = pytest.importorskip("cv2")
 needs_contrib = pytest.mark.skipif(

@@ -4,9 +4,10 @@ import sys
 import numpy as np
 import pytest
 
-from kjax.baselines.rival import RIVALS, Unavailable, load_rival
+from kjax.baselines.load import RIVALS, load_rival
+from kjax.baselines.rival import Unavailable
+from kjax.data.samples import stereo_patch_pairs
 from kjax.errors import InputError
-from kjax.samples import stereo_patch_pairs
 
 LEARNED = ("mkd-lw", "mkd-pca", "mkd-pcaws", "mkd-pcawt", "tfeat", "l2net", "deepcompare", "ddesc")
 

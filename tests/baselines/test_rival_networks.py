@@ -7,12 +7,12 @@ import pytest
 from models import make_model
 from torch7_files import Module, convolution, dumps, sequential
 
-from kjax.augment import resize_patches
 from kjax.baselines import deepcompare, l2net
-from kjax.baselines.rival import load_rival
+from kjax.baselines.load import load_rival
+from kjax.data.samples import stereo_patch_pairs
 from kjax.errors import InputError
-from kjax.interop.files import save_variables
-from kjax.samples import stereo_patch_pairs
+from kjax.model.resampling import resize_patches
+from kjax.weights.files import save_variables
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

@@ -46,7 +46,7 @@ def test_what_was_written_is_read(folder):
     assert hpatches.IMAGES[6:9] == ("h1", "h2", "h3")
 
 
-def test_sequences_cut_by_another_programme(tmp_path, shared_data):
+def test_sequences_cut_by_another_program(tmp_path, shared_data):
     script = [sys.executable, "cut_hpatches.py", "oxford/leuven", "--out", tmp_path]
     subprocess.run(
         [*script, "--max-patches", "50"], cwd=shared_data, check=True, capture_output=True

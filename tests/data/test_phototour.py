@@ -106,7 +106,7 @@ def test_real_mosaics(tmp_path, shared_data):
     assert 20 < got.patches.std() < 100  # photographs, not noise or nothing
 
 
-def test_a_set_cut_by_another_programme(tmp_path, shared_data):
+def test_a_set_cut_by_another_program(tmp_path, shared_data):
     script = [sys.executable, "cut_phototour.py", "--out", tmp_path, "--sets", "entry=entry"]
     options = ["--max-patches", "700", "--pairs", "40"]
     subprocess.run(script + options, cwd=shared_data, check=True, capture_output=True)

@@ -7,10 +7,10 @@ import numpy as np
 from models import make_model, random_patches
 from PIL import Image
 
-from kjax.config import load_config
 from kjax.data.hpatches import IMAGES
 from kjax.data.phototour import TestPairs, write_phototour
-from kjax.interop import save_variables
+from kjax.train.config import load_config
+from kjax.weights.files import save_variables
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

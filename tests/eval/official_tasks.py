@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kjax.eval.hpatches_tasks import Tasks, generate_tasks
+from kjax.eval.hpatches.tasks import Tasks, generate_tasks
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "oxford.json").read_text())
 

@@ -4,12 +4,12 @@ from evaluation_data import write_hpatches, write_test_set
 from models import make_model
 
 from kjax.data.test_sets import read_test_sets
-from kjax.eval import describe
-from kjax.eval.contenders import find_entry
-from kjax.eval.hpatches_benchmark import open_benchmark
+from kjax.eval.entries import find_entry
+from kjax.eval.hpatches.benchmark import open_benchmark
 from kjax.eval.run import Options, run
 from kjax.experiments import scoring
-from kjax.interop import save_variables
+from kjax.model import describe
+from kjax.weights.files import save_variables
 
 
 def test_sweeps_and_evaluations_find_the_same(tmp_path, monkeypatch):

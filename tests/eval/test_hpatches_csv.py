@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from kjax import whole_files
 from kjax.data.hpatches import IMAGES, Sequence
 from kjax.errors import InputError
-from kjax.eval.hpatches_descriptors import (
+from kjax.eval.hpatches.descriptors import (
     SetDescriptors,
     describe_sequences,
     read_descriptors,
     write_descriptors,
 )
+from kjax.files import atomic as whole_files
 
 QUIET = {"progress": False}
 

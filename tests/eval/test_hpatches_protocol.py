@@ -14,10 +14,11 @@ from scipy.spatial.distance import cdist
 
 from kjax.data.hpatches import IMAGES
 from kjax.errors import InputError
-from kjax.eval import hpatches, hpatches_distances
-from kjax.eval.hpatches import evaluate, matching, mean_of_splits, retrieval, verification
-from kjax.eval.hpatches_descriptors import SetDescriptors
-from kjax.eval.hpatches_tasks import (
+from kjax.eval.hpatches import distances as hpatches_distances
+from kjax.eval.hpatches import protocol as hpatches
+from kjax.eval.hpatches.descriptors import SetDescriptors
+from kjax.eval.hpatches.protocol import evaluate, matching, mean_of_splits, retrieval, verification
+from kjax.eval.hpatches.tasks import (
     Pairs,
     ReferencePatches,
     RetrievalTask,
@@ -26,7 +27,7 @@ from kjax.eval.hpatches_tasks import (
     generate_tasks,
     read_tasks,
 )
-from kjax.eval.metrics import precision_recall_curve, roc_curve
+from kjax.metrics import precision_recall_curve, roc_curve
 
 TOY = Path(__file__).parents[1] / "golden" / "toy"
 LEVELS = "eht"
@@ -145,7 +146,7 @@ def test_matching_by_the_matlab_rule():
     close(mean, golden["matlab_rule_reimplemented"]["matching_mean_of_six"])
 
 
-# Brute force, by the curves of kjax.eval.metrics
+# Brute force, by the curves of kjax.metrics
 
 SIZES = {"i_one": 1, "v_few": 5, "v_more": 67, "other": 30}
 

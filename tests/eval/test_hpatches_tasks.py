@@ -12,8 +12,8 @@ from official_tasks import GOLDEN, official_tasks
 
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError
-from kjax.eval import hpatches_tasks
-from kjax.eval.hpatches_tasks import (
+from kjax.eval.hpatches import tasks as hpatches_tasks
+from kjax.eval.hpatches.tasks import (
     generate_retrieval,
     generate_tasks,
     generate_verification,

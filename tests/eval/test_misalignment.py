@@ -19,7 +19,7 @@ from kjax.eval.misalignment import (
     noisy_set,
     random_maps,
 )
-from kjax.interop import save_variables
+from kjax.weights.files import save_variables
 
 SIZE = 32
 

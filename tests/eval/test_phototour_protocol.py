@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from kjax.errors import InputError
-from kjax.eval.metrics import fpr_at_recall, roc_curve
 from kjax.eval.phototour import (
     fpr_interval,
     hardest_pairs,
@@ -10,6 +9,7 @@ from kjax.eval.phototour import (
     score_pairs,
     warnings_of,
 )
+from kjax.metrics import fpr_at_recall, roc_curve
 
 
 def draw_pairs(seed, *, count=20_000, gap=1.0):

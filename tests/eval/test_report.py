@@ -27,11 +27,7 @@ from kjax.eval.report.markdown import escaped, to_markdown
 from kjax.eval.report.phototour_settings import arrange
 from kjax.eval.report.phototour_tables import fpr_table, paper_difference
 from kjax.eval.report.pictures import montage_png, pair_png
-from kjax.eval.report.published import (
-    PAPER_PHOTOTOUR,
-    is_hand_crafted,
-    paper_counterpart,
-)
+from kjax.eval.report.published import PAPER_PHOTOTOUR, is_hand_crafted, paper_counterpart
 from kjax.eval.report.summary import headlines
 from kjax.eval.report.theme import TONES
 from kjax.eval.report.write import write_report

@@ -11,12 +11,12 @@ from models import make_model
 
 from kjax.cli import main
 from kjax.errors import InputError
-from kjax.eval.contenders import find_entry
-from kjax.eval.describe import describe
-from kjax.eval.hpatches_descriptors import describe_sequences, write_descriptors
-from kjax.eval.metrics import fpr_at_recall, pair_distances
+from kjax.eval.entries import find_entry
+from kjax.eval.hpatches.descriptors import describe_sequences, write_descriptors
 from kjax.eval.results import Evaluation
-from kjax.interop import save_variables
+from kjax.metrics import fpr_at_recall, pair_distances
+from kjax.model.describe import describe
+from kjax.weights.files import save_variables
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 import run_eval

@@ -8,8 +8,8 @@ from scripts import BENCHMARKS, load_script
 
 from kjax.errors import InputError
 from kjax.experiments import page
-from kjax.experiments.cells import DEFAULTS, QUESTIONS
 from kjax.experiments.records import read_records
+from kjax.experiments.trainings import DEFAULTS, QUESTIONS
 from kjax.train import workdir
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def test_the_page_is_made_of_the_records(tmp_path, monkeypatch):
     page.write_page(records, tmp_path, defaults=DEFAULTS)
     made = (tmp_path / page.PAGE).read_text(encoding="utf-8")
     assert made == (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8"), (
-        "run: python benchmarks/reproduce.py page"
+        "run: python benchmarks/tools/reproduce.py page"
     )
 
 
@@ -38,7 +38,7 @@ def test_every_record_names_a_commit():
 
 
 def test_code_that_is_not_committed_is_not_recorded(monkeypatch):
-    reproduce = load_script(BENCHMARKS / "reproduce.py")
+    reproduce = load_script(BENCHMARKS / "tools" / "reproduce.py")
     words = ["heads", "--train", "a", "--data", "nowhere"]
     source = {"commit": "0" * 40, "dirty": True}
     monkeypatch.setattr(workdir, "source_version", lambda tree: source)
@@ -57,7 +57,7 @@ def test_every_question_has_a_default_to_show():
 
 
 def test_another_name_keeps_trainings_apart():
-    reproduce = load_script(BENCHMARKS / "reproduce.py")
+    reproduce = load_script(BENCHMARKS / "tools" / "reproduce.py")
     arguments = ["heads", "--train", "a", "--rows", "sum", "--seeds", "3"]
     named = [*arguments, "--name", "long"]
     trainings = [
@@ -80,4 +80,4 @@ def test_another_name_keeps_trainings_apart():
 )
 def test_bad_input_is_told_before_anything_is_read(arguments, message):
     with pytest.raises(InputError, match=message):
-        load_script(BENCHMARKS / "reproduce.py").main(arguments)
+        load_script(BENCHMARKS / "tools" / "reproduce.py").main(arguments)

@@ -7,17 +7,25 @@ import numpy as np
 import pytest
 from record_files import trained
 
-from kjax.architecture import parameter_count
 from kjax.data.photos import sample_test_pairs
 from kjax.data.phototour import read_phototour, write_phototour
 from kjax.data.test_sets import read_test_sets
-from kjax.eval import describe, misalignment
+from kjax.eval import misalignment
 from kjax.experiments import scoring
-from kjax.experiments.cells import HEADS, QUESTIONS, RECIPES, SHIPPED, Training, ablation_trainings
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.sweep import Sweep, weights_path
 from kjax.experiments.training import Sets
-from kjax.interop import load_variables
+from kjax.experiments.trainings import (
+    HEADS,
+    QUESTIONS,
+    RECIPES,
+    SHIPPED,
+    Training,
+    ablation_trainings,
+)
+from kjax.model import describe
+from kjax.model.descriptor import parameter_count
+from kjax.weights.files import load_variables
 
 SMALL = ("model.head=sum", "model.patch_size=8", "train.pairs=8", "train.steps=2")
 
@@ -131,14 +139,14 @@ def record_with_rate(value) -> bytes:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (json.dumps({"name": "b"}).encode(), "missing"),
-        (record_with(other=1), "unexpected keyword"),
-        (record_with_rate("low"), "fpr95 is not of its type"),
-        (record_with(config=[1.0]), "config is not of its type"),
-        (record_with(result=[1.0]), "result is no JSON object"),
-        (record_with(seed=True), "seed is not of its type"),
-        (record_with(seconds=10**400), "seconds is not of its type"),
-        (b"[1, 2]", "no JSON object"),
+        (json.dumps({"name": "b"}).encode(), "the record lacks"),
+        (record_with(other=1), "unknown record field"),
+        (record_with_rate("low"), "fpr95 must be a number"),
+        (record_with(config=[1.0]), "config must be an object"),
+        (record_with(result=[1.0]), "result must be a group of fields"),
+        (record_with(seed=True), "seed must be a whole number"),
+        (record_with(seconds=10**400), "seconds must be a number"),
+        (b"[1, 2]", "the record must be a group of fields"),
         (b'{"name": "', "Unterminated string"),
         (b'{"name": "\xc3', "UTF-8"),
         (b"[" * 100_000, "too deep"),

@@ -9,7 +9,6 @@ import pytest
 from record_files import hpatches, rate, rival, trained, tried
 
 from kjax.errors import InputError
-from kjax.eval.metrics import fpr_at_recall
 from kjax.eval.phototour import fpr_interval
 from kjax.eval.report.published import PAPER_PARAMETERS, PAPER_PHOTOTOUR, paper_parameters
 from kjax.experiments import figures
@@ -30,6 +29,7 @@ from kjax.experiments.tables import (
     phototour_table,
     published_comparison,
 )
+from kjax.metrics import fpr_at_recall
 
 PAIRS = {name: [1000, 2000] for name in ("castle", "herzjesu", "fountain")}
 

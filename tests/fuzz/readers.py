@@ -235,14 +235,14 @@ _COUNTS = {"i_one": 3, "v_two": 4}
 
 
 def _tasks(folder: Path) -> None:
-    from kjax.eval.hpatches_tasks import generate_tasks, write_tasks
+    from kjax.eval.hpatches.tasks import generate_tasks, write_tasks
 
     tasks = generate_tasks(_COUNTS, pairs=20, queries=2, distractors=3, progress=False)
     write_tasks(tasks, folder, "x")
 
 
 def _read_tasks(folder: Path) -> Any:
-    from kjax.eval.hpatches_tasks import read_tasks
+    from kjax.eval.hpatches.tasks import read_tasks
 
     return read_tasks(folder, "x", _COUNTS)
 
@@ -251,14 +251,14 @@ add("read_tasks.csv", _tasks, _read_tasks)
 
 
 def _csv(folder: Path) -> None:
-    from kjax.eval.hpatches_descriptors import SetDescriptors, write_descriptors
+    from kjax.eval.hpatches.descriptors import SetDescriptors, write_descriptors
 
     rows = np.linspace(0, 1, 16 * 3 * 4, dtype=np.float32).reshape(-1, 4)
     write_descriptors(SetDescriptors({"v_two": 3}, rows), folder, progress=False)
 
 
 def _read_csv(folder: Path) -> Any:
-    from kjax.eval.hpatches_descriptors import read_descriptors
+    from kjax.eval.hpatches.descriptors import read_descriptors
 
     return read_descriptors(folder, progress=False)
 
@@ -267,7 +267,7 @@ add("read_descriptors.csv", _csv, _read_csv)
 
 
 def _open_benchmark(folder: Path) -> Any:
-    from kjax.eval.hpatches_benchmark import open_benchmark
+    from kjax.eval.hpatches.benchmark import open_benchmark
 
     return open_benchmark(folder, progress=False)
 
@@ -532,7 +532,7 @@ def _weights(name: str) -> Make:
     def make(folder: Path) -> None:
         from models import make_model
 
-        from kjax.interop import save_variables
+        from kjax.weights.files import save_variables
 
         save_variables(folder / name, make_model("sum")[1])
 
@@ -542,9 +542,9 @@ def _weights(name: str) -> Make:
 def _described_weights(folder: Path) -> None:
     from models import make_model
 
-    from kjax.interop.files import save_variables
-    from kjax.interop.identify import fields_of
-    from kjax.interop.metadata import make_metadata
+    from kjax.weights.files import save_variables
+    from kjax.weights.identify import fields_of
+    from kjax.weights.metadata import make_metadata
 
     model, variables = make_model("sum")
     texts = make_metadata(fields_of(model), extent=9.5, remarks={"licence": "Apache-2.0"})
@@ -553,7 +553,7 @@ def _described_weights(folder: Path) -> None:
 
 def _read_weights(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        from kjax.interop.source import facts, load_sources
+        from kjax.sources import facts, load_sources
 
         return facts(load_sources(str(folder / name)))
 
@@ -571,7 +571,7 @@ def _old_torch(folder: Path) -> None:
     import torch
     from models import make_model
 
-    from kjax.interop.state_dict import to_torch
+    from kjax.weights.torch_names import to_torch
 
     state = to_torch(make_model("sum")[1])
     torch.save(state, folder / "old.pt", _use_new_zipfile_serialization=False)
@@ -583,7 +583,7 @@ add("load_sources.old.pt", _old_torch, _read_weights("old.pt"))
 def _small_npz(folder: Path) -> None:
     from models import make_model
 
-    from kjax.interop.state_dict import to_arrays
+    from kjax.weights.torch_names import to_arrays
 
     arrays = {name: np.zeros_like(array) for name, array in to_arrays(make_model("xy")[1]).items()}
     np.savez_compressed(folder / "packed.npz", **arrays)
@@ -597,7 +597,7 @@ def _npy(folder: Path) -> None:
 
 
 def _read_npy(folder: Path) -> Any:
-    from kjax.array_files import read_npy
+    from kjax.files.arrays import read_npy
 
     return read_npy(folder / "a.npy")
 
@@ -776,7 +776,7 @@ def _exported(name: str) -> Make:
     def make(folder: Path) -> None:
         from models import make_model
 
-        from kjax.interop.export import export_model
+        from kjax.export.model import export_model
 
         export_model(folder / name, *make_model("sum", patch_size=8))
 
@@ -785,7 +785,7 @@ def _exported(name: str) -> Make:
 
 def _read_exported(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        from kjax.interop.export import load_exported, read_about
+        from kjax.export.model import load_exported, read_about
 
         return read_about(folder / name), load_exported(folder / name)
 
@@ -801,7 +801,7 @@ for _name in ("function.stablehlo", "function.onnx"):
 
 @functools.cache
 def _config() -> dict[str, Any]:
-    from kjax.config import load_config
+    from kjax.train.config import load_config
 
     config = load_config(str(TESTS.parent / "configs" / "smoke.py"))
     with config.unlocked():
@@ -820,7 +820,7 @@ def _run(folder: Path) -> None:
 
 
 def _load_run(folder: Path) -> Any:
-    from kjax.interop.source import facts, load_sources
+    from kjax.sources import facts, load_sources
 
     return facts(load_sources(str(folder)))
 

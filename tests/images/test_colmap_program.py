@@ -1,4 +1,4 @@
-"""COLMAP as a programme, for which a script stands in, and what its databases hold."""
+"""COLMAP as a program, for which a script stands in, and what its databases hold."""
 
 import argparse
 import contextlib

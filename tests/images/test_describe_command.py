@@ -17,7 +17,7 @@ from kjax.images.exchange.hloc import FeatureWriter, read_features
 from kjax.images.exchange.npz import read_npz, write_npz
 from kjax.images.exchange.outputs import SIDECAR
 from kjax.images.features import Features
-from kjax.interop import save_variables
+from kjax.weights.files import save_variables
 
 pytest.importorskip("cv2")
 pytest.importorskip("h5py")

@@ -7,13 +7,13 @@ from models import make_model, random_patches
 from PIL import Image
 
 import kjax
-import kjax.augment
+import kjax.train.augment
 from kjax import pretrained
 from kjax.cli import main
 from kjax.data.cutting.keypoints import as_keypoints, detect, to_opencv
 from kjax.errors import InputError
-from kjax.interop import save_variables
-from kjax.interop.source import typical_extent
+from kjax.sources import typical_extent
+from kjax.weights.files import save_variables
 
 cv2 = pytest.importorskip("cv2")
 
@@ -64,7 +64,7 @@ def test_the_size_that_is_wrong_says_how_to_mend_it(describer, rng):
     large = random_patches(rng, 2, 32)
     with pytest.raises(InputError, match=r"resize_patches\(patches, 16\)"):
         describer.describe(large)
-    assert describer.describe(kjax.augment.resize_patches(large, 16)).shape == (2, 128)
+    assert describer.describe(kjax.model.resampling.resize_patches(large, 16)).shape == (2, 128)
     with pytest.raises(InputError, match=r"patches\[None\]"):
         describer.describe(large[0, :16, :16])
 

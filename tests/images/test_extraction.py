@@ -291,7 +291,7 @@ def test_jit_and_vmap_equal_eager(image, rng):
     np.testing.assert_array_equal(mapped.valid[:, 0], eager.valid)
 
 
-def test_numbers_of_keypoints_share_programmes(image):
+def test_numbers_of_keypoints_share_programs(image):
     before = extraction._extract._cache_size()
     for count in (33, 40, 48):
         found = extract_patches(image, np.full((count, 2), 50.0), np.ones(count), size=3)

@@ -10,7 +10,7 @@ from kjax.cli.match import drawable, verdict
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import read_photograph
 from kjax.images.given import open_image
-from kjax.interop import save_variables
+from kjax.weights.files import save_variables
 
 pytest.importorskip("cv2")
 

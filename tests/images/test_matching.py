@@ -203,7 +203,7 @@ def test_integers_and_jax_arrays(rng):
     np.testing.assert_array_equal(found.indices, [(i, i - 20) for i in range(20, 40)])
 
 
-def test_sets_of_similar_sizes_share_their_programme(rng):
+def test_sets_of_similar_sizes_share_their_program(rng):
     match(*descriptors(rng, 500, 500), method="nearest")
     before = nearest._search_block._cache_size()
     match(*descriptors(rng, 470, 490), method="nearest")

@@ -1,5 +1,5 @@
 import pytest
-from programmes import synthetic_set
+from programs import synthetic_set
 
 from kjax.data.photos import sample_test_pairs
 from kjax.data.phototour import write_phototour

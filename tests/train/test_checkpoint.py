@@ -18,8 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint.type_handlers import NumpyHandler
 
 from kjax.errors import InputError
-from kjax.optim import torch_sgd
 from kjax.train.checkpoint import Checkpoints
+from kjax.train.optim import torch_sgd
 from kjax.train.step import TrainState, create_state
 
 

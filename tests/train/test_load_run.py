@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from models import make_model
 
-from kjax.config import load_config, validate
 from kjax.errors import InputError
 from kjax.train.checkpoint import Checkpoints
+from kjax.train.config import load_config, validate
 from kjax.train.load_run import load_run
-from kjax.train.run import make_programme, save_weights
+from kjax.train.run import make_program, save_weights
 from kjax.train.step import create_state
 from kjax.train.workdir import prepare_workdir
 
@@ -24,29 +24,29 @@ ROOT = Path(__file__).parents[2]
 
 
 def make_run(workdir, *, seeds=()):
-    """The programme of a run that has just started in a folder."""
+    """The program of a run that has just started in a folder."""
     config = load_config(ROOT / "configs" / "smoke.py")
     config.seed, config.seeds = 7, seeds
     config.data.train = ("somewhere/liberty", "embedded")
     prepare_workdir(workdir, config.to_dict())
-    return make_programme(validate(config))
+    return make_program(validate(config))
 
 
-def make_state(programme, *, step):
+def make_state(program, *, step):
     """A state that tells steps and seeds apart."""
     _, variables = make_model("polar", patch_size=16)
     by_seed = [jax.tree.map(lambda leaf, i=i: leaf + step + i, variables) for i in range(2)]
-    if programme.several_seeds:
+    if program.several_seeds:
         variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *by_seed)
     else:
         variables = by_seed[0]
-    state = create_state(programme.optimizer, variables)
+    state = create_state(program.optimizer, variables)
     return state.replace(step=jnp.asarray(step, jnp.int32))
 
 
-def save_checkpoint(workdir, programme, *, step):
+def save_checkpoint(workdir, program, *, step):
     checkpoints = Checkpoints(workdir / "checkpoints", keep=2, best_metric=None)
-    checkpoints.save(step, make_state(programme, step=step))
+    checkpoints.save(step, make_state(program, step=step))
     checkpoints.close()
 
 
@@ -60,10 +60,10 @@ def names(folder):
 
 def test_the_latest_checkpoint_and_then_the_final_weights(tmp_path, rng):
     workdir = tmp_path / "first"
-    programme = make_run(workdir)
-    start = float(make_state(programme, step=0).params["head"]["bias"][0])
+    program = make_run(workdir)
+    start = float(make_state(program, step=0).params["head"]["bias"][0])
     for step in (2, 10):
-        save_checkpoint(workdir, programme, step=step)
+        save_checkpoint(workdir, program, step=step)
     (workdir / "checkpoints" / "12.orbax-checkpoint-tmp").mkdir()  # being written
     before = names(workdir)
     (trained,) = load_run(workdir)
@@ -74,18 +74,18 @@ def test_the_latest_checkpoint_and_then_the_final_weights(tmp_path, rng):
     assert trained.config["model"]["head"] == trained.model.head == "polar"
     patches = rng.integers(0, 255, (2, 16, 16), np.uint8)
     assert trained.model.apply(trained.variables, patches).shape == (2, 128)
-    save_weights(workdir, programme, make_state(programme, step=20))
+    save_weights(workdir, program, make_state(program, step=20))
     assert bias(load_run(str(workdir))[0]) == pytest.approx(start + 20)
 
 
 def test_several_seeds(tmp_path):
-    programme = make_run(tmp_path, seeds=(3, 5))
-    save_checkpoint(tmp_path, programme, step=2)
+    program = make_run(tmp_path, seeds=(3, 5))
+    save_checkpoint(tmp_path, program, step=2)
     first, second = load_run(tmp_path)
     assert (first.seed, second.seed) == (3, 5)
     assert (first.name, second.name) == (f"{tmp_path.name}_3", f"{tmp_path.name}_5")
     assert bias(second) - bias(first) == pytest.approx(1)
-    save_weights(tmp_path, programme, make_state(programme, step=9))
+    save_weights(tmp_path, program, make_state(program, step=9))
     assert bias(load_run(tmp_path)[1]) == pytest.approx(bias(second) + 7)
     (tmp_path / "weights_3.npz").unlink()  # killed while it wrote them: all from one step
     assert bias(load_run(tmp_path)[1]) == pytest.approx(bias(second))
@@ -101,22 +101,22 @@ def refusal(workdir):
 def test_what_is_no_run_or_has_no_weights_is_one_line(tmp_path):
     assert "is not of a run" in refusal(tmp_path)
     assert "is not of a run" in refusal(tmp_path / "nowhere")
-    (tmp_path / "config.json").write_text('{"name": "another programme"}')
+    (tmp_path / "config.json").write_text('{"name": "another program"}')
     assert "is not of a run of this version" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("{")
     assert "is damaged" in refusal(tmp_path)
     workdir = tmp_path / "run"
-    programme = make_run(workdir)
+    program = make_run(workdir)
     assert "has saved nothing yet" in refusal(workdir)
-    save_checkpoint(workdir, programme, step=2)
+    save_checkpoint(workdir, program, step=2)
     largest = max(workdir.rglob("d/*"), key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:1000])
     assert f"{workdir / 'checkpoints' / '2'} is damaged" in refusal(workdir)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    programme = make_run(tmp_path)
-    state = make_state(programme, step=2)
+    program = make_run(tmp_path)
+    state = make_state(program, step=2)
     params = {**state.params, "head": {"kernel": jnp.zeros((3, 128)), "bias": jnp.zeros(128)}}
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2, best_metric=None)
     checkpoints.save(2, state.replace(params=params))
@@ -136,8 +136,8 @@ def test_tensorflow_is_not_imported():
 
 
 def test_a_checkpoint_that_is_not_finite_is_refused_by_name(tmp_path):
-    programme = make_run(tmp_path)
-    state = make_state(programme, step=2)
+    program = make_run(tmp_path)
+    state = make_state(program, step=2)
     kernel = state.params["trunk"]["conv2"]["kernel"]
     state.params["trunk"]["conv2"]["kernel"] = kernel.at[0, 0, 0, 0].set(jnp.nan)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2, best_metric=None)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from programmes import make_programme
+from programs import make_program
 
 from kjax.train.loop import Diverged, Schedule, train
 from kjax.train.step import TrainState
@@ -24,7 +24,7 @@ def take_steps(loss):
 def loop(run):
     start = TrainState(np.int32(0), {}, {}, {})
     return train(
-        make_programme(),
+        make_program(),
         run,
         schedule=SCHEDULE,
         learning_rate=lambda step: 0.1,

@@ -4,12 +4,12 @@ import functools
 import jax
 import numpy as np
 import pytest
-from programmes import PAPERS_RATE, make_programme, start, synthetic_set
+from programs import PAPERS_RATE, make_program, start, synthetic_set
 
 import kjax
 from kjax.data.resident import make_resident, resident_pairs
 from kjax.errors import InputError
-from kjax.losses import LossConfig
+from kjax.train.losses import LossConfig
 from kjax.train.parallel import make_batch_step, make_resident_run
 from kjax.train.step import StepConfig
 
@@ -21,8 +21,8 @@ def data():
     return make_resident(synthetic_set())
 
 
-def train(programme, data, steps=STEPS):
-    state, metrics = make_resident_run(programme)(start(programme), data, steps)
+def train(program, data, steps=STEPS):
+    state, metrics = make_resident_run(program)(start(program), data, steps)
     return (
         jax.device_get(state),
         {name: np.asarray(value) for name, value in metrics.items()},
@@ -38,9 +38,9 @@ def assert_close(found, expected, limit):
 
 
 def compare_device_counts(data, limit, *, devices, **options):
-    expected, expected_metrics, _ = train(make_programme(devices=1, **options), data)
+    expected, expected_metrics, _ = train(make_program(devices=1, **options), data)
     assert expected.step == STEPS
-    found, metrics, replicated = train(make_programme(devices=devices, **options), data)
+    found, metrics, replicated = train(make_program(devices=devices, **options), data)
     assert_close((found.params, found.batch_stats), (expected.params, expected.batch_stats), limit)
     assert_close(metrics["loss"], expected_metrics["loss"], limit)
     for leaf in jax.tree.leaves(replicated):
@@ -69,16 +69,16 @@ def test_the_number_of_devices_does_not_matter_in_float32(data):
 @functools.cache
 def looping_run(one_dispatch):
     model = kjax.build("sum", patch_size=8)  # on CPUs, convolutions inside loops are slow
-    programme = make_programme(model=model, learning_rate=1e-4)
-    return programme, make_resident_run(programme, one_dispatch=one_dispatch)
+    program = make_program(model=model, learning_rate=1e-4)
+    return program, make_resident_run(program, one_dispatch=one_dispatch)
 
 
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("one_dispatch", [True, False])
 def test_dispatches_of_any_length_add_up(data, one_dispatch):
-    programme, run = looping_run(one_dispatch)
-    whole, whole_metrics = run(start(programme), data, 5)
-    state = start(programme)
+    program, run = looping_run(one_dispatch)
+    whole, whole_metrics = run(start(program), data, 5)
+    state = start(program)
     losses = []
     for steps in (1, 3, 1):
         state, metrics = run(state, data, steps)
@@ -92,16 +92,16 @@ def test_dispatches_of_any_length_add_up(data, one_dispatch):
 def test_looping_on_the_device_or_the_host_is_the_same(data):
     states = []
     for one_dispatch in (True, False):
-        programme, run = looping_run(one_dispatch)
-        states.append(jax.device_get(run(start(programme), data, 3)[0]))
+        program, run = looping_run(one_dispatch)
+        states.append(jax.device_get(run(start(program), data, 3)[0]))
     assert_close(states[0], states[1], 1e-5)
 
 
 def test_both_pipelines_train_alike(data):
-    programme = make_programme(devices=2, **OF_TWO_DEVICES)
-    expected, _, _ = train(programme, data, steps=2)
-    step = make_batch_step(programme)
-    state = start(programme)
+    program = make_program(devices=2, **OF_TWO_DEVICES)
+    expected, _, _ = train(program, data, steps=2)
+    step = make_batch_step(program)
+    state = start(program)
     for number in range(2):
         batch = resident_pairs(data, 0, number, pairs=8).reshape(2, 4, 2, 64, 64)
         state, _ = step(state, batch)
@@ -111,12 +111,12 @@ def test_both_pipelines_train_alike(data):
 @pytest.mark.usefixtures("double_precision")
 def test_a_vmapped_seed_equals_the_seed_alone(data):
     seeds = (3, 5)
-    together, metrics, _ = train(make_programme(seeds=seeds, **PAPERS_RATE), data)
+    together, metrics, _ = train(make_program(seeds=seeds, **PAPERS_RATE), data)
     assert metrics["loss"].shape == (2,)
-    single = make_programme(seeds=seeds[:1], **PAPERS_RATE)
+    single = make_program(seeds=seeds[:1], **PAPERS_RATE)
     run = make_resident_run(single)
     for i, seed in enumerate(seeds):
-        # Another seed than the programme's can use what was compiled for it.
+        # Another seed than the program's can use what was compiled for it.
         begin = start(dataclasses.replace(single, seeds=(seed,)))
         alone = jax.device_get(run(begin, data, STEPS, seed=seed)[0])
         own = jax.tree.map(lambda leaf, i=i: leaf[i], together)
@@ -126,13 +126,13 @@ def test_a_vmapped_seed_equals_the_seed_alone(data):
 
 
 def test_training_lowers_the_loss(data):
-    programme = make_programme(
+    program = make_program(
         steps=40,
         model=kjax.build("xy", s=1, patch_size=16),
         step=StepConfig(loss=LossConfig(anchor_swap=True)),
     )
-    run = make_resident_run(programme)
-    state, first = run(start(programme), data, 5)
+    run = make_resident_run(program)
+    state, first = run(start(program), data, 5)
     state, _ = run(state, data, 30)
     _, last = run(state, data, 5)
     assert last["loss"] < 0.8 * first["loss"]
@@ -140,9 +140,9 @@ def test_training_lowers_the_loss(data):
 
 def test_a_batch_that_cannot_be_shared_is_refused():
     with pytest.raises(InputError, match="9 pairs cannot be shared evenly by 4 devices"):
-        make_programme(devices=4, pairs=9)
+        make_program(devices=4, pairs=9)
 
 
 def test_several_seeds_need_the_resident_pipeline():
     with pytest.raises(InputError, match="resident pipeline"):
-        make_batch_step(make_programme(seeds=(0, 1)))
+        make_batch_step(make_program(seeds=(0, 1)))

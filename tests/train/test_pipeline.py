@@ -6,12 +6,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from programmes import make_programme, start, synthetic_set
+from programs import make_program, start, synthetic_set
 
-from kjax.config import load_config, validate
 from kjax.errors import InputError
 from kjax.train import pipeline
-from kjax.train.feeding import make_run
+from kjax.train.config import load_config, validate
+from kjax.train.input import make_run
 from kjax.train.pipeline import choose_pipeline
 from kjax.train.run import read_train_set
 
@@ -23,7 +23,7 @@ SIZE = PATCHES.patches.nbytes
 def choose(monkeypatch):
     def choose(wanted="auto", *, room=SIZE, seeds=(0,), before=None):
         monkeypatch.setattr(pipeline, "room_for_set", lambda devices: room)
-        return choose_pipeline(wanted, make_programme(seeds=seeds), PATCHES, before=before)
+        return choose_pipeline(wanted, make_program(seeds=seeds), PATCHES, before=before)
 
     return choose
 
@@ -66,7 +66,7 @@ def test_folder_and_tfds_give_the_same_weights_through_both_pipelines(
     On two devices: the order in which XLA adds up what more of them computed is its own.
     """
     monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_folder))
-    programme = make_programme(devices=2, dropout=0.3)
+    program = make_program(devices=2, dropout=0.3)
     expected = None
     for name, kind in (
         (str(set_folder), "resident"),
@@ -74,8 +74,8 @@ def test_folder_and_tfds_give_the_same_weights_through_both_pipelines(
         ("tfds:phototour/liberty", "tfdata"),
         ("tfds:phototour/notredame", "tfdata"),
     ):
-        run = make_run(programme, read_set(name), pipeline=kind, first_step=0)
-        state = jax.device_get(run(start(programme), 6)[0])
+        run = make_run(program, read_set(name), pipeline=kind, first_step=0)
+        state = jax.device_get(run(start(program), 6)[0])
         expected = expected or state
         jax.tree.map(np.testing.assert_array_equal, state, expected)
 

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from programmes import PAPERS_RATE, environment, make_programme, synthetic_set
+from programs import PAPERS_RATE, environment, make_program, synthetic_set
 
 from kjax.errors import InputError
 from kjax.train.checkpoint import read_latest
-from kjax.train.feeding import make_run
+from kjax.train.input import make_run
 from kjax.train.joining import ending_when_alone
 from kjax.train.parallel import initial_state
 
@@ -45,9 +45,9 @@ def run_two(make_command) -> list[tuple[int, str]]:
 
 @pytest.mark.usefixtures("double_precision")
 def test_two_processes_train_as_one_device(tmp_path):
-    programme = make_programme(**PAPERS_RATE)
-    run = make_run(programme, synthetic_set(), pipeline="resident", first_step=0)
-    state, metrics = run(initial_state(programme), 5)
+    program = make_program(**PAPERS_RATE)
+    run = make_run(program, synthetic_set(), pipeline="resident", first_step=0)
+    state, metrics = run(initial_state(program), 5)
     expected = jax.tree.leaves((metrics["loss"], state.params))
     out = tmp_path / "leaves.npz"
     ended = run_two(lambda *which: [HERE / "two_processes.py", *which, out])

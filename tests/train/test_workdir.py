@@ -10,7 +10,12 @@ import pytest
 from disk import full_disk
 
 from kjax.errors import InputError
-from kjax.train.workdir import claim_workdir, prepare_workdir, source_version, stored_config
+from kjax.train.workdir import (
+    claim_workdir,
+    prepare_workdir,
+    source_version,
+    stored_config,
+)
 
 CONFIG = {
     "seed": 0,

@@ -7,9 +7,9 @@ import sys
 
 import jax
 import numpy as np
-from programmes import PAPERS_RATE, make_programme, synthetic_set
+from programs import PAPERS_RATE, make_program, synthetic_set
 
-from kjax.train.feeding import make_run
+from kjax.train.input import make_run
 from kjax.train.parallel import initial_state
 
 jax.config.update("jax_enable_x64", True)
@@ -18,11 +18,11 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 coordinator, process, out = sys.argv[1:]
 jax.distributed.initialize(coordinator, 2, int(process))
 
-programme = make_programme(devices=None, **PAPERS_RATE)
+program = make_program(devices=None, **PAPERS_RATE)
 assert jax.device_count() == 4
 assert jax.local_device_count() == 2
-run = make_run(programme, synthetic_set(), pipeline="resident", first_step=0)
-state, metrics = run(initial_state(programme), 5)
+run = make_run(program, synthetic_set(), pipeline="resident", first_step=0)
+state, metrics = run(initial_state(program), 5)
 leaves = jax.device_get(jax.tree.leaves((metrics["loss"], state.params)))
 if process == "0":
     np.savez(out, *leaves)

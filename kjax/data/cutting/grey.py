@@ -23,7 +23,7 @@ OVERSHOOT = 2.0
 
 
 def read_grey(path: Path) -> UInt8[np.ndarray, "height width"] | None:
-    """A photograph in grey, or None if it cannot be read: see `kjax.image_files` for what can.
+    """A photograph in grey, or None if it cannot be read: see `kjax.files.images` for what can.
 
     Its pixels stay as they are stored, whatever orientation the camera noted: so does COLMAP.
     """

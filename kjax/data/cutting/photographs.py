@@ -7,7 +7,7 @@ from jaxtyping import Float32, UInt8, UInt16
 from PIL import Image, ImageOps
 
 from kjax.errors import InputError
-from kjax.image_files import open_image
+from kjax.files.images import open_image
 
 PHOTO_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -37,7 +37,7 @@ def read_photograph(path: str | Path, *, upright: bool = True) -> Pixels:
     """A file as grey [H, W] or RGB [H, W, 3], of the types that `as_pixels` gives.
 
     Args:
-        path: of one of `kjax.image_files.FORMATS`.
+        path: of one of `kjax.files.images.FORMATS`.
         upright: turn it as its camera noted; otherwise its pixels stay as they are stored, which
             is how COLMAP and hloc read photographs.
     """

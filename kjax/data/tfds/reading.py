@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Int64
 from tqdm import tqdm
 
-from kjax.array_files import read_npy
 from kjax.data.phototour import (
     PATCH_SIDE,
     PATCHES_FILE,
@@ -29,10 +28,11 @@ from kjax.data.phototour import (
     read_match_file,
     read_phototour,
 )
-from kjax.data.test_sets import TFDS_PREFIX
+from kjax.data.set_names import TFDS_PREFIX
 from kjax.data.tfdata import host_tensorflow
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
+from kjax.files.arrays import read_npy
 
 PAIRS_FILE = "pairs.npy"
 """Of an entry of the cache: the test pairs, where the set has any."""

@@ -10,12 +10,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kjax.eval.report.blocks import Charts, Key, Panel
 from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored
+from kjax.eval.report.page_parts import Charts, Key, Panel
+from kjax.eval.report.phrases import (
+    count,
+    finite,
+    percent_with_std,
+    printable,
+    shortened,
+    slugged,
+)
 from kjax.eval.report.published import is_hand_crafted
 from kjax.eval.report.render import MARKERS
 from kjax.eval.report.theme import light
-from kjax.eval.report.wording import count, finite, percent_with_std, printable, shortened, slugged
 from kjax.eval.results import LEVELS, NEGATIVES, HPatchesScores
 
 _BAR_HEIGHT = 26

@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from kjax.eval.report.blocks import Charts, Key, Mark, Panel
+from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
 from kjax.eval.report.phototour_settings import Arrangement, PhototourSetting
+from kjax.eval.report.phrases import percent, shortened, slugged
 from kjax.eval.report.render import line_style
 from kjax.eval.report.theme import SERIES, light
-from kjax.eval.report.wording import percent, shortened, slugged
-from kjax.eval.results import Curve, DescriptorResult, Evaluation, Histogram, PhototourScores
+from kjax.eval.results import (
+    Curve,
+    DescriptorResult,
+    Evaluation,
+    Histogram,
+    PhototourScores,
+)
 
 RECALL = 0.95
 _LOWEST_RATE = 1e-5

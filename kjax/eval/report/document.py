@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from kjax.eval.report import bars, curves, hpatches_tables, phototour_tables
-from kjax.eval.report.blocks import (
+from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
+from kjax.eval.report.page_parts import (
     Block,
     Charts,
     Column,
@@ -20,13 +21,12 @@ from kjax.eval.report.blocks import (
     TableRow,
     Warnings,
 )
-from kjax.eval.report.cells import count_cell
-from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.phototour_settings import Arrangement, arrange
+from kjax.eval.report.phrases import NOTHING, slugged
 from kjax.eval.report.published import PAPER_SETS
 from kjax.eval.report.summary import headlines, warnings_of
+from kjax.eval.report.table_cells import count_cell
 from kjax.eval.report.training import training_charts
-from kjax.eval.report.wording import NOTHING, slugged
 from kjax.eval.results import Evaluation, HardPairs, Illustrations
 
 

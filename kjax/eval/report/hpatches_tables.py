@@ -4,11 +4,17 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kjax.eval.report.blocks import Column, RowKind, Table, TableCell, TableRow
-from kjax.eval.report.cells import count_cell, mark_best, mean_cell, share_cell
+from kjax.eval.report.page_parts import Column, RowKind, Table, TableCell, TableRow
+from kjax.eval.report.phrases import NOTHING, count
 from kjax.eval.report.published import HPATCHES_SETTING, HPATCHES_SOURCE, PUBLISHED_HPATCHES
-from kjax.eval.report.wording import NOTHING, count
-from kjax.eval.results import LEVELS, NEGATIVES, DescriptorResult, Evaluation, HPatchesScores
+from kjax.eval.report.table_cells import count_cell, mark_best, mean_cell, share_cell
+from kjax.eval.results import (
+    LEVELS,
+    NEGATIVES,
+    DescriptorResult,
+    Evaluation,
+    HPatchesScores,
+)
 
 _SPLITS_FIRST = ("abc", "full")
 """The paper reports the mean over a, b and c."""

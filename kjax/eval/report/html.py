@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
-from kjax.eval.report.blocks import (
+from kjax.eval.report.page_parts import (
     Block,
     Charts,
     Column,
@@ -25,10 +25,10 @@ from kjax.eval.report.blocks import (
     TableRow,
     Warnings,
 )
+from kjax.eval.report.phrases import decimal, printable
 from kjax.eval.report.pictures import pair_png
 from kjax.eval.report.render import panel_svg
 from kjax.eval.report.theme import style_variables
-from kjax.eval.report.wording import decimal, printable
 
 _MANY_COLUMNS = 8
 """From here on a table is set closer."""

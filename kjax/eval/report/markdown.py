@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kjax.eval.report.blocks import (
+from kjax.eval.report.page_parts import (
     Block,
     Charts,
     Document,
@@ -19,9 +19,9 @@ from kjax.eval.report.blocks import (
     TableCell,
     Warnings,
 )
+from kjax.eval.report.phrases import decimal, printable
 from kjax.eval.report.pictures import montage_png
 from kjax.eval.report.render import charts_image
-from kjax.eval.report.wording import decimal, printable
 
 FIGURES = "figures"
 """The pictures' folder."""

@@ -4,21 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kjax.eval.report.blocks import Column, Table, TableCell, TableRow
-from kjax.eval.report.cells import count_cell, difference_cell, mark_best, share_cell
+from kjax.eval.report.page_parts import Column, Table, TableCell, TableRow
 from kjax.eval.report.phototour_settings import (
     Arrangement,
     PhototourSetting,
     is_training_set,
     training_sets,
 )
-from kjax.eval.report.published import (
-    PAPER_PHOTOTOUR,
-    PAPER_SOURCE,
-    PublishedFpr,
-    paper_counterpart,
-)
-from kjax.eval.report.wording import (
+from kjax.eval.report.phrases import (
     NOTHING,
     count,
     finite,
@@ -27,6 +20,13 @@ from kjax.eval.report.wording import (
     percent,
     percent_with_std,
 )
+from kjax.eval.report.published import (
+    PAPER_PHOTOTOUR,
+    PAPER_SOURCE,
+    PublishedFpr,
+    paper_counterpart,
+)
+from kjax.eval.report.table_cells import count_cell, difference_cell, mark_best, share_cell
 from kjax.eval.results import DescriptorResult, PhototourScores
 
 SHORT_SETS = {"liberty": "Li", "notredame": "No", "yosemite": "Yo"}

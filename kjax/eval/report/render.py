@@ -9,9 +9,9 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from kjax.eval.report.blocks import Charts, Key, Panel
+from kjax.eval.report.page_parts import Charts, Key, Panel
+from kjax.eval.report.phrases import printable
 from kjax.eval.report.theme import TONES, light
-from kjax.eval.report.wording import printable
 from kjax.extras import require
 
 WIDTH = 320

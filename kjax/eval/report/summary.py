@@ -6,7 +6,7 @@ from kjax.eval.report.bars import TASKS
 from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.phototour_settings import Arrangement, arrange
 from kjax.eval.report.phototour_tables import paper_difference
-from kjax.eval.report.wording import finite, interval, joined, percent
+from kjax.eval.report.phrases import finite, interval, joined, percent
 from kjax.eval.results import Evaluation
 
 

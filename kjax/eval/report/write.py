@@ -8,7 +8,7 @@ from kjax.eval.report.document import compose
 from kjax.eval.report.html import to_html
 from kjax.eval.report.markdown import FIGURES, to_markdown
 from kjax.eval.results import Evaluation, Illustrations
-from kjax.whole_files import write_text, write_whole
+from kjax.files.atomic import write_text, write_whole
 
 
 def write_report(

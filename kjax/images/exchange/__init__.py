@@ -1,4 +1,4 @@
-"""Files and forms that other programmes read, from `kjax.images.features.Features` and back.
+"""Files and forms that other programs read, from `kjax.images.features.Features` and back.
 
 | module            | for                                                 | first pixel's centre |
 |-------------------|-----------------------------------------------------|----------------------|

@@ -18,8 +18,8 @@ from jaxtyping import Float32, Float64, Int32
 
 from kjax.data.colmap import keypoint_shapes, read_keypoints, read_rows
 from kjax.errors import InputError
+from kjax.files.atomic import write_whole
 from kjax.images.features import Features, from_radians, from_sigmas
-from kjax.whole_files import write_whole
 
 CENTRE = 0.5
 """COLMAP's coordinates of the first pixel's centre."""

@@ -1,4 +1,4 @@
-"""COLMAP itself, run as a programme the same way every time. Written for COLMAP 3.8, on the CPU.
+"""COLMAP itself, run as a program the same way every time. Written for COLMAP 3.8, on the CPU.
 
 Every command has its random seed fixed and one thread, as COLMAP's threads each draw from a
 generator of their own: with several, the result depends on which pair reaches which thread. What
@@ -29,7 +29,7 @@ NO_MODEL = "failed to create sparse model"
 
 
 def require_colmap() -> str:
-    """The programme's path, or one line on how to get it."""
+    """The program's path, or one line on how to get it."""
     found = shutil.which("colmap")
     if found is None:
         raise InputError("colmap is not on the PATH: install it, e.g. with apt-get install colmap")

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from kjax.errors import InputError
+from kjax.files.atomic import write_text
 from kjax.images.features import Features, from_radians, from_sigmas
-from kjax.whole_files import write_text
 
 DIMENSION = 128
 """Of every descriptor: COLMAP refuses others."""

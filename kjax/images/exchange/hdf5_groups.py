@@ -1,6 +1,6 @@
 """HDF5 files that grow group by group and can be killed at any time.
 
-An HDF5 file has no journal: a programme killed while it writes can ruin the whole file. So a group
+An HDF5 file has no journal: a program killed while it writes can ruin the whole file. So a group
 that is added becomes a small file of its own beside the large one, in `NAME.parts/`, written whole
 or not at all. Closing puts all parts into a new copy of the large file, which then takes the old
 one's place. After a kill, what was finished is still in the parts: opening the file for adding
@@ -23,8 +23,8 @@ from jaxtyping import Shaped
 
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.unpacking import check_unpacked
-from kjax.whole_files import partial_prefix, write_whole
+from kjax.files.atomic import partial_prefix, write_whole
+from kjax.files.unpacking import check_unpacked
 
 HDF5_FILES = "an HDF5 file"
 Attributes = Mapping[str, Mapping[str, float]]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kjax.array_files import read_npz as read_arrays
 from kjax.errors import InputError
+from kjax.files.arrays import read_npz as read_arrays
+from kjax.files.atomic import write_whole
 from kjax.images.exchange.columns import checked_features
 from kjax.images.features import Features
-from kjax.whole_files import write_whole
 
 _REQUIRED = ("xy", "descriptors", "image_size")
 _OPTIONAL = ("scales", "angles", "scores")

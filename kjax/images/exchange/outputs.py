@@ -13,14 +13,14 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kjax.array_files import read_npz
 from kjax.errors import InputError
+from kjax.files.arrays import read_npz
+from kjax.files.json_text import parse_json
 from kjax.images.exchange.colmap_text import write_colmap_text
 from kjax.images.exchange.hloc import FeatureWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz
 from kjax.images.exchange.provenance import Provenance, from_json, from_values
 from kjax.images.features import Features
-from kjax.json_text import parse_json
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SIDECAR = "kjax-describe.jsonl"

@@ -13,7 +13,7 @@ import dataclasses
 import json
 from typing import Any
 
-from kjax.json_text import parse_json
+from kjax.files.json_text import parse_json
 from kjax.version import __version__
 
 LABELS = {
@@ -40,7 +40,7 @@ class Provenance:
 
     Attributes:
         weights: the word that they were asked for with.
-        sha256: of the weights, as `kjax.interop.checksum` has it.
+        sha256: of the weights, as `kjax.images.weights_checksum` has it.
         model: head, and what else tells models apart.
         patch_size: side of the patches that the model saw.
         dtype: precision of the computation.

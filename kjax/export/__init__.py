@@ -1,0 +1,1 @@
+"""Models for use without kjax."""

@@ -1,0 +1,1 @@
+"""The descriptors: the paper's section 3."""

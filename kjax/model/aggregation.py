@@ -1,0 +1,110 @@
+"""Efficient aggregation: Σ_p w_p φ^p ⊗ f ⊗ f without ever building a Kronecker product.
+
+The paper's Eq. for ψ moves the sum inside: vec(ΦᵀF), where Φ holds the n² convolutional descriptors
+and F the n² encoded positions. That needs n²(d+(2s+1)²) numbers instead of n²·d·(2s+1)².
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kjax.model.precision import at_least_float32
+
+
+def flatten_positions(feature_map: Float[Array, "*batch n n d"]) -> Float[Array, "*batch n*n d"]:
+    """Φ: the n×n grid of convolutional descriptors as rows, in row-major order."""
+    *batch, rows, columns, channels = feature_map.shape
+    return feature_map.reshape(*batch, rows * columns, channels)
+
+
+def aggregate(
+    descriptors: Float[Array, "*batch p d"], positions: Float[Array, "p k"]
+) -> Float[Array, "*batch d*k"]:
+    """vec(ΦᵀF): the sum over positions of descriptor ⊗ encoded position.
+
+    The channel varies slowest, then the first coordinate's map, then the second's: entry
+    (c·(2s+1) + i)·(2s+1) + j. Products accumulate in float32 or better.
+    """
+    encoded = jnp.einsum(
+        "...pc,pk->...ck",
+        descriptors,
+        positions,
+        preferred_element_type=at_least_float32(descriptors.dtype),
+    )
+    return encoded.reshape(*encoded.shape[:-2], -1)
+
+
+@jax.custom_vjp
+def dense(
+    x: Float[Array, "batch inputs"], weights: Float[Array, "inputs outputs"]
+) -> Float[Array, "batch outputs"]:
+    """The product x @ weights in the precision of x, summed in float32; likewise its gradients.
+
+    Left to itself, autodiff would take the gradients' products in float32 throughout.
+    """
+    wide = at_least_float32(x.dtype)
+    return jnp.matmul(x, weights.astype(x.dtype), preferred_element_type=wide)
+
+
+def _dense_forward(x: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
+    return dense(x, weights), (x, weights)
+
+
+def _dense_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, weights = kept
+    gradient = gradient.astype(x.dtype)
+    by_x = jnp.matmul(gradient, weights.astype(x.dtype).T)
+    wide = at_least_float32(x.dtype)
+    by_weights = jnp.matmul(x.T, gradient, preferred_element_type=wide)
+    return by_x, by_weights.astype(weights.dtype)
+
+
+dense.defvjp(_dense_forward, _dense_backward)
+
+
+def project(
+    descriptors: Float[Array, "batch p d"],
+    positions: Float[Array, "p k"],
+    matrix: Float[Array, "inputs outputs"],
+) -> Float[Array, "batch outputs"]:
+    """M vec(ΦᵀF), for M given transposed, in the precision of `descriptors`.
+
+    By linearity that is one fully connected layer on vec(Φ), whose weights F and M make together.
+    For batches that are not smaller than n² it is the faster way: one large product, and no
+    rearranging of the feature maps.
+    """
+    batch, count, channels = descriptors.shape
+    dtype = descriptors.dtype
+    if batch < count:
+        return dense(aggregate(descriptors, positions.astype(dtype)).astype(dtype), matrix)
+    by_position = matrix.reshape(channels, positions.shape[1], -1).swapaxes(0, 1)
+    flat = by_position.reshape(positions.shape[1], -1)
+    weights = dense(positions.astype(dtype), flat).reshape(count * channels, -1)
+    return dense(descriptors.reshape(batch, -1), weights)
+
+
+def encode_each(
+    descriptors: Float[Array, "*batch p d"], positions: Float[Array, "p k"]
+) -> Float[Array, "*batch p d*k"]:
+    """g(φ^p, p) = φ^p ⊗ encoded p for every position: the large tensor that `aggregate` avoids.
+
+    For looking at single positions (the match-kernel view) and for checking `aggregate`.
+    """
+    encoded = jnp.einsum("...pc,pk->...pck", descriptors, positions)
+    return encoded.reshape(*encoded.shape[:-2], -1)
+
+
+def l2_normalize(
+    vectors: Float[Array, "*batch dim"], *, epsilon: float = 1e-10
+) -> Float[Array, "*batch dim"]:
+    """HardNet's x / √(Σx² + ε), in float32 or better.
+
+    A vector that is exactly zero has no direction (an untrained network's answer to a constant
+    patch): it becomes the uniform unit vector, so that every descriptor has unit norm.
+    """
+    vectors = vectors.astype(at_least_float32(vectors.dtype))
+    squared_norm = jnp.sum(vectors * vectors, axis=-1, keepdims=True)
+    uniform = vectors.shape[-1] ** -0.5
+    normalized = vectors / jnp.sqrt(squared_norm + epsilon)
+    # Not `> 0`: NaN must stay NaN, or nobody would notice it.
+    return jnp.where(squared_norm == 0, uniform, normalized)

@@ -1,0 +1,335 @@
+"""The trunk's first layers in reduced precision, where most of the time would go.
+
+What a general convolution does slowly with one or 32 channels is put together differently here:
+
+* The first layer's statistics follow from the 10×10 Gram matrix of its inputs (nine neighbours and
+  a one), because mean and variance of a linear map are linear and quadratic in its weights. So its
+  output is written once, normalised, and never read back for its statistics.
+* Its gradient likewise needs only Σ t gᵀ, the products of inputs and incoming gradients. A kernel
+  adds these up while it runs the second convolution backwards, and stores no gradient at all.
+* The sums that the gradient of the second layer's BatchNorm needs are taken while the third
+  convolution runs backwards.
+* In inference, with BatchNorm folded away, the output of the first layer is never stored at all.
+
+On NVIDIA GPUs the work is done by `kjax.model.kernels.gpu_kernels`, elsewhere by plain JAX with the
+same results up to rounding.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from kjax.model.kernels import gpu_kernels
+from kjax.model.kernels.batch_norm import (
+    from_moments,
+    gradient_by_input,
+    normalize_by,
+    over_devices,
+    scale_and_shift,
+)
+from kjax.model.kernels.convolution import convolve, input_gradient, kernel_gradient
+
+Statistics = tuple[Float[Array, "views c"], Float[Array, "views c"]]
+"""Mean and biased variance of each view."""
+MOST_CHANNELS = 64
+"""The most channels of the arrays here, which the kernels index by 32-bit numbers."""
+
+
+def fits(shape: tuple[Any, ...], dtype: Any, *, views: int) -> bool:
+    """Whether a batch of images of this shape can take the fused path."""
+    batch, side = shape[:2]
+    if not isinstance(batch, int):
+        return False  # left open for jax.export
+    if dtype != jnp.bfloat16 or batch % views or batch * side**2 * MOST_CHANNELS >= 2**31:
+        return False
+    return gpu_kernels.fits(batch // views, side)
+
+
+# Layers 1 and 2
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def first_two_layers(
+    images: Float[Array, "batch N N 1"],
+    kernel1: Float[Array, "3 3 1 C"],
+    kernel2: Float[Array, "3 3 C C2"],
+    views: int,
+    axis_name: str | None,
+) -> tuple[Float[Array, "batch N N C2"], Statistics, Statistics]:
+    """Convolution, BatchNorm, ReLU and convolution, and the statistics of both convolutions.
+
+    The second's BatchNorm is left to `normalized_halving_convolution`, which accounts for what its
+    statistics do to the gradient; so no gradient flows through those returned here.
+
+    Args:
+        images: in the precision of the computation.
+        kernel1: of the first convolution, in float32, as is `kernel2`.
+        kernel2: of the second.
+        views: equal consecutive parts of the batch with statistics of their own.
+        axis_name: mapped axis over which statistics are shared, if any.
+    """
+    return _first_two_forward(images, kernel1, kernel2, views, axis_name)[0]
+
+
+def _first_two_forward(
+    images: Array, kernel1: Array, kernel2: Array, views: int, axis_name: str | None
+) -> tuple[tuple[Array, Statistics, Statistics], tuple[Array, ...]]:
+    first, second = kernel1.astype(images.dtype), kernel2.astype(images.dtype)
+    padded = jnp.pad(images[..., 0], ((0, 0), (1, 1), (1, 1)))
+    gram = _tap_gram(padded, views)
+    mean, var = _moments(gram, _tap_rows(first), axis_name)
+    z = _first_layer(padded, first, *scale_and_shift(mean, var))
+    y, sums = _convolve_with_sums(z, second, views)
+    moments = sums / (y.size // y.shape[-1] // views)
+    statistics = from_moments(moments[:, 0], moments[:, 1], axis_name=axis_name)
+    return (y, (mean, var), statistics), (padded, kernel1, kernel2, z, gram, mean, var)
+
+
+def _first_two_backward(
+    views: int, axis_name: str | None, kept: tuple[Array, ...], gradients: tuple[Any, ...]
+) -> tuple[Array, Array, Array]:
+    padded, kernel1, kernel2, z, gram, mean, var = kept
+    dy = gradients[0]
+    first, second = kernel1.astype(z.dtype), kernel2.astype(z.dtype)
+    scale, shift = scale_and_shift(mean, var)
+    products = _tap_gradient(dy, second, padded, first, scale, shift)
+    rows, count = _tap_rows(first), gram[:, 9, 9][:, None]
+    # Means of the gradient before the ReLU, and of its product with the normalised values there.
+    total = products[:, 9]
+    weighted = jnp.einsum("tc,vtc->vc", rows, products[:, :9], precision="highest")
+    along = total / count, scale * (weighted - mean * total) / count
+    along_mean, along_std = over_devices(along, axis_name)
+    ones = gram[:, :9, 9:10]
+    spread = jnp.einsum("vst,tc->vsc", gram[:, :9, :9], rows, precision="highest")
+    by_kernel1 = scale[:, None] * (
+        products[:, :9]
+        - ones * along_mean[:, None]
+        - (spread - ones * mean[:, None]) * (scale * along_std)[:, None]
+    )
+    by_images = _image_gradient(dy, padded, first, second, z, (mean, var), (along_mean, along_std))
+    return by_images, by_kernel1.sum(axis=0).reshape(kernel1.shape), _kernel_gradient(z, dy)
+
+
+first_two_layers.defvjp(_first_two_forward, _first_two_backward)
+
+
+def _moments(gram: Array, rows: Array, axis_name: str | None) -> Statistics:
+    """Mean and variance of the first convolution: w·t and wᵀ(t tᵀ)w, averaged over pixels."""
+    count = gram[:, 9, 9][:, None]
+    mean = jnp.einsum("vt,tc->vc", gram[:, 9, :9], rows, precision="highest") / count
+    square = jnp.einsum("vst,sc,tc->vc", gram[:, :9, :9], rows, rows, precision="highest")
+    return from_moments(mean, square / count, axis_name=axis_name)
+
+
+def _image_gradient(
+    dy: Array,
+    padded: Array,
+    first: Array,
+    second: Array,
+    z: Array,
+    statistics: Statistics,
+    along: tuple[Array, Array],
+) -> Array:
+    """The gradient by the images, in plain JAX: training never asks for it or computes it."""
+    scale, shift = (values[:, None] for values in scale_and_shift(*statistics))
+    passed = jnp.where(z > 0, input_gradient(dy, second, z.shape), 0)
+    images = padded[:, 1:-1, 1:-1, None]
+    y = _by_view(convolve(images, first, stride=1), scale.shape[0])
+    along_mean, along_std = (values[:, None] for values in along)
+    by_view = _by_view(passed, scale.shape[0])
+    by_y = scale * (by_view - along_mean - (y * scale + shift) * along_std)
+    return input_gradient(by_y.reshape(z.shape).astype(dy.dtype), first, images.shape)
+
+
+# Layers 2 and 3
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def normalized_halving_convolution(
+    y: Float[Array, "batch N N C"],
+    mean: Float[Array, "views C"],
+    var: Float[Array, "views C"],
+    kernel: Float[Array, "3 3 C C2"],
+    axis_name: str | None,
+) -> Float[Array, "batch n n C2"]:
+    """BatchNorm, ReLU and a convolution of stride 2.
+
+    Args:
+        y: in the precision of the computation.
+        mean: y's own, as is `var`; their gradient is part of y's, as in `batch_norm.normalize`.
+        var: of y.
+        kernel: of the convolution, in float32.
+        axis_name: mapped axis over which statistics are shared, if any.
+    """
+    return _halving_forward(y, mean, var, kernel, axis_name)[0]
+
+
+def _halving_forward(
+    y: Array, mean: Array, var: Array, kernel: Array, axis_name: str | None
+) -> tuple[Array, tuple[Array, ...]]:
+    z = normalize_by(y, mean, var, rectify=True)
+    return convolve(z, kernel.astype(y.dtype), stride=2), (y, z, mean, var, kernel)
+
+
+def _halving_backward(
+    axis_name: str | None, kept: tuple[Array, ...], gradient: Array
+) -> tuple[Array, Array, Array, Array]:
+    y, z, mean, var, kernel = kept
+    y, mean, var = lax.optimization_barrier((y, mean, var))  # see batch_norm
+    by_kernel = _halving_kernel_gradient(z, gradient)
+    scale, shift = scale_and_shift(mean, var)
+    passed, sums = _halving_input_gradient(gradient, kernel.astype(y.dtype), y, scale, shift)
+    by_y = gradient_by_input(y, mean, var, passed, sums, rectify=False, axis_name=axis_name)
+    return by_y, jnp.zeros_like(mean), jnp.zeros_like(var), by_kernel
+
+
+normalized_halving_convolution.defvjp(_halving_forward, _halving_backward)
+
+
+# Layers 1 and 2 in inference
+
+
+@jax.custom_vjp
+def folded_first_two_layers(
+    images: Float[Array, "batch N N 1"],
+    kernel1: Float[Array, "3 3 1 C"],
+    bias1: Float[Array, " C"],
+    kernel2: Float[Array, "3 3 C C2"],
+    bias2: Float[Array, " C2"],
+) -> Float[Array, "batch N N C2"]:
+    """ReLU(convolution + bias) twice: what folding leaves of the layers.
+
+    Args:
+        images: in the precision of the computation.
+        kernel1: of the first convolution, in float32, as are the other weights.
+        bias1: of the first.
+        kernel2: of the second.
+        bias2: of the second.
+    """
+
+    def on_gpu(images: Array, kernel1: Array, bias1: Array, kernel2: Array, bias2: Array) -> Array:
+        padded = jnp.pad(images[..., 0], ((0, 0), (2, 2), (2, 2)))
+        first, second = kernel1.astype(images.dtype), kernel2.astype(images.dtype)
+        return gpu_kernels.folded_first_two_layers(padded, first, bias1, second, bias2)
+
+    return _on_gpu_or(on_gpu, _rectified_twice)(images, kernel1, bias1, kernel2, bias2)
+
+
+def _folded_forward(*arrays: Array) -> tuple[Array, tuple[Array, ...]]:
+    return folded_first_two_layers(*arrays), arrays
+
+
+def _folded_backward(arrays: tuple[Array, ...], dy: Array) -> tuple[Array, ...]:
+    return jax.vjp(_rectified_twice, *arrays)[1](dy)
+
+
+folded_first_two_layers.defvjp(_folded_forward, _folded_backward)
+
+
+def _rectified_twice(
+    images: Array, kernel1: Array, bias1: Array, kernel2: Array, bias2: Array
+) -> Array:
+    z = _rectified(images, kernel1, bias1)
+    return _rectified(z, kernel2, bias2)
+
+
+def _rectified(x: Array, kernel: Array, bias: Array) -> Array:
+    y = convolve(x, kernel.astype(x.dtype), stride=1)
+    return jnp.maximum(y + bias.astype(y.dtype).reshape(1, 1, 1, -1), 0)
+
+
+# Each of these runs as a GPU kernel or, elsewhere, as below.
+
+
+def _on_gpu_or(on_gpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arrays: lax.platform_dependent(*arrays, cuda=on_gpu, default=elsewhere)
+
+
+def _tap_gram(padded: Array, views: int) -> Float[Array, "views 16 16"]:
+    def elsewhere(padded: Array) -> Array:
+        taps = _taps(padded, views)
+        return jnp.einsum("vps,vpt->vst", taps, taps, precision="highest")
+
+    return _on_gpu_or(functools.partial(gpu_kernels.tap_gram, views=views), elsewhere)(padded)
+
+
+def _first_layer(padded: Array, kernel: Array, scale: Array, shift: Array) -> Array:
+    def elsewhere(padded: Array, kernel: Array, scale: Array, shift: Array) -> Array:
+        y = convolve(padded[:, 1:-1, 1:-1, None], kernel, stride=1)
+        z = _by_view(y, scale.shape[0]) * scale[:, None] + shift[:, None]
+        return jnp.maximum(z, 0).astype(y.dtype).reshape(y.shape)
+
+    return _on_gpu_or(gpu_kernels.first_layer, elsewhere)(padded, kernel, scale, shift)
+
+
+def _convolve_with_sums(x: Array, kernel: Array, views: int) -> tuple[Array, Array]:
+    def elsewhere(x: Array, kernel: Array) -> tuple[Array, Array]:
+        y = convolve(x, kernel, stride=1)
+        wide = _by_view(y, views)
+        return y, jnp.stack([wide.sum(axis=1), (wide * wide).sum(axis=1)], axis=1)
+
+    on_gpu = functools.partial(gpu_kernels.convolve_with_sums, views=views)
+    return _on_gpu_or(on_gpu, elsewhere)(x, kernel)
+
+
+def _kernel_gradient(x: Array, dy: Array) -> Array:
+    elsewhere = functools.partial(kernel_gradient, stride=1)
+    return _on_gpu_or(gpu_kernels.kernel_gradient, elsewhere)(x, dy)
+
+
+def _tap_gradient(
+    dy: Array, kernel: Array, padded: Array, first: Array, scale: Array, shift: Array
+) -> Float[Array, "views 16 C"]:
+    def elsewhere(
+        dy: Array, kernel: Array, padded: Array, first: Array, scale: Array, shift: Array
+    ) -> Array:
+        views = scale.shape[0]
+        z = _first_layer(padded, first, scale, shift)
+        passed = _by_view(jnp.where(z > 0, input_gradient(dy, kernel, z.shape), 0), views)
+        return jnp.einsum("vpt,vpc->vtc", _taps(padded, views), passed, precision="highest")
+
+    arrays = (dy, kernel, padded, first, scale, shift)
+    return _on_gpu_or(gpu_kernels.tap_gradient, elsewhere)(*arrays)
+
+
+def _halving_input_gradient(
+    dy: Array, kernel: Array, y: Array, scale: Array, shift: Array
+) -> tuple[Array, Array]:
+    def elsewhere(
+        dy: Array, kernel: Array, y: Array, scale: Array, shift: Array
+    ) -> tuple[Array, Array]:
+        views = scale.shape[0]
+        normalized = _by_view(y, views) * scale[:, None] + shift[:, None]
+        gradient = _by_view(input_gradient(dy, kernel, y.shape, stride=2), views)
+        passed = jnp.where(normalized > 0, gradient, 0)
+        sums = jnp.stack([passed.sum(axis=1), (passed * normalized).sum(axis=1)], axis=1)
+        return passed.astype(dy.dtype).reshape(y.shape), sums
+
+    on_gpu = gpu_kernels.halving_input_gradient
+    return _on_gpu_or(on_gpu, elsewhere)(dy, kernel, y, scale, shift)
+
+
+def _halving_kernel_gradient(x: Array, dy: Array) -> Array:
+    elsewhere = functools.partial(kernel_gradient, stride=2)
+    return _on_gpu_or(gpu_kernels.halving_kernel_gradient, elsewhere)(x, dy)
+
+
+def _taps(padded: Float[Array, "batch P P"], views: int) -> Float[Array, "views pixels 16"]:
+    """Each pixel's nine neighbours, a one, and six zeros, in float32."""
+    side = padded.shape[1] - 2
+    shifted = [padded[:, i : i + side, j : j + side] for i in range(3) for j in range(3)]
+    one, zero = jnp.ones_like(shifted[0]), jnp.zeros_like(shifted[0])
+    return _by_view(jnp.stack([*shifted, one, *(6 * [zero])], axis=-1), views)
+
+
+def _tap_rows(kernel: Float[Array, "3 3 1 C"]) -> Float[Array, "9 C"]:
+    return kernel.reshape(9, -1).astype(jnp.float32)
+
+
+def _by_view(x: Array, views: int) -> Float[Array, "views rows c"]:
+    return x.reshape(views, -1, x.shape[-1]).astype(jnp.float32)

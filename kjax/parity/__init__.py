@@ -1,0 +1,1 @@
+"""The PyTorch twin, and the comparison with it."""

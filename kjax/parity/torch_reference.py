@@ -1,0 +1,219 @@
+"""The same descriptors and training step in PyTorch, written to be read.
+
+An independent implementation: it shares no code with the JAX one, follows the paper's formulas
+literally (every position's Kronecker product is built), and relies on torch's own layers and SGD.
+Nothing else in the package imports this module unless torch is asked for, and it imports no JAX.
+For use, `kjax.parity.torch_twin` is the quicker one.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy.special import iv
+from torch import Tensor, nn
+
+
+def von_mises_map(angle: Tensor, kappa: float, s: int) -> Tensor:
+    """f(α) ∈ ℝ^(2s+1) for a vector of angles, from the unscaled closed form."""
+    gamma = [(iv(0, kappa) - math.exp(-kappa)) / (2 * math.sinh(kappa))]
+    gamma += [iv(i, kappa) / math.sinh(kappa) for i in range(1, s + 1)]
+    columns = [math.sqrt(gamma[0]) * torch.ones_like(angle)]
+    columns += [math.sqrt(gamma[i]) * torch.cos(i * angle) for i in range(1, s + 1)]
+    columns += [math.sqrt(gamma[i]) * torch.sin(i * angle) for i in range(1, s + 1)]
+    return torch.stack(columns, dim=-1)
+
+
+def make_trunk(dropout: float) -> list[nn.Module]:
+    """HardNet's layers 0–18: six convolutions with BatchNorm and ReLU, then dropout."""
+    layers: list[nn.Module] = []
+    channels_in = 1
+    for channels, stride in ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1)):
+        layers += [
+            nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(channels, affine=False),
+            nn.ReLU(),
+        ]
+        channels_in = channels
+    return [*layers, nn.Dropout(dropout)]
+
+
+class TorchDescriptor(nn.Module):
+    """Any of the paper's descriptors; `state_dict` follows kjax's naming contract.
+
+    Args:
+        head: one of hardnet, xy, polar, combined, combined_star, sum, cat.
+        s: number of frequencies.
+        patch_size: N, which fixes the size of `hardnet`'s fully connected layer.
+        dropout: rate before the head.
+        kappa_xy, kappa_rho, kappa_theta: concentrations of the position kernels.
+        scale_xy, scale_rho, scale_theta: scales from coordinates to angles.
+        corner_radius: ρ at the corner inside the centre weight.
+    """
+
+    def __init__(
+        self,
+        head: str,
+        s: int = 2,
+        patch_size: int = 32,
+        dropout: float = 0.0,
+        *,
+        kappa_xy: float = 1.0,
+        kappa_rho: float = 8.0,
+        kappa_theta: float = 8.0,
+        scale_xy: float = math.pi / 2,
+        scale_rho: float = math.pi,
+        scale_theta: float = 1.0,
+        corner_radius: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.head_name, self.s, self.patch_size = head, s, patch_size
+        self.kappas = (kappa_xy, kappa_rho, kappa_theta)
+        self.scales = (scale_xy, scale_rho, scale_theta)
+        self.corner_radius = corner_radius
+        layers = make_trunk(dropout)
+        if head == "hardnet":
+            layers += [
+                nn.Conv2d(128, 128, patch_size // 4, bias=False),
+                nn.BatchNorm2d(128, affine=False),
+            ]
+        self.features = nn.Sequential(*layers)
+        if head == "combined_star":
+            self.features_polar = nn.Sequential(*make_trunk(dropout))
+        systems = {"xy": 1, "polar": 1, "combined": 2, "combined_star": 2}.get(head, 0)
+        if systems:
+            self.head = nn.Linear(systems * 128 * (2 * s + 1) ** 2, 128)
+        self.apply(initialize)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """ℓ2-normalised descriptors of patches [B,1,N,N]."""
+        x = self.input_norm(patches)
+        phi = self.features(x)
+        match self.head_name:
+            case "hardnet" | "cat":
+                psi = phi.flatten(1)
+            case "sum":
+                psi = phi.sum(dim=(2, 3))
+            case "xy":
+                psi = self.head(self.encode_xy(phi))
+            case "polar":
+                psi = self.head(self.encode_polar(phi))
+            case "combined" | "combined_star":
+                shared = self.head_name == "combined"
+                phi_polar = phi if shared else self.features_polar(x)
+                encoded = [self.encode_xy(phi), self.encode_polar(phi_polar)]
+                psi = self.head(torch.cat(encoded, dim=1))
+            case _:
+                raise ValueError(f"unknown head {self.head_name!r}")
+        return psi / torch.sqrt((psi * psi).sum(dim=1, keepdim=True) + 1e-10)
+
+    @staticmethod
+    def input_norm(patches: Tensor) -> Tensor:
+        """Normalises each patch by its own mean and unbiased deviation, without gradient."""
+        flat = patches.flatten(1).detach()
+        mean = flat.mean(dim=1).view(-1, 1, 1, 1)
+        std = flat.std(dim=1, unbiased=True).view(-1, 1, 1, 1)
+        return (patches - mean) / (std + 1e-7)
+
+    def encode_xy(self, phi: Tensor) -> Tensor:
+        """Σ_p w_p φ^p ⊗ f(x_p) ⊗ f(y_p)."""
+        x, y = self.grid(phi)
+        f_x = von_mises_map(self.scales[0] * x, self.kappas[0], self.s)
+        f_y = von_mises_map(self.scales[0] * y, self.kappas[0], self.s)
+        return self.sum_of_kronecker_products(phi, f_x, f_y)
+
+    def encode_polar(self, phi: Tensor) -> Tensor:
+        """Σ_p w_p φ^p ⊗ f(ρ_p) ⊗ f(θ_p)."""
+        x, y = self.grid(phi)
+        rho = torch.sqrt((x * x + y * y) / 2)
+        f_rho = von_mises_map(self.scales[1] * rho, self.kappas[1], self.s)
+        f_theta = von_mises_map(self.scales[2] * torch.atan2(y, x), self.kappas[2], self.s)
+        return self.sum_of_kronecker_products(phi, f_rho, f_theta)
+
+    @staticmethod
+    def grid(phi: Tensor) -> tuple[Tensor, Tensor]:
+        """Column and row of every position, −1 to 1, in double precision."""
+        n = phi.shape[-1]
+        line = torch.linspace(-1, 1, n, dtype=torch.float64, device=phi.device)
+        return line.repeat(n), line.repeat_interleave(n)
+
+    def sum_of_kronecker_products(self, phi: Tensor, f: Tensor, h: Tensor) -> Tensor:
+        """Adds up w_p φ^p ⊗ f_p ⊗ h_p, building every product."""
+        x, y = self.grid(phi)
+        weight = torch.exp(-(self.corner_radius**2) * (x * x + y * y) / 2)
+        vectors = phi.flatten(2).transpose(1, 2)  # [B, n², 128]
+        f, h, weight = (t.to(phi.dtype) for t in (f, h, weight))
+        products = vectors[..., :, None, None] * f[:, None, :, None] * h[:, None, None, :]
+        return (weight[:, None, None, None] * products).sum(dim=1).flatten(1)
+
+
+def initialize(module: nn.Module) -> None:
+    """Orthogonal weights of gain 0.6, biases 0.01."""
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.orthogonal_(module.weight, gain=0.6)
+        if module.bias is not None:
+            nn.init.constant_(module.bias, 0.01)
+
+
+def hardest_in_batch_loss(
+    anchors: Tensor, positives: Tensor, *, margin: float = 1.0, anchor_swap: bool = False
+) -> Tensor:
+    """HardNet's triplet margin loss, averaged over the batch."""
+    squared = (
+        (anchors**2).sum(dim=1)[:, None]
+        + (positives**2).sum(dim=1)[None, :]
+        - 2 * anchors @ positives.t()
+    )
+    distances = torch.sqrt(squared + 1e-6) + 1e-8
+    candidates = distances + 10 * torch.eye(
+        len(anchors), dtype=anchors.dtype, device=anchors.device
+    )
+    candidates = candidates + 10 * (candidates < 0.008)
+    negative = candidates.min(dim=1).values
+    if anchor_swap:
+        negative = torch.minimum(negative, candidates.min(dim=0).values)
+    return torch.clamp(margin + distances.diagonal() - negative, min=0).mean()
+
+
+def make_sgd(model: nn.Module, learning_rate: float) -> torch.optim.SGD:
+    """The HardNet release's optimiser."""
+    return torch.optim.SGD(
+        model.parameters(), lr=learning_rate, momentum=0.9, dampening=0.9, weight_decay=1e-4
+    )
+
+
+def train(
+    model: TorchDescriptor,
+    batches: Sequence[np.ndarray],
+    *,
+    learning_rate: float = 10.0,
+    total_steps: int,
+    anchor_swap: bool = False,
+    joint_batch_norm: bool = False,
+) -> list[float]:
+    """One SGD step per batch of pairs [B,2,N,N], the rate falling linearly to 0; the losses."""
+    optimizer = make_sgd(model, learning_rate)
+    losses = []
+    for step, pairs in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * (1 - step / total_steps)
+        loss = batch_loss(model, pairs, anchor_swap=anchor_swap, joint_batch_norm=joint_batch_norm)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def batch_loss(
+    model: TorchDescriptor, pairs: np.ndarray, *, anchor_swap: bool, joint_batch_norm: bool
+) -> Tensor:
+    """The training loss of one batch of pairs [B,2,N,N]."""
+    dtype = next(model.parameters()).dtype
+    views = torch.from_numpy(np.asarray(pairs)).to(dtype)
+    if joint_batch_norm:
+        anchors, positives = model(torch.cat([views[:, :1], views[:, 1:]])).chunk(2)
+    else:
+        anchors, positives = model(views[:, :1]), model(views[:, 1:])
+    return hardest_in_batch_loss(anchors, positives, anchor_swap=anchor_swap)

@@ -1,0 +1,209 @@
+"""The descriptors in PyTorch, for use: quick, and without JAX.
+
+    from kjax.parity.torch_twin import load
+
+    model = load("best")                    # or a weights file
+    descriptors = model(patches)            # [B,N,N] or [B,1,N,N], bytes or floats, to [B,128]
+
+It needs torch, NumPy and SciPy only. Weights and formulas are those of
+`kjax.parity.torch_reference`, rearranged: BatchNorm is folded into the convolutions before it, and
+position encoding and projection, both linear, are one matrix. Maps have their channels last in
+memory, which suits CPUs and GPUs better.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from kjax import pretrained
+from kjax.errors import InputError, unknown_name
+from kjax.model.dimensions import (
+    DESCRIPTOR_DIM,
+    ENCODED_HEADS,
+    HEADS,
+    TRUNK_CHANNELS,
+    TRUNK_LAYERS,
+    TRUNK_STRIDE,
+)
+from kjax.parity.torch_reference import TorchDescriptor
+from kjax.weights.fields import (
+    Fields,
+    fitting_fields,
+    merge_fields,
+    only_fields,
+    parse_fields,
+)
+from kjax.weights.files import SUFFIXES, load_state_dict, read_metadata
+from kjax.weights.torch_names import FC_INDEX, check, contract_of_fields, plain_arrays
+
+DEFAULTS: Fields = {"s": 2, "patch_size": 32, "head_bias": True}
+"""Defaults of `kjax.build`."""
+TRAINING_FIELDS = ("dropout", "dtype")
+"""Fields of a card's model that change nothing in inference."""
+
+
+def load(source: str | Path = pretrained.DEFAULT) -> "FoldedDescriptor":
+    """A model with its weights, ready for inference.
+
+    Args:
+        source: a name of `kjax.pretrained.names()`, or a weights file; where neither weights nor
+            metadata tell the head, with its fields behind a colon: "weights.npz:polar,s=1".
+    """
+    return FoldedDescriptor(load_reference(source))
+
+
+def load_reference(source: str | Path = pretrained.DEFAULT) -> TorchDescriptor:
+    """A model with its weights, not folded, for those who want to train on."""
+    name, _, text = str(source).partition(":")
+    shipped = pretrained.find(name)
+    if shipped is None:
+        return _of_file(Path(name), text)
+    if text:
+        raise InputError(f"{name} ships with all that is known of it: leave out ':{text}'")
+    card = pretrained.card(shipped)
+    path = pretrained.weights_file(card)
+    fields = {key: value for key, value in card.model.items() if key not in TRAINING_FIELDS}
+    return _with_weights(fields, plain_arrays(load_state_dict(path)))
+
+
+class FoldedDescriptor(nn.Module):
+    """A descriptor for inference only.
+
+    Args:
+        reference: trained, for patches of `reference.patch_size`.
+    """
+
+    def __init__(self, reference: TorchDescriptor) -> None:
+        super().__init__()
+        reference = reference.eval()
+        self.head_name, self.patch_size = reference.head_name, reference.patch_size
+        self.trunks = nn.ModuleList([_folded_trunk(reference.features)])
+        if self.head_name == "combined_star":
+            self.trunks.append(_folded_trunk(reference.features_polar))
+        self.head = _projection(reference)
+        self.trunks.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.eval().requires_grad_(False)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """ℓ2-normalised descriptors of patches [B,N,N] or [B,1,N,N], uint8 or floating."""
+        images = self._normalized(patches).to(next(self.trunks.parameters()).dtype)
+        maps = [trunk(images) for trunk in self.trunks]
+        if self.head is not None:
+            psi = self.head(torch.cat([phi.permute(0, 2, 3, 1).flatten(1) for phi in maps], dim=1))
+        elif self.head_name == "sum":
+            psi = maps[0].sum(dim=(2, 3))
+        else:
+            psi = maps[0].flatten(1)
+        squared = (psi * psi).sum(dim=1, keepdim=True)
+        # A vector that is exactly zero has no direction: it becomes the uniform one, as in kjax.
+        uniform = torch.full_like(squared, psi.shape[1] ** -0.5)
+        return torch.where(squared == 0, uniform, psi / torch.sqrt(squared + 1e-10))
+
+    def _normalized(self, patches: Tensor) -> Tensor:
+        """The patches [B,1,N,N], each normalised by its own statistics, in float32 or better."""
+        size = self.patch_size
+        shape = tuple(patches.shape[1:])
+        if shape not in ((size, size), (1, size, size)):
+            raise InputError(
+                f"patches must have shape [B,{size},{size}] or [B,1,{size},{size}], "
+                f"not {list(patches.shape)}"
+            )
+        if patches.dtype != torch.uint8 and not patches.dtype.is_floating_point:
+            raise InputError(f"patches must be uint8 or floating point, not {patches.dtype}")
+        wide = torch.float64 if patches.dtype == torch.float64 else torch.float32
+        flat = patches.flatten(1).to(wide)
+        flat = flat - flat[:, :1]  # makes a constant patch exactly zero, whatever its grey value
+        deviation, mean = torch.std_mean(flat, dim=1, keepdim=True)
+        return ((flat - mean) / (deviation + 1e-7)).view(-1, 1, size, size)
+
+
+def _folded_trunk(layers: nn.Sequential) -> nn.Sequential:
+    """The trunk with each BatchNorm folded into the convolution before it."""
+    folded: list[nn.Module] = []
+    for i in range(0, 3 * len(TRUNK_LAYERS), 3):
+        convolution: Any = layers[i]
+        norm: Any = layers[i + 1]
+        folded += [fuse_conv_bn_eval(convolution, norm), nn.ReLU(inplace=True)]
+    return nn.Sequential(*folded)
+
+
+def _projection(reference: TorchDescriptor) -> nn.Linear | None:
+    """The head as one matrix on flattened maps, channels last; None if it has no weights."""
+    name = reference.head_name
+    if name == "hardnet":
+        convolution: Any = reference.features[FC_INDEX]
+        norm: Any = reference.features[FC_INDEX + 1]
+        fused = fuse_conv_bn_eval(convolution, norm)
+        return _linear(fused.weight.permute(0, 2, 3, 1).flatten(1), fused.bias)
+    if name not in ENCODED_HEADS:
+        return None
+    n = reference.patch_size // TRUNK_STRIDE
+    # One map for every position, with a 1 there: their encodings are the rows of F.
+    basis = torch.eye(n * n, dtype=torch.float64).view(n * n, 1, n, n)
+    alone = {"xy": [reference.encode_xy], "polar": [reference.encode_polar]}
+    systems = alone.get(name, [reference.encode_xy, reference.encode_polar])
+    blocks = reference.head.weight.double().chunk(len(systems), dim=1)
+    matrices = [
+        torch.einsum(
+            "ock,pk->opc", block.unflatten(1, (TRUNK_CHANNELS, -1)), encode(basis)
+        ).flatten(1)
+        for block, encode in zip(blocks, systems, strict=True)
+    ]
+    shared = name == "combined"  # both systems then encode the same maps
+    weight = torch.stack(matrices).sum(dim=0) if shared else torch.cat(matrices, dim=1)
+    return _linear(weight, reference.head.bias)
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight = nn.Parameter(weight.detach().to(bias.dtype).contiguous())
+    layer.bias = nn.Parameter(bias.detach().clone())
+    return layer
+
+
+def _of_file(path: Path, text: str) -> TorchDescriptor:
+    if path.suffix not in SUFFIXES:
+        no_file = f"{path} is no weights file ({', '.join(SUFFIXES)})"
+        known = pretrained.names()
+        raise InputError(f"{no_file}; {unknown_name('pretrained model', str(path), known)}")
+    try:
+        arrays = plain_arrays(load_state_dict(path))
+        metadata = read_metadata(path)
+        named = parse_fields(text) if text else {}
+        told = merge_fields(metadata.fields if metadata else {}, named)
+        return _with_weights(told or only_fields(_fitting(arrays), path), arrays)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _fitting(arrays: dict[str, np.ndarray]) -> list[Fields]:
+    """What the names and shapes of weights announce."""
+    side, inputs = arrays.get(f"features.{FC_INDEX}.weight"), arrays.get("head.weight")
+    candidates = fitting_fields(
+        side=None if side is None else side.shape[-1],
+        inputs=None if inputs is None else inputs.shape[-1],
+        two_trunks=any(name.startswith("features_polar.") for name in arrays),
+    )
+    bias = inputs is None or "head.bias" in arrays
+    return [{**fields, "head_bias": bias} for fields in candidates]
+
+
+def _with_weights(told: Fields, arrays: dict[str, np.ndarray]) -> TorchDescriptor:
+    fields = DEFAULTS | told
+    if fields["head"] not in HEADS:
+        raise unknown_name("head", fields["head"], HEADS)
+    if fields["s"] < 1 or fields["patch_size"] < 8 or fields["patch_size"] % TRUNK_STRIDE:
+        raise InputError("s must be at least 1, patch_size a multiple of 4 from 8 on")
+    keys = ("head", "s", "patch_size", "head_bias")
+    head, s, patch_size, head_bias = (fields.pop(key) for key in keys)
+    check(arrays, contract_of_fields(head, s=s, patch_size=patch_size, head_bias=head_bias))
+    state = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in arrays.items()}
+    if head in ENCODED_HEADS and not head_bias:
+        state["head.bias"] = torch.zeros(DESCRIPTOR_DIM)  # the reference has no choice
+    reference = TorchDescriptor(head, s, patch_size, **fields)
+    reference.load_state_dict(state)
+    return reference.eval()

@@ -1,0 +1,298 @@
+"""Where weights come from, and what is known about them.
+
+A source is named by one word, with the head and its fields behind a colon where they are needed:
+
+    out/first                     a training run, whose config tells all
+    hardnet.pth                   weights that fit one head only
+    weights.npz:polar,s=1         weights that fit several
+    weights.safetensors           weights that kjax wrote, with metadata that tell all
+    hardnet, or kjax-hardnet      weights that ship with kjax: `kjax.pretrained.names()`
+
+A workdir that has the name of shipped weights wins over them.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from kjax import pretrained
+from kjax.errors import InputError, unknown_name
+from kjax.files.json_text import parse_json
+from kjax.model.descriptor import Descriptor, parameter_count
+from kjax.model.dimensions import ENCODED_HEADS
+from kjax.weights.fields import merge_fields, parse_fields
+from kjax.weights.files import SUFFIXES, load_variables, read_metadata
+from kjax.weights.identify import (
+    display_name,
+    fields_of,
+    model_of,
+    only_model,
+    possible_models,
+)
+from kjax.weights.metadata import Metadata, make_metadata
+
+WHOLE_EXTENT = 12.0
+"""Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Weights with the models that they can be for.
+
+    Attributes:
+        path: the weights file, or the workdir.
+        variables: of the model, not folded.
+        candidates: one, unless a bare weights file fits several.
+        announced: whether the weights alone told the candidates: they do not tell the patch size of
+            encoded heads.
+        seed: of the training run, if there was one.
+        config: of that run.
+        card: of weights that ship with kjax.
+        metadata: of a file that kjax wrote with them.
+    """
+
+    path: Path
+    variables: dict[str, Any]
+    candidates: tuple[Descriptor, ...]
+    announced: bool = False
+    seed: int | None = None
+    config: dict[str, Any] | None = None
+    card: pretrained.Card | None = None
+    metadata: Metadata | None = None
+
+    @property
+    def extent(self) -> float:
+        """Side of the patches that suit the weights, over OpenCV's KeyPoint.size.
+
+        A training shows crops of patches that cover 24σ; the size of a middling crop is best.
+        """
+        return WHOLE_EXTENT if self.known_extent is None else self.known_extent
+
+    @property
+    def known_extent(self) -> float | None:
+        """The extent that suits the weights; None if nothing is known of their training."""
+        if self.card is not None:
+            return self.card.extent
+        if self.config is not None:
+            return typical_extent(self.config["augment"]["area"])
+        return self.metadata.extent if self.metadata else None
+
+    @property
+    def name(self) -> str | None:
+        """The name of weights that shipped with kjax, also in a file written from them."""
+        if self.card is not None:
+            return self.card.name
+        return self.metadata.remarks.get("name") if self.metadata else None
+
+    @property
+    def model(self) -> Descriptor:
+        """The model, if there is but one candidate."""
+        return only_model(self.candidates, self.path)
+
+
+def typical_extent(area: Sequence[float]) -> float:
+    """The extent of a middling crop, whose share of the patch's area is uniform in a range."""
+    return round(WHOLE_EXTENT * math.sqrt(sum(area) / 2), 1)
+
+
+def load_source(word: str, *, seed: int | None = None) -> Source:
+    """The weights that a word of the command line stands for.
+
+    Args:
+        word: see the top of this file.
+        seed: which of several a run was trained with.
+    """
+    sources = load_sources(word)
+    seeds = [source.seed for source in sources]
+    if seed is None and len(sources) == 1:
+        return sources[0]
+    if seed is not None and seed in seeds:
+        return sources[seeds.index(seed)]
+    if seeds == [None]:
+        raise InputError(f"{word} is one set of weights: only workdirs have seeds to choose from")
+    known = ", ".join(map(str, seeds))
+    if seed is None:
+        raise InputError(f"{word} has the seeds {known}: choose one with --seed")
+    raise InputError(f"{word} has no seed {seed}: choose from {known}")
+
+
+def load_sources(word: str) -> list[Source]:
+    """The weights that a word stands for, one source for each seed of a run."""
+    name, _, fields = word.partition(":")
+    shipped = pretrained.find(name)
+    if Path(word).is_dir() and (shipped is None or is_workdir(word)):
+        return _of_run(Path(word))
+    if shipped is not None:
+        if fields:
+            raise InputError(f"{name} ships with all that is known of it: leave out ':{fields}'")
+        return [load_shipped(shipped)]
+    path = Path(name)
+    if path.suffix not in SUFFIXES:
+        raise _unknown_source(word)
+    if fields or read_metadata(path):
+        return [_of_known_model(path, fields)]
+    variables = load_variables(path)
+    return [Source(path, variables, tuple(possible_models(variables)), announced=True)]
+
+
+def _of_known_model(path: Path, fields: str) -> Source:
+    """A weights file of which we are told the model, by its metadata or by the user."""
+    named = parse_fields(fields) if fields else {}
+    metadata = read_metadata(path)
+    if metadata is None:
+        model = model_of(named)
+        return Source(path, load_variables(path, model), (model,))
+    try:
+        model = model_of(merge_fields(metadata.fields, named))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    try:
+        variables = load_variables(path, model)
+    except InputError as error:
+        raise InputError(f"{error} (its metadata says {display_name(model)})") from None
+    return Source(path, variables, (model,), metadata=metadata)
+
+
+def load_shipped(name: str) -> Source:
+    """Weights that ship with kjax, whatever lies in the current folder.
+
+    Args:
+        name: one of `kjax.pretrained.names()`.
+    """
+    card = pretrained.card(name)
+    path, model = pretrained.weights_file(card), card.build()
+    return Source(path, load_variables(path, model), (model,), card=card)
+
+
+def weights_path(word: str) -> Path:
+    """The weights file that a word stands for: a path, or the file of a shipped name."""
+    name = pretrained.find(word)
+    return Path(word) if name is None else pretrained.weights_file(pretrained.card(name))
+
+
+def is_workdir(word: str) -> bool:
+    """Whether a folder is that of a training run."""
+    from kjax.train.workdir import CONFIG_FILE
+
+    return (Path(word) / CONFIG_FILE).is_file()
+
+
+def facts(sources: Sequence[Source]) -> dict[str, str]:
+    """What to tell people about a source: labels and short texts, in order.
+
+    Args:
+        sources: one, or one per seed of a run.
+    """
+    first = sources[0]
+    model = first.candidates[0]
+    found = {"name": first.name} if first.name else {}
+    found["head"] = " or ".join(candidate.head for candidate in first.candidates)
+    if model.head in ENCODED_HEADS:
+        found["s"] = str(model.position_kernel.s)
+    told = not first.announced or model.head == "hardnet"
+    found["patch size"] = str(model.patch_size) if told else "any multiple of 4; 32 unless named"
+    found["parameters"] = f"{parameter_count(first.variables):,}"
+    found["weights"] = str(jax.tree.leaves(first.variables["params"])[0].dtype)
+    return found | _training_facts(sources)
+
+
+def _training_facts(sources: Sequence[Source]) -> dict[str, str]:
+    """The part of `facts` that only runs and shipped weights can tell; empty for other files."""
+    first = sources[0]
+    if first.card is not None:
+        return first.card.facts()
+    if first.metadata is not None:
+        extent = first.metadata.extent
+        known = {} if extent is None else {"extent": f"patches of {extent:g} × KeyPoint.size"}
+        return known | {
+            label: text for label, text in first.metadata.remarks.items() if label != "name"
+        }
+    if first.config is None:
+        return {}
+    from kjax.train.config import validate
+
+    config = validate(first.config)
+    found = {
+        "trained on": ", ".join(Path(folder).name for folder in config.data.train),
+        "precision": config.model.dtype,
+        "steps": _steps(first.path, config.train.total_steps, config.all_seeds),
+        "seed": ", ".join(str(source.seed) for source in sources),
+    }
+    if scores := _false_positive_rates(first.path):
+        found["FPR@95"] = scores
+    return found
+
+
+def remarks(source: Source) -> dict[str, str]:
+    """What files made of a source shall tell about it, besides the model."""
+    found = {"name": source.name} if source.name else {}
+    return found | _training_facts([source])
+
+
+def metadata_of(source: Source) -> dict[str, str]:
+    """The metadata for a weights file made of a source; empty if its model is not known for sure.
+
+    Weights that alone told what they fit tell it again.
+    """
+    if source.announced:
+        return {}
+    return make_metadata(
+        fields_of(source.model), extent=source.known_extent, remarks=remarks(source)
+    )
+
+
+def _unknown_source(word: str) -> InputError:
+    no_file = f"{word} is no workdir or weights file ({', '.join(SUFFIXES)})"
+    if not (known := pretrained.names()):
+        return InputError(f"{no_file}, and no weights ship with this version of kjax")
+    return InputError(f"{no_file}; {unknown_name('pretrained model', word, known)}")
+
+
+def _of_run(workdir: Path) -> list[Source]:
+    # Here, because it brings orbax, which weights files can do without.
+    from kjax.train.load_run import load_run
+
+    return [
+        Source(workdir, one.variables, (one.model,), seed=one.seed, config=one.config)
+        for one in load_run(workdir)
+    ]
+
+
+def _steps(workdir: Path, total: int, seeds: Sequence[int]) -> str:
+    """How far the weights that `load_run` gives have been trained."""
+    from kjax.train.workdir import CHECKPOINTS_FOLDER, weights_files
+
+    if all(path.exists() for path in weights_files(workdir, seeds)):
+        return f"{total:,}"
+    names = (path.name for path in (workdir / CHECKPOINTS_FOLDER).glob("*"))
+    latest = max(int(name) for name in names if name.isdecimal())
+    return f"{latest:,} of {total:,}"
+
+
+def _false_positive_rates(workdir: Path) -> str:
+    """The final evaluation by test set; empty if there is none yet."""
+    from kjax.train.workdir import RESULTS_FILE
+
+    path = workdir / RESULTS_FILE
+    if not path.exists():
+        return ""
+    try:
+        scores = parse_json(path.read_bytes())
+        return ", ".join(_rates(scores))
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise InputError(f"{path} is damaged: restore or remove it") from None
+
+
+def _rates(scores: Mapping[str, float]) -> list[str]:
+    rates = []
+    for name, value in scores.items():
+        if not name.startswith("fpr95/") or name.endswith("_std"):
+            continue
+        rate = f"{name.removeprefix('fpr95/')} {100 * value:.2f}"
+        deviation = scores.get(f"{name}_std")
+        rates.append(f"{rate} %" if deviation is None else f"{rate} ± {100 * deviation:.2f} %")
+    return rates

@@ -1,0 +1,1 @@
+"""How fast weights describe patches, beside PyTorch."""

@@ -1,0 +1,114 @@
+import jax
+import numpy as np
+import pytest
+from models import make_model
+from PIL import Image
+
+from kjax.cli import COMMANDS, main
+
+
+@pytest.fixture(autouse=True)
+def keep_the_precision():
+    """`kjax compare` switches JAX to 64 bits, for its process; not for the other tests."""
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+def error_line(capsys) -> str:
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help(command, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([command, "--help"] if command else ["--help"])
+    assert exit_.value.code == 0
+    assert "usage: kjax" in capsys.readouterr().out
+
+
+SMALL = ("--patch-size", "8", "--steps", "2", "--pairs", "3")
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_compare_prints_a_table_and_a_verdict(capsys):
+    pytest.importorskip("torch")
+    assert main(["compare", "--head", "sum", *SMALL]) == 0
+    table = capsys.readouterr().out
+    for expected in (
+        "float32",
+        "float64",
+        "layer features.16",
+        "descriptor (train)",
+        "gradient features.0.weight",
+        "parameters after 2 steps",
+        "running statistics after 2 steps",
+        "18 of 18 rows within their limits",
+    ):
+        assert expected in table
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
+    pytest.importorskip("torch")
+    from kjax.parity.torch_reference import TorchDescriptor
+
+    norm = TorchDescriptor.input_norm
+    monkeypatch.setattr(TorchDescriptor, "input_norm", staticmethod(lambda x: 1.001 * norm(x)))
+    assert main(["compare", "--head", "sum", *SMALL]) == 1
+    assert "too large" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "--head", "polr"], "did you mean 'polar'"),
+        (["compare", "--pairs", "1"], "--pairs must be at least 2"),
+        (["compare", "--weights", "nowhere.pth"], "no such file"),
+        (["similarity-maps", "a.png"], "give two patches"),
+        (["similarity-maps", "a.png", "b.png"], "No such file or directory: "),
+        (["similarity-maps", "--positions", "1;2"], "ROW,COLUMN"),
+        (["similarity-maps", "--positions", "1,x"], "whole numbers"),
+        (["similarity-maps", "--heads", "xy", "--positions", "8,0"], "outside the 8×8 grid"),
+        (["similarity-maps", "--weights", "xy"], "HEAD=FILE"),
+        (["similarity-maps", "--weights", "cat=a.npz"], "not among --heads"),
+        (["download", "libery"], "did you mean 'liberty'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    line = error_line(capsys)
+    assert message in line
+    assert line.startswith(f"kjax {arguments[0]}: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_similarity_maps_of_the_sample_and_of_given_patches(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "sample.png"
+    assert main(["similarity-maps", "--heads", "xy,hardnet", "--s", "1", "--out", str(out)]) == 0
+    assert "random weights: xy, hardnet" in capsys.readouterr().out
+    picture = np.asarray(Image.open(out).convert("RGB")).astype(int)
+    red = (picture[..., 0] > 200) & (picture[..., 1] < 60) & (picture[..., 2] < 60)
+    assert red.sum() > 500, "receptive fields are drawn in red"
+
+
+def test_similarity_maps_with_given_weights(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    from kjax.weights.files import save_variables
+
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        patch = rng.integers(0, 255, (65, 65), np.uint8)
+        Image.fromarray(patch).save(tmp_path / f"{name}.png")
+    variables = make_model("polar", s=1)[1]
+    save_variables(tmp_path / "polar.npz", variables)
+    patches = [str(tmp_path / f"{name}.png") for name in "ab"]
+    weights = f"polar={tmp_path / 'polar.npz'}"
+    out = tmp_path / "maps.png"
+    arguments = ["--heads", "polar", "--s", "1", "--weights", weights, "--out", str(out)]
+    assert main(["similarity-maps", *patches, *arguments]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"

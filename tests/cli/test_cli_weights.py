@@ -1,0 +1,225 @@
+"""`kjax info`, `convert` and `export`, on weights files and on the folders of runs."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import make_model
+
+from kjax.cli import main
+from kjax.export.model import load_exported
+from kjax.train.checkpoint import Checkpoints
+from kjax.train.config import load_config, validate
+from kjax.train.run import make_program
+from kjax.train.step import create_state
+from kjax.weights.files import load_variables, save_variables
+
+SMOKE = Path(__file__).parents[2] / "configs" / "smoke.py"
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def printed(capsys, *arguments) -> dict[str, str]:
+    """What a successful command printed: texts by label."""
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return {label.strip(): text for label, _, text in (line.partition("  ") for line in lines)}
+
+
+def facts(capsys, source) -> dict[str, str]:
+    return {label: text.strip() for label, text in printed(capsys, "info", source).items()}
+
+
+def write_run(workdir, *, seeds=()):
+    """The folder of a run that has just started; its config."""
+    config = load_config(SMOKE).to_dict()
+    config["model"] |= {"head": "polar", "s": 1, "patch_size": 16, "dtype": "bfloat16"}
+    config["data"] |= {"train": ["sets/left", "sets/right"], "test": ["sets/middle"]}
+    config["train"] |= {"steps": 1500}
+    config |= {"seed": 4, "seeds": list(seeds)}
+    Path(workdir).mkdir()
+    Path(workdir, "config.json").write_text(json.dumps(config))
+    return config
+
+
+def finish_run(workdir, scores, *, seeds=()):
+    _, variables = make_model("polar", patch_size=16)
+    for i, name in enumerate([f"weights_{seed}.npz" for seed in seeds] or ["weights.npz"]):
+        shifted = jax.tree.map(lambda leaf, i=i: leaf + 0.01 * i, variables)
+        save_variables(Path(workdir, name), shifted)
+    Path(workdir, "results.json").write_text(json.dumps(scores))
+    return variables
+
+
+def test_info_about_weights(capsys):
+    save_variables("hardnet.pth", make_model("hardnet", patch_size=16)[1])
+    assert facts(capsys, "hardnet.pth") == {
+        "head": "hardnet",
+        "patch size": "16",
+        "parameters": f"{285_984 + 16 * 128 * 128:,}",
+        "weights": "float32",
+    }
+    save_variables("polar.npz", make_model("polar")[1])
+    told = facts(capsys, "polar.npz")
+    assert told["head"] == "xy or polar"
+    assert told["s"] == "1"
+    assert told["patch size"].startswith("any multiple of 4")
+    told = facts(capsys, "polar.npz:polar,s=1,patch_size=64")
+    assert told["head"] == "polar"
+    assert told["patch size"] == "64"
+
+
+def test_info_about_a_finished_run(capsys):
+    write_run("run")
+    finish_run("run", {"fpr95/middle": 0.0123, "fpr95": 0.0123, "other": 1.0})
+    told = facts(capsys, "run")
+    expected = {
+        "head": "polar",
+        "s": "1",
+        "patch size": "16",
+        "trained on": "left, right",
+        "precision": "bfloat16",
+        "steps": "1,500",
+        "seed": "4",
+        "FPR@95": "middle 1.23 %",
+    }
+    assert expected.items() <= told.items()
+    Path("run/results.json").write_text("[")
+    assert main(["info", "run"]) == 2
+    assert "results.json is damaged" in capsys.readouterr().err
+
+
+def test_info_about_a_run_that_is_going_on(capsys):
+    program = make_program(validate(write_run("run")))
+    _, variables = make_model("polar", patch_size=16)
+    state = create_state(program.optimizer, variables).replace(step=jnp.int32(20))
+    checkpoints = Checkpoints(Path("run/checkpoints").absolute(), keep=2, best_metric=None)
+    checkpoints.save(20, state)
+    checkpoints.close()
+    told = facts(capsys, "run")
+    assert told["steps"] == "20 of 1,500"
+    assert "FPR@95" not in told
+
+
+def test_several_seeds(capsys):
+    write_run("run", seeds=(3, 5))
+    variables = finish_run("run", {"fpr95/a": 0.05, "fpr95/a_std": 0.01}, seeds=(3, 5))
+    told = facts(capsys, "run")
+    assert told["seed"] == "3, 5"
+    assert told["FPR@95"] == "a 5.00 ± 1.00 %"
+    printed(capsys, "convert", "run", "five.npz", "--seed", "5")
+    shifted = load_variables("five.npz")
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b + 0.01, rtol=1e-6), shifted, variables
+    )
+    for arguments, message in (
+        (["convert", "run", "a.npz"], "has the seeds 3, 5: choose one with --seed"),
+        (["export", "run", "--to", "a.npz", "--seed", "4"], "no seed 4: choose from 3, 5"),
+        (["convert", "five.npz", "a.npz", "--seed", "5"], "only workdirs have seeds"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_conversions_there_and_back(capsys):
+    pytest.importorskip("torch")
+    _, variables = make_model("combined", patch_size=16)
+    save_variables("first.npz", variables)
+    told = printed(capsys, "convert", "first.npz", "second.pth")
+    assert told["head"].strip() == "combined"
+    assert "wrote second.pth" in told
+    printed(capsys, "convert", "second.pth:combined,s=1", "third.safetensors")
+    printed(capsys, "convert", "third.safetensors", "fourth.npz")
+    jax.tree.map(np.testing.assert_array_equal, load_variables("fourth.npz"), variables)
+
+
+def test_export_of_a_run_and_info_about_it(capsys, rng):
+    pytest.importorskip("onnxruntime")
+    write_run("run")
+    variables = finish_run("run", {"fpr95/middle": 0.0123})
+    assert main(["export", "run", "--to", "deep/polar.onnx", "--input", "uint8"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("wrote deep/polar.onnx: polar s=1 N=16, 16×16 patches, 1.7 MB, ")
+    assert line.endswith(" of JAX\n")
+    assert main(["export", "run", "--to", "fixed.onnx", "--batch", "2"]) == 0
+    capsys.readouterr()
+    assert facts(capsys, "fixed.onnx")["input"] == "patches: float32[2, 16, 16]"
+    told = facts(capsys, "deep/polar.onnx")
+    assert told["trained on"] == "left, right"
+    assert told["FPR@95"] == "middle 1.23 %"
+    assert told["input"] == "patches: uint8[batch, 16, 16]"
+    model, _ = make_model("polar", patch_size=16)
+    patches = rng.integers(0, 256, (3, 16, 16), np.uint8)
+    expected = model.apply(variables, patches)
+    np.testing.assert_allclose(load_exported("deep/polar.onnx")(patches), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["info", "nowhere.npz"], "no such file"),
+        (["info", "nowhere.onnx"], "No such file or directory: nowhere.onnx"),
+        (["info", "nowhere.stablehlo"], "No such file or directory: nowhere.stablehlo"),
+        (["info", "nowhere"], "is no workdir or weights file"),
+        (["info", "."], "is not of a run"),
+        (["info", "xy.npz:hardnet"], "does not fit"),
+        (["convert", "xy.npz", "xy.txt"], "unknown file type '.txt'"),
+        (["export", "xy.npz", "--to", "xy.onnx"], "fits several heads, xy and polar"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.onx"], "did you mean '.onnx'"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.pth", "--input", "uint8"], "--input is for"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.onnx", "--input", "int8"], "'uint8'"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.npz", "--batch", "8"], "--batch is for"),
+        (["export", "xy.npz:xy,s=1", "--to", "xy.onnx", "--batch", "0"], "at least one patch"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_left(arguments, message, capsys, tmp_path):
+    pytest.importorskip("onnx")
+    save_variables("xy.npz", make_model("xy")[1])
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith(f"kjax {arguments[0]}: ")
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["xy.npz"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments"),
+    [
+        ("onnx", ["export", "hardnet", "--to", "out.onnx"]),
+        ("onnx", ["info", "some.onnx"]),
+        ("onnxruntime", ["export", "hardnet", "--to", "out.onnx"]),
+        ("flatbuffers", ["export", "hardnet", "--to", "out.stablehlo"]),
+        ("flatbuffers", ["info", "some.stablehlo"]),
+        ("safetensors", ["export", "hardnet", "--to", "out.safetensors"]),
+        ("safetensors", ["convert", "hardnet", "out.safetensors"]),
+        ("safetensors", ["convert", "some.safetensors", "out.npz"]),
+        ("safetensors", ["info", "some.safetensors"]),
+        ("torch", ["export", "hardnet", "--to", "out.pth"]),
+        ("torch", ["convert", "hardnet", "out.pth"]),
+        ("torch", ["info", "some.pth"]),
+        ("torch", ["compare"]),
+    ],
+)
+def test_missing_packages_are_one_line(missing, arguments, capsys, tmp_path, monkeypatch):
+    if missing == "onnxruntime":
+        pytest.importorskip("onnx")
+    loaded = [name for name in sys.modules if name.startswith(f"{missing}.")]
+    for name in (missing, *loaded):
+        monkeypatch.setitem(sys.modules, name, None)
+    for word in arguments:
+        if word.startswith("some."):
+            Path(word).write_bytes(b"")
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"kjax {arguments[0]}: ")
+    assert error.endswith(f" needs {missing}: pip install {missing}\n")
+    assert error.count("\n") == 1
+    assert not [path for path in tmp_path.iterdir() if "some" not in path.name]

@@ -1,0 +1,252 @@
+"""Exported files against the models that they were made of."""
+
+import functools
+import sys
+
+import jax
+import numpy as np
+import pytest
+from models import ENCODED, make_model, random_patches
+
+from kjax.errors import InputError
+from kjax.export import model as export
+from kjax.export import onnx as export_onnx
+from kjax.export.model import export_model, load_exported, read_about
+from kjax.model.descriptor import HEADS
+from kjax.model.folding import fold
+from kjax.weights.files import load_variables
+
+FUNCTIONS = (".stablehlo", ".onnx")
+SIZE = 16
+UNUSUAL = {"kappa_xy": 2.0, "scale_rho": 2.0, "corner_radius": 1.5, "head_bias": False}
+
+
+@pytest.fixture(autouse=True)
+def need_packages(request):
+    if "onnx" in request.node.name:
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxruntime")
+
+
+@functools.cache
+def compiled(model):
+    return jax.jit(model.apply)
+
+
+def in_jax(model, variables, patches):
+    with jax.default_matmul_precision("highest"):
+        return np.asarray(compiled(model)(variables, patches))
+
+
+def difference(path, model, variables, patches):
+    return np.abs(load_exported(path)(patches) - in_jax(model, variables, patches)).max()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "head"),
+    [
+        # Each head has operators of its own there; `combined` has its test below.
+        *((".onnx", head) for head in HEADS if head != "combined"),
+        *((".stablehlo", head) for head in ("hardnet", "combined_star")),
+    ],
+)
+def test_exported_functions_give_what_the_model_gives(suffix, head, tmp_path, rng):
+    model, variables = make_model(head, patch_size=SIZE)
+    path = tmp_path / f"descriptor{suffix}"
+    told = export_model(path, model, variables)
+    assert 0 < told < 1e-5
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name], "temporary files left"
+    # Other patches, of another range, and one without any structure.
+    patches = 100 * rng.normal(size=(2, SIZE, SIZE)).astype(np.float32)
+    patches[1] = 0.1
+    assert difference(path, model, variables, patches) < 1e-5
+
+
+@pytest.mark.parametrize(("head", "batch"), [*((head, None) for head in HEADS), ("hardnet", 3)])
+def test_onnx_files_run_in_opencv(head, batch, tmp_path, rng):
+    cv2 = pytest.importorskip("cv2")
+    # No biases: the patch without any structure becomes the zero vector, which is a special case.
+    model, variables = make_model(head, patch_size=SIZE, head_bias=head not in ENCODED)
+    variables = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: 0 * leaf if path[-1].key == "mean" else leaf, variables
+    )
+    path = tmp_path / "descriptor.onnx"
+    # Directly, without the check in onnxruntime: this is one.
+    export_onnx.save(path, *fold(model, variables), dtype="float32", batch=batch, about={})
+    patches = 100 * rng.normal(size=(5, SIZE, SIZE)).astype(np.float32)
+    patches[1] = 0.1
+    expected = in_jax(model, variables, patches)
+    network = cv2.dnn.readNetFromONNX(str(path))
+    for count in (batch,) if batch else (5, 2, 5):  # a network that knew another size
+        for blob in (patches[:count, None], cv2.dnn.blobFromImages(list(patches[:count]))):
+            network.setInput(blob)
+            np.testing.assert_allclose(network.forward(), expected[:count], atol=1e-5)
+
+
+def test_onnx_convolutions_tell_what_opencv_4_does_not_guess(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    path = tmp_path / "descriptor.onnx"
+    export_model(path, *make_model("combined_star", patch_size=SIZE))
+    graph = onnx.load(path).graph
+    convolutions = [node for node in graph.node if node.op_type == "Conv"]
+    assert len(convolutions) == 12
+    for node in convolutions:
+        assert {"kernel_shape", "strides", "pads"} <= {one.name for one in node.attribute}
+    # Their shapes would be those of the moment at which it reads a file: one patch, or none.
+    assert not {"Unsqueeze", "Squeeze", "Shape"} & {node.op_type for node in graph.node}
+    # Of opset 18 on, reductions have their axes as an input, which it overlooks.
+    assert not [node for node in graph.node if "Reduce" in node.op_type and len(node.input) > 1]
+
+
+@pytest.mark.parametrize("suffix", FUNCTIONS)
+def test_a_fixed_batch(suffix, tmp_path, rng):
+    model, variables = make_model("sum", patch_size=SIZE)
+    path = tmp_path / f"descriptor{suffix}"
+    export_model(path, model, variables, batch=3)
+    about = read_about(path)
+    assert about["input"].endswith("float32[3, 16, 16]")
+    assert about["output"].endswith("float32[3, 128]")
+    patches = rng.random((3, SIZE, SIZE), np.float32)
+    assert difference(path, model, variables, patches) < 1e-5
+    with pytest.raises(InputError, match="at least one patch, not 0"):
+        export_model(path, model, variables, batch=0)
+
+
+@pytest.mark.parametrize("suffix", FUNCTIONS)
+def test_functions_of_bytes_and_any_batch(suffix, tmp_path, rng):
+    model, variables = make_model("sum", patch_size=SIZE)
+    path = tmp_path / f"descriptor{suffix}"
+    export_model(path, model, variables, input_dtype="uint8")
+    patches = random_patches(rng, 20, SIZE)
+    expected, describe = in_jax(model, variables, patches), load_exported(path)
+    for count in (1, 20):
+        np.testing.assert_allclose(describe(patches[:count]), expected[:count], atol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pth"])
+def test_the_models_own_constants_are_exported(suffix, tmp_path):
+    pytest.importorskip("torch")
+    model, variables = make_model("combined", patch_size=SIZE, **UNUSUAL)
+    export_model(tmp_path / f"descriptor{suffix}", model, variables)
+
+
+def test_a_reduced_precision_of_training_does_not_last(tmp_path, rng):
+    model, variables = make_model("sum", patch_size=SIZE)
+    path = tmp_path / "descriptor.stablehlo"
+    export_model(path, model.clone(dtype=jax.numpy.bfloat16), variables)
+    assert difference(path, model, variables, rng.random((2, SIZE, SIZE), np.float32)) < 1e-5
+
+
+def test_a_stablehlo_file_needs_jax_only(tmp_path, rng):
+    model, variables = make_model("sum", patch_size=SIZE)
+    export_model(tmp_path / "descriptor.stablehlo", model, variables)
+    content = bytearray((tmp_path / "descriptor.stablehlo").read_bytes())
+    exported = jax.export.deserialize(content)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+    patches = rng.random((2, SIZE, SIZE), np.float32)
+    found = jax.jit(exported.call)(patches)
+    np.testing.assert_allclose(found, in_jax(model, variables, patches), atol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", FUNCTIONS)
+def test_exported_files_tell_what_they_are(suffix, tmp_path):
+    path = tmp_path / f"descriptor{suffix}"
+    export_model(path, *make_model("polar", patch_size=SIZE), remarks={"trained on": "Straße"})
+    about = read_about(path)
+    expected = {"head": "polar", "s": "1", "patch size": "16", "trained on": "Straße"}
+    assert expected.items() <= about.items()
+    assert about["parameters"] == f"{285_984 + 9 * 128 * 128 + 128:,}"
+    assert about["input"].endswith("float32[batch, 16, 16]")
+    assert about["output"].endswith("float32[batch, 128]")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pt"])
+def test_weights_are_kept_exactly(suffix, tmp_path):
+    pytest.importorskip("torch")
+    model, variables = make_model("hardnet", patch_size=SIZE)
+    path = tmp_path / f"weights{suffix}"
+    assert export_model(path, model, variables) < 1e-5
+    jax.tree.map(np.testing.assert_array_equal, load_variables(path, model), variables)
+
+
+# What must not be kept
+
+
+def refused(path, message, head="sum", *, scale=1.0):
+    """Exports in vain over an older file, which must stay, and nothing beside it."""
+    path.write_text("old")
+    model, variables = make_model(head, patch_size=SIZE)
+    with pytest.raises(InputError, match=message) as error:
+        export_model(path, model, jax.tree.map(lambda leaf: leaf * scale, variables))
+    assert "\n" not in str(error.value)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_wrong_onnx_graph_is_refused(tmp_path, monkeypatch):
+    right = export_onnx.position_matrix
+    monkeypatch.setattr(export_onnx, "position_matrix", lambda *args: right(*args)[::-1])
+    refused(tmp_path / "descriptor.onnx", "would differ from JAX by .*not been kept", "xy")
+
+
+def test_a_wrong_stablehlo_function_is_refused(tmp_path, monkeypatch):
+    def wrongly_folded(model, variables):
+        folded, weights = right(model, variables)
+        return folded, jax.tree.map(lambda leaf: leaf + 0.01, weights)
+
+    right = export.fold
+    monkeypatch.setattr(export, "fold", wrongly_folded)
+    refused(tmp_path / "descriptor.stablehlo", "would differ from JAX")
+
+
+def test_a_wrong_torch_network_is_refused(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from kjax.parity.torch_reference import TorchDescriptor
+
+    right = TorchDescriptor.grid
+    monkeypatch.setattr(TorchDescriptor, "grid", staticmethod(lambda phi: right(phi)[::-1]))
+    refused(tmp_path / "weights.pth", "would differ from JAX", "xy")
+
+
+@pytest.mark.parametrize("suffix", [*FUNCTIONS, ".npz"])
+def test_weights_that_are_not_numbers_are_refused(suffix, tmp_path):
+    refused(tmp_path / f"weights{suffix}", r"batch_stats/trunk/\S+ is not finite", scale=np.nan)
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
+def test_missing_packages_are_named(missing, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    refused(tmp_path / "descriptor.onnx", f"pip install {missing}")
+
+
+def test_unknown_types(tmp_path):
+    model, variables = make_model("sum", patch_size=SIZE)
+    with pytest.raises(InputError, match=r"unknown file type '\.onx': did you mean '\.onnx'"):
+        export_model(tmp_path / "descriptor.onx", model, variables)
+    with pytest.raises(InputError, match="unknown input dtype 'uint16'"):
+        export_model(tmp_path / "descriptor.onnx", model, variables, input_dtype="uint16")
+    for read in (read_about, load_exported):
+        with pytest.raises(InputError, match=r"unknown file type '\.npz'"):
+            read(tmp_path / "weights.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", FUNCTIONS)
+def test_truncated_files_are_told(suffix, tmp_path):
+    path = tmp_path / f"descriptor{suffix}"
+    export_model(path, *make_model("sum", patch_size=SIZE))
+    whole = path.read_bytes()
+    for length in (20, len(whole) // 2, len(whole) - 10):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"descriptor\.\w+ is not"):
+            read_about(path)
+
+
+@pytest.mark.parametrize("suffix", FUNCTIONS)
+@pytest.mark.parametrize("content", [b"", b"something else", bytes(1000)])
+def test_damaged_files_are_told(suffix, content, tmp_path):
+    path = tmp_path / f"descriptor{suffix}"
+    path.write_bytes(content)
+    for read in (read_about, load_exported):
+        with pytest.raises(InputError, match=r"descriptor\.\w+ is not"):
+            read(path)

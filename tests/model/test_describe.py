@@ -1,0 +1,88 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kjax.errors import InputError
+from kjax.model.describe import describe
+
+WEIGHTS = np.random.default_rng(1).normal(size=(32 * 32, 5)).astype(np.float32)
+
+
+@jax.jit
+def project(patches):
+    return jnp.matmul(patches.reshape(len(patches), -1), WEIGHTS, precision="highest")
+
+
+@pytest.fixture
+def patches(rng):
+    return rng.integers(0, 256, (11, 64, 64), np.uint8)
+
+
+def halved(patches):
+    """64 to 32 as OpenCV does it: means of 2×2 grey values, halves up."""
+    blocks = patches.reshape(-1, 32, 2, 32, 2).astype(np.float32)
+    return np.floor(blocks.mean(axis=(2, 4)) + 0.5)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 11, 16])
+def test_every_patch_is_described_once_whatever_the_batch(patches, batch):
+    descriptors = describe(project, patches, size=32, batch=batch, progress=False)
+    expected = halved(patches).reshape(11, -1) @ WEIGHTS
+    assert descriptors.dtype == np.float32
+    np.testing.assert_allclose(descriptors, expected, rtol=1e-4, atol=0.05)
+
+
+def test_all_batches_have_one_shape_and_trace_once(patches):
+    shapes = []
+
+    @jax.jit
+    def spy(patches):
+        shapes.append(patches.shape)
+        return patches[:, 0]
+
+    for _ in range(2):
+        describe(spy, patches, size=32, batch=4, progress=False)
+    assert shapes == [(4, 32, 32)]
+
+
+def test_patches_of_the_right_size_pass_unchanged(patches):
+    rows = describe(lambda x: x[:, 5], patches, size=64, batch=4, progress=False)
+    np.testing.assert_array_equal(rows, patches[:, 5])
+
+
+def test_half_precision_models_give_float32(patches):
+    def apply(patches):
+        return patches[:, 0].astype(jnp.bfloat16)
+
+    assert describe(apply, patches, size=32, batch=4, progress=False).dtype == np.float32
+
+
+def test_a_mapped_file_and_an_empty_set(patches, tmp_path):
+    np.save(tmp_path / "patches.npy", patches)
+    mapped = np.load(tmp_path / "patches.npy", mmap_mode="r")
+    np.testing.assert_array_equal(
+        describe(project, mapped, size=32, batch=4, progress=False),
+        describe(project, patches, size=32, batch=4, progress=False),
+    )
+    assert describe(project, patches[:0], size=32, progress=False).shape == (0, 5)
+
+
+def test_the_bar_counts_patches(patches, capsys):
+    describe(project, patches, size=32, batch=4)
+    assert "11/11" in capsys.readouterr().err
+
+
+def test_bad_input_is_refused(patches):
+    with pytest.raises(InputError, match="batch must be at least 1"):
+        describe(project, patches, size=32, batch=0)
+    with pytest.raises(InputError, match=r"gave an array of \(4, 32, 32\), not \[4, dim\]"):
+        describe(lambda x: x, patches, size=32, batch=4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_patches_that_are_no_numbers_are_refused_themselves(patches, dtype):
+    patches = patches.astype(dtype)
+    patches[9, 0, 5] = np.nan
+    with pytest.raises(InputError, match="patch 9 has NaN or infinite pixels"):
+        describe(lambda x: jnp.zeros((len(x), 5)), patches, size=32, batch=4, progress=False)

@@ -1,0 +1,316 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import ENCODED, make_model, random_patches
+
+import kjax
+from kjax.errors import InputError
+from kjax.model.descriptor import BatchNorm, Dropout, parameter_count, receptive_field
+
+PARAMETERS = {  # head, s: count at N=32, count at N=64 (the paper's table)
+    ("hardnet", 1): (1_334_560, 4_480_288),
+    ("xy", 1): (433_568, 433_568),
+    ("xy", 2): (695_712, 695_712),
+    ("polar", 1): (433_568, 433_568),
+    ("polar", 2): (695_712, 695_712),
+    ("combined", 1): (581_024, 581_024),
+    ("combined", 2): (1_105_312, 1_105_312),
+    ("combined_star", 1): (867_008, 867_008),
+    ("combined_star", 2): (1_391_296, 1_391_296),
+    ("sum", 1): (285_984, 285_984),
+    ("cat", 1): (285_984, 285_984),
+}
+
+
+@pytest.mark.parametrize(("head", "s"), PARAMETERS)
+def test_parameter_counts_of_the_paper(head, s):
+    for patch_size, expected in zip((32, 64), PARAMETERS[head, s], strict=True):
+        model = kjax.build(head, s=s, patch_size=patch_size)
+        patches = np.zeros((1, patch_size, patch_size), np.float32)
+        variables = jax.eval_shape(model.init, jax.random.key(0), patches)
+        assert parameter_count(variables) == expected
+
+
+def test_every_head_is_counted():
+    assert {head for head, _ in PARAMETERS} == set(kjax.HEADS)
+
+
+@pytest.mark.parametrize("head", kjax.HEADS)
+def test_descriptors_have_unit_norm_for_any_patch(rng, head):
+    model, variables = make_model(head)
+    patches = random_patches(rng, 3, 32)
+    patches[1] = 200  # constant
+    patches[2] = 0
+    descriptors = model.apply(variables, patches)
+    assert descriptors.shape == (3, 8192 if head == "cat" else 128)
+    assert descriptors.dtype == jnp.float32
+    np.testing.assert_allclose(jnp.linalg.norm(descriptors, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["hardnet", "combined"])
+def test_a_constant_patch_has_unit_norm_before_training_too(head):
+    model = kjax.build(head, s=1)
+    patches = np.full((2, 32, 32), 0.3, np.float32)
+    variables = jax.jit(model.init)(jax.random.key(0), patches)
+    np.testing.assert_allclose(
+        jnp.linalg.norm(model.apply(variables, patches), axis=1), 1, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("head", ["hardnet", "combined_star"])
+def test_range_dtype_and_channel_axis_do_not_matter(rng, head):
+    model, variables = make_model(head)
+    patches = random_patches(rng, 4, 32)
+    expected = model.apply(variables, patches)
+    for same in (
+        patches.astype(np.float32),
+        patches.astype(np.float32) / 255,
+        patches.astype(np.float16),
+        patches[..., None],
+        jnp.asarray(patches),
+    ):
+        np.testing.assert_allclose(model.apply(variables, same), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", [*ENCODED, "sum"])
+def test_one_set_of_weights_runs_on_every_size(rng, head):
+    model, variables = make_model(head)
+    for size in (32, 64, 36):
+        descriptors = model.apply(variables, random_patches(rng, 2, size))
+        assert descriptors.shape == (2, 128)
+
+
+@pytest.mark.parametrize(
+    ("patches", "message"),
+    [
+        (np.zeros((2, 32, 31)), r"grey squares .* not \[2, 32, 31\]"),
+        (np.zeros((32, 32)), r"not \[32, 32\]"),
+        (np.zeros((2, 32, 32, 3)), r"not \[2, 32, 32, 3\]"),
+        (np.zeros((2, 32, 32), np.int32), "uint8 or floating point, not int32"),
+        (np.zeros((2, 32, 32), bool), "not bool"),
+        (np.zeros((2, 30, 30)), "multiple of 4 and at least 8, not 30"),
+        (np.zeros((2, 4, 4)), "at least 8, not 4"),
+    ],
+)
+def test_a_wrong_shape_or_dtype_gets_one_clear_error(patches, message):
+    model, variables = make_model("xy")
+    with pytest.raises(InputError, match=message) as error:
+        model.apply(variables, patches)
+    assert "\n" not in str(error.value)
+
+
+def test_hardnet_refuses_another_size():
+    model, variables = make_model("hardnet")
+    with pytest.raises(InputError, match=r"32×32 patches, not 64×64: .* patch_size=64"):
+        model.apply(variables, np.zeros((1, 64, 64)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"head": "combinde"}, "did you mean 'combined'"),
+        ({"head": "xy", "patch_size": 33}, "multiple of 4"),
+        ({"head": "xy", "dropout": 1.0}, "dropout"),
+        ({"head": "xy", "dtype": "int8"}, "dtype must be"),
+        ({"head": "xy", "dtype": "float64"}, "jax_enable_x64"),
+        ({"head": "xy", "s": 0}, "at least 1"),
+    ],
+)
+def test_build_refuses_what_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        kjax.build(**options)
+
+
+@pytest.mark.parametrize("head", ["hardnet", "combined_star"])
+def test_eager_jit_and_vmap_agree_without_recompilation(rng, head):
+    model, variables = make_model(head)
+    patches = jnp.asarray(random_patches(rng, 4, 32))
+    eager = model.apply(variables, patches)
+    jitted = jax.jit(model.apply)
+    np.testing.assert_allclose(jitted(variables, patches), eager, atol=1e-5)
+    jitted(variables, patches[::-1])
+    assert jitted._cache_size() == 1
+    one_by_one = jax.vmap(model.apply, in_axes=(None, 0))(variables, patches[:, None])
+    np.testing.assert_allclose(one_by_one[:, 0], eager, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["hardnet", "combined", "sum"])
+def test_bfloat16_stays_close_and_keeps_float32_outside(rng, head):
+    model, variables = make_model(head)
+    half = kjax.build(head, s=1, dtype="bfloat16")
+    patches = random_patches(rng, 8, 32)
+    train = functools.partial(half.apply, train=True, mutable=["batch_stats"])
+    found, updates = jax.jit(train)(variables, patches, rngs={"dropout": jax.random.key(0)})
+    assert found.dtype == jnp.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype("float32")}
+    exact = jax.jit(model.apply)(variables, patches)
+    cosine = jnp.sum(jax.jit(half.apply)(variables, patches) * exact, axis=1)
+    assert cosine.min() > 0.998
+    assert cosine.max() < 1, "nothing was computed in lower precision"
+    initial = jax.eval_shape(half.init, jax.random.key(0), patches)
+    assert {leaf.dtype for leaf in jax.tree.leaves(initial)} == {jnp.dtype("float32")}
+
+
+def test_dropout_only_when_training(rng):
+    model, variables = make_model("sum", dropout=0.5)
+    patches = random_patches(rng, 4, 32)
+
+    def train(seed):
+        rngs = {"dropout": jax.random.key(seed)}
+        return model.apply(variables, patches, train=True, mutable=["batch_stats"], rngs=rngs)[0]
+
+    assert not np.allclose(train(0), train(1))
+    np.testing.assert_array_equal(train(0), train(0))
+    np.testing.assert_array_equal(model.apply(variables, patches), model.apply(variables, patches))
+
+
+def test_dropout_scales_what_it_keeps(rng):
+    patches = random_patches(rng, 4, 32)
+    maps = {}
+    for rate in (0.0, 0.5):
+        model, variables = make_model("sum", dropout=rate)
+        (maps[rate],), _ = model.apply(
+            variables,
+            patches,
+            train=True,
+            mutable=["batch_stats"],
+            rngs={"dropout": jax.random.key(0)},
+            method="feature_maps",
+        )
+    kept = np.asarray(maps[0.5] != 0)
+    np.testing.assert_allclose(maps[0.5][kept], 2 * maps[0.0][kept], rtol=1e-6)
+    active = np.asarray(maps[0.0] != 0)
+    assert 0.45 < kept[active].mean() < 0.55
+
+
+def test_initial_weights_are_orthogonal_with_gain_0_6():
+    model = kjax.build("xy", s=1)
+    params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 32, 32)))["params"]
+    for path in (("trunk", "conv1"), ("trunk", "conv4"), ("head",)):
+        layer = params
+        for name in path:
+            layer = layer[name]
+        matrix = np.asarray(layer["kernel"]).reshape(-1, layer["kernel"].shape[-1])
+        if matrix.shape[0] < matrix.shape[1]:
+            matrix = matrix.T
+        np.testing.assert_allclose(
+            matrix.T @ matrix, 0.36 * np.eye(matrix.shape[1]), atol=1e-5, err_msg=str(path)
+        )
+    np.testing.assert_allclose(params["head"]["bias"], 0.01)
+
+
+def test_no_gradient_flows_through_the_patch_statistics(rng):
+    from kjax.model.patches import normalize_patches
+
+    image = jnp.asarray(rng.normal(size=(1, 8, 8, 1)), jnp.float32)
+    gradient = jax.grad(lambda x: normalize_patches(x)[0, 2, 3, 0])(image)
+    expected = np.zeros((1, 8, 8, 1))
+    expected[0, 2, 3, 0] = 1 / (np.std(image, ddof=1) + 1e-7)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+
+
+def test_normalisation_uses_the_unbiased_deviation():
+    from kjax.model.patches import normalize_patches
+
+    image = jnp.asarray([[0.0, 1.0], [2.0, 3.0]]).reshape(1, 2, 2, 1)
+    expected = (np.arange(4) - 1.5) / np.sqrt(5 / 3)
+    np.testing.assert_allclose(normalize_patches(image).ravel(), expected, rtol=1e-6)
+
+
+def test_batch_norm_keeps_the_unbiased_variance():
+    x = jnp.asarray([[1.0], [2.0], [6.0]])
+    norm = BatchNorm()
+    variables = norm.init(jax.random.key(0), x, train=False)
+    y, updates = norm.apply(variables, x, train=True, mutable=["batch_stats"])
+    np.testing.assert_allclose(y.ravel(), (np.array([1, 2, 6]) - 3) / np.sqrt(14 / 3), rtol=1e-5)
+    np.testing.assert_allclose(updates["batch_stats"]["mean"], 0.1 * 3, rtol=1e-6)
+    np.testing.assert_allclose(updates["batch_stats"]["var"], 0.9 + 0.1 * 7, rtol=1e-6)
+
+
+def test_batch_norm_over_devices_equals_the_whole_batch(rng):
+    x = jnp.asarray(rng.normal(3, 2, (4, 6, 5)), jnp.float32)  # four devices with six rows each
+    variables = BatchNorm().init(jax.random.key(0), x[0], train=False)
+
+    def apply(norm, x):
+        return norm.apply(variables, x, train=True, mutable=["batch_stats"])
+
+    whole, updates = apply(BatchNorm(), x.reshape(24, 5))
+    shards, shard_updates = jax.pmap(lambda x: apply(BatchNorm(axis_name="d"), x), axis_name="d")(x)
+    np.testing.assert_allclose(shards.reshape(24, 5), whole, atol=1e-6)
+    for device in range(4):
+        jax.tree.map(
+            lambda a, b, device=device: np.testing.assert_allclose(a[device], b, rtol=1e-6),
+            shard_updates,
+            updates,
+        )
+
+
+@pytest.mark.parametrize(
+    ("head", "dtype", "tolerance"),
+    [("hardnet", "float32", 1e-5), ("combined_star", "float32", 1e-5), ("sum", "bfloat16", 1e-2)],
+)
+def test_views_in_one_batch_equal_batches_one_after_the_other(rng, head, dtype, tolerance):
+    _, variables = make_model(head)
+    model = kjax.build(head, s=1, dropout=0.0, dtype=dtype)
+    views = [jnp.asarray(random_patches(rng, 8, 32)) for _ in range(2)]
+
+    def describe(variables, patches, count):
+        found, updates = model.apply(
+            variables, patches, train=True, views=count, mutable=["batch_stats"]
+        )
+        return found, {**variables, **updates}
+
+    together, after = jax.jit(describe, static_argnums=2)(variables, jnp.concatenate(views), 2)
+    for i, patches in enumerate(views):
+        found, variables = jax.jit(describe, static_argnums=2)(variables, patches, 1)
+        np.testing.assert_allclose(together[8 * i : 8 * (i + 1)], found, atol=tolerance)
+    for one, other in zip(jax.tree.leaves(after), jax.tree.leaves(variables), strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=1e-5)
+
+
+def test_views_must_be_equal_parts(rng):
+    model, variables = make_model("sum")
+    with pytest.raises(InputError, match="3 patches do not fall into 2 equal views"):
+        model.apply(variables, random_patches(rng, 3, 32), train=True, views=2, mutable=True)
+
+
+def test_dropout_differs_between_examples_and_views_and_keeps_its_rate():
+    ones = jnp.ones((64, 8, 8, 128))
+    dropped = Dropout(0.3).apply({}, ones, train=True, views=2, rngs={"dropout": jax.random.key(0)})
+    kept = np.asarray(dropped != 0).reshape(64, -1)
+    np.testing.assert_allclose(dropped[dropped != 0], 1 / 0.7, rtol=1e-6)
+    assert abs(kept.mean() - 0.7) < 0.003
+    agreement = (kept[:, None] == kept[None]).mean(axis=-1)[~np.eye(64, dtype=bool)]
+    assert abs(agreement.mean() - (0.7**2 + 0.3**2)) < 0.003
+    assert agreement.max() < 0.62  # no two masks alike, nor neighbours within one:
+    assert abs((kept[:, 1:] == kept[:, :-1]).mean() - 0.58) < 0.003
+
+
+def test_dropout_does_not_depend_on_how_the_batch_is_shared():
+    ones, rngs = jnp.ones((16, 40)), {"dropout": jax.random.key(3)}
+    whole = Dropout(0.5).apply({}, ones, train=True, views=2, rngs=rngs)
+    by_device = ones.reshape(2, 4, 2, 40).swapaxes(0, 1).reshape(4, 4, 40)
+    shards = jax.pmap(
+        lambda x: Dropout(0.5, "d").apply({}, x, train=True, views=2, rngs=rngs), axis_name="d"
+    )(by_device)
+    found = shards.reshape(4, 2, 2, 40).swapaxes(0, 1).reshape(16, 40)
+    np.testing.assert_array_equal(found, whole)
+
+
+def test_receptive_field_by_its_gradient():
+    """The pixels that move φ at a position are those that `receptive_field` names."""
+    model, variables = make_model("sum", patch_size=64)
+    trunk_input = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 64, 1)), jnp.float32)
+
+    def response(image, row, column):
+        bound = model.bind(variables)
+        return bound.trunk(image)[0, row, column].sum()
+
+    for row, column in [(8, 8), (8, 5), (0, 15)]:
+        touched = np.argwhere(np.asarray(jax.grad(response)(trunk_input, row, column))[0, :, :, 0])
+        top, bottom, left, right = np.clip(receptive_field(row, column), 0, 64)
+        np.testing.assert_array_equal(touched.min(axis=0), (top, left))
+        np.testing.assert_array_equal(touched.max(axis=0) + 1, (bottom, right))

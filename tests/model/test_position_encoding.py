@@ -1,0 +1,156 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate
+
+from kjax.model.position_encoding import (
+    PositionKernel,
+    cartesian_grid,
+    centre_weights,
+    feature_map,
+    kernel_signature,
+    polar_grid,
+    position_matrix,
+    von_mises_coefficients,
+)
+
+PUBLISHED = [
+    (1.0, [0.38214156, 0.48090413]),
+    (8.0, [0.14343168, 0.268285, 0.21979234, 0.15838885]),
+]
+
+
+@pytest.mark.parametrize(("kappa", "gamma"), PUBLISHED)
+def test_coefficients_published_by_mkd(kappa, gamma):
+    np.testing.assert_allclose(von_mises_coefficients(kappa, len(gamma) - 1), gamma, atol=1e-6)
+
+
+@pytest.mark.parametrize("kappa", [0.1, 1.0, 8.0, 30.0])
+def test_coefficients_are_the_fourier_series_of_the_von_mises_kernel(kappa):
+    def kernel(angle):
+        low = math.exp(-kappa)
+        return (math.exp(kappa * math.cos(angle)) - low) / (math.exp(kappa) - low)
+
+    for i, gamma in enumerate(von_mises_coefficients(kappa, 3)):
+        area, _ = integrate.quad(lambda a, i=i: kernel(a) * math.cos(i * a), -math.pi, math.pi)
+        assert gamma == pytest.approx(area / math.pi / (2 if i == 0 else 1), abs=1e-9)
+
+
+def test_large_concentrations_do_not_overflow():
+    assert np.isfinite(von_mises_coefficients(5000.0, 4)).all()
+
+
+@pytest.mark.parametrize("s", [1, 2, 5])
+@pytest.mark.parametrize("kappa", [0.5, 8.0])
+def test_inner_products_are_the_kernel(rng, kappa, s):
+    alpha, beta = rng.uniform(-4, 4, (2, 50))
+    product = np.sum(feature_map(alpha, kappa=kappa, s=s) * feature_map(beta, kappa=kappa, s=s), -1)
+    np.testing.assert_allclose(
+        product, kernel_signature(alpha - beta, kappa=kappa, s=s), atol=1e-12
+    )
+
+
+def test_feature_map_by_hand():
+    gamma = von_mises_coefficients(1.0, 2)
+    expected = np.sqrt([gamma[0], gamma[1], gamma[2], gamma[1], gamma[2]]) * [
+        1,
+        math.cos(0.3),
+        math.cos(0.6),
+        math.sin(0.3),
+        math.sin(0.6),
+    ]
+    np.testing.assert_allclose(feature_map(np.array([0.3]), kappa=1.0, s=2)[0], expected)
+
+
+def test_feature_map_numpy_eager_jit_and_vmap_agree(rng):
+    angles = rng.uniform(-3, 3, (4, 7)).astype(np.float32)
+    expected = feature_map(angles, kappa=8.0, s=3)
+    mapped = lambda a: feature_map(a, kappa=8.0, s=3)  # noqa: E731
+    for function in (mapped, jax.jit(mapped), jax.vmap(mapped)):
+        np.testing.assert_allclose(function(jnp.asarray(angles)), expected, atol=2e-6)
+
+
+def test_grids_are_row_major_with_x_along_the_columns():
+    x, y = cartesian_grid(3)
+    np.testing.assert_array_equal(x.reshape(3, 3)[0], [-1, 0, 1])
+    np.testing.assert_array_equal(y.reshape(3, 3)[:, 0], [-1, 0, 1])
+    rho, theta = polar_grid(3)
+    assert rho.reshape(3, 3)[0, 0] == pytest.approx(1)
+    assert rho.reshape(3, 3)[1, 1] == 0
+    assert theta.reshape(3, 3)[2, 1] == pytest.approx(math.pi / 2), "downwards is +90°"
+
+
+def test_centre_weights():
+    weights = centre_weights(3).reshape(3, 3)
+    assert weights[1, 1] == 1
+    assert weights[0, 0] == pytest.approx(math.exp(-1))
+    assert centre_weights(3, corner_radius=math.sqrt(2))[0] == pytest.approx(math.exp(-2))
+
+
+@pytest.mark.parametrize("n", [8, 9, 16])
+def test_turning_the_grid_is_a_shift_in_theta(n):
+    rho, theta = (grid.reshape(n, n) for grid in polar_grid(n))
+    turned = np.rot90(theta)  # counter-clockwise on screen, with y pointing down
+    off_centre = rho > 0
+    shift = np.angle(np.exp(1j * (turned - theta)))[off_centre]
+    np.testing.assert_allclose(shift, math.pi / 2, atol=1e-12)
+    np.testing.assert_allclose(np.rot90(rho), rho, atol=1e-12)
+
+
+@pytest.mark.parametrize("theta0", [0.3, math.pi / 2, -2.0])
+def test_a_shift_in_theta_turns_the_feature_map(rng, theta0):
+    """Each frequency's (cos, sin) pair rotates, whatever θ is: f(θ+θ₀) = R(θ₀) f(θ)."""
+    s, theta = 3, rng.uniform(-3, 3, 20)
+    before, after = (feature_map(a, kappa=8.0, s=s) for a in (theta, theta + theta0))
+    for i in range(1, s + 1):
+        cos, sin = before[:, i], before[:, s + i]
+        c, d = math.cos(i * theta0), math.sin(i * theta0)
+        np.testing.assert_allclose(after[:, i], c * cos - d * sin, atol=1e-12)
+        np.testing.assert_allclose(after[:, s + i], d * cos + c * sin, atol=1e-12)
+
+
+@pytest.mark.parametrize("system", ["xy", "polar"])
+def test_position_matrix_by_its_definition(system):
+    kernel = PositionKernel(s=2, kappa_xy=2.0, kappa_rho=3.0, kappa_theta=4.0, scale_theta=1.0)
+    n, p = 5, 7
+    matrix = position_matrix(n, kernel, system)
+    assert matrix.shape == (25, 25)
+    x, y = cartesian_grid(n)
+    rho, theta = polar_grid(n)
+    first, second, kappas = {
+        "xy": (kernel.scale_xy * x, kernel.scale_xy * y, (2.0, 2.0)),
+        "polar": (kernel.scale_rho * rho, theta, (3.0, 4.0)),
+    }[system]
+    row = np.kron(
+        feature_map(first[p : p + 1], kappa=kappas[0], s=2)[0],
+        feature_map(second[p : p + 1], kappa=kappas[1], s=2)[0],
+    )
+    np.testing.assert_allclose(matrix[p], math.exp(-(rho[p] ** 2)) * row)
+    np.testing.assert_allclose(position_matrix(n, kernel, system, weighted=False)[p], row)
+
+
+def test_every_constant_has_an_effect():
+    default = PositionKernel(s=2)
+    for name, system in {
+        "kappa_xy": "xy",
+        "scale_xy": "xy",
+        "kappa_rho": "polar",
+        "kappa_theta": "polar",
+        "scale_rho": "polar",
+        "scale_theta": "polar",
+        "corner_radius": "xy",
+    }.items():
+        changed = dataclasses.replace(default, **{name: 1.3 * getattr(default, name)})
+        assert not np.allclose(
+            position_matrix(8, changed, system), position_matrix(8, default, system)
+        ), name
+
+
+@pytest.mark.parametrize("bad", [{"s": 0}, {"kappa_xy": 0.0}, {"kappa_rho": math.inf}])
+def test_impossible_constants_are_refused(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        PositionKernel(**bad)

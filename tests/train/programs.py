@@ -1,0 +1,66 @@
+"""Small training programs on a synthetic set: the real code, a few seconds each."""
+
+import os
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import kjax
+from kjax.data.phototour import PatchSet
+from kjax.train.augment import AugmentConfig
+from kjax.train.optim import linear_decay, torch_sgd
+from kjax.train.parallel import Program, initial_state, replicated
+from kjax.train.step import StepConfig, TrainState
+
+PAPERS_RATE = {"dtype": "float64", "dropout": 0.3, "learning_rate": 10.0, "step": StepConfig()}
+"""Options of a program that amplifies every difference. Where float32's rounding would not stay
+small, so in double precision."""
+
+
+def environment(*, devices: int) -> dict[str, str]:
+    """For other processes: as quick to compile as this one, on so many devices."""
+    flags = re.sub(r"(device_count)=\d+", rf"\1={devices}", os.environ["XLA_FLAGS"])
+    return {**os.environ, "XLA_FLAGS": flags}
+
+
+def synthetic_set(points: int = 40, per_point: int = 3) -> PatchSet:
+    """Patches that differ from point to point, and a little within each."""
+    rng = np.random.default_rng(0)
+    coarse = np.kron(rng.integers(0, 200, (points, 1, 8, 8)), np.ones((1, 1, 8, 8), int))
+    patches = coarse + rng.integers(0, 56, (points, per_point, 64, 64))
+    ids = np.repeat(np.arange(points), per_point)
+    return PatchSet("synthetic", patches.reshape(-1, 64, 64).astype(np.uint8), ids, Path())
+
+
+def make_program(
+    *,
+    devices: int | None = 1,
+    dtype: str = "float32",
+    dropout: float = 0.0,
+    learning_rate: float = 0.1,
+    steps: int = 20,
+    **options,
+) -> Program:
+    """A run of `hardnet` on 8×8 patches, with augmentation; kept quick to compile and to run."""
+    defaults = {
+        "model": kjax.build("hardnet", patch_size=8, dtype=dtype, dropout=dropout),
+        "optimizer": torch_sgd(linear_decay(learning_rate, steps)),
+        "pairs": 8,
+        "step": StepConfig(joint_batch_norm=True),
+        "augment": AugmentConfig(),
+        "devices": None if devices is None else tuple(jax.devices()[:devices]),
+    }
+    return Program(**{**defaults, **options})
+
+
+_starts: dict[tuple, TrainState] = {}
+
+
+def start(program: Program) -> TrainState:
+    """`initial_state`, computed once for all programs that begin alike: it takes seconds."""
+    alike = (program.model, program.seeds, jax.config.jax_enable_x64)
+    if alike not in _starts:
+        _starts[alike] = jax.device_get(initial_state(program))
+    return jax.device_put(_starts[alike], replicated(program))

@@ -1,0 +1,201 @@
+"""Augmentation against OpenCV, scipy and itself."""
+
+import dataclasses
+import functools
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.ndimage import map_coordinates
+
+from kjax.errors import InputError
+from kjax.model.resampling import resize_patches, warp_patch
+from kjax.train.augment import (
+    AUGMENT_OFF,
+    AugmentConfig,
+    augment_pair,
+    augment_pairs,
+    random_pair_matrices,
+)
+
+GREY = 255.0
+# A coordinate below 64 is a sum of three terms, each rounded by up to half of 2**-18; a pixel reads
+# two of them, and neighbouring noise pixels differ by up to 255.
+ROUNDING = 2 * 3 * 2.0**-19 * GREY
+
+# Every coordinate these produce is a multiple of 1/32, to which OpenCV 4 rounds them.
+KNOWN_MAPS = {
+    "resize": [[2, 0, 0.5], [0, 2, 0.5]],
+    "flip": [[-2, 0, 62.5], [0, 2, 0.5]],
+    "transpose": [[0, 2, 0.5], [2, 0, 0.5]],
+    "quarter turn": [[0, -2, 62.5], [2, 0, 0.5]],
+    "turn and crop": [[1.875, -0.25, 3.5], [0.25, 1.875, -0.25]],
+    "shear": [[1.75, 0.15625, 1.03125], [-0.09375, 2.0625, 2.0]],
+    "over the border": [[2.5, 0.5, -12.25], [-0.5, 2.5, 9.0]],
+}
+
+
+@pytest.fixture
+def patch(rng):
+    return rng.integers(0, 256, (64, 64), dtype=np.uint8)
+
+
+@pytest.fixture
+def pairs(rng):
+    return jnp.asarray(rng.integers(0, 256, (16, 2, 64, 64), dtype=np.uint8))
+
+
+@functools.partial(jax.jit, static_argnames=("size", "config"))
+def augmented(key, pairs, *, size=32, config):
+    return augment_pairs(key, pairs, size=size, config=config)
+
+
+resized = jax.jit(resize_patches, static_argnames=("size", "rounded"))
+
+
+def opencv_warp(patch, matrix, size):
+    return cv2.warpAffine(
+        patch.astype(np.float32),
+        np.array(matrix, np.float64),
+        (size, size),
+        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
+
+
+@pytest.mark.parametrize("name", KNOWN_MAPS)
+def test_known_maps_equal_opencv_warp_affine(patch, name):
+    ours = warp_patch(jnp.asarray(patch), jnp.array(KNOWN_MAPS[name], jnp.float32), size=32)
+    np.testing.assert_allclose(ours, opencv_warp(patch, KNOWN_MAPS[name], 32), rtol=0, atol=1e-3)
+
+
+def test_random_maps_equal_exact_bilinear_sampling(pairs):
+    matrices = random_pair_matrices(
+        jax.random.key(3), shape=(64, 64), size=32, config=AugmentConfig()
+    )
+    ours = augment_pair(jax.random.key(3), pairs[0], size=32, config=AugmentConfig())
+    rows, columns = np.mgrid[:32, :32]
+    homogeneous = np.stack([columns, rows, np.ones_like(rows)]).reshape(3, -1)
+    for patch, matrix, warped in zip(pairs[0], matrices, ours, strict=True):
+        x, y = np.asarray(matrix, np.float64) @ homogeneous
+        exact = map_coordinates(np.asarray(patch, np.float64), [y, x], order=1, mode="nearest")
+        np.testing.assert_allclose(warped, exact.reshape(32, 32), rtol=0, atol=2 * ROUNDING)
+
+
+@pytest.mark.parametrize("size", [16, 32, 48])
+def test_resize_equals_opencv_and_jax(patch, size):
+    ours = resized(jnp.asarray(patch), size)
+    opencv = cv2.resize(patch.astype(np.float32), (size, size), interpolation=cv2.INTER_LINEAR)
+    np.testing.assert_allclose(ours, opencv, rtol=0, atol=ROUNDING)
+    theirs = jax.image.resize(
+        jnp.asarray(patch, jnp.float32), (size, size), "linear", antialias=False
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=ROUNDING)
+
+
+def test_rounded_resize_is_hardnets_test_input_bit_for_bit(rng):
+    patches = rng.integers(0, 256, (50, 64, 64), dtype=np.uint8)
+    theirs = [cv2.resize(patch, (32, 32), interpolation=cv2.INTER_LINEAR) for patch in patches]
+    ours = resized(jnp.asarray(patches), 32, rounded=True)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [32, 48])
+def test_off_is_the_plain_resize(pairs, size):
+    off = augmented(jax.random.key(0), pairs, size=size, config=AUGMENT_OFF)
+    np.testing.assert_allclose(off, resized(pairs, size), rtol=0, atol=2 * ROUNDING)
+
+
+def test_jit_vmap_and_eager_agree(pairs):
+    key, config = jax.random.key(1), AugmentConfig()
+    eager = augment_pairs(key, pairs, size=32, config=config)
+    jitted = jax.jit(lambda k, p: augment_pairs(k, p, size=32, config=config))(key, pairs)
+    one_by_one = jnp.stack(
+        [
+            augment_pair(own, pair, size=32, config=config)
+            for own, pair in zip(jax.random.split(key, len(pairs)), pairs, strict=True)
+        ]
+    )
+    np.testing.assert_allclose(jitted, eager, rtol=0, atol=2 * ROUNDING)
+    np.testing.assert_allclose(one_by_one, eager, rtol=0, atol=2 * ROUNDING)
+    assert eager.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(("flip", "transpose"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
+def test_flip_and_transpose_act_on_the_result_and_on_both_patches(pairs, flip, transpose):
+    def augment(flip, transpose):
+        config = AugmentConfig(flip_probability=flip, transpose_probability=transpose)
+        return augmented(jax.random.key(2), pairs, config=config)
+
+    expected = augment(0.0, 0.0)
+    expected = expected.swapaxes(-1, -2) if transpose else expected
+    expected = expected[..., ::-1] if flip else expected
+    np.testing.assert_allclose(augment(flip, transpose), expected, rtol=0, atol=2 * ROUNDING)
+
+
+def decompose(config, count=400):
+    """Of `count` random pairs: which flip and transpose, then angle, sides and offset of crops."""
+    keys = jax.random.split(jax.random.key(5), count)
+    draw = functools.partial(random_pair_matrices, shape=(64, 64), size=32, config=config)
+    matrices = np.asarray(jax.jit(jax.vmap(draw))(keys), np.float64)
+    linear = matrices[..., :2] / 2
+    transposed = np.abs(linear[..., 0, 0]) < np.abs(linear[..., 0, 1])
+    linear = np.where(transposed[..., None, None], linear[..., ::-1], linear)
+    flipped = np.linalg.det(linear) < 0
+    linear = np.abs(linear)
+    angle = np.arctan2(linear[..., 1, 0], linear[..., 0, 0])
+    sides = np.linalg.norm(linear, axis=-2)
+    centre = np.einsum("...ij,j->...i", matrices[..., :2], [15.5, 15.5]) + matrices[..., 2] - 31.5
+    return flipped, transposed, np.rad2deg(angle), sides, centre / 64
+
+
+def test_pairs_share_flips_and_differ_in_small_warps():
+    flipped, transposed, angle, sides, _ = decompose(AugmentConfig())
+    assert (flipped[:, 0] == flipped[:, 1]).all()
+    assert (transposed[:, 0] == transposed[:, 1]).all()
+    combinations, counts = np.unique(2 * flipped[:, 0] + transposed[:, 0], return_counts=True)
+    assert len(combinations) == 4
+    assert counts.min() > 60  # of 400, a quarter each
+    assert (np.abs(angle[:, 0] - angle[:, 1]) > 1e-3).mean() > 0.99
+    assert (np.abs(sides[:, 0] - sides[:, 1]) > 1e-4).any(axis=-1).mean() > 0.99
+
+
+def test_ranges_are_respected_and_used():
+    config = AugmentConfig(flip_probability=0.0, transpose_probability=0.0)
+    _, _, angle, sides, centre = decompose(config)
+    assert 4.5 < angle.max() <= 5 + 1e-3
+    area, ratio = sides.prod(axis=-1), sides[..., 0] / sides[..., 1]
+    assert 0.9 - 1e-5 <= area.min() < 0.91
+    assert 0.98 < area.max() <= 1 + 1e-5
+    assert 0.9 - 1e-5 <= ratio.min() < 0.93
+    assert 1.07 < ratio.max() <= 1.1 + 1e-5
+    assert sides.max() <= 1 + 1e-6
+    # Before its turn by 5° at most, the crop lies within the patch.
+    assert (np.linalg.norm(centre, axis=-1) <= np.linalg.norm(1 - sides, axis=-1) / 2 + 1e-6).all()
+    assert np.abs(centre).max() > 0.01
+
+
+def test_grey_values_may_be_floats_of_any_scale(pairs):
+    def augment(patches):
+        return augmented(jax.random.key(0), patches, config=AugmentConfig())
+
+    unit = pairs.astype(jnp.float32) / GREY
+    np.testing.assert_allclose(augment(unit), augment(pairs) / GREY, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"flip_probability": 1.5}, "flip_probability must lie in 0…1"),
+        ({"transpose_probability": -0.1}, "transpose_probability must lie in 0…1"),
+        ({"max_rotation_degrees": -5.0}, "max_rotation_degrees must lie in 0…180"),
+        ({"area": (0.9, 1.2)}, "area must be"),
+        ({"area": (1.0, 0.9)}, "area must be"),
+        ({"aspect_ratio": (0.0, 1.0)}, "aspect_ratio must be"),
+    ],
+)
+def test_impossible_ranges_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(AugmentConfig(), **change)

@@ -1,0 +1,317 @@
+"""Changes of grey values against OpenCV, scipy and NumPy."""
+
+import dataclasses
+import functools
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.fft import dctn, idctn
+
+from kjax.errors import InputError
+from kjax.train.augment import AUGMENT_OFF, AugmentConfig, augment_pairs
+from kjax.train.photometry import (
+    LUMINANCE_TABLE,
+    PhotometryConfig,
+    blur,
+    compress,
+    cosine_basis,
+    distort_pair,
+    random_strengths,
+    saturate,
+    tone_curve,
+)
+
+SIZE = 32
+GREY = 255.0
+ROUNDING = 2e-6 * GREY
+ALL_ON = PhotometryConfig(
+    max_blur=1.5, max_gamma=2.0, saturation=0.2, max_noise=0.2, compression=1.0
+)
+EFFECTS = ("max_blur", "max_gamma", "saturation", "max_noise", "compression")
+OFF = PhotometryConfig()
+
+
+def alone(effect):
+    return dataclasses.replace(OFF, **{effect: getattr(ALL_ON, effect)})
+
+
+@pytest.fixture
+def patch(rng):
+    """Smooth enough to have both coarse and fine structure."""
+    noise = rng.uniform(0, GREY, (SIZE, SIZE)).astype(np.float32)
+    return cv2.GaussianBlur(noise, (0, 0), 1.0)
+
+
+@pytest.fixture
+def pairs(rng):
+    return jnp.asarray(rng.integers(0, 256, (6, 2, SIZE, SIZE), dtype=np.uint8), jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def distorted(keys, pairs, config):
+    return jax.vmap(lambda key, pair: distort_pair(key, pair, config))(keys, pairs)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def strengths_of(keys, config):
+    return jax.vmap(lambda key: random_strengths(key, config))(keys)
+
+
+blurred = jax.jit(blur, static_argnames="radius")
+compressed = jax.jit(compress)
+KEYS = jax.random.split(jax.random.key(7), 6)
+
+
+# Each effect, against an independent computation
+
+
+def opencv_blur(patch, sigma, radius):
+    side = 2 * radius + 1
+    return cv2.GaussianBlur(patch, (side, side), sigma, borderType=cv2.BORDER_REPLICATE)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 2.0])
+def test_blur_equals_opencv(patch, sigma):
+    ours = blurred(patch, jnp.float32(sigma), radius=6)
+    np.testing.assert_allclose(ours, opencv_blur(patch, sigma, 6), rtol=0, atol=2 * ROUNDING)
+
+
+def numpy_tone(patch, gamma):
+    low, high = patch.min(), patch.max()
+    return low + (high - low) * ((patch - low) / (high - low)) ** gamma
+
+
+def test_tone_curve_keeps_the_ends_and_bends_between(patch):
+    for gamma in (0.5, 2.2):
+        ours = np.asarray(tone_curve(jnp.asarray(patch), jnp.float32(gamma)))
+        np.testing.assert_allclose(
+            ours, numpy_tone(patch.astype(np.float64), gamma), rtol=0, atol=2 * ROUNDING
+        )
+        np.testing.assert_allclose([ours.min(), ours.max()], [patch.min(), patch.max()], rtol=1e-6)
+
+
+def numpy_saturate(patch, dark, bright):
+    low, high = patch.min(), patch.max()
+    return np.clip(patch, low + dark * (high - low), high - bright * (high - low))
+
+
+def test_saturation_cuts_each_end(patch):
+    ours = saturate(jnp.asarray(patch), jnp.float32(0.2), jnp.float32(0.1))
+    np.testing.assert_allclose(ours, numpy_saturate(patch, 0.2, 0.1), rtol=0, atol=ROUNDING)
+    assert (np.asarray(ours) != patch).any()
+
+
+def numpy_compress(patch, step, phase):
+    """Block by block with scipy's transform."""
+    row, column = phase
+    padded = np.pad(patch.astype(np.float64), ((row, 8 - row), (column, 8 - column)), "edge")
+    steps = step * LUMINANCE_TABLE / 16
+    for top in range(0, SIZE + 8, 8):
+        for left in range(0, SIZE + 8, 8):
+            block = padded[top : top + 8, left : left + 8]
+            rounded = np.rint(dctn(block, norm="ortho") / steps) * steps
+            padded[top : top + 8, left : left + 8] = idctn(rounded, norm="ortho")
+    return padded[row : row + SIZE, column : column + SIZE]
+
+
+@pytest.mark.parametrize("phase", [(0, 0), (3, 7), (7, 1)])
+def test_compression_equals_scipy_block_by_block(patch, phase):
+    ours = compressed(patch, jnp.float32(13.0), jnp.array(phase))
+    expected = numpy_compress(patch, np.float32(13.0), phase)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=10 * ROUNDING)
+
+
+def test_a_huge_step_leaves_multiples_of_it_in_each_block(patch):
+    step = 3 * GREY
+    ours = np.asarray(compressed(patch, jnp.float32(step), jnp.array([5, 2])))
+    inner = ours[3:27, 6:30].reshape(3, 8, 3, 8).swapaxes(1, 2)  # the blocks of that phase
+    means = inner.mean(axis=(2, 3))
+    np.testing.assert_allclose(inner, np.broadcast_to(means[..., None, None], inner.shape), 1e-5)
+    np.testing.assert_allclose(8 * means / step, np.rint(8 * means / step), atol=1e-5)
+    assert np.ptp(means) > 0
+
+
+def test_compression_is_like_a_real_jpeg_of_quality_50(patch):
+    grey = np.rint(patch).astype(np.uint8)
+    _, file = cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_QUALITY, 50])
+    real = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE).astype(np.float32)
+    # JPEG takes 128 off first, so that the mean coefficients are rounded alike.
+    ours = 128 + compressed(grey.astype(np.float32) - 128, jnp.float32(16.0), jnp.zeros(2, int))
+    lost = np.abs(real - grey).mean()
+    assert np.abs(np.asarray(ours) - real).mean() < 0.2 * lost
+
+
+def test_cosine_basis_is_orthonormal():
+    np.testing.assert_allclose(cosine_basis() @ cosine_basis().T, np.eye(8), atol=1e-12)
+
+
+def test_noise_is_white_with_the_drawn_deviation(pairs):
+    config = alone("max_noise")
+    added = np.asarray(distorted(KEYS, pairs, config) - pairs)
+    # `distort_pair` splits its key into one for the strengths and one for the noise.
+    own = np.asarray(strengths_of(jax.vmap(jax.random.split)(KEYS)[:, 0], config).noise)
+    deviation = np.asarray(pairs).std(axis=(-1, -2))
+    assert 0 < own.min() < own.max() <= 0.2
+    np.testing.assert_allclose(added.std(axis=(-1, -2)), own * deviation, rtol=0.1)
+    unit = added / added.std(axis=(-1, -2), keepdims=True)
+    assert np.abs(unit.mean()) < 0.05
+    assert np.abs((unit[..., 1:] * unit[..., :-1]).mean()) < 0.05
+    assert np.abs((unit[:, 0] * unit[:, 1]).mean()) < 0.05  # nor do the two patches share it
+
+
+def test_effects_come_in_the_order_of_a_camera(pairs):
+    config = dataclasses.replace(ALL_ON, max_noise=0.0)
+    ours = np.asarray(distorted(KEYS, pairs, config))
+    own = jax.tree.map(np.asarray, strengths_of(jax.vmap(jax.random.split)(KEYS)[:, 0], config))
+    for place in np.ndindex(6, 2):
+        mine = jax.tree.map(lambda values, place=place: values[place], own)
+        patch = opencv_blur(np.asarray(pairs)[place], float(mine.blur), radius=5)
+        patch = numpy_saturate(numpy_tone(patch, mine.gamma), mine.dark, mine.bright)
+        expected = numpy_compress(patch, mine.step * patch.std(), mine.phase)
+        # A coefficient that lies just between two steps may be rounded to the other.
+        near = np.abs(ours[place] - expected) < 20 * ROUNDING
+        assert near.mean() > 0.9
+        assert np.abs(expected - patch).mean() > 100 * ROUNDING  # or the order would not matter
+
+
+# What is off
+
+
+def test_nothing_is_drawn_or_computed_when_all_is_off(pairs):
+    def program(config):
+        return str(
+            jax.make_jaxpr(lambda key: augment_pairs(key, pairs, size=SIZE, config=config))(KEYS[0])
+        )
+
+    never = AugmentConfig(**dataclasses.asdict(ALL_ON) | {"photometric_probability": 0.0})
+    assert program(never) == program(AugmentConfig())
+    assert program(AugmentConfig(max_noise=0.1)) != program(AugmentConfig())
+    assert not AUGMENT_OFF.changes_grey_values
+    assert AugmentConfig().photometric_probability == 1
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_each_field_turns_its_effect_on(effect):
+    assert alone(effect).changes_grey_values
+    assert AugmentConfig(**{effect: getattr(ALL_ON, effect)}).changes_grey_values
+
+
+def test_zero_strength_is_the_identity_bit_for_bit(patch):
+    patch = jnp.asarray(patch)
+    zero, one = jnp.float32(0), jnp.float32(1)
+    for same in (
+        blurred(patch, zero, radius=6),
+        tone_curve(patch, one),
+        saturate(patch, zero, zero),
+        compressed(patch, zero, jnp.array([3, 5])),
+    ):
+        np.testing.assert_array_equal(same, patch)
+
+
+def test_effects_happen_with_their_probability_each_on_its_own(pairs):
+    rare = dataclasses.replace(ALL_ON, photometric_probability=0.25)
+    own = strengths_of(jax.random.split(jax.random.key(0), 1000), rare)
+    happens = np.stack(
+        [own.blur > 0, own.gamma != 1, own.dark > 0, own.noise > 0, own.step > 0]
+    ).reshape(5, 2000)
+    np.testing.assert_array_equal(own.dark > 0, own.bright > 0)
+    np.testing.assert_allclose(happens.mean(axis=1), 0.25, atol=0.04)
+    np.testing.assert_allclose(np.corrcoef(happens), np.eye(5), atol=0.1)
+    assert abs(np.corrcoef(np.asarray(own.blur > 0).T)[0, 1]) < 0.1
+    unlikely = dataclasses.replace(ALL_ON, photometric_probability=1e-9)
+    np.testing.assert_array_equal(distorted(KEYS, pairs, unlikely), pairs)
+
+
+def test_strengths_fill_their_ranges():
+    own = strengths_of(jax.random.split(jax.random.key(0), 1000), ALL_ON)
+    for name, highest in {"blur": 1.5, "dark": 0.2, "bright": 0.2, "noise": 0.2, "step": 1}.items():
+        values = np.asarray(getattr(own, name)) / highest
+        np.testing.assert_allclose(
+            [values.min(), values.mean(), values.max()], [0, 0.5, 1], 0, 0.02
+        )
+    powers = np.log2(np.asarray(own.gamma))
+    np.testing.assert_allclose([powers.min(), powers.mean(), powers.max()], [-1, 0, 1], 0, 0.04)
+    assert abs(np.corrcoef(own.dark.ravel(), own.bright.ravel())[0, 1]) < 0.1
+    phases, counts = np.unique(np.asarray(own.phase).reshape(-1, 2), axis=0, return_counts=True)
+    assert len(phases) == 64
+    assert (phases.min(), phases.max()) == (0, 7)
+    assert counts.min() > 10  # of 2000, a 64th each
+
+
+# Together with the geometry
+
+
+def test_geometry_stays_as_it_was(pairs):
+    @functools.partial(jax.jit, static_argnums=0)
+    def augmented(config):
+        return augment_pairs(jax.random.key(3), pairs, size=SIZE, config=config)
+
+    plain = augmented(AugmentConfig())
+    slight = augmented(AugmentConfig(max_noise=1e-6, saturation=1e-6))
+    np.testing.assert_allclose(slight, plain, rtol=0, atol=20 * ROUNDING)
+    assert (np.asarray(slight) != np.asarray(plain)).any()
+    assert slight.dtype == jnp.float32
+
+
+def test_sides_that_are_not_whole_blocks(pairs):
+    config = PhotometryConfig(compression=1e-6, max_blur=1e-3)
+    small = pairs[..., :20, :20]
+    ours = distorted(KEYS, small, config)
+    np.testing.assert_allclose(ours, small, rtol=0, atol=20 * ROUNDING)
+    assert (np.asarray(ours) != np.asarray(small)).any()
+
+
+def test_a_pair_depends_on_its_own_key_only(pairs):
+    together = distorted(KEYS, pairs, ALL_ON)
+    few = distorted(KEYS[4:], pairs[4:].at[0].set(0), ALL_ON)
+    np.testing.assert_allclose(few[1], together[5], rtol=0, atol=10 * ROUNDING)
+    assert (np.asarray(distorted(KEYS[::-1], pairs, ALL_ON)) != np.asarray(together)).any()
+
+
+def test_an_effect_is_drawn_alike_whatever_else_is_on():
+    for effect, name in zip(EFFECTS, ("blur", "gamma", "dark", "noise", "step"), strict=True):
+        own, all_on = (
+            getattr(random_strengths(KEYS[0], config), name) for config in (alone(effect), ALL_ON)
+        )
+        np.testing.assert_array_equal(own, all_on)
+
+
+def test_grey_values_may_have_any_scale(pairs):
+    # A power of two, so that nothing is rounded otherwise.
+    np.testing.assert_allclose(
+        distorted(KEYS, pairs / 256, ALL_ON) * 256, distorted(KEYS, pairs, ALL_ON), rtol=1e-6
+    )
+
+
+def test_constant_patches_stay_constant(pairs):
+    constant = jnp.full_like(pairs, 77.0)
+    np.testing.assert_allclose(distorted(KEYS, constant, ALL_ON), constant, rtol=1e-6)
+    black = distorted(KEYS, jnp.zeros_like(pairs), ALL_ON)
+    np.testing.assert_array_equal(black, jnp.zeros_like(pairs))
+
+
+def test_other_keys_do_not_compile_again(pairs):
+    distorted(KEYS, pairs, ALL_ON)
+    before = distorted._cache_size()
+    distorted(jax.random.split(jax.random.key(99), 6), pairs + 1, ALL_ON)
+    assert distorted._cache_size() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_blur": -0.1}, "max_blur must lie in 0…4, not -0.1"),
+        ({"max_blur": 4.5}, "max_blur must lie in 0…4"),
+        ({"max_gamma": 0.9}, "max_gamma must lie in 1…10"),
+        ({"saturation": 0.5}, "saturation must lie in 0…0.45"),
+        ({"max_noise": float("nan")}, "max_noise must lie in 0…1"),
+        ({"compression": -1.0}, "compression must lie in 0…10"),
+        ({"photometric_probability": 1.1}, "photometric_probability must lie in 0…1"),
+    ],
+)
+def test_impossible_strengths_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        AugmentConfig(**change)
