@@ -12,7 +12,8 @@ import pytest
 from scripts import load_script
 
 from kjax.cli import make_parser
-from kjax.train.config import parse_flags, validate
+from kjax.train.command_line import parse_command_line
+from kjax.train.config import read_config, validate
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -82,9 +83,8 @@ def check_python(words: list[str]) -> None:
     if program == "-m":
         assert rest[0] in ("venv", "pytest", "tests.fuzz"), words
     elif program == "run_train.py":
-        about_run = [word for word in rest if not re.match("--(coordinator|process)", word)]
-        config, _ = parse_flags([program, *about_run])
-        validate(config)
+        given = parse_command_line(words)
+        validate(read_config(given.config, given.overrides))
     elif program == "run_eval.py":
         load_script(ROOT / program).make_parser().parse_args(rest)
     else:

@@ -32,7 +32,7 @@ _LEAST = {"pairs": 2, "steps": 0, "eval_every": 0}
 """Lowest values of those fields of `TrainConfig` for which it is not 1."""
 MOST_STEPS = 2**31 - 1
 """The most steps, and counts of them, that the counter on the devices can hold."""
-CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[1] / "configs")
+CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[2] / "configs")
 """Folders in which a config that is given by its bare name is looked for."""
 
 

@@ -10,6 +10,7 @@ import ctypes
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
 
 from kjax.errors import InputError
@@ -26,6 +27,7 @@ _FAILED_TOGETHER = re.compile(
     r"(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL): "
 )
 """Beginnings of messages about work of all processes that fails through no fault of this one."""
+_ENDING = threading.Lock()
 
 
 def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
@@ -95,5 +97,7 @@ def _end_aborted(number: int) -> None:
 
 def _end() -> None:
     """Ends the process at once: what Python and JAX do at an end would wait for the others."""
+    # Two threads may come here, JAX's that aborts and the main one: the second waits for the end.
+    _ENDING.acquire()
     os.write(2, f"run_train: {ALONE}\n".encode())
     os._exit(EXIT_CODE)

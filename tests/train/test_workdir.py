@@ -15,6 +15,7 @@ from kjax.train.workdir import (
     prepare_workdir,
     source_version,
     stored_config,
+    stored_pipeline,
 )
 
 CONFIG = {
@@ -233,9 +234,9 @@ def test_the_commit_of_a_source_tree(tmp_path):
 
 
 def test_the_pipeline_of_a_run_is_read_back(tmp_path):
-    assert workdir_module.stored_pipeline(tmp_path) is None
+    assert stored_pipeline(tmp_path) is None
     notes = {"pipeline": "tfdata: the set is large"}
     prepare_workdir(tmp_path, {**CONFIG, "data": {"pipeline": "tfdata"}}, notes=notes)
-    assert workdir_module.stored_pipeline(tmp_path) == "tfdata"
+    assert stored_pipeline(tmp_path) == "tfdata"
     (versions,) = json.loads((tmp_path / "versions.json").read_text())
     assert versions["pipeline"] == notes["pipeline"]
