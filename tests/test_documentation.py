@@ -80,7 +80,9 @@ def check_command(words: list[str]) -> None:
 
 def check_python(words: list[str]) -> None:
     program, *rest = words
-    if program == "-m":
+    if program == "-c":
+        compile(rest[0], "snippet", "exec")
+    elif program == "-m":
         assert rest[0] in ("venv", "pytest", "tests.fuzz"), words
     elif program == "run_train.py":
         given = parse_command_line(words)
