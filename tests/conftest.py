@@ -1,5 +1,6 @@
 """Strict settings for every test: checked shapes, no silent broadcasting, four CPU devices."""
 
+import gc
 import importlib.metadata
 import os
 import tempfile
@@ -27,6 +28,8 @@ from jaxtyping import install_import_hook
 
 install_import_hook("kjax", "beartype.beartype")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Compiled programs are millions of objects that stay: looking through all of them takes its time.
+gc.set_threshold(50_000, 20, 100)
 
 from pathlib import Path  # noqa: E402
 

@@ -98,6 +98,6 @@ def _end_aborted(number: int) -> None:
 def _end() -> None:
     """Ends the process at once: what Python and JAX do at an end would wait for the others."""
     # Two threads may come here, JAX's that aborts and the main one: the second waits for the end.
-    _ENDING.acquire()
-    os.write(2, f"run_train: {ALONE}\n".encode())
-    os._exit(EXIT_CODE)
+    with _ENDING:
+        os.write(2, f"run_train: {ALONE}\n".encode())
+        os._exit(EXIT_CODE)
