@@ -1,5 +1,6 @@
 """What the README and the other pages print: its snippets run or at least are understood."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -131,7 +132,10 @@ def test_commands_of_the_readme_run(tmp_path):
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
         program.chmod(0o755)
-    environment = {"PATH": f"{programs}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
     for block in blocks:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.code],
