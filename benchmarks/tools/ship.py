@@ -31,6 +31,7 @@ import numpy as np
 
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text, write_whole
+from kjax.files.checksum import sha256
 from kjax.model.descriptor import parameter_count
 from kjax.pretrained import shipped
 from kjax.pretrained.cards import Card, make_card
@@ -88,7 +89,7 @@ def ship(name: str, weights: Path | None, card_file: Path | None) -> Card:
         card = dataclasses.replace(
             _card(name, given),
             parameters=parameter_count(variables),
-            sha256=shipped.checksum(stored),
+            sha256=sha256(stored),
         )
         page = model_card(card)
         write_whole(shipped.FOLDER / stored.name, lambda partial: shutil.copyfile(stored, partial))

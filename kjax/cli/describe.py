@@ -113,14 +113,14 @@ def _still_missing(
         InputError: the output has another photograph by the name of one.
     """
     from kjax.errors import InputError
-    from kjax.images.exchange.outputs import photograph_checksum
+    from kjax.files.checksum import sha256
 
     origins = output.origins()
     for name, path in photographs.items():
         origin = origins.get(name)
         if origin is None or not path.is_file():
             continue
-        if origin.photograph != photograph_checksum(path):
+        if origin.photograph != sha256(path):
             raise InputError(
                 f"{out} has another photograph as {name} than {path}: --overwrite makes it anew, "
                 "or give another --out"
@@ -139,13 +139,13 @@ def _describe_into(
 
     from kjax.data.cutting.photographs import read_photograph
     from kjax.errors import InputError
-    from kjax.images.exchange.outputs import photograph_checksum
+    from kjax.files.checksum import sha256
 
     failed = 0
     bar = tqdm(photographs.items(), desc="describing", unit="photo", disable=not photographs)
     for name, path in bar:
         try:
-            origin = settings.of(photograph_checksum(path))
+            origin = settings.of(sha256(path))
             photograph = read_photograph(path, upright=False)
             features = describer.describe_image(photograph, max_keypoints=settings.max_keypoints)
         except (InputError, OSError) as error:

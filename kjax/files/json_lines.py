@@ -1,8 +1,10 @@
 """Files of one JSON object a line: a damaged line costs itself, never the lines around it."""
 
+import json
 import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +56,15 @@ def is_number(value: Any) -> bool:
         return type(value) in (int, float) and math.isfinite(value)
     except OverflowError:
         return False
+
+
+def append_line(path: Path, content: Mapping[str, Any], parse: Callable[[Any], Any]) -> None:
+    """Adds a line, and sees it to the disk; half a line before it, which `parse` refuses, goes."""
+    end_last_line(path, parse)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(content, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def end_last_line(path: Path, parse: Callable[[Any], Any]) -> None:

@@ -1,10 +1,10 @@
 """The folder of shipped weights: names, cards, and files that are what they were."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError, unknown_name
+from kjax.files.checksum import sha256
 from kjax.files.json_text import parse_json
 from kjax.pretrained.cards import Card, make_card
 
@@ -53,14 +53,9 @@ def weights_file(shipped: Card) -> Path:
     path = FOLDER / f"{shipped.name}.npz"
     if not path.is_file():
         raise InputError(f"{path} is missing: reinstall kjax")
-    if checksum(path) != shipped.sha256:
+    if sha256(path) != shipped.sha256:
         raise InputError(f"{path} was altered (its SHA-256 is not its card's): reinstall kjax")
     return path
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read(name: str) -> Any:

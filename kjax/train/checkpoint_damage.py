@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
+from kjax.files.checksum import sha256
 from kjax.files.json_lines import is_number, parse_line
 
 CHECKSUMS = "SHA256SUMS"
@@ -38,9 +38,7 @@ def check_checksums(folder: Path, inner: str) -> None:
 
 def _checksums(folder: Path, inner: str) -> Iterator[str]:
     for path in sorted(path for path in (folder / inner).rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        yield f"{digest}  {path.relative_to(folder)}\n"
+        yield f"{sha256(path)}  {path.relative_to(folder)}\n"
 
 
 def check_metrics(folder: Path) -> None:

@@ -7,15 +7,13 @@ written itself.
 
 import abc
 import dataclasses
-import hashlib
-import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kjax.errors import InputError
 from kjax.files.arrays import read_npz
-from kjax.files.json_text import parse_json
+from kjax.files.json_lines import append_line, read_lines
 from kjax.images.exchange.colmap_text import write_colmap_text
 from kjax.images.exchange.hloc import FeatureWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz
@@ -74,12 +72,6 @@ def check_same_settings(output: Output, where: Path, wanted: Provenance) -> None
             raise InputError(f"{where} was made with other settings ({differing}): {remedy}")
 
 
-def photograph_checksum(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class _Hdf5(Output):
     """One file for hloc."""
 
@@ -126,7 +118,7 @@ class _ColmapFolder(Output):
         if overwrite:
             self._sidecar.unlink(missing_ok=True)
             return
-        recorded = dict(_read_sidecar(self._sidecar))
+        recorded = dict(read_lines(self._sidecar, _named_origin, what="of a photograph"))
         for name in dict.fromkeys([*names, *recorded]):
             if self._path(name).exists():
                 self._origins[name] = recorded.get(name)
@@ -139,7 +131,8 @@ class _ColmapFolder(Output):
         path.parent.mkdir(parents=True, exist_ok=True)
         # In this order a kill never leaves a file beside a line that is about another one.
         path.unlink(missing_ok=True)
-        _append(self._sidecar, {"name": name, **dataclasses.asdict(origin)})
+        line = {"name": name, **dataclasses.asdict(origin)}
+        append_line(self._sidecar, line, _named_origin)
         # Learned descriptors are no bytes: COLMAP gets their matches, not them.
         write_colmap_text(path, features, descriptors=False)
 
@@ -156,28 +149,8 @@ def _read_npz(path: Path) -> Provenance | None:
     return from_json(str(archive[PROVENANCE])) if PROVENANCE in archive else None
 
 
-def _append(path: Path, values: Mapping[str, object]) -> None:
-    """Adds a line of JSON; one that a kill cut short stays a line of its own."""
-    line = f"{json.dumps(values, ensure_ascii=False)}\n".encode()
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read() == b"\n" else b"\n" + line
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read_sidecar(path: Path) -> Iterator[tuple[str, Provenance]]:
-    """Names and origins, the last of a name last; lines that a kill cut short are passed over."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            values = parse_json(line)
-        except ValueError:
-            continue
-        origin = from_values(values)
-        name = values.get("name") if isinstance(values, dict) else None
-        if origin is not None and isinstance(name, str):
-            yield name, origin
+def _named_origin(values: Any) -> tuple[str, Provenance]:
+    """What a line of the sidecar says."""
+    if not isinstance(values["name"], str):
+        raise ValueError("its name is no text")
+    return values["name"], from_values(values)

@@ -14,6 +14,7 @@ import json
 from typing import Any
 
 from kjax.files.json_text import parse_json
+from kjax.files.typed_values import Schema
 from kjax.version import __version__
 
 LABELS = {
@@ -84,22 +85,21 @@ class Provenance:
         return str(getattr(self, name))
 
 
+_SCHEMA = Schema(Provenance, "provenance")
+
+
 def from_json(text: Any) -> Provenance | None:
     """What `Provenance.to_json` wrote; None of anything else."""
     try:
         return from_values(parse_json(text))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, KeyError):
         return None
 
 
-def from_values(values: Any) -> Provenance | None:
-    """The same of JSON that has been read. Fields of later versions are passed over."""
-    fields = {field.name: field.type for field in dataclasses.fields(Provenance)}
-    if not isinstance(values, dict) or not fields.keys() <= values.keys():
-        return None
-    found = {name: values[name] for name in fields}
-    numbers = {"patch_size", "extent", "max_keypoints"}
-    fits = all(
-        isinstance(value, int | float if name in numbers else str) for name, value in found.items()
-    )
-    return Provenance(**found) if fits else None
+def from_values(values: Any) -> Provenance:
+    """The same of JSON that has been read; fields of later versions are passed over.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is something else.
+    """
+    return _SCHEMA.read({name: values[name] for name in _SCHEMA.types})
