@@ -17,6 +17,7 @@ from jaxtyping import Array, Float32, Num
 from kjax.errors import InputError, unknown_name
 from kjax.export import onnx as export_onnx
 from kjax.export import stablehlo as export_stablehlo
+from kjax.export.function import DescribingFunction
 from kjax.files.atomic import write_whole
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.dimensions import ENCODED_HEADS
@@ -92,9 +93,8 @@ def export_model(
 
     def write_and_check(partial: Path) -> None:
         if path.suffix in FUNCTIONS:
-            folded = fold(exact, variables)
-            save = FUNCTIONS[path.suffix].save
-            save(partial, *folded, dtype=input_dtype, batch=batch, about=about)
+            function = DescribingFunction(*fold(exact, variables), input_dtype, batch, about)
+            FUNCTIONS[path.suffix].save(partial, function)
         else:
             save_variables(partial, variables, metadata=metadata)
         counts = (batch,) if batch else BATCHES
@@ -128,18 +128,18 @@ def _describe_model(
 
 def read_about(path: str | Path) -> dict[str, str]:
     """What a `.stablehlo` or `.onnx` file tells about itself, by label."""
-    path = Path(path)
-    if path.suffix not in FUNCTIONS:
-        raise unknown_name("file type", path.suffix, FUNCTIONS)
-    return FUNCTIONS[path.suffix].read_about(path)
+    return _format(path).read_about(Path(path))
 
 
 def load_exported(path: str | Path) -> Describe:
     """The function in a `.stablehlo` or `.onnx` file."""
-    path = Path(path)
-    if path.suffix not in FUNCTIONS:
-        raise unknown_name("file type", path.suffix, FUNCTIONS)
-    return FUNCTIONS[path.suffix].load(path)
+    return _format(path).load(Path(path))
+
+
+def _format(path: str | Path) -> Any:
+    if (suffix := Path(path).suffix) not in FUNCTIONS:
+        raise unknown_name("file type", suffix, FUNCTIONS)
+    return FUNCTIONS[suffix]
 
 
 def _largest_difference(

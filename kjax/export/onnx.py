@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Float32, Num
 
 from kjax.errors import InputError
+from kjax.export.function import DescribingFunction
 from kjax.extras import require
 from kjax.model.descriptor import DESCRIPTOR_DIM, TRUNK_LAYERS, TRUNK_STRIDE, Descriptor
 from kjax.model.position_encoding import CoordinateSystem, position_matrix
@@ -32,25 +33,9 @@ them: opset 13 made ReduceSum's an input, opset 18 the others'."""
 ONNX_FILES = "an ONNX file"
 
 
-def save(
-    path: Path,
-    folded: Descriptor,
-    weights: Mapping[str, Any],
-    *,
-    dtype: str,
-    batch: int | None = None,
-    about: Mapping[str, str],
-) -> None:
-    """Writes the graph from `patches` [B,N,N] to `descriptors`.
-
-    Args:
-        path: where to.
-        folded: a model as `kjax.fold` gives it.
-        weights: the same.
-        dtype: of the patches.
-        batch: B, if the graph shall take no other.
-        about: what `read_about` shall tell.
-    """
+def save(path: Path, function: DescribingFunction) -> None:
+    """Writes the graph from `patches` [B,N,N] to `descriptors`."""
+    folded, weights, dtype, batch, about = function
     onnx = require("onnx", ONNX_FILES)
     graph = _GraphWriter(onnx)
     dim = _write_network(graph, folded, weights["params"], dtype)

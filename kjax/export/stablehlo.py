@@ -8,9 +8,8 @@ Such files stay readable for at least six months of JAX releases (see `jax.expor
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,33 +17,17 @@ from jax import export
 from jaxtyping import Array, Float32, Num, Shaped
 
 from kjax.errors import InputError
+from kjax.export.function import DescribingFunction
 from kjax.extras import require
 from kjax.files.json_text import parse_json
-from kjax.model.descriptor import Descriptor
 
 STABLEHLO_FILES = "a .stablehlo file"
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def save(
-    path: Path,
-    folded: Descriptor,
-    weights: Mapping[str, Any],
-    *,
-    dtype: str,
-    batch: int | None = None,
-    about: Mapping[str, str],
-) -> None:
-    """Writes the function from patches [B,N,N] to descriptors.
-
-    Args:
-        path: where to.
-        folded: a model as `kjax.fold` gives it.
-        weights: the same.
-        dtype: of the patches.
-        batch: B, if the function shall take no other.
-        about: what `read_about` shall tell.
-    """
+def save(path: Path, function: DescribingFunction) -> None:
+    """Writes the function from patches [B,N,N] to descriptors."""
+    folded, weights, dtype, batch, about = function
     require("flatbuffers", STABLEHLO_FILES)  # jax.export imports it when it is too late for us
 
     def describe_one(patch: Shaped[Array, "N N"]) -> Float32[Array, " dim"]:
@@ -54,9 +37,9 @@ def save(
     size = folded.patch_size
     # Mapped over single patches: a model that is given a batch chooses its products by the number
     # of patches, which is not known here as a rule.
-    function = jax.jit(jax.vmap(describe_one))
+    mapped = jax.jit(jax.vmap(describe_one))
     with jax.default_matmul_precision("highest"):
-        exported = export.export(function, platforms=PLATFORMS)(
+        exported = export.export(mapped, platforms=PLATFORMS)(
             jax.ShapeDtypeStruct((count, size, size), dtype)
         )
     # The format has no other place for remarks. JAX shows this name and never looks into it.

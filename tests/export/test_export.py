@@ -11,6 +11,7 @@ from models import ENCODED, make_model, random_patches
 from kjax.errors import InputError
 from kjax.export import model as export
 from kjax.export import onnx as export_onnx
+from kjax.export.function import DescribingFunction
 from kjax.export.model import export_model, load_exported, read_about
 from kjax.model.descriptor import HEADS
 from kjax.model.folding import fold
@@ -72,7 +73,7 @@ def test_onnx_files_run_in_opencv(head, batch, tmp_path, rng):
     )
     path = tmp_path / "descriptor.onnx"
     # Directly, without the check in onnxruntime: this is one.
-    export_onnx.save(path, *fold(model, variables), dtype="float32", batch=batch, about={})
+    export_onnx.save(path, DescribingFunction(*fold(model, variables), batch=batch))
     patches = 100 * rng.normal(size=(5, SIZE, SIZE)).astype(np.float32)
     patches[1] = 0.1
     expected = in_jax(model, variables, patches)
