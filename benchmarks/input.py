@@ -30,7 +30,7 @@ import numpy as np
 import kjax
 from kjax.data.photos import sample_test_pairs
 from kjax.data.phototour import PatchSet, decode_folder, read_phototour, write_phototour
-from kjax.data.resident import ResidentSet, make_resident, resident_pairs
+from kjax.data.resident import ResidentSet, draw_rows, gather_pairs, make_resident
 from kjax.data.sampler import sample_pairs
 from kjax.data.tfdata import pair_dataset, prefetch_to_device
 from kjax.data.tfds.reading import find_builder, read_tfds
@@ -167,7 +167,7 @@ def gather_only(step: jax.Array, data: ResidentSet) -> jax.Array:
 
 def batch_of(step: jax.Array, data: ResidentSet) -> jax.Array:
     """What a training step consumes."""
-    pairs = resident_pairs(data, SEED, step, pairs=PAIRS)
+    pairs = gather_pairs(data, draw_rows(data, SEED, step, pairs=PAIRS))
     return augmented(step, pairs)
 
 
@@ -200,7 +200,7 @@ def training(steps: int) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
 def measure_resident(patch_set: PatchSet, steps: int) -> None:
     """Prints what the resident path costs, part by part, beside the training step."""
     data = make_resident(patch_set)
-    pairs = resident_pairs(data, SEED, 0, pairs=PAIRS)
+    pairs = gather_pairs(data, draw_rows(data, SEED, 0, pairs=PAIRS))
     batch = augmented(jnp.zeros((), jnp.int32), pairs)
 
     def timed(name: str, produce: Callable[..., jax.Array], argument: Any) -> float:

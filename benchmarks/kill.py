@@ -69,12 +69,13 @@ def run(args: argparse.Namespace) -> None:
         compare(whole, killed)
         print(f"uninterrupted, twice: {args.steps} steps, {seconds:.0f} s", flush=True)
         kills = trainings = 0
+        training = command(data, killed, args.steps)
         while kills < args.kills:
             if (killed / "weights.npz").exists():
                 compare(whole, killed)
                 shutil.rmtree(killed)
                 trainings += 1
-            if when := kill_once(data, killed, args.steps, moments, seconds, saving=kills % 2 == 1):
+            if when := kill_once(training, killed, moments, seconds, saving=kills % 2 == 1):
                 kills += 1
                 print(f"kill {kills}: {when}", flush=True)
         finish(data, killed, args.steps)
@@ -122,18 +123,16 @@ def finish(data: Path, workdir: Path, steps: int) -> None:
 
 
 def kill_once(
-    data: Path, workdir: Path, steps: int, moments: random.Random, seconds: float, *, saving: bool
+    training: list[str], workdir: Path, moments: random.Random, seconds: float, *, saving: bool
 ) -> str:
-    """Starts or resumes the training and kills it; says when, or nothing if it had ended.
+    """Starts or resumes a training and kills it; says when, or nothing if it had ended.
 
     Raises:
         InputError: it ended by itself with an error.
     """
     left = unfinished(workdir)  # by an earlier kill
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(
-            command(data, workdir, steps), stdout=subprocess.DEVNULL, stderr=said
-        )
+        process = subprocess.Popen(training, stdout=subprocess.DEVNULL, stderr=said)
         begun = time.perf_counter()
         if saving:
             while process.poll() is None and not unfinished(workdir) - left:

@@ -28,17 +28,17 @@ def test_any_difference_is_told(tmp_path):
         kill.compare(one, finished(tmp_path / "log", 0.1, metrics=""))
 
 
-def kill_a(program: str, workdir, monkeypatch, *, seconds: float) -> str:
-    monkeypatch.setattr(kill, "command", lambda *_: [sys.executable, "-c", program])
-    return kill.kill_once(workdir, workdir, 1, random.Random(0), seconds, saving=False)
+def kill_a(program: str, workdir, *, seconds: float) -> str:
+    training = [sys.executable, "-c", program]
+    return kill.kill_once(training, workdir, random.Random(0), seconds, saving=False)
 
 
-def test_a_kill_is_counted_and_an_error_told(tmp_path, monkeypatch):
+def test_a_kill_is_counted_and_an_error_told(tmp_path):
     for name in ("4", "12", "14.orbax-checkpoint-tmp"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     assert kill.unfinished(tmp_path) == {"14.orbax-checkpoint-tmp"}
-    when = kill_a("import time; time.sleep(600)", tmp_path, monkeypatch, seconds=0.1)
+    when = kill_a("import time; time.sleep(600)", tmp_path, seconds=0.1)
     assert when.endswith("checkpoints: 4, 12")
-    assert kill_a("pass", tmp_path, monkeypatch, seconds=600) == ""
+    assert kill_a("pass", tmp_path, seconds=600) == ""
     with pytest.raises(InputError, match="ZeroDivisionError"):
-        kill_a("1 / 0", tmp_path, monkeypatch, seconds=600)
+        kill_a("1 / 0", tmp_path, seconds=600)

@@ -4,7 +4,7 @@ Needs no TensorFlow, and no host between steps: many steps can run in one dispat
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ from kjax.data.phototour import PATCH_SIDE, PatchSet
 from kjax.data.sampler import Counter, PointTable, make_point_table, sample_pairs
 from kjax.errors import InputError
 
-WORDS_PER_PATCH = PATCH_SIDE**2 // 4
 SHARE = 0.5
 """Of the memory that a device has free, what a set should take at most: the step needs the rest."""
 
@@ -59,15 +58,6 @@ def _free_bytes(device: jax.Device | jax.sharding.Sharding | None) -> int | None
     return stats["bytes_limit"] - stats["bytes_in_use"] if stats else None
 
 
-def room_for_set(devices: Sequence[jax.Device]) -> int:
-    """Bytes that a set may take on each of this process's devices: `SHARE` of what is free."""
-    own = [_free_bytes(device) for device in devices]
-    known = [free for free in own if free is not None]
-    # Devices without memory of their own share the host's, each with its copy of the set.
-    free = min(known) if known else host_memory() // len(devices)
-    return int(SHARE * free)
-
-
 def host_memory() -> int:
     """Bytes that the host can still give to this process, as far as it tells."""
     try:
@@ -82,18 +72,13 @@ def host_memory() -> int:
     return min(free << 10, container)
 
 
-def resident_pairs(
-    resident: ResidentSet,
-    seed: Counter,
-    step: Counter,
-    *,
-    pairs: int,
-    shard: Counter = 0,
-    shards: int = 1,
-) -> UInt8[Array, "local_pairs 2 64 64"]:
-    """The pairs of one step, or one shard of them: the arguments are those of `draw_rows`."""
-    rows = draw_rows(resident, seed, step, pairs=pairs, shard=shard, shards=shards)
-    return gather_pairs(resident, rows)
+def room_for_set(devices: Sequence[jax.Device], *, host: Callable[[], int] = host_memory) -> int:
+    """Bytes that a set may take on each of this process's devices: `SHARE` of what is free."""
+    own = [_free_bytes(device) for device in devices]
+    known = [free for free in own if free is not None]
+    # Devices without memory of their own share the host's, each with its copy of the set.
+    free = min(known) if known else host() // len(devices)
+    return int(SHARE * free)
 
 
 def draw_rows(

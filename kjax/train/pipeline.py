@@ -1,7 +1,10 @@
 """Which of the two input pipelines feeds a run, where its config leaves that open."""
 
 import importlib.util
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+import jax
 
 from kjax.data.phototour import PatchSet
 from kjax.data.resident import SHARE, room_for_set
@@ -20,7 +23,12 @@ class Choice(NamedTuple):
 
 
 def choose_pipeline(
-    wanted: str, program: Program, patch_set: PatchSet, *, before: str | None = None
+    wanted: str,
+    program: Program,
+    patch_set: PatchSet,
+    *,
+    before: str | None = None,
+    room_for_set: Callable[[Sequence[jax.Device]], int] = room_for_set,
 ) -> Choice:
     """Resident if the set fits the devices beside the step, else tf.data; alike in all processes.
 
@@ -32,6 +40,7 @@ def choose_pipeline(
         program: what is trained.
         patch_set: what it is trained on.
         before: the pipeline that the run had so far, if it goes on.
+        room_for_set: bytes that a set may take on each of some devices.
 
     Raises:
         InputError: the set does not fit, and TensorFlow is not installed.

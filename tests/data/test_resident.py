@@ -1,6 +1,7 @@
 """The set on the accelerator: the gathered pairs are those of the stream, byte for byte."""
 
 import os
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,8 @@ def test_pairs_are_those_of_the_stream(patch_set, expected):
 
     def scan_steps(data, steps):
         def body(carry, step):
-            return carry, resident.resident_pairs(data, SEED, step, pairs=PAIRS)
+            rows = resident.draw_rows(data, SEED, step, pairs=PAIRS)
+            return carry, resident.gather_pairs(data, rows)
 
         return jax.lax.scan(body, None, steps)[1]
 
@@ -43,7 +45,9 @@ def test_shards_are_the_rows_of_the_batch(patch_set, expected, shards):
 
     @jax.jit
     def part(data, step, shard):
-        return resident.resident_pairs(data, SEED, step, pairs=PAIRS, shard=shard, shards=shards)
+        where = {"shard": shard, "shards": shards}
+        rows = resident.draw_rows(data, SEED, step, pairs=PAIRS, **where)
+        return resident.gather_pairs(data, rows)
 
     got = np.concatenate([part(on_device, 6, shard) for shard in range(shards)])
     np.testing.assert_array_equal(got, expected[6])
@@ -60,10 +64,16 @@ def test_a_mapped_set_is_copied_as_it_is(patch_set, tmp_path):
     assert np.asarray(on_device.words).tobytes() == patch_set.patches.tobytes()
 
 
-def test_a_set_larger_than_the_device_is_refused(patch_set, monkeypatch):
-    monkeypatch.setattr(resident, "_free_bytes", lambda device: patch_set.patches.nbytes - 1)
+def device_with(free: int) -> jax.Device:
+    """One of which 10 bytes are in use."""
+    stats = {"bytes_limit": free + 10, "bytes_in_use": 10}
+    return mock.Mock(spec=jax.Device, memory_stats=lambda: stats)
+
+
+def test_a_set_larger_than_the_device_is_refused(patch_set):
+    device = device_with(patch_set.patches.nbytes - 1)
     with pytest.raises(InputError, match=r"GiB free: use the tf\.data pipeline") as caught:
-        resident.make_resident(patch_set)
+        resident.make_resident(patch_set, device=device)
     assert "\n" not in str(caught.value)
 
 
@@ -76,15 +86,13 @@ def test_free_memory_is_what_the_device_reports(patch_set):
     assert on_device.words.sharding == sharding
 
 
-def test_a_set_may_take_half_of_what_the_fullest_device_has_free(monkeypatch):
-    free = dict(zip(jax.devices(), (1000, 800, 900, 1000), strict=True))
-    monkeypatch.setattr(resident, "_free_bytes", free.get)
-    assert resident.room_for_set(jax.devices()) == 400
+def test_a_set_may_take_half_of_what_the_fullest_device_has_free():
+    devices = [device_with(free) for free in (1000, 800, 900, 1000)]
+    assert resident.room_for_set(devices) == 400
 
 
-def test_devices_without_memory_share_the_hosts(monkeypatch):
-    monkeypatch.setattr(resident, "host_memory", lambda: 1200)
-    assert resident.room_for_set(jax.devices()[:3]) == 200
+def test_devices_without_memory_share_the_hosts():
+    assert resident.room_for_set(jax.devices()[:3], host=lambda: 1200) == 200
 
 
 def test_the_hosts_memory_is_no_more_than_it_has():

@@ -22,7 +22,12 @@ def patch_set():
 def expected(patch_set):
     """The resident path's pairs of the first 50 steps."""
     data = resident.make_resident(patch_set)
-    one = jax.jit(lambda data, step: resident.resident_pairs(data, SEED, step, pairs=PAIRS))
+
+    @jax.jit
+    def one(data, step):
+        rows = resident.draw_rows(data, SEED, step, pairs=PAIRS)
+        return resident.gather_pairs(data, rows)
+
     return np.stack([one(data, step) for step in range(50)])
 
 

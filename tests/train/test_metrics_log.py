@@ -1,4 +1,3 @@
-import builtins
 import json
 import sys
 
@@ -106,15 +105,7 @@ def test_tensorboard_has_the_scalars(tmp_path):
 
 
 def test_without_tensorboardx_one_note(tmp_path, monkeypatch, capsys):
-    original = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == "tensorboardX":
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.delitem(sys.modules, "tensorboardX", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
     metrics_log._note_missing_tensorboard.cache_clear()
     for _ in range(2):
         log = MetricsLog(tmp_path, tensorboard=True)

@@ -7,7 +7,7 @@ import pytest
 from programs import PAPERS_RATE, make_program, start, synthetic_set
 
 import kjax
-from kjax.data.resident import make_resident, resident_pairs
+from kjax.data.resident import draw_rows, gather_pairs, make_resident
 from kjax.errors import InputError
 from kjax.train.losses import LossConfig
 from kjax.train.parallel import make_batch_step, make_resident_run
@@ -103,7 +103,7 @@ def test_both_pipelines_train_alike(data):
     step = make_batch_step(program)
     state = start(program)
     for number in range(2):
-        batch = resident_pairs(data, 0, number, pairs=8).reshape(2, 4, 2, 64, 64)
+        batch = gather_pairs(data, draw_rows(data, 0, number, pairs=8)).reshape(2, 4, 2, 64, 64)
         state, _ = step(state, batch)
     assert_close(jax.device_get(state), expected, 1e-6)
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 from programs import make_program, start, synthetic_set
 
 from kjax.errors import InputError
-from kjax.train import pipeline
 from kjax.train.config import load_config, validate
 from kjax.train.input import make_run
 from kjax.train.pipeline import choose_pipeline
@@ -19,39 +19,42 @@ PATCHES = synthetic_set()
 SIZE = PATCHES.patches.nbytes
 
 
+def choose(wanted="auto", *, room=SIZE, seeds=(0,), before=None):
+    program = make_program(seeds=seeds)
+    return choose_pipeline(
+        wanted, program, PATCHES, before=before, room_for_set=lambda devices: room
+    )
+
+
 @pytest.fixture
-def choose(monkeypatch):
-    def choose(wanted="auto", *, room=SIZE, seeds=(0,), before=None):
-        monkeypatch.setattr(pipeline, "room_for_set", lambda devices: room)
-        return choose_pipeline(wanted, make_program(seeds=seeds), PATCHES, before=before)
-
-    return choose
+def with_tensorflow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(__spec__="is there"))
 
 
-def test_a_set_that_fits_is_resident_and_another_comes_through_tfdata(choose, monkeypatch):
-    monkeypatch.setattr(pipeline.importlib.util, "find_spec", lambda name: object())
+@pytest.mark.usefixtures("with_tensorflow")
+def test_a_set_that_fits_is_resident_and_another_comes_through_tfdata():
     fits, does_not = choose(), choose(room=SIZE - 1)
     assert (fits.pipeline, does_not.pipeline) == ("resident", "tfdata")
     assert fits.why.startswith("the set takes 0.5 MiB, and 50% of the memory that is free for each")
 
 
-def test_a_choice_of_the_config_stands(choose):
+def test_a_choice_of_the_config_stands():
     assert choose("resident", room=0).pipeline == "resident"
     assert choose("tfdata").pipeline == "tfdata"
 
 
-def test_several_seeds_are_resident(choose):
+def test_several_seeds_are_resident():
     assert choose(room=0, seeds=(0, 1)).pipeline == "resident"
 
 
-def test_a_run_goes_on_with_the_pipeline_it_began_with_if_it_can(choose, monkeypatch):
-    monkeypatch.setattr(pipeline.importlib.util, "find_spec", lambda name: object())
+@pytest.mark.usefixtures("with_tensorflow")
+def test_a_run_goes_on_with_the_pipeline_it_began_with_if_it_can():
     assert choose(before="tfdata") == ("tfdata", "the run began with it")
     assert choose(before="resident").pipeline == "resident"
     assert choose(before="resident", room=0).pipeline == "tfdata"
 
 
-def test_a_set_that_does_not_fit_needs_tensorflow(choose, monkeypatch):
+def test_a_set_that_does_not_fit_needs_tensorflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(InputError, match="pip install tensorflow, or choose a smaller") as error:
         choose(room=0)
