@@ -30,6 +30,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
 
 
+def first_line(error: Exception) -> str:
+    """What another library says is wrong, in one line; the kind of error if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def exit_code(program: str, run: Callable[[], object]) -> int:
     """Runs a command-line program: 0, or 2 after one line on stderr about bad input."""
     try:

@@ -21,6 +21,14 @@ EXAMPLES = """examples:
 Photographs that cannot be read are named and left out. The set is still written, and the exit code
 is then 1.
 """
+FILTERS = {
+    "max_reprojection_error": (2.0, "of a point, in pixels"),
+    "max_view_angle": (60.0, "degrees between two views of a point"),
+    "min_view_angle": (2.0, "degrees; points seen from one place only are dropped"),
+    "max_octaves": (0.5, "by which keypoints of a point may differ in size, in the world"),
+    "max_turn": (22.5, "degrees by which they may differ in orientation, in the world"),
+}
+"""Default and explanation of each of `TrackFilters` that has an option."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,13 +85,7 @@ def _from_reconstruction(args: argparse.Namespace) -> "CutSet":
 
     if args.database is None or args.images is None:
         raise InputError("--colmap needs --database and --images too")
-    filters = TrackFilters(
-        max_reprojection_error=args.max_reprojection_error,
-        max_view_angle=args.max_view_angle,
-        min_view_angle=args.min_view_angle,
-        max_octaves=args.max_octaves,
-        max_turn=args.max_turn,
-    )
+    filters = TrackFilters(**{name: getattr(args, name) for name in FILTERS})
     return cut_reconstruction(
         args.colmap,
         args.database,
@@ -117,16 +119,9 @@ def _from_photos(args: argparse.Namespace) -> "CutSet":
 def _add_reconstruction_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--database", type=Path, metavar="FILE", help="what the model was made from")
     group.add_argument("--images", type=Path, metavar="DIR", help="the photographs COLMAP read")
-    for name, default, text in (
-        ("--max-reprojection-error", 2.0, "of a point, in pixels"),
-        ("--max-view-angle", 60.0, "degrees between two views of a point"),
-        ("--min-view-angle", 2.0, "degrees; points seen from one place only are dropped"),
-        ("--max-octaves", 0.5, "by which keypoints of a point may differ in size, in the world"),
-        ("--max-turn", 22.5, "degrees by which they may differ in orientation, in the world"),
-    ):
-        group.add_argument(
-            name, type=_non_negative, default=default, metavar="X", help=f"{text} (%(default)s)"
-        )
+    for name, (default, text) in FILTERS.items():
+        option, told = f"--{name.replace('_', '-')}", f"{text} (%(default)s)"
+        group.add_argument(option, type=_non_negative, default=default, metavar="X", help=told)
 
 
 def _add_view_arguments(group: argparse._ArgumentGroup) -> None:

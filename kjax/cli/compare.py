@@ -3,6 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from kjax.errors import InputError
+from kjax.extras import require
+
 if TYPE_CHECKING:
     from kjax.parity.compare import Difference
 
@@ -46,8 +49,6 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from kjax.data.samples import stereo_patch_pairs
-    from kjax.errors import InputError
-    from kjax.extras import require
     from kjax.model.descriptor import build
     from kjax.sources import weights_path
     from kjax.train.losses import LossConfig

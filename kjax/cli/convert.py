@@ -1,6 +1,10 @@
 """`kjax convert`: weights from one file format to another."""
 
 import argparse
+from pathlib import Path
+
+from kjax.cli.checks import check_weights
+from kjax.errors import unknown_name
 
 HELP = "convert weights between PyTorch's formats, .safetensors and .npz"
 EXAMPLES = """examples:
@@ -27,14 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts, and tells what was found."""
-    from pathlib import Path
-
-    from kjax.cli.checks import check_weights
-
     check_weights(args.source)
 
     from kjax.cli.info import print_facts
-    from kjax.errors import unknown_name
     from kjax.sources import facts, load_source, metadata_of
     from kjax.weights.files import SUFFIXES, save_variables
 

@@ -5,6 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kjax.cli.checks import check_count, check_output_file, check_output_folder, check_weights
+from kjax.errors import InputError
+from kjax.extras import require
+from kjax.files.checksum import sha256
 from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
@@ -51,9 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Describes photograph after photograph."""
-    from kjax.cli.checks import check_count, check_weights
     from kjax.cli.photographs import named_photographs
-    from kjax.extras import require
 
     check_count("--keypoints", args.keypoints)
     _check_output(args.out)
@@ -88,10 +90,6 @@ def _print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
 
 def _check_output(out: Path) -> None:
     """Refuses, before any work, an output that cannot be."""
-    from kjax.cli.checks import check_output_file, check_output_folder
-    from kjax.errors import InputError
-    from kjax.extras import require
-
     if out.suffix.lower() in (".h5", ".hdf5"):
         require("h5py", f"--out {out}")
         check_output_file(out)
@@ -112,9 +110,6 @@ def _still_missing(
     Raises:
         InputError: the output has another photograph by the name of one.
     """
-    from kjax.errors import InputError
-    from kjax.files.checksum import sha256
-
     origins = output.origins()
     for name, path in photographs.items():
         origin = origins.get(name)
@@ -138,8 +133,6 @@ def _describe_into(
     from tqdm import tqdm
 
     from kjax.data.cutting.photographs import read_photograph
-    from kjax.errors import InputError
-    from kjax.files.checksum import sha256
 
     failed = 0
     bar = tqdm(photographs.items(), desc="describing", unit="photo", disable=not photographs)

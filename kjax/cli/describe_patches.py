@@ -3,6 +3,11 @@
 import argparse
 from pathlib import Path
 
+from kjax.errors import InputError
+from kjax.files.atomic import write_json
+from kjax.files.json_text import parse_json
+from kjax.version import __version__
+
 HELP = "describe the patches of an HPatches folder, as CSV files that the official toolbox reads"
 EXAMPLES = """examples:
   kjax describe-patches hpatches-release --source out/first --out results/mine
@@ -37,7 +42,6 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from kjax.data.hpatches import IMAGES, list_sequences, read_sequence
-    from kjax.errors import InputError
 
     sequences = list_sequences(args.folder)
 
@@ -69,10 +73,6 @@ def check_same_source(out: Path, source: str, identity: str, *, overwrite: bool)
 
     The official toolbox looks at the folders of sequences only, so the record may lie beside them.
     """
-    from kjax.errors import InputError
-    from kjax.files.atomic import write_json
-    from kjax.version import __version__
-
     files = sorted(out.glob("*/*.csv"))
     if overwrite:
         # First, so that what an interrupted run leaves is never of two descriptors.
@@ -87,8 +87,6 @@ def check_same_source(out: Path, source: str, identity: str, *, overwrite: bool)
 
 def _recorded(path: Path) -> dict[str, str]:
     """A record with all its texts; empty if there is none."""
-    from kjax.files.json_text import parse_json
-
     try:
         record = parse_json(path.read_bytes())
         return {name: str(record[name]) for name in ("source", "identity")}
@@ -99,7 +97,6 @@ def _recorded(path: Path) -> dict[str, str]:
 def rival_weights(source: str, word: str | None) -> dict[str, str]:
     """The file that --weights names, by the rival that it is for."""
     from kjax.baselines.load import RIVALS, rival_file
-    from kjax.errors import InputError
 
     if word is None:
         return {}

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from kjax.errors import unknown_name
+
 HELP = "download a data set: liberty, notredame, yosemite or hpatches"
 EXAMPLES = """examples:
   kjax download liberty --to data
@@ -24,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fetches one set after the other."""
     from kjax.data.download import PHOTOTOUR, download_hpatches, download_phototour
-    from kjax.errors import unknown_name
 
     known = (*PHOTOTOUR, "hpatches")
     for name in args.names:

@@ -1,6 +1,10 @@
 """`kjax export`: a model for use without kjax."""
 
 import argparse
+from pathlib import Path
+
+from kjax.cli.checks import check_weights
+from kjax.errors import InputError
 
 HELP = "write a model for use elsewhere: StableHLO, ONNX, or weights for PyTorch"
 EXAMPLES = """examples:
@@ -57,13 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exports, and tells how well the result agrees with JAX."""
-    from pathlib import Path
-
-    from kjax.cli.checks import check_weights
-
     check_weights(args.source)
 
-    from kjax.errors import InputError
     from kjax.export.model import FUNCTIONS, export_model
     from kjax.sources import load_source, remarks
     from kjax.weights.identify import display_name

@@ -2,6 +2,9 @@
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
+
+from kjax import pretrained
 
 HELP = "tell what weights, a training run or an exported file are: head, size, training, scores"
 EXAMPLES = """examples:
@@ -28,7 +31,6 @@ def run(args: argparse.Namespace) -> int:
     """Prints one fact per line, or one shipped model."""
     if args.source is None:
         return _list_shipped()
-    from pathlib import Path
 
     from kjax.export.model import FUNCTIONS, read_about
     from kjax.sources import facts, load_sources
@@ -42,8 +44,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _list_shipped() -> int:
     """Prints the names of the weights that ship with kjax, and what they are."""
-    from kjax import pretrained
-
     cards = {name: pretrained.card(name) for name in pretrained.names()}
     if not cards:
         print("no weights ship with this version of kjax")

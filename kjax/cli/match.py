@@ -2,8 +2,17 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from kjax.cli.checks import (
+    check_count,
+    check_output_file,
+    check_photograph,
+    check_positive,
+    check_weights,
+)
+from kjax.errors import unknown_name
+from kjax.extras import require
 from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
@@ -101,17 +110,6 @@ def drawable(photograph: "np.ndarray") -> "np.ndarray":
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
-    from typing import get_args
-
-    from kjax.cli.checks import (
-        check_count,
-        check_output_file,
-        check_photograph,
-        check_positive,
-        check_weights,
-    )
-    from kjax.errors import unknown_name
-    from kjax.extras import require
     from kjax.images.methods import MatchingMethod
 
     for path in (args.first, args.second):

@@ -1,7 +1,11 @@
 """`kjax similarity-maps`: draws what each position of one patch responds to in another."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kjax import pretrained
+from kjax.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
     """Draws the figure."""
     import jax
 
-    from kjax.errors import InputError
     from kjax.eval.similarity_maps import ComparedModel, draw_similarity_maps
     from kjax.model.descriptor import build
 
@@ -94,8 +97,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _trained(word: str, model: "Descriptor") -> "ComparedModel":
     """Weights from a file, for the model as given; or shipped ones, which bring their own."""
-    from kjax import pretrained
-    from kjax.errors import InputError
     from kjax.eval.similarity_maps import ComparedModel
     from kjax.sources import load_shipped
     from kjax.weights.files import load_variables
@@ -113,10 +114,8 @@ def _trained(word: str, model: "Descriptor") -> "ComparedModel":
 
 
 def _read_patches(args: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray]":
-    from pathlib import Path
 
     from kjax.data.samples import stereo_patch_pairs
-    from kjax.errors import InputError
 
     if not args.patches:
         pair = stereo_patch_pairs(1, size=args.patch_size, seed=args.seed)[0]
@@ -131,7 +130,6 @@ def _read_patch(path: "Path", size: int) -> "np.ndarray":
     import numpy as np
     from PIL import Image
 
-    from kjax.errors import InputError
     from kjax.files.images import open_image
 
     with open_image(path) as image:
@@ -142,7 +140,6 @@ def _read_patch(path: "Path", size: int) -> "np.ndarray":
 
 
 def _position(text: str) -> tuple[int, int]:
-    from kjax.errors import InputError
 
     row, column = _split(text, ",", "--positions takes ROW,COLUMN")
     try:
@@ -152,7 +149,6 @@ def _position(text: str) -> tuple[int, int]:
 
 
 def _split(text: str, separator: str, rule: str) -> tuple[str, str]:
-    from kjax.errors import InputError
 
     left, found, right = text.partition(separator)
     if not (left and found and right):

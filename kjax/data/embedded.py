@@ -24,9 +24,8 @@ from kjax.data.phototour import (
     Folder,
     PatchSet,
     TestPairs,
-    find_match_file,
-    read_match_file,
     read_phototour,
+    read_standard_pairs,
 )
 from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
 from kjax.errors import InputError
@@ -119,8 +118,7 @@ def embedded_test(
     settings = repr((tolerances, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
     folder = _cut_once("test", paths, settings, cut, cache_dir)
     patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
-    pairs = read_match_file(find_match_file(folder), patch_count=len(patches.patches))
-    return dataclasses.replace(patches, name="motorcycle"), pairs
+    return dataclasses.replace(patches, name="motorcycle"), read_standard_pairs(patches)
 
 
 def cut_stereo(
@@ -178,10 +176,7 @@ def _join_stereo(
 ) -> CutSet:
     """Joins the left and right patch of each point, one after the other."""
     patches = np.stack([cut_patches(left, places), cut_patches(right, matched)], axis=1)
-    tables = [
-        np.column_stack([np.full(len(k.sigma), side), k.xy, k.radians, np.log2(k.sigma)])
-        for side, k in enumerate((places, matched))
-    ]
+    tables = [keypoints.interest(side) for side, keypoints in enumerate((places, matched))]
     return CutSet(
         patches.reshape(-1, *patches.shape[2:]),
         np.repeat(np.arange(len(patches)), 2),

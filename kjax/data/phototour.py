@@ -14,7 +14,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64, Shaped, UInt8
@@ -29,7 +29,7 @@ from kjax.data.cache import (
     mendable_cache_errors,
     new_folder,
 )
-from kjax.errors import InputError
+from kjax.errors import InputError, first_line
 from kjax.files.arrays import read_npy
 from kjax.files.images import open_image
 from kjax.files.json_text import parse_json
@@ -74,14 +74,6 @@ class TestPairs(NamedTuple):
 
 
 TestPairs.__test__ = False  # type: ignore[attr-defined]  # or pytest takes it for a test case
-
-
-class _Source(NamedTuple):
-    """A file that the cache was made from, as it was then."""
-
-    name: str
-    size: int
-    modified: int
 
 
 # Reading
@@ -208,6 +200,12 @@ def find_match_file(folder: Folder) -> Path:
     return found[0]
 
 
+def read_standard_pairs(patch_set: PatchSet) -> TestPairs:
+    """The pairs of `find_match_file`."""
+    path = find_match_file(patch_set.folder)
+    return read_match_file(path, patch_count=len(patch_set.patches))
+
+
 def decode_folder(
     folder: Folder, *, progress: bool = True
 ) -> tuple[Iterator[UInt8[np.ndarray, "some 64 64"]], Int64[np.ndarray, " P"]]:
@@ -241,8 +239,9 @@ def _read_columns(
             warnings.filterwarnings("error", category=DeprecationWarning)
             table = np.loadtxt(path, dtype=dtype, usecols=columns, ndmin=2)
     except (ValueError, OverflowError, DeprecationWarning, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"cannot read {path} ({reason}): fetch or unpack it again") from error
+        raise InputError(
+            f"cannot read {path} ({first_line(error)}): fetch or unpack it again"
+        ) from error
     if not table.size:
         raise InputError(f"{path} is empty: fetch or unpack it again")
     return table
@@ -295,18 +294,16 @@ def open_decoded(
     return cached
 
 
-def _as_they_are(paths: Iterable[Path]) -> list[_Source]:
-    states = [(path.name, path.stat()) for path in paths]
-    return [_Source(name, status.st_size, status.st_mtime_ns) for name, status in states]
+def _as_they_are(paths: Iterable[Path]) -> list[list[Any]]:
+    """Name, size and time of files."""
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
-def _open_cached(entry: Path, sources: Iterable[_Source]) -> tuple[np.ndarray, np.ndarray] | None:
+def _open_cached(entry: Path, sources: list[list[Any]]) -> tuple[np.ndarray, np.ndarray] | None:
     """The cached arrays, or None if they are absent, damaged or made from other files."""
     try:
         marker = parse_json((entry / "whole.json").read_bytes())
-        if marker["version"] != CACHE_VERSION:
-            return None
-        if [_Source(*source) for source in marker["sources"]] != list(sources):
+        if marker["version"] != CACHE_VERSION or marker["sources"] != sources:
             return None
         if not {PATCHES_FILE, POINTS_FILE} <= marker["files"].keys():
             return None
@@ -323,9 +320,7 @@ def _open_cached(entry: Path, sources: Iterable[_Source]) -> tuple[np.ndarray, n
 
 
 def _fill_cache(
-    entry: Path,
-    sources: Sequence[_Source],
-    decode: Callable[[Path], Int64[np.ndarray, " P"]],
+    entry: Path, sources: list[list[Any]], decode: Callable[[Path], Int64[np.ndarray, " P"]]
 ) -> None:
     """Decodes into a temporary folder and renames it, so that an entry is whole or not there.
 

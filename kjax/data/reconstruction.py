@@ -300,11 +300,8 @@ def _as_set(
     images: Sequence[ModelImage],
     unreadable: list[str],
 ) -> CutSet:
-    keypoints = observations.keypoints
     _, point_ids = np.unique(observations.point, return_inverse=True)
-    interest = np.column_stack(
-        [observations.image, keypoints.xy, keypoints.radians, np.log2(keypoints.sigma)]
-    )
+    interest = observations.keypoints.interest(observations.image)
     names = [image.name for image in images]
     return CutSet(patches, point_ids.astype(np.int64), interest, names, unreadable)
 

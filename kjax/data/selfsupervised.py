@@ -6,7 +6,7 @@ given another gamma, contrast and brightness, and noise.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,7 +108,8 @@ def cut_self_supervised(
     parts: list[PointPatches] = []
     kept: list[str] = []
     unreadable: list[str] = []
-    for path, name in _bar(list(zip(photos, names, strict=True)), progress):
+    bar = tqdm(photos, desc="cutting photographs", unit="photo", disable=not progress)
+    for path, name in zip(bar, names, strict=True):
         photo = read_grey(path)
         if photo is None:
             unreadable.append(name)
@@ -161,13 +162,8 @@ def random_view(
     to_view, size = _onto_canvas(homography, (height, width))
     blurred = cv2.GaussianBlur(photo, (0, 0), antialias_sigma(1 / zoom)) if zoom < 1 else photo
     # Repeating it in the photograph's frame keeps patches that reach beyond its border alike.
-    pixels = cv2.warpPerspective(
-        blurred,
-        to_view,
-        size,
-        flags=cv2.INTER_LINEAR,
-        borderMode=cv2.BORDER_REPLICATE,
-    )
+    edges = cv2.BORDER_REPLICATE
+    pixels = cv2.warpPerspective(blurred, to_view, size, flags=cv2.INTER_LINEAR, borderMode=edges)
     return View(change_light(rng, pixels, config=config), to_view)
 
 
@@ -252,31 +248,16 @@ def _cut_views(
 
 def _join(parts: Sequence[PointPatches], names: list[str], unreadable: list[str]) -> CutSet:
     """One set of all photographs' patches, its points numbered throughout."""
-    firsts = np.cumsum([0] + [_point_count(part) for part in parts])
-    interest = [
-        np.column_stack(
-            [
-                np.full(len(part.patches), number),
-                part.keypoints.xy,
-                part.keypoints.radians,
-                np.log2(part.keypoints.sigma),
-            ]
-        )
-        for number, part in enumerate(parts)
-    ]
+    counts = [len(np.unique(part.point_ids)) for part in parts]
+    firsts = np.cumsum(counts) - counts
+    interest = [part.keypoints.interest(number) for number, part in enumerate(parts)]
     return CutSet(
         np.concatenate([part.patches for part in parts]),
-        np.concatenate(
-            [part.point_ids + first for part, first in zip(parts, firsts[:-1], strict=True)]
-        ),
+        np.concatenate([part.point_ids + first for part, first in zip(parts, firsts, strict=True)]),
         np.concatenate(interest),
         names,
         unreadable,
     )
-
-
-def _point_count(part: PointPatches) -> int:
-    return int(part.point_ids[-1]) + 1 if len(part.point_ids) else 0
 
 
 def _reduce(photo: UInt8[np.ndarray, "height width"], max_side: int) -> np.ndarray:
@@ -291,7 +272,3 @@ def _reduce(photo: UInt8[np.ndarray, "height width"], max_side: int) -> np.ndarr
 def _rotation(radians: float) -> Float[np.ndarray, "2 2"]:
     cosine, sine = np.cos(radians), np.sin(radians)
     return np.array([[cosine, -sine], [sine, cosine]])
-
-
-def _bar(items: Iterable, progress: bool) -> Iterable:
-    return tqdm(items, desc="cutting photographs", unit="photo", disable=not progress)

@@ -6,9 +6,8 @@ from typing import NamedTuple
 from kjax.data.phototour import (
     PatchSet,
     TestPairs,
-    find_match_file,
-    read_match_file,
     read_phototour,
+    read_standard_pairs,
 )
 from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError
@@ -45,5 +44,4 @@ def _read_test_set(name: str, progress: bool) -> TestSet:
 
         return TestSet(*read_tfds_test(name.removeprefix(TFDS_PREFIX), progress=progress))
     patches = read_phototour(name, progress=progress)
-    pairs = read_match_file(find_match_file(patches.folder), patch_count=len(patches.patches))
-    return TestSet(patches, pairs)
+    return TestSet(patches, read_standard_pairs(patches))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kjax.errors import InputError
+from kjax.errors import InputError, first_line
 from kjax.files.unpacking import check_unpacked
 
 _HEADERS = {
@@ -43,7 +43,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     except InputError as error:
         raise InputError(f"not a plain .npz file ({error})") from None
     except Exception as error:  # zipfile, zlib and NumPy raise a dozen types for damaged files
-        raise InputError(f"not a plain .npz file ({_first_line(error)})") from None
+        raise InputError(f"not a plain .npz file ({first_line(error)})") from None
 
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
@@ -58,7 +58,7 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     except InputError as error:
         raise InputError(f"not a plain .npy file ({error})") from None
     except Exception as error:
-        raise InputError(f"not a plain .npy file ({_first_line(error)})") from None
+        raise InputError(f"not a plain .npy file ({first_line(error)})") from None
 
 
 def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
@@ -110,7 +110,3 @@ def _fill(array: np.ndarray, file: Any) -> None:
         if not taken:
             raise EOFError("it ends too early")
         at += taken
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from kjax.errors import InputError
+from kjax.errors import InputError, first_line
 
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP", "GIF", "JPEG2000")
 """Pillow's names of what is read; PPM are PBM, PGM, PNM and PFM too, JPEG also cameras' MPO."""
@@ -53,8 +53,7 @@ def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Im
     except Image.DecompressionBombError:  # Pillow has the same limit, unless it is told otherwise
         raise _too_large(path) from None
     except Exception as error:  # each of Pillow's decoders has its own dozen
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"cannot decode {path} ({reason}){end}") from None
+        raise InputError(f"cannot decode {path} ({first_line(error)}){end}") from None
 
 
 def _check_size(path: str | os.PathLike[str], image: Image.Image) -> None:

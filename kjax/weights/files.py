@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, first_line, unknown_name
 from kjax.extras import require
 from kjax.files.arrays import read_npz
 from kjax.files.atomic import write_whole
@@ -61,7 +61,7 @@ def read_metadata(path: str | Path) -> Metadata | None:
         with safetensors.safe_open(path, framework="numpy") as file:
             texts = file.metadata() or {}
     except safetensors.SafetensorError as error:
-        raise InputError(f"{path}: not a safetensors file ({_first_line(error)})") from None
+        raise InputError(f"{path}: not a safetensors file ({first_line(error)})") from None
     try:
         return parse_metadata(texts)
     except InputError as error:
@@ -105,7 +105,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
         return load_file(path)
     except Exception as error:  # its own, and NumPy's for numbers that it does not know
-        raise InputError(f"not a safetensors file ({_first_line(error)})") from None
+        raise InputError(f"not a safetensors file ({first_line(error)})") from None
 
 
 def _read_torch(path: Path) -> Mapping[str, Any]:
@@ -116,7 +116,7 @@ def _read_torch(path: Path) -> Mapping[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a dozen types for files that are not its own
         raise InputError(
-            f"refused: not a torch file that holds weights only ({_first_line(error)})"
+            f"refused: not a torch file that holds weights only ({first_line(error)})"
         ) from None
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise InputError("this is no state dict: expected a mapping from names to arrays")
@@ -128,7 +128,3 @@ def _check_torch_archive(path: Path) -> None:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             check_unpacked(path.stat().st_size, sum(part.file_size for part in archive.infolist()))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

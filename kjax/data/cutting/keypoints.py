@@ -62,6 +62,11 @@ class Keypoints(NamedTuple):
         """Angles in radians, clockwise on screen, 0 for "none"."""
         return np.deg2rad(upright_without(self.angles).astype(np.float64))
 
+    def interest(self, photograph: Any) -> Float64[np.ndarray, "N 5"]:
+        """A line of PhotoTourism's `interest.txt` for each; `photograph` is its number there."""
+        numbers = np.broadcast_to(photograph, self.scales.shape)
+        return np.column_stack([numbers, self.xy, self.radians, np.log2(self.sigma)])
+
     def keep(self, chosen: np.ndarray) -> "Keypoints":
         """Those that a mask marks, or that have certain numbers."""
         return Keypoints(*(column[chosen] for column in self))

@@ -23,10 +23,9 @@ from kjax.data.phototour import (
     PatchSet,
     TestPairs,
     cache_entry,
-    find_match_file,
     open_decoded,
-    read_match_file,
     read_phototour,
+    read_standard_pairs,
 )
 from kjax.data.set_names import TFDS_PREFIX
 from kjax.data.tfdata import host_tensorflow
@@ -74,8 +73,7 @@ def read_tfds_test(
     """Opens a set, as `read_tfds` does with the same arguments, with its test pairs."""
     patch_set = read_tfds(name, cache_dir=cache_dir, progress=progress)
     if (patch_set.folder / "info.txt").is_file():  # it was read in the manual folder
-        path = find_match_file(patch_set.folder)
-        return patch_set, read_match_file(path, patch_count=len(patch_set.patches))
+        return patch_set, read_standard_pairs(patch_set)
     path = cache_entry("tfds", patch_set.folder, cache_dir) / PAIRS_FILE
     if not path.exists():
         raise InputError(f"tfds:{name} has no test pairs: it lacks a split called test")

@@ -59,9 +59,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             folder = download_phototour(name, Path(dl_manager.download_dir))
         cache = Path(dl_manager.download_dir) / "kjax"
         patch_set = phototour.read_phototour(folder, cache_dir=cache)
-        pairs = phototour.read_match_file(
-            phototour.find_match_file(folder), patch_count=len(patch_set.patches)
-        )
+        pairs = phototour.read_standard_pairs(patch_set)
         return {
             "train": self._generate_examples(patch_set, points_of(patch_set)),
             "test": self._generate_examples(
