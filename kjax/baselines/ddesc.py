@@ -23,7 +23,14 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
+from kjax.baselines.networks import (
+    batched,
+    check_arrays,
+    convolution,
+    count,
+    layer_shapes,
+    read_arrays,
+)
 from kjax.baselines.rival import Rival
 from kjax.baselines.torch7 import (
     TorchObject,
@@ -108,12 +115,8 @@ def load(path: Path) -> Rival:
 def load_variables(path: Path) -> dict[str, Any]:
     """Parameters of `DeepDesc`, mean, deviation and kernels from a weights file."""
     arrays = _read_torch7(path) if path.suffix == ".t7" else read_arrays(path)
-    shapes: dict[str, tuple[int, ...]] = {
-        f"{layer}.weight": shape for layer, shape in _LAYERS.items()
-    }
-    shapes |= {f"{layer}.bias": shape[:1] for layer, shape in _LAYERS.items()}
-    shapes |= dict.fromkeys(("mean", "std"), (PATCH_SIZE, PATCH_SIZE))
-    check_arrays(path, arrays, shapes)
+    images = dict.fromkeys(("mean", "std"), (PATCH_SIZE, PATCH_SIZE))
+    check_arrays(path, arrays, layer_shapes(_LAYERS) | images)
     if not (arrays["std"] > 0).all():
         raise InputError(f"{path}: the deviations are not all positive")
     params = {

@@ -24,7 +24,14 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
+from kjax.baselines.networks import (
+    batched,
+    check_arrays,
+    convolution,
+    count,
+    layer_shapes,
+    read_arrays,
+)
 from kjax.baselines.rival import Rival
 from kjax.baselines.torch7 import TorchObject, convolutions_of, modules_of, read_torch7
 from kjax.errors import InputError
@@ -106,44 +113,31 @@ def load_params(path: Path) -> tuple[str, dict[str, Any]]:
     else:
         arrays = read_arrays(path)
     network = "siam" if "conv0.weight" in arrays else "siam2stream"
-    expected = _expected(network)
-    check_arrays(path, arrays, expected)
+    layers = _layers(network)
+    check_arrays(path, arrays, layer_shapes(layers))
     params: dict[str, Any] = {}
-    for name in expected:
-        layer, _, kind = name.rpartition(".")
-        if kind == "weight":
-            parameters = convolution(arrays[name], arrays[f"{layer}.bias"])
-            stream, _, conv = layer.rpartition(".")
-            (params.setdefault(stream, {}) if stream else params)[conv] = parameters
+    for layer in layers:
+        stream, _, name = layer.rpartition(".")
+        branch = params.setdefault(stream, {}) if stream else params
+        branch[name] = convolution(arrays[f"{layer}.weight"], arrays[f"{layer}.bias"])
     return network, params
 
 
-def _expected(network: str) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for prefix, layers in _branches(network):
-        for i, shape in enumerate(layers):
-            shapes[f"{prefix}conv{i}.weight"] = shape
-            shapes[f"{prefix}conv{i}.bias"] = shape[:1]
-    return shapes
-
-
-def _branches(network: str) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+def _layers(network: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights of all convolutions, by the names of the authors' PyTorch code."""
     if network == "siam":
-        return [("", _SIAM_SHAPES)]
-    return [(f"{stream}.", _STREAM_SHAPES) for stream in _STREAMS]
+        return {f"conv{i}": shape for i, shape in enumerate(_SIAM_SHAPES)}
+    return {
+        f"{stream}.conv{i}": shape for stream in _STREAMS for i, shape in enumerate(_STREAM_SHAPES)
+    }
 
 
 def _named(
     network: str, layers: list[tuple[np.ndarray, np.ndarray]], path: Path
 ) -> Mapping[str, np.ndarray]:
-    """Layers in the order of the file, by the names of the authors' PyTorch code."""
-    expected = [
-        (f"{prefix}conv{i}", shape)
-        for prefix, shapes in _branches(network)
-        for i, shape in enumerate(shapes)
-    ]
+    """Layers in the order of the file, by name."""
     arrays: dict[str, np.ndarray] = {}
-    for (name, shape), (weight, bias) in zip(expected, layers, strict=False):
+    for (name, shape), (weight, bias) in zip(_layers(network).items(), layers, strict=False):
         if weight.size != np.prod(shape):
             raise InputError(f"{path}: {name} has {weight.size} weights, not {np.prod(shape)}")
         arrays[f"{name}.weight"], arrays[f"{name}.bias"] = weight.reshape(shape), bias

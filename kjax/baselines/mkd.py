@@ -32,13 +32,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, UInt8
 
-from kjax.baselines.networks import batched, check_arrays, count, plain_arrays
+from kjax.baselines.networks import batched, check_arrays, count, read_arrays
 from kjax.baselines.rival import Rival
 from kjax.errors import InputError, unknown_name
 from kjax.files.atomic import write_whole
 from kjax.model.aggregation import aggregate, l2_normalize
 from kjax.model.position_encoding import PositionKernel, feature_map, polar_grid, position_matrix
-from kjax.weights.files import load_state_dict
 
 KernelType = Literal["polar", "cart", "concat"]
 MODES = ("lw", "pca", "pcaws", "pcawt")
@@ -171,10 +170,7 @@ def load_whitening(path: Path, mode: str, training_set: str | None = None) -> Wh
         training_set: which of the sets in the file; by default its only one, else Liberty.
     """
     algorithm = _algorithm(mode)
-    try:
-        arrays = plain_arrays(load_state_dict(path))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    arrays = read_arrays(path)
     sets = {name.rsplit("/", 2)[0] for name in arrays if name.endswith(f"/{algorithm}/mean")}
     if not sets:
         raise InputError(f"{path}: holds no whitening of the kind {algorithm}, for {mode}")

@@ -86,6 +86,12 @@ def plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
+def layer_shapes(weights: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays of layers with a bias for each output, from those of their weights."""
+    shapes = {f"{layer}.weight": shape for layer, shape in weights.items()}
+    return shapes | {f"{layer}.bias": shape[:1] for layer, shape in weights.items()}
+
+
 def check_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:

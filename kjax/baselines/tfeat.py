@@ -22,6 +22,7 @@ from kjax.baselines.networks import (
     convolution,
     count,
     instance_normalize,
+    layer_shapes,
     read_arrays,
 )
 from kjax.baselines.rival import Rival
@@ -68,9 +69,7 @@ def load(path: Path) -> Rival:
 def load_params(path: Path) -> dict[str, Any]:
     """Parameters of `TFeat` from a weights file."""
     arrays = read_arrays(path)
-    shapes = {f"{layer}.weight": shape for layer, shape in _SHAPES.items()}
-    shapes |= {f"{layer}.bias": shape[:1] for layer, shape in _SHAPES.items()}
-    check_arrays(path, arrays, shapes)
+    check_arrays(path, arrays, layer_shapes(_SHAPES))
     weights = {
         name: (arrays[f"{layer}.weight"], arrays[f"{layer}.bias"])
         for name, layer in zip(("conv1", "conv2", "head"), _SHAPES, strict=True)

@@ -26,7 +26,6 @@ from jaxtyping import Array, Bool, Int32, Integer, UInt32
 
 from kjax.errors import InputError
 
-PAIRS_PER_EPOCH = 2_000_000
 Counter = Integer[Array, ""] | int
 """A seed, step or pass, known or traced."""
 ROUNDS = 24
@@ -91,11 +90,6 @@ def check_shares(pairs: int, shards: int) -> None:
             f"{pairs} pairs cannot be shared evenly by {shards} devices: "
             f"choose a multiple of {shards}"
         )
-
-
-def steps_per_epoch(pairs: int, *, pairs_per_epoch: int = PAIRS_PER_EPOCH) -> int:
-    """Steps that see at least `pairs_per_epoch` pairs."""
-    return math.ceil(pairs_per_epoch / pairs)
 
 
 def sample_pairs(
@@ -172,23 +166,16 @@ def sample_points(
     places = jnp.stack([position % point_count, jnp.arange(pairs, dtype=jnp.uint32)])
     plain, plain_head = _permute(keys, places, point_count)
     keys_before = _order_keys(seed, base + head_pass - 1, point_count)
-    head = _clear_head(
-        plain_head,
-        _unpermute(keys_before, plain_head, point_count),
-        shared=head_pass * point_count % pairs,
-        point_count=point_count,
-    )
+    places_before = _unpermute(keys_before, plain_head, point_count)
+    shared = head_pass * point_count % pairs
+    head = _clear_head(plain_head, places_before >= point_count - shared)
     head_start = jnp.where(straddles, jnp.uint32(point_count), jnp.uint32(0))
     place_in_head = position - head_start  # wraps, and so is large, before the head
     return jnp.where(place_in_head < pairs, head[place_in_head % pairs], plain).astype(jnp.int32)
 
 
 def _clear_head(
-    head: UInt32[Array, " pairs"],
-    places_before: UInt32[Array, " pairs"],
-    *,
-    shared: UInt32[Array, ""],
-    point_count: int,
+    head: UInt32[Array, " pairs"], shared: Bool[Array, " pairs"]
 ) -> UInt32[Array, " pairs"]:
     """Rearranges the first B points of a pass so that the batch which they complete is distinct.
 
@@ -198,24 +185,15 @@ def _clear_head(
 
     Args:
         head: the first B points of the plain permutation.
-        places_before: where the pass before has them.
-        shared: r.
-        point_count: n.
+        shared: marks those among the last r points of the pass before.
     """
-    return _move_last(head, places_before >= point_count - shared)
-
-
-def _move_last(
-    values: UInt32[Array, " pairs"], marked: Bool[Array, " pairs"]
-) -> UInt32[Array, " pairs"]:
-    """Moves the marked values behind the others, both in the order in which they came."""
-    unmarked = (~marked).astype(jnp.int32)
+    unshared = (~shared).astype(jnp.int32)
     place = jnp.where(
-        marked,
-        unmarked.sum() + jnp.cumsum(marked.astype(jnp.int32)) - 1,
-        jnp.cumsum(unmarked) - 1,
+        shared,
+        unshared.sum() + jnp.cumsum(shared.astype(jnp.int32)) - 1,
+        jnp.cumsum(unshared) - 1,
     )
-    return jnp.zeros_like(values).at[place].set(values, unique_indices=True)
+    return jnp.zeros_like(head).at[place].set(head, unique_indices=True)
 
 
 # A keyed permutation of 0 … n−1 for any n: the swap-or-not shuffle (Hoang, Morris & Rogaway 2012).

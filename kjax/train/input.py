@@ -1,5 +1,6 @@
 """From a set of patches to steps taken: the two input pipelines behind one function."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,15 +42,21 @@ def make_run(program: Program, patch_set: PatchSet, *, pipeline: str, first_step
         check_stream(points, program.pairs, seed=seed, shards=len(devices))
     if pipeline == "resident":
         data = make_resident(patch_set, device=replicated(program))
-        run = make_resident_run(program)
+        run = _compiled(make_resident_run, program)
         return lambda state, steps: run(state, data, steps)
     return _tfdata_run(program, patch_set, first_step)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(make: Callable[[Program], Any], program: Program) -> Any:
+    """Kept, as a program that is fed from several sets takes seconds to trace and to compile."""
+    return make(program)
 
 
 def _tfdata_run(program: Program, patch_set: PatchSet, first_step: int) -> Run:
     from kjax.data.tfdata import pair_dataset, prefetch_to_device
 
-    step = make_batch_step(program)
+    step = _compiled(make_batch_step, program)
     devices = local_devices(program)
     dataset = pair_dataset(
         patch_set,

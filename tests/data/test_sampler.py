@@ -140,11 +140,6 @@ GOLDEN_ANCHORS = [[76, 26, 28, 47, 9, 111, 34, 37], [34, 26, 59, 21, 36, 94, 102
 GOLDEN_POSITIVES = [[78, 25, 31, 46, 11, 109, 35, 38], [33, 25, 57, 23, 37, 95, 100, 108]]
 
 
-def test_an_epoch_has_two_million_pairs():
-    assert sampler.steps_per_epoch(512) == 3907
-    assert sampler.steps_per_epoch(8, pairs_per_epoch=16) == 2
-
-
 def test_points_with_a_single_patch_are_left_out():
     table = sampler.make_point_table(np.array([9, 4, 9, 5, 7, 7, 9]))
 
