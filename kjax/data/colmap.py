@@ -23,10 +23,12 @@ from kjax.errors import InputError
 
 Folder = str | os.PathLike[str]
 
-PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6)
+PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6, 2)
 """Numbers that each camera model has, by COLMAP's model number. The first is the focal length."""
 EQUIRECTANGULAR = (17, "EQUIRECTANGULAR")
 """Number and name of the one model without a focal length."""
+PIXEL_CENTRE = 0.5
+"""Coordinates of the top-left pixel's centre in COLMAP; ours are 0 there."""
 NO_POINT = -1
 """The entry of `ModelImage.point_ids` for a keypoint that sees no reconstructed point."""
 
@@ -87,16 +89,11 @@ def read_model(folder: Folder) -> Model:
     for path in paths:
         if not path.is_file():
             raise InputError(f"{folder} lacks {path.name}: copy the whole model folder")
-    cameras_path, images_path, points_path = paths
-    if suffix == ".bin":
-        cameras = dict(_binary_cameras(_Cursor(cameras_path)))
-        images = dict(_binary_images(_Cursor(images_path)))
-        points = _stack_points(points_path, _binary_points(_Cursor(points_path)))
-    else:
-        cameras = dict(_text_cameras(cameras_path))
-        images = dict(_text_images(images_path))
-        points = _stack_points(points_path, _text_points(points_path))
-    model = Model(cameras, images, points)
+    in_binary = (_binary_cameras, _binary_images, _binary_points)
+    in_text = (_text_cameras, _text_images, _text_points)
+    readers: Any = in_binary if suffix == ".bin" else in_text
+    cameras, images, points = (read(path) for read, path in zip(readers, paths, strict=True))
+    model = Model(dict(cameras), dict(images), _stack_points(paths[2], points))
     _check_references(folder, model)
     return model
 
@@ -200,10 +197,6 @@ class _Cursor:
         """The next `count` records."""
         return np.frombuffer(self._advance(dtype.itemsize * count), dtype)
 
-    def skip(self, count: int) -> None:
-        """Passes over the next bytes."""
-        self._advance(count)
-
     def take_name(self) -> str:
         """The next text, which ends with a zero byte."""
         end = self._bytes.find(b"\0", self._at)
@@ -212,8 +205,9 @@ class _Cursor:
         name = self._advance(end + 1 - self._at)[:-1]
         return name.decode("utf-8", errors="surrogateescape")
 
-    def finish(self) -> None:
-        """Refuses a file that holds more than its format has room for."""
+    def records(self) -> Iterator[int]:
+        """Numbers of all records, which the caller takes in turn; then there must be no more."""
+        yield from range(*self.take("Q"))
         left = len(self._bytes) - self._at
         if left:
             raise InputError(
@@ -235,48 +229,41 @@ class _Cursor:
         )
 
 
-_TRACK_ELEMENT = 8
-"""Bytes of an image's number and a keypoint's."""
+_TRACK_ELEMENT = np.dtype([("image", "<u4"), ("keypoint", "<u4")])
 _KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
 
 
-def _binary_cameras(cursor: _Cursor) -> Iterator[tuple[int, Camera]]:
-    (count,) = cursor.take("Q")
-    for _ in range(count):
+def _binary_cameras(path: Path) -> Iterator[tuple[int, Camera]]:
+    cursor = _Cursor(path)
+    for _ in cursor.records():
         camera_id, model, width, height = cursor.take("IiQQ")
-        if model == EQUIRECTANGULAR[0]:
-            parameters: tuple[float, ...] = cursor.take("2d")
-        elif 0 <= model < len(PARAMETER_COUNTS):
-            parameters = cursor.take(f"{PARAMETER_COUNTS[model]}d")
-        else:
+        if not 0 <= model < len(PARAMETER_COUNTS):
             raise InputError(
-                f"{cursor.path} has a camera model unknown here, number {model}: "
+                f"{path} has a camera model unknown here, number {model}: "
                 "convert the model to text (colmap model_converter --output_type TXT)"
             )
-        yield camera_id, _camera(cursor.path, model, width, height, parameters)
-    cursor.finish()
+        parameters = cursor.take(f"{PARAMETER_COUNTS[model]}d")
+        yield camera_id, _camera(path, model, width, height, parameters)
 
 
-def _binary_images(cursor: _Cursor) -> Iterator[tuple[int, ModelImage]]:
-    (count,) = cursor.take("Q")
-    for _ in range(count):
+def _binary_images(path: Path) -> Iterator[tuple[int, ModelImage]]:
+    cursor = _Cursor(path)
+    for _ in cursor.records():
         image_id, *pose, camera_id = cursor.take("I7dI")
         name = cursor.take_name()
         (keypoint_count,) = cursor.take("Q")
         keypoints = cursor.take_array(_KEYPOINT, keypoint_count)
         # COLMAP marks a keypoint without a point by the largest uint64, which is −1 here.
         xy, point_ids = keypoints["xy"], keypoints["point"]
-        yield image_id, _image(cursor.path, name, camera_id, tuple(pose), xy, point_ids)
-    cursor.finish()
+        yield image_id, _image(path, name, camera_id, tuple(pose), xy, point_ids)
 
 
-def _binary_points(cursor: _Cursor) -> Iterator[tuple[int, tuple[float, ...], float]]:
-    (count,) = cursor.take("Q")
-    for _ in range(count):
+def _binary_points(path: Path) -> Iterator[tuple[int, tuple[float, ...], float]]:
+    cursor = _Cursor(path)
+    for _ in cursor.records():
         point_id, x, y, z, _, _, _, error, track_length = cursor.take("Q3d3BdQ")
-        cursor.skip(_TRACK_ELEMENT * track_length)  # the images say the same
+        cursor.take_array(_TRACK_ELEMENT, track_length)  # the images say the same
         yield point_id, (x, y, z), error
-    cursor.finish()
 
 
 # Text files

@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from kjax.data import hpatches, phototour
 from kjax.errors import InputError, unknown_name
+from kjax.files.atomic import write_text
 from kjax.files.json_text import parse_json
 from kjax.files.unpacking import FREE_BYTES, check_unpacked
 
@@ -78,22 +79,15 @@ class DownloadSource:
 _CTU = "https://cmp.felk.cvut.cz/~mishkdmy/datasets/BrownPhotoTour"
 _UBC = "http://www.cs.ubc.ca/~mbrown/patchdata"
 _IMPERIAL = "http://icvl.ee.ic.ac.uk/vbalnt"
+_MIRRORS = {
+    "liberty": (_CTU, _UBC, _IMPERIAL),
+    "notredame": (f"{_CTU}/notredame", _CTU, _UBC, _IMPERIAL),
+    "yosemite": (_CTU, _UBC, _IMPERIAL),
+}
+_SIZES = {"liberty": 450_092, "notredame": 468_159, "yosemite": 633_587}
 PHOTOTOUR = {
-    "liberty": DownloadSource(
-        (f"{_CTU}/liberty.zip", f"{_UBC}/liberty.zip", f"{_IMPERIAL}/liberty.zip"), 450_092
-    ),
-    "notredame": DownloadSource(
-        (
-            f"{_CTU}/notredame/notredame.zip",
-            f"{_CTU}/notredame.zip",
-            f"{_UBC}/notredame.zip",
-            f"{_IMPERIAL}/notredame.zip",
-        ),
-        468_159,
-    ),
-    "yosemite": DownloadSource(
-        (f"{_CTU}/yosemite.zip", f"{_UBC}/yosemite.zip", f"{_IMPERIAL}/yosemite.zip"), 633_587
-    ),
+    name: DownloadSource(tuple(f"{mirror}/{name}.zip" for mirror in mirrors), _SIZES[name])
+    for name, mirrors in _MIRRORS.items()
 }
 HPATCHES = DownloadSource(
     (
@@ -218,9 +212,7 @@ def compare_or_record(record: Path, digest: str) -> None:
                 f"record {known[:16]}…): delete {record} if you trust the new data"
             )
         return
-    partial = record.with_name(f"{record.name}.partial")
-    partial.write_text(f"{digest}\n")
-    partial.replace(record)
+    write_text(record, f"{digest}\n")
 
 
 # Fetching
@@ -472,12 +464,10 @@ def _relative(name: str) -> PurePosixPath:
 
 
 def _check_member(archive: Path, name: str, *, plain: bool) -> None:
-    path = _relative(name)
-    outside = (
-        path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive or "\0" in name
-    )
     if "\0" in name:
         raise InputError(f"{archive} is damaged: it has a member {name!r}; download it again")
+    path = _relative(name)
+    outside = path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive
     if outside or not plain:
         what = "lies outside its folder" if outside else "is a link or a device"
         raise InputError(f"{archive} is refused: its member {name!r} {what}; get it elsewhere")

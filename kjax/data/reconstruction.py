@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from kjax.data.colmap import (
     NO_POINT,
+    PIXEL_CENTRE,
     Model,
     ModelImage,
     keypoint_shapes,
@@ -31,8 +32,6 @@ from kjax.data.photos import CutSet
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
 
-PIXEL_CENTRE = 0.5
-"""Coordinates of the top-left pixel's centre in COLMAP; ours are 0 there."""
 SAME_POSITION = 0.01
 """Pixels by which a keypoint may differ between model and database, which round differently."""
 TABLE_ENTRIES = 10_000_000

@@ -61,12 +61,8 @@ def claim_workdir(
 ) -> Iterator[None]:
     """Prepares the folder, and keeps other runs out of it until the block ends.
 
-    With several processes, the first one does both, and all of them hear of it if it cannot.
-
-    Args:
-        workdir: as for `prepare_workdir`.
-        config: the same.
-        notes: the same.
+    With several processes, the first one does both, and all of them hear of it if it cannot. The
+    arguments are those of `prepare_workdir`.
 
     Raises:
         InputError: another run is going on in the folder, or what `prepare_workdir` raises. It is
@@ -82,12 +78,7 @@ def claim_workdir(
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a run has been started in the folder; raises as `prepare_workdir`, changes nothing.
-
-    Args:
-        workdir: as for `prepare_workdir`.
-        config: the same.
-    """
+    """Whether a run was started in the folder; raises as `prepare_workdir`, changes nothing."""
     with mendable_errors(workdir):
         stored = _read_stored(workdir)
         if stored is not None:
@@ -227,16 +218,11 @@ _WRITTEN_BY_RUNS = (":(exclude)results", ":(exclude)docs")
 
 def _git(tree: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(tree), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        command = ["git", "-C", str(tree), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
 
 
 def _package_version(name: str) -> str | None:
@@ -254,7 +240,8 @@ def _read_stored(workdir: Path) -> dict[str, Any] | None:
     if not path.exists():
         # A kill before the first file had its name leaves a partial one, which is nobody's.
         # Neither is the lock, which comes even before.
-        names = {p.name for p in _listed(workdir)} - {LOCK_FILE}
+        found = workdir.iterdir() if workdir.exists() else ()
+        names = {path.name for path in found} - {LOCK_FILE}
         others = [name for name in names if not name.startswith(partial_prefix(path))]
         if others:
             raise InputError(
@@ -263,10 +250,6 @@ def _read_stored(workdir: Path) -> dict[str, Any] | None:
             )
         return None
     return _read_json(path, dict)
-
-
-def _listed(folder: Path) -> Iterator[Path]:
-    return folder.iterdir() if folder.exists() else iter(())
 
 
 def _read_json(path: Path, kind: type, advice: str = "restore it") -> Any:

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
 
-from kjax.data.colmap import keypoint_shapes, read_keypoints, read_rows
+from kjax.data.colmap import PIXEL_CENTRE, keypoint_shapes, read_keypoints, read_rows
 from kjax.errors import InputError
 from kjax.files.atomic import write_whole
 from kjax.images.features import Features, from_radians, from_sigmas
 
-CENTRE = 0.5
-"""COLMAP's coordinates of the first pixel's centre."""
 SIMPLE_RADIAL = 2
 """Number of the camera model: focal length, centre (x, y), one coefficient of distortion."""
 FOCAL_GUESS = 1.2
@@ -136,10 +134,9 @@ def read_features(
     for name, table in read_keypoints(path).items():
         if name not in image_sizes:
             raise InputError(f"{path} has {name}, whose size is not given: give all sizes")
-        shaped = table.shape[1] > 2
-        sigmas, angles = keypoint_shapes(table) if shaped else (None, None)
+        sigmas, angles = keypoint_shapes(table) if table.shape[1] > 2 else (None, None)
         photos[name] = Features(
-            xy=(table[:, :2] - CENTRE).astype(np.float32),
+            xy=(table[:, :2] - PIXEL_CENTRE).astype(np.float32),
             descriptors=np.zeros((len(table), 0), np.float32),
             image_size=image_sizes[name],
             scales=from_sigmas(sigmas),
@@ -240,7 +237,7 @@ def _add_camera(
 
 
 def _keypoint_table(features: Features) -> Float32[np.ndarray, "N columns"]:
-    xy = features.xy + np.float32(CENTRE)
+    xy = features.xy + np.float32(PIXEL_CENTRE)
     sigmas, angles = features.sigmas(), features.radians()
     if sigmas is None:
         return xy
@@ -274,8 +271,8 @@ def _add_pair(connection: sqlite3.Connection, first: int, second: int, pair: Pai
 
 def _shifted(pair: Pair) -> tuple[np.ndarray | None, np.ndarray | None]:
     """H and F between positions with COLMAP's origin."""
-    shift = np.array([[1, 0, CENTRE], [0, 1, CENTRE], [0, 0, 1.0]])
-    back = np.array([[1, 0, -CENTRE], [0, 1, -CENTRE], [0, 0, 1.0]])
+    shift = np.array([[1, 0, PIXEL_CENTRE], [0, 1, PIXEL_CENTRE], [0, 0, 1.0]])
+    back = np.array([[1, 0, -PIXEL_CENTRE], [0, 1, -PIXEL_CENTRE], [0, 0, 1.0]])
     homography, fundamental = pair.homography, pair.fundamental
     return (
         None if homography is None else shift @ homography @ back,

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from kjax.data.colmap import PIXEL_CENTRE
 from kjax.errors import InputError
 from kjax.files.atomic import write_text
 from kjax.images.features import Features, from_radians, from_sigmas
 
 DIMENSION = 128
 """Of every descriptor: COLMAP refuses others."""
-CENTRE = 0.5
-"""COLMAP's coordinates of the first pixel's centre."""
 _SIFT_UNIT = 512
 """COLMAP's integer for the value 1 of a descriptor of length 1; 255 stands for what is above."""
 
@@ -43,7 +42,7 @@ def write_colmap_text(
     sigmas, angles = features.sigmas(), features.radians()
     shapes = np.column_stack(
         [
-            features.xy + np.float32(CENTRE),
+            features.xy + np.float32(PIXEL_CENTRE),
             np.ones(count, np.float32) if sigmas is None else sigmas,
             np.zeros(count, np.float32) if angles is None else angles,
         ]
@@ -77,7 +76,7 @@ def read_colmap_text(path: str | os.PathLike[str], image_size: tuple[int, int]) 
             f"{path} is no text file of COLMAP features ({error}): write it again"
         ) from error
     return Features(
-        xy=(table[:, :2] - CENTRE).astype(np.float32),
+        xy=(table[:, :2] - PIXEL_CENTRE).astype(np.float32),
         descriptors=table[:, 4:].astype(np.uint8),
         image_size=image_size,
         scales=from_sigmas(table[:, 2]),

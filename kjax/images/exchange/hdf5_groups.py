@@ -15,7 +15,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,19 +58,12 @@ class GroupWriter:
         self._fresh = fresh
         if fresh:
             shutil.rmtree(self._parts, ignore_errors=True)
-        self._names: set[str] = set()
-        for file in self._files():
-            self._names.update(group_names(file))
+        self._names = {name for file in self._files() for name in group_names(file)}
 
     def __enter__(self: _Writer) -> _Writer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __contains__(self, name: str) -> bool:
@@ -132,7 +124,8 @@ class GroupWriter:
                     for name in group_names(part):
                         if name in file:
                             del file[name]
-                        source.copy(name, file.require_group(_parent(name)), _own_name(name))
+                        own_name = name.rpartition("/")[2]
+                        source.copy(name, file.require_group(_parent(name)), own_name)
 
     def attributes(self, key: str) -> dict[str, Any]:
         """By group that holds arrays, an attribute of its own; None where there is none."""
@@ -267,7 +260,3 @@ def _check_name(name: str) -> None:
 
 def _parent(name: str) -> str:
     return name.rpartition("/")[0] or "/"
-
-
-def _own_name(name: str) -> str:
-    return name.rpartition("/")[2]

@@ -68,21 +68,19 @@ class FeatureWriter(GroupWriter):
             provenance: what the features were made with.
         """
         small = np.float16 if self.half else np.float32
-        descriptors = features.descriptors.T
+        descriptors, scores, angles = features.descriptors.T, features.scores, features.angles
+        in_bytes = descriptors.dtype == np.uint8
         arrays = {
             "keypoints": features.xy,
-            "descriptors": descriptors if _is_bytes(descriptors) else descriptors.astype(small),
+            "descriptors": descriptors if in_bytes else descriptors.astype(small),
             "image_size": np.array(features.image_size),
+            "scores": None if scores is None else scores.astype(small),
+            "scales": features.sigmas(),
+            "oris": None if angles is None else upright_without(angles),
         }
-        sigmas = features.sigmas()
-        if features.scores is not None:
-            arrays["scores"] = features.scores.astype(small)
-        if sigmas is not None:
-            arrays["scales"] = sigmas
-        if features.angles is not None:
-            arrays["oris"] = upright_without(features.angles)
+        known = {key: array for key, array in arrays.items() if array is not None}
         about = {} if provenance is None else {self.PROVENANCE: provenance}
-        self.add_group(name, arrays, {"keypoints": {"uncertainty": uncertainty}}, about=about)
+        self.add_group(name, known, {"keypoints": {"uncertainty": uncertainty}}, about=about)
 
 
 def read_features(path: Path, name: str) -> Features:
@@ -186,7 +184,3 @@ def _checked_matches(
     if ((partners < -1) | (partners > _LARGEST_INDEX)).any():
         raise InputError(f"{path} holds matches with keypoints that cannot be: match again")
     return partners.astype(np.int32), single("matching_scores0", scores)
-
-
-def _is_bytes(descriptors: np.ndarray) -> bool:
-    return bool(descriptors.dtype == np.uint8)
