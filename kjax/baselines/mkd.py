@@ -96,12 +96,7 @@ def describe_raw(
 
 
 def fit_pca(descriptors: Float[np.ndarray, "count dim"], *, fitted_on: str) -> Whitening:
-    """Principal components of raw descriptors, for the modes pca, pcaws and pcawt.
-
-    Args:
-        descriptors: at least as many as they have dimensions.
-        fitted_on: name of the set they come from, for labels.
-    """
+    """Principal components of raw descriptors, for the modes pca, pcaws and pcawt."""
     number, dimension = descriptors.shape
     if number < dimension:
         raise InputError(

@@ -68,10 +68,6 @@ def modules_of(module: TorchObject) -> list[TorchObject]:
 def flatten_modules(module: TorchObject, path: Path) -> list[TorchObject]:
     """A module and all modules in it, depth first; one that is in several is there as often.
 
-    Args:
-        module: the outermost.
-        path: of its file, for errors.
-
     Raises:
         InputError: they are more than any network has, as where a module is within itself.
     """

@@ -11,13 +11,10 @@ from kjax.errors import InputError
 
 
 def named_photographs(words: Iterable[str]) -> dict[str, Path]:
-    """Photographs by name, each once.
+    """Photographs by name, each once, from files, folders or patterns.
 
     A name is the path below the one folder that is given, or below the folder that all files and
     folders have in common. So photographs of one name in two folders stay apart.
-
-    Args:
-        words: files, folders or patterns.
 
     Raises:
         InputError: a word stands for nothing, or a name cannot be written down.

@@ -64,12 +64,7 @@ OCCLUSION_STEP = 1.0
 
 
 def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) -> PatchSet:
-    """Patches to train on, several of each point; cut at the first call.
-
-    Args:
-        cache_dir: see `kjax.data.cache.cache_root`.
-        progress: show a bar while cutting.
-    """
+    """Patches to train on, several of each point; cut at the first call, into `cache_root`."""
     paths = [_wheel_file(name) for name in TRAIN_PHOTOS]
 
     def cut() -> tuple[CutSet, TestPairs]:
@@ -96,10 +91,7 @@ def embedded_test(
 ) -> tuple[PatchSet, TestPairs]:
     """Held-out patches of a real stereo pair and its test pairs; cut at the first call.
 
-    Args:
-        cache_dir: see `kjax.data.cache.cache_root`.
-        progress: show a bar while decoding.
-        tolerances: how far detections in both photographs may be apart.
+    Detections in both photographs may be apart by the tolerances.
     """
     paths = [_wheel_file(name) for name in TEST_FILES]
 

@@ -38,12 +38,7 @@ class Sequence:
 
 
 def list_sequences(folder: Folder, *, split: str | None = None) -> list[Path]:
-    """The folders of a split's test sequences, or of all sequences that are there.
-
-    Args:
-        folder: holds one folder per sequence.
-        split: a, b, c, full, illum or view.
-    """
+    """The folders of the sequences that a split tests, of `SPLITS`, or of all that are there."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")

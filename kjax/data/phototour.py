@@ -87,11 +87,6 @@ def read_phototour(
     Later calls map that array, as long as the files it was made from keep their size and time. A
     damaged one is made again: see `kjax.data.cache.is_intact` for what is noticed.
 
-    Args:
-        folder: where `patches0000.bmp`, … and `info.txt` are.
-        cache_dir: see `kjax.data.cache.cache_root`.
-        progress: show a bar while decoding.
-
     Raises:
         InputError: the folder is not a whole set, or the cache folder cannot be written.
     """
@@ -251,13 +246,7 @@ def _read_columns(
 
 
 def cache_entry(kind: str, folder: Path, cache_dir: Folder | None = None) -> Path:
-    """Where what is decoded from a folder is kept.
-
-    Args:
-        kind: of folder.
-        folder: its whole path.
-        cache_dir: see `kjax.data.cache.cache_root`.
-    """
+    """Where what is decoded from a folder, named by its whole path, is kept; see `cache_root`."""
     digest = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
     return cache_root(cache_dir) / kind / f"{folder.name}-{digest}"
 

@@ -180,12 +180,9 @@ def _clear_head(
     """Rearranges the first B points of a pass so that the batch which they complete is distinct.
 
     That batch begins with the last r points of the pass before. At most r of our B points are among
-    these; moved behind the others they leave the first B − r clear. For n ≥ 2B the last r places
-    of a pass are never rearranged themselves, so no pass depends on more than one before it.
-
-    Args:
-        head: the first B points of the plain permutation.
-        shared: marks those among the last r points of the pass before.
+    these, the shared ones; moved behind the others they leave the first B − r clear. For n ≥ 2B the
+    last r places of a pass are never rearranged themselves, so no pass depends on more than one
+    before it.
     """
     unshared = (~shared).astype(jnp.int32)
     place = jnp.where(

@@ -18,11 +18,6 @@ def stereo_patch_pairs(
 
     Only points whose disparity is known, whose crops have texture (a standard deviation of at least
     12 grey levels) and look alike (a correlation of at least 0.5: nothing comes between).
-
-    Args:
-        count: number of pairs, all around different pixels.
-        size: side of the crops.
-        seed: which points.
     """
     left, right, disparity = _motorcycle()
     height, width = disparity.shape

@@ -21,12 +21,7 @@ class TestSet(NamedTuple):
 
 
 def read_test_sets(names: Sequence[str], *, progress: bool = True) -> list[TestSet]:
-    """The sets with the given names, each named differently.
-
-    Args:
-        names: folders in the PhotoTourism format, `EMBEDDED`, or sets of TFDS.
-        progress: show a bar while decoding.
-    """
+    """The named sets, no two alike: folders in the PhotoTourism format, `EMBEDDED`, or TFDS's."""
     tests = [_read_test_set(name, progress) for name in names]
     found = [test.patches.name for test in tests]
     if len(set(found)) < len(found):

@@ -96,10 +96,7 @@ def prefetch_to_device(
 ) -> Iterator[UInt8[Array, "devices per_device 2 H W"]]:
     """Copies batches to this process's devices, `ahead` of them before they are asked for.
 
-    Args:
-        batches: e.g. `pair_dataset(...).as_numpy_iterator()`.
-        devices: one per leading row; by default all local ones.
-        ahead: how many batches wait on the devices.
+    There is one device for each row of a batch; by default they are all local ones.
     """
     mesh = jax.sharding.Mesh(np.asarray(devices or jax.local_devices()), ("devices",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))

@@ -29,9 +29,7 @@ PIXELS_PER_BYTE = 1100
 def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Image.Image]:
     """A picture whose pixels have not been decoded yet; the block that it is for may do so.
 
-    Args:
-        path: of the file.
-        advice: how to mend a file that cannot be read, for the end of the message.
+    The advice, on how to mend a file that cannot be read, ends the message.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -10,12 +10,7 @@ three; only what is made to be nothing but zeros takes more."""
 
 
 def check_unpacked(packed: int, unpacked: int, *, free: int = FREE_BYTES) -> None:
-    """Refuses content that is out of all proportion to the file that it comes from.
-
-    Args:
-        packed: bytes of the file.
-        unpacked: bytes that it says it holds.
-        free: bytes that it may hold in any case.
+    """Refuses bytes that are out of all proportion to those of the file that they come from.
 
     Raises:
         InputError: without the file's name, which the caller knows.

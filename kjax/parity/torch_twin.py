@@ -71,11 +71,7 @@ def load_reference(source: str | Path = pretrained.DEFAULT) -> TorchDescriptor:
 
 
 class FoldedDescriptor(nn.Module):
-    """A descriptor for inference only.
-
-    Args:
-        reference: trained, for patches of `reference.patch_size`.
-    """
+    """A descriptor for inference only, of a trained one."""
 
     def __init__(self, reference: TorchDescriptor) -> None:
         super().__init__()

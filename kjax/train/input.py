@@ -30,11 +30,8 @@ from kjax.train.step import TrainState
 def make_run(program: Program, patch_set: PatchSet, *, pipeline: str, first_step: int) -> Run:
     """The function that takes a state some steps on, fed by one of the pipelines.
 
-    Args:
-        program: what is trained.
-        patch_set: what it is trained on.
-        pipeline: "resident" keeps the set on the devices; "tfdata" brings batches to them.
-        first_step: where the stream of pairs goes on.
+    "resident" keeps the set on the devices; "tfdata" brings batches to them. The stream of pairs
+    goes on at `first_step`.
     """
     points = len(make_point_table(patch_set.point_ids).starts)
     devices = program.devices or tuple(jax.devices())

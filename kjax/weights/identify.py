@@ -8,16 +8,7 @@ from typing import Any
 from kjax.errors import InputError
 from kjax.model.descriptor import Descriptor, build
 from kjax.model.dimensions import ENCODED_HEADS
-from kjax.weights.fields import Fields, fitting_fields, only_fields, parse_fields
-
-
-def named_model(fields: str) -> Descriptor:
-    """The model that "head,s=1,patch_size=64" describes.
-
-    Args:
-        fields: the head, then any of `s` and `patch_size`; the rest is as `kjax.build` has it.
-    """
-    return model_of(parse_fields(fields))
+from kjax.weights.fields import Fields, fitting_fields, only_fields
 
 
 def model_of(fields: Mapping[str, Any]) -> Descriptor:

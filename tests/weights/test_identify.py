@@ -4,8 +4,9 @@ from models import make_model
 from kjax.errors import InputError
 from kjax.model.descriptor import build
 from kjax.sources import load_source
+from kjax.weights.fields import parse_fields
 from kjax.weights.files import save_variables
-from kjax.weights.identify import display_name, named_model, only_model, possible_models
+from kjax.weights.identify import display_name, model_of, only_model, possible_models
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from kjax.weights.identify import display_name, named_model, only_model, possibl
     ],
 )
 def test_named_models(fields, model):
-    assert named_model(fields) == model
+    assert model_of(parse_fields(fields)) == model
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_named_models(fields, model):
 )
 def test_names_of_no_model(fields, message):
     with pytest.raises(InputError, match=message):
-        named_model(fields)
+        model_of(parse_fields(fields))
 
 
 @pytest.mark.parametrize(

@@ -103,13 +103,9 @@ def detect_in_grey(
     max_keypoints: int | None = MAX_KEYPOINTS,
     contrast: float = CONTRAST,
 ) -> Keypoints:
-    """The same of a photograph that `grey_values` has made grey already.
+    """The same of a photograph that `grey_values` has made grey already; None finds all keypoints.
 
-    Args:
-        grey: the photograph.
-        mask: keypoints are looked for where it is not zero.
-        max_keypoints: at most so many; None for all.
-        contrast: OpenCV's threshold; lower finds more.
+    `contrast` is OpenCV's threshold: lower finds more.
     """
     if max_keypoints is not None and max_keypoints < 1:
         raise InputError(f"max_keypoints is {max_keypoints}: look for at least one")

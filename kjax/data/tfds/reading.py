@@ -40,12 +40,9 @@ FEATURES = {"patches", "patch_ids", "point_ids"}
 
 
 def read_tfds(name: str, *, cache_dir: Folder | None = None, progress: bool = True) -> PatchSet:
-    """Opens a set. The first time, a prepared one is decoded into the cache folder.
+    """Opens a set by its name for `tfds.builder`, e.g. phototour/liberty.
 
-    Args:
-        name: as for `tfds.builder`, e.g. phototour/liberty.
-        cache_dir: see `kjax.data.cache.cache_root`.
-        progress: show a bar while decoding.
+    The first time, a prepared one is decoded into the cache folder.
 
     Raises:
         InputError: there is no such set, it is not prepared, or it is not one of patches.
@@ -83,10 +80,7 @@ def read_tfds_test(
 
 
 def find_builder(name: str) -> Any:
-    """TFDS's builder of a set, with kjax's own among those it knows.
-
-    Args:
-        name: as for `tfds.builder`.
+    """TFDS's builder of a set by name, with kjax's own among those it knows.
 
     Raises:
         InputError: TensorFlow or TFDS is not installed, or there is no such set.

@@ -150,9 +150,7 @@ def read_matches(
 ) -> dict[tuple[str, str], Int32[np.ndarray, "K 2"]]:
     """The matches of all pairs in a database, by the names of both photographs.
 
-    Args:
-        path: of the database.
-        verified: whether to read those of the verified two-view geometries instead.
+    Those of the verified two-view geometries, if asked for.
 
     Raises:
         InputError: it is no COLMAP database.

@@ -39,14 +39,10 @@ def require_colmap() -> str:
 def extract_sift(
     database: Path, photos: Path, *, max_keypoints: int, single_camera: bool, log: Path
 ) -> None:
-    """COLMAP's own keypoints and SIFT descriptors of a folder of photographs.
+    """COLMAP's own keypoints and SIFT descriptors of a folder of photographs, in a new database.
 
-    Args:
-        database: to write.
-        photos: the folder.
-        max_keypoints: per photograph; those with two orientations count once.
-        single_camera: whether one camera took them all; otherwise each is another's.
-        log: what COLMAP prints goes to its end.
+    Keypoints with two orientations count once. What COLMAP prints goes to the end of the log, here
+    and below.
     """
     options = {
         "image_path": photos,
@@ -63,14 +59,7 @@ def match_and_verify(database: Path, *, log: Path) -> None:
 
 
 def reconstruct(database: Path, photos: Path, out: Path, *, log: Path) -> list[Path]:
-    """The folders of the models that COLMAP finds: there may be none.
-
-    Args:
-        database: with verified matches.
-        photos: whose colours the points get.
-        out: where the models go, numbered.
-        log: what COLMAP prints goes to its end.
-    """
+    """The folders of the models that COLMAP finds from verified matches: there may be none."""
     out.mkdir(parents=True)
     options = {"database_path": database, "image_path": photos, "output_path": out, **MAPPING}
     try:

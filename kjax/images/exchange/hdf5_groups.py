@@ -79,11 +79,8 @@ class GroupWriter:
     ) -> None:
         """Adds a group, in the place of an earlier one of that name; it is safe when this returns.
 
-        Args:
-            name: of the group; slashes make groups within groups.
-            arrays: by name.
-            attributes: of some of the arrays.
-            about: attributes of the group itself.
+        Slashes in its name make groups within groups. Attributes are those of arrays, and `about`
+        those of the group itself.
         """
         h5py = require("h5py", HDF5_FILES)
         _check_name(name)

@@ -125,15 +125,7 @@ class MatchWriter(GroupWriter):
     """
 
     def add(self, first: str, second: str, matches: Matches, n0: int, n1: int) -> None:
-        """Adds one pair.
-
-        Args:
-            first: name of the first photograph.
-            second: name of the second photograph.
-            matches: between them, from the first to the second.
-            n0: keypoints of the first photograph.
-            n1: keypoints of the second photograph.
-        """
+        """Adds the matches of two photographs, by name, with n0 and n1 keypoints."""
         styled = hloc_style(matches, n0, n1)
         # hloc writes int16, which ends at 32,767 keypoints; it reads any integers.
         arrays = {

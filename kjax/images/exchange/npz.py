@@ -21,13 +21,7 @@ PROVENANCE = "provenance"
 def write_npz(
     path: str | os.PathLike[str], features: Features, *, provenance: str | None = None
 ) -> None:
-    """Writes an archive, whole or not at all. Its name must end with .npz.
-
-    Args:
-        path: of the file.
-        features: of one photograph.
-        provenance: what they were made with.
-    """
+    """Writes an archive, whole or not at all. Its name must end with .npz."""
     path = Path(path)
     if path.suffix != ".npz":
         raise InputError(f"{path} is no name for a NumPy archive: let it end with .npz")
