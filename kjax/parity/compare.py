@@ -62,10 +62,10 @@ class Settings:
 
     def torch_model(self, state_dict: Mapping[str, Any]) -> TorchDescriptor:
         """The torch module with the given weights."""
-        model = TorchDescriptor(self.head, self.s, self.patch_size)
-        model.load_state_dict(
-            {name: torch.as_tensor(np.asarray(value)) for name, value in state_dict.items()}
-        )
+        with torch.device("meta"):  # whose initial weights cost nothing
+            model = TorchDescriptor(self.head, self.s, self.patch_size)
+        copies = {name: torch.tensor(np.asarray(value)) for name, value in state_dict.items()}
+        model.load_state_dict(copies, assign=True)
         return model.to(getattr(torch, self.dtype))
 
 
