@@ -42,6 +42,8 @@ def get_config() -> ConfigDict:
     config.model.scale_rho = math.pi  # angle of the patch corner
     config.model.scale_theta = 1.0  # factor on θ; another breaks its periodicity
     config.model.corner_radius = 1.0  # ρ at the corner in the centre weight; published: 1 and √2
+    config.model.channels = (32, 32, 64, 64, 128, 128)  # of the convolutions; fewer are quicker
+    config.model.dimension = 128  # numbers in a descriptor
 
     config.data = ConfigDict()
     # Folders in the PhotoTourism format, "embedded", or sets of TFDS: "tfds:phototour/liberty".

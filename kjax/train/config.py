@@ -23,6 +23,7 @@ from kjax.data.set_names import EMBEDDED
 from kjax.errors import InputError, unknown_name
 from kjax.files.typed_values import Schema
 from kjax.model.descriptor import Descriptor, build
+from kjax.model.dimensions import CHANNELS, DIMENSION
 from kjax.train.augment import AugmentConfig
 from kjax.train.losses import LossConfig
 
@@ -53,6 +54,8 @@ class ModelConfig:
     scale_rho: float
     scale_theta: float
     corner_radius: float
+    channels: tuple[int, ...] = CHANNELS
+    dimension: int = DIMENSION
 
     def __post_init__(self) -> None:
         self.build()

@@ -13,6 +13,7 @@ import pytest
 from models import make_model, random_patches
 
 import kjax
+from kjax.model.dimensions import CHANNELS
 from kjax.model.kernels import batch_norm, fused_layers, gpu_kernels
 from kjax.model.kernels.convolution import convolve
 
@@ -147,7 +148,7 @@ def test_fused_layers_over_devices_equal_the_whole_batch(arrays):
     ],
 )
 def test_what_fits(shape, dtype, views, expected):
-    assert fused_layers.fits(shape, dtype, views=views) == expected
+    assert fused_layers.fits(shape, dtype, CHANNELS, views=views) == expected
 
 
 # Kernels
@@ -322,7 +323,7 @@ def no_worse_than_plain(found, plain, exact):
 def test_layers_and_gradients_in_bfloat16(normal, count, side):
     images, *weights = (normal(*shape) for shape in ((count, side, side, 1), *KERNEL_SHAPES))
     arrays = [images.astype(jnp.bfloat16), *weights]
-    assert fused_layers.fits(arrays[0].shape, jnp.bfloat16, views=VIEWS)
+    assert fused_layers.fits(arrays[0].shape, jnp.bfloat16, CHANNELS, views=VIEWS)
     outer = normal(count, side // 2, side // 2, 64)
 
     def fused(arrays):
