@@ -76,6 +76,13 @@ def get_config() -> ConfigDict:
     config.loss.neighbour_rule = "paper"  # how sosnet chooses them
     config.loss.alpha = 2.0  # weight of the inner product in hynet
     config.loss.norm_weight = 0.1  # of hynet's norm term
+    config.loss.nested = ()  # first entries that shall be descriptors themselves, e.g. (32, 64)
+
+    # Learn from a larger model, too, which describes the same augmented patches.
+    config.distill = ConfigDict()
+    config.distill.teacher = ""  # a name that ships, a run or a weights file; "" for none
+    config.distill.weight = 1.0  # of what is matched, beside the loss
+    config.distill.match = "descriptors"  # the teacher's; or "distances" within the batch
 
     config.optimizer = ConfigDict()
     config.optimizer.name = "sgd"  # torch's; or adam
