@@ -247,6 +247,77 @@ SHIPPED: dict[str, tuple[str, ...]] = {
 """The models that ship with the package."""
 
 
+HALF, QUARTER = (16, 16, 32, 32, 64, 64), (8, 8, 16, 16, 32, 32)
+"""Of the paper's channels."""
+
+
+def _light(channels: tuple[int, ...], *others: str) -> tuple[str, ...]:
+    """`best`'s recipe with one trunk of so many channels."""
+    return (
+        *HEADS[ABLATED],
+        *AUGMENTATIONS["hard"],
+        *PHOTOMETRY["moderate"],
+        "model.dropout=0.1",
+        f"model.channels={channels}",
+        *others,
+    )
+
+
+def _taught(match: str, weight: float) -> tuple[str, str]:
+    return f"distill.match={match}", f"distill.weight={weight}"
+
+
+ALONE = ("distill.teacher=",)
+NESTED = ("loss.nested=(32,64)",)
+ONCE = _taught("descriptors", 1.0)
+LIGHT: dict[str, tuple[str, ...]] = {
+    "teacher": (*SHIPPED["best"], *ALONE),
+    "all channels": _light((32, 32, 64, 64, 128, 128), *ALONE),
+    "half": _light(HALF, *ALONE),
+    **{
+        f"half, {match} × {weight:g}": _light(HALF, *_taught(match, weight))
+        for match, weight in (
+            ("descriptors", 0.5),
+            ("descriptors", 1.0),
+            ("descriptors", 2.0),
+            ("descriptors", 4.0),
+            ("distances", 1.0),
+            ("distances", 10.0),
+        )
+    },
+    "half, nested": _light(HALF, *ALONE, *NESTED),
+    **{
+        f"half, taught, nested × {weight:g}": _light(
+            HALF, *ONCE, *NESTED, f"loss.nested_weight={weight}"
+        )
+        for weight in (0.1, 0.3, 1.0)
+    },
+    "half, taught, no dropout": _light(HALF, *ONCE, "model.dropout=0.0"),
+    "quarter": _light(QUARTER, *ALONE),
+    **{
+        f"{'-'.join(map(str, channels))}, taught": _light(channels, *ONCE)
+        for channels in (
+            (8, 8, 32, 32, 64, 64),
+            (8, 8, 32, 32, 64, 128),
+            (8, 8, 16, 32, 64, 128),
+            (8, 8, 16, 32, 64, 64),
+            (8, 8, 16, 16, 64, 64),
+            (8, 8, 16, 16, 32, 96),
+            (8, 8, 16, 16, 32, 64),
+            QUARTER,
+        )
+    },
+}
+"""Light models, alone and taught by the first row's; which teacher, the command line says."""
+
+
+def light_trainings(
+    rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
+) -> list[Training]:
+    """Light models, on all sets together."""
+    return _on_all_sets("light", {row: (*shared, *LIGHT[row]) for row in rows}, train, seeds)
+
+
 def recipe_trainings(
     rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
 ) -> list[Training]:
