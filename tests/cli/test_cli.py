@@ -31,7 +31,6 @@ def test_help(command, capsys):
 SMALL = ("--patch-size", "8", "--steps", "2", "--pairs", "3")
 
 
-@pytest.mark.usefixtures("double_precision")
 def test_compare_prints_a_table_and_a_verdict(capsys):
     pytest.importorskip("torch")
     assert main(["compare", "--head", "sum", *SMALL]) == 0
@@ -49,7 +48,6 @@ def test_compare_prints_a_table_and_a_verdict(capsys):
         assert expected in table
 
 
-@pytest.mark.usefixtures("double_precision")
 def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
     pytest.importorskip("torch")
     from kjax.parity.torch_reference import TorchDescriptor
