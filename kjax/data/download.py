@@ -268,7 +268,8 @@ def _fetch_rest(address: str, part: Path, most: int, *, progress: bool) -> None:
             part.unlink()  # there is no such rest: start again
         raise
     with response:
-        if response.status != 206 or not _continues_at(response, offset):
+        continued = response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
+        if response.status != 206 or not continued:
             offset = 0  # the file has changed, or the server sends it whole regardless
         _write_validator(address, part, response)
         total = _announced_size(response, offset, most)
@@ -328,10 +329,6 @@ def _write_validator(address: str, part: Path, response: Any) -> None:
 
 def _validator_file(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
-
-
-def _continues_at(response: Any, offset: int) -> bool:
-    return response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
 
 
 class _NoDowngrade(urllib.request.HTTPRedirectHandler):

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 from tqdm import tqdm
 
+from kjax.data.cutting.grey import picture_greys
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError, unknown_name
 from kjax.files.images import open_image
@@ -93,7 +94,7 @@ def read_column(path: Path) -> UInt8[np.ndarray, "n 65 65"]:
                 f"{path} has {width}×{height} pixels; a column of patches is {PATCH_SIDE} wide "
                 f"and a multiple of {PATCH_SIDE} high"
             )
-        pixels = np.asarray(image if image.mode == "L" else image.convert("L"))
+        pixels = picture_greys(image)
     return pixels.reshape(-1, PATCH_SIDE, PATCH_SIDE)
 
 

@@ -29,6 +29,7 @@ from kjax.data.cache import (
     mendable_cache_errors,
     new_folder,
 )
+from kjax.data.cutting.grey import picture_greys
 from kjax.errors import InputError, first_line
 from kjax.files.arrays import read_npy
 from kjax.files.images import open_image
@@ -145,7 +146,7 @@ def decode_mosaic(path: Path) -> UInt8[np.ndarray, "256 64 64"]:
             raise InputError(
                 f"{path} has {width}×{height} pixels; a mosaic has {MOSAIC_PIXELS}×{MOSAIC_PIXELS}"
             )
-        pixels = np.asarray(image if image.mode == "L" else image.convert("L"))
+        pixels = picture_greys(image)
     grid = pixels.reshape(MOSAIC_SIDE, PATCH_SIDE, MOSAIC_SIDE, PATCH_SIDE)
     return np.ascontiguousarray(grid.swapaxes(1, 2)).reshape(-1, PATCH_SIDE, PATCH_SIDE)
 

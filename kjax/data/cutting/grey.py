@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
+from PIL import Image
 
-from kjax.data.cutting.photographs import read_photograph
+from kjax.data.cutting.photographs import as_pixels, read_photograph
 from kjax.errors import InputError, unknown_name
 
 REC_601 = (0.299, 0.587, 0.114)
@@ -31,6 +32,11 @@ def read_grey(path: Path) -> UInt8[np.ndarray, "height width"] | None:
         return whole_greys(grey_values(read_photograph(path, upright=False)))
     except InputError:
         return None
+
+
+def picture_greys(picture: Image.Image) -> UInt8[np.ndarray, "height width"]:
+    """A picture of Pillow's in grey, as bytes."""
+    return whole_greys(grey_values(as_pixels(picture)))
 
 
 def to_grey(
