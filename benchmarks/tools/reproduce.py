@@ -143,9 +143,9 @@ def check_commit(allow_changes: bool) -> None:
 
 def train(args: argparse.Namespace, settings: list[str]) -> int:
     """Runs the trainings; the exit code says whether any is left."""
+    from kjax.experiments.compiled_training import Sets
     from kjax.experiments.scoring import Scorer
     from kjax.experiments.sweep import Sweep
-    from kjax.experiments.training import Sets
 
     trainings = make_trainings(args, settings)
     for training in trainings:

@@ -11,12 +11,13 @@ from jaxtyping import Float32
 
 from kjax.data.test_sets import TestSet
 from kjax.errors import InputError
+from kjax.eval.averages import mean_of_seeds
 from kjax.eval.degenerate import degeneracies, scorable
 from kjax.eval.descriptor_cache import cached
 from kjax.eval.entries import Entry
 from kjax.eval.example_pictures import similarity_figures, training_curves
 from kjax.eval.hpatches.benchmark import Benchmark, score
-from kjax.eval.phototour import hardest_pairs, mean_of_seeds, score_pairs, warnings_of
+from kjax.eval.phototour import hardest_pairs, score_pairs, warnings_of
 from kjax.eval.results import (
     DescriptorResult,
     Evaluation,

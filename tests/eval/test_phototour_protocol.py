@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from kjax.errors import InputError
+from kjax.eval.averages import mean_of_seeds
 from kjax.eval.phototour import (
     fpr_interval,
     hardest_pairs,
-    mean_of_seeds,
     score_pairs,
     warnings_of,
 )

@@ -12,9 +12,9 @@ from kjax.data.phototour import read_phototour, write_phototour
 from kjax.data.test_sets import read_test_sets
 from kjax.eval import misalignment
 from kjax.experiments import scoring
+from kjax.experiments.compiled_training import Sets
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.sweep import Sweep, weights_path
-from kjax.experiments.training import Sets
 from kjax.experiments.trainings import (
     HEADS,
     QUESTIONS,

@@ -13,11 +13,12 @@ from tqdm import tqdm
 from kjax.data import hpatches as data
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError, unknown_name
+from kjax.eval.averages import mean_of_seeds, mean_of_splits
 from kjax.eval.degenerate import scorable
 from kjax.eval.descriptor_cache import cached
 from kjax.eval.entries import Entry
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences, read_descriptors
-from kjax.eval.hpatches.protocol import PROTOCOLS, evaluate, mean_of_seeds, mean_of_splits
+from kjax.eval.hpatches.protocol import PROTOCOLS, evaluate
 from kjax.eval.hpatches.tasks import (
     OFFICIAL_SEED,
     Tasks,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kjax.eval.report import bars, curves, hpatches_tables, phototour_tables
+from kjax.eval.report import hpatches_charts, hpatches_tables, phototour_tables, verification_charts
 from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.page_parts import (
     Block,
@@ -26,7 +26,7 @@ from kjax.eval.report.phrases import NOTHING, slugged
 from kjax.eval.report.published import PAPER_SETS
 from kjax.eval.report.summary import headlines, warnings_of
 from kjax.eval.report.table_cells import count_cell
-from kjax.eval.report.training import training_charts
+from kjax.eval.report.training_charts import training_charts
 from kjax.eval.results import Evaluation, HardPairs, Illustrations
 
 
@@ -67,7 +67,7 @@ def _verification_title(evaluation: Evaluation) -> str:
 
 
 def _phototour(evaluation: Evaluation) -> Iterator[Block]:
-    arrangements = arrange(evaluation)
+    arrangements = arrange(evaluation.descriptors)
     for arrangement in arrangements:
         yield phototour_tables.fpr_table(arrangement)
     # Curves and distances are the same under every rule.
@@ -78,10 +78,10 @@ def _phototour(evaluation: Evaluation) -> Iterator[Block]:
 
 
 def _verification_charts(arrangement: Arrangement, evaluation: Evaluation) -> Iterator[Block]:
-    look = curves.looks(evaluation)
+    look = verification_charts.looks(evaluation)
     for charts, title in (
-        (curves.roc_charts(arrangement, look), "ROC"),
-        (curves.precision_recall_charts(arrangement, look), "Precision and recall"),
+        (verification_charts.roc_charts(arrangement, look), "ROC"),
+        (verification_charts.precision_recall_charts(arrangement, look), "Precision and recall"),
     ):
         if charts.panels:
             yield Subheading(title)
@@ -91,7 +91,7 @@ def _verification_charts(arrangement: Arrangement, evaluation: Evaluation) -> It
     distances = {
         setting.label: found
         for setting in reversed(settings)
-        if (found := curves.distance_charts(arrangement, setting)) is not None
+        if (found := verification_charts.distance_charts(arrangement, setting)) is not None
     }
     for place, (label, histograms) in enumerate(distances.items()):
         if place == 0:
@@ -102,7 +102,7 @@ def _verification_charts(arrangement: Arrangement, evaluation: Evaluation) -> It
 
 
 def _hpatches(evaluation: Evaluation) -> Iterator[Block]:
-    board = scoreboard(evaluation)
+    board = scoreboard(evaluation.descriptors)
     shown = set()
     for benchmark, scored in board.items():
         tables = _hpatches_tables(benchmark, scored)
@@ -117,8 +117,8 @@ def _hpatches(evaluation: Evaluation) -> Iterator[Block]:
 
 
 def _hpatches_charts(benchmark: HPatchesSetting, scored: list[Scored]) -> Iterator[Charts]:
-    yield bars.comparison_charts(benchmark, scored)
-    if (variants := bars.variants_charts(benchmark, scored)) is not None:
+    yield hpatches_charts.comparison_charts(benchmark, scored)
+    if (variants := hpatches_charts.variants_charts(benchmark, scored)) is not None:
         yield variants
 
 
@@ -174,7 +174,7 @@ def _similarity(illustrations: Illustrations) -> Iterator[Block]:
 
 
 def _training(evaluation: Evaluation, illustrations: Illustrations) -> Iterator[Block]:
-    charts = training_charts(illustrations.training, curves.looks(evaluation))
+    charts = training_charts(illustrations.training, verification_charts.looks(evaluation))
     if charts is not None:
         yield charts
 

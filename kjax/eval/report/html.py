@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
@@ -25,8 +26,8 @@ from kjax.eval.report.page_parts import (
     TableRow,
     Warnings,
 )
+from kjax.eval.report.patch_pictures import pair_png
 from kjax.eval.report.phrases import decimal, printable
-from kjax.eval.report.pictures import pair_png
 from kjax.eval.report.render import panel_svg
 from kjax.eval.report.theme import style_variables
 
@@ -114,7 +115,8 @@ def _block(block: Block) -> str:
             image = _image(block.png, block.alt)
             return f'<figure class="picture">{image}{_caption(block.caption)}</figure>'
         case Paragraph():
-            return f"<p>{_text(block.text)}</p>"
+            text = re.sub("`([^`]*)`", r"<code>\1</code>", _text(block.text))
+            return f"<p>{text}</p>"
         case Items():
             return f"<ul>{_items(block.texts)}</ul>"
         case Warnings():
@@ -159,6 +161,8 @@ def _swatch(key: Key) -> str:
     shapes = {
         "bar": '<rect x="3" y="1" width="18" height="10" rx="2"/>',
         "circle": '<circle cx="12" cy="6" r="4"/>',
+        "square": '<rect x="8" y="2" width="8" height="8"/>',
+        "cross": '<path d="M8 4l2-2 2 2 2-2 2 2-2 2 2 2-2 2-2-2-2 2-2-2 2-2z"/>',
         "diamond": '<path d="M12 1l5 5-5 5-5-5z"/>',
         "triangle": '<path d="M8 1l9 5-9 5z"/>',
         "hatched": '<path class="hatched" d="M3 11l10-10M8 11l10-10M13 11l8-8M3 6l5-5"/>',

@@ -1,9 +1,10 @@
 """The report as Markdown, with its pictures as files beside it."""
 
 import dataclasses
+import functools
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from kjax.eval.report.page_parts import (
     Block,
@@ -19,8 +20,8 @@ from kjax.eval.report.page_parts import (
     TableCell,
     Warnings,
 )
+from kjax.eval.report.patch_pictures import montage_png
 from kjax.eval.report.phrases import decimal, printable
-from kjax.eval.report.pictures import montage_png
 from kjax.eval.report.render import charts_image
 
 FIGURES = "figures"
@@ -28,15 +29,15 @@ FIGURES = "figures"
 
 
 class Written(NamedTuple):
-    """The text, and the pictures that it refers to by file name."""
+    """The text, and by file name how to make the pictures that it refers to."""
 
     text: str
-    pictures: dict[str, bytes]
+    pictures: dict[str, Callable[[], bytes]]
 
 
-def to_markdown(document: Document) -> Written:
-    """The whole report."""
-    writer = _Writer()
+def to_markdown(document: Document, charts: Literal["png", "svg"] = "png") -> Written:
+    """The whole report, with charts of that kind."""
+    writer = _Writer(charts)
     parts = [f"# {escaped(document.title)}", *_run(document)]
     for section in document.sections:
         parts.append(f"## {escaped(section.title)}")
@@ -55,24 +56,29 @@ def escaped(text: str) -> str:
 class _Writer:
     """Turns blocks into text and gathers their pictures on the way."""
 
-    pictures: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    kind: Literal["png", "svg"]
+    pictures: dict[str, Callable[[], bytes]] = dataclasses.field(default_factory=dict)
 
     def block(self, block: Block) -> str:
         match block:
             case Table():
                 return table_text(block)
             case Charts():
-                alt = " ".join(f"{panel.title}. {panel.alt}" for panel in block.panels)
-                return self._picture(block.slug, charts_image(block, "png"), alt, block.caption)
+                alt = " ".join(panel.alt for panel in block.panels)
+                name = f"{block.slug}.{self.kind}"
+                draw = functools.partial(charts_image, block, self.kind)
+                return self._picture(name, draw, alt, block.caption)
             case PatchPairs():
                 distances = ", ".join(decimal(one) for one in block.pairs.distances.tolist())
                 caption = f"{block.caption}. Distances, in reading order: {distances}."
-                png = montage_png(block.pairs.patches)
-                return self._picture(block.slug, png, block.caption, caption)
+                draw = functools.partial(montage_png, block.pairs.patches)
+                return self._picture(f"{block.slug}.png", draw, block.caption, caption)
             case Picture():
-                return self._picture(block.slug, block.png, block.alt, block.caption)
+                return self._picture(
+                    f"{block.slug}.png", lambda: block.png, block.alt, block.caption
+                )
             case Paragraph():
-                return escaped(block.text)
+                return _with_code(block.text)
             case Items():
                 return _items(block.texts)
             case Warnings():
@@ -84,9 +90,8 @@ class _Writer:
             case Fold():
                 return self._fold(block)
 
-    def _picture(self, slug: str, png: bytes, alt: str, caption: str) -> str:
-        name = f"{slug}.png"
-        self.pictures[name] = png
+    def _picture(self, name: str, draw: Callable[[], bytes], alt: str, caption: str) -> str:
+        self.pictures[name] = draw
         return f"![{escaped(alt)}]({FIGURES}/{name})\n\n{escaped(caption)}"
 
     def _fold(self, fold: Fold) -> str:
@@ -107,6 +112,13 @@ def _run(document: Document) -> Iterator[str]:
 
 def _items(texts: Sequence[str]) -> str:
     return "\n".join(f"- {escaped(text)}" for text in texts)
+
+
+def _with_code(text: str) -> str:
+    """A paragraph, in which every second part between backticks is code."""
+    parts = text.split("`")
+    parts[::2] = map(escaped, parts[::2])
+    return "`".join(parts)
 
 
 def _code(text: str) -> str:

@@ -1,9 +1,11 @@
 """Tables of verification on PhotoTourism sets, in the paper's layout."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
+from kjax.eval.phototour import fpr_interval_of_counts
 from kjax.eval.report.page_parts import Column, Table, TableCell, TableRow
 from kjax.eval.report.phototour_settings import (
     Arrangement,
@@ -25,11 +27,13 @@ from kjax.eval.report.published import (
     PAPER_SOURCE,
     PublishedFpr,
     paper_counterpart,
+    paper_parameters,
 )
 from kjax.eval.report.table_cells import count_cell, difference_cell, mark_best, share_cell
 from kjax.eval.results import DescriptorResult, PhototourScores
 
-SHORT_SETS = {"liberty": "Li", "notredame": "No", "yosemite": "Yo"}
+REFERENCE = "RootSIFT"
+"""The rival that false positive rates are compared with."""
 
 
 def fpr_table(arrangement: Arrangement) -> Table:
@@ -133,11 +137,13 @@ def _mean_cell(arrangement: Arrangement, result: DescriptorResult) -> TableCell:
     mean = arrangement.mean(result)
     if mean is None:
         return TableCell(NOTHING)
-    value, columns = mean
+    spread, columns = mean
+    cell = share_cell(spread.mean, std=spread.std)
     if columns == len(arrangement.settings):
-        return share_cell(value)
+        return cell
     # A mean over fewer columns stands for something else: shown, but out of the contest.
-    return TableCell(percent(value), value, f"over {columns} of {len(arrangement.settings)}")
+    detail = f"over {columns} of {len(arrangement.settings)}"
+    return dataclasses.replace(cell, detail=detail, contends=False)
 
 
 def _fpr_cell(scores: PhototourScores | None) -> TableCell:
@@ -204,37 +210,144 @@ def _areas_row(result: DescriptorResult, scores: PhototourScores) -> TableRow:
 
 
 def _notes(arrangement: Arrangement) -> list[str]:
-    notes = [_pairs_note(arrangement)]
     scores = [one for result in arrangement.results for one in result.phototour]
-    notes.append(
-        "Brackets: 95 % confidence interval, from the number of pairs."
-        + (
-            " ±: standard deviation over seeds."
-            if any(one.fpr95_std is not None for one in scores)
-            else ""
-        )
-    )
-    if arrangement.by_training_set and any(one.train is None for one in scores):
-        notes.append(
-            "A descriptor that was trained on none of the sets has one figure per test set, "
-            "repeated in its columns."
-        )
-    if any(is_training_set(one) for one in scores):
-        notes.append("A set that the descriptor was trained on does not count.")
-    if _with_paper(arrangement):
-        notes.append(PAPER_SOURCE)
-    if _has_differences(arrangement):
-        notes.append(
-            "vs. paper: mean difference to the paper's figures in percentage points, over the "
-            "columns that both have; below zero is better than the paper."
-        )
-    return notes
+    sure = {
+        "Brackets: 95 % confidence interval, from the number of pairs.": any(
+            interval(one.fpr95_interval) for one in scores
+        ),
+        "±: standard deviation over seeds.": any(one.fpr95_std is not None for one in scores),
+    }
+    others = {
+        "A descriptor that was trained on none of the sets has one figure per test set, repeated "
+        "in its columns.": arrangement.by_training_set and any(one.train is None for one in scores),
+        "A set that the descriptor was trained on does not count.": any(
+            is_training_set(one) for one in scores
+        ),
+        PAPER_SOURCE: _with_paper(arrangement),
+        "vs. paper: mean difference to the paper's figures in percentage points, over the columns "
+        "that both have; below zero is better than the paper.": _has_differences(arrangement),
+    }
+    notes = [_pairs_note(arrangement), " ".join(note for note, holds in sure.items() if holds)]
+    notes += [note for note, holds in others.items() if holds]
+    return [note for note in [*notes, _sizes_note(arrangement)] if note]
+
+
+def _sizes_note(arrangement: Arrangement) -> str:
+    sizes = [
+        f"{one.name} {count(one.parameters)} (paper: {count(published)})"
+        for one in arrangement.results
+        if one.ours
+        and (published := paper_parameters(one.name))
+        and one.parameters not in (None, published)
+    ]
+    if not sizes:
+        return ""
+    return f"Numbers of parameters that differ from the paper's: {', '.join(sizes)}."
 
 
 def _pairs_note(arrangement: Arrangement) -> str:
     sizes: dict[str, list[str]] = {}
     for one in (scores for result in arrangement.results for scores in result.phototour):
         matching, others = count(one.matching_pairs), count(one.non_matching_pairs)
-        tests = sizes.setdefault(f"{matching} matching and {others} non-matching pairs", [])
+        known = f"{matching} matching and {others} non-matching pairs"
+        tests = sizes.setdefault(known if one.matching_pairs else "pairs not recorded", [])
         tests += [] if one.test in tests else [one.test]
     return "; ".join(f"{joined(tests)}: {size}" for size, tests in sizes.items()) + "."
+
+
+def by_test_table(arrangement: Arrangement) -> Table:
+    """FPR@95 by test set, the mean over training sets, beside the reference's."""
+    tests = list(dict.fromkeys(setting.test for setting in arrangement.settings))
+    found = [one for one in arrangement.results if one.name.lower() == REFERENCE.lower()]
+    reference = found[0] if found else None
+    columns = [Column("Descriptor", numeric=False)]
+    for test in tests:
+        columns.append(Column(test))
+        if reference is not None:
+            columns.append(Column(f"× {reference.name}", group=test, flat=f"× {reference.name}"))
+    times = f"; ×: as a multiple of {reference.name}'s" if reference is not None else ""
+    return Table(
+        "FPR@95 by test set, %, the mean over training sets and seeds, with a 95 % confidence "
+        f"interval from the number of tested pairs{times}.",
+        columns,
+        [_by_test_row(arrangement, one, tests, reference) for one in arrangement.results],
+        [
+            "The intervals hold for one training; they take the distances for normally "
+            "distributed where they judge how far the threshold may be off.",
+        ],
+    )
+
+
+def _by_test_row(
+    arrangement: Arrangement,
+    result: DescriptorResult,
+    tests: Sequence[str],
+    reference: DescriptorResult | None,
+) -> TableRow:
+    cells = [TableCell(result.name)]
+    for test in tests:
+        share, bounds = _by_test(arrangement, result, test)
+        cells.append(TableCell(percent(share), share, bounds))
+        if reference is not None:
+            base, _ = _by_test(arrangement, reference, test)
+            ratio = share / base if share is not None and base else None
+            cells.append(TableCell(NOTHING if ratio is None else f"{ratio:.2f}", ratio))
+    return TableRow(cells, "ours" if result.ours else "rival")
+
+
+def _by_test(
+    arrangement: Arrangement, result: DescriptorResult, test: str
+) -> tuple[float | None, str]:
+    """The mean rate on a test set, and its interval in words."""
+    scores = [
+        one
+        for one in result.phototour
+        if (one.test, one.rule) == (test, arrangement.rule) and not is_training_set(one)
+    ]
+    if not scores:
+        return None, ""
+    share = float(np.mean([one.fpr95 for one in scores]))
+    pairs = scores[0].matching_pairs, scores[0].non_matching_pairs
+    return share, interval(fpr_interval_of_counts(share, *pairs)) if all(pairs) else ""
+
+
+def paper_table(arrangement: Arrangement) -> Table | None:
+    """Ours, the paper's and the difference, column by column; None where nothing is comparable."""
+    compared = [
+        one for one in arrangement.results if paper_difference(arrangement, one) is not None
+    ]
+    if not compared:
+        return None
+    columns = [Column("Descriptor", numeric=False), Column("Parameters"), Column("Mean")]
+    return Table(
+        "FPR@95 beside the paper's, %; the difference in percentage points, below zero where ours "
+        "is better.",
+        columns + [_setting_column(setting) for setting in arrangement.settings],
+        [row for one in compared for row in _comparison_rows(arrangement, one)],
+        [PAPER_SOURCE],
+    )
+
+
+def _comparison_rows(arrangement: Arrangement, result: DescriptorResult) -> list[TableRow]:
+    paper = paper_counterpart(result)
+    assert paper is not None  # there is a difference to it
+    ours, theirs, differences, known = [], [], [], []
+    for setting in arrangement.settings:
+        scores = arrangement.scores(result, setting)
+        key = _published_key(setting, scores.train if scores else None)
+        rate = paper.fpr95.get(key)
+        ours.append(_fpr_cell(scores))
+        theirs.append(TableCell(percent_with_std(rate, paper.fpr95_std.get(key)), rate))
+        if scores is None or rate is None:
+            differences.append(TableCell(NOTHING))
+        else:
+            differences.append(difference_cell(scores.fpr95 - rate))
+            known.append(rate)
+    size, published_size = count_cell(result.parameters), count_cell(paper.parameters)
+    mean, published = _mean_cell(arrangement, result), _paper_mean(paper, known, len(known))
+    total = difference_cell(paper_difference(arrangement, result))
+    return [
+        TableRow([TableCell(f"{result.name}, ours"), size, mean, *ours]),
+        TableRow([TableCell(f"{paper.name}, paper"), published_size, published, *theirs]),
+        TableRow([TableCell("difference"), TableCell(""), total, *differences]),
+    ]

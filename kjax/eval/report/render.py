@@ -26,7 +26,7 @@ _ABOVE, _BELOW = 26, 37
 """Room for a panel's title, and for the labels below it."""
 _PNG_COLUMNS = 3
 _LINES: dict[str, Any] = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-."}
-MARKERS = {"circle": "o", "diamond": "D", "triangle": ">"}
+MARKERS = {"circle": "o", "square": "s", "cross": "X", "diamond": "D", "triangle": ">"}
 
 
 def line_style(mark: str) -> str:

@@ -4,11 +4,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kjax.eval.report.curves import Look, finite_points, plot_line
 from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
 from kjax.eval.report.phrases import printable
 from kjax.eval.report.render import proxy
 from kjax.eval.report.theme import SERIES
+from kjax.eval.report.verification_charts import Look, finite_points, plot_line
 from kjax.eval.results import Curve, TrainingCurves
 
 _STROKES: tuple[Mark, ...] = ("line", "dashed", "dotted", "dashdot")
