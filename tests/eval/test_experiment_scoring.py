@@ -15,14 +15,16 @@ from kjax.weights.files import save_variables
 def test_sweeps_and_evaluations_find_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(scoring, "preferred_batch", lambda: 32)
     monkeypatch.setattr(describe, "preferred_batch", lambda: 32)
-    model, variables = make_model("sum", s=1, patch_size=16)
+    model, variables = make_model("sum", s=1, patch_size=8)
     save_variables(tmp_path / "weights.npz", variables)
     sets = read_test_sets([str(write_test_set(tmp_path / "pairs"))], progress=False)
     benchmark = open_benchmark(
-        write_hpatches(tmp_path / "sequences"), protocols=("python", "matlab"), progress=False
+        write_hpatches(tmp_path / "sequences", patches=4),
+        protocols=("python", "matlab"),
+        progress=False,
     )
     evaluation, _ = run(
-        [find_entry(f"{tmp_path / 'weights.npz'}:sum,patch_size=16")],
+        [find_entry(f"{tmp_path / 'weights.npz'}:sum,patch_size=8")],
         sets,
         benchmark,
         title="",
