@@ -7,9 +7,10 @@ import functools
 import math
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Integer, UInt8
+from jaxtyping import Bool, Float, Int
 from scipy.special import betainc, betaincinv, ndtr, ndtri
 
+from kjax.data.test_sets import TestSet
 from kjax.eval.results import Curve, HardPairs, Histogram, PhototourScores
 from kjax.metrics import fpr_at_recall, precision_recall_curve, roc_curve
 
@@ -113,24 +114,17 @@ def _mixed_quantile(accepted: Float[np.ndarray, " draws"], total: int, level: fl
 
 
 def hardest_pairs(
-    distances: Float[np.ndarray, " pairs"],
-    matching: Bool[np.ndarray, " pairs"],
-    patches: UInt8[np.ndarray, "patches height width"],
-    first: Integer[np.ndarray, " pairs"],
-    second: Integer[np.ndarray, " pairs"],
-    *,
-    descriptor: str,
-    test: str,
-    count: int = 6,
+    distances: Float[np.ndarray, " pairs"], test: TestSet, *, descriptor: str, count: int = 6
 ) -> tuple[HardPairs, HardPairs]:
     """The matching pairs that are farthest apart, and the non-matching ones that are closest."""
+    patches, pairs = test
 
     def chosen(kind: bool) -> HardPairs:
-        candidates: Int[np.ndarray, " candidates"] = np.flatnonzero(matching == kind)
+        candidates: Int[np.ndarray, " candidates"] = np.flatnonzero(pairs.matching == kind)
         order = np.argsort(distances[candidates] * (-1 if kind else 1), kind="stable")
         worst = candidates[order[:count]]
-        pairs = np.stack([patches[first[worst]], patches[second[worst]]], axis=1)
-        return HardPairs(descriptor, test, kind, pairs, distances[worst])
+        both = [patches.patches[each[worst]] for each in (pairs.first, pairs.second)]
+        return HardPairs(descriptor, patches.name, kind, np.stack(both, axis=1), distances[worst])
 
     return chosen(True), chosen(False)
 

@@ -93,7 +93,7 @@ class Scorer:
                 )
             )
         return dataclasses.replace(
-            found.result().concise(),
+            found.result.concise(),
             dimension=_dimension(model, variables),
             misaligned=misaligned,
         )
