@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kjax.eval.averages import TASKS
-from kjax.eval.report.page_parts import Column, RowKind, Table, TableCell, TableRow
+from kjax.eval.report.page_parts import Column, Table, TableCell, TableRow
 from kjax.eval.report.phrases import NOTHING, count
 from kjax.eval.report.published import (
     HPATCHES_SETTING,
@@ -13,7 +13,15 @@ from kjax.eval.report.published import (
     PUBLISHED_HPATCHES,
     PublishedHPatches,
 )
-from kjax.eval.report.table_cells import count_cell, mark_best, mean_cell, share_cell
+from kjax.eval.report.table_cells import (
+    NAME,
+    SIZES,
+    mark_best,
+    mean_cell,
+    result_row,
+    share_cell,
+    size_cells,
+)
 from kjax.eval.results import (
     LEVELS,
     MEAN,
@@ -74,8 +82,7 @@ def scoreboard(results: Sequence[DescriptorResult]) -> Scoreboard:
 
 def headline_table(benchmark: HPatchesSetting, scored: list[Scored], *, digits: int = 2) -> Table:
     """Mean average precision of the three tasks, with published rows where they fit."""
-    columns = [Column("Descriptor", numeric=False), Column("Dimension"), Column("Parameters")]
-    columns += [Column(task.capitalize()) for task in TASKS]
+    columns = [NAME, *SIZES, *(Column(task.capitalize()) for task in TASKS)]
     rows = mark_best([_headline_row(one, digits) for one in scored], lower_is_better=False)
     published = (benchmark.protocol, benchmark.split) == HPATCHES_SETTING
     if published:
@@ -161,27 +168,18 @@ def _numbers_table(
     cells: Callable[[HPatchesScores], Iterable[TableCell]],
 ) -> Table:
     """A table of a row per descriptor, with its name before the given columns."""
-    rows = [
-        TableRow([TableCell(one.result.name), *cells(one.scores)], _kind(one)) for one in scored
-    ]
-    return Table(
-        caption,
-        [Column("Descriptor", numeric=False), *columns],
-        mark_best(rows, lower_is_better=False),
-    )
+    rows = [result_row(one.result, cells(one.scores)) for one in scored]
+    return Table(caption, [NAME, *columns], mark_best(rows, lower_is_better=False))
 
 
 def _headline_row(one: Scored, digits: int) -> TableRow:
-    scores = one.scores
-    cells = [
-        TableCell(one.result.name),
-        count_cell(one.result.dimension),
-        count_cell(one.result.parameters),
+    shares = [
+        share_cell(
+            getattr(one.scores, f"{task}_map"), std=one.scores.map_std.get(task), digits=digits
+        )
+        for task in TASKS
     ]
-    for task in TASKS:
-        std = scores.map_std.get(task)
-        cells.append(share_cell(getattr(scores, f"{task}_map"), std=std, digits=digits))
-    return TableRow(cells, _kind(one))
+    return result_row(one.result, [*size_cells(one.result), *shares])
 
 
 def _published_row(one: PublishedHPatches) -> TableRow:
@@ -214,7 +212,3 @@ def _by_kind(
         for kind in kinds:
             std = stds.get(f"verification/{level}/{kind}")
             yield share_cell(values.get(level, {}).get(kind), std=std, digits=digits)
-
-
-def _kind(one: Scored) -> RowKind:
-    return "ours" if one.result.ours else "rival"

@@ -9,7 +9,14 @@ from jaxtyping import Float
 
 from kjax.eval.report.page_parts import Charts, Column, Key, Mark, Panel, Table, TableCell, TableRow
 from kjax.eval.report.phrases import percent
-from kjax.eval.report.table_cells import count_cell, mark_best, share_cell
+from kjax.eval.report.table_cells import (
+    NAME,
+    SIZES,
+    mark_best,
+    result_row,
+    share_cell,
+    size_cells,
+)
 from kjax.eval.report.theme import light
 from kjax.eval.report.verification_charts import plot_line
 from kjax.eval.results import LEVELS, MEAN, DescriptorResult, MisalignmentScores
@@ -56,8 +63,7 @@ def noise_tables(results: Sequence[DescriptorResult], means: str = "") -> list[T
     """
     scored = [(one, scores) for one in results for scores in _reported(one) if scores.by_level]
     tests = dict.fromkeys(scores.test for _, scores in scored)
-    columns = [Column("Descriptor", numeric=False), Column("Dimension"), Column("Parameters")]
-    columns += [Column(level) for level in (MEAN, *LEVELS.values())]
+    columns = [NAME, *SIZES, *map(Column, (MEAN, *LEVELS.values()))]
     return [
         Table(
             f"Matching on {test} with patches cut askew, as strongly as in HPatches: mean average "
@@ -74,23 +80,19 @@ def noise_tables(results: Sequence[DescriptorResult], means: str = "") -> list[T
 
 def amounts_table(results: Sequence[DescriptorResult], means: str = "") -> Table | None:
     """Matching with one kind of misalignment, by a known amount; None without any figure."""
-    rows = []
-    for result in results:
-        for scores in _reported(result):
-            shares = [scores.by_amount.get(kind, {}).get(by) for kind, by in _IN_TABLE.values()]
-            stds = [scores.std.get(f"{kind}/{by}") for kind, by in _IN_TABLE.values()]
-            cells = [
-                share_cell(share, std=std, digits=1)
-                for share, std in zip(shares, stds, strict=True)
-            ]
-            if any(share is not None for share in shares):
-                rows.append(TableRow([TableCell(result.name), *cells], _row_kind(result)))
+    amounts = list(_IN_TABLE.values())
+    rows = [
+        result_row(result, [_amount_cell(scores, kind, amount) for kind, amount in amounts])
+        for result in results
+        for scores in _reported(result)
+        if any(amount in scores.by_amount.get(kind, {}) for kind, amount in amounts)
+    ]
     if not rows:
         return None
     return Table(
         "Matching when the second patch is cut askew in one way: mean average precision, "
         f"%{means}; higher is better.",
-        [Column("Descriptor", numeric=False), *map(Column, _IN_TABLE)],
+        [NAME, *map(Column, _IN_TABLE)],
         mark_best(rows, lower_is_better=False),
     )
 
@@ -130,16 +132,17 @@ def _reported(result: DescriptorResult) -> list[MisalignmentScores]:
     return [one for one in result.misaligned if not one.validation]
 
 
-def _row_kind(result: DescriptorResult) -> Any:
-    return "ours" if result.ours else "rival"
-
-
 def _noise_row(result: DescriptorResult, scores: MisalignmentScores) -> TableRow:
-    cells = [TableCell(result.name), count_cell(result.dimension), count_cell(result.parameters)]
-    for level in (MEAN, *LEVELS.values()):
-        std = scores.std.get(level)
-        cells.append(share_cell(scores.by_level.get(level), std=std, digits=1))
-    return TableRow(cells, _row_kind(result))
+    shares = [
+        share_cell(scores.by_level.get(level), std=scores.std.get(level), digits=1)
+        for level in (MEAN, *LEVELS.values())
+    ]
+    return result_row(result, [*size_cells(result), *shares])
+
+
+def _amount_cell(scores: MisalignmentScores, kind: str, amount: str) -> TableCell:
+    share = scores.by_amount.get(kind, {}).get(amount)
+    return share_cell(share, std=scores.std.get(f"{kind}/{amount}"), digits=1)
 
 
 def _band(result: DescriptorResult, kind: str) -> Band | None:

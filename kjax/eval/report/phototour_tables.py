@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,8 +30,17 @@ from kjax.eval.report.published import (
     paper_counterpart,
     paper_parameters,
 )
-from kjax.eval.report.table_cells import count_cell, difference_cell, mark_best, share_cell
+from kjax.eval.report.table_cells import (
+    NAME,
+    count_cell,
+    difference_cell,
+    mark_best,
+    result_row,
+    share_cell,
+)
 from kjax.eval.results import DescriptorResult, PhototourScores
+
+Part = TypeVar("Part")
 
 REFERENCE = "RootSIFT"
 """The rival that false positive rates are compared with."""
@@ -42,15 +52,20 @@ def fpr_table(arrangement: Arrangement) -> Table:
     The paper's rows and the difference to them appear only if all test sets are the paper's own.
     """
     rows = [_result_row(arrangement, result) for result in arrangement.results]
-    rows = mark_best(rows, lower_is_better=True)
-    if _with_paper(arrangement):
-        rows += [row for one in PAPER_PHOTOTOUR for row in _paper_rows(arrangement, one)]
+    columns = _chosen(
+        arrangement,
+        Column("Parameters"),
+        Column("Trained on", numeric=False),
+        Column("Mean"),
+        Column("vs. paper"),
+        [_setting_column(setting) for setting in arrangement.settings],
+    )
     below = " Below the test sets: the training sets." if arrangement.by_training_set else ""
     return Table(
         "False positive rate at 95 % recall (FPR@95), %: lower is better. "
         f"Rule: {arrangement.rule}.{below}",
-        _columns(arrangement),
-        rows,
+        [NAME, *columns],
+        mark_best(rows, lower_is_better=True) + _paper_rows(arrangement),
         _notes(arrangement),
     )
 
@@ -58,14 +73,11 @@ def fpr_table(arrangement: Arrangement) -> Table:
 def areas_table(arrangement: Arrangement) -> Table:
     """Areas under the curves, one row per descriptor and column of the table above."""
     columns = [
-        Column("Descriptor", numeric=False),
+        NAME,
         Column("Test set", numeric=False),
         Column("Trained on", numeric=False),
-        Column("FPR@95"),
-        Column("ROC area"),
-        Column("Average precision"),
-        Column("Matching pairs"),
-        Column("Non-matching pairs"),
+        *map(Column, ("FPR@95", "ROC area", "Average precision")),
+        *map(Column, ("Matching pairs", "Non-matching pairs")),
     ]
     rows = [
         _areas_row(result, scores)
@@ -90,29 +102,25 @@ def paper_difference(arrangement: Arrangement, result: DescriptorResult) -> floa
     return finite(float(np.mean(differences))) if differences else None
 
 
-def _with_paper(arrangement: Arrangement) -> bool:
-    return arrangement.on_paper_sets and any(
-        _paper_rows(arrangement, paper) for paper in PAPER_PHOTOTOUR
-    )
-
-
 def _has_differences(arrangement: Arrangement) -> bool:
     return any(paper_difference(arrangement, one) is not None for one in arrangement.results)
 
 
-def _has_mean(arrangement: Arrangement) -> bool:
-    return len(arrangement.settings) > 1
-
-
-def _columns(arrangement: Arrangement) -> list[Column]:
-    columns = [Column("Descriptor", numeric=False), Column("Parameters")]
-    if not arrangement.by_training_set:
-        columns.append(Column("Trained on", numeric=False))
-    if _has_mean(arrangement):
-        columns.append(Column("Mean"))
-    if _has_differences(arrangement):
-        columns.append(Column("vs. paper"))
-    return columns + [_setting_column(setting) for setting in arrangement.settings]
+def _chosen(
+    arrangement: Arrangement,
+    size: Part,
+    train: Part,
+    mean: Part,
+    difference: Part,
+    rates: list[Part],
+) -> list[Part]:
+    """Columns, or a row's cells, after the name: those that the table has."""
+    optional = (
+        (train, not arrangement.by_training_set),
+        (mean, len(arrangement.settings) > 1),
+        (difference, _has_differences(arrangement)),
+    )
+    return [size, *(part for part, shown in optional if shown), *rates]
 
 
 def _setting_column(setting: PhototourSetting) -> Column:
@@ -122,15 +130,15 @@ def _setting_column(setting: PhototourSetting) -> Column:
 
 
 def _result_row(arrangement: Arrangement, result: DescriptorResult) -> TableRow:
-    cells = [TableCell(result.name), count_cell(result.parameters)]
-    if not arrangement.by_training_set:
-        cells.append(TableCell(", ".join(training_sets(result)) or NOTHING))
-    if _has_mean(arrangement):
-        cells.append(_mean_cell(arrangement, result))
-    if _has_differences(arrangement):
-        cells.append(difference_cell(paper_difference(arrangement, result)))
-    cells += [_fpr_cell(arrangement.scores(result, setting)) for setting in arrangement.settings]
-    return TableRow(cells, "ours" if result.ours else "rival")
+    cells = _chosen(
+        arrangement,
+        count_cell(result.parameters),
+        TableCell(", ".join(training_sets(result)) or NOTHING),
+        _mean_cell(arrangement, result),
+        difference_cell(paper_difference(arrangement, result)),
+        [_fpr_cell(arrangement.scores(result, setting)) for setting in arrangement.settings],
+    )
+    return result_row(result, cells)
 
 
 def _mean_cell(arrangement: Arrangement, result: DescriptorResult) -> TableCell:
@@ -155,33 +163,38 @@ def _fpr_cell(scores: PhototourScores | None) -> TableCell:
     return TableCell(text, scores.fpr95, interval(scores.fpr95_interval), contends=True)
 
 
-def _paper_rows(arrangement: Arrangement, paper: PublishedFpr) -> list[TableRow]:
-    """The paper's figures as rows: one, or where rows name training sets, one for each."""
-    if arrangement.by_training_set:
-        row = _paper_row(arrangement, paper, None)
-        return [row] if row else []
-    sets = dict.fromkeys(name for one in arrangement.results for name in training_sets(one))
-    rows = [_paper_row(arrangement, paper, name) for name in sets]
-    return [row for row in rows if row]
+def _paper_rows(arrangement: Arrangement) -> list[TableRow]:
+    """The paper's figures as rows; where rows name training sets, one for each set."""
+    if not arrangement.on_paper_sets:
+        return []
+    sets: list[str | None] = [None]
+    if not arrangement.by_training_set:
+        sets = list(
+            dict.fromkeys(name for one in arrangement.results for name in training_sets(one))
+        )
+    rows = [_paper_row(arrangement, paper, name) for paper in PAPER_PHOTOTOUR for name in sets]
+    return [row for row in rows if row is not None]
 
 
 def _paper_row(arrangement: Arrangement, paper: PublishedFpr, train: str | None) -> TableRow | None:
     keys = [_published_key(setting, train) for setting in arrangement.settings]
-    rates = [paper.fpr95.get(key) for key in keys]
-    known = [rate for rate in rates if rate is not None]
+    known = [paper.fpr95[key] for key in keys if key in paper.fpr95]
     if not known:
         return None
-    cells = [TableCell(f"{paper.name} (paper)"), count_cell(paper.parameters)]
-    if train is not None:
-        cells.append(TableCell(train))
-    if _has_mean(arrangement):
-        cells.append(_paper_mean(paper, known, len(rates)))
-    if _has_differences(arrangement):
-        cells.append(TableCell(NOTHING))
-    for key, rate in zip(keys, rates, strict=True):
-        text = NOTHING if rate is None else percent_with_std(rate, paper.fpr95_std.get(key))
-        cells.append(TableCell(text, rate))
-    return TableRow(cells, "published")
+    cells = _chosen(
+        arrangement,
+        count_cell(paper.parameters),
+        TableCell(train or NOTHING),
+        _paper_mean(paper, known, len(keys)),
+        TableCell(NOTHING),
+        [_paper_cell(paper, key) for key in keys],
+    )
+    return TableRow([TableCell(f"{paper.name} (paper)"), *cells], "published")
+
+
+def _paper_cell(paper: PublishedFpr, key: tuple[str, str]) -> TableCell:
+    rate = paper.fpr95.get(key)
+    return TableCell(percent_with_std(rate, paper.fpr95_std.get(key)), rate)
 
 
 def _paper_mean(paper: PublishedFpr, known: Sequence[float], columns: int) -> TableCell:
@@ -196,17 +209,15 @@ def _published_key(setting: PhototourSetting, train: str | None) -> tuple[str, s
 
 
 def _areas_row(result: DescriptorResult, scores: PhototourScores) -> TableRow:
+    shares = (scores.fpr95, scores.auc, scores.average_precision)
     cells = [
-        TableCell(result.name),
         TableCell(scores.test),
         TableCell(scores.train or NOTHING),
-        share_cell(scores.fpr95),
-        share_cell(scores.auc),
-        share_cell(scores.average_precision),
+        *map(share_cell, shares),
         count_cell(scores.matching_pairs),
         count_cell(scores.non_matching_pairs),
     ]
-    return TableRow(cells, "ours" if result.ours else "rival")
+    return result_row(result, cells)
 
 
 def _notes(arrangement: Arrangement) -> list[str]:
@@ -223,7 +234,7 @@ def _notes(arrangement: Arrangement) -> list[str]:
         "A set that the descriptor was trained on does not count.": any(
             is_training_set(one) for one in scores
         ),
-        PAPER_SOURCE: _with_paper(arrangement),
+        PAPER_SOURCE: bool(_paper_rows(arrangement)),
         "vs. paper: mean difference to the paper's figures in percentage points, over the columns "
         "that both have; below zero is better than the paper.": _has_differences(arrangement),
     }
@@ -260,7 +271,7 @@ def by_test_table(arrangement: Arrangement) -> Table:
     tests = list(dict.fromkeys(setting.test for setting in arrangement.settings))
     found = [one for one in arrangement.results if one.name.lower() == REFERENCE.lower()]
     reference = found[0] if found else None
-    columns = [Column("Descriptor", numeric=False)]
+    columns = [NAME]
     for test in tests:
         columns.append(Column(test))
         if reference is not None:
@@ -284,7 +295,7 @@ def _by_test_row(
     tests: Sequence[str],
     reference: DescriptorResult | None,
 ) -> TableRow:
-    cells = [TableCell(result.name)]
+    cells = []
     for test in tests:
         share, bounds = _by_test(arrangement, result, test)
         cells.append(TableCell(percent(share), share, bounds))
@@ -292,7 +303,7 @@ def _by_test_row(
             base, _ = _by_test(arrangement, reference, test)
             ratio = share / base if share is not None and base else None
             cells.append(TableCell(NOTHING if ratio is None else f"{ratio:.2f}", ratio))
-    return TableRow(cells, "ours" if result.ours else "rival")
+    return result_row(result, cells)
 
 
 def _by_test(
@@ -318,7 +329,7 @@ def paper_table(arrangement: Arrangement) -> Table | None:
     ]
     if not compared:
         return None
-    columns = [Column("Descriptor", numeric=False), Column("Parameters"), Column("Mean")]
+    columns = [NAME, Column("Parameters"), Column("Mean")]
     return Table(
         "FPR@95 beside the paper's, %; the difference in percentage points, below zero where ours "
         "is better.",
@@ -335,14 +346,13 @@ def _comparison_rows(arrangement: Arrangement, result: DescriptorResult) -> list
     for setting in arrangement.settings:
         scores = arrangement.scores(result, setting)
         key = _published_key(setting, scores.train if scores else None)
-        rate = paper.fpr95.get(key)
         ours.append(_fpr_cell(scores))
-        theirs.append(TableCell(percent_with_std(rate, paper.fpr95_std.get(key)), rate))
-        if scores is None or rate is None:
+        theirs.append(_paper_cell(paper, key))
+        if scores is None or key not in paper.fpr95:
             differences.append(TableCell(NOTHING))
         else:
-            differences.append(difference_cell(scores.fpr95 - rate))
-            known.append(rate)
+            differences.append(difference_cell(scores.fpr95 - paper.fpr95[key]))
+            known.append(paper.fpr95[key])
     size, published_size = count_cell(result.parameters), count_cell(paper.parameters)
     mean, published = _mean_cell(arrangement, result), _paper_mean(paper, known, len(known))
     total = difference_cell(paper_difference(arrangement, result))
