@@ -23,9 +23,9 @@ from kjax import pretrained
 from kjax.errors import InputError, unknown_name
 from kjax.files.json_text import parse_json
 from kjax.model.descriptor import Descriptor, parameter_count
-from kjax.model.dimensions import ENCODED_HEADS
+from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS
 from kjax.weights.fields import merge_fields, parse_fields
-from kjax.weights.files import SUFFIXES, load_variables, read_metadata
+from kjax.weights.files import SUFFIXES, load_variables, read_metadata, read_widths
 from kjax.weights.identify import (
     display_name,
     fields_of,
@@ -144,7 +144,7 @@ def _of_known_model(path: Path, fields: str) -> Source:
     named = parse_fields(fields) if fields else {}
     metadata = read_metadata(path)
     if metadata is None:
-        model = model_of(named)
+        model = model_of(read_widths(path) | named)
         return Source(path, load_variables(path, model), (model,))
     try:
         model = model_of(merge_fields(metadata.fields, named))
@@ -195,6 +195,10 @@ def facts(sources: Sequence[Source]) -> dict[str, str]:
         found["s"] = str(model.position_kernel.s)
     told = not first.announced or model.head == "hardnet"
     found["patch size"] = str(model.patch_size) if told else "any multiple of 4; 32 unless named"
+    if model.channels != CHANNELS:
+        found["channels"] = ", ".join(map(str, model.channels))
+    if model.dimension != DIMENSION:
+        found["dimension"] = str(model.dimension)
     found["parameters"] = f"{parameter_count(first.variables):,}"
     found["weights"] = str(jax.tree.leaves(first.variables["params"])[0].dtype)
     return found | _training_facts(sources)

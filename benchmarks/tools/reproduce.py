@@ -8,9 +8,9 @@ r"""Trains the paper's models alike, scores them by its protocols, and writes it
     python benchmarks/tools/reproduce.py page
 
 `heads` trains every model on every set with every seed; `ablation` changes one setting at a time
-and scores on a validation set; `recipes` and `final` train on all sets together, ways of training
-and the models that ship; `rivals` scores other descriptors; `page` turns what is recorded into
-tables and figures.
+and scores on a validation set; `recipes`, `light` and `final` train on all sets together: ways of
+training, light models with and without a teacher, and the models that ship; `rivals` scores other
+descriptors; `page` turns what is recorded into tables and figures.
 
 Each training is a line of `<results>/<what>.jsonl` as soon as it is done. Stopped, by Ctrl-C or
 by --seconds, the same command goes on with the first that is missing. Any field of the config can
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kjax.experiments.scoring import Tests
     from kjax.experiments.trainings import Training
 
+TRAINED = ("heads", "ablation", "recipes", "light", "final")
 SEEDS = (0, 1, 2)
 
 
@@ -41,7 +42,7 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("heads", "ablation", "recipes", "final", "rivals", "page"))
+    parser.add_argument("what", choices=(*TRAINED, "rivals", "page"))
     parser.add_argument("--name", help="of the records, if not what is done")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of records")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the sets")

@@ -7,7 +7,8 @@ from jaxtyping import Array
 
 from kjax.baselines.networks import batched, count
 from kjax.baselines.rival import Rival
-from kjax.model.descriptor import DESCRIPTOR_DIM, build
+from kjax.model.descriptor import build
+from kjax.model.dimensions import DIMENSION
 from kjax.model.folding import fold
 from kjax.weights.files import load_variables
 
@@ -25,4 +26,4 @@ def load(path: Path) -> Rival:
 
     describe = batched(apply, folded, size=PATCH_SIZE)
     parameters = count(variables["params"])
-    return Rival("HardNet", path.name, "L2", DESCRIPTOR_DIM, parameters, describe)
+    return Rival("HardNet", path.name, "L2", DIMENSION, parameters, describe)

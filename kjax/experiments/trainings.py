@@ -209,7 +209,63 @@ SHIPPED: dict[str, Settings] = {
 """The models that ship with the package."""
 
 
-EXPERIMENTS = {"heads": HEADS, "ablation": QUESTIONS, "recipes": RECIPES, "final": SHIPPED}
+HALF, QUARTER = (16, 16, 32, 32, 64, 64), (8, 8, 16, 16, 32, 32)
+"""Of the paper's channels."""
+
+
+def _light(channels: tuple[int, ...], *others: str) -> Settings:
+    """`best`'s recipe with one trunk of so many channels."""
+    return (
+        *HEADS[ABLATED],
+        *AUGMENTATIONS["hard"],
+        *PHOTOMETRY["moderate"],
+        "model.dropout=0.1",
+        f"model.channels={channels}",
+        *others,
+    )
+
+
+def _taught(match: str, weight: float) -> tuple[str, str]:
+    return f"distill.match={match}", f"distill.weight={weight}"
+
+
+ALONE = ("distill.teacher=",)
+NESTED = ("loss.nested=(32,64)",)
+LIGHT: dict[str, Settings] = {
+    "teacher": (*SHIPPED["best"], *ALONE),
+    "all channels": _light((32, 32, 64, 64, 128, 128), *ALONE),
+    "half": _light(HALF, *ALONE),
+    **{
+        f"half, {match} × {weight}": _light(HALF, *_taught(match, weight))
+        for match, weight in (
+            ("descriptors", 1.0),
+            ("descriptors", 4.0),
+            ("distances", 10.0),
+            ("distances", 100.0),
+        )
+    },
+    "half, nested": _light(HALF, *ALONE, *NESTED),
+    "half, nested, descriptors × 4": _light(HALF, *_taught("descriptors", 4.0), *NESTED),
+    "half, no dropout, descriptors × 4": _light(
+        HALF, *_taught("descriptors", 4.0), "model.dropout=0.0"
+    ),
+    "narrow start, descriptors × 4": _light((8, 8, 32, 32, 64, 64), *_taught("descriptors", 4.0)),
+    "quarter": _light(QUARTER, *ALONE),
+    "quarter, descriptors × 4": _light(QUARTER, *_taught("descriptors", 4.0)),
+    "quarter, wide end, descriptors × 4": _light(
+        (8, 8, 16, 16, 64, 64), *_taught("descriptors", 4.0)
+    ),
+}
+"""Light models, alone and taught by the first row's; which teacher, the command line says."""
+
+
+EXPERIMENTS = {
+    "heads": HEADS,
+    "ablation": QUESTIONS,
+    "recipes": RECIPES,
+    "light": LIGHT,
+    "final": SHIPPED,
+}
 """What can be trained: the names of each experiment's rows or questions."""
 
 
@@ -240,6 +296,8 @@ def make_trainings(
                 tried += [(name, row, (*base, *own)) for row, own in QUESTIONS[name].items()]
         case "recipes":
             tried = [("", row, (*base, *RECIPES[row])) for row in names]
+        case "light":
+            tried = [("", row, (*shared, *LIGHT[row])) for row in names]
         case "heads":
             tried = [("", row, (*HEADS[row], *shared)) for row in names]
         case _:

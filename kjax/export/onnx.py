@@ -23,7 +23,8 @@ from jaxtyping import Float32, Num
 
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.model.descriptor import DESCRIPTOR_DIM, TRUNK_LAYERS, TRUNK_STRIDE, Descriptor
+from kjax.model.descriptor import Descriptor
+from kjax.model.dimensions import STRIDES, TRUNK_STRIDE
 from kjax.model.position_encoding import CoordinateSystem, position_matrix
 
 OPSET, IR_VERSION = 12, 7
@@ -132,13 +133,14 @@ def _write_network(
     """All operators from "patches" to "descriptors", whose dimension is returned."""
     images = _write_patch_normalization(graph, model.patch_size, dtype)
     phi = _write_trunk(graph, images, params["trunk"])
-    dim = DESCRIPTOR_DIM
+    dim = model.dimension
     match model.head:
         case "sum":
+            dim = model.channels[-1]
             psi = graph.add("ReduceSum", phi, axes=[2, 3], keepdims=0)
         case "cat":
             psi = graph.add("Flatten", phi)
-            dim *= (model.patch_size // TRUNK_STRIDE) ** 2
+            dim = model.channels[-1] * (model.patch_size // TRUNK_STRIDE) ** 2
         case "hardnet":
             # The graph's maps are flattened with the channel first, W has it third.
             kernel = np.asarray(params["head"]["kernel"]).transpose(2, 0, 1, 3)
@@ -174,9 +176,9 @@ def _write_patch_normalization(graph: _GraphWriter, size: int, dtype: str) -> st
 
 
 def _write_trunk(graph: _GraphWriter, images: str, layers: Mapping[str, Any]) -> str:
-    """φ [B,128,n,n]."""
+    """φ [B,c,n,n]."""
     x = images
-    for i, (_, stride) in enumerate(TRUNK_LAYERS, start=1):
+    for i, stride in enumerate(STRIDES, start=1):
         layer = layers[f"conv{i}"]
         kernel = graph.constant(np.asarray(layer["kernel"]).transpose(3, 2, 0, 1))
         bias = graph.constant(layer["bias"])

@@ -64,12 +64,13 @@ class Schema(Generic[T]):
         return groups
 
     def optional(self) -> dict[str, Any]:
-        """Default values of the fields that have one, by their dotted path."""
+        """Default values of the fields that have one and hold no fields, by their dotted path."""
         kinds = {"": self.kind} | self.types
         return {
             _join(group, name): default
             for group in self.groups
             for name, default in _defaults(_inner_dataclass(kinds[group])).items()
+            if _join(group, name) not in self.groups
         }
 
     def unknown(self, path: str) -> InputError:

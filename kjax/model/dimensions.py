@@ -4,8 +4,10 @@ HEADS = ("hardnet", "xy", "polar", "combined", "combined_star", "sum", "cat")
 ENCODED_HEADS = ("xy", "polar", "combined", "combined_star")
 """Heads with a number of frequencies s."""
 
-TRUNK_LAYERS = ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1))
-"""Output channels and stride of the six 3×3 convolutions."""
-TRUNK_CHANNELS = TRUNK_LAYERS[-1][0]
+CHANNELS = (32, 32, 64, 64, 128, 128)
+"""Output channels of the six 3×3 convolutions, as the paper has them."""
+STRIDES = (1, 1, 2, 1, 2, 1)
 TRUNK_STRIDE = 4
-DESCRIPTOR_DIM = 128
+"""The product of `STRIDES`."""
+DIMENSION = 128
+"""Numbers in the paper's descriptor."""

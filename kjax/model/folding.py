@@ -6,7 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from kjax.errors import InputError
-from kjax.model.descriptor import BATCH_NORM_EPSILON, Descriptor
+from kjax.model.descriptor import Descriptor
+from kjax.model.kernels.batch_norm import EPSILON
 
 
 def fold(
@@ -40,6 +41,6 @@ def _fold_trunk(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str
 
 def _absorb(layer: Mapping[str, Any], norm: Mapping[str, Any]) -> dict[str, Any]:
     kernel = jnp.asarray(layer["kernel"])
-    scale = 1 / jnp.sqrt(jnp.asarray(norm["var"]) + BATCH_NORM_EPSILON)
+    scale = 1 / jnp.sqrt(jnp.asarray(norm["var"]) + EPSILON)
     broadcast = (1,) * (kernel.ndim - 1) + (-1,)  # the output channel is the last axis
     return {"kernel": kernel * scale.reshape(broadcast), "bias": -norm["mean"] * scale}

@@ -11,6 +11,13 @@ from jaxtyping import Array, Float, Key
 from kjax.model.precision import at_least_float32
 
 
+def initial_kernel(
+    key: Key[Array, ""], shape: Sequence[int], dtype: Any = jnp.float32
+) -> Float[Array, "..."]:
+    """HardNet's start: orthogonal, with a gain of 0.6."""
+    return orthogonal(key, shape, dtype, scale=0.6)
+
+
 def orthogonal(
     key: Key[Array, ""], shape: Sequence[int], dtype: Any = jnp.float32, *, scale: float = 1.0
 ) -> Float[Array, "..."]:

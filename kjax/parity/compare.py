@@ -15,7 +15,8 @@ import numpy as np
 import optax
 import torch
 
-from kjax.model.descriptor import BatchNorm, Descriptor, build
+from kjax.model.descriptor import Descriptor, build
+from kjax.model.layers import BatchNorm
 from kjax.parity import torch_reference
 from kjax.parity.torch_reference import TorchDescriptor
 from kjax.train.optim import linear_decay, torch_sgd

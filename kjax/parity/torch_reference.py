@@ -25,17 +25,17 @@ def von_mises_map(angle: Tensor, kappa: float, s: int) -> Tensor:
     return torch.stack(columns, dim=-1)
 
 
-def make_trunk(dropout: float) -> list[nn.Module]:
+def make_trunk(dropout: float, channels: Sequence[int]) -> list[nn.Module]:
     """HardNet's layers 0–18: six convolutions with BatchNorm and ReLU, then dropout."""
     layers: list[nn.Module] = []
     channels_in = 1
-    for channels, stride in ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1)):
+    for channels_out, stride in zip(channels, (1, 1, 2, 1, 2, 1), strict=True):
         layers += [
-            nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False),
-            nn.BatchNorm2d(channels, affine=False),
+            nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(channels_out, affine=False),
             nn.ReLU(),
         ]
-        channels_in = channels
+        channels_in = channels_out
     return [*layers, nn.Dropout(dropout)]
 
 
@@ -50,6 +50,8 @@ class TorchDescriptor(nn.Module):
         kappa_xy, kappa_rho, kappa_theta: concentrations of the position kernels.
         scale_xy, scale_rho, scale_theta: scales from coordinates to angles.
         corner_radius: ρ at the corner inside the centre weight.
+        channels: of the six convolutions.
+        dimension: of the descriptors of heads that project.
     """
 
     def __init__(
@@ -66,24 +68,27 @@ class TorchDescriptor(nn.Module):
         scale_rho: float = math.pi,
         scale_theta: float = 1.0,
         corner_radius: float = 1.0,
+        channels: Sequence[int] = (32, 32, 64, 64, 128, 128),
+        dimension: int = 128,
     ) -> None:
         super().__init__()
+        self.channels = tuple(channels)
         self.head_name, self.s, self.patch_size = head, s, patch_size
         self.kappas = (kappa_xy, kappa_rho, kappa_theta)
         self.scales = (scale_xy, scale_rho, scale_theta)
         self.corner_radius = corner_radius
-        layers = make_trunk(dropout)
+        layers = make_trunk(dropout, channels)
         if head == "hardnet":
             layers += [
-                nn.Conv2d(128, 128, patch_size // 4, bias=False),
-                nn.BatchNorm2d(128, affine=False),
+                nn.Conv2d(channels[-1], dimension, patch_size // 4, bias=False),
+                nn.BatchNorm2d(dimension, affine=False),
             ]
         self.features = nn.Sequential(*layers)
         if head == "combined_star":
-            self.features_polar = nn.Sequential(*make_trunk(dropout))
+            self.features_polar = nn.Sequential(*make_trunk(dropout, channels))
         systems = {"xy": 1, "polar": 1, "combined": 2, "combined_star": 2}.get(head, 0)
         if systems:
-            self.head = nn.Linear(systems * 128 * (2 * s + 1) ** 2, 128)
+            self.head = nn.Linear(systems * channels[-1] * (2 * s + 1) ** 2, dimension)
         self.apply(initialize)
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -142,7 +147,7 @@ class TorchDescriptor(nn.Module):
         """Adds up w_p φ^p ⊗ f_p ⊗ h_p, building every product."""
         x, y = self.grid(phi)
         weight = torch.exp(-(self.corner_radius**2) * (x * x + y * y) / 2)
-        vectors = phi.flatten(2).transpose(1, 2)  # [B, n², 128]
+        vectors = phi.flatten(2).transpose(1, 2)  # [B, n², c]
         f, h, weight = (t.to(phi.dtype) for t in (f, h, weight))
         products = vectors[..., :, None, None] * f[:, None, :, None] * h[:, None, None, :]
         return (weight[:, None, None, None] * products).sum(dim=1).flatten(1)

@@ -22,11 +22,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from kjax import pretrained
 from kjax.errors import InputError, unknown_name
 from kjax.model.dimensions import (
-    DESCRIPTOR_DIM,
+    CHANNELS,
+    DIMENSION,
     ENCODED_HEADS,
     HEADS,
-    TRUNK_CHANNELS,
-    TRUNK_LAYERS,
     TRUNK_STRIDE,
 )
 from kjax.parity.torch_reference import TorchDescriptor
@@ -38,9 +37,21 @@ from kjax.weights.fields import (
     parse_fields,
 )
 from kjax.weights.files import SUFFIXES, load_state_dict, read_metadata
-from kjax.weights.torch_names import FC_INDEX, check, contract_of_fields, plain_arrays
+from kjax.weights.torch_names import (
+    FC_INDEX,
+    announced_widths,
+    check,
+    contract_of_fields,
+    plain_arrays,
+)
 
-DEFAULTS: Fields = {"s": 2, "patch_size": 32, "head_bias": True}
+DEFAULTS: Fields = {
+    "s": 2,
+    "patch_size": 32,
+    "head_bias": True,
+    "channels": CHANNELS,
+    "dimension": DIMENSION,
+}
 """Defaults of `kjax.build`."""
 TRAINING_FIELDS = ("dropout", "dtype")
 """Fields of a card's model that change nothing in inference."""
@@ -124,7 +135,7 @@ class FoldedDescriptor(nn.Module):
 def _folded_trunk(layers: nn.Sequential) -> nn.Sequential:
     """The trunk with each BatchNorm folded into the convolution before it."""
     folded: list[nn.Module] = []
-    for i in range(0, 3 * len(TRUNK_LAYERS), 3):
+    for i in range(0, 3 * len(CHANNELS), 3):
         convolution: Any = layers[i]
         norm: Any = layers[i + 1]
         folded += [fuse_conv_bn_eval(convolution, norm), nn.ReLU(inplace=True)]
@@ -149,7 +160,7 @@ def _projection(reference: TorchDescriptor) -> nn.Linear | None:
     blocks = reference.head.weight.double().chunk(len(systems), dim=1)
     matrices = [
         torch.einsum(
-            "ock,pk->opc", block.unflatten(1, (TRUNK_CHANNELS, -1)), encode(basis)
+            "ock,pk->opc", block.unflatten(1, (reference.channels[-1], -1)), encode(basis)
         ).flatten(1)
         for block, encode in zip(blocks, systems, strict=True)
     ]
@@ -183,27 +194,29 @@ def _of_file(path: Path, text: str) -> TorchDescriptor:
 def _fitting(arrays: dict[str, np.ndarray]) -> list[Fields]:
     """What the names and shapes of weights announce."""
     side, inputs = arrays.get(f"features.{FC_INDEX}.weight"), arrays.get("head.weight")
+    widths = announced_widths(arrays)
     candidates = fitting_fields(
+        channels=widths["channels"],
         side=None if side is None else side.shape[-1],
         inputs=None if inputs is None else inputs.shape[-1],
         two_trunks=any(name.startswith("features_polar.") for name in arrays),
     )
     bias = inputs is None or "head.bias" in arrays
-    return [{**fields, "head_bias": bias} for fields in candidates]
+    return [{**fields, **widths, "head_bias": bias} for fields in candidates]
 
 
 def _with_weights(told: Fields, arrays: dict[str, np.ndarray]) -> TorchDescriptor:
-    fields = DEFAULTS | told
+    fields = DEFAULTS | announced_widths(arrays) | told
     if fields["head"] not in HEADS:
         raise unknown_name("head", fields["head"], HEADS)
     if fields["s"] < 1 or fields["patch_size"] < 8 or fields["patch_size"] % TRUNK_STRIDE:
         raise InputError("s must be at least 1, patch_size a multiple of 4 from 8 on")
-    keys = ("head", "s", "patch_size", "head_bias")
-    head, s, patch_size, head_bias = (fields.pop(key) for key in keys)
-    check(arrays, contract_of_fields(head, s=s, patch_size=patch_size, head_bias=head_bias))
+    head, head_bias = fields.pop("head"), fields.pop("head_bias")
+    sizes = {name: fields[name] for name in DEFAULTS if name in fields}
+    check(arrays, contract_of_fields(head, head_bias=head_bias, **sizes))
     state = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in arrays.items()}
     if head in ENCODED_HEADS and not head_bias:
-        state["head.bias"] = torch.zeros(DESCRIPTOR_DIM)  # the reference has no choice
-    reference = TorchDescriptor(head, s, patch_size, **fields)
+        state["head.bias"] = torch.zeros(fields["dimension"])  # the reference has no choice
+    reference = TorchDescriptor(head, **fields)
     reference.load_state_dict(state)
     return reference.eval()

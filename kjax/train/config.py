@@ -23,7 +23,9 @@ from kjax.data.set_names import EMBEDDED
 from kjax.errors import InputError, unknown_name
 from kjax.files.typed_values import Schema
 from kjax.model.descriptor import Descriptor, build
+from kjax.model.dimensions import CHANNELS, DIMENSION
 from kjax.train.augment import AugmentConfig
+from kjax.train.distillation import DistillConfig
 from kjax.train.losses import LossConfig
 
 PIPELINES = ("auto", "resident", "tfdata")
@@ -53,6 +55,8 @@ class ModelConfig:
     scale_rho: float
     scale_theta: float
     corner_radius: float
+    channels: tuple[int, ...] = CHANNELS
+    dimension: int = DIMENSION
 
     def __post_init__(self) -> None:
         self.build()
@@ -149,12 +153,18 @@ class RunConfig:
     train: TrainConfig
     progress: bool
     tensorboard: bool
+    distill: DistillConfig = DistillConfig()  # noqa: RUF009  (it is frozen)
 
     def __post_init__(self) -> None:
         for seed in (self.seed, *self.seeds):
             check_seed(seed)
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds must differ from each other: {self.seeds}")
+        if any(width >= self.model.dimension for width in self.loss.nested):
+            raise InputError(
+                f"loss.nested must be fewer entries than the {self.model.dimension} of "
+                f"model.dimension, not {self.loss.nested}"
+            )
         if len(self.seeds) > 1 and self.data.pipeline == "tfdata":
             raise InputError("several seeds side by side need data.pipeline=resident")
 

@@ -25,6 +25,7 @@ from jax.lax import Precision
 from jaxtyping import Array, Bool, Float
 
 from kjax.errors import InputError, unknown_name
+from kjax.model.aggregation import l2_normalize
 from kjax.model.precision import at_least_float32
 
 LOSSES = ("triplet", "softmax", "contrastive", "sosnet", "hynet")
@@ -289,6 +290,8 @@ class LossConfig:
         neighbour_rule: of `sosnet`, see `second_order_neighbours`.
         alpha: weight of the inner product in `hynet`.
         norm_weight: of the norm term in `hynet`.
+        nested: numbers of first entries that shall be descriptors themselves, once normalised; the
+            loss is the mean of theirs and of the whole descriptors'.
     """
 
     name: str = "triplet"
@@ -298,6 +301,7 @@ class LossConfig:
     neighbour_rule: str = "paper"
     alpha: float = 2.0
     norm_weight: float = 0.1
+    nested: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses unknown names and constants that make no loss."""
@@ -309,11 +313,38 @@ class LossConfig:
             raise InputError(f"margin must be positive, not {self.margin}")
         if self.neighbours < 1:
             raise InputError(f"neighbours must be at least 1, not {self.neighbours}")
+        if any(width < 1 for width in self.nested):
+            raise InputError(f"loss.nested must be positive numbers of entries, not {self.nested}")
         for name in ("alpha", "norm_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(
                     f"{name} must be finite and not negative, not {getattr(self, name)}"
                 )
+
+
+def nested_pair_loss(
+    anchors: Float[Array, "pairs raw"], positives: Float[Array, "pairs raw"], config: LossConfig
+) -> Triplets:
+    """The mean loss of whole descriptors and of their first entries, as `config` says.
+
+    Args:
+        anchors: descriptors of one view of each pair before ℓ2, of the whole batch.
+        positives: those of the other view.
+        config: which loss, and which first entries.
+
+    Returns:
+        The loss, and the distances of the whole descriptors' triplets.
+    """
+    losses = []
+    for width in (anchors.shape[1], *config.nested):
+        raw = anchors[:, :width], positives[:, :width]
+        anchor, positive = (l2_normalize(view) for view in raw)
+        losses.append(pair_loss(anchor, positive, config, unnormalized=raw))
+    whole = losses[0]
+    if not config.nested:
+        return whole
+    total = sum((one.loss for one in losses[1:]), start=whole.loss)
+    return whole._replace(loss=total / len(losses))
 
 
 def pair_loss(

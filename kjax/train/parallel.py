@@ -22,6 +22,7 @@ from kjax.errors import InputError
 from kjax.model.descriptor import Descriptor
 from kjax.train.augment import AugmentConfig, augment_pair
 from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state, update
+from kjax.train.teacher import Teacher
 
 AXIS = "devices"
 # What a step's key is folded with for the augmentation; dropout takes the key as it is.
@@ -43,6 +44,7 @@ class Program:
         augment: how patches vary.
         seeds: one, or several that train side by side in one vmapped program.
         devices: the devices to run on; all of all processes by default.
+        teacher: whom the model learns from, if anyone.
     """
 
     model: Descriptor
@@ -52,6 +54,7 @@ class Program:
     augment: AugmentConfig
     seeds: tuple[int, ...] = (0,)
     devices: tuple[jax.Device, ...] | None = None
+    teacher: Teacher | None = None
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -259,6 +262,7 @@ def _update_on_patches(
             own_key, pair, size=program.model.patch_size, config=program.augment
         )
     )(keys, patches)
+    taught = program.teacher.describe(augmented) if program.teacher else None
     return update(
         state,
         augmented,
@@ -266,6 +270,7 @@ def _update_on_patches(
         model=program.model.clone(axis_name=AXIS),
         optimizer=program.optimizer,
         config=program.step,
+        taught=taught,
     )
 
 

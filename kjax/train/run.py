@@ -24,6 +24,7 @@ from kjax.train.parallel import Program, initial_state
 from kjax.train.pipeline import AUTO, choose_pipeline
 from kjax.train.processes import failing_together
 from kjax.train.step import StepConfig, TrainState
+from kjax.train.teacher import load_teacher
 from kjax.train.workdir import (
     CHECKPOINTS_FOLDER,
     RESULTS_FILE,
@@ -107,13 +108,19 @@ def _train(
 
 def make_program(config: RunConfig) -> Program:
     """What the run compiles."""
+    model = config.model.build()
     return Program(
-        model=config.model.build(),
+        model=model,
         optimizer=make_optimizer(config.optimizer, make_learning_rate(config)),
         pairs=config.train.pairs,
-        step=StepConfig(loss=config.loss, joint_batch_norm=config.train.joint_batch_norm),
+        step=StepConfig(
+            loss=config.loss,
+            joint_batch_norm=config.train.joint_batch_norm,
+            distill=config.distill,
+        ),
         augment=config.augment,
         seeds=config.all_seeds,
+        teacher=load_teacher(config.distill, model),
     )
 
 

@@ -1,6 +1,7 @@
 """One training step, as a pure function of (state, batch, key)."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -11,7 +12,8 @@ from jaxtyping import Array, Float, Key, Num
 
 from kjax.model.aggregation import l2_normalize
 from kjax.model.descriptor import Descriptor
-from kjax.train.losses import LossConfig, Triplets, pair_loss
+from kjax.train.distillation import DistillConfig, Views, distillation_loss
+from kjax.train.losses import LossConfig, Triplets, nested_pair_loss
 
 MEANS = ("loss", "positive_distance", "negative_distance", "active_triplets")
 """Metrics of a step that are averaged over the batch."""
@@ -35,10 +37,12 @@ class StepConfig:
         loss: which loss, and its constants.
         joint_batch_norm: send anchors and positives through the network as one batch; otherwise,
             as in the HardNet release, as two, each normalised by its own statistics.
+        distill: what is learned from a teacher, if there is one.
     """
 
     loss: LossConfig = LossConfig()  # noqa: RUF009  (it is frozen)
     joint_batch_norm: bool = False
+    distill: DistillConfig = DistillConfig()  # noqa: RUF009  (it is frozen, too)
 
 
 def create_state(optimizer: optax.GradientTransformation, variables: Any) -> TrainState:
@@ -91,6 +95,7 @@ def loss_and_stats(
     *,
     model: Descriptor,
     config: StepConfig,
+    taught: Views | None = None,
 ) -> tuple[Float[Array, ""], tuple[Triplets, Any]]:
     """Mean loss over the batch, with its triplets and the new running statistics.
 
@@ -103,11 +108,23 @@ def loss_and_stats(
         key,
         joint_batch_norm=config.joint_batch_norm,
     )
+    anchors, positives = _over_devices(model, raw)
+    triplets = nested_pair_loss(anchors, positives, config.loss)
+    loss = triplets.loss.mean()
+    if taught is not None:
+        student = l2_normalize(anchors), l2_normalize(positives)
+        teacher = _over_devices(model, taught)
+        apart = distillation_loss(student, teacher, config.distill.match)
+        loss = loss + config.distill.weight * apart.mean()
+    return loss, (triplets, new_stats)
+
+
+def _over_devices(model: Descriptor, views: Sequence[Array]) -> Views:
+    """Both views of the whole batch, gathered where it is shared."""
     if model.axis_name is not None:
-        raw = [jax.lax.all_gather(view, model.axis_name, tiled=True) for view in raw]
-    anchors, positives = (l2_normalize(view) for view in raw)
-    triplets = pair_loss(anchors, positives, config.loss, unnormalized=(raw[0], raw[1]))
-    return triplets.loss.mean(), (triplets, new_stats)
+        views = [jax.lax.all_gather(view, model.axis_name, tiled=True) for view in views]
+    anchors, positives = views
+    return anchors, positives
 
 
 class Change(NamedTuple):
@@ -133,6 +150,7 @@ def train_step(
     model: Descriptor,
     optimizer: optax.GradientTransformation,
     config: StepConfig,
+    taught: Views | None = None,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """One update. Everything random comes from `fold_in(key, state.step)`.
 
@@ -145,12 +163,13 @@ def train_step(
             axis, and but for rounding its result is the same for any number of devices.
         optimizer: made by `kjax.train.optim.torch_sgd` or any optax transformation.
         config: what else the step does.
+        taught: a teacher's descriptors of the pairs.
 
     Returns:
         The state after the step, and scalar metrics that stay on the device.
     """
     new_state, metrics, change = update(
-        state, pairs, key, model=model, optimizer=optimizer, config=config
+        state, pairs, key, model=model, optimizer=optimizer, config=config, taught=taught
     )
     return new_state, metrics | change.norms(new_state.params)
 
@@ -163,12 +182,19 @@ def update(
     model: Descriptor,
     optimizer: optax.GradientTransformation,
     config: StepConfig,
+    taught: Views | None = None,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]], Change]:
     """`train_step` with the change itself instead of its norms, which take time of their own."""
     step_key = jax.random.fold_in(key, state.step)
     compute = jax.value_and_grad(loss_and_stats, has_aux=True)
     (loss, (triplets, new_stats)), gradients = compute(
-        state.params, state.batch_stats, pairs, step_key, model=model, config=config
+        state.params,
+        state.batch_stats,
+        pairs,
+        step_key,
+        model=model,
+        config=config,
+        taught=taught,
     )
     if model.axis_name is not None:
         # Every device holds the loss of the whole batch, so what flows back through the gathered

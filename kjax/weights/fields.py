@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
-from kjax.model.dimensions import ENCODED_HEADS, TRUNK_CHANNELS, TRUNK_STRIDE
+from kjax.model.dimensions import CHANNELS, ENCODED_HEADS, TRUNK_STRIDE
 
 Fields = dict[str, Any]
 
@@ -31,7 +31,11 @@ def parse_fields(text: str) -> Fields:
 
 
 def fitting_fields(
-    *, side: int | None = None, inputs: int | None = None, two_trunks: bool = False
+    *,
+    side: int | None = None,
+    inputs: int | None = None,
+    two_trunks: bool = False,
+    channels: Sequence[int] = CHANNELS,
 ) -> list[Fields]:
     """The fields of all models that weights fit.
 
@@ -41,13 +45,14 @@ def fitting_fields(
         side: n of `hardnet`'s fully connected layer, None for the other heads.
         inputs: K of an encoded head, None for the other heads.
         two_trunks: whether there is a second trunk.
+        channels: of the convolutions.
     """
     if side is not None:
         return [{"head": "hardnet", "patch_size": TRUNK_STRIDE * side}]
     if inputs is None:
         return [{"head": "sum"}, {"head": "cat"}]
-    # K = m·128·(2s+1)² tells m from s: a square of an odd number is never twice another.
-    by_channel = inputs // TRUNK_CHANNELS
+    # K = m·c·(2s+1)² tells m from s: a square of an odd number is never twice another.
+    by_channel = inputs // channels[-1]
     systems = 1 if by_channel % 2 else 2
     s = round((by_channel / systems) ** 0.5) // 2
     both = "combined_star" if two_trunks else "combined"

@@ -16,8 +16,15 @@ from kjax.extras import require
 from kjax.files.arrays import read_npz
 from kjax.files.atomic import write_whole
 from kjax.files.unpacking import check_unpacked
+from kjax.weights.fields import Fields
 from kjax.weights.metadata import Metadata, parse_metadata
-from kjax.weights.torch_names import from_torch, to_arrays, to_torch
+from kjax.weights.torch_names import (
+    announced_widths,
+    from_torch,
+    plain_arrays,
+    to_arrays,
+    to_torch,
+)
 
 if TYPE_CHECKING:
     from kjax.model.descriptor import Descriptor
@@ -33,6 +40,14 @@ def load_variables(
     """Variables from a weights file, checked against `model` or against what the names announce."""
     try:
         return from_torch(load_state_dict(path), model)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_widths(path: str | Path) -> Fields:
+    """The channels and the dimension of the model that weights in a file are for."""
+    try:
+        return announced_widths(plain_arrays(load_state_dict(path)))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from kjax.errors import InputError
 from kjax.model.descriptor import Descriptor, build
-from kjax.model.dimensions import ENCODED_HEADS
+from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS
 from kjax.weights.fields import Fields, fitting_fields, only_fields, parse_fields
+from kjax.weights.torch_names import trunk_channels
 
 
 def named_model(fields: str) -> Descriptor:
@@ -35,6 +36,11 @@ def fields_of(model: Descriptor) -> Fields:
     fields: Fields = {"head": model.head, "patch_size": model.patch_size}
     if model.head in ENCODED_HEADS:
         fields |= {"head_bias": model.head_bias, **dataclasses.asdict(model.position_kernel)}
+    # Only where they are not the paper's: older versions of kjax know no others.
+    if model.channels != CHANNELS:
+        fields["channels"] = model.channels
+    if model.dimension != DIMENSION:
+        fields["dimension"] = model.dimension
     return fields
 
 
@@ -47,13 +53,19 @@ def possible_models(variables: Mapping[str, Any]) -> list[Descriptor]:
     params = variables["params"]
     head = params.get("head", {})
     shape: tuple[int, ...] = head["kernel"].shape if head else ()
+    channels = trunk_channels(variables)
     candidates = fitting_fields(
+        channels=channels,
         side=shape[0] if len(shape) == 4 else None,
         inputs=shape[0] if len(shape) == 2 else None,
         two_trunks="trunk_polar" in params,
     )
     bias = "bias" in head or len(shape) != 2
-    return [build(**fields, head_bias=bias) for fields in candidates]
+    dimension = shape[-1] if shape else DIMENSION
+    return [
+        build(**fields, head_bias=bias, channels=channels, dimension=dimension)
+        for fields in candidates
+    ]
 
 
 def display_name(model: Descriptor) -> str:
@@ -63,6 +75,10 @@ def display_name(model: Descriptor) -> str:
         parts.append(f"s={model.position_kernel.s}")
     if model.patch_size != 32:
         parts.append(f"N={model.patch_size}")
+    if model.channels != CHANNELS:
+        parts.append(f"c={'-'.join(map(str, model.channels))}")
+    if model.dimension != DIMENSION:
+        parts.append(f"D={model.dimension}")
     return " ".join(parts)
 
 

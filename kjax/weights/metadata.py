@@ -32,6 +32,10 @@ def _number(text: str) -> float:
     return number
 
 
+def _widths(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.strip("()[]").split(","))
+
+
 READERS: dict[str, Callable[[str], Any]] = {
     "head": str,
     "s": int,
@@ -44,6 +48,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "scale_rho": _number,
     "scale_theta": _number,
     "corner_radius": _number,
+    "channels": _widths,
+    "dimension": int,
     "extent": _number,
 }
 

@@ -11,25 +11,22 @@
 | head.weight (encoded heads)        | [128, K]         | params/head/kernel               |
 | head.bias (encoded heads)          | [128]            | params/head/bias                 |
 
+With other channels or another dimension than the paper's, the sizes above follow.
 `features` is laid out as in the HardNet release and in kornia, so their checkpoints load as they
 are. `…num_batches_tracked` is ignored on the way in and written as 0 on the way out.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.model.dimensions import (
-    DESCRIPTOR_DIM,
-    ENCODED_HEADS,
-    TRUNK_CHANNELS,
-    TRUNK_LAYERS,
-    TRUNK_STRIDE,
-)
+from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS, TRUNK_STRIDE
+from kjax.weights.fields import Fields
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +102,8 @@ def contract(
     two_trunks: bool = False,
     inputs: int | None = None,
     bias: bool = True,
+    channels: Sequence[int] = CHANNELS,
+    dimension: int = DIMENSION,
 ) -> dict[str, Entry]:
     """All entries of a state dict.
 
@@ -113,31 +112,34 @@ def contract(
         two_trunks: whether there is a second trunk.
         inputs: K of an encoded head, None for the other heads.
         bias: whether that head has a bias.
+        channels: of the convolutions.
+        dimension: of the descriptors.
     """
-    entries = _trunk_contract("features", "trunk")
+    entries = _trunk_contract("features", "trunk", channels)
     if two_trunks:
-        entries |= _trunk_contract("features_polar", "trunk_polar")
+        entries |= _trunk_contract("features_polar", "trunk_polar", channels)
     if side is not None:
-        shape = (DESCRIPTOR_DIM, TRUNK_CHANNELS, side, side)
+        shape = (dimension, channels[-1], side, side)
         entries[f"features.{FC_INDEX}.weight"] = Entry(shape, ("params", "head", "kernel"))
-        entries |= _norm_contract(f"features.{FC_NORM_INDEX}", DESCRIPTOR_DIM, ("head", "norm"))
+        entries |= _norm_contract(f"features.{FC_NORM_INDEX}", dimension, ("head", "norm"))
     if inputs is not None:
-        entries["head.weight"] = Entry((DESCRIPTOR_DIM, inputs), ("params", "head", "kernel"))
+        entries["head.weight"] = Entry((dimension, inputs), ("params", "head", "kernel"))
         if bias:
-            entries["head.bias"] = Entry((DESCRIPTOR_DIM,), ("params", "head", "bias"))
+            entries["head.bias"] = Entry((dimension,), ("params", "head", "bias"))
     return entries
 
 
-def _trunk_contract(prefix: str, trunk: str) -> dict[str, Entry]:
+def _trunk_contract(prefix: str, trunk: str, channels: Sequence[int]) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     channels_in = 1
-    for i, (channels, _) in enumerate(TRUNK_LAYERS):
-        shape = (channels, channels_in, 3, 3)
+    for i, channels_out in enumerate(channels):
+        shape = (channels_out, channels_in, 3, 3)
         entries[f"{prefix}.{CONV_INDICES[i]}.weight"] = Entry(
             shape, ("params", trunk, f"conv{i + 1}", "kernel")
         )
-        entries |= _norm_contract(f"{prefix}.{NORM_INDICES[i]}", channels, (trunk, f"norm{i + 1}"))
-        channels_in = channels
+        norm = f"{prefix}.{NORM_INDICES[i]}"
+        entries |= _norm_contract(norm, channels_out, (trunk, f"norm{i + 1}"))
+        channels_in = channels_out
     return entries
 
 
@@ -157,19 +159,29 @@ def contract_of(model: "Descriptor") -> dict[str, Entry]:
         s=model.position_kernel.s,
         patch_size=model.patch_size,
         head_bias=model.head_bias,
+        channels=model.channels,
+        dimension=model.dimension,
     )
 
 
 def contract_of_fields(
-    head: str, *, s: int, patch_size: int, head_bias: bool = True
+    head: str,
+    *,
+    s: int,
+    patch_size: int,
+    head_bias: bool = True,
+    channels: Sequence[int] = CHANNELS,
+    dimension: int = DIMENSION,
 ) -> dict[str, Entry]:
     """All entries of the state dict of a model, from the arguments of `kjax.build`."""
     systems = 2 if head.startswith("combined") else 1
     return contract(
         side=patch_size // TRUNK_STRIDE if head == "hardnet" else None,
         two_trunks=head == "combined_star",
-        inputs=systems * TRUNK_CHANNELS * (2 * s + 1) ** 2 if head in ENCODED_HEADS else None,
+        inputs=systems * channels[-1] * (2 * s + 1) ** 2 if head in ENCODED_HEADS else None,
         bias=head_bias,
+        channels=channels,
+        dimension=dimension,
     )
 
 
@@ -184,34 +196,62 @@ def _contract_of_variables(variables: Mapping[str, Any]) -> dict[str, Entry]:
         two_trunks="trunk_polar" in params,
         inputs=kernel_shape[0] if len(kernel_shape) == 2 else None,
         bias="bias" in head,
+        channels=trunk_channels(variables),
+        dimension=kernel_shape[-1] if kernel_shape else DIMENSION,
     )
+
+
+def trunk_channels(variables: Mapping[str, Any]) -> tuple[int, ...]:
+    """Output channels of the convolutions of variables."""
+    trunk = variables["params"]["trunk"]
+    return tuple(trunk[f"conv{i + 1}"]["kernel"].shape[-1] for i in range(len(CHANNELS)))
+
+
+def announced_widths(arrays: Mapping[str, np.ndarray]) -> Fields:
+    """Channels and dimension, as most arrays of each layer have them."""
+    layers = zip(CONV_INDICES, NORM_INDICES, CHANNELS, strict=True)
+    channels = tuple(
+        _announced(arrays, default, f"features.{conv}.weight", f"features.{norm}")
+        for conv, norm, default in layers
+    )
+    encoded = _announced(arrays, DIMENSION, "head.weight", "head.bias")
+    full = _announced(arrays, encoded, f"features.{FC_INDEX}.weight", f"features.{FC_NORM_INDEX}")
+    return {"channels": channels, "dimension": full}
+
+
+def _announced(arrays: Mapping[str, np.ndarray], default: int, layer: str, after: str) -> int:
+    """The first size of a layer's arrays that most have; of what follows it, if in doubt."""
+    names = (f"{after}.running_mean", f"{after}.running_var", after, layer)
+    sizes = [arrays[name].shape[0] for name in names if name in arrays and arrays[name].ndim]
+    return Counter(sizes).most_common(1)[0][0] if sizes else default
 
 
 def _announced_contract(arrays: Mapping[str, np.ndarray]) -> dict[str, Entry]:
     """The contract that the names announce; impossible sizes are left for `check` to refuse."""
     two_trunks = any(name.startswith("features_polar.") for name in arrays)
+    widths = announced_widths(arrays)
     side = inputs = None
     if any(
         name.startswith((f"features.{FC_INDEX}.", f"features.{FC_NORM_INDEX}.")) for name in arrays
     ):
         side = _last_axis(arrays, f"features.{FC_INDEX}.weight", default=8)
     if two_trunks or any(name.startswith("head.") for name in arrays):
-        inputs = _nearest_inputs(_last_axis(arrays, "head.weight", default=0), two_trunks)
-    return contract(side=side, two_trunks=two_trunks, inputs=inputs)
+        inputs = _nearest_inputs(
+            _last_axis(arrays, "head.weight", default=0), two_trunks, widths["channels"][-1]
+        )
+    return contract(side=side, two_trunks=two_trunks, inputs=inputs, **widths)
 
 
 def _last_axis(arrays: Mapping[str, np.ndarray], name: str, *, default: int) -> int:
     return arrays[name].shape[-1] if name in arrays and arrays[name].ndim else default
 
 
-def _nearest_inputs(inputs: int, two_trunks: bool) -> int:
-    """The possible K, m·128·(2s+1)², closest to the one found."""
+def _nearest_inputs(inputs: int, two_trunks: bool, channels: int) -> int:
+    """The possible K, m·c·(2s+1)², closest to the one found."""
     blocks = (2,) if two_trunks else (1, 2)
-    largest_s = max(1, inputs)  # (2s+1)² passes K/128 long before s does
+    largest_s = max(1, inputs)  # (2s+1)² passes K/c long before s does
     possible = (
-        m * TRUNK_CHANNELS * (2 * s + 1) ** 2
-        for m in blocks
-        for s in range(1, 2 + math.isqrt(largest_s))
+        m * channels * (2 * s + 1) ** 2 for m in blocks for s in range(1, 2 + math.isqrt(largest_s))
     )
     return min(possible, key=lambda size: abs(size - inputs))
 

@@ -8,7 +8,8 @@ from models import ENCODED, make_model, random_patches
 
 import kjax
 from kjax.errors import InputError
-from kjax.model.descriptor import BatchNorm, Dropout, parameter_count, receptive_field
+from kjax.model.descriptor import parameter_count, receptive_field
+from kjax.model.layers import BatchNorm, Dropout
 
 PARAMETERS = {  # head, s: count at N=32, count at N=64 (the paper's table)
     ("hardnet", 1): (1_334_560, 4_480_288),

@@ -16,7 +16,7 @@ same results up to rounding.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,18 +36,22 @@ from kjax.model.kernels.convolution import convolve, input_gradient, kernel_grad
 
 Statistics = tuple[Float[Array, "views c"], Float[Array, "views c"]]
 """Mean and biased variance of each view."""
-MOST_CHANNELS = 64
-"""The most channels of the arrays here, which the kernels index by 32-bit numbers."""
+CHANNELS = (8, 16, 32, 64)
+"""Channels of the arrays here that fill the kernels' products."""
+MOST_CHANNELS = max(CHANNELS)
+"""They are indexed by 32-bit numbers."""
 
 
-def fits(shape: tuple[Any, ...], dtype: Any, *, views: int) -> bool:
-    """Whether a batch of images of this shape can take the fused path."""
+def fits(shape: tuple[Any, ...], dtype: Any, channels: Sequence[int], *, views: int) -> bool:
+    """Whether a batch of images of this shape can take the fused path to such channels."""
     batch, side = shape[:2]
     if not isinstance(batch, int):
         return False  # left open for jax.export
     if dtype != jnp.bfloat16 or batch % views or batch * side**2 * MOST_CHANNELS >= 2**31:
         return False
-    return gpu_kernels.fits(batch // views, side)
+    return all(width in CHANNELS for width in channels[:3]) and gpu_kernels.fits(
+        batch // views, side
+    )
 
 
 # Layers 1 and 2

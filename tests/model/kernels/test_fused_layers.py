@@ -13,6 +13,7 @@ import pytest
 from models import make_model, random_patches
 
 import kjax
+from kjax.model.dimensions import CHANNELS
 from kjax.model.kernels import batch_norm, fused_layers, gpu_kernels
 from kjax.model.kernels.convolution import convolve
 
@@ -147,7 +148,15 @@ def test_fused_layers_over_devices_equal_the_whole_batch(arrays):
     ],
 )
 def test_what_fits(shape, dtype, views, expected):
-    assert fused_layers.fits(shape, dtype, views=views) == expected
+    assert fused_layers.fits(shape, dtype, CHANNELS, views=views) == expected
+
+
+@pytest.mark.parametrize(
+    ("channels", "expected"), [((8, 16, 64), True), ((16, 16, 12), False), ((4, 8, 16), False)]
+)
+def test_which_channels_fit(channels, expected):
+    shape = 1024, 32, 32, 1
+    assert fused_layers.fits(shape, jnp.bfloat16, channels, views=2) == expected
 
 
 # Kernels
@@ -159,6 +168,8 @@ class Kernels(NamedTuple):
     interpret: bool
     dtype: jnp.dtype
     tolerance: float
+    width: int = 32
+    """Channels of the first two layers; the third has twice as many."""
 
     def cast(self, *arrays):
         return [array.astype(self.dtype) for array in arrays]
@@ -176,7 +187,10 @@ INTERPRETED = Kernels(interpret=True, dtype=jnp.float32, tolerance=1e-5)
 @pytest.fixture(
     params=[
         pytest.param(INTERPRETED, id="interpreted"),
+        pytest.param(INTERPRETED._replace(width=8), id="interpreted narrow"),
         pytest.param(ON_GPU, id="gpu", marks=pytest.mark.gpu),
+        pytest.param(ON_GPU._replace(width=16), id="gpu half", marks=pytest.mark.gpu),
+        pytest.param(ON_GPU._replace(width=8), id="gpu narrow", marks=pytest.mark.gpu),
     ]
 )
 def kernels(request):
@@ -186,7 +200,8 @@ def kernels(request):
 
 
 def test_convolution_kernel(normal, kernels):
-    x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 32)
+    width = kernels.width
+    x, kernel = normal(BATCH, SIDE, SIDE, width), normal(3, 3, width, width)
     assert gpu_kernels.fits(BATCH // VIEWS, SIDE)
     y, sums = gpu_kernels.convolve_with_sums(
         *kernels.cast(x, kernel), views=VIEWS, interpret=kernels.interpret
@@ -202,13 +217,13 @@ def rectified_twice(images, kernel1, bias1, kernel2, bias2):
     return jax.nn.relu(convolve(z, kernel2, stride=1) + bias2.reshape(1, 1, 1, -1))
 
 
-def folded_arrays(normal, count=8, side=SIDE):
+def folded_arrays(normal, count=8, side=SIDE, width=32):
     return (
         normal(count, side, side, 1),
-        normal(3, 3, 1, 32),
-        normal(32),
-        normal(3, 3, 32, 32),
-        normal(32),
+        normal(3, 3, 1, width),
+        normal(width),
+        normal(3, 3, width, width),
+        normal(width),
     )
 
 
@@ -228,7 +243,7 @@ def test_folded_layers_and_their_gradients_equal_autodiff(normal):
 
 @pytest.mark.parametrize(("count", "side"), [(16, SIDE), (8, 32)])
 def test_folded_kernel(normal, kernels, count, side):
-    arrays = folded_arrays(normal, count, side)
+    arrays = folded_arrays(normal, count, side, kernels.width)
     images, kernel1, bias1, kernel2, bias2 = arrays
     assert gpu_kernels.fits(count, side)
     padded = jnp.pad(images[..., 0], ((0, 0), (2, 2), (2, 2)))
@@ -244,7 +259,8 @@ def test_folded_kernel(normal, kernels, count, side):
     [(1, gpu_kernels.kernel_gradient), (2, gpu_kernels.halving_kernel_gradient)],
 )
 def test_kernel_gradients(normal, kernels, stride, kernel_gradient):
-    x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 32 * stride)
+    width = kernels.width
+    x, kernel = normal(BATCH, SIDE, SIDE, width), normal(3, 3, width, width * stride)
     y, back = jax.vjp(lambda kernel: convolve(x, kernel, stride=stride), kernel)
     dy = normal(*y.shape)
     found = kernel_gradient(*kernels.cast(x, dy), interpret=kernels.interpret)
@@ -252,8 +268,9 @@ def test_kernel_gradients(normal, kernels, stride, kernel_gradient):
 
 
 def test_halving_input_gradient(normal, kernels):
-    x, kernel = normal(BATCH, SIDE, SIDE, 32), normal(3, 3, 32, 64)
-    scale, shift = jnp.abs(normal(VIEWS, 32)), normal(VIEWS, 32)
+    width = kernels.width
+    x, kernel = normal(BATCH, SIDE, SIDE, width), normal(3, 3, width, 2 * width)
+    scale, shift = jnp.abs(normal(VIEWS, width)), normal(VIEWS, width)
     y = by_view(x) * scale[:, None] + shift[:, None]
 
     def after(y):
@@ -270,9 +287,11 @@ def test_halving_input_gradient(normal, kernels):
 
 
 def test_first_layer_kernels(normal, kernels):
-    images, first, second = normal(BATCH, SIDE, SIDE), normal(3, 3, 1, 32), normal(3, 3, 32, 32)
+    width = kernels.width
+    images = normal(BATCH, SIDE, SIDE)
+    first, second = normal(3, 3, 1, width), normal(3, 3, width, width)
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1)))
-    scale, shift = jnp.abs(normal(VIEWS, 32)), normal(VIEWS, 32)
+    scale, shift = jnp.abs(normal(VIEWS, width)), normal(VIEWS, width)
     seen = taps(images)
     interpret = kernels.interpret
     cast_padded, cast_first, cast_second = kernels.cast(padded, first, second)
@@ -281,7 +300,7 @@ def test_first_layer_kernels(normal, kernels):
     y = by_view(convolve(images[..., None], first, stride=1)) * scale[:, None] + shift[:, None]
     z = gpu_kernels.first_layer(cast_padded, cast_first, scale, shift, interpret=interpret)
     kernels.close(by_view(z), jax.nn.relu(y))
-    dy = normal(BATCH, SIDE, SIDE, 32)
+    dy = normal(BATCH, SIDE, SIDE, width)
     by_z = jax.vjp(lambda z: convolve(z, second, stride=1), z.astype(jnp.float32))[1](dy)[0]
     found = gpu_kernels.tap_gradient(
         *kernels.cast(dy), cast_second, cast_padded, cast_first, scale, shift, interpret=interpret
@@ -291,8 +310,9 @@ def test_first_layer_kernels(normal, kernels):
 
 
 def test_sum_kernels(normal, kernels):
-    x, gradient = normal(8, 8, 8, 64), normal(8, 8, 8, 64)
-    scale, shift = jnp.abs(normal(VIEWS, 64)), normal(VIEWS, 64)
+    width = 2 * kernels.width
+    x, gradient = normal(32, 8, 8, width), normal(32, 8, 8, width)
+    scale, shift = jnp.abs(normal(VIEWS, width)), normal(VIEWS, width)
     assert gpu_kernels.can_sum(x.shape, VIEWS)
     columns = by_view(x)
     cast_x, cast_gradient = kernels.cast(x, gradient)
@@ -318,12 +338,17 @@ def no_worse_than_plain(found, plain, exact):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("count", "side"), [(BATCH, 16), (48, 32), (16, 64)])
-def test_layers_and_gradients_in_bfloat16(normal, count, side):
-    images, *weights = (normal(*shape) for shape in ((count, side, side, 1), *KERNEL_SHAPES))
+@pytest.mark.parametrize(
+    ("count", "side", "width"),
+    [(BATCH, 16, 32), (48, 32, 32), (16, 64, 32), (48, 32, 16), (48, 32, 8)],
+)
+def test_layers_and_gradients_in_bfloat16(normal, count, side, width):
+    shapes = (3, 3, 1, width), (3, 3, width, width), (3, 3, width, 2 * width)
+    images, *weights = (normal(*shape) for shape in ((count, side, side, 1), *shapes))
     arrays = [images.astype(jnp.bfloat16), *weights]
-    assert fused_layers.fits(arrays[0].shape, jnp.bfloat16, views=VIEWS)
-    outer = normal(count, side // 2, side // 2, 64)
+    channels = (width, width, 2 * width)
+    assert fused_layers.fits(arrays[0].shape, jnp.bfloat16, channels, views=VIEWS)
+    outer = normal(count, side // 2, side // 2, 2 * width)
 
     def fused(arrays):
         return fused_loss(arrays, outer)[0].astype(jnp.float32)

@@ -1,0 +1,67 @@
+"""The model that another one learns from, out of a name, a run or a weights file."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Num
+
+from kjax import pretrained
+from kjax.errors import InputError, unknown_name
+from kjax.model.descriptor import Descriptor
+from kjax.model.folding import fold
+from kjax.train.distillation import DistillConfig, Views
+from kjax.train.load_run import load_run
+from kjax.weights.files import SUFFIXES, load_variables
+from kjax.weights.identify import only_model, possible_models
+
+
+class Teacher(NamedTuple):
+    """A folded model and its weights."""
+
+    model: Descriptor
+    variables: Any
+
+    def describe(self, pairs: Num[Array, "pairs 2 N N"]) -> Views:
+        """Descriptors of both views, in inference."""
+        flat = pairs.reshape(-1, *pairs.shape[2:])
+        both = self.model.apply(self.variables, flat)
+        return both[0::2], both[1::2]
+
+
+def load_teacher(config: DistillConfig, student: Descriptor) -> Teacher | None:
+    """The teacher that a config names, in the precision of the student; None if it names none.
+
+    Raises:
+        InputError: there is no such teacher, or it cannot teach this student.
+    """
+    if not config.teacher:
+        return None
+    model, variables = _load(config.teacher)
+    if model.patch_size != student.patch_size:
+        raise InputError(
+            f"the teacher {config.teacher} takes patches of {model.patch_size} pixels, the model "
+            f"{student.patch_size}: train with config.model.patch_size={model.patch_size}"
+        )
+    if config.match == "descriptors" and model.dimension != student.dimension:
+        raise InputError(
+            f"the teacher {config.teacher} has descriptors of {model.dimension} numbers, the model "
+            f"of {student.dimension}: use config.distill.match=distances"
+        )
+    folded, weights = fold(model.clone(dtype=student.dtype, axis_name=None), variables)
+    return Teacher(folded, jax.tree.map(np.asarray, weights))
+
+
+def _load(word: str) -> tuple[Descriptor, Any]:
+    if (name := pretrained.find(word)) is not None:
+        card = pretrained.card(name)
+        model = card.build()
+        return model, load_variables(pretrained.weights_file(card), model)
+    if Path(word).is_dir():
+        first = load_run(word)[0]
+        return first.model, first.variables
+    if Path(word).suffix not in SUFFIXES:
+        raise unknown_name("distill.teacher", word, pretrained.names())
+    variables = load_variables(word)
+    return only_model(possible_models(variables), Path(word)), variables
