@@ -5,6 +5,7 @@ Every number is a share (0…1), not a percentage. Nothing here computes.
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -74,12 +75,6 @@ class PhototourScores:
     roc: Curve = dataclasses.field(default_factory=Curve)
     precision_recall: Curve = dataclasses.field(default_factory=Curve)
     distances: Histogram = dataclasses.field(default_factory=Histogram)
-
-    def without_curves(self) -> "PhototourScores":
-        """The figures alone."""
-        return dataclasses.replace(
-            self, roc=Curve(), precision_recall=Curve(), distances=Histogram()
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,9 +179,10 @@ class DescriptorResult:
 
     def concise(self) -> "DescriptorResult":
         """Without curves, histograms and figures by sequence: short enough for a line of a file."""
+        blank: Any = {"roc": Curve(), "precision_recall": Curve(), "distances": Histogram()}
         return dataclasses.replace(
             self,
-            phototour=[one.without_curves() for one in self.phototour],
+            phototour=[dataclasses.replace(one, **blank) for one in self.phototour],
             hpatches=[dataclasses.replace(one, matching_by_sequence={}) for one in self.hpatches],
         )
 
