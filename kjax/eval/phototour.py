@@ -20,6 +20,7 @@ SUSPICIOUS_FPR = 0.5
 _CURVE_POINTS = 200
 _BINS = 80
 _INTERVAL_DRAWS = 4000
+_TAILS = (0.025, 0.975)
 _QUANTILES = 128
 _HALVINGS = 40
 
@@ -61,13 +62,9 @@ def score_pairs(
 
 
 def fpr_interval(
-    distances: Float[np.ndarray, " pairs"],
-    matching: Bool[np.ndarray, " pairs"],
-    *,
-    confidence: float = 0.95,
-    seed: int = 0,
+    distances: Float[np.ndarray, " pairs"], matching: Bool[np.ndarray, " pairs"]
 ) -> tuple[float, float]:
-    """The interval in which FPR at 95 % recall lies, as far as so many pairs can tell.
+    """The 95 % interval in which FPR at 95 % recall lies, as far as so many pairs can tell.
 
     Both the threshold, a quantile of the matching distances, and the share of non-matching pairs
     below it are uncertain. Draws the quantile's place from its Beta distribution and the share from
@@ -75,19 +72,17 @@ def fpr_interval(
     """
     of_matches, of_others = np.sort(distances[matching]), np.sort(distances[~matching])
     rank = int(np.ceil(RECALL * len(of_matches)))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     quantiles = rng.beta(rank, len(of_matches) - rank + 1, _INTERVAL_DRAWS)
     places = np.minimum((quantiles * len(of_matches)).astype(int), len(of_matches) - 1)
     accepted = np.searchsorted(of_others, of_matches[places])
     shares = rng.beta(accepted + 0.5, len(of_others) - accepted + 0.5)
-    low, high = np.quantile(shares, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(shares, _TAILS)
     return float(low), float(high)
 
 
 @functools.cache
-def fpr_interval_of_counts(
-    fpr: float, matching: int, non_matching: int, *, confidence: float = 0.95
-) -> tuple[float, float]:
+def fpr_interval_of_counts(fpr: float, matching: int, non_matching: int) -> tuple[float, float]:
     """As `fpr_interval`, for when the distances are gone and only the numbers of pairs are known.
 
     How the share of non-matching pairs moves with the threshold must then be assumed: as if both
@@ -97,10 +92,8 @@ def fpr_interval_of_counts(
     levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     recalls = betaincinv(rank, matching - rank + 1, levels)
     accepted = non_matching * np.asarray(ndtr(ndtri(recalls) + ndtri(fpr) - ndtri(RECALL)))
-    return (
-        _mixed_quantile(accepted, non_matching, (1 - confidence) / 2),
-        _mixed_quantile(accepted, non_matching, (1 + confidence) / 2),
-    )
+    low, high = (_mixed_quantile(accepted, non_matching, tail) for tail in _TAILS)
+    return low, high
 
 
 def _mixed_quantile(accepted: Float[np.ndarray, " draws"], total: int, level: float) -> float:

@@ -1,6 +1,5 @@
 """Tables of the three HPatches tasks. Every caption names the protocol and the split."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -54,8 +53,7 @@ class HPatchesSetting(NamedTuple):
         return f"HPatches, {self.label} ({self.sequences} sequences, tasks: {self.tasks})"
 
 
-@dataclasses.dataclass(frozen=True)
-class Scored:
+class Scored(NamedTuple):
     """A descriptor and its scores on one benchmark."""
 
     result: DescriptorResult

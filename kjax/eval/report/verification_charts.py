@@ -10,7 +10,7 @@ from jaxtyping import Float
 from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
 from kjax.eval.report.phototour_settings import Arrangement, PhototourSetting
 from kjax.eval.report.phrases import percent, shortened, slugged
-from kjax.eval.report.render import line_style
+from kjax.eval.report.render import LINES
 from kjax.eval.report.theme import SERIES, light
 from kjax.eval.results import Curve, DescriptorResult, Evaluation, Histogram, PhototourScores
 
@@ -108,7 +108,7 @@ def distance_at_recall(histogram: Histogram, recall: float = RECALL) -> float | 
 
 def plot_line(axis: Any, key: Key, x: np.ndarray, y: np.ndarray) -> None:
     """Draws a curve as its key says."""
-    axis.plot(x, y, color=light(key.colour), linestyle=line_style(key.mark), linewidth=1.7)
+    axis.plot(x, y, color=light(key.colour), linestyle=LINES[key.mark], linewidth=1.7)
 
 
 def _drawn(arrangement: Arrangement, setting: PhototourSetting, look: Look) -> Drawn:
