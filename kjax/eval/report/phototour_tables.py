@@ -1,7 +1,7 @@
 """Tables of verification on PhotoTourism sets, in the paper's layout."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from kjax.eval.report.published import (
     PAPER_PHOTOTOUR,
     PAPER_SOURCE,
     PublishedFpr,
+    SettingName,
     paper_counterpart,
     paper_parameters,
 )
@@ -60,10 +61,10 @@ def fpr_table(arrangement: Arrangement) -> Table:
         Column("vs. paper"),
         [_setting_column(setting) for setting in arrangement.settings],
     )
-    below = " Below the test sets: the training sets." if arrangement.by_training_set else ""
+    grouped = " Columns: training set → test set, grouped by test set."
     return Table(
         "False positive rate at 95 % recall (FPR@95), %: lower is better. "
-        f"Rule: {arrangement.rule}.{below}",
+        f"Rule: {arrangement.rule}.{grouped if arrangement.by_training_set else ''}",
         [NAME, *columns],
         mark_best(rows, lower_is_better=True) + _paper_rows(arrangement),
         _notes(arrangement),
@@ -93,13 +94,18 @@ def paper_difference(arrangement: Arrangement, result: DescriptorResult) -> floa
     paper = paper_counterpart(result)
     if paper is None or not arrangement.on_paper_sets:
         return None
-    differences = []
+    rates = [(scores, paper.fpr95.get(key)) for scores, key in _keyed(arrangement, result)]
+    differences = [ours.fpr95 - theirs for ours, theirs in rates if ours and theirs is not None]
+    return finite(float(np.mean(differences))) if differences else None
+
+
+def _keyed(
+    arrangement: Arrangement, result: DescriptorResult
+) -> Iterator[tuple[PhototourScores | None, SettingName]]:
+    """A descriptor's scores in every column, and what the paper's table calls it."""
     for setting in arrangement.settings:
         scores = arrangement.scores(result, setting)
-        key = _published_key(setting, scores.train if scores else None)
-        if scores is not None and key in paper.fpr95:
-            differences.append(scores.fpr95 - paper.fpr95[key])
-    return finite(float(np.mean(differences))) if differences else None
+        yield scores, _published_key(setting, scores.train if scores else None)
 
 
 def _has_differences(arrangement: Arrangement) -> bool:
@@ -192,7 +198,7 @@ def _paper_row(arrangement: Arrangement, paper: PublishedFpr, train: str | None)
     return TableRow([TableCell(f"{paper.name} (paper)"), *cells], "published")
 
 
-def _paper_cell(paper: PublishedFpr, key: tuple[str, str]) -> TableCell:
+def _paper_cell(paper: PublishedFpr, key: SettingName) -> TableCell:
     rate = paper.fpr95.get(key)
     return TableCell(percent_with_std(rate, paper.fpr95_std.get(key)), rate)
 
@@ -204,7 +210,7 @@ def _paper_mean(paper: PublishedFpr, known: Sequence[float], columns: int) -> Ta
     return TableCell(percent(float(np.mean(known))), float(np.mean(known)), detail)
 
 
-def _published_key(setting: PhototourSetting, train: str | None) -> tuple[str, str]:
+def _published_key(setting: PhototourSetting, train: str | None) -> SettingName:
     return ((setting.train or train or "").lower(), setting.test.lower())
 
 
@@ -342,17 +348,17 @@ def paper_table(arrangement: Arrangement) -> Table | None:
 def _comparison_rows(arrangement: Arrangement, result: DescriptorResult) -> list[TableRow]:
     paper = paper_counterpart(result)
     assert paper is not None  # there is a difference to it
-    ours, theirs, differences, known = [], [], [], []
-    for setting in arrangement.settings:
-        scores = arrangement.scores(result, setting)
-        key = _published_key(setting, scores.train if scores else None)
-        ours.append(_fpr_cell(scores))
-        theirs.append(_paper_cell(paper, key))
-        if scores is None or key not in paper.fpr95:
+    differences, known = [], []
+    columns = list(_keyed(arrangement, result))
+    for scores, key in columns:
+        rate = paper.fpr95.get(key)
+        if scores is None or rate is None:
             differences.append(TableCell(NOTHING))
         else:
-            differences.append(difference_cell(scores.fpr95 - paper.fpr95[key]))
-            known.append(paper.fpr95[key])
+            differences.append(difference_cell(scores.fpr95 - rate))
+            known.append(rate)
+    ours = [_fpr_cell(scores) for scores, _ in columns]
+    theirs = [_paper_cell(paper, key) for _, key in columns]
     size, published_size = count_cell(result.parameters), count_cell(paper.parameters)
     mean, published = _mean_cell(arrangement, result), _paper_mean(paper, known, len(known))
     total = difference_cell(paper_difference(arrangement, result))
