@@ -1,9 +1,8 @@
 """The paper's two bar charts of HPatches: all descriptors, and the variants of our own."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,8 +29,7 @@ _CATEGORIES: dict[str, Mark] = {"i": "triangle", "v": "diamond"}
 """Sequences under changing light are called i_…, those under changing viewpoint v_…."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Spot:
+class Spot(NamedTuple):
     """A part of a score, marked on its bar: a share, a level's colour and a marker."""
 
     share: float | None
@@ -42,8 +40,7 @@ class Spot:
 Kind = Literal["ours", "learned", "hand-crafted"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A descriptor's score: its name, the mean, whose it is, its parts, and the spread."""
 
     name: str

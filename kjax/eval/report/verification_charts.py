@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from kjax.eval.phototour import RECALL
 from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
 from kjax.eval.report.phototour_settings import Arrangement, PhototourSetting
 from kjax.eval.report.phrases import percent, shortened, slugged
@@ -14,7 +15,6 @@ from kjax.eval.report.render import LINES
 from kjax.eval.report.theme import SERIES, light
 from kjax.eval.results import Curve, DescriptorResult, Evaluation, Histogram, PhototourScores
 
-RECALL = 0.95
 _LOWEST_RATE = 1e-5
 _LOWEST_RECALL = 0.5
 
