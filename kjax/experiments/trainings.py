@@ -213,7 +213,7 @@ HALF, QUARTER = (16, 16, 32, 32, 64, 64), (8, 8, 16, 16, 32, 32)
 """Of the paper's channels."""
 
 
-def _light(channels: tuple[int, ...], *others: str) -> Settings:
+def _light(channels: tuple[int, ...], *others: str) -> tuple[str, ...]:
     """`best`'s recipe with one trunk of so many channels."""
     return (
         *HEADS[ABLATED],
@@ -231,30 +231,44 @@ def _taught(match: str, weight: float) -> tuple[str, str]:
 
 ALONE = ("distill.teacher=",)
 NESTED = ("loss.nested=(32,64)",)
-LIGHT: dict[str, Settings] = {
+ONCE = _taught("descriptors", 1.0)
+LIGHT: dict[str, tuple[str, ...]] = {
     "teacher": (*SHIPPED["best"], *ALONE),
     "all channels": _light((32, 32, 64, 64, 128, 128), *ALONE),
     "half": _light(HALF, *ALONE),
     **{
-        f"half, {match} × {weight}": _light(HALF, *_taught(match, weight))
+        f"half, {match} × {weight:g}": _light(HALF, *_taught(match, weight))
         for match, weight in (
+            ("descriptors", 0.5),
             ("descriptors", 1.0),
+            ("descriptors", 2.0),
             ("descriptors", 4.0),
+            ("distances", 1.0),
             ("distances", 10.0),
-            ("distances", 100.0),
         )
     },
     "half, nested": _light(HALF, *ALONE, *NESTED),
-    "half, nested, descriptors × 4": _light(HALF, *_taught("descriptors", 4.0), *NESTED),
-    "half, no dropout, descriptors × 4": _light(
-        HALF, *_taught("descriptors", 4.0), "model.dropout=0.0"
-    ),
-    "narrow start, descriptors × 4": _light((8, 8, 32, 32, 64, 64), *_taught("descriptors", 4.0)),
+    **{
+        f"half, taught, nested × {weight:g}": _light(
+            HALF, *ONCE, *NESTED, f"loss.nested_weight={weight}"
+        )
+        for weight in (0.1, 0.3, 1.0)
+    },
+    "half, taught, no dropout": _light(HALF, *ONCE, "model.dropout=0.0"),
     "quarter": _light(QUARTER, *ALONE),
-    "quarter, descriptors × 4": _light(QUARTER, *_taught("descriptors", 4.0)),
-    "quarter, wide end, descriptors × 4": _light(
-        (8, 8, 16, 16, 64, 64), *_taught("descriptors", 4.0)
-    ),
+    **{
+        f"{'-'.join(map(str, channels))}, taught": _light(channels, *ONCE)
+        for channels in (
+            (8, 8, 32, 32, 64, 64),
+            (8, 8, 32, 32, 64, 128),
+            (8, 8, 16, 32, 64, 128),
+            (8, 8, 16, 32, 64, 64),
+            (8, 8, 16, 16, 64, 64),
+            (8, 8, 16, 16, 32, 96),
+            (8, 8, 16, 16, 32, 64),
+            QUARTER,
+        )
+    },
 }
 """Light models, alone and taught by the first row's; which teacher, the command line says."""
 
