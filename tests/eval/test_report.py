@@ -23,6 +23,7 @@ from kjax.eval.report.document import compose
 from kjax.eval.report.hpatches_tables import headline_table, levels_table, scoreboard
 from kjax.eval.report.html import to_html
 from kjax.eval.report.markdown import escaped, to_markdown
+from kjax.eval.report.page_parts import Document, Paragraph, Section
 from kjax.eval.report.patch_pictures import montage_png, pair_png
 from kjax.eval.report.phototour_settings import arrange
 from kjax.eval.report.phototour_tables import fpr_table, paper_difference
@@ -171,6 +172,13 @@ def test_no_paper_rows_for_other_sets():
     assert "Paper:" not in " ".join(table.notes)
 
 
+def test_any_of_several_training_sets_does_not_count():
+    several = [phototour_scores(rate, test, "stereo+castle")
+               for test, rate in (("castle", 0.01), ("garden", 0.05))]  # fmt: skip
+    (arrangement,) = arrange([descriptor("a", ours=True, phototour=several)])
+    assert rows_of(fpr_table(arrangement))["a"]["Mean"] == "5.00"
+
+
 def test_rules_do_not_mix():
     both = [phototour_scores(0.05), dataclasses.replace(phototour_scores(0.06), rule="hynet")]
     arrangements = arrange([descriptor("a", phototour=both)])
@@ -281,6 +289,13 @@ def test_light_colours_are_distinct():
 )  # fmt: skip
 def test_markdown_escapes(text, expected):
     assert escaped(text) == expected
+
+
+def test_code_in_a_paragraph():
+    paragraph = Paragraph("`a_<b>` differs from _c_")
+    document = Document("t", "", "", {}, [Section("s", "S", [paragraph])])
+    assert "<p><code>a_&lt;b&gt;</code> differs from _c_</p>" in to_html(document)
+    assert "\n`a_<b>` differs from \\_c\\_\n" in to_markdown(document).text
 
 
 def test_patches_become_pictures(rng):
