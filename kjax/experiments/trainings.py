@@ -194,21 +194,12 @@ RECIPES: dict[str, Settings] = {
     },
 }
 """Ways of training to choose the shipped models' from; tried on the model that questions are."""
-SHIPPED: dict[str, Settings] = {
-    **{
-        row: (*HEADS[row], *AUGMENTATIONS["strong"])
-        for row in ("hardnet", "combined s=1", "combined_star s=2")
-    },
-    "best": (
-        *HEADS["combined_star s=2"],
-        *AUGMENTATIONS["hard"],
-        *PHOTOMETRY["moderate"],
-        "model.dropout=0.1",
-    ),
-}
-"""The models that ship with the package."""
-
-
+BEST = (
+    *HEADS["combined_star s=2"],
+    *AUGMENTATIONS["hard"],
+    *PHOTOMETRY["moderate"],
+    "model.dropout=0.1",
+)
 HALF, QUARTER = (16, 16, 32, 32, 64, 64), (8, 8, 16, 16, 32, 32)
 """Of the paper's channels."""
 
@@ -232,8 +223,30 @@ def _taught(match: str, weight: float) -> tuple[str, str]:
 ALONE = ("distill.teacher=",)
 NESTED = ("loss.nested=(32,64)",)
 ONCE = _taught("descriptors", 1.0)
+SHIPPED: dict[str, Settings] = {
+    **{
+        row: (*HEADS[row], *AUGMENTATIONS["strong"])
+        for row in ("hardnet", "combined s=1", "combined_star s=2")
+    },
+    "best": BEST,
+    **{
+        name: _light(
+            channels,
+            *ONCE,
+            *NESTED,
+            "loss.nested_weight=0.3",
+            "model.dropout=0.0",
+            "distill.teacher=best",
+        )
+        for name, channels in (
+            ("fast", (8, 8, 16, 32, 64, 96)),
+            ("tiny", (8, 8, 16, 16, 32, 48)),
+        )
+    },
+}
+"""The models that ship with the package."""
 LIGHT: dict[str, tuple[str, ...]] = {
-    "teacher": (*SHIPPED["best"], *ALONE),
+    "teacher": (*BEST, *ALONE),
     "all channels": _light((32, 32, 64, 64, 128, 128), *ALONE),
     "half": _light(HALF, *ALONE),
     **{
