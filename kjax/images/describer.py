@@ -40,7 +40,13 @@ from kjax.weights.identify import display_name
 _resize = jax.jit(resize_patches, static_argnums=1)
 
 
-def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float32") -> "Describer":
+def load(
+    source: str = DEFAULT,
+    *,
+    seed: int | None = None,
+    dtype: str = "float32",
+    dimension: int | None = None,
+) -> "Describer":
     """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
 
     Args:
@@ -48,8 +54,10 @@ def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float3
             "hardnet.pth", or "weights.npz:polar,s=1" where the weights fit several heads.
         seed: which of a run's several seeds.
         dtype: precision of the computation, "float32" or "bfloat16".
+        dimension: numbers in a descriptor: the first of all, normalised, of weights that were
+            trained for it (`config.loss.nested`).
     """
-    found = load_source(str(source), seed=seed)
+    found = load_source(str(source), seed=seed, dimension=dimension)
     return Describer(
         found.model,
         found.variables,
