@@ -166,8 +166,8 @@ def shortened(source: Source, dimension: int) -> Source:
     if dimension not in source.nested:
         known = " and ".join(map(str, (*source.nested, whole)))
         raise InputError(
-            f"{source.name or source.path} has no descriptors of {dimension} numbers, but of {known}: shorter "
-            "ones come from a training with config.loss.nested"
+            f"{source.name or source.path} has no descriptors of {dimension} numbers, but of "
+            f"{known}: shorter ones come from a training with config.loss.nested"
         )
     model, variables = shorten(source.model, source.variables, dimension)
     return dataclasses.replace(source, candidates=(model,), variables=variables)
