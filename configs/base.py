@@ -77,6 +77,7 @@ def get_config() -> ConfigDict:
     config.loss.alpha = 2.0  # weight of the inner product in hynet
     config.loss.norm_weight = 0.1  # of hynet's norm term
     config.loss.nested = ()  # first entries that shall be descriptors themselves, e.g. (32, 64)
+    config.loss.nested_weight = 1.0  # of each of their losses, beside the whole descriptors' 1
 
     # Learn from a larger model, too, which describes the same augmented patches.
     config.distill = ConfigDict()

@@ -290,8 +290,8 @@ class LossConfig:
         neighbour_rule: of `sosnet`, see `second_order_neighbours`.
         alpha: weight of the inner product in `hynet`.
         norm_weight: of the norm term in `hynet`.
-        nested: numbers of first entries that shall be descriptors themselves, once normalised; the
-            loss is the mean of theirs and of the whole descriptors'.
+        nested: numbers of first entries that shall be descriptors themselves, once normalised.
+        nested_weight: of the loss of each of these, where that of whole descriptors has 1.
     """
 
     name: str = "triplet"
@@ -302,6 +302,7 @@ class LossConfig:
     alpha: float = 2.0
     norm_weight: float = 0.1
     nested: tuple[int, ...] = ()
+    nested_weight: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuses unknown names and constants that make no loss."""
@@ -315,7 +316,7 @@ class LossConfig:
             raise InputError(f"neighbours must be at least 1, not {self.neighbours}")
         if any(width < 1 for width in self.nested):
             raise InputError(f"loss.nested must be positive numbers of entries, not {self.nested}")
-        for name in ("alpha", "norm_weight"):
+        for name in ("alpha", "norm_weight", "nested_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(
                     f"{name} must be finite and not negative, not {getattr(self, name)}"
@@ -325,7 +326,7 @@ class LossConfig:
 def nested_pair_loss(
     anchors: Float[Array, "pairs raw"], positives: Float[Array, "pairs raw"], config: LossConfig
 ) -> Triplets:
-    """The mean loss of whole descriptors and of their first entries, as `config` says.
+    """The weighted mean loss of whole descriptors and of their first entries, as `config` says.
 
     Args:
         anchors: descriptors of one view of each pair before ℓ2, of the whole batch.
@@ -343,8 +344,10 @@ def nested_pair_loss(
     whole = losses[0]
     if not config.nested:
         return whole
-    total = sum((one.loss for one in losses[1:]), start=whole.loss)
-    return whole._replace(loss=total / len(losses))
+    nested = sum((one.loss for one in losses[2:]), start=losses[1].loss)
+    weight = config.nested_weight
+    mean = (whole.loss + weight * nested) / (1 + weight * len(config.nested))
+    return whole._replace(loss=mean)
 
 
 def pair_loss(
