@@ -5,7 +5,7 @@
 The model's numbers, all or the first of them, as float32, bytes and bits (`kjax.quantize`), beside
 PCA of the same descriptors, learned on the embedded training set, RootSIFT, and OpenCV's binary
 descriptors. What it should print for `best` on the Oxford sequences: bytes within 0.2 points of
-float32, and 256 bits above 55 points, where no other descriptor of 32 bytes reaches 20.
+float32, and 256 bits above 55 points, where OpenCV's stay below 20.
 """
 
 import argparse

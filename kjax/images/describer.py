@@ -116,11 +116,14 @@ class Describer:
             f"dimension={self.dimension}, extent={self.extent:g}, dtype={self.dtype!r})"
         )
 
-    def provenance(self, max_keypoints: int = MAX_KEYPOINTS) -> Provenance:
+    def provenance(
+        self, max_keypoints: int = MAX_KEYPOINTS, *, stored: str = "float32"
+    ) -> Provenance:
         """What `describe_image` makes features with, for the files that they go to.
 
         Args:
             max_keypoints: that it is told to look for.
+            stored: what descriptors become in the files.
         """
         return Provenance(
             weights=self.name or "",
@@ -131,6 +134,7 @@ class Describer:
             extent=self.extent,
             detector=DETECTOR,
             max_keypoints=max_keypoints,
+            stored=stored,
         )
 
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:

@@ -17,7 +17,7 @@ of levels.
 import hashlib
 import math
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, UInt8
@@ -25,7 +25,7 @@ from scipy.linalg import hadamard
 
 from kjax.errors import InputError, unknown_name
 
-FORMS = {"uint8": "L2", "binary": "Hamming"}
+FORMS: dict[str, Literal["L2", "Hamming"]] = {"uint8": "L2", "binary": "Hamming"}
 """Ways to store descriptors, with the distance that `kjax.match` compares them by."""
 BITS = 256
 ZERO, SCALE = 128, 127

@@ -24,6 +24,7 @@ LABELS = {
     "extent": "extent",
     "detector": "detector",
     "max_keypoints": "keypoints",
+    "stored": "descriptors as",
 }
 """What must agree for features to belong together, as people call it.
 
@@ -49,6 +50,7 @@ class Provenance:
         max_keypoints: that were looked for.
         photograph: SHA-256 of its file.
         kjax: version.
+        stored: what descriptors are: "float32", or a form of `kjax.quantize`.
     """
 
     weights: str
@@ -61,6 +63,7 @@ class Provenance:
     max_keypoints: int
     photograph: str = ""
     kjax: str = __version__
+    stored: str = "float32"
 
     def of(self, photograph: str) -> "Provenance":
         """The same settings for the photograph whose file has this SHA-256."""
@@ -95,9 +98,10 @@ def from_json(text: Any) -> Provenance | None:
 def from_values(values: Any) -> Provenance | None:
     """The same of JSON that has been read. Fields of later versions are passed over."""
     fields = {field.name: field.type for field in dataclasses.fields(Provenance)}
-    if not isinstance(values, dict) or not fields.keys() <= values.keys():
+    # Files from before descriptors could be anything else do not say what they are stored as.
+    if not isinstance(values, dict) or not fields.keys() <= {*values, "stored"}:
         return None
-    found = {name: values[name] for name in fields}
+    found = {name: values[name] for name in fields if name in values}
     numbers = {"patch_size", "extent", "max_keypoints"}
     fits = all(
         isinstance(value, int | float if name in numbers else str) for name, value in found.items()
