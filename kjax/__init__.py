@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kjax.model.descriptor import HEADS, Descriptor, build
     from kjax.model.folding import fold
     from kjax.model.position_encoding import PositionKernel
+    from kjax.model.quantization import quantize
     from kjax.weights.files import load_variables, save_variables
     from kjax.weights.torch_names import from_torch, to_torch
 
@@ -26,6 +27,7 @@ _HOME = {
     "build": "kjax.model.descriptor",
     "fold": "kjax.model.folding",
     "PositionKernel": "kjax.model.position_encoding",
+    "quantize": "kjax.model.quantization",
     "Describer": "kjax.images.describer",
     "load": "kjax.images.describer",
     "extract_patches": "kjax.images.extraction",
@@ -51,6 +53,7 @@ __all__ = [
     "load_variables",
     "match",
     "pretrained",
+    "quantize",
     "save_variables",
     "to_torch",
 ]

@@ -24,6 +24,7 @@ from kjax.errors import InputError, unknown_name
 from kjax.files.json_text import parse_json
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS
+from kjax.model.nesting import shorten
 from kjax.weights.fields import merge_fields, parse_fields
 from kjax.weights.files import SUFFIXES, load_variables, read_metadata, read_widths
 from kjax.weights.identify import (
@@ -82,6 +83,17 @@ class Source:
         return self.metadata.extent if self.metadata else None
 
     @property
+    def nested(self) -> tuple[int, ...]:
+        """Numbers of first entries that are descriptors themselves, if the training saw to it."""
+        if self.card is not None:
+            told = self.card.nested
+        elif self.config is not None:
+            told = tuple(self.config["loss"].get("nested", ()))
+        else:
+            told = self.metadata.nested if self.metadata else ()
+        return tuple(sorted(width for width in told if width < self.candidates[0].dimension))
+
+    @property
     def name(self) -> str | None:
         """The name of weights that shipped with kjax, also in a file written from them."""
         if self.card is not None:
@@ -99,14 +111,17 @@ def typical_extent(area: Sequence[float]) -> float:
     return round(WHOLE_EXTENT * math.sqrt(sum(area) / 2), 1)
 
 
-def load_source(word: str, *, seed: int | None = None) -> Source:
+def load_source(word: str, *, seed: int | None = None, dimension: int | None = None) -> Source:
     """The weights that a word of the command line stands for.
 
     Args:
         word: see the top of this file.
         seed: which of several a run was trained with.
+        dimension: numbers in a descriptor, if fewer than the weights give: see `shortened`.
     """
     sources = load_sources(word)
+    if dimension is not None:
+        sources = [shortened(source, dimension) for source in sources]
     seeds = [source.seed for source in sources]
     if seed is None and len(sources) == 1:
         return sources[0]
@@ -137,6 +152,25 @@ def load_sources(word: str) -> list[Source]:
         return [_of_known_model(path, fields)]
     variables = load_variables(path)
     return [Source(path, variables, tuple(possible_models(variables)), announced=True)]
+
+
+def shortened(source: Source, dimension: int) -> Source:
+    """The source whose descriptors are the first entries, normalised.
+
+    Raises:
+        InputError: the weights were not trained for that.
+    """
+    whole = source.candidates[0].dimension
+    if dimension == whole:
+        return source
+    if dimension not in source.nested:
+        known = " and ".join(map(str, (*source.nested, whole)))
+        raise InputError(
+            f"{source.name or source.path} has no descriptors of {dimension} numbers, but of "
+            f"{known}: shorter ones come from a training with config.loss.nested"
+        )
+    model, variables = shorten(source.model, source.variables, dimension)
+    return dataclasses.replace(source, candidates=(model,), variables=variables)
 
 
 def _of_known_model(path: Path, fields: str) -> Source:
@@ -199,6 +233,8 @@ def facts(sources: Sequence[Source]) -> dict[str, str]:
         found["channels"] = ", ".join(map(str, model.channels))
     if model.dimension != DIMENSION:
         found["dimension"] = str(model.dimension)
+    if first.nested:
+        found["shorter forms"] = f"the first {' or '.join(map(str, first.nested))} numbers"
     found["parameters"] = f"{parameter_count(first.variables):,}"
     found["weights"] = str(jax.tree.leaves(first.variables["params"])[0].dtype)
     return found | _training_facts(sources)
@@ -245,7 +281,10 @@ def metadata_of(source: Source) -> dict[str, str]:
     if source.announced:
         return {}
     return make_metadata(
-        fields_of(source.model), extent=source.known_extent, remarks=remarks(source)
+        fields_of(source.model),
+        extent=source.known_extent,
+        nested=source.nested,
+        remarks=remarks(source),
     )
 
 

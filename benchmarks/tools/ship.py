@@ -12,7 +12,8 @@ everything a value and nothing else (`kjax.pretrained.Card` says what each means
      "results": {"fpr95/notredame": 0.0049, "hpatches/full/python/matching": 0.52},
      "evaluation": "run_eval.py … on …", "limits": ["…"], "licence": "Apache-2.0"}
 
-The rest is measured. A NAME.json that ships already is a card, too, for new weights in its stead.
+and "nested": [32, 64] if the training had config.loss.nested=(32, 64). The rest is
+measured. A NAME.json that ships already is a card, too, for new weights in its stead.
 """
 
 import argparse

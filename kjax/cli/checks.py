@@ -33,6 +33,14 @@ def check_count(option: str, value: int) -> None:
         raise InputError(f"{option} {value}: give at least 1")
 
 
+def check_quantization(form: str | None) -> None:
+    """Refuses what `kjax.quantize` does not know."""
+    from kjax.model.quantization import FORMS
+
+    if form is not None and form not in FORMS:
+        raise unknown_name("--quantize", form, FORMS)
+
+
 def check_positive(option: str, value: float, *, most: float = math.inf) -> None:
     """Refuses zero, negative and infinite numbers, NaN, and what is above the most."""
     if not 0 < value <= most or math.isinf(value):

@@ -5,7 +5,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjax.cli.checks import check_count, check_output_file, check_output_folder, check_weights
+from kjax.cli.checks import (
+    check_count,
+    check_output_file,
+    check_output_folder,
+    check_quantization,
+    check_weights,
+)
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
@@ -23,10 +29,14 @@ EXAMPLES = """examples:
   kjax describe photos --out features.h5                            # hloc's HDF5
   kjax describe a.jpg 'shots/*.png' --weights hardnet.pth --out features     # one .npz each
   kjax describe photos --weights out/first --out features --format colmap    # one .txt each
+  kjax describe photos --out small.h5 --quantize binary             # 32 bytes a descriptor
 
 Folders are searched for photographs. Of a single folder, names in the output are paths below it; of
 several files or folders, paths below the folder that they have in common: photos/a photos/b gives
 a/000.jpg and b/000.jpg. What is given twice counts once.
+
+Descriptors are float32, unless --quantize makes them bytes that are compared by L2 (uint8), or bits
+that are compared by Hamming distance (binary): see kjax.quantize. The files say which distance.
 
 The output says what it was made with: weights, keypoints, extent, patch size, precision, version.
 The same command goes on where it stopped. With other settings, or where another photograph has the
@@ -49,6 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="file .h5 or .hdf5, or a folder")
     parser.add_argument("--format", choices=("npz", "colmap"), default="npz", help="in a folder")
     parser.add_argument("--keypoints", type=int, default=8000, help="at most per photo (8000)")
+    parser.add_argument(
+        "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
+    )
+    parser.add_argument("--quantize", metavar="FORM", help="uint8 or binary (float32)")
     parser.add_argument("--seed", type=int, help="which of a run's several seeds")
     parser.add_argument("--overwrite", action="store_true", help="make what is there anew")
 
@@ -58,7 +72,10 @@ def run(args: argparse.Namespace) -> int:
     from kjax.cli.photographs import named_photographs
 
     check_count("--keypoints", args.keypoints)
+    check_quantization(args.quantize)
     _check_output(args.out)
+    if args.quantize and args.format == "colmap":
+        raise InputError("COLMAP's text files get no descriptors of ours: leave out --quantize")
     check_weights(args.weights)
     photographs = named_photographs(args.photographs)
     require("cv2", "finding keypoints")
@@ -66,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.describer import load
     from kjax.images.exchange.outputs import check_same_settings, open_output
 
-    describer = load(args.weights, seed=args.seed)
-    settings = describer.provenance(args.keypoints)
+    describer = load(args.weights, seed=args.seed, dimension=args.dimension)
+    settings = describer.provenance(args.keypoints, stored=args.quantize or "float32")
     output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)
     missing = _still_missing(output, photographs, args.out)
@@ -145,6 +162,8 @@ def _describe_into(
             tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
             failed += 1
             continue
+        if settings.stored != "float32":
+            features = features.quantized(settings.stored)
         if not len(features):
             tqdm.write(f"kjax describe: no keypoints in {path}", file=sys.stderr)
         output.add(name, features, origin)

@@ -12,6 +12,7 @@ EXAMPLES = """examples:
   kjax export hardnet --to hardnet.onnx
   kjax export out/first --seed 1 --to descriptor.stablehlo --input uint8
   kjax export best --to descriptor.onnx --batch 64
+  kjax export out/nested --to short.onnx --dimension 64
   kjax export weights.npz:polar,s=1 --to polar.pth
 
 SOURCE is the name of shipped weights (`kjax info` lists them), the workdir of a training run, or a
@@ -57,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "any number",
     )
     parser.add_argument("--seed", type=int, help="which model of a run with several")
+    parser.add_argument(
+        "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(
                 f"{option} is for {' and '.join(FUNCTIONS)}: other files hold weights only"
             )
-    source = load_source(args.source, seed=args.seed)
+    source = load_source(args.source, seed=args.seed, dimension=args.dimension)
     difference = export_model(
         path,
         source.model,
@@ -81,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         input_dtype=args.input or "float32",
         batch=args.batch,
         extent=source.known_extent,
+        nested=source.nested,
         remarks=remarks(source),
     )
     size = source.model.patch_size

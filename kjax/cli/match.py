@@ -9,6 +9,7 @@ from kjax.cli.checks import (
     check_output_file,
     check_photograph,
     check_positive,
+    check_quantization,
     check_weights,
 )
 from kjax.errors import unknown_name
@@ -58,6 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threshold", type=float, default=3.0, help="pixels of an inlier (3)")
     parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
+    parser.add_argument(
+        "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
+    )
+    parser.add_argument("--quantize", metavar="FORM", help="uint8 or binary (float32)")
     parser.add_argument("--seed", type=int, help="which of a run's several seeds")
 
 
@@ -74,12 +79,20 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.geometry import verify
     from kjax.images.matching import match
 
-    describer = load(args.weights, seed=args.seed)
+    describer = load(args.weights, seed=args.seed, dimension=args.dimension)
     first, second = (
         describer.describe_image(photograph, max_keypoints=args.keypoints)
         for photograph in photographs
     )
-    found = match(first.descriptors, second.descriptors, method=args.method, ratio=args.ratio)
+    if args.quantize:
+        first, second = first.quantized(args.quantize), second.quantized(args.quantize)
+    found = match(
+        first.descriptors,
+        second.descriptors,
+        method=args.method,
+        ratio=args.ratio,
+        distance=first.distance,
+    )
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     kept = verified.inliers
@@ -121,6 +134,7 @@ def _check(args: argparse.Namespace) -> None:
     check_positive("--ratio", args.ratio, most=1.0)
     check_positive("--threshold", args.threshold)
     check_count("--keypoints", args.keypoints)
+    check_quantization(args.quantize)
     check_output_file(args.out)
     check_weights(args.weights)
 

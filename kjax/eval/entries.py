@@ -8,6 +8,9 @@ All are asked for by one word on the command line:
     rootsift                      a rival by its name
     results/mydesc                a folder of official HPatches CSV files
 
+Behind a last colon may stand how descriptors are stored: best:uint8, best:binary, fast:64 (the
+first numbers, of weights that were trained for it), fast:64,uint8.
+
 A rival's name stands for the rival, so hardnet is the release and kjax-hardnet is kjax's own. A
 folder wins over shipped weights of its name.
 """
@@ -29,11 +32,12 @@ from kjax.baselines.rival import Unavailable
 from kjax.errors import InputError, unknown_name
 from kjax.eval.descriptor_cache import identity_of
 from kjax.eval.similarity_maps import ComparedModel
+from kjax.eval.stored_forms import as_numbers, split_form
 from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.folding import fold
 from kjax.pretrained import PREFIX, Card
-from kjax.sources import Source, is_workdir, load_sources
+from kjax.sources import Source, is_workdir, load_sources, shortened
 from kjax.train.workdir import CONFIG_FILE
 from kjax.version import __version__
 from kjax.weights.files import SUFFIXES
@@ -93,17 +97,25 @@ def find_entry(word: str, *, weights: Mapping[str, str] | None = None) -> Entry:
         word: see the top of this file.
         weights: files for rivals that need one, by name.
     """
+    source, form = split_form(word)
+    entry = _find_whole(source, weights or {}, form.dimension)
+    if form.dimension is not None and not entry.ours:
+        raise InputError(f"{word}: only kjax's own weights have shorter forms")
+    return entry if form.quantization is None else _quantized(entry, form.quantization)
+
+
+def _find_whole(word: str, weights: Mapping[str, str], dimension: int | None) -> Entry:
     path, _, fields = word.partition(":")
     if path in RIVALS:
-        return _rival(path, (weights or {}).get(path))
+        return _rival(path, weights.get(path))
     folder = Path(word)
     shipped = pretrained.find(path)
     if is_workdir(word):
-        return _ours(word)
+        return _ours(word, dimension)
     if folder.is_dir() and (shipped is None or _has_descriptors(folder)):
         return _csv_folder(folder)
     if shipped is not None or Path(path).suffix in SUFFIXES:
-        return _ours(word)
+        return _ours(word, dimension)
     if not fields and "/" not in word and "." not in word:
         raise unknown_name("rival", word, [*RIVALS, *_shipped_words()])
     raise InputError(
@@ -117,9 +129,31 @@ def _shipped_words() -> list[str]:
     return [f"{PREFIX}{name}" if name in RIVALS else name for name in pretrained.names()]
 
 
-def _ours(word: str) -> Entry:
+def _quantized(entry: Entry, form: str) -> Entry:
+    """The entry with descriptors as bytes or bits."""
+    if entry.csv_folder is not None or entry.distance != "L2":
+        raise InputError(f"{entry.name} cannot become {form}: it is bits, or described already")
+
+    def stored(member: Member) -> Member:
+        def describe_patches(patches: np.ndarray, **options: bool) -> np.ndarray:
+            return as_numbers(member.describe(patches, **options), form)
+
+        identity = member.identity and f"{member.identity} {form}"
+        return dataclasses.replace(member, describe=describe_patches, identity=identity)
+
+    return dataclasses.replace(
+        entry,
+        name=f"{entry.name}, {form}",
+        distance="L1" if form == "binary" else "L2",
+        members=tuple(stored(member) for member in entry.members),
+    )
+
+
+def _ours(word: str, dimension: int | None) -> Entry:
     """A training run, with all its seeds, or weights from a file or shipped."""
     sources = load_sources(word)
+    if dimension is not None:
+        sources = [shortened(source, dimension) for source in sources]
     first = sources[0]
     if first.card is not None:
         return _shipped(first, first.card)
@@ -138,11 +172,12 @@ def _ours(word: str) -> Entry:
 
 
 def _shipped(source: Source, card: Card) -> Entry:
+    shorter = f" D={source.model.dimension}" if source.model != card.build() else ""
     return Entry(
-        name=f"{PREFIX}{card.name}",
+        name=f"{PREFIX}{card.name}{shorter}",
         ours=True,
         source=f"ships with kjax {__version__}",
-        parameters=card.parameters,
+        parameters=parameter_count(source.variables),
         train="+".join(card.data_names),
         members=(model_member(source.model, source.variables),),
     )

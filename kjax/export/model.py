@@ -53,6 +53,7 @@ def export_model(
     input_dtype: str = "float32",
     batch: int | None = None,
     extent: float | None = None,
+    nested: tuple[int, ...] = (),
     remarks: Mapping[str, str] | None = None,
 ) -> float:
     """Writes a model to a file whose suffix tells the format, and checks it.
@@ -68,6 +69,7 @@ def export_model(
         input_dtype: of the patches that the function takes: "float32" (of any range) or "uint8".
         batch: B, if the function shall take no other.
         extent: side of the patches that suit the weights, over OpenCV's KeyPoint.size, if known.
+        nested: numbers of first entries that are descriptors themselves.
         remarks: more for `read_about` to tell, by label.
 
     Returns:
@@ -88,7 +90,7 @@ def export_model(
     # In full precision, whatever the training's: other machines may have no other.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
     about = _describe_model(model, variables, extent=extent) | dict(remarks or {})
-    metadata = make_metadata(fields_of(model), extent=extent, remarks=remarks or {})
+    metadata = make_metadata(fields_of(model), extent=extent, nested=nested, remarks=remarks or {})
     differences: list[float] = []
 
     def write_and_check(partial: Path) -> None:
@@ -193,7 +195,8 @@ def _in_torch(path: Path, exact: Descriptor) -> Describe:
     from kjax.parity.torch_reference import TorchDescriptor
 
     constants = dataclasses.asdict(exact.position_kernel)
-    network = TorchDescriptor(exact.head, patch_size=exact.patch_size, **constants).eval()
+    fields: Any = {"channels": exact.channels, "dimension": exact.dimension, **constants}
+    network = TorchDescriptor(exact.head, patch_size=exact.patch_size, **fields).eval()
     state = dict(load_state_dict(path))
     if exact.head in ENCODED_HEADS and not exact.head_bias:
         state["head.bias"] = torch.zeros(network.head.out_features)  # the reference has no choice

@@ -40,7 +40,13 @@ from kjax.weights.identify import display_name
 _resize = jax.jit(resize_patches, static_argnums=1)
 
 
-def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float32") -> "Describer":
+def load(
+    source: str = DEFAULT,
+    *,
+    seed: int | None = None,
+    dtype: str = "float32",
+    dimension: int | None = None,
+) -> "Describer":
     """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
 
     Args:
@@ -48,8 +54,10 @@ def load(source: str = DEFAULT, *, seed: int | None = None, dtype: str = "float3
             "hardnet.pth", or "weights.npz:polar,s=1" where the weights fit several heads.
         seed: which of a run's several seeds.
         dtype: precision of the computation, "float32" or "bfloat16".
+        dimension: numbers in a descriptor: the first of all, normalised, of weights that were
+            trained for it (`config.loss.nested`).
     """
-    found = load_source(str(source), seed=seed)
+    found = load_source(str(source), seed=seed, dimension=dimension)
     return Describer(
         found.model,
         found.variables,
@@ -108,11 +116,14 @@ class Describer:
             f"dimension={self.dimension}, extent={self.extent:g}, dtype={self.dtype!r})"
         )
 
-    def provenance(self, max_keypoints: int = MAX_KEYPOINTS) -> Provenance:
+    def provenance(
+        self, max_keypoints: int = MAX_KEYPOINTS, *, stored: str = "float32"
+    ) -> Provenance:
         """What `describe_image` makes features with, for the files that they go to.
 
         Args:
             max_keypoints: that it is told to look for.
+            stored: what descriptors become in the files.
         """
         return Provenance(
             weights=self.name or "",
@@ -123,6 +134,7 @@ class Describer:
             extent=self.extent,
             detector=DETECTOR,
             max_keypoints=max_keypoints,
+            stored=stored,
         )
 
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:

@@ -12,6 +12,8 @@ from jaxtyping import Float, Float32, UInt8
 
 from kjax.data.cutting.keypoints import SIGMA, upright_without
 from kjax.errors import InputError
+from kjax.images.methods import Distance
+from kjax.model.quantization import FORMS, quantize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +22,12 @@ class Features:
 
     Attributes:
         xy: positions; the centre of the first pixel is (0, 0).
-        descriptors: numbers, or bits packed into bytes as OpenCV does.
+        descriptors: numbers, bytes that are numbers, or bits packed into bytes as OpenCV does.
         image_size: width and height of the photograph in pixels.
         scales: diameters in pixels, as OpenCV's `KeyPoint.size`.
         angles: degrees, clockwise on screen, as OpenCV's `KeyPoint.angle`; −1 is "none".
         scores: how sure the detector is; higher is better.
+        distance: that compares descriptors, for `kjax.match`: "Hamming" for bits.
     """
 
     xy: Float32[np.ndarray, "N 2"]
@@ -33,6 +36,7 @@ class Features:
     scales: Float32[np.ndarray, " N"] | None = None
     angles: Float32[np.ndarray, " N"] | None = None
     scores: Float32[np.ndarray, " N"] | None = None
+    distance: Distance = "L2"
 
     def __post_init__(self) -> None:
         if self.xy.ndim != 2 or self.xy.shape[1] != 2 or self.descriptors.ndim != 2:
@@ -49,6 +53,11 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.xy)
+
+    def quantized(self, form: str) -> "Features":
+        """The same with descriptors as `kjax.quantize` stores them."""
+        stored = quantize(self.descriptors, form)
+        return dataclasses.replace(self, descriptors=stored, distance=FORMS[form])
 
     def sigmas(self) -> Float32[np.ndarray, " N"] | None:
         """Scales as COLMAP and hloc have them."""

@@ -40,6 +40,8 @@ class Card:
         parameters: how many are learned.
         precision: of the stored numbers.
         sha256: of NAME.npz.
+        nested: numbers of first entries that are descriptors themselves, once normalised: those of
+            the training's `config.loss.nested`.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Card:
     parameters: int
     precision: str
     sha256: str
+    nested: tuple[int, ...] = ()
 
     def build(self) -> "Descriptor":
         """The model, with the position kernel's constants and the precision of the training."""

@@ -29,6 +29,7 @@ def _what(card: Card, model: Descriptor) -> list[str]:
         f'```python\nimport kjax\n\ndescriber = kjax.load("{card.name}")\n'
         f"descriptors = describer.describe(patches)  # [count, {size}, {size}]\n"
         "features = describer.describe_image(photograph)  # SIFT keypoints, described\n```",
+        *_shorter(card),
         f"The patch of a keypoint has {card.extent:g} times OpenCV's KeyPoint.size as its side "
         f"({2 * card.extent:g} σ of SIFT's) and is turned to the keypoint's orientation: "
         "`describe_image` cuts it so.",
@@ -37,6 +38,16 @@ def _what(card: Card, model: Descriptor) -> list[str]:
         "The model is built with these arguments of `kjax.build`:",
         _table(("argument", "value"), ((f"`{k}`", f"`{v}`") for k, v in card.model.items())),
         f"SHA-256 of `{card.name}.npz`, checked at every loading: `{card.sha256}`",
+    ]
+
+
+def _shorter(card: Card) -> list[str]:
+    if not card.nested:
+        return []
+    widths = " or ".join(map(str, card.nested))
+    return [
+        f"The first {widths} numbers, normalised, are descriptors themselves: "
+        f'`kjax.load("{card.name}", dimension={card.nested[-1]})`.'
     ]
 
 

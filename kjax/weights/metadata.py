@@ -33,7 +33,7 @@ def _number(text: str) -> float:
 
 
 def _widths(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.strip("()[]").split(","))
+    return tuple(int(part) for part in text.strip("()[]").rstrip(",").split(","))
 
 
 READERS: dict[str, Callable[[str], Any]] = {
@@ -51,6 +51,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "channels": _widths,
     "dimension": int,
     "extent": _number,
+    "nested": _widths,
 }
 
 
@@ -62,18 +63,25 @@ class Metadata:
         fields: of the model.
         extent: side of the patches that suit the weights, over OpenCV's KeyPoint.size, if known.
         remarks: what else it tells, for people.
+        nested: numbers of first entries that are descriptors themselves.
     """
 
     fields: Fields
     extent: float | None
     remarks: dict[str, str]
+    nested: tuple[int, ...] = ()
 
 
 def make_metadata(
-    fields: Mapping[str, Any], *, extent: float | None, remarks: Mapping[str, str]
+    fields: Mapping[str, Any],
+    *,
+    extent: float | None,
+    remarks: Mapping[str, str],
+    nested: tuple[int, ...] = (),
 ) -> dict[str, str]:
     """The texts for a file; `parse_metadata` gives all of it back."""
-    values = dict(fields) | ({} if extent is None else {"extent": extent})
+    known = {"extent": extent, "nested": nested or None}
+    values = dict(fields) | {name: value for name, value in known.items() if value is not None}
     return {
         **LAYOUT,
         MARK: __version__,
@@ -107,4 +115,5 @@ def parse_metadata(texts: Mapping[str, str]) -> Metadata | None:
     ours = {*READERS, *LAYOUT, MARK}
     # Sorted, because files keep no order.
     remarks = {name: " ".join(texts[name].split()) for name in sorted(texts.keys() - ours)}
-    return Metadata(values, extent, remarks | {"written by": f"kjax {texts[MARK]}"})
+    remarks["written by"] = f"kjax {texts[MARK]}"
+    return Metadata(values, extent, remarks, values.pop("nested", ()))

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluation_data import write_hpatches, write_run, write_test_set
-from models import make_model
+from models import make_model, random_patches
 
+import kjax
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.eval.entries import find_entry
@@ -126,6 +127,29 @@ def test_weights_files_and_folders_of_descriptors(sets):
     reference.write_text(reference.read_text().rstrip("\n"))
     assert evaluate("csv", "--out", "alone") == 0
     assert results(sets / "alone").descriptors[0].hpatches[0].sequences == 2
+
+
+def test_descriptors_as_they_would_be_stored(tmp_path, monkeypatch, rng):
+    monkeypatch.chdir(tmp_path)
+    save_variables("weights.npz", make_model("hardnet", patch_size=16)[1])
+    words = ("weights.npz", "weights.npz:hardnet,patch_size=16:uint8", "weights.npz:binary")
+    entries = [find_entry(word) for word in words]
+    patches = random_patches(rng, 6, 16)
+    whole, in_bytes, in_bits = (
+        entry.members[0].describe(patches, progress=False) for entry in entries
+    )
+    assert [entry.name for entry in entries[1:]] == ["hardnet N=16, uint8", "hardnet N=16, binary"]
+    assert [entry.distance for entry in entries] == ["L2", "L2", "L1"]
+    assert len({entry.members[0].identity for entry in entries}) == 3
+    np.testing.assert_array_equal(in_bytes, kjax.quantize(whole, "uint8"))
+    np.testing.assert_array_equal(in_bits, np.unpackbits(kjax.quantize(whole, "binary"), axis=1))
+    for word, complaint in (
+        ("weights.npz:64", "no descriptors of 64 numbers, but of 128"),
+        ("rootsift:64", "only kjax's own weights have shorter forms"),
+        ("orb:binary", "cannot become binary"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            find_entry(word)
 
 
 def save_with_head_times(factor, path):

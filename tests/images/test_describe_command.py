@@ -10,6 +10,7 @@ import pytest
 from models import make_model
 from PIL import Image
 
+import kjax
 from kjax.cli import checks, main
 from kjax.images.describer import Describer, load
 from kjax.images.exchange import provenance
@@ -51,12 +52,52 @@ def inside(tmp_path, monkeypatch, describers):
     monkeypatch.chdir(tmp_path)
     for name in describers:
         (tmp_path / name).touch()
-    monkeypatch.setattr("kjax.images.describer.load", lambda word, seed: describers[word])
+    monkeypatch.setattr("kjax.images.describer.load", lambda word, **_: describers[word])
     rng = np.random.default_rng(0)
     for folder in ("a", "b"):
         (tmp_path / "my photos" / folder).mkdir(parents=True)
         save_photograph(tmp_path / "my photos" / folder / "000.png", rng)
     return tmp_path
+
+
+@pytest.mark.parametrize("form", ["uint8", "binary"])
+@pytest.mark.parametrize("kind", ["hloc", "npz"])
+def test_quantized_descriptors_say_how_they_are_compared(kind, form, capsys):
+    def read():
+        features = read_features("f.h5", "000.png") if kind == "hloc" else read_npz("f/000.png.npz")
+        return features.descriptors, features.distance
+
+    whole = load_described("my photos/a/000.png")
+    assert describe("my photos/a", *OUTPUTS[kind], "--quantize", form) == 0
+    stored, distance = read()
+    np.testing.assert_array_equal(stored, kjax.quantize(whole, form))
+    assert distance == {"uint8": "L2", "binary": "Hamming"}[form]
+    assert len(kjax.match(stored, stored, distance=distance)) == len(stored)
+    capsys.readouterr()
+    assert describe("my photos/a", *OUTPUTS[kind]) == 2
+    assert f"descriptors as {form}, not float32" in capsys.readouterr().err
+
+
+def test_what_cannot_be_quantized(capsys):
+    assert describe("my photos", "--out", "f", "--quantize", "uint7") == 2
+    assert "did you mean 'uint8'" in capsys.readouterr().err
+    assert describe("my photos", *OUTPUTS["colmap"], "--quantize", "uint8") == 2
+    assert "COLMAP's text files get no descriptors of ours" in capsys.readouterr().err
+
+
+def test_files_from_before_there_was_a_choice():
+    settings = provenance.Provenance("w", "0", "hardnet", 8, "float32", 12.0, "sift", COUNT)
+    values = json.loads(settings.to_json())
+    assert values.pop("stored") == "float32"
+    assert provenance.from_values(values) == settings
+
+
+def load_described(path):
+    from kjax.data.cutting.photographs import read_photograph
+    from kjax.images import describer
+
+    photograph = read_photograph(Path(path), upright=False)
+    return describer.load("w.npz").describe_image(photograph, max_keypoints=COUNT).descriptors
 
 
 def save_photograph(path, rng):

@@ -5,6 +5,7 @@ import pytest
 from models import make_model
 from PIL import Image
 
+import kjax
 from kjax.cli import main
 from kjax.cli.match import drawable, verdict
 from kjax.data.cutting.keypoints import detect
@@ -45,6 +46,7 @@ def match(*words, weights="w.npz"):
         (["--threshold", "-1"], "--threshold -1: give a number above 0"),
         (["--threshold", "inf"], "--threshold inf"),
         (["--keypoints", "0"], "--keypoints 0: give at least 1"),
+        (["--quantize", "uint7"], "did you mean 'uint8'"),
         (["--keypoints", "-5"], "--keypoints -5: give at least 1"),
     ],
 )
@@ -56,6 +58,18 @@ def test_bad_words_are_refused_before_any_work(words, message, capsys, inside, m
     assert message in error
     assert error.count("\n") == 1
     assert sorted(inside.rglob("*")) == before
+
+
+def test_matches_of_bits(monkeypatch):
+    real, compared = kjax.match, []
+
+    def spy(a, b, **options):
+        compared.append((a.dtype, a.shape[1], options["distance"]))
+        return real(a, b, **options)
+
+    monkeypatch.setattr("kjax.images.matching.match", spy)
+    assert match("blank.png", "blank.png", "--quantize", "binary") == 1
+    assert compared == [(np.uint8, 32, "Hamming")]
 
 
 def test_files_that_are_none(capsys):

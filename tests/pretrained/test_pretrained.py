@@ -16,7 +16,7 @@ from kjax.cli import main
 from kjax.errors import InputError
 from kjax.eval.entries import find_entry
 from kjax.pretrained import shipped
-from kjax.sources import load_shipped, load_sources
+from kjax.sources import load_shipped, load_source, load_sources
 from kjax.weights.files import load_variables, save_variables
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "tools"))
@@ -90,6 +90,15 @@ def test_what_ships_is_what_loads(folder, rng):
     expected = jax.jit(exact.apply)(variables, patches)
     np.testing.assert_allclose(kjax.load("toy").describe(patches), expected, atol=1e-5)
     assert load_sources("kjax-toy")[0].card == card
+
+
+def test_shorter_forms_that_the_card_tells(folder):
+    assert put(nested=[32, 64])[1] == 0
+    assert load_source("toy", dimension=32).model.dimension == 32
+    assert 'kjax.load("toy", dimension=64)' in (folder / "toy.md").read_text()
+    put()
+    with pytest.raises(InputError, match="no descriptors of 32 numbers, but of 128"):
+        load_source("toy", dimension=32)
 
 
 def test_the_page_says_what_the_card_says(folder):

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Float32, Shaped
 
 from kjax.errors import InputError
 from kjax.images.features import Features
+from kjax.images.methods import Distance
 
 _COLUMNS = ("xy", "descriptors", "scales", "angles", "scores")
 _LARGEST_SIDE = 2**31
@@ -22,7 +23,7 @@ def checked_features(
     Args:
         path: of the file that they come from, for the message.
         columns: at least `xy`, `descriptors` and `image_size`. Bytes stay bytes, other numbers
-            become float32.
+            become float32; they are bits if `distance` says so.
 
     Raises:
         InputError: they are no numbers, or do not fit each other.
@@ -31,7 +32,9 @@ def checked_features(
         numbers = {name: columns.get(name) for name in _COLUMNS}
         arrays: dict[str, Any] = {name: _numbers(name, one) for name, one in numbers.items()}
         _check_shapes(arrays)
-        return Features(image_size=_image_size(columns["image_size"]), **arrays)
+        distance = _distance(columns.get("distance"))
+        size = _image_size(columns["image_size"])
+        return Features(image_size=size, distance=distance, **arrays)
     except InputError as error:
         raise InputError(f"{path} holds no features, or is damaged: {error}") from None
 
@@ -66,6 +69,15 @@ def _check_shapes(arrays: Mapping[str, np.ndarray | None]) -> None:
         axes = 2 if name in ("xy", "descriptors") else 1
         if len(shape) != axes or shape[:1] != count or (name == "xy" and shape[1] != 2):
             raise InputError(f"{name} of shape {list(shape)} for positions of {list(shapes['xy'])}")
+
+
+def _distance(text: np.ndarray | None) -> Distance:
+    if text is None:
+        return "L2"
+    for distance in get_args(Distance):
+        if str(text) == distance:
+            return distance
+    raise InputError(f"{str(text)[:40]!r} is no distance of descriptors")
 
 
 def _image_size(sides: np.ndarray | None) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 A group of features is named like its photograph and holds `keypoints` [N, 2], `descriptors`
 [D, N] (transposed), `scores`, `scales` (σ), `oris` (degrees, clockwise on screen) and `image_size`
 (width, height). The centre of the first pixel is (0, 0): hloc adds 0.5 when it fills a COLMAP
-database.
+database. Where descriptors are bits, the group's attribute `distance` says "Hamming".
 """
 
 import dataclasses
@@ -46,6 +46,8 @@ class FeatureWriter(GroupWriter):
 
     PROVENANCE = "kjax"
     """Attribute of a photograph's group, which hloc does not look at: what it was made with."""
+    DISTANCE = "distance"
+    """The same, where it is not L2: what compares descriptors."""
 
     def __init__(self, path: Path, *, half: bool = False, fresh: bool = False) -> None:
         super().__init__(path, fresh=fresh)
@@ -80,6 +82,8 @@ class FeatureWriter(GroupWriter):
         }
         known = {key: array for key, array in arrays.items() if array is not None}
         about = {} if provenance is None else {self.PROVENANCE: provenance}
+        if features.distance != "L2":
+            about[self.DISTANCE] = features.distance
         self.add_group(name, known, {"keypoints": {"uncertainty": uncertainty}}, about=about)
 
 
@@ -92,6 +96,7 @@ def read_features(path: Path, name: str) -> Features:
     with open_hdf5(path) as file:
         group = find_group(file, name)
         arrays = read_arrays(group, _FEATURES) if group is not None else {}
+        distance = None if group is None else group.attrs.get(FeatureWriter.DISTANCE)
     if "keypoints" not in arrays:
         raise InputError(f"{path} has no features of {name!r}: extract them first")
     for key in ("descriptors", "image_size"):
@@ -104,6 +109,7 @@ def read_features(path: Path, name: str) -> Features:
         "scales": arrays.get("scales"),
         "angles": arrays.get("oris"),
         "scores": arrays.get("scores"),
+        "distance": None if distance is None else np.array(distance),
     }
     found = checked_features(path, columns)
     return dataclasses.replace(found, scales=from_sigmas(found.scales))

@@ -14,6 +14,8 @@ from kjax.images.features import Features
 
 _REQUIRED = ("xy", "descriptors", "image_size")
 _OPTIONAL = ("scales", "angles", "scores")
+DISTANCE = "distance"
+"""A string beside the arrays, where it is not L2: what compares descriptors."""
 PROVENANCE = "provenance"
 """A string beside the arrays: what they were made with."""
 
@@ -27,6 +29,8 @@ def write_npz(
         raise InputError(f"{path} is no name for a NumPy archive: let it end with .npz")
     columns = {name: getattr(features, name) for name in (*_REQUIRED, *_OPTIONAL)}
     present = {name: column for name, column in columns.items() if column is not None}
+    if features.distance != "L2":
+        present[DISTANCE] = np.array(features.distance)
     if provenance is not None:
         present[PROVENANCE] = np.array(provenance)
     write_whole(path, functools.partial(np.savez, allow_pickle=False, **present))

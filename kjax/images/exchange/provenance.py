@@ -25,6 +25,7 @@ LABELS = {
     "extent": "extent",
     "detector": "detector",
     "max_keypoints": "keypoints",
+    "stored": "descriptors as",
 }
 """What must agree for features to belong together, as people call it.
 
@@ -50,6 +51,7 @@ class Provenance:
         max_keypoints: that were looked for.
         photograph: SHA-256 of its file.
         kjax: version.
+        stored: what descriptors are: "float32", or a form of `kjax.quantize`.
     """
 
     weights: str
@@ -62,6 +64,7 @@ class Provenance:
     max_keypoints: int
     photograph: str = ""
     kjax: str = __version__
+    stored: str = "float32"
 
     def of(self, photograph: str) -> "Provenance":
         """The same settings for the photograph whose file has this SHA-256."""
@@ -102,4 +105,6 @@ def from_values(values: Any) -> Provenance:
     Raises:
         ValueError, TypeError, KeyError: it is something else.
     """
-    return _SCHEMA.read({name: values[name] for name in _SCHEMA.types})
+    # Files from before descriptors could be anything else do not say what they are stored as.
+    given = {name: values[name] for name in _SCHEMA.types if name != "stored"}
+    return _SCHEMA.read(given | {name: values[name] for name in ("stored",) if name in values})
