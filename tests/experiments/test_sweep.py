@@ -47,7 +47,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def small_batches(monkeypatch):
     """As few patches as there are, and few ways to misalign them."""
-    monkeypatch.setattr(describe, "preferred_batch", lambda: 32)
+    monkeypatch.setattr(describe, "preferred_batch", lambda: 8)
     monkeypatch.setattr(misalignment, "_PATCHES_AT_ONCE", 128)
     monkeypatch.setattr(scoring, "JITTER", {"rotation": (0.0, 10.0)})
 
