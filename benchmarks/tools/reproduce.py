@@ -73,21 +73,16 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def make_trainings(args: argparse.Namespace, settings: list[str]) -> "list[Training]":
     """The trainings asked for."""
-    from kjax.experiments import trainings as cells
+    from kjax.experiments import trainings
 
     if not args.train:
         raise InputError("nothing to train on: name sets in the --data folder with --train")
-    make, names = {
-        "heads": (cells.head_trainings, list(cells.HEADS)),
-        "ablation": (cells.ablation_trainings, list(cells.QUESTIONS)),
-        "recipes": (cells.recipe_trainings, list(cells.RECIPES)),
-        "light": (cells.light_trainings, list(cells.LIGHT)),
-        "final": (cells.final_trainings, list(cells.SHIPPED)),
-    }[args.what]
+    names = list(trainings.EXPERIMENTS[args.what])
     for row in args.rows or ():
         if row not in names:
             raise unknown_name(f"row of {args.what}", row, names)
-    made = make(args.rows or names, args.train, args.seeds, settings)
+    rows = args.rows or names
+    made = trainings.make_trainings(args.what, rows, args.train, args.seeds, settings)
     return [dataclasses.replace(training, experiment=args.name) for training in made]
 
 
@@ -145,9 +140,9 @@ def check_commit(allow_changes: bool) -> None:
 
 def train(args: argparse.Namespace, settings: list[str]) -> int:
     """Runs the trainings; the exit code says whether any is left."""
+    from kjax.experiments.compiled_training import Sets
     from kjax.experiments.scoring import Scorer
     from kjax.experiments.sweep import Sweep
-    from kjax.experiments.training import Sets
 
     trainings = make_trainings(args, settings)
     for training in trainings:

@@ -33,6 +33,8 @@ moved by half its side, a target still fits."""
 KINDS = ("translation", "rotation", "scale")
 _PATCHES_AT_ONCE = 4096
 
+Maps = Float64[np.ndarray, "n 2 3"]
+
 
 class Noise(NamedTuple):
     """Standard deviations of a random misalignment.
@@ -87,13 +89,12 @@ def noisy_set(
         group: points that compete with each other.
         seed: of points, patches and noise.
     """
-    rng = np.random.default_rng(seed)
     names = tuple(level for level in NOISE for _ in range(TARGETS_PER_LEVEL))
 
-    def draw(count: int) -> Float64[np.ndarray, "targets n 2 3"]:
-        return np.stack([random_maps(NOISE[name], count, rng) for name in names])
+    def draw(name: str, count: int, rng: np.random.Generator) -> Maps:
+        return random_maps(NOISE[name], count, rng)
 
-    return _make_set(patch_set, names, draw, size=size, points=points, group=group, rng=rng)
+    return _make_set(patch_set, names, draw, size=size, points=points, group=group, seed=seed)
 
 
 def controlled_set(
@@ -120,15 +121,20 @@ def controlled_set(
     """
     if unknown := set(amounts) - set(KINDS):
         raise InputError(f"misalignments are {', '.join(KINDS)}, not {', '.join(sorted(unknown))}")
-    rng = np.random.default_rng(seed)
-    wanted = [(kind, amount) for kind in amounts for amount in amounts[kind]]
-    names = tuple(f"{kind}/{amount:g}" for kind, amount in wanted)
+    wanted = {f"{kind}/{amount:g}": (kind, amount) for kind in amounts for amount in amounts[kind]}
 
-    def draw(count: int) -> Float64[np.ndarray, "targets n 2 3"]:
-        return np.stack([known_maps(kind, amount, count, rng) for kind, amount in wanted])
+    def draw(name: str, count: int, rng: np.random.Generator) -> Maps:
+        return known_maps(*wanted[name], count, rng)
 
     return _make_set(
-        patch_set, names, draw, size=size, points=points, group=group, rng=rng, share=share
+        patch_set,
+        tuple(wanted),
+        draw,
+        size=size,
+        points=points,
+        group=group,
+        seed=seed,
+        share=share,
     )
 
 
@@ -200,14 +206,16 @@ def _turns(angles: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 2 2"]:
 def _make_set(
     patch_set: PatchSet,
     names: tuple[str, ...],
-    draw_maps: Callable[[int], Float64[np.ndarray, "targets n 2 3"]],
+    draw: Callable[[str, int, np.random.Generator], Maps],
     *,
     size: int,
     points: int,
     group: int,
-    rng: np.random.Generator,
+    seed: int,
     share: float = SHARE,
 ) -> MatchingSet:
+    """Draws points and patches, and for every name the maps of its targets."""
+    rng = np.random.default_rng(seed)
     table = make_point_table(patch_set.point_ids)
     chosen = rng.permutation(len(table.starts))[:points]
     parts, groups = [], []
@@ -215,8 +223,8 @@ def _make_set(
         members = chosen[first : first + group]
         starts, counts = (np.asarray(each)[members] for each in (table.starts, table.counts))
         places = _draw_patches(starts, counts, len(names), rng)
-        aligned = np.tile(np.eye(2, 3), (1, len(members), 1, 1))
-        maps = np.concatenate([aligned, draw_maps(len(members))])
+        aligned = np.tile(np.eye(2, 3), (len(members), 1, 1))
+        maps = np.stack([aligned, *(draw(name, len(members), rng) for name in names)])
         stored = patch_set.patches[np.asarray(table.patches)[places].reshape(-1)]
         parts.append(_cut(stored, maps.reshape(-1, 2, 3), size, share))
         groups.append(len(members))
@@ -245,10 +253,11 @@ def _cut(
     # From half sides of the reference to sides of the stored patch: a half side is share / 2 of it.
     centred = maps * np.array([share, share, share / 2])[None, None, :]
     cut = np.empty((len(patches), size, size), np.uint8)
-    for start in range(0, len(patches), _PATCHES_AT_ONCE):
-        block = np.minimum(np.arange(start, start + _PATCHES_AT_ONCE), len(patches) - 1)
+    at_once = min(_PATCHES_AT_ONCE, len(patches))
+    for start in range(0, len(patches), at_once):
+        block = np.minimum(np.arange(start, start + at_once), len(patches) - 1)
         warped = _warped(patches[block], centred[block].astype(np.float32), size=size)
-        kept = cut[start : start + _PATCHES_AT_ONCE]
+        kept = cut[start : start + at_once]
         kept[:] = np.asarray(warped)[: len(kept)]
     return cut
 

@@ -3,14 +3,14 @@
 Train on one set, test on the others. Distances come from `kjax.metrics.pair_distances`.
 """
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import functools
+import math
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Integer, UInt8
+from jaxtyping import Bool, Float, Int
+from scipy.special import betainc, betaincinv, ndtr, ndtri
 
-from kjax.errors import InputError
+from kjax.data.test_sets import TestSet
 from kjax.eval.results import Curve, HardPairs, Histogram, PhototourScores
 from kjax.metrics import fpr_at_recall, precision_recall_curve, roc_curve
 
@@ -20,6 +20,9 @@ SUSPICIOUS_FPR = 0.5
 _CURVE_POINTS = 200
 _BINS = 80
 _INTERVAL_DRAWS = 4000
+_TAILS = (0.025, 0.975)
+_QUANTILES = 128
+_HALVINGS = 40
 
 
 def score_pairs(
@@ -50,7 +53,6 @@ def score_pairs(
         non_matching_pairs=int((~matching).sum()),
         fpr95=fpr,
         fpr95_interval=fpr_interval(distances, matching),
-        fpr95_std=None,
         auc=roc.auc,
         average_precision=precision_recall.average_precision,
         roc=_thinned(roc.false_positive_rate, roc.true_positive_rate),
@@ -59,44 +61,10 @@ def score_pairs(
     )
 
 
-def mean_of_seeds(scores: Sequence[PhototourScores]) -> PhototourScores:
-    """Means over seeds, with the standard deviation of FPR@95; the curves are the first seed's.
-
-    The interval is the mean of the seeds' own: how sure each is, given the pairs.
-    """
-    first = scores[0]
-    if any(
-        (one.test, one.train, one.rule) != (first.test, first.train, first.rule) for one in scores
-    ):
-        raise InputError("seeds can be averaged on one test set, training set and rule only")
-    if len(scores) == 1:
-        return first
-    return dataclasses.replace(
-        first,
-        fpr95=float(np.mean([one.fpr95 for one in scores])),
-        fpr95_std=float(np.std([one.fpr95 for one in scores], ddof=1)),
-        fpr95_interval=_mean([one.fpr95_interval for one in scores]),
-        auc=_mean([one.auc for one in scores]),
-        average_precision=_mean([one.average_precision for one in scores]),
-    )
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    """The mean of numbers or of tuples of them; None where one is unknown."""
-    if any(value is None for value in values):
-        return None
-    mean = np.mean(values, axis=0).tolist()
-    return tuple(mean) if isinstance(mean, list) else mean
-
-
 def fpr_interval(
-    distances: Float[np.ndarray, " pairs"],
-    matching: Bool[np.ndarray, " pairs"],
-    *,
-    confidence: float = 0.95,
-    seed: int = 0,
+    distances: Float[np.ndarray, " pairs"], matching: Bool[np.ndarray, " pairs"]
 ) -> tuple[float, float]:
-    """The interval in which FPR at 95 % recall lies, as far as so many pairs can tell.
+    """The 95 % interval in which FPR at 95 % recall lies, as far as so many pairs can tell.
 
     Both the threshold, a quantile of the matching distances, and the share of non-matching pairs
     below it are uncertain. Draws the quantile's place from its Beta distribution and the share from
@@ -104,34 +72,52 @@ def fpr_interval(
     """
     of_matches, of_others = np.sort(distances[matching]), np.sort(distances[~matching])
     rank = int(np.ceil(RECALL * len(of_matches)))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     quantiles = rng.beta(rank, len(of_matches) - rank + 1, _INTERVAL_DRAWS)
     places = np.minimum((quantiles * len(of_matches)).astype(int), len(of_matches) - 1)
     accepted = np.searchsorted(of_others, of_matches[places])
     shares = rng.beta(accepted + 0.5, len(of_others) - accepted + 0.5)
-    low, high = np.quantile(shares, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(shares, _TAILS)
     return float(low), float(high)
 
 
+@functools.cache
+def fpr_interval_of_counts(fpr: float, matching: int, non_matching: int) -> tuple[float, float]:
+    """As `fpr_interval`, for when the distances are gone and only the numbers of pairs are known.
+
+    How the share of non-matching pairs moves with the threshold must then be assumed: as if both
+    kinds of distances were normal and equally wide.
+    """
+    rank = math.ceil(RECALL * matching)
+    levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    recalls = betaincinv(rank, matching - rank + 1, levels)
+    accepted = non_matching * np.asarray(ndtr(ndtri(recalls) + ndtri(fpr) - ndtri(RECALL)))
+    low, high = (_mixed_quantile(accepted, non_matching, tail) for tail in _TAILS)
+    return low, high
+
+
+def _mixed_quantile(accepted: Float[np.ndarray, " draws"], total: int, level: float) -> float:
+    """Quantile of a share of which `accepted` of `total` were seen, each draw as likely."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        below = np.mean(betainc(accepted + 0.5, total - accepted + 0.5, middle))
+        low, high = (middle, high) if below < level else (low, middle)
+    return high
+
+
 def hardest_pairs(
-    distances: Float[np.ndarray, " pairs"],
-    matching: Bool[np.ndarray, " pairs"],
-    patches: UInt8[np.ndarray, "patches height width"],
-    first: Integer[np.ndarray, " pairs"],
-    second: Integer[np.ndarray, " pairs"],
-    *,
-    descriptor: str,
-    test: str,
-    count: int = 6,
+    distances: Float[np.ndarray, " pairs"], test: TestSet, *, descriptor: str, count: int = 6
 ) -> tuple[HardPairs, HardPairs]:
     """The matching pairs that are farthest apart, and the non-matching ones that are closest."""
+    patches, pairs = test
 
     def chosen(kind: bool) -> HardPairs:
-        candidates: Int[np.ndarray, " candidates"] = np.flatnonzero(matching == kind)
+        candidates: Int[np.ndarray, " candidates"] = np.flatnonzero(pairs.matching == kind)
         order = np.argsort(distances[candidates] * (-1 if kind else 1), kind="stable")
         worst = candidates[order[:count]]
-        pairs = np.stack([patches[first[worst]], patches[second[worst]]], axis=1)
-        return HardPairs(descriptor, test, kind, pairs, distances[worst])
+        both = [patches.patches[each[worst]] for each in (pairs.first, pairs.second)]
+        return HardPairs(descriptor, patches.name, kind, np.stack(both, axis=1), distances[worst])
 
     return chosen(True), chosen(False)
 

@@ -5,6 +5,7 @@ Every number is a share (0…1), not a percentage. Nothing here computes.
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -52,6 +53,7 @@ class PhototourScores:
         fpr95: false positive rate at 95 % recall; the mean over seeds where there are several.
         fpr95_interval: 95 % confidence interval of it, from the number of pairs; None if unknown.
         fpr95_std: standard deviation over seeds; None for one seed.
+        fpr95_by_seed: of each seed, by its number or place; empty for one seed.
         auc: area under the ROC curve; None if unknown.
         average_precision: area under the precision–recall curve; None if unknown.
         roc: false positive rate to true positive rate; empty if not kept.
@@ -67,17 +69,12 @@ class PhototourScores:
     fpr95: float
     fpr95_interval: tuple[float, float] | None = None
     fpr95_std: float | None = None
+    fpr95_by_seed: dict[str, float] = dataclasses.field(default_factory=dict)
     auc: float | None = None
     average_precision: float | None = None
     roc: Curve = dataclasses.field(default_factory=Curve)
     precision_recall: Curve = dataclasses.field(default_factory=Curve)
     distances: Histogram = dataclasses.field(default_factory=Histogram)
-
-    def without_curves(self) -> "PhototourScores":
-        """The figures alone."""
-        return dataclasses.replace(
-            self, roc=Curve(), precision_recall=Curve(), distances=Histogram()
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,6 +102,8 @@ class HPatchesScores:
         seeds: how many were averaged.
         map_std: standard deviations of the three headlines over seeds, by task ("verification",
             "matching", "retrieval"); empty for one seed.
+        part_std: standard deviations of their parts over seeds, by task, level and kind of
+            negatives ("matching/e", "verification/e/intra"); empty for one seed.
     """
 
     protocol: str
@@ -122,6 +121,7 @@ class HPatchesScores:
     retrieval_map: float
     seeds: int = 1
     map_std: dict[str, float] = dataclasses.field(default_factory=dict)
+    part_std: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,12 +134,17 @@ class MisalignmentScores:
         by_level: mean average precision under HPatches' levels of noise (easy, hard, tough).
         by_amount: mean average precision by kind of misalignment (translation, rotation, scale)
             and its amount (decimal digits, for JSON's sake); empty if not measured.
+        seeds: how many were averaged.
+        std: standard deviations over seeds, by level, or kind and amount ("rotation/30"); empty
+            for one seed.
     """
 
     test: str
     validation: bool
     by_level: dict[str, float]
     by_amount: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    seeds: int = 1
+    std: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,9 +179,10 @@ class DescriptorResult:
 
     def concise(self) -> "DescriptorResult":
         """Without curves, histograms and figures by sequence: short enough for a line of a file."""
+        blank: Any = {"roc": Curve(), "precision_recall": Curve(), "distances": Histogram()}
         return dataclasses.replace(
             self,
-            phototour=[one.without_curves() for one in self.phototour],
+            phototour=[dataclasses.replace(one, **blank) for one in self.phototour],
             hpatches=[dataclasses.replace(one, matching_by_sequence={}) for one in self.hpatches],
         )
 

@@ -1,5 +1,6 @@
 """A whole evaluation: entries and data in, results and the contents of a report out."""
 
+import dataclasses
 import datetime
 import functools
 from collections.abc import Iterator, Sequence
@@ -11,20 +12,14 @@ from jaxtyping import Float32
 
 from kjax.data.test_sets import TestSet
 from kjax.errors import InputError
+from kjax.eval.averages import mean_of_seeds
 from kjax.eval.degenerate import degeneracies, scorable
 from kjax.eval.descriptor_cache import cached
 from kjax.eval.entries import Entry
 from kjax.eval.example_pictures import similarity_figures, training_curves
 from kjax.eval.hpatches.benchmark import Benchmark, score
-from kjax.eval.phototour import hardest_pairs, mean_of_seeds, score_pairs, warnings_of
-from kjax.eval.results import (
-    DescriptorResult,
-    Evaluation,
-    HardPairs,
-    HPatchesScores,
-    Illustrations,
-    PhototourScores,
-)
+from kjax.eval.phototour import hardest_pairs, score_pairs, warnings_of
+from kjax.eval.results import DescriptorResult, Evaluation, HardPairs, Illustrations
 from kjax.metrics import pair_distances
 from kjax.train.workdir import plain_versions
 
@@ -44,36 +39,11 @@ class Options(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was found out about one entry."""
+    """What was found out about one entry: its row of the tables, and its worst errors."""
 
     entry: Entry
-    dimension: int | None
-    warnings: list[str]
-    phototour: list[PhototourScores]
-    hpatches: list[HPatchesScores]
+    result: DescriptorResult
     hard_pairs: list[HardPairs]
-
-    def result(
-        self,
-        name: str | None = None,
-        *,
-        phototour: list[PhototourScores] | None = None,
-        hpatches: list[HPatchesScores] | None = None,
-    ) -> DescriptorResult:
-        """A row of the tables: the entry's own name and scores, or others."""
-        entry = self.entry
-        return DescriptorResult(
-            name=entry.name if name is None else name,
-            ours=entry.ours,
-            source=entry.source,
-            dimension=self.dimension,
-            parameters=entry.parameters,
-            distance=entry.distance,
-            missing=entry.missing,
-            warnings=self.warnings,
-            phototour=self.phototour if phototour is None else phototour,
-            hpatches=self.hpatches if hpatches is None else hpatches,
-        )
 
 
 def run(
@@ -115,26 +85,39 @@ def examine(
     options: Options,
 ) -> Found:
     """Scores one entry on everything but the sets that it was trained on."""
-    found = Found(entry, None, [], [], [], [])
+    result = DescriptorResult(
+        name=entry.name,
+        ours=entry.ours,
+        source=entry.source,
+        dimension=None,
+        parameters=entry.parameters,
+        distance=entry.distance,
+        missing=entry.missing,
+        warnings=[],
+        phototour=[],
+        hpatches=[],
+    )
+    found = Found(entry, result, [])
     if entry.missing is not None:
         return found
     dimension = None
     for test in test_sets if entry.members else ():
         if test.patches.name not in (entry.train or "").split("+"):
-            dimension = _verify(entry, test, found, options)
+            dimension = _verify(test, found, options)
     if benchmark is not None:
         scores, described = score(
             entry, benchmark, cache_dir=options.cache_dir, progress=options.progress
         )
-        found.hpatches.extend(scores)
+        result.hpatches.extend(scores)
         rows = np.asarray(described[0].rows)
-        found.warnings.extend(f"HPatches: {line}" for line in degeneracies(rows))
+        result.warnings.extend(f"HPatches: {line}" for line in degeneracies(rows))
         dimension = described[0].dimension
-    return found._replace(dimension=dimension)
+    return found._replace(result=dataclasses.replace(result, dimension=dimension))
 
 
-def _verify(entry: Entry, test: TestSet, found: Found, options: Options) -> int:
+def _verify(test: TestSet, found: Found, options: Options) -> int:
     """Adds the scores on one test set, and returns the descriptors' dimension."""
+    entry, result = found.entry, found.result
     patches, pairs = test
     scores, dimension = [], 0
     for number, member in enumerate(entry.members):
@@ -146,33 +129,18 @@ def _verify(entry: Entry, test: TestSet, found: Found, options: Options) -> int:
         rows: Float32[np.ndarray, "patches dim"] = describe(patches.patches)
         dimension = rows.shape[1]
         if number == 0:
-            found.warnings.extend(f"{patches.name}: {line}" for line in degeneracies(rows))
+            result.warnings.extend(f"{patches.name}: {line}" for line in degeneracies(rows))
         if not scorable(rows):
             return dimension  # with the warning above
         distances = pair_distances(rows, pairs.first, pairs.second, metric=entry.distance)
+        rule = options.rule
         scores.append(
-            score_pairs(
-                distances,
-                pairs.matching,
-                test=patches.name,
-                train=entry.train,
-                rule=options.rule,
-            )
+            score_pairs(distances, pairs.matching, test=patches.name, train=entry.train, rule=rule)
         )
         if number == 0:
-            found.hard_pairs.extend(
-                hardest_pairs(
-                    distances,
-                    pairs.matching,
-                    patches.patches,
-                    pairs.first,
-                    pairs.second,
-                    descriptor=entry.name,
-                    test=patches.name,
-                )
-            )
-    found.phototour.append(mean_of_seeds(scores))
-    found.warnings.extend(warnings_of(found.phototour[-1]))
+            found.hard_pairs.extend(hardest_pairs(distances, test, descriptor=entry.name))
+    result.phototour.append(mean_of_seeds(scores))
+    result.warnings.extend(warnings_of(result.phototour[-1]))
     return dimension
 
 
@@ -189,18 +157,19 @@ def _rows(found: Sequence[Found]) -> Iterator[DescriptorResult]:
     for one in found:
         groups.setdefault((one.entry.name, one.entry.train is not None), []).append(one)
     for (name, trained), group in groups.items():
-        trains = [one.entry.train for one in group]
+        results = [one.result for one in group]
         if len(group) == 1:
-            yield group[0].result()
-        elif trained and len(set(trains)) == len(group):
-            scores = [score for one in group for score in one.phototour]
-            yield group[0].result(phototour=scores, hpatches=[])
+            yield results[0]
+        elif trained and len({one.entry.train for one in group}) == len(group):
+            scores = [score for result in results for score in result.phototour]
+            yield dataclasses.replace(results[0], phototour=scores, hpatches=[])
             for one in group:
-                if one.hpatches:
-                    yield one.result(f"{name}, {one.entry.train}", phototour=[])
+                if one.result.hpatches:
+                    own = f"{name}, {one.entry.train}"
+                    yield dataclasses.replace(one.result, name=own, phototour=[])
         else:
-            for one in group:
-                yield one.result(f"{name} ({one.entry.source})")
+            for result in results:
+                yield dataclasses.replace(result, name=f"{name} ({result.source})")
 
 
 def _illustrations(found: Sequence[Found], test_sets: Sequence[TestSet]) -> Illustrations:
@@ -222,6 +191,6 @@ def _illustrations(found: Sequence[Found], test_sets: Sequence[TestSet]) -> Illu
 def _worth_a_look(found: Sequence[Found]) -> Iterator[Found]:
     """Our entries, and the best of the rivals: the errors of all would be a long page."""
     yield from (one for one in found if one.entry.ours)
-    rivals = [one for one in found if one.phototour and not one.entry.ours]
+    rivals = [one for one in found if one.result.phototour and not one.entry.ours]
     if rivals:
-        yield min(rivals, key=lambda one: float(np.mean([s.fpr95 for s in one.phototour])))
+        yield min(rivals, key=lambda one: float(np.mean([s.fpr95 for s in one.result.phototour])))

@@ -56,7 +56,7 @@ def draw_similarity_maps(
     patch_a: np.ndarray,
     patch_b: np.ndarray,
     positions: Sequence[Position],
-    path: str | Path | io.BufferedIOBase,
+    path: str | Path | io.BytesIO,
     *,
     caption: str = "",
 ) -> None:
@@ -70,7 +70,9 @@ def draw_similarity_maps(
         path: image file to write, whose suffix chooses the format; or a stream, for PNG.
         caption: a line below the figure.
     """
-    pyplot = _pyplot()
+    require("matplotlib", "drawing similarity maps").use("agg")
+    from matplotlib import pyplot
+
     maps = {
         title: similarity_maps(method, patch_a, patch_b, positions)
         for title, method in methods.items()
@@ -98,19 +100,10 @@ def _draw_patch(axis: Any, patch: np.ndarray, position: Position | None = None) 
     axis.imshow(patch, cmap="gray")
     if position is None:
         return
-    top, bottom, left, right = np.clip(receptive_field(*position), 0, patch.shape[0]).tolist()
-    axis.add_patch(_rectangle((left - 0.5, top - 0.5), right - left, bottom - top))
-    axis.plot(4 * position[1], 4 * position[0], "r+")
-
-
-def _rectangle(corner: tuple[float, float], width: int, height: int) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle(corner, width, height, edgecolor="red", facecolor="none", linewidth=2)
-
-
-def _pyplot() -> Any:
-    require("matplotlib", "drawing similarity maps").use("agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    top, bottom, left, right = np.clip(receptive_field(*position), 0, patch.shape[0]).tolist()
+    box = Rectangle((left - 0.5, top - 0.5), right - left, bottom - top)
+    box.set(edgecolor="red", facecolor="none", linewidth=2)
+    axis.add_patch(box)
+    axis.plot(4 * position[1], 4 * position[0], "r+")

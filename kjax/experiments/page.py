@@ -1,25 +1,22 @@
 """A page of results: every table and figure that the records tell, as Markdown with SVG beside."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
-from kjax.eval.report.markdown import FIGURES, escaped
+from kjax.eval.report import hpatches_charts, hpatches_tables, misalignment, phototour_tables
+from kjax.eval.report.markdown import to_markdown
+from kjax.eval.report.page_parts import Block, Charts, Document, Paragraph, Section, Subheading
+from kjax.eval.report.phototour_settings import arrange
 from kjax.eval.report.phrases import count, joined, plural, slugged
-from kjax.experiments.figures import bar_chart, jitter_curves
-from kjax.experiments.phototour_tables import REFERENCE, phototour_table, published_comparison
+from kjax.eval.report.write import write_pages
+from kjax.eval.results import DescriptorResult
+from kjax.experiments.model_results import model_results
 from kjax.experiments.records import Record
-from kjax.experiments.table_rows import Model, askew, jittered, models_of, on_hpatches, verified
-from kjax.experiments.tables import (
-    ablation_table,
-    cost_table,
-    hpatches_table,
-    misaligned_table,
-    noisy_table,
-)
+from kjax.experiments.tables import ablation_table, cost_table
 from kjax.experiments.trainings import DEFAULT
-from kjax.files.atomic import write_text
 
 PAGE = "results.md"
 TITLES = {
@@ -33,40 +30,36 @@ TITLES = {
 
 
 def write_page(
-    records: Sequence[Record],
-    folder: str | Path,
-    *,
-    title: str = "Results",
-    defaults: Mapping[str, str] | None = None,
+    records: Sequence[Record], folder: str | Path, *, defaults: Mapping[str, str] | None = None
 ) -> None:
     """Writes `results.md` and `figures/*.svg`; the same records give the same files.
 
     Args:
         records: of any experiments. Rivals are shown beside every other experiment.
         folder: made if it is not there.
-        title: of the page.
         defaults: of ablations, by question: the value to mark as the default.
 
     Raises:
         InputError: there are no records, matplotlib is missing, or the folder cannot be written to.
     """
+    written = to_markdown(compose_page(records, defaults or {}), charts="svg")
+    write_pages(Path(folder), written, PAGE, what="results")
+
+
+def compose_page(records: Sequence[Record], defaults: Mapping[str, str]) -> Document:
+    """The sections: one for each experiment, the ablations, and the cost."""
     if not records:
         raise InputError("there are no records to show: run some experiments first")
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        parts = [f"# {escaped(title)}", _software(records)]
-        for experiment in _experiments(records):
-            parts += _experiment(records, experiment, folder)
-        parts += _ablations(records, defaults or {})
-        costs = cost_table(records)
-        parts += ["## Cost", costs] if costs else []
-        write_text(folder / PAGE, "\n\n".join(parts) + "\n")
-    except OSError as error:
-        raise InputError(
-            f"cannot write results to {folder} ({error.strerror or error}): "
-            "free some space or choose another folder"
-        ) from error
+    sections = [
+        Section(name, TITLES.get(name, name), list(_experiment(records, name)))
+        for name in _experiments(records)
+    ]
+    sections.append(Section("ablations", "Ablations", list(_ablations(records, defaults))))
+    costs = cost_table(records)
+    sections.append(Section("cost", "Cost", [costs] if costs else []))
+    return Document(
+        "Results", "", "", _software(records), [section for section in sections if section.blocks]
+    )
 
 
 def _experiments(records: Sequence[Record]) -> list[str]:
@@ -81,134 +74,118 @@ def _of(records: Iterable[Record], experiment: str) -> list[Record]:
     return [one for one in records if one.experiment == experiment and one.train and not one.group]
 
 
-def _experiment(records: Sequence[Record], experiment: str, folder: Path) -> list[str]:
+def _experiment(records: Sequence[Record], experiment: str) -> Iterator[Block]:
     """A section: its trainings beside the rivals."""
     own = _of(records, experiment)
-    shown = own + [record for record in records if not record.train]
-    # Rivals are there to compare with: what no model of ours was tested on is left out.
-    tested = own or shown
-    parts = [
-        f"## {escaped(TITLES.get(experiment, experiment))}",
-        _setup_line(own),
-        *_settings_line(own, "They all"),
+    rivals = [record for record in records if not record.train]
+    yield Paragraph(_setup_line(own))
+    yield from _settings(own, "They all")
+    shown = _comparable(model_results([*own, *rivals]))
+    yield from _verification(shown)
+    apart = _comparable(model_results([*own, *rivals], apart=True))
+    yield from _hpatches(shown, apart, experiment, _means_of(own))
+    yield from _misaligned(shown, experiment, _means_of(own))
+
+
+def _comparable(results: Sequence[DescriptorResult]) -> list[DescriptorResult]:
+    """Rivals are there to compare with: what no model of ours was tested on is left out."""
+    own = [one for one in results if one.ours]
+    if not own:
+        return list(results)
+    tests = {scores.test for one in own for scores in one.phototour}
+    splits = {(scores.split, scores.protocol) for one in own for scores in one.hpatches}
+    return [
+        dataclasses.replace(
+            one,
+            phototour=[scores for scores in one.phototour if scores.test in tests],
+            hpatches=[s for s in one.hpatches if (s.split, s.protocol) in splits],
+        )
+        for one in results
     ]
-    if verified(tested):
-        tables = [phototour_table(shown), published_comparison(shown)]
-        parts += _under("Verification of pairs", tables)
-    for split, rule in _benchmarks(tested):
-        name = f"{slugged(experiment)}-hpatches-{slugged(split)}-{rule}"
-        parts += _under(
-            f"HPatches: {split}, {rule} rules",
-            [hpatches_table(shown, split, rule), *_bar_charts(shown, split, rule, folder, name)],
-        )
-    tables = [noisy_table(shown, name) for name in _noisy_sets(tested)]
-    figure = _jitter(shown, folder, f"{slugged(experiment)}-jitter")
-    return parts + _under("Misaligned patches", [*tables, misaligned_table(shown), figure])
 
 
-def _under(heading: str, parts: Sequence[str]) -> list[str]:
-    """The parts that are there, under their heading."""
-    there = [part for part in parts if part]
-    return [f"### {escaped(heading)}", *there] if there else []
+def _verification(results: Sequence[DescriptorResult]) -> Iterator[Block]:
+    for arrangement in arrange(results):
+        yield Subheading("Verification of pairs")
+        yield phototour_tables.fpr_table(arrangement)
+        yield phototour_tables.by_test_table(arrangement)
+        if (beside := phototour_tables.paper_table(arrangement)) is not None:
+            yield beside
 
 
-def _benchmarks(records: Iterable[Record]) -> list[tuple[str, str]]:
-    """Splits and rules that there are figures of, in the order met; Python's rules first."""
-    scores = [scores for record in records for scores in record.result.hpatches]
-    found = dict.fromkeys((one.split, one.protocol) for one in scores)
-    return sorted(found, key=lambda key: key[1] != "python")
+def _hpatches(
+    results: Sequence[DescriptorResult],
+    apart: Sequence[DescriptorResult],
+    experiment: str,
+    means: str,
+) -> Iterator[Block]:
+    by_set = hpatches_tables.scoreboard(apart)
+    for benchmark, scored in hpatches_tables.scoreboard(results).items():
+        yield Subheading(f"HPatches: {benchmark.split}, {benchmark.protocol} rules")
+        yield hpatches_tables.headline_table(benchmark, by_set[benchmark], digits=1)
+        if len(by_set[benchmark]) > len(scored):
+            yield Paragraph(f"Below{means}.")
+        yield hpatches_tables.levels_table(benchmark, scored, digits=1)
+        if (variants := hpatches_charts.variants_charts(benchmark, scored)) is not None:
+            yield _named(variants, experiment)
+        if len(scored) > 1 and not all(one.result.ours for one in scored):
+            yield _named(hpatches_charts.comparison_charts(benchmark, scored), experiment)
 
 
-def _noisy_sets(records: Iterable[Record]) -> list[str]:
-    return list(dict.fromkeys(s.test for one in records for s in askew(one) if s.by_level))
-
-
-def _bar_charts(
-    records: Sequence[Record], split: str, rule: str, folder: Path, name: str
-) -> list[str]:
-    """The paper's two charts: our own models by size, and all descriptors by their score."""
-    models = models_of(records, lambda record: on_hpatches(record, split, rule))
-    own = sorted((one for one in models if one.trained), key=lambda one: one.parameters or 0)
-    means = _mean_words(own)
-    parts = []
-    if len(own) > 1:
-        path = folder / FIGURES / f"{name}-heads.svg"
-        bar_chart(records, split, rule, [one.name for one in own], path)
-        parts.append(
-            _picture(
-                path,
-                f"Our models on HPatches, {split}, {rule} rules, the one with the fewest "
-                f"parameters on top{means}. Marks: the levels.",
-            )
-        )
-    if len(own) < len(models) > 1:
-        path = folder / FIGURES / f"{name}-comparison.svg"
-        bar_chart(records, split, rule, [one.name for one in models], path, sort=True)
-        parts.append(
-            _picture(
-                path,
-                f"All descriptors on HPatches, {split}, {rule} rules, the best on top{means}. "
-                "Marks: the levels; striped: hand-crafted.",
-            )
-        )
-    return parts
-
-
-def _jitter(records: Sequence[Record], folder: Path, name: str) -> str:
-    models = jittered(records)
-    if not models:
-        return ""
-    path = folder / FIGURES / f"{name}.svg"
-    jitter_curves(records, path, _few(models))
-    own = [one for one in models if one.trained]
-    return _picture(
-        path,
-        "Matching when the second patch is moved, turned or scaled by a known amount"
-        f"{_mean_words(own)}. Bands: ± the standard deviation over seeds.",
-    )
-
-
-def _few(models: Sequence[Model]) -> list[str]:
-    """Rows whose curves can be told apart: of each head the largest, and the rival to beat."""
-    heads: dict[str, Model] = {}
-    for model in models:
-        head = model.name.split(" s=")[0]
-        if model.trained and (model.parameters or 0) >= (heads.get(head, model).parameters or 0):
-            heads[head] = model
-    rivals = [one for one in models if not one.trained]
-    reference = [one for one in rivals if one.name.lower() == REFERENCE.lower()]
-    return [one.name for one in [*heads.values(), *(reference if heads else rivals)]]
-
-
-def _mean_words(models: Sequence[Model]) -> str:
-    """What was averaged, if anything was."""
-    records = [record for model in models for record in model.records]
-    sets, seeds = ({one.train_label for one in records}, {one.seed for one in records})
-    parts = [
-        f"{len(each)} {name}"
-        for each, name in ((sets, "training sets"), (seeds, "seeds"))
-        if len(each) > 1
+def _misaligned(
+    results: Sequence[DescriptorResult], experiment: str, means: str
+) -> Iterator[Block]:
+    blocks = [
+        *misalignment.noise_tables(results, means),
+        misalignment.amounts_table(results, means),
+        misalignment.amount_charts(_few(results), means),
     ]
-    return f"; means over {joined(parts)}" if parts else ""
+    found = [block for block in blocks if block is not None]
+    if found:
+        yield Subheading("Misaligned patches")
+    yield from (_named(one, experiment) if isinstance(one, Charts) else one for one in found)
 
 
-def _picture(path: Path, caption: str) -> str:
-    """A figure; its first clause is also for those who do not see it."""
-    alt = caption.split(", the ")[0].split(";")[0].rstrip(".")
-    return f"![{escaped(alt)}]({FIGURES}/{path.name})\n\n{escaped(caption)}"
+def _named(charts: Charts, experiment: str) -> Charts:
+    """Charts whose file is the experiment's own."""
+    return dataclasses.replace(charts, slug=f"{slugged(experiment)}-{charts.slug}")
 
 
-def _ablations(records: Sequence[Record], defaults: Mapping[str, str]) -> list[str]:
+def _few(results: Sequence[DescriptorResult]) -> list[DescriptorResult]:
+    """Those whose curves can be told apart: of each head the largest, and the rival to beat."""
+    heads: dict[str, DescriptorResult] = {}
+    for one in results:
+        head = one.name.split(" s=")[0]
+        if one.ours and (one.parameters or 0) >= (heads.get(head, one).parameters or 0):
+            heads[head] = one
+    rivals = [one for one in results if not one.ours]
+    reference = phototour_tables.REFERENCE.lower()
+    return [*heads.values(), *(one for one in rivals if not heads or one.name.lower() == reference)]
+
+
+def _means_of(records: Sequence[Record]) -> str:
+    """What was averaged for some model, if anything was."""
+    models: dict[str, list[Record]] = {}
+    for record in records:
+        models.setdefault(record.row, []).append(record)
+    sets = max((len({one.train_label for one in each}) for each in models.values()), default=0)
+    seeds = max((len({one.seed for one in each}) for each in models.values()), default=0)
+    numbers = {"training sets": sets, "seeds": seeds}
+    parts = [f"{number} {name}" for name, number in numbers.items() if number > 1]
+    return f", means over {joined(parts)}" if parts else ""
+
+
+def _ablations(records: Sequence[Record], defaults: Mapping[str, str]) -> Iterator[Block]:
     tried = [record for record in records if record.group]
     groups = [name for name in dict.fromkeys(one.group for one in tried) if name != DEFAULT]
     if not groups:
-        return []
+        return
     usual = [record for record in tried if record.group == DEFAULT]
-    settings = _settings_line(usual or tried, "Unless a table says otherwise, they")
-    parts = ["## Ablations", _setup_line(tried), *settings]
+    yield Paragraph(_setup_line(tried))
+    yield from _settings(usual or tried, "Unless a table says otherwise, they")
     for group in groups:
-        parts += _under(group, [ablation_table(records, group, defaults.get(group))])
-    return parts
+        yield Subheading(group)
+        yield ablation_table(records, group, defaults.get(group))
 
 
 def _setup_line(records: Sequence[Record]) -> str:
@@ -216,24 +193,23 @@ def _setup_line(records: Sequence[Record]) -> str:
     if not records:
         return "Nothing was trained."
     seeds = sorted({one.seed for one in records if one.seed is not None})
-    sets = dict.fromkeys(one.train_label for one in records)
     pairs = sorted({one.pairs for one in records})
-    hardware = dict.fromkeys(one.hardware for one in records)
     length = count(pairs[0]) + (f" to {count(pairs[-1])}" if len(pairs) > 1 else "")
     parts = [
         f"{len(records)} {plural('training', len(records))}",
         f"{plural('seed', len(seeds))} {', '.join(map(str, seeds))}",
-        f"trained on {'; '.join(sets)}",
+        f"trained on {'; '.join(dict.fromkeys(one.train_label for one in records))}",
         f"{length} pairs each",
-        ", ".join(hardware),
+        ", ".join(dict.fromkeys(one.hardware for one in records)),
     ]
-    return escaped(" · ".join(parts))
+    return " · ".join(parts)
 
 
-def _settings_line(records: Sequence[Record], subject: str) -> list[str]:
+def _settings(records: Sequence[Record], subject: str) -> Iterator[Paragraph]:
     shared = _shared_settings(records) if records else {}
     settings = ", ".join(f"`{name}={value}`" for name, value in shared.items())
-    return [f"{subject} differ from `configs/base.py` in {settings}."] if shared else []
+    if shared:
+        yield Paragraph(f"{subject} differ from `configs/base.py` in {settings}.")
 
 
 def _shared_settings(records: Sequence[Record]) -> dict[str, Any]:
@@ -246,9 +222,9 @@ def _shared_settings(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _software(records: Sequence[Record]) -> str:
+def _software(records: Sequence[Record]) -> dict[str, str]:
     found: dict[str, dict[str, None]] = {}
     for record in records:
         for name, version in record.versions.items():
             found.setdefault(name, {})[version] = None
-    return escaped(" · ".join(f"{name} {', '.join(each)}" for name, each in found.items()))
+    return {name: ", ".join(each) for name, each in found.items()}

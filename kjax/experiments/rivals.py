@@ -45,7 +45,7 @@ def score_rivals(
             missing.append(f"{name}: {entry.missing}")
             continue
         found = examine(entry, tests.sets, tests.benchmark, Options(progress=False))
-        append_record(records, _record(name, found.result()))
+        append_record(records, _record(name, found.result))
     return missing
 
 

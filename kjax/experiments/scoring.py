@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -77,25 +77,10 @@ class Scorer:
             members=(member,),
         )
         found = examine(entry, tests.sets, self._benchmark(size), Options(progress=False))
-        validation, jittered, misaligned = tests.validation, tests.jittered, []
-        if validation is not None:
-            by_level = self._matched(member, validation, size, controlled=False)
-            misaligned.append(
-                MisalignmentScores(test=validation.name, validation=True, by_level=by_level)
-            )
-        if jittered is not None and jittered.name not in trained_on:
-            misaligned.append(
-                MisalignmentScores(
-                    test=jittered.name,
-                    validation=False,
-                    by_level=self._matched(member, jittered, size, controlled=False),
-                    by_amount=_by_kind(self._matched(member, jittered, size, controlled=True)),
-                )
-            )
         return dataclasses.replace(
-            found.result().concise(),
+            found.result.concise(),
             dimension=_dimension(model, variables),
-            misaligned=misaligned,
+            misaligned=list(self._misaligned(member, size, trained_on)),
         )
 
     def warm_up(self, model: Descriptor, variables: Any) -> None:
@@ -114,6 +99,26 @@ class Scorer:
             self._benchmarks[size] = dataclasses.replace(whole, kept=tuple(kept))
         return self._benchmarks.get(size)
 
+    def _misaligned(
+        self, member: Member, size: int, trained_on: Sequence[str]
+    ) -> Iterator[MisalignmentScores]:
+        validation, jittered = self._tests.validation, self._tests.jittered
+        if validation is not None:
+            levels = self._matched(member, validation, size, controlled=False)
+            yield MisalignmentScores(test=validation.name, validation=True, by_level=levels)
+        if jittered is not None and jittered.name not in trained_on:
+            amounts: dict[str, dict[str, float]] = {}
+            scores = self._matched(member, jittered, size, controlled=True)
+            for name, value in scores.items():
+                kind, _, amount = name.partition("/")
+                amounts.setdefault(kind, {})[amount] = value
+            yield MisalignmentScores(
+                test=jittered.name,
+                validation=False,
+                by_level=self._matched(member, jittered, size, controlled=False),
+                by_amount=amounts,
+            )
+
     def _matched(
         self, member: Member, patches: PatchSet, size: int, *, controlled: bool
     ) -> dict[str, float]:
@@ -127,15 +132,6 @@ class Scorer:
         matching_set = self._matching_sets[key]
         rows = member.describe(matching_set.patches, progress=False)
         return matching_scores(jnp.asarray(rows), matching_set)
-
-
-def _by_kind(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Scores named "<kind>/<amount>", apart."""
-    found: dict[str, dict[str, float]] = {}
-    for name, value in scores.items():
-        kind, _, amount = name.partition("/")
-        found.setdefault(kind, {})[amount] = value
-    return found
 
 
 def _dimension(model: Descriptor, variables: Any) -> int:

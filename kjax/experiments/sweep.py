@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from kjax.experiments.compiled_training import CompiledTraining, Sets, Trained, prepare
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.scoring import Scorer
-from kjax.experiments.training import CompiledTraining, Sets, Trained, prepare
 from kjax.experiments.trainings import Training
 from kjax.train.loop import Diverged
 from kjax.train.parallel import initial_state

@@ -58,109 +58,87 @@ def _base() -> RunConfig:
     return validate(load_config("base"))
 
 
-HEADS: dict[str, tuple[str, ...]] = {
-    "hardnet": ("model.head=hardnet",),
-    "sum": ("model.head=sum",),
-    "cat": ("model.head=cat",),
-    **{
-        f"{head} s={s}": (f"model.head={head}", f"model.s={s}")
-        for head in ("xy", "polar", "combined", "combined_star")
-        for s in (1, 2)
-    },
+Settings = tuple[str, ...]
+
+
+def _table(fields: Sequence[str], rows: dict[str, Settings]) -> dict[str, Settings]:
+    """The settings of each row: the fields with its values."""
+    return {
+        name: tuple(f"{field}={value}" for field, value in zip(fields, values, strict=True))
+        for name, values in rows.items()
+    }
+
+
+def _values(field: str, *values: str) -> dict[str, Settings]:
+    """Each value as a row of its own."""
+    return _table([field], {value: (value,) for value in values})
+
+
+HEADS: dict[str, Settings] = {
+    **_values("model.head", "hardnet", "sum", "cat"),
+    **_table(
+        ("model.head", "model.s"),
+        {
+            f"{head} s={s}": (head, s)
+            for head in ("xy", "polar", "combined", "combined_star")
+            for s in ("1", "2")
+        },
+    ),
 }
 """The models of the paper, and what makes each."""
 
 
-def head_trainings(
-    rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Training]:
-    """Every model on every training set with every seed, all with the same other settings."""
-    return [
-        Training("heads", row, (*HEADS[row], *shared), (name,), seed)
-        for row in rows
-        for name in train
-        for seed in seeds
-    ]
-
-
-AUGMENTATIONS: dict[str, tuple[str, ...]] = {
-    "medium": (
-        "augment.area=(0.5,1.0)",
-        "augment.aspect_ratio=(0.8,1.25)",
-        "augment.max_rotation_degrees=15.0",
-        "augment.max_translation=0.15",
+AUGMENTATIONS = _table(
+    (
+        "augment.area",
+        "augment.aspect_ratio",
+        "augment.max_rotation_degrees",
+        "augment.max_translation",
     ),
-    "strong": (
-        "augment.area=(0.3,0.9)",
-        "augment.aspect_ratio=(0.75,1.33)",
-        "augment.max_rotation_degrees=25.0",
-        "augment.max_translation=0.2",
-    ),
-    "hard": (
-        "augment.area=(0.2,0.7)",
-        "augment.aspect_ratio=(0.7,1.4)",
-        "augment.max_rotation_degrees=25.0",
-        "augment.max_translation=0.25",
-    ),
-    "harder": (
-        "augment.area=(0.15,0.6)",
-        "augment.aspect_ratio=(0.6,1.6)",
-        "augment.max_rotation_degrees=40.0",
-        "augment.max_translation=0.4",
-    ),
-}
+    {
+        "medium": ("(0.5,1.0)", "(0.8,1.25)", "15.0", "0.15"),
+        "strong": ("(0.3,0.9)", "(0.75,1.33)", "25.0", "0.2"),
+        "hard": ("(0.2,0.7)", "(0.7,1.4)", "25.0", "0.25"),
+        "harder": ("(0.15,0.6)", "(0.6,1.6)", "40.0", "0.4"),
+    },
+)
 """Stronger than the paper's, which is the default."""
-PHOTOMETRY: dict[str, tuple[str, ...]] = {
-    "mild": (
-        "augment.max_blur=0.7",
-        "augment.max_gamma=1.4",
-        "augment.saturation=0.08",
-        "augment.max_noise=0.08",
-        "augment.compression=0.4",
-        "augment.photometric_probability=0.5",
+PHOTOMETRY = _table(
+    (
+        "augment.max_blur",
+        "augment.max_gamma",
+        "augment.saturation",
+        "augment.max_noise",
+        "augment.compression",
+        "augment.photometric_probability",
     ),
-    "moderate": (
-        "augment.max_blur=1.2",
-        "augment.max_gamma=1.8",
-        "augment.saturation=0.15",
-        "augment.max_noise=0.15",
-        "augment.compression=1.0",
-        "augment.photometric_probability=0.5",
-    ),
-    "heavy": (
-        "augment.max_blur=1.8",
-        "augment.max_gamma=2.5",
-        "augment.saturation=0.3",
-        "augment.max_noise=0.25",
-        "augment.compression=2.0",
-        "augment.photometric_probability=0.6",
-    ),
-}
+    {
+        "mild": ("0.7", "1.4", "0.08", "0.08", "0.4", "0.5"),
+        "moderate": ("1.2", "1.8", "0.15", "0.15", "1.0", "0.5"),
+        "heavy": ("1.8", "2.5", "0.3", "0.25", "2.0", "0.6"),
+    },
+)
 """Changes of grey values, which the paper has none of."""
 ABLATED = "combined s=2"
 """The model that open questions are settled on: both coordinate systems, and half the time of two
 trunks."""
-QUESTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "kappa_xy": {value: (f"model.kappa_xy={value}",) for value in ("2.0", "4.0", "8.0")},
-    "scale_xy": {
-        "π/4": (f"model.scale_xy={math.pi / 4}",),
-        "π": (f"model.scale_xy={math.pi}",),
-    },
-    "kappa_rho": {value: (f"model.kappa_rho={value}",) for value in ("1.0", "3.0")},
-    "kappa_theta": {value: (f"model.kappa_theta={value}",) for value in ("1.0", "3.0")},
+QUESTIONS: dict[str, dict[str, Settings]] = {
+    "kappa_xy": _values("model.kappa_xy", "2.0", "4.0", "8.0"),
+    "scale_xy": _table(["model.scale_xy"], {"π/4": (str(math.pi / 4),), "π": (str(math.pi),)}),
+    "kappa_rho": _values("model.kappa_rho", "1.0", "3.0"),
+    "kappa_theta": _values("model.kappa_theta", "1.0", "3.0"),
     "scale_rho": {"π/2": (f"model.scale_rho={math.pi / 2}",)},
-    "corner_radius": {
-        "√2": (f"model.corner_radius={math.sqrt(2)}",),
-        "no centre weight": ("model.corner_radius=0.001",),
-    },
+    "corner_radius": _table(
+        ["model.corner_radius"], {"√2": (str(math.sqrt(2)),), "no centre weight": ("0.001",)}
+    ),
     "anchor_swap": {"on": ("loss.anchor_swap=True",)},
     "batch_norm": {"separate": ("train.joint_batch_norm=False",)},
-    "dropout": {value: (f"model.dropout={value}",) for value in ("0.0", "0.1")},
+    "dropout": _values("model.dropout", "0.0", "0.1"),
     "head_bias": {"off": ("model.head_bias=False",)},
-    "patch_size": {"64": ("model.patch_size=64",)},
-    "precision": {"float32": ("model.dtype=float32",)},
+    "patch_size": _values("model.patch_size", "64"),
+    "precision": _values("model.dtype", "float32"),
     "augmentation": AUGMENTATIONS,
-    "loss": {name: (f"loss.name={name}",) for name in ("sosnet", "hynet", "softmax")},
+    "loss": _values("loss.name", "sosnet", "hynet", "softmax"),
 }
 """What the paper leaves open, and ways beyond it: values tried besides the default."""
 DEFAULTS = {
@@ -184,23 +162,7 @@ DEFAULT = "default"
 """The group of the trainings with the default of every question."""
 
 
-def ablation_trainings(
-    questions: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Training]:
-    """Every value of some questions, one changed at a time, and the default of all."""
-    # What is asked about comes last, so that it overrides what is shared.
-    base = (*HEADS[ABLATED], *shared)
-    tried = [(DEFAULT, DEFAULT, base)]
-    for question in questions:
-        tried += [(question, value, (*base, *own)) for value, own in QUESTIONS[question].items()]
-    return [
-        Training("ablation", value, settings, tuple(train), seed, group=question)
-        for question, value, settings in tried
-        for seed in seeds
-    ]
-
-
-RECIPES: dict[str, tuple[str, ...]] = {
+RECIPES: dict[str, Settings] = {
     "plain": (),
     "medium": AUGMENTATIONS["medium"],
     "medium, softmax": (*AUGMENTATIONS["medium"], "loss.name=softmax"),
@@ -232,21 +194,12 @@ RECIPES: dict[str, tuple[str, ...]] = {
     },
 }
 """Ways of training to choose the shipped models' from; tried on the model that questions are."""
-SHIPPED: dict[str, tuple[str, ...]] = {
-    **{
-        row: (*HEADS[row], *AUGMENTATIONS["strong"])
-        for row in ("hardnet", "combined s=1", "combined_star s=2")
-    },
-    "best": (
-        *HEADS["combined_star s=2"],
-        *AUGMENTATIONS["hard"],
-        *PHOTOMETRY["moderate"],
-        "model.dropout=0.1",
-    ),
-}
-"""The models that ship with the package."""
-
-
+BEST = (
+    *HEADS["combined_star s=2"],
+    *AUGMENTATIONS["hard"],
+    *PHOTOMETRY["moderate"],
+    "model.dropout=0.1",
+)
 HALF, QUARTER = (16, 16, 32, 32, 64, 64), (8, 8, 16, 16, 32, 32)
 """Of the paper's channels."""
 
@@ -270,8 +223,30 @@ def _taught(match: str, weight: float) -> tuple[str, str]:
 ALONE = ("distill.teacher=",)
 NESTED = ("loss.nested=(32,64)",)
 ONCE = _taught("descriptors", 1.0)
+SHIPPED: dict[str, Settings] = {
+    **{
+        row: (*HEADS[row], *AUGMENTATIONS["strong"])
+        for row in ("hardnet", "combined s=1", "combined_star s=2")
+    },
+    "best": BEST,
+    **{
+        name: _light(
+            channels,
+            *ONCE,
+            *NESTED,
+            "loss.nested_weight=0.3",
+            "model.dropout=0.0",
+            "distill.teacher=best",
+        )
+        for name, channels in (
+            ("fast", (8, 8, 16, 32, 64, 96)),
+            ("tiny", (8, 8, 16, 16, 32, 48)),
+        )
+    },
+}
+"""The models that ship with the package."""
 LIGHT: dict[str, tuple[str, ...]] = {
-    "teacher": (*SHIPPED["best"], *ALONE),
+    "teacher": (*BEST, *ALONE),
     "all channels": _light((32, 32, 64, 64, 128, 128), *ALONE),
     "half": _light(HALF, *ALONE),
     **{
@@ -311,37 +286,53 @@ LIGHT: dict[str, tuple[str, ...]] = {
 """Light models, alone and taught by the first row's; which teacher, the command line says."""
 
 
-def light_trainings(
-    rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Training]:
-    """Light models, on all sets together."""
-    return _on_all_sets("light", {row: (*shared, *LIGHT[row]) for row in rows}, train, seeds)
+EXPERIMENTS = {
+    "heads": HEADS,
+    "ablation": QUESTIONS,
+    "recipes": RECIPES,
+    "light": LIGHT,
+    "final": SHIPPED,
+}
+"""What can be trained: the names of each experiment's rows or questions."""
 
 
-def recipe_trainings(
-    rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Training]:
-    """Ways of training, on all sets together."""
-    settings = {row: (*HEADS[ABLATED], *shared, *RECIPES[row]) for row in rows}
-    return _on_all_sets("recipes", settings, train, seeds)
-
-
-def final_trainings(
-    rows: Iterable[str], train: Sequence[str], seeds: Sequence[int], shared: Sequence[str]
-) -> list[Training]:
-    """Models to ship, trained on all sets together."""
-    settings = {row: (*SHIPPED[row], *shared) for row in rows}
-    return _on_all_sets("final", settings, train, seeds)
-
-
-def _on_all_sets(
+def make_trainings(
     experiment: str,
-    settings: dict[str, tuple[str, ...]],
+    names: Iterable[str],
     train: Sequence[str],
     seeds: Sequence[int],
+    shared: Sequence[str],
 ) -> list[Training]:
+    """The trainings of an experiment.
+
+    Args:
+        experiment: of `EXPERIMENTS`. Heads are trained on every set alone, all else on all sets
+            together; an ablation also has the default of all questions.
+        names: of its rows, or questions.
+        train: names of the training sets.
+        seeds: of each.
+        shared: settings that all of them have.
+    """
+    # What is asked about comes last, so that it overrides what is shared.
+    base = (*HEADS[ABLATED], *shared)
+    tried: list[tuple[str, str, Settings]]
+    match experiment:
+        case "ablation":
+            tried = [(DEFAULT, DEFAULT, base)]
+            for name in names:
+                tried += [(name, row, (*base, *own)) for row, own in QUESTIONS[name].items()]
+        case "recipes":
+            tried = [("", row, (*base, *RECIPES[row])) for row in names]
+        case "light":
+            tried = [("", row, (*shared, *LIGHT[row])) for row in names]
+        case "heads":
+            tried = [("", row, (*HEADS[row], *shared)) for row in names]
+        case _:
+            tried = [("", row, (*SHIPPED[row], *shared)) for row in names]
+    sets = [(name,) for name in train] if experiment == "heads" else [tuple(train)]
     return [
-        Training(experiment, row, own, tuple(train), seed)
-        for row, own in settings.items()
+        Training(experiment, row, settings, together, seed, group=group)
+        for group, row, settings in tried
+        for together in sets
         for seed in seeds
     ]

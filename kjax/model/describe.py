@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 
 def describe(
-    apply: Callable[[Array], Array],
+    apply: Callable[[Any], Any],
     patches: Num[np.ndarray, "patches height width"],
     *,
     size: int,
@@ -69,7 +69,9 @@ def describe(
     def describe_block(start: int) -> None:
         block = _block(patches, start, batch)
         kept = descriptors[start : start + batch]
-        kept[:] = np.asarray(apply(_resized(block, size=size)))[: len(kept)]
+        on_host = jax.default_backend() == "cpu" and block.shape[1:] == (size, size)
+        seen = np.asarray(block, np.float32) if on_host else _resized(block, size=size)
+        kept[:] = np.asarray(apply(seen))[: len(kept)]
         with counting:
             bar.update(len(kept))
 

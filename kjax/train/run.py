@@ -53,6 +53,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
             read_test_sets(checked.data.test, progress=checked.progress),
         )
         before = stored_pipeline(workdir)
+    program = with_ordered_teacher(program, checked, train_set.patches)
     choice = choose_pipeline(checked.data.pipeline, program, train_set, before=before)
     resolved = config.to_dict()
     resolved["data"]["pipeline"] = choice.pipeline
@@ -122,6 +123,13 @@ def make_program(config: RunConfig) -> Program:
         seeds=config.all_seeds,
         teacher=load_teacher(config.distill, model),
     )
+
+
+def with_ordered_teacher(program: Program, config: RunConfig, patches: np.ndarray) -> Program:
+    """The program; for nested descriptors, its teacher's first entries tell most of the patches."""
+    if program.teacher is None or not config.loss.nested:
+        return program
+    return dataclasses.replace(program, teacher=program.teacher.ordered(patches))
 
 
 def make_optimizer(

@@ -5,16 +5,24 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Num
+from jaxtyping import Array, Num, UInt8
 
 from kjax import pretrained
 from kjax.errors import InputError, unknown_name
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
+from kjax.model.resampling import resize_patches
 from kjax.train.distillation import DistillConfig, Views
 from kjax.train.load_run import load_run
 from kjax.weights.files import SUFFIXES, load_variables
 from kjax.weights.identify import only_model, possible_models
+
+PATCHES_TO_ORDER_BY = 4096
+
+
+def sample(patches: UInt8[np.ndarray, "P side side"]) -> UInt8[np.ndarray, "p side side"]:
+    """Some of the patches, evenly spread: enough to order a teacher's entries by."""
+    return patches[:: max(1, len(patches) // PATCHES_TO_ORDER_BY)][:PATCHES_TO_ORDER_BY]
 
 
 class Teacher(NamedTuple):
@@ -22,6 +30,23 @@ class Teacher(NamedTuple):
 
     model: Descriptor
     variables: Any
+
+    def ordered(self, patches: UInt8[np.ndarray, "P side side"]) -> "Teacher":
+        """The same teacher with its space turned: first entries tell most about such patches.
+
+        Distances between descriptors stay the same. What learns them has nested descriptors.
+        """
+        head = self.variables["params"].get("head")
+        if head is None:
+            return self
+        chosen = sample(patches)
+        size = self.model.patch_size
+        rows = jax.jit(lambda x: self.model.apply(self.variables, resize_patches(x, size)))(chosen)
+        rows = np.asarray(rows, np.float64)
+        _, directions = np.linalg.eigh(rows.T @ rows)
+        turn = directions[:, ::-1].astype(np.float32)
+        turned = {name: weights @ turn for name, weights in head.items()}
+        return self._replace(variables={"params": {**self.variables["params"], "head": turned}})
 
     def describe(self, pairs: Num[Array, "pairs 2 N N"]) -> Views:
         """Descriptors of both views, in inference."""

@@ -1,6 +1,7 @@
 """Small sets in the benchmarks' formats, and the folder of a finished run, for evaluation tests."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from PIL import Image
 
 from kjax.data.hpatches import IMAGES
 from kjax.data.phototour import TestPairs, write_phototour
+from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.train.config import load_config
 from kjax.weights.files import save_variables
 
@@ -58,3 +60,31 @@ def write_run(
     for name in [f"weights_{seed}.npz" for seed in seeds] or ["weights.npz"]:
         save_variables(workdir / name, variables)
     return workdir
+
+
+def write_tasks(tasks: hpatches_tasks.Tasks, folder: Path, split: str) -> None:
+    """Writes the five official files of a split, byte for byte as the official generator would."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = list(tasks.patches)
+    pairs = (tasks.verification.positives, tasks.verification.intra, tasks.verification.inter)
+    for kind, listed in zip(hpatches_tasks.PAIR_FILES, pairs, strict=True):
+        columns: list[Iterable[str | int]] = []
+        for side in (0, 1):
+            columns.append(names[place] for place in listed.sequence[:, side].tolist())
+            columns += [listed.image[:, side].tolist(), listed.patch[:, side].tolist()]
+        _write_table(
+            folder / f"verif_{kind}_split-{split}.csv", hpatches_tasks.PAIR_COLUMNS, columns
+        )
+    patches = (tasks.retrieval.queries, tasks.retrieval.distractors)
+    for kind, drawn in zip(hpatches_tasks.PATCH_FILES, patches, strict=True):
+        sequences = (names[place] for place in drawn.sequence.tolist())
+        columns = [sequences, drawn.patch.tolist()]
+        _write_table(
+            folder / f"retr_{kind}_split-{split}.csv", hpatches_tasks.PATCH_COLUMNS, columns
+        )
+
+
+def _write_table(path: Path, header: tuple[str, ...], columns: list[Iterable[str | int]]) -> None:
+    row = ",".join(["%s"] * len(header)) + "\n"
+    lines = [",".join(header) + "\n", *(row % values for values in zip(*columns, strict=True))]
+    path.write_bytes("".join(lines).encode())

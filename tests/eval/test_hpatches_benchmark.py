@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from evaluation_data import write_hpatches
 
+from kjax.eval.averages import mean_of_seeds, mean_of_splits
 from kjax.eval.entries import Entry, Member
 from kjax.eval.hpatches.benchmark import open_benchmark, score
-from kjax.eval.hpatches.protocol import mean_of_seeds, mean_of_splits
 
 NAMES = ("i_one", "i_three", "v_two", "v_four")
 

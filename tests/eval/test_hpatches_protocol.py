@@ -14,10 +14,11 @@ from scipy.spatial.distance import cdist
 
 from kjax.data.hpatches import IMAGES
 from kjax.errors import InputError
+from kjax.eval.averages import mean_of_splits
 from kjax.eval.hpatches import distances as hpatches_distances
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches.descriptors import SetDescriptors
-from kjax.eval.hpatches.protocol import evaluate, matching, mean_of_splits, retrieval, verification
+from kjax.eval.hpatches.protocol import evaluate, matching, retrieval, verification
 from kjax.eval.hpatches.tasks import (
     Pairs,
     ReferencePatches,

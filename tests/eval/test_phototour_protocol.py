@@ -1,11 +1,15 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from kjax.data import test_sets as sets
+from kjax.data.phototour import PatchSet, TestPairs
 from kjax.errors import InputError
+from kjax.eval.averages import mean_of_seeds
 from kjax.eval.phototour import (
     fpr_interval,
     hardest_pairs,
-    mean_of_seeds,
     score_pairs,
     warnings_of,
 )
@@ -74,11 +78,11 @@ def test_seeds_are_averaged():
 def test_hardest_pairs_by_hand():
     distances = np.array([0.1, 0.9, 0.5, 0.3, 0.2], np.float32)
     matching = np.array([True, True, True, False, False])
-    patches = np.arange(6, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), np.uint8)
-    first, second = np.array([0, 1, 2, 3, 4]), np.array([1, 2, 3, 4, 5])
-    far, near = hardest_pairs(
-        distances, matching, patches, first, second, descriptor="d", test="t", count=2
-    )
+    patches = np.arange(6, dtype=np.uint8)[:, None, None] * np.ones((1, 64, 64), np.uint8)
+    pairs = TestPairs(np.arange(5), np.arange(1, 6), matching)
+    test = sets.TestSet(PatchSet("t", patches, np.arange(6), Path("t")), pairs)
+    far, near = hardest_pairs(distances, test, descriptor="d", count=2)
+    assert (far.descriptor, far.test) == ("d", "t")
     assert far.matching
     assert far.patches[:, :, 0, 0].tolist() == [[1, 2], [2, 3]]
     np.testing.assert_allclose(far.distances, [0.9, 0.5])

@@ -19,17 +19,18 @@ from sample_evaluation import (
 )
 
 from kjax.errors import InputError
-from kjax.eval.report.curves import distance_at_recall
 from kjax.eval.report.document import compose
 from kjax.eval.report.hpatches_tables import headline_table, levels_table, scoreboard
 from kjax.eval.report.html import to_html
 from kjax.eval.report.markdown import escaped, to_markdown
+from kjax.eval.report.page_parts import Document, Paragraph, Section
+from kjax.eval.report.patch_pictures import montage_png, pair_png
 from kjax.eval.report.phototour_settings import arrange
 from kjax.eval.report.phototour_tables import fpr_table, paper_difference
-from kjax.eval.report.pictures import montage_png, pair_png
 from kjax.eval.report.published import PAPER_PHOTOTOUR, is_hand_crafted, paper_counterpart
 from kjax.eval.report.summary import headlines
 from kjax.eval.report.theme import TONES
+from kjax.eval.report.verification_charts import distance_at_recall
 from kjax.eval.report.write import write_report
 from kjax.eval.results import Curve, HardPairs, Histogram, Illustrations
 
@@ -106,7 +107,7 @@ def check_report(folder):
 
 def test_paper_layout():
     """Columns and rows as in the paper's table, its own rows beside, and the difference."""
-    (arrangement,) = arrange(paper_like_evaluation())
+    (arrangement,) = arrange(paper_like_evaluation().descriptors)
     table = fpr_table(arrangement)
     rows = rows_of(table)
     assert [c.one_line for c in table.columns] == [
@@ -129,7 +130,7 @@ def test_paper_layout():
 
 
 def test_best_of_each_column_is_marked_among_those_measured():
-    (arrangement,) = arrange(paper_like_evaluation())
+    (arrangement,) = arrange(paper_like_evaluation().descriptors)
     marked = {
         (row.cells[0].text, place)
         for row in fpr_table(arrangement).rows
@@ -149,7 +150,7 @@ def test_a_row_per_training_set_beside_the_papers_figures():
         ),
         descriptor("ORB", phototour=[phototour_scores(0.4, test) for test in SETS]),
     )  # fmt: skip
-    (arrangement,) = arrange(results)
+    (arrangement,) = arrange(results.descriptors)
     rows = rows_of(fpr_table(arrangement))
     assert rows["hardnet"]["Trained on"] == "liberty"
     assert rows["HardNet+ (paper)"]["notredame"] == "0.48 ± 0.01"
@@ -165,15 +166,22 @@ def test_no_paper_rows_for_other_sets():
                    phototour=[phototour_scores(0.05, "stereo", "liberty")]),
         descriptor("SIFT", phototour=[phototour_scores(0.06, "stereo")]),
     )  # fmt: skip
-    table = fpr_table(arrange(results)[0])
+    table = fpr_table(arrange(results.descriptors)[0])
     assert [row.cells[0].text for row in table.rows] == ["hardnet", "SIFT"]
     assert [c.title for c in table.columns] == ["Descriptor", "Parameters", "Trained on", "stereo"]
     assert "Paper:" not in " ".join(table.notes)
 
 
+def test_any_of_several_training_sets_does_not_count():
+    several = [phototour_scores(rate, test, "stereo+castle")
+               for test, rate in (("castle", 0.01), ("garden", 0.05))]  # fmt: skip
+    (arrangement,) = arrange([descriptor("a", ours=True, phototour=several)])
+    assert rows_of(fpr_table(arrangement))["a"]["Mean"] == "5.00"
+
+
 def test_rules_do_not_mix():
     both = [phototour_scores(0.05), dataclasses.replace(phototour_scores(0.06), rule="hynet")]
-    arrangements = arrange(evaluation(descriptor("a", phototour=both)))
+    arrangements = arrange([descriptor("a", phototour=both)])
     assert [one.rule for one in arrangements] == ["hardnet", "hynet"]
     assert [rows_of(fpr_table(one))["a"]["stereo"] for one in arrangements] == ["5.00", "6.00"]
 
@@ -212,7 +220,7 @@ def test_hand_crafted_ones_are_known_by_name(name, parameters, expected):
 
 
 def test_hpatches_tables_name_protocol_and_split():
-    board = scoreboard(paper_like_evaluation())
+    board = scoreboard(paper_like_evaluation().descriptors)
     assert [(key.protocol, key.split) for key in board] == [
         ("python", "abc"), ("python", "a"), ("matlab", "a"),
     ]  # fmt: skip
@@ -229,7 +237,7 @@ def test_hpatches_tables_name_protocol_and_split():
 def test_spread_over_seeds_stands_beside_the_headline():
     scores = hpatches_scores(0.5, "python", "a")
     several = dataclasses.replace(scores, seeds=3, map_std={"matching": 0.0123})
-    board = scoreboard(evaluation(descriptor("a", hpatches=[several])))
+    board = scoreboard([descriptor("a", hpatches=[several])])
     table = headline_table(*next(iter(board.items())))
     assert rows_of(table)["a"]["Matching"] == "35.00 ± 1.23"
     assert rows_of(table)["a"]["Retrieval"] == "50.00"
@@ -239,7 +247,7 @@ def test_spread_over_seeds_stands_beside_the_headline():
 def test_published_hpatches_rows_stand_only_beside_their_own_protocol_and_split():
     for protocol, split, shown in (("python", "full", True), ("matlab", "full", False)):
         scores = hpatches_scores(0.5, protocol, split)
-        board = scoreboard(evaluation(descriptor("a", hpatches=[scores])))
+        board = scoreboard([descriptor("a", hpatches=[scores])])
         rows = rows_of(headline_table(*next(iter(board.items()))))
         assert ("HardNet+ (published)" in rows) == shown
 
@@ -281,6 +289,13 @@ def test_light_colours_are_distinct():
 )  # fmt: skip
 def test_markdown_escapes(text, expected):
     assert escaped(text) == expected
+
+
+def test_code_in_a_paragraph():
+    paragraph = Paragraph("`a_<b>` differs from _c_")
+    document = Document("t", "", "", {}, [Section("s", "S", [paragraph])])
+    assert "<p><code>a_&lt;b&gt;</code> differs from _c_</p>" in to_html(document)
+    assert "\n`a_<b>` differs from \\_c\\_\n" in to_markdown(document).text
 
 
 def test_patches_become_pictures(rng):

@@ -7,6 +7,7 @@ import pytest
 from scripts import BENCHMARKS, load_script
 
 from kjax.errors import InputError
+from kjax.eval.report.markdown import to_markdown
 from kjax.experiments import page
 from kjax.experiments.records import read_records
 from kjax.experiments.trainings import DEFAULTS, QUESTIONS
@@ -15,26 +16,27 @@ from kjax.train import workdir
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_is_made_of_the_records(tmp_path, monkeypatch):
-    for figure in ("bar_chart", "jitter_curves"):  # drawing takes seconds, and has tests
-        monkeypatch.setattr(page, figure, lambda *_, **__: None)
+@pytest.fixture(scope="module")
+def records():
     files = sorted((ROOT / "results").glob("*.jsonl"))
-    records = [record for path in files for record in read_records(path)]
-    page.write_page(records, tmp_path, defaults=DEFAULTS)
-    made = (tmp_path / page.PAGE).read_text(encoding="utf-8")
-    assert made == (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8"), (
+    return [record for path in files for record in read_records(path)]
+
+
+def test_the_page_is_made_of_the_records(records):
+    written = to_markdown(page.compose_page(records, DEFAULTS), charts="svg")
+    assert written.text == (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8"), (
         "run: python benchmarks/tools/reproduce.py page"
     )
+    # Drawing the figures takes seconds, and has tests.
+    assert set(written.pictures) == {path.name for path in (ROOT / "docs" / "figures").iterdir()}
 
 
-def test_every_record_names_a_commit():
+def test_every_record_names_a_commit(records):
     """Records that ran before their code was committed say so in words."""
-    for path in sorted((ROOT / "results").glob("*.jsonl")):
-        for record in read_records(path):
-            known = re.fullmatch(
-                r"[0-9a-f]{12}( \(committed after this ran\))?", record.versions["commit"]
-            )
-            assert known, (path.name, record.name, record.versions["commit"])
+    for record in records:
+        commit = record.versions["commit"]
+        known = re.fullmatch(r"[0-9a-f]{12}( \(committed after this ran\))?", commit)
+        assert known, (record.name, commit)
 
 
 def test_code_that_is_not_committed_is_not_recorded(monkeypatch):

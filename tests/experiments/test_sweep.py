@@ -12,33 +12,33 @@ from kjax.data.phototour import read_phototour, write_phototour
 from kjax.data.test_sets import read_test_sets
 from kjax.eval import misalignment
 from kjax.experiments import scoring
+from kjax.experiments.compiled_training import Sets
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.sweep import Sweep, weights_path
-from kjax.experiments.training import Sets
 from kjax.experiments.trainings import (
     HEADS,
     QUESTIONS,
     RECIPES,
     SHIPPED,
     Training,
-    ablation_trainings,
+    make_trainings,
 )
 from kjax.model import describe
 from kjax.model.descriptor import parameter_count
 from kjax.weights.files import load_variables
 
-SMALL = ("model.head=sum", "model.patch_size=8", "train.pairs=8", "train.steps=2")
+SMALL = ("model.head=sum", "model.patch_size=8", "train.pairs=4", "train.steps=1")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Two small sets on disk, each 40 points of three patches."""
+    """Two small sets on disk, each 20 points of three patches."""
     folder = tmp_path_factory.mktemp("data")
     for seed, name in enumerate(("one", "two")):
         rng = np.random.default_rng(seed)
-        coarse = np.kron(rng.integers(0, 200, (40, 1, 8, 8)), np.ones((1, 1, 8, 8), int))
-        patches = (coarse + rng.integers(0, 56, (40, 3, 64, 64))).reshape(-1, 64, 64)
-        ids = np.repeat(np.arange(40), 3)
+        coarse = np.kron(rng.integers(0, 200, (20, 1, 8, 8)), np.ones((1, 1, 8, 8), int))
+        patches = (coarse + rng.integers(0, 56, (20, 3, 64, 64))).reshape(-1, 64, 64)
+        ids = np.repeat(np.arange(20), 3)
         pairs = sample_test_pairs(ids, matching=50, non_matching=50, seed=0)
         write_phototour(folder / name, patches.astype(np.uint8), ids, pairs=pairs)
     return folder
@@ -47,8 +47,8 @@ def data(tmp_path_factory):
 @pytest.fixture
 def small_batches(monkeypatch):
     """As few patches as there are, and few ways to misalign them."""
+    monkeypatch.setattr(misalignment, "TARGETS_PER_LEVEL", 1)
     monkeypatch.setattr(describe, "preferred_batch", lambda: 8)
-    monkeypatch.setattr(misalignment, "_PATCHES_AT_ONCE", 128)
     monkeypatch.setattr(scoring, "JITTER", {"rotation": (0.0, 10.0)})
 
 
@@ -77,12 +77,12 @@ def test_a_sweep_records_every_cell_once(tmp_path, data, monkeypatch):
     first, second = read_records(sweep.records)
     assert (first.name, second.name) == ("heads/sum/one/0", "heads/sum/one/1")
     assert first.config == {"model.head": "sum", "model.patch_size": 8} | {
-        "train.pairs": 8,
-        "train.steps": 2,
+        "train.pairs": 4,
+        "train.steps": 1,
     }
     assert first.result.parameters == 285_984
     assert first.result.dimension == 128
-    assert first.pairs == 16
+    assert first.pairs == 4
     # Nothing is tested on what it was trained on.
     (rate,) = first.result.phototour
     assert (rate.test, rate.matching_pairs, rate.non_matching_pairs) == ("two", 50, 50)
@@ -175,7 +175,7 @@ def test_every_planned_training_has_a_valid_config(table):
 
 
 def test_ablations_change_one_thing_at_a_time():
-    usual, *others = ablation_trainings(["dropout"], ["one"], [0], ["train.steps=5"])
+    usual, *others = make_trainings("ablation", ["dropout"], ["one"], [0], ["train.steps=5"])
     assert usual.row == "default"
     assert [training.row for training in others] == ["0.0", "0.1"]
     for training in others:

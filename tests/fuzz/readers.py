@@ -235,7 +235,9 @@ _COUNTS = {"i_one": 3, "v_two": 4}
 
 
 def _tasks(folder: Path) -> None:
-    from kjax.eval.hpatches.tasks import generate_tasks, write_tasks
+    from evaluation_data import write_tasks
+
+    from kjax.eval.hpatches.tasks import generate_tasks
 
     tasks = generate_tasks(_COUNTS, pairs=20, queries=2, distractors=3, progress=False)
     write_tasks(tasks, folder, "x")

@@ -13,18 +13,13 @@ from tqdm import tqdm
 from kjax.data import hpatches as data
 from kjax.data.hpatches_splits import SPLITS
 from kjax.errors import InputError, unknown_name
+from kjax.eval.averages import mean_of_seeds, mean_of_splits
 from kjax.eval.degenerate import scorable
 from kjax.eval.descriptor_cache import cached
 from kjax.eval.entries import Entry
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences, read_descriptors
-from kjax.eval.hpatches.protocol import PROTOCOLS, evaluate, mean_of_seeds, mean_of_splits
-from kjax.eval.hpatches.tasks import (
-    OFFICIAL_SEED,
-    Tasks,
-    generate_tasks,
-    read_tasks,
-    textured_patches,
-)
+from kjax.eval.hpatches.protocol import PROTOCOLS, evaluate
+from kjax.eval.hpatches.tasks import Tasks, generate_tasks, read_tasks, textured_patches
 from kjax.eval.results import HPatchesScores
 
 AVERAGED = ("a", "b", "c")
@@ -63,7 +58,6 @@ def open_benchmark(
     splits: Sequence[str] = (),
     tasks_folder: Path | None = None,
     protocols: Sequence[str] = ("python",),
-    seed: int = OFFICIAL_SEED,
     progress: bool = True,
     known_splits: Mapping[str, tuple[str, ...]] = SPLITS,
 ) -> Benchmark:
@@ -74,7 +68,6 @@ def open_benchmark(
         splits: names of HPatches' own; none for all sequences there, as a split of that name.
         tasks_folder: holds the official task files; without it, tasks are generated.
         protocols: "python", "matlab" or both.
-        seed: of generated tasks.
         progress: whether to show bars.
         known_splits: the sequences of each split that can be named.
     """
@@ -89,7 +82,7 @@ def open_benchmark(
         patches = {name: counts[name] for name in listed[split]}
         if tasks_folder is not None:
             return read_tasks(tasks_folder, split, patches)
-        return generate_tasks(patches, textured=textured, seed=seed, progress=progress)
+        return generate_tasks(patches, textured=textured, progress=progress)
 
     return Benchmark(
         folder=None if textured is None else folder,

@@ -232,8 +232,7 @@ def write_descriptors(
         for image, rows in zip(IMAGES, descriptors[name], strict=True):
             # One formatting call per file is several times faster than one per value.
             text = row * len(rows) % tuple(rows.ravel().tolist())
-            write_whole(folder / name / f"{image}.csv", functools.partial(_write, text))
-
-
-def _write(text: str, path: Path) -> None:
-    path.write_bytes(text.encode())
+            write_whole(
+                folder / name / f"{image}.csv",
+                functools.partial(Path.write_bytes, data=text.encode()),
+            )

@@ -11,7 +11,6 @@ Ties are exact, whatever the device: distances that decide ranks in matching and
 computed in double precision, and those that rounding cannot tell apart count as equal.
 """
 
-import dataclasses
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +37,6 @@ from kjax.eval.hpatches.tasks import TARGETS, Pairs, Tasks, VerificationTask
 from kjax.eval.results import LEVELS, NEGATIVES, HPatchesScores
 
 PROTOCOLS = ("python", "matlab")
-TASKS = ("verification", "matching", "retrieval")
 DISTANCES = ("L2", "L1")
 POOLS = {"python": (100, 500, 1000, 5000, 10000, 15000, 20000), "matlab": (2000, 20000)}
 """Sizes of the pools that retrieval looks in. Python: patches, the five to find among them; MATLAB:
@@ -115,56 +113,6 @@ def evaluate(
         matching_map=float(by_level.mean()),
         retrieval_map=float(headline.mean()),
     )
-
-
-def mean_of_splits(scores: list[HPatchesScores]) -> HPatchesScores:
-    """The mean over splits, as papers report it over a, b and c; named after all of them, "abc"."""
-    if not scores:
-        raise InputError("no split to average over")
-    protocols = sorted({one.protocol for one in scores})
-    if len(protocols) > 1:
-        raise InputError(f"scores by the {' and the '.join(protocols)} protocol cannot be averaged")
-    by_sequence: dict[str, dict[str, float]] = {}
-    for one in scores:
-        by_sequence |= one.matching_by_sequence
-    origins = list(dict.fromkeys(one.tasks for one in scores))
-    return dataclasses.replace(
-        _mean_of_figures(scores),
-        split="".join(one.split for one in scores),
-        tasks=", ".join(origins),
-        sequences=len(by_sequence),
-        matching_by_sequence=by_sequence,
-    )
-
-
-def mean_of_seeds(scores: list[HPatchesScores]) -> HPatchesScores:
-    """The mean of every figure over seeds on one split, and the headlines' standard deviations."""
-    if len(scores) == 1:
-        return scores[0]
-    return dataclasses.replace(
-        _mean_of_figures(scores),
-        matching_by_sequence=_mean([one.matching_by_sequence for one in scores]),
-        seeds=len(scores),
-        map_std={
-            task: float(np.std([getattr(one, f"{task}_map") for one in scores], ddof=1))
-            for task in TASKS
-        },
-    )
-
-
-def _mean_of_figures(scores: list[HPatchesScores]) -> HPatchesScores:
-    """The first of the scores with the means of all, but for those by sequence."""
-    names = ["verification_auc", "retrieval_by_pool", *TASKS, *(f"{task}_map" for task in TASKS)]
-    return dataclasses.replace(
-        scores[0], **{name: _mean([getattr(one, name) for one in scores]) for name in names}
-    )
-
-
-def _mean(values: list[Any]) -> Any:
-    """The mean of numbers, or of dictionaries of them entry by entry."""
-    if isinstance(values[0], dict):
-        return {key: _mean([one[key] for one in values]) for key in values[0]}
-    return sum(values) / len(values)
 
 
 def _by_level(

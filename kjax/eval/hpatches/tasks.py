@@ -9,7 +9,7 @@ same files, row by row. It has two oddities, kept here: pairs never use the fift
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from jaxtyping import Bool, Int8, Int16, Int32, Int64, UInt8
 from tqdm import tqdm
 
 from kjax.errors import InputError, unknown_name
-from kjax.files.atomic import write_whole
 
 PAIRS, QUERIES, DISTRACTORS = 1_000_000, 10_000, 20_000
 """How many of each the full benchmark has in a split."""
@@ -25,8 +24,8 @@ OFFICIAL_SEED = 42
 TARGETS = 5
 """Images of a sequence beside the reference image, at each level of noise."""
 
-_PAIR_COLUMNS = ("s1", "t1", "idx1", "s2", "t2", "idx2")
-_PATCH_COLUMNS = ("s", "idx")
+PAIR_COLUMNS = ("s1", "t1", "idx1", "s2", "t2", "idx2")
+PATCH_COLUMNS = ("s", "idx")
 _DRAWN_IMAGES = 5
 """The generator draws images 0 (the reference) to 4."""
 _LEAST_CONTRAST = 10
@@ -99,43 +98,40 @@ class Tasks:
 # Reading
 
 
-def read_tasks(
-    folder: Folder, split: str, patches: Mapping[str, int], *, origin: str = "official"
-) -> Tasks:
-    """All five files of a split.
+def read_tasks(folder: Folder, split: str, patches: Mapping[str, int]) -> Tasks:
+    """All five official files of a split.
 
     Args:
         folder: holds the files.
         split: ends the files' names.
         patches: the split's sequences, with the number of patches in each of their images.
-        origin: of the files, for reports.
     """
     return Tasks(
         dict(patches),
         read_verification(folder, split, patches),
         read_retrieval(folder, split, patches),
-        origin,
+        "official",
     )
 
 
 def read_verification(folder: Folder, split: str, patches: Mapping[str, int]) -> VerificationTask:
     """The three files of pairs; arguments as in `read_tasks`."""
-    files = (Path(folder) / f"verif_{kind}_split-{split}.csv" for kind in _PAIR_FILES)
+    files = (Path(folder) / f"verif_{kind}_split-{split}.csv" for kind in PAIR_FILES)
     return VerificationTask(*(_read_pairs(path, patches) for path in files))
 
 
 def read_retrieval(folder: Folder, split: str, patches: Mapping[str, int]) -> RetrievalTask:
     """The files of queries and of distractors; arguments as in `read_tasks`."""
-    files = (Path(folder) / f"retr_{kind}_split-{split}.csv" for kind in _PATCH_FILES)
+    files = (Path(folder) / f"retr_{kind}_split-{split}.csv" for kind in PATCH_FILES)
     return RetrievalTask(*(_read_patches(path, patches) for path in files))
 
 
-_PAIR_FILES = ("pos", "neg_intra", "neg_inter")
-_PATCH_FILES = ("queries", "distractors")
+PAIR_FILES = ("pos", "neg_intra", "neg_inter")
+PATCH_FILES = ("queries", "distractors")
 
 
 def _read_pairs(path: Path, patches: Mapping[str, int]) -> Pairs:
-    table = _Table(path, _PAIR_COLUMNS)
+    table = _Table(path, PAIR_COLUMNS)
     sides = []
     for names, images, numbers in ((0, 1, 2), (3, 4, 5)):
         sequence = table.sequences(names, patches)
@@ -146,7 +142,7 @@ def _read_pairs(path: Path, patches: Mapping[str, int]) -> Pairs:
 
 
 def _read_patches(path: Path, patches: Mapping[str, int]) -> ReferencePatches:
-    table = _Table(path, _PATCH_COLUMNS)
+    table = _Table(path, PATCH_COLUMNS)
     sequence = table.sequences(0, patches)
     return ReferencePatches(sequence, table.patches(1, sequence, patches))
 
@@ -406,31 +402,3 @@ def _reference_patches(
     sequence = np.searchsorted(ends, numbers, side="right")
     patch = numbers - (ends - counts)[sequence]
     return ReferencePatches(sequence.astype(np.int16), patch.astype(np.int32))
-
-
-# Writing
-
-
-def write_tasks(tasks: Tasks, folder: Folder, split: str) -> None:
-    """Writes the five official files of a split, byte for byte as the official generator would."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    names = list(tasks.patches)
-    pairs = (tasks.verification.positives, tasks.verification.intra, tasks.verification.inter)
-    for kind, listed in zip(_PAIR_FILES, pairs, strict=True):
-        columns: list[Iterable[str | int]] = []
-        for side in (0, 1):
-            columns.append(names[place] for place in listed.sequence[:, side].tolist())
-            columns += [listed.image[:, side].tolist(), listed.patch[:, side].tolist()]
-        _write_table(folder / f"verif_{kind}_split-{split}.csv", _PAIR_COLUMNS, columns)
-    patches = (tasks.retrieval.queries, tasks.retrieval.distractors)
-    for kind, drawn in zip(_PATCH_FILES, patches, strict=True):
-        sequences = (names[place] for place in drawn.sequence.tolist())
-        columns = [sequences, drawn.patch.tolist()]
-        _write_table(folder / f"retr_{kind}_split-{split}.csv", _PATCH_COLUMNS, columns)
-
-
-def _write_table(path: Path, header: tuple[str, ...], columns: list[Iterable[str | int]]) -> None:
-    row = ",".join(["%s"] * len(header)) + "\n"
-    lines = [",".join(header) + "\n", *(row % values for values in zip(*columns, strict=True))]
-    write_whole(path, lambda partial: partial.write_bytes("".join(lines).encode()))

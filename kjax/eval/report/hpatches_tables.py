@@ -1,18 +1,31 @@
 """Tables of the three HPatches tasks. Every caption names the protocol and the split."""
 
-import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kjax.eval.report.page_parts import Column, RowKind, Table, TableCell, TableRow
+from kjax.eval.averages import TASKS
+from kjax.eval.report.page_parts import Column, Table, TableCell, TableRow
 from kjax.eval.report.phrases import NOTHING, count
-from kjax.eval.report.published import HPATCHES_SETTING, HPATCHES_SOURCE, PUBLISHED_HPATCHES
-from kjax.eval.report.table_cells import count_cell, mark_best, mean_cell, share_cell
+from kjax.eval.report.published import (
+    HPATCHES_SETTING,
+    HPATCHES_SOURCE,
+    PUBLISHED_HPATCHES,
+    PublishedHPatches,
+)
+from kjax.eval.report.table_cells import (
+    NAME,
+    SIZES,
+    mark_best,
+    mean_cell,
+    result_row,
+    share_cell,
+    size_cells,
+)
 from kjax.eval.results import (
     LEVELS,
+    MEAN,
     NEGATIVES,
     DescriptorResult,
-    Evaluation,
     HPatchesScores,
 )
 
@@ -40,8 +53,7 @@ class HPatchesSetting(NamedTuple):
         return f"HPatches, {self.label} ({self.sequences} sequences, tasks: {self.tasks})"
 
 
-@dataclasses.dataclass(frozen=True)
-class Scored:
+class Scored(NamedTuple):
     """A descriptor and its scores on one benchmark."""
 
     result: DescriptorResult
@@ -51,10 +63,10 @@ class Scored:
 Scoreboard = dict[HPatchesSetting, list[Scored]]
 
 
-def scoreboard(evaluation: Evaluation) -> Scoreboard:
+def scoreboard(results: Sequence[DescriptorResult]) -> Scoreboard:
     """Scores by benchmark; of each protocol the split of its headline first."""
     boards: Scoreboard = {}
-    for result in evaluation.descriptors:
+    for result in results:
         for scores in result.hpatches:
             key = HPatchesSetting(scores.protocol, scores.split, scores.tasks, scores.sequences)
             boards.setdefault(key, []).append(Scored(result, scores))
@@ -66,31 +78,13 @@ def scoreboard(evaluation: Evaluation) -> Scoreboard:
     return {key: boards[key] for key in ordered}
 
 
-def headline_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
+def headline_table(benchmark: HPatchesSetting, scored: list[Scored], *, digits: int = 2) -> Table:
     """Mean average precision of the three tasks, with published rows where they fit."""
-    columns = [
-        Column("Descriptor", numeric=False),
-        Column("Dimension"),
-        Column("Parameters"),
-        *(Column(task) for task in ("Verification", "Matching", "Retrieval")),
-    ]
-    rows = mark_best([_headline_row(one) for one in scored], lower_is_better=False)
+    columns = [NAME, *SIZES, *(Column(task.capitalize()) for task in TASKS)]
+    rows = mark_best([_headline_row(one, digits) for one in scored], lower_is_better=False)
     published = (benchmark.protocol, benchmark.split) == HPATCHES_SETTING
     if published:
-        rows += [
-            TableRow(
-                [
-                    TableCell(f"{one.name} (published)"),
-                    *(TableCell(NOTHING) for _ in range(2)),
-                    *(
-                        share_cell(value, contends=False)
-                        for value in (one.verification, one.matching, one.retrieval)
-                    ),
-                ],
-                "published",
-            )
-            for one in PUBLISHED_HPATCHES
-        ]
+        rows += [_published_row(one) for one in PUBLISHED_HPATCHES]
     notes = [HPATCHES_SOURCE] if published else []
     if any(one.scores.map_std for one in scored):
         notes.append("±: standard deviation over seeds.")
@@ -99,32 +93,32 @@ def headline_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
     )
 
 
-def levels_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
+def levels_table(benchmark: HPatchesSetting, scored: list[Scored], *, digits: int = 2) -> Table:
     """The three tasks by level of noise, verification by kind of negatives too."""
+    kinds = _kinds(one.scores.verification for one in scored)
 
     def cells(scores: HPatchesScores) -> Iterable[TableCell]:
-        yield from _by_kind(scores.verification)
-        yield from (share_cell(scores.matching.get(level)) for level in LEVELS)
-        yield from (share_cell(scores.retrieval.get(level)) for level in LEVELS)
+        yield from _by_kind(scores.verification, kinds, scores.part_std, digits)
+        for task, levels in (("matching", scores.matching), ("retrieval", scores.retrieval)):
+            for level in LEVELS:
+                std = scores.part_std.get(f"{task}/{level}")
+                yield share_cell(levels.get(level), std=std, digits=digits)
 
-    columns = [
-        *_kind_columns("Verification"),
-        *(
-            Column(level, group=task)
-            for task in ("Matching", "Retrieval")
-            for level in LEVELS.values()
-        ),
+    columns = _kind_columns("Verification", kinds)
+    columns += [
+        Column(level, group=task) for task in ("Matching", "Retrieval") for level in LEVELS.values()
     ]
     return _numbers_table(f"{benchmark.caption}: by level, mAP in %.", columns, scored, cells)
 
 
 def auc_table(benchmark: HPatchesSetting, scored: list[Scored]) -> Table:
     """Balanced ROC areas of verification."""
+    kinds = _kinds(one.scores.verification_auc for one in scored)
     return _numbers_table(
         f"{benchmark.caption}: verification, balanced ROC area in %.",
-        _kind_columns("ROC area"),
+        _kind_columns("ROC area", kinds),
         scored,
-        lambda scores: _by_kind(scores.verification_auc),
+        lambda scores: _by_kind(scores.verification_auc, kinds),
     )
 
 
@@ -172,42 +166,47 @@ def _numbers_table(
     cells: Callable[[HPatchesScores], Iterable[TableCell]],
 ) -> Table:
     """A table of a row per descriptor, with its name before the given columns."""
-    rows = [
-        TableRow([TableCell(one.result.name), *cells(one.scores)], _kind(one)) for one in scored
+    rows = [result_row(one.result, cells(one.scores)) for one in scored]
+    return Table(caption, [NAME, *columns], mark_best(rows, lower_is_better=False))
+
+
+def _headline_row(one: Scored, digits: int) -> TableRow:
+    shares = [
+        share_cell(
+            getattr(one.scores, f"{task}_map"), std=one.scores.map_std.get(task), digits=digits
+        )
+        for task in TASKS
     ]
-    return Table(
-        caption,
-        [Column("Descriptor", numeric=False), *columns],
-        mark_best(rows, lower_is_better=False),
-    )
+    return result_row(one.result, [*size_cells(one.result), *shares])
 
 
-def _headline_row(one: Scored) -> TableRow:
-    result, scores = one.result, one.scores
-    return TableRow(
-        [
-            TableCell(result.name),
-            count_cell(result.dimension),
-            count_cell(result.parameters),
-            share_cell(scores.verification_map, std=scores.map_std.get("verification")),
-            share_cell(scores.matching_map, std=scores.map_std.get("matching")),
-            share_cell(scores.retrieval_map, std=scores.map_std.get("retrieval")),
-        ],
-        _kind(one),
-    )
+def _published_row(one: PublishedHPatches) -> TableRow:
+    shares = (one.verification, one.matching, one.retrieval)
+    cells = [TableCell(f"{one.name} (published)"), TableCell(NOTHING), TableCell(NOTHING)]
+    return TableRow([*cells, *(share_cell(share, contends=False) for share in shares)], "published")
 
 
-def _kind_columns(task: str) -> list[Column]:
+def _kinds(parts: Iterable[dict[str, dict[str, float]]]) -> list[str]:
+    """The kinds of negatives that any scores tell of."""
+    found = {kind for by_level in parts for by_kind in by_level.values() for kind in by_kind}
+    return [kind for kind in (*NEGATIVES, MEAN) if kind in found]
+
+
+def _kind_columns(task: str, kinds: Sequence[str]) -> list[Column]:
     return [
-        Column(f"{level} {kind}", group=task) for level in LEVELS.values() for kind in NEGATIVES
+        Column(level if kind == MEAN else f"{level} {kind}", group=task)
+        for level in LEVELS.values()
+        for kind in kinds
     ]
 
 
-def _by_kind(values: dict[str, dict[str, float]]) -> Iterable[TableCell]:
+def _by_kind(
+    values: dict[str, dict[str, float]],
+    kinds: Sequence[str],
+    stds: Mapping[str, float] = {},
+    digits: int = 2,
+) -> Iterable[TableCell]:
     for level in LEVELS:
-        for kind in NEGATIVES:
-            yield share_cell(values.get(level, {}).get(kind))
-
-
-def _kind(one: Scored) -> RowKind:
-    return "ours" if one.result.ours else "rival"
+        for kind in kinds:
+            std = stds.get(f"verification/{level}/{kind}")
+            yield share_cell(values.get(level, {}).get(kind), std=std, digits=digits)

@@ -4,29 +4,13 @@ import base64
 import hashlib
 import html
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
-from kjax.eval.report.page_parts import (
-    Block,
-    Charts,
-    Column,
-    Document,
-    Fold,
-    Items,
-    Key,
-    Paragraph,
-    PatchPairs,
-    Picture,
-    Section,
-    Subheading,
-    Table,
-    TableCell,
-    TableRow,
-    Warnings,
-)
+from kjax.eval.report import page_parts as parts
+from kjax.eval.report.patch_pictures import pair_png
 from kjax.eval.report.phrases import decimal, printable
-from kjax.eval.report.pictures import pair_png
 from kjax.eval.report.render import panel_svg
 from kjax.eval.report.theme import style_variables
 
@@ -36,7 +20,7 @@ _FEW_PANELS = 2
 """So many may be larger."""
 
 
-def to_html(document: Document) -> str:
+def to_html(document: parts.Document) -> str:
     """The whole page."""
     script, style = _resource("page.js"), style_variables() + _resource("page.css")
     # Only this very script may run, and nothing may be fetched: whatever a name contains.
@@ -73,12 +57,12 @@ def to_html(document: Document) -> str:
 """
 
 
-def _header(document: Document) -> str:
+def _header(document: parts.Document) -> str:
     versions = "".join(
         f"<li>{_text(name)} <b>{_text(version)}</b></li>"
         for name, version in document.versions.items()
     )
-    parts = [
+    lines = [
         f"<h1>{_text(document.title)}</h1>",
         f"<p>{_text(document.date)}</p>" if document.date else "",
         f'<pre tabindex="0"><code>{_text(document.command)}</code></pre>'
@@ -86,7 +70,7 @@ def _header(document: Document) -> str:
         else "",
         f'<ul class="versions">{versions}</ul>' if versions else "",
     ]
-    return f"<header>{''.join(parts)}</header>"
+    return f"<header>{''.join(lines)}</header>"
 
 
 def _resource(name: str) -> str:
@@ -97,32 +81,33 @@ def _text(text: str) -> str:
     return html.escape(printable(text))
 
 
-def _section(section: Section) -> str:
+def _section(section: parts.Section) -> str:
     blocks = "\n".join(_block(block) for block in section.blocks)
     return f'<section id="{section.slug}"><h2>{_text(section.title)}</h2>\n{blocks}\n</section>'
 
 
-def _block(block: Block) -> str:
+def _block(block: parts.Block) -> str:
     match block:
-        case Table():
+        case parts.Table():
             return _table(block)
-        case Charts():
+        case parts.Charts():
             return _charts(block)
-        case PatchPairs():
+        case parts.PatchPairs():
             return _patch_pairs(block)
-        case Picture():
+        case parts.Picture():
             image = _image(block.png, block.alt)
             return f'<figure class="picture">{image}{_caption(block.caption)}</figure>'
-        case Paragraph():
-            return f"<p>{_text(block.text)}</p>"
-        case Items():
+        case parts.Paragraph():
+            text = re.sub("`([^`]*)`", r"<code>\1</code>", _text(block.text))
+            return f"<p>{text}</p>"
+        case parts.Items():
             return f"<ul>{_items(block.texts)}</ul>"
-        case Warnings():
+        case parts.Warnings():
             items = f"<strong>Warnings</strong><ul>{_items(block.texts)}</ul>"
             return f'<div class="warnings" role="note">{items}</div>'
-        case Subheading():
+        case parts.Subheading():
             return f"<h3>{_text(block.text)}</h3>"
-        case Fold():
+        case parts.Fold():
             inner = "\n".join(_block(one) for one in block.blocks)
             return f"<details><summary>{_text(block.title)}</summary>\n{inner}\n</details>"
 
@@ -140,7 +125,7 @@ def _image(png: bytes, alt: str) -> str:
     return f'<img alt="{_text(alt)}" src="data:image/png;base64,{data}">'
 
 
-def _charts(charts: Charts) -> str:
+def _charts(charts: parts.Charts) -> str:
     panels = "".join(
         f'<div class="panel">{panel_svg(panel, f"{charts.slug}-{place}")}</div>'
         for place, panel in enumerate(charts.panels)
@@ -154,11 +139,13 @@ def _charts(charts: Charts) -> str:
     )
 
 
-def _swatch(key: Key) -> str:
+def _swatch(key: parts.Key) -> str:
     """A key's mark as a picture beside its label."""
     shapes = {
         "bar": '<rect x="3" y="1" width="18" height="10" rx="2"/>',
         "circle": '<circle cx="12" cy="6" r="4"/>',
+        "square": '<rect x="8" y="2" width="8" height="8"/>',
+        "cross": '<path d="M8 4l2-2 2 2 2-2 2 2-2 2 2 2-2 2-2-2-2 2-2-2 2-2z"/>',
         "diamond": '<path d="M12 1l5 5-5 5-5-5z"/>',
         "triangle": '<path d="M8 1l9 5-9 5z"/>',
         "hatched": '<path class="hatched" d="M3 11l10-10M8 11l10-10M13 11l8-8M3 6l5-5"/>',
@@ -170,7 +157,7 @@ def _swatch(key: Key) -> str:
     )
 
 
-def _patch_pairs(block: PatchPairs) -> str:
+def _patch_pairs(block: parts.PatchPairs) -> str:
     pairs = block.pairs
     tiles = "".join(
         f"<li>{_image(pair_png(patches), f'pair {place}, distance {decimal(distance)}')}"
@@ -182,7 +169,7 @@ def _patch_pairs(block: PatchPairs) -> str:
     return f'<figure class="pairs">{_caption(block.caption)}<ol>{tiles}</ol></figure>'
 
 
-def _table(table: Table) -> str:
+def _table(table: parts.Table) -> str:
     head = "".join(f"<tr>{row}</tr>" for row in _head_rows(table.columns))
     body = "".join(_row(row, table.columns) for row in table.rows)
     notes = "".join(f"<li>{_text(note)}</li>" for note in table.notes)
@@ -197,7 +184,7 @@ def _table(table: Table) -> str:
     )
 
 
-def _head_rows(columns: Sequence[Column]) -> Iterator[str]:
+def _head_rows(columns: Sequence[parts.Column]) -> Iterator[str]:
     """One row of headings, or two where columns are grouped."""
     grouped = any(column.group for column in columns)
     if grouped:
@@ -209,17 +196,17 @@ def _head_rows(columns: Sequence[Column]) -> Iterator[str]:
     )
 
 
-def _group_heading(group: str, members: Sequence[Column]) -> str:
+def _group_heading(group: str, members: Sequence[parts.Column]) -> str:
     if not group:
         return "<td></td>" * len(members)
     return f'<th scope="colgroup" class="group" colspan="{len(members)}">{_text(group)}</th>'
 
 
-def _number_class(column: Column) -> str:
+def _number_class(column: parts.Column) -> str:
     return ' class="number"' if column.numeric else ""
 
 
-def _row(row: TableRow, columns: Sequence[Column]) -> str:
+def _row(row: parts.TableRow, columns: Sequence[parts.Column]) -> str:
     name, *others = row.cells
     badge = ' <span class="badge">kjax</span>' if row.kind == "ours" else ""
     cells = "".join(_cell(cell, column) for cell, column in zip(others, columns[1:], strict=True))
@@ -227,7 +214,7 @@ def _row(row: TableRow, columns: Sequence[Column]) -> str:
     return f'<tr class="{row.kind}">{title}{cells}</tr>'
 
 
-def _cell(cell: TableCell, column: Column) -> str:
+def _cell(cell: parts.TableCell, column: parts.Column) -> str:
     value = "" if cell.value is None else f' data-value="{cell.value:.9g}"'
     text = _text(cell.text)
     text = f"<strong>{text}</strong>" if cell.best else text

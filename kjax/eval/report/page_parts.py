@@ -8,7 +8,8 @@ from kjax.eval.results import HardPairs
 
 RowKind = Literal["ours", "rival", "published"]
 Mark = Literal[
-    "line", "dashed", "dotted", "dashdot", "bar", "hatched", "circle", "diamond", "triangle"
+    "line", "dashed", "dotted", "dashdot", "bar", "hatched",
+    "circle", "square", "cross", "diamond", "triangle",
 ]  # fmt: skip
 
 
@@ -132,7 +133,7 @@ class PatchPairs:
 
 @dataclasses.dataclass(frozen=True)
 class Paragraph:
-    """A few sentences."""
+    """A few sentences; what stands in `backticks` is code."""
 
     text: str
 

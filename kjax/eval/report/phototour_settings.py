@@ -6,12 +6,14 @@ set.
 """
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from kjax.eval.averages import Spread, spread_over_seeds
 from kjax.eval.report.published import PAPER_SETS
-from kjax.eval.results import DescriptorResult, Evaluation, PhototourScores
+from kjax.eval.results import DescriptorResult, PhototourScores
 
 
 class PhototourSetting(NamedTuple):
@@ -33,7 +35,7 @@ class Arrangement:
     Attributes:
         rule: its name.
         settings: the columns, in order.
-        results: descriptors that have scores, in the evaluation's order.
+        results: descriptors that have scores, in the order given.
     """
 
     rule: str
@@ -66,20 +68,24 @@ class Arrangement:
                 found = one
         return found
 
-    def mean(self, result: DescriptorResult) -> tuple[float, int] | None:
-        """Mean FPR@95 over a row's columns, and their number.
+    def mean(self, result: DescriptorResult) -> tuple[Spread, int] | None:
+        """Mean FPR@95 over a row's columns, its spread over seeds, and the columns' number.
 
         A set that the descriptor was trained on does not count.
         """
         found = [self.scores(result, setting) for setting in self.settings]
-        rates = [one.fpr95 for one in found if one is not None and not is_training_set(one)]
-        rates = [rate for rate in rates if np.isfinite(rate)]
-        return (float(np.mean(rates)), len(rates)) if rates else None
+        counted = [
+            one
+            for one in found
+            if one is not None and not is_training_set(one) and np.isfinite(one.fpr95)
+        ]
+        spread = spread_over_seeds([one.fpr95_by_seed or {"": one.fpr95} for one in counted])
+        return (spread, len(counted)) if spread is not None else None
 
 
 def is_training_set(scores: PhototourScores) -> bool:
     """Whether a descriptor was tested on what it was trained on."""
-    return scores.train is not None and scores.train.lower() == scores.test.lower()
+    return scores.train is not None and scores.test.lower() in scores.train.lower().split("+")
 
 
 def training_sets(result: DescriptorResult) -> list[str]:
@@ -87,19 +93,14 @@ def training_sets(result: DescriptorResult) -> list[str]:
     return list(dict.fromkeys(one.train for one in result.phototour if one.train is not None))
 
 
-def arrange(evaluation: Evaluation) -> list[Arrangement]:
+def arrange(results: Sequence[DescriptorResult]) -> list[Arrangement]:
     """One arrangement per FPR rule: figures of different rules do not belong in one table."""
-    all_scores = [one for result in evaluation.descriptors for one in result.phototour]
-    rules = dict.fromkeys(one.rule for one in all_scores)
-    return [_arrangement(evaluation, rule) for rule in rules]
+    rules = dict.fromkeys(one.rule for result in results for one in result.phototour)
+    return [_arrangement(results, rule) for rule in rules]
 
 
-def _arrangement(evaluation: Evaluation, rule: str) -> Arrangement:
-    results = [
-        result
-        for result in evaluation.descriptors
-        if any(one.rule == rule for one in result.phototour)
-    ]
+def _arrangement(every: Sequence[DescriptorResult], rule: str) -> Arrangement:
+    results = [result for result in every if any(one.rule == rule for one in result.phototour)]
     scores = [one for result in results for one in result.phototour if one.rule == rule]
     tests = _in_paper_order(dict.fromkeys(one.test for one in scores))
     if all(len(training_sets(result)) < 2 for result in results):
@@ -117,7 +118,7 @@ def _arrangement(evaluation: Evaluation, rule: str) -> Arrangement:
     return Arrangement(rule, settings, results)
 
 
-def _in_paper_order(names: "dict[str, None] | list[str]") -> list[str]:
+def _in_paper_order(names: Iterable[str]) -> list[str]:
     """The paper's sets first, in its order; the others as they came."""
 
     def place(name: str) -> int:

@@ -1,7 +1,6 @@
 """Figures that papers report, with their sources. Shares, as everywhere; not ours to change."""
 
 import dataclasses
-from typing import NamedTuple
 
 from kjax.eval.results import DescriptorResult
 
@@ -56,8 +55,8 @@ def _row(
     head: str | None,
     parameters: int,
     mean: tuple[float, float | None],
-    percentages: list[float],
-    deviations: list[float],
+    percentages: tuple[float, ...],
+    deviations: tuple[float, ...] = (),
 ) -> PublishedFpr:
     return PublishedFpr(
         name,
@@ -73,80 +72,55 @@ def _row(
 
 PAPER_PHOTOTOUR = (
     _row(
-        "HardNet+, as reported",
-        None,
-        1_334_560,
-        (1.51, None),
-        [1.49, 2.51, 0.53, 0.78, 1.96, 1.84],
-        [],
+        "HardNet+, as reported", None, 1_334_560, (1.51, None),
+        (1.49, 2.51, 0.53, 0.78, 1.96, 1.84),
     ),
     _row(
-        "HardNet+",
-        "hardnet",
-        1_334_560,
-        (1.43, 0.02),
-        [1.25, 2.35, 0.48, 0.74, 2.15, 1.61],
-        [0.03, 0.03, 0.01, 0.02, 0.01, 0.10],
+        "HardNet+", "hardnet", 1_334_560, (1.43, 0.02),
+        (1.25, 2.35, 0.48, 0.74, 2.15, 1.61), (0.03, 0.03, 0.01, 0.02, 0.01, 0.10),
     ),
     _row(
-        "⋆ψᶜ, s=1",
-        "combined_star",
-        867_008,
-        (1.53, 0.03),
-        [1.27, 2.31, 0.48, 0.82, 2.58, 1.72],
-        [0.03, 0.08, 0.02, 0.05, 0.08, 0.09],
+        "⋆ψᶜ, s=1", "combined_star", 867_008, (1.53, 0.03),
+        (1.27, 2.31, 0.48, 0.82, 2.58, 1.72), (0.03, 0.08, 0.02, 0.05, 0.08, 0.09),
     ),
     _row(
-        "⋆ψᶜ, s=2",
-        "combined_star",
-        1_391_296,
-        (1.36, 0.01),
-        [1.14, 2.16, 0.42, 0.73, 2.18, 1.51],
-        [0.03, 0.10, 0.01, 0.02, 0.07, 0.12],
+        "⋆ψᶜ, s=2", "combined_star", 1_391_296, (1.36, 0.01),
+        (1.14, 2.16, 0.42, 0.73, 2.18, 1.51), (0.03, 0.10, 0.01, 0.02, 0.07, 0.12),
     ),
-)
+)  # fmt: skip
 
 
 def paper_counterpart(result: DescriptorResult) -> PublishedFpr | None:
-    """The paper's row of the same architecture as one of our own."""
-    return paper_row(result.name, result.parameters) if result.ours else None
+    """The paper's row of the same architecture as one of our own.
 
-
-def paper_row(name: str, parameters: int | None) -> PublishedFpr | None:
-    """The paper's row of an architecture, told by its name and number of parameters.
-
-    Both are needed: the encoded heads have as many parameters at 64×64, which the paper's table
-    does not report. There the name says so.
+    Told by name and number of parameters: the encoded heads have as many parameters at 64×64, which
+    the paper's table does not report. There the name says so.
     """
-    if "64" in name:
+    if not result.ours or "64" in result.name:
         return None
     for row in PAPER_PHOTOTOUR:
-        if row.head and name.lower().startswith(row.head) and row.parameters == parameters:
+        named = row.head is not None and result.name.lower().startswith(row.head)
+        if named and row.parameters == result.parameters:
             return row
     return None
 
 
-class Parameters(NamedTuple):
-    """Learned parameters for patches of 32×32 and of 64×64."""
-
-    n32: int
-    n64: int
-
-
 PAPER_PARAMETERS = {
-    "sum": Parameters(285_984, 285_984),
-    "cat": Parameters(285_984, 285_984),
-    "xy s=1": Parameters(433_568, 433_568),
-    "polar s=1": Parameters(433_568, 433_568),
-    "combined s=1": Parameters(581_024, 581_024),
-    "xy s=2": Parameters(695_712, 695_712),
-    "polar s=2": Parameters(695_712, 695_712),
-    "combined_star s=1": Parameters(867_008, 867_008),
-    "combined s=2": Parameters(1_105_312, 1_105_312),
-    "hardnet": Parameters(1_334_560, 4_480_288),
-    "combined_star s=2": Parameters(1_391_296, 1_391_296),
+    "sum": 285_984,
+    "cat": 285_984,
+    "xy s=1": 433_568,
+    "polar s=1": 433_568,
+    "combined s=1": 581_024,
+    "xy s=2": 695_712,
+    "polar s=2": 695_712,
+    "combined_star s=1": 867_008,
+    "combined s=2": 1_105_312,
+    "hardnet": 1_334_560,
+    "combined_star s=2": 1_391_296,
 }
 """By row, fewest first. The paper states that `sum` and `cat` have none but φ's."""
+_LARGER_HARDNET = 4_480_288
+"""For patches of 64×64; the other models have as many as for 32×32."""
 
 
 def paper_parameters(row: str) -> int | None:
@@ -154,8 +128,7 @@ def paper_parameters(row: str) -> int | None:
     names = [name for name in PAPER_PARAMETERS if f"{row} ".startswith(f"{name} ")]
     if not names:
         return None
-    found = PAPER_PARAMETERS[names[0]]
-    return found.n64 if "64" in row else found.n32
+    return _LARGER_HARDNET if names[0] == "hardnet" and "64" in row else PAPER_PARAMETERS[names[0]]
 
 
 # The values of the paper's two HPatches bar charts are neither in its text nor in its source, which
@@ -196,15 +169,9 @@ _HAND_CRAFTED = (
 
 
 def is_hand_crafted(result: DescriptorResult) -> bool:
-    """Whether a descriptor is a rival that was designed rather than trained."""
-    return not result.ours and names_hand_crafted(result.name)
-
-
-def names_hand_crafted(name: str) -> bool:
-    """Whether a rival was designed rather than trained, as far as its name tells.
+    """Whether a descriptor is a rival that was designed rather than trained, as its name tells.
 
     The paper's figure draws these with stripes. MKD is among them, even with learned whitening.
     """
-    words = "".join(sign if sign.isalnum() else " " for sign in name.lower()).split()
-    joined = "".join(words)
-    return any(word in _HAND_CRAFTED for word in words) or joined in _HAND_CRAFTED
+    words = "".join(sign if sign.isalnum() else " " for sign in result.name.lower()).split()
+    return not result.ours and any(word in _HAND_CRAFTED for word in (*words, "".join(words)))

@@ -25,13 +25,8 @@ _ANONYMOUS: dict[str, Any] = {"png": None, "svg": {"Date": None, "Creator": None
 _ABOVE, _BELOW = 26, 37
 """Room for a panel's title, and for the labels below it."""
 _PNG_COLUMNS = 3
-_LINES: dict[str, Any] = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-."}
-MARKERS = {"circle": "o", "diamond": "D", "triangle": ">"}
-
-
-def line_style(mark: str) -> str:
-    """What matplotlib calls a mark of lines."""
-    return _LINES[mark]
+LINES: dict[str, Any] = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-."}
+MARKERS = {"circle": "o", "square": "s", "cross": "X", "diamond": "D", "triangle": ">"}
 
 
 def panel_svg(panel: Panel, prefix: str) -> str:
@@ -76,7 +71,7 @@ def proxy(key: Key) -> Any:
         return Patch(facecolor=light("rival-wash"), edgecolor=colour, hatch="////", linewidth=0)
     if key.mark in MARKERS:
         return Line2D([], [], color=colour, marker=MARKERS[key.mark], linestyle="", markersize=5)
-    return Line2D([], [], color=colour, linestyle=_LINES[key.mark], linewidth=2)
+    return Line2D([], [], color=colour, linestyle=LINES[key.mark], linewidth=2)
 
 
 @contextlib.contextmanager

@@ -2,22 +2,24 @@
 
 from collections.abc import Sequence
 
-from kjax.eval.report.bars import TASKS
+import numpy as np
+
+from kjax.eval.averages import TASKS
 from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.phototour_settings import Arrangement, arrange
 from kjax.eval.report.phototour_tables import paper_difference
-from kjax.eval.report.phrases import finite, interval, joined, percent
+from kjax.eval.report.phrases import finite, interval, joined, percent, plural
 from kjax.eval.results import Evaluation
 
 
 def headlines(evaluation: Evaluation) -> list[str]:
     """A few sentences, computed from the results."""
     sentences = [_counted(evaluation)] if evaluation.descriptors else []
-    for arrangement in arrange(evaluation):
+    for arrangement in arrange(evaluation.descriptors):
         sentences += _fpr_sentences(arrangement)
         sentences += _paper_sentences(arrangement)
     seen = set()
-    for benchmark, scored in scoreboard(evaluation).items():
+    for benchmark, scored in scoreboard(evaluation.descriptors).items():
         if benchmark.protocol not in seen:
             sentences.append(_hpatches_sentence(benchmark, scored))
         seen.add(benchmark.protocol)
@@ -37,20 +39,19 @@ def _counted(evaluation: Evaluation) -> str:
     scored = [one for one in evaluation.descriptors if one.missing is None]
     ours = sum(one.ours for one in scored)
     missing = len(evaluation.descriptors) - len(scored)
-    rivals = _plural(len(scored) - ours, "rival")
+    rivals = len(scored) - ours
     more = f"; {missing} more could not be had" if missing else ""
-    return f"{_plural(len(scored), 'descriptor')} compared: {ours} of kjax and {rivals}{more}."
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    return (
+        f"{len(scored)} {plural('descriptor', len(scored))} compared: {ours} of kjax and "
+        f"{rivals} {plural('rival', rivals)}{more}."
+    )
 
 
 def _fpr_sentences(arrangement: Arrangement) -> list[str]:
     """The best of ours and the best rival, among those with a figure in every column."""
     columns = len(arrangement.settings)
     whole = {
-        result.name: mean[0]
+        result.name: mean[0].mean
         for result in arrangement.results
         if (mean := arrangement.mean(result)) is not None and mean[1] == columns
     }
@@ -103,8 +104,8 @@ def _paper_sentences(arrangement: Arrangement) -> list[str]:
 def _hpatches_sentence(benchmark: HPatchesSetting, scored: Sequence[Scored]) -> str:
     won: dict[str, list[str]] = {}
     for task in TASKS:
-        best = max(scored, key=lambda one: finite(task.headline(one.scores)) or 0)
-        share = percent(task.headline(best.scores))
-        won.setdefault(best.result.name, []).append(f"{task.title.lower()} ({share} %)")
+        shares = [finite(getattr(one.scores, f"{task}_map")) or 0.0 for one in scored]
+        best = scored[int(np.argmax(shares))].result.name
+        won.setdefault(best, []).append(f"{task} ({percent(max(shares))} %)")
     parts = [f"{name} at {joined(tasks)}" for name, tasks in won.items()]
     return f"Highest mAP on HPatches, {benchmark.label}: {'; '.join(parts)}."

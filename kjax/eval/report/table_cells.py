@@ -1,12 +1,26 @@
-"""Cells of shares, and the best of each column."""
+"""Rows and cells that tables share, and the best of each column."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kjax.eval.report.page_parts import TableCell, TableRow
+from kjax.eval.report.page_parts import Column, TableCell, TableRow
 from kjax.eval.report.phrases import NOTHING, count, finite, percent_with_std
+from kjax.eval.results import DescriptorResult
+
+NAME = Column("Descriptor", numeric=False)
+SIZES = (Column("Dimension"), Column("Parameters"))
+
+
+def result_row(result: DescriptorResult, cells: Iterable[TableCell]) -> TableRow:
+    """A descriptor's row: its name, then the cells."""
+    return TableRow([TableCell(result.name), *cells], "ours" if result.ours else "rival")
+
+
+def size_cells(result: DescriptorResult) -> list[TableCell]:
+    """What stands under `SIZES`."""
+    return [count_cell(result.dimension), count_cell(result.parameters)]
 
 
 def share_cell(

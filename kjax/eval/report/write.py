@@ -1,14 +1,15 @@
-"""Writes the report of an evaluation."""
+"""Writes the report of an evaluation, or another page with its pictures."""
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 from kjax.errors import InputError
 from kjax.eval.report.document import compose
 from kjax.eval.report.html import to_html
-from kjax.eval.report.markdown import FIGURES, to_markdown
+from kjax.eval.report.markdown import FIGURES, Written, to_markdown
 from kjax.eval.results import Evaluation, Illustrations
-from kjax.files.atomic import write_text, write_whole
+from kjax.files.atomic import write_whole
 
 
 def write_report(
@@ -27,15 +28,37 @@ def write_report(
         InputError: matplotlib is missing, or the folder cannot be written to.
     """
     document = compose(evaluation, illustrations or Illustrations())
-    page, written = to_html(document), to_markdown(document)
+    pages = {"report.html": to_html(document)}
+    write_pages(folder, to_markdown(document), "report.md", pages, what="the report")
+
+
+def write_pages(
+    folder: Path,
+    written: Written,
+    name: str,
+    others: Mapping[str, str] | None = None,
+    *,
+    what: str,
+) -> None:
+    """Writes a page of Markdown with its pictures, each file whole or not at all.
+
+    Args:
+        folder: made if it is not there.
+        written: text and pictures.
+        name: of the text's file.
+        others: more texts by file name.
+        what: the pages are, for the message if they cannot be written.
+    """
+    files = {f"{FIGURES}/{file}": draw() for file, draw in written.pictures.items()}
+    texts = {name: written.text, **(others or {})}
+    files |= {file: text.encode() for file, text in texts.items()}
     try:
-        (folder / FIGURES if written.pictures else folder).mkdir(parents=True, exist_ok=True)
-        for name, png in written.pictures.items():
-            write_whole(folder / FIGURES / name, functools.partial(Path.write_bytes, data=png))
-        write_text(folder / "report.md", written.text)
-        write_text(folder / "report.html", page)
+        for file, content in files.items():
+            path = folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, functools.partial(Path.write_bytes, data=content))
     except OSError as error:
         raise InputError(
-            f"cannot write the report to {folder} ({error.strerror or error}): "
+            f"cannot write {what} to {folder} ({error.strerror or error}): "
             "free some space or choose another folder"
         ) from error

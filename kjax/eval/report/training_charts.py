@@ -4,11 +4,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kjax.eval.report.curves import Look, finite_points, plot_line
 from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
 from kjax.eval.report.phrases import printable
 from kjax.eval.report.render import proxy
 from kjax.eval.report.theme import SERIES
+from kjax.eval.report.verification_charts import Look, finite_points, plot_line
 from kjax.eval.results import Curve, TrainingCurves
 
 _STROKES: tuple[Mark, ...] = ("line", "dashed", "dotted", "dashdot")
@@ -70,17 +70,15 @@ def _run_keys(runs: Sequence[TrainingCurves], look: Look) -> dict[str, Key]:
 def _panel(
     family: str, metrics: Sequence[str], runs: Sequence[TrainingCurves], keys: dict[str, Key]
 ) -> Panel:
+    strokes = dict(zip(metrics, _STROKES * len(metrics), strict=False))
     lines = [
         Line(Key(metric, keys[run.name].colour, stroke), run.curves[metric])
         for run in runs
-        for metric, stroke in zip(metrics, _STROKES * len(metrics), strict=False)
+        for metric, stroke in strokes.items()
         if metric in run.curves
     ]
     title = _TITLES.get(family, family)
-    legend = [
-        Key(metric, "soft", stroke)
-        for metric, stroke in zip(metrics, _STROKES * len(metrics), strict=False)
-    ]
+    legend = [Key(metric, "soft", stroke) for metric, stroke in strokes.items()]
     draw = functools.partial(
         _draw, lines=lines, legend=legend if len(metrics) > 1 else [], percent=family == _SHARES
     )

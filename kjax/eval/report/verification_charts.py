@@ -1,26 +1,20 @@
 """Charts of verification: ROC, precision against recall, and distances of pairs."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from kjax.eval.phototour import RECALL
 from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
 from kjax.eval.report.phototour_settings import Arrangement, PhototourSetting
 from kjax.eval.report.phrases import percent, shortened, slugged
-from kjax.eval.report.render import line_style
+from kjax.eval.report.render import LINES
 from kjax.eval.report.theme import SERIES, light
-from kjax.eval.results import (
-    Curve,
-    DescriptorResult,
-    Evaluation,
-    Histogram,
-    PhototourScores,
-)
+from kjax.eval.results import Curve, DescriptorResult, Evaluation, Histogram, PhototourScores
 
-RECALL = 0.95
 _LOWEST_RATE = 1e-5
 _LOWEST_RECALL = 0.5
 
@@ -43,29 +37,34 @@ def looks(evaluation: Evaluation) -> Look:
 
 def roc_charts(arrangement: Arrangement, look: Look) -> Charts:
     """ROC curves, the rate of false positives on a logarithmic axis so that its small end shows."""
-    panels = [
-        Panel(
-            setting.label, _roc_alt(setting, drawn), functools.partial(_draw_roc, drawn=drawn), 270
-        )
-        for setting in arrangement.settings
-        if (drawn := _drawn(arrangement, setting, look))
-    ]
     caption = (
         "ROC curves. Dots: 95 % recall, where FPR@95 is read. The axis of false positives is "
         "logarithmic; further left is better."
     )
-    return Charts("roc", caption, panels, _legend(arrangement, look))
+    return _curve_charts("roc", caption, arrangement, look, _draw_roc, _roc_alt)
 
 
 def precision_recall_charts(arrangement: Arrangement, look: Look) -> Charts:
     """Precision against recall."""
+    caption = "Precision against recall; nearer to the upper right corner is better."
+    return _curve_charts("precision-recall", caption, arrangement, look, _draw_pr, _pr_alt)
+
+
+def _curve_charts(
+    slug: str,
+    caption: str,
+    arrangement: Arrangement,
+    look: Look,
+    draw: Callable[..., None],
+    alt: Callable[[PhototourSetting, Drawn], str],
+) -> Charts:
+    """A panel for each setting that has curves."""
     panels = [
-        Panel(setting.label, _pr_alt(setting, drawn), functools.partial(_draw_pr, drawn=drawn), 270)
+        Panel(setting.label, alt(setting, drawn), functools.partial(draw, drawn=drawn), 270)
         for setting in arrangement.settings
         if (drawn := _drawn(arrangement, setting, look))
     ]
-    caption = "Precision against recall; nearer to the upper right corner is better."
-    return Charts("precision-recall", caption, panels, _legend(arrangement, look))
+    return Charts(slug, caption, panels, [look[result.name] for result in arrangement.results])
 
 
 def distance_charts(arrangement: Arrangement, setting: PhototourSetting) -> Charts | None:
@@ -109,16 +108,12 @@ def distance_at_recall(histogram: Histogram, recall: float = RECALL) -> float | 
 
 def plot_line(axis: Any, key: Key, x: np.ndarray, y: np.ndarray) -> None:
     """Draws a curve as its key says."""
-    axis.plot(x, y, color=light(key.colour), linestyle=line_style(key.mark), linewidth=1.7)
+    axis.plot(x, y, color=light(key.colour), linestyle=LINES[key.mark], linewidth=1.7)
 
 
 def _drawn(arrangement: Arrangement, setting: PhototourSetting, look: Look) -> Drawn:
     found = [(look[one.name], arrangement.scores(one, setting)) for one in arrangement.results]
     return [(key, scores) for key, scores in found if scores is not None and scores.roc.x]
-
-
-def _legend(arrangement: Arrangement, look: Look) -> list[Key]:
-    return [look[result.name] for result in arrangement.results]
 
 
 def _draw_roc(axis: Any, drawn: Drawn) -> None:

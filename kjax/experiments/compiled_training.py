@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from kjax.data.resident import ResidentSet, make_resident
 from kjax.data.sampler import check_stream
@@ -15,7 +16,13 @@ from kjax.model.descriptor import Descriptor
 from kjax.train.config import RunConfig
 from kjax.train.loop import Schedule, train
 from kjax.train.parallel import Program, initial_state, make_resident_run, replicated
-from kjax.train.run import make_learning_rate, make_program, read_train_set
+from kjax.train.run import (
+    make_learning_rate,
+    make_program,
+    read_train_set,
+    with_ordered_teacher,
+)
+from kjax.train.teacher import sample
 
 STEPS_PER_DISPATCH = 250
 
@@ -39,18 +46,20 @@ class Sets:
             progress: whether to show a bar while one is read.
         """
         self._folder, self._progress = folder, progress
-        self._kept: dict[tuple[str, ...], ResidentSet] = {}
+        self._kept: dict[tuple[str, ...], tuple[ResidentSet, np.ndarray]] = {}
         self._lock = threading.Lock()  # several trainings may be prepared at once
 
-    def place(self, config: RunConfig, program: Program) -> ResidentSet:
-        """The config's training sets as one."""
+    def place(self, config: RunConfig, program: Program) -> tuple[ResidentSet, np.ndarray]:
+        """The config's training sets as one, and some of their patches on the host."""
         names = config.data.train
         with self._lock:
             if names not in self._kept:
                 folders = tuple(str(self._folder / name) for name in names)
                 data = dataclasses.replace(config.data, train=folders)
                 own = dataclasses.replace(config, data=data, progress=self._progress)
-                self._kept[names] = make_resident(read_train_set(own), device=replicated(program))
+                patches = read_train_set(own)
+                resident = make_resident(patches, device=replicated(program))
+                self._kept[names] = resident, np.array(sample(patches.patches))
             return self._kept[names]
 
 
@@ -119,7 +128,8 @@ class CompiledTraining:
 def prepare(config: RunConfig, sets: Sets) -> CompiledTraining:
     """Compiles a training run; any seed can then use it."""
     program = make_program(config)
-    data = sets.place(config, program)
+    data, some_patches = sets.place(config, program)
+    program = with_ordered_teacher(program, config, some_patches)
     check_stream(len(data.table.starts), program.pairs, seed=config.seed)
     begun = time.perf_counter()
     run = make_resident_run(program)

@@ -1,17 +1,13 @@
-"""The paper's two bar charts of HPatches: all descriptors, and the variants of our own.
+"""The paper's two bar charts of HPatches: all descriptors, and the variants of our own."""
 
-`bar_panel` and `bar_legend` draw bars wherever their figures come from.
-"""
-
-import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored
-from kjax.eval.report.page_parts import Charts, Key, Panel
+from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
 from kjax.eval.report.phrases import (
     count,
     finite,
@@ -23,98 +19,94 @@ from kjax.eval.report.phrases import (
 from kjax.eval.report.published import is_hand_crafted
 from kjax.eval.report.render import MARKERS
 from kjax.eval.report.theme import light
-from kjax.eval.results import LEVELS, NEGATIVES, HPatchesScores
+from kjax.eval.results import LEVELS, MEAN, NEGATIVES, HPatchesScores
 
 _BAR_HEIGHT = 26
-_NEGATIVES = dict(zip(NEGATIVES, ("triangle", "diamond"), strict=True))
-_CATEGORIES = {"i": "triangle", "v": "diamond"}
+_LEVEL_MARKS: dict[str, Mark] = dict(zip(LEVELS, ("circle", "square", "cross"), strict=True))
+"""Shapes besides colours, for those who cannot tell green from red."""
+_NEGATIVES: dict[str, Mark] = dict(zip(NEGATIVES, ("triangle", "diamond"), strict=True))
+_CATEGORIES: dict[str, Mark] = {"i": "triangle", "v": "diamond"}
 """Sequences under changing light are called i_…, those under changing viewpoint v_…."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Spot:
+class Spot(NamedTuple):
     """A part of a score, marked on its bar: a share, a level's colour and a marker."""
 
-    share: float
+    share: float | None
     level: str
-    marker: str
+    mark: Mark
 
 
 Kind = Literal["ours", "learned", "hand-crafted"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A descriptor's score: its name, the mean, whose it is, its parts, and the spread."""
 
     name: str
     share: float | None
     kind: Kind
     spots: Sequence[Spot]
-    std: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """One of the three: its headline, and the parts to mark."""
-
-    title: str
-    headline: Callable[[HPatchesScores], float]
-    spots: Callable[[HPatchesScores], list[Spot]]
+    std: float | None
 
 
 def comparison_charts(benchmark: HPatchesSetting, scored: Sequence[Scored]) -> Charts:
     """All descriptors, best on top in each task; hand-crafted ones are striped."""
-    panels = [
-        bar_panel(task.title, best_first([_bar(task, one) for one in scored])) for task in TASKS
-    ]
+    tasks = {
+        task: sorted(bars, key=lambda bar: -(finite(bar.share) or 0))
+        for task, bars in _bars(scored).items()
+    }
     return Charts(
         f"hpatches-comparison-{_slug(benchmark)}",
         f"Comparison on {benchmark.caption}: mean average precision. {_MARKS}",
-        panels,
-        [*bar_legend(_kind(one) for one in scored), *_spot_legend()],
+        [_bar_panel(task, bars) for task, bars in tasks.items()],
+        [*_bar_legend(tasks["verification"]), *_spot_legend(tasks)],
     )
 
 
 def variants_charts(benchmark: HPatchesSetting, scored: Sequence[Scored]) -> Charts | None:
     """Our own descriptors, the one with the fewest parameters on top; None for fewer than two."""
-    ours = [one for one in scored if one.result.ours]
+    ours = sorted(
+        (one for one in scored if one.result.ours), key=lambda one: one.result.parameters or 0
+    )
     if len(ours) < 2:
         return None
-    ours.sort(key=lambda one: one.result.parameters or 0)
     sizes = [
         f"{shortened(one.result.name)} {count(one.result.parameters)}"
         for one in ours
         if one.result.parameters
     ]
     order = f" (parameters: {', '.join(sizes)})" if sizes else ""
+    tasks = _bars(ours)
     return Charts(
         f"hpatches-variants-{_slug(benchmark)}",
         f"Our own variants on {benchmark.caption}: mean average precision. Sorted by the number "
         f"of parameters, fewest on top{order}. {_MARKS}",
-        [bar_panel(task.title, [_bar(task, one) for one in ours]) for task in TASKS],
-        _spot_legend(),
+        [_bar_panel(task, bars) for task, bars in tasks.items()],
+        _spot_legend(tasks),
     )
 
 
-def bar_legend(kinds: Iterable[Kind]) -> list[Key]:
-    """What the fills of those bars mean."""
-    meanings: dict[Kind, Key] = {
-        "ours": Key("kjax", "ours", "bar"),
-        "learned": Key("learned rivals", "rival", "bar"),
-        "hand-crafted": Key("hand-crafted", "rival", "hatched"),
+def _bars(scored: Sequence[Scored]) -> dict[str, list[Bar]]:
+    """The bars of each task, in the order given."""
+    return {
+        task: [
+            Bar(
+                one.result.name,
+                getattr(one.scores, f"{task}_map"),
+                _kind(one),
+                [spot for spot in spots(one.scores) if finite(spot.share) is not None],
+                one.scores.map_std.get(task),
+            )
+            for one in scored
+        ]
+        for task, spots in _SPOTS.items()
     }
-    found = set(kinds)
-    return [key for kind, key in meanings.items() if kind in found]
 
 
-def best_first(bars: Sequence[Bar]) -> list[Bar]:
-    """Sorted by the mean, the largest on top."""
-    return sorted(bars, key=lambda bar: -(finite(bar.share) or 0))
-
-
-def bar_panel(title: str, bars: Sequence[Bar]) -> Panel:
+def _bar_panel(task: str, bars: Sequence[Bar]) -> Panel:
     """A panel of bars in the order given, the mean beside each."""
+    title = task.capitalize()
     figures = [f"{bar.name} {percent_with_std(bar.share, bar.std)} %" for bar in bars]
     return Panel(
         title,
@@ -126,8 +118,28 @@ def bar_panel(title: str, bars: Sequence[Bar]) -> Panel:
     )
 
 
-def _bar(task: Task, one: Scored) -> Bar:
-    return Bar(one.result.name, task.headline(one.scores), _kind(one), task.spots(one.scores))
+def _bar_legend(bars: Iterable[Bar]) -> list[Key]:
+    """What the fills of bars mean."""
+    meanings: dict[Kind, Key] = {
+        "ours": Key("kjax", "ours", "bar"),
+        "learned": Key("learned rivals", "rival", "bar"),
+        "hand-crafted": Key("hand-crafted", "rival", "hatched"),
+    }
+    found = {bar.kind for bar in bars}
+    return [key for kind, key in meanings.items() if kind in found]
+
+
+def _spot_legend(tasks: Mapping[str, Sequence[Bar]]) -> list[Key]:
+    """What the marks on bars mean."""
+    found = {spot.mark for bars in tasks.values() for bar in bars for spot in bar.spots}
+    kinds = (
+        Key("intra / light", "soft", "triangle"),
+        Key("inter / viewpoint", "soft", "diamond"),
+    )
+    return [
+        *(Key(name, name, _LEVEL_MARKS[level]) for level, name in LEVELS.items()),
+        *(key for key in kinds if key.mark in found),
+    ]
 
 
 def _kind(one: Scored) -> Kind:
@@ -140,17 +152,10 @@ def _slug(benchmark: HPatchesSetting) -> str:
     return slugged(f"{benchmark.protocol} {benchmark.split} {benchmark.tasks}")
 
 
-def _spot_legend() -> list[Key]:
-    return [
-        *(Key(name, name, "circle") for name in LEVELS.values()),
-        Key("intra / light", "soft", "triangle"),
-        Key("inter / viewpoint", "soft", "diamond"),
-    ]
-
-
 _MARKS = (
     "Bars and figures: the mean. Marks: its parts by level; in verification by negatives from the "
-    "same (intra) or another sequence (inter), in matching by change of light or of viewpoint."
+    "same (intra) or another sequence (inter), in matching by change of light or of viewpoint, "
+    "where these are known."
 )
 
 
@@ -164,9 +169,9 @@ def _draw(axis: Any, bars: Sequence[Bar]) -> None:
         axis.barh(place, 100 * (finite(bar.share) or 0.0), height=0.72, **_fill(bar.kind))
         for spot in bar.spots:
             axis.plot(
-                100 * spot.share,
+                100 * (spot.share or 0.0),
                 place,
-                marker=MARKERS[spot.marker],
+                marker=MARKERS[spot.mark],
                 markersize=5.2,
                 color=light(spot.level),
                 markeredgecolor=light("paper"),
@@ -201,25 +206,29 @@ def _fill(kind: Kind) -> dict[str, Any]:
 
 
 def _verification_spots(scores: HPatchesScores) -> list[Spot]:
-    return _finite_spots(
-        (scores.verification.get(level, {}).get(kind), name, marker)
+    """By kind of negatives if they were kept apart; otherwise by level only."""
+    parts = scores.verification
+    if any(MEAN in by_kind for by_kind in parts.values()):
+        return _level_spots(
+            {level: by_kind[MEAN] for level, by_kind in parts.items() if MEAN in by_kind}
+        )
+    return [
+        Spot(parts.get(level, {}).get(kind), name, mark)
         for level, name in LEVELS.items()
-        for kind, marker in _NEGATIVES.items()
-    )
+        for kind, mark in _NEGATIVES.items()
+    ]
 
 
 def _matching_spots(scores: HPatchesScores) -> list[Spot]:
     """By light and viewpoint if the sequences' names tell; otherwise by level only."""
     kinds = {name[:1] for name in scores.matching_by_sequence if name[1:2] == "_"}
     if kinds != set(_CATEGORIES):
-        return _finite_spots(
-            (scores.matching.get(level), name, "circle") for level, name in LEVELS.items()
-        )
-    return _finite_spots(
-        (_category_mean(scores, kind, level), name, marker)
+        return _level_spots(scores.matching)
+    return [
+        Spot(_category_mean(scores, kind, level), name, mark)
         for level, name in LEVELS.items()
-        for kind, marker in _CATEGORIES.items()
-    )
+        for kind, mark in _CATEGORIES.items()
+    ]
 
 
 def _category_mean(scores: HPatchesScores, kind: str, level: str) -> float | None:
@@ -231,18 +240,12 @@ def _category_mean(scores: HPatchesScores, kind: str, level: str) -> float | Non
     return float(np.mean(found)) if found else None
 
 
-def _retrieval_spots(scores: HPatchesScores) -> list[Spot]:
-    return _finite_spots(
-        (scores.retrieval.get(level), name, "circle") for level, name in LEVELS.items()
-    )
+def _level_spots(shares: Mapping[str, float]) -> list[Spot]:
+    return [Spot(shares.get(level), name, _LEVEL_MARKS[level]) for level, name in LEVELS.items()]
 
 
-def _finite_spots(parts: Any) -> list[Spot]:
-    return [Spot(share, *rest) for share, *rest in parts if finite(share) is not None]
-
-
-TASKS = (
-    Task("Verification", lambda scores: scores.verification_map, _verification_spots),
-    Task("Matching", lambda scores: scores.matching_map, _matching_spots),
-    Task("Retrieval", lambda scores: scores.retrieval_map, _retrieval_spots),
-)
+_SPOTS: dict[str, Callable[[HPatchesScores], list[Spot]]] = {
+    "verification": _verification_spots,
+    "matching": _matching_spots,
+    "retrieval": lambda scores: _level_spots(scores.retrieval),
+}

@@ -1,0 +1,170 @@
+"""Means of scores over seeds, training sets or splits, and how much seeds differ."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from kjax.errors import InputError
+from kjax.eval.results import HPatchesScores, MisalignmentScores, PhototourScores
+
+TASKS = ("verification", "matching", "retrieval")
+"""Of HPatches."""
+_FIGURES: dict[type, tuple[str, ...]] = {
+    PhototourScores: ("fpr95", "fpr95_interval", "auc", "average_precision"),
+    HPatchesScores: (
+        *TASKS,
+        *(f"{task}_map" for task in TASKS),
+        "verification_auc",
+        "retrieval_by_pool",
+        "matching_by_sequence",
+    ),
+    MisalignmentScores: ("by_level", "by_amount"),
+}
+
+Scores = TypeVar("Scores", PhototourScores, HPatchesScores, MisalignmentScores)
+
+
+class Spread(NamedTuple):
+    """A mean, the standard deviation over seeds (None for one seed), and the number of seeds."""
+
+    mean: float
+    std: float | None
+    seeds: int
+
+
+def spread_over_seeds(columns: Sequence[Mapping[Any, float]]) -> Spread | None:
+    """The mean over columns and seeds; the deviation is that of each seed's mean over columns.
+
+    Only seeds that every column has tell the deviation. None without any value.
+
+    Args:
+        columns: the values of one figure by seed.
+    """
+    columns = [column for column in columns if column]
+    if not columns:
+        return None
+    mean = float(np.mean([np.mean(list(column.values())) for column in columns]))
+    shared = _shared_seeds(columns)
+    means = [float(np.mean([column[seed] for column in columns])) for seed in shared]
+    return Spread(mean, _deviation(means) if len(means) > 1 else None, len(shared))
+
+
+def pooled_std(first: Spread, second: Spread) -> float | None:
+    """The common standard deviation of two groups; None if neither has one."""
+    weighted = [(one.seeds - 1, one.std**2) for one in (first, second) if one.std is not None]
+    if not weighted:
+        return None
+    return math.sqrt(sum(n * variance for n, variance in weighted) / sum(n for n, _ in weighted))
+
+
+def mean_of_seeds(scores: Sequence[Scores]) -> Scores:
+    """The mean of every figure over seeds, with standard deviations; curves are the first seed's.
+
+    The interval of FPR@95 is the mean of the seeds' own: how sure each is, given the pairs.
+    """
+    return mean_of_columns([{str(place): one for place, one in enumerate(scores)}])
+
+
+def mean_of_columns(columns: Sequence[Mapping[str, Scores]]) -> Scores:
+    """The mean over columns and seeds; the deviations are those of each seed's mean over columns.
+
+    Only seeds that every column has tell the deviations.
+
+    Args:
+        columns: scores by seed: a column for each training set, say.
+    """
+    mean = _mean_of_figures([_mean_of_figures(list(column.values())) for column in columns])
+    shared = _shared_seeds(columns)
+    if len(shared) < 2:
+        return mean
+    by_seed = {seed: _mean_of_figures([column[seed] for column in columns]) for seed in shared}
+    return dataclasses.replace(mean, **_deviations(by_seed))
+
+
+def mean_of_splits(scores: Sequence[HPatchesScores]) -> HPatchesScores:
+    """The mean over splits, as papers report it over a, b and c; named after all of them, "abc"."""
+    if not scores:
+        raise InputError("no split to average over")
+    protocols = sorted({one.protocol for one in scores})
+    if len(protocols) > 1:
+        raise InputError(f"scores by the {' and the '.join(protocols)} protocol cannot be averaged")
+    by_sequence: dict[str, dict[str, float]] = {}
+    for one in scores:
+        by_sequence |= one.matching_by_sequence
+    return dataclasses.replace(
+        _mean_of_figures(scores),
+        split="".join(one.split for one in scores),
+        tasks=", ".join(dict.fromkeys(one.tasks for one in scores)),
+        sequences=len(by_sequence),
+        matching_by_sequence=by_sequence,
+    )
+
+
+def _shared_seeds(columns: Sequence[Mapping[Any, Any]]) -> list[Any]:
+    return [seed for seed in columns[0] if all(seed in column for column in columns)]
+
+
+def _mean_of_figures(scores: Sequence[Scores]) -> Scores:
+    """The first of the scores with the means of all."""
+    first = scores[0]
+    settings = {
+        (one.test, one.train, one.rule) for one in scores if isinstance(one, PhototourScores)
+    }
+    if len(settings) > 1:
+        raise InputError("seeds can be averaged on one test set, training set and rule only")
+    names = _FIGURES[type(first)]
+    means = {name: _mean([getattr(one, name) for one in scores]) for name in names}
+    return dataclasses.replace(first, **means)
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """The mean of numbers, of tuples, or of dictionaries entry by entry; None if one is unknown."""
+    if any(value is None for value in values):
+        return None
+    if isinstance(values[0], dict):
+        keys = dict.fromkeys(key for one in values for key in one)
+        return {key: _mean([one[key] for one in values if key in one]) for key in keys}
+    if isinstance(values[0], tuple):
+        return tuple(_mean(each) for each in zip(*values, strict=True))
+    return sum(values) / len(values)
+
+
+def _deviations(by_seed: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of scores that tell how much seeds differ."""
+    scores = list(by_seed.values())
+    if isinstance(scores[0], PhototourScores):
+        rates = {seed: one.fpr95 for seed, one in by_seed.items()}
+        return {"fpr95_by_seed": rates, "fpr95_std": _deviation(rates.values())}
+    if isinstance(scores[0], MisalignmentScores):
+        figures = [_flat(one.by_level | one.by_amount) for one in scores]
+        return {"seeds": len(scores), "std": _deviation_of_each(figures)}
+    headlines = [{task: getattr(one, f"{task}_map") for task in TASKS} for one in scores]
+    parts = [_flat({task: getattr(one, task) for task in TASKS}) for one in scores]
+    return {
+        "seeds": len(scores),
+        "map_std": _deviation_of_each(headlines),
+        "part_std": _deviation_of_each(parts),
+    }
+
+
+def _deviation_of_each(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    shared = [name for name in figures[0] if all(name in one for one in figures)]
+    return {name: _deviation(one[name] for one in figures) for name in shared}
+
+
+def _deviation(values: Iterable[float]) -> float:
+    return float(np.std(list(values), ddof=1))
+
+
+def _flat(figures: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Figures by their path through the dictionaries, e.g. "matching/e"."""
+    found: dict[str, float] = {}
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}/")
+        else:
+            found[prefix + name] = value
+    return found
