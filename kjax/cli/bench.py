@@ -7,22 +7,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kjax.speed.inference import Contender, RateRow
 
+KJAX, ONNX_FILE = "kjax", "exported"
+"""How the names of rows begin; PyTorch's begin otherwise."""
 HELP = "measure how many patches a second weights describe here, beside HardNet in PyTorch"
 EXAMPLES = """examples:
-  kjax bench                                  hardnet and combined-star, against kornia's HardNet
+  kjax bench                                  all that ships, against kornia's HardNet
+  kjax bench best --channels 16,16,32,32,64,64
   kjax bench out/first --dtypes float32 --json speed.json
   kjax bench hardnet --batches 1024 4096 16384 --patches 262144 --repeats 10
 
 All take turns, and the best time of each counts. "in memory": patches and descriptors stay on the
 device; "end to end": from uint8 NumPy arrays to float32 ones. Ratios are to PyTorch at its best
-batch size, in the same place. On a CPU, kjax runs a batch on one core or little more, and as many
-batches at a time as there are cores: fewer batches than cores leave some idle.
+batch size, in the same place, and to onnxruntime with the file that `kjax export` writes, where it
+is installed. On a CPU, kjax runs a batch on one core or little more, and as many batches at a time
+as there are cores: fewer batches than cores leave some idle.
 """
 
-SOURCES = ("hardnet", "combined-star")
 DTYPES = ("float32", "bfloat16")
-ON_CPU = {"dtypes": DTYPES[:1], "batches": (64, 256)}
-PATCHES_PER_CORE = 128
+ON_CPU = {"dtypes": DTYPES[:1], "batches": (16, 64)}
+PATCHES_PER_CORE = 256
 ON_ACCELERATORS = {"dtypes": DTYPES, "batches": (1024, 4096), "patches": 65536}
 """What is measured by default. As a rule, CPUs have no arithmetic of their own for bfloat16."""
 
@@ -33,20 +36,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sources",
         metavar="SOURCE",
         nargs="*",
-        help=f"shipped names, workdirs or weights files (default: {' '.join(SOURCES)})",
+        help="shipped names, workdirs or weights files (default: all that ships)",
     )
     parser.add_argument(
         "--dtypes", nargs="+", choices=DTYPES, help="(float32; on accelerators both)"
     )
     parser.add_argument(
-        "--batches", nargs="+", type=int, metavar="N", help="(64 256; on accelerators 1024 4096)"
+        "--batches", nargs="+", type=int, metavar="N", help="(16 64; on accelerators 1024 4096)"
     )
     parser.add_argument(
-        "--patches", type=int, metavar="N", help="in a run (128 a core; on accelerators 65536)"
+        "--patches", type=int, metavar="N", help="in a run (256 a core; on accelerators 65536)"
+    )
+    parser.add_argument(
+        "--channels",
+        action="append",
+        default=[],
+        type=channels,
+        metavar="C,C,C,C,C,C",
+        help="of an untrained light model, to measure as well",
     )
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="(%(default)s)")
     parser.add_argument("--no-torch", dest="torch", action="store_false", help="kjax alone")
     parser.add_argument("--json", metavar="FILE", help="also write all figures there")
+
+
+def channels(text: str) -> tuple[int, ...]:
+    """Six numbers with commas between them."""
+    return tuple(int(part) for part in text.split(","))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
     from kjax.errors import InputError
     from kjax.files.atomic import write_json
     from kjax.model.describe import cores
-    from kjax.speed.inference import kjax_contenders, measure, surroundings
+    from kjax.pretrained import names
+    from kjax.sources import load_source
+    from kjax.speed.inference import kjax_contenders, measure, surroundings, untrained
 
     defaults: dict[str, Any] = ON_ACCELERATORS
     if jax.default_backend() == "cpu":
@@ -76,8 +94,15 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--batches, --patches and --repeats must be at least 1")
     notes: list[str] = []
     contenders = _torch_contenders(args.batches, args.patches, notes) if args.torch else []
-    for source in args.sources or SOURCES:
-        contenders += kjax_contenders(source, args.dtypes, args.batches, args.patches)
+    models = {}
+    for source in args.sources or names():
+        found = load_source(source)
+        models[source] = found.model, found.variables
+    for widths in args.channels:
+        models[f"combined {'-'.join(map(str, widths))}"] = untrained(widths)
+    for source, model in models.items():
+        contenders += kjax_contenders(source, *model, args.dtypes, args.batches, args.patches)
+        contenders += _onnx_contenders(source, *model, args.batches, args.patches)
     rows = measure(contenders, repeats=args.repeats)
     about = surroundings()
     compared = with_ratios(rows)
@@ -115,8 +140,27 @@ def _torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) ->
     return found
 
 
+def _onnx_contenders(
+    source: str, model: Any, variables: Any, batches: Sequence[int], patches: int
+) -> "list[Contender]":
+    """The exported file's contenders, on CPUs where its packages are installed."""
+    import importlib.util
+
+    import jax
+
+    from kjax.speed.inference import onnx_contenders
+
+    packages = ("onnx", "onnxruntime")
+    if jax.default_backend() != "cpu" or not all(map(importlib.util.find_spec, packages)):
+        return []
+    return list(onnx_contenders(source, model, variables, batches, patches))
+
+
 def with_ratios(rows: "Sequence[RateRow]") -> list[tuple["RateRow", dict[str, float]]]:
-    """Each row with its rate over PyTorch's in the same place: eager float32's, and the best."""
+    """Each row with its rate over others' in the same place.
+
+    They are PyTorch's eager float32, its best, and the exported file of the same weights.
+    """
     compared = []
     for row in rows:
         torch = [other for other in rows if is_torch(other) and other.place == row.place]
@@ -125,13 +169,17 @@ def with_ratios(rows: "Sequence[RateRow]") -> list[tuple["RateRow", dict[str, fl
         ratios = {"× torch float32": eager}
         if len({other.variant for other in torch}) > 1:
             ratios["× best torch"] = best
+        own = row.name.replace(KJAX, ONNX_FILE, 1)
+        if own != row.name:
+            exported = (each for each in rows if (each.name, each.place) == (own, row.place))
+            ratios["× exported"] = max((each.rate for each in exported), default=None)
         compared.append((row, {name: row.rate / rate for name, rate in ratios.items() if rate}))
     return compared
 
 
 def is_torch(row: "RateRow") -> bool:
     """Whether a row is PyTorch's."""
-    return not row.name.startswith("kjax ")
+    return not row.name.startswith((f"{KJAX} ", f"{ONNX_FILE} "))
 
 
 def _print_report(

@@ -7,13 +7,11 @@
     net.setInput(patches[:, None])  # or cv2.dnn.blobFromImages(list(patches))
     descriptors = net.forward()
 
-The graph is written operator by operator. Image layout is NCHW, as all runtimes like it best. Both
-OpenCV 5 and OpenCV 4 read it, which is why it looks as it does: operators of opset 12, shapes that
-need no arithmetic, and all attributes of a convolution although ONNX can do without most. OpenCV 4
-takes the last axis of a three-dimensional array for colours: hence the axis in the example.
+`kjax.model.onnx_graph` writes the graph. OpenCV 4 takes the last axis of a three-dimensional array
+for colours: hence the axis in the example.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,12 +23,8 @@ from kjax.errors import InputError
 from kjax.export.function import DescribingFunction
 from kjax.extras import require
 from kjax.model.descriptor import Descriptor
-from kjax.model.dimensions import STRIDES, TRUNK_STRIDE
-from kjax.model.position_encoding import CoordinateSystem, position_matrix
+from kjax.model.onnx_graph import onnx_model
 
-OPSET, IR_VERSION = 12, 7
-"""Versions of 2020, the last in which the axes of all reductions are attributes, as OpenCV 4 wants
-them: opset 13 made ReduceSum's an input, opset 18 the others'."""
 ONNX_FILES = "an ONNX file"
 
 
@@ -38,19 +32,7 @@ def save(path: Path, function: DescribingFunction) -> None:
     """Writes the graph from `patches` [B,N,N] to `descriptors`."""
     folded, weights, dtype, batch, about = function
     onnx = require("onnx", ONNX_FILES)
-    graph = _GraphWriter(onnx)
-    dim = _write_network(graph, folded, weights["params"], dtype)
-    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    size, count = folded.patch_size, batch or "batch"
-    model = onnx.helper.make_model(
-        graph.finish(
-            onnx.helper.make_tensor_value_info("patches", element, [count, size, size]),
-            onnx.helper.make_tensor_value_info("descriptors", onnx.TensorProto.FLOAT, [count, dim]),
-        ),
-        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="kjax",
-    )
+    model = onnx_model(folded, weights, dtype=dtype, batch=batch)
     onnx.helper.set_model_props(model, dict(about))
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
@@ -81,134 +63,6 @@ def read_about(path: Path) -> dict[str, str]:
         "input": ", ".join(_signature(onnx, value) for value in model.graph.input),
         "output": ", ".join(_signature(onnx, value) for value in model.graph.output),
     }
-
-
-class _GraphWriter:
-    """Collects operators; names of values are made up as they come."""
-
-    def __init__(self, onnx: ModuleType) -> None:
-        self._onnx = onnx
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-
-    def constant(self, value: Any, dtype: Any = np.float32) -> str:
-        """The name of a constant."""
-        name = f"constant{len(self._constants)}"
-        array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
-        self._constants.append(self._onnx.numpy_helper.from_array(array, name))
-        return name
-
-    def add(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """The name of what an operator gives."""
-        name = output or f"{operator}{len(self._nodes)}"
-        node = self._onnx.helper.make_node(operator, list(inputs), [name], name=name, **attributes)
-        self._nodes.append(node)
-        return name
-
-    def finish(self, patches: Any, descriptors: Any) -> Any:
-        """The graph, for a given input and output."""
-        return self._onnx.helper.make_graph(
-            self._nodes, "descriptor", [patches], [descriptors], self._constants
-        )
-
-
-def _write_network(
-    graph: _GraphWriter, model: Descriptor, params: Mapping[str, Any], dtype: str
-) -> int:
-    """All operators from "patches" to "descriptors", whose dimension is returned."""
-    images = _write_patch_normalization(graph, model.patch_size, dtype)
-    phi = _write_trunk(graph, images, params["trunk"])
-    dim = model.dimension
-    match model.head:
-        case "sum":
-            dim = model.channels[-1]
-            psi = graph.add("ReduceSum", phi, axes=[2, 3], keepdims=0)
-        case "cat":
-            psi = graph.add("Flatten", phi)
-            dim = model.channels[-1] * (model.patch_size // TRUNK_STRIDE) ** 2
-        case "hardnet":
-            # The graph's maps are flattened with the channel first, W has it third.
-            kernel = np.asarray(params["head"]["kernel"]).transpose(2, 0, 1, 3)
-            psi = _write_dense(
-                graph, graph.add("Flatten", phi), kernel.reshape(-1, dim), params["head"]
-            )
-        case "xy" | "polar":
-            psi = _write_encoding(graph, [(phi, model.head)], model, params["head"])
-        case _:
-            star = model.head == "combined_star"
-            other = _write_trunk(graph, images, params["trunk_polar"]) if star else phi
-            psi = _write_encoding(graph, [(phi, "xy"), (other, "polar")], model, params["head"])
-    _write_l2_normalization(graph, psi, dim)
-    return dim
-
-
-def _write_patch_normalization(graph: _GraphWriter, size: int, dtype: str) -> str:
-    """`kjax.model.patches.normalize_patches`, and the axis of channels."""
-    floating = "patches" if dtype == "float32" else graph.add("Cast", "patches", to=1)
-    # Not Unsqueeze: OpenCV 4 makes of it the shape that it has when the file is read.
-    images = graph.add("Reshape", floating, graph.constant([-1, 1, size, size], np.int64))
-    starts, ends, spatial = ([0, 0], [1, 1], [2, 3])
-    corner = graph.add(
-        "Slice", images, *(graph.constant(value, np.int64) for value in (starts, ends, spatial))
-    )
-    shifted = graph.add("Sub", images, corner)
-    axes = [1, 2, 3]
-    centred = graph.add("Sub", shifted, graph.add("ReduceMean", shifted, axes=axes, keepdims=1))
-    squares = graph.add("ReduceSumSquare", centred, axes=axes, keepdims=1)
-    variance = graph.add("Div", squares, graph.constant(size**2 - 1))
-    deviation = graph.add("Add", graph.add("Sqrt", variance), graph.constant(1e-7))
-    return graph.add("Div", centred, deviation)
-
-
-def _write_trunk(graph: _GraphWriter, images: str, layers: Mapping[str, Any]) -> str:
-    """φ [B,c,n,n]."""
-    x = images
-    for i, stride in enumerate(STRIDES, start=1):
-        layer = layers[f"conv{i}"]
-        kernel = graph.constant(np.asarray(layer["kernel"]).transpose(3, 2, 0, 1))
-        bias = graph.constant(layer["bias"])
-        x = graph.add(
-            "Conv",
-            x,
-            kernel,
-            bias,
-            kernel_shape=[3, 3],
-            strides=[stride, stride],
-            pads=[1, 1, 1, 1],
-        )
-        x = graph.add("Relu", x)
-    return x
-
-
-def _write_encoding(
-    graph: _GraphWriter,
-    maps: Sequence[tuple[str, CoordinateSystem]],
-    model: Descriptor,
-    head: Mapping[str, Any],
-) -> str:
-    """M vec(ΦᵀF) + m′, for the maps of one coordinate system or two."""
-    side = model.patch_size // TRUNK_STRIDE
-    parts = []
-    for phi, system in maps:
-        rows = graph.add("Reshape", phi, graph.constant([0, 0, side**2], np.int64))
-        positions = graph.constant(position_matrix(side, model.position_kernel, system))
-        parts.append(graph.add("Flatten", graph.add("MatMul", rows, positions)))
-    encoded = parts[0] if len(parts) == 1 else graph.add("Concat", *parts, axis=1)
-    return _write_dense(graph, encoded, head["kernel"], head)
-
-
-def _write_dense(graph: _GraphWriter, x: str, matrix: Any, layer: Mapping[str, Any]) -> str:
-    bias = [graph.constant(layer["bias"])] if "bias" in layer else []
-    return graph.add("Gemm", x, graph.constant(matrix), *bias)
-
-
-def _write_l2_normalization(graph: _GraphWriter, psi: str, dim: int) -> None:
-    """`kjax.model.aggregation.l2_normalize`."""
-    squared = graph.add("ReduceSumSquare", psi, axes=[1], keepdims=1)
-    norm = graph.add("Sqrt", graph.add("Add", squared, graph.constant(1e-10)))
-    is_zero = graph.add("Equal", squared, graph.constant(0))
-    normalized = graph.add("Div", psi, norm)
-    graph.add("Where", is_zero, graph.constant(dim**-0.5), normalized, output="descriptors")
 
 
 def _signature(onnx: ModuleType, value: Any) -> str:

@@ -28,8 +28,8 @@ from kjax.images.exchange.provenance import Provenance
 from kjax.images.extraction import KeypointArrays, extract_patches, pad_keypoints
 from kjax.images.features import Features
 from kjax.images.given import as_array, open_image
+from kjax.images.runner import Runner
 from kjax.images.weights_checksum import weights_sha256
-from kjax.model.describe import describe, preferred_batch
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.resampling import resize_patches
@@ -46,6 +46,7 @@ def load(
     seed: int | None = None,
     dtype: str = "float32",
     dimension: int | None = None,
+    backend: str | None = None,
 ) -> "Describer":
     """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
 
@@ -56,6 +57,8 @@ def load(
         dtype: precision of the computation, "float32" or "bfloat16".
         dimension: numbers in a descriptor: the first of all, normalised, of weights that were
             trained for it (`config.loss.nested`).
+        backend: what describes on CPUs, "jax" or "onnxruntime"; whichever is faster, by default.
+            Descriptors are the same up to rounding.
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
     return Describer(
@@ -65,6 +68,7 @@ def load(
         extent=found.extent,
         name=str(source) if seed is None else f"{source}, seed {seed}",
         sha256=weights_sha256(found),
+        backend=backend,
     )
 
 
@@ -90,6 +94,7 @@ class Describer:
         extent: float = WHOLE_EXTENT,
         name: str | None = None,
         sha256: str | None = None,
+        backend: str | None = None,
     ) -> None:
         """Folds the weights.
 
@@ -100,14 +105,13 @@ class Describer:
             extent: that suits the weights.
             name: where the weights came from, for people.
             sha256: of the weights, for records.
+            backend: what describes, see `kjax.images.runner`.
         """
         self.extent, self.name, self.sha256 = extent, name, sha256
         self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)
-        folded, self._weights = fold(model.clone(dtype=jnp.dtype(dtype)), variables)
-        self._apply = jax.jit(folded.apply)
-        self.patch_size = model.patch_size
-        blank = np.zeros((1, self.patch_size, self.patch_size), np.float32)
-        self.dimension = int(jax.eval_shape(folded.apply, self._weights, blank).shape[1])
+        folded = fold(model.clone(dtype=jnp.dtype(dtype)), variables)
+        self._runner = Runner(*folded, backend=backend)
+        self.patch_size, self.dimension = model.patch_size, self._runner.dimension
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f"{self.name!r}, "
@@ -147,16 +151,7 @@ class Describer:
         Raises:
             InputError: patches of another shape, or with NaN or infinite pixels.
         """
-        patches = self._as_patches(patches)
-        # A power of two: photographs with any number of keypoints run one of few programs.
-        batch = min(preferred_batch(), 1 << max(len(patches) - 1, 0).bit_length())
-        return describe(
-            lambda block: self._apply(self._weights, block),
-            patches,
-            size=self.patch_size,
-            batch=batch,
-            progress=False,
-        )
+        return self._runner.describe(self._as_patches(patches))
 
     def _as_patches(self, patches: Any) -> Num[np.ndarray, "N size size"]:
         found, size = np.asarray(as_array(patches, "patches")), self.patch_size

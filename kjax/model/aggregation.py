@@ -73,14 +73,20 @@ def project(
     For batches that are not smaller than n² it is the faster way: one large product, and no
     rearranging of the feature maps.
     """
-    batch, count, channels = descriptors.shape
+    batch, count, _ = descriptors.shape
     dtype = descriptors.dtype
     if batch < count:
         return dense(aggregate(descriptors, positions.astype(dtype)).astype(dtype), matrix)
-    by_position = matrix.reshape(channels, positions.shape[1], -1).swapaxes(0, 1)
-    flat = by_position.reshape(positions.shape[1], -1)
-    weights = dense(positions.astype(dtype), flat).reshape(count * channels, -1)
-    return dense(descriptors.reshape(batch, -1), weights)
+    return dense(descriptors.reshape(batch, -1), dense_matrix(positions.astype(dtype), matrix))
+
+
+def dense_matrix(
+    positions: Float[Array, "p k"], matrix: Float[Array, "inputs outputs"]
+) -> Float[Array, "rows outputs"]:
+    """The fully connected layer on vec(Φ) that F, in whose precision it is made, and M make."""
+    size = positions.shape[1]
+    by_position = matrix.reshape(-1, size, matrix.shape[1]).swapaxes(0, 1)
+    return dense(positions, by_position.reshape(size, -1)).reshape(-1, matrix.shape[1])
 
 
 def encode_each(

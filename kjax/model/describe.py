@@ -1,11 +1,12 @@
 """Descriptors of many patches, in batches of one shape, in bounded device memory."""
 
-import contextlib
+import collections
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,21 +15,31 @@ from jaxtyping import Array, Float32, Num
 from tqdm import tqdm
 
 from kjax.errors import InputError
+from kjax.model.kernels.cpu_convolution import WINOGRAD_BATCH
 from kjax.model.resampling import resize_patches
+
+COPYING_THREADS = 4
+"""Batches that are on their way to, on, or from an accelerator at a time."""
+
+Item = TypeVar("Item")
 
 
 def describe(
-    apply: Callable[[Array], Array],
+    apply: Callable[[Any], Any],
     patches: Num[np.ndarray, "patches height width"],
     *,
     size: int,
     batch: int | None = None,
+    dimension: int | None = None,
+    threads: int | None = None,
     progress: bool = True,
 ) -> Float32[np.ndarray, "patches dim"]:
     """One descriptor per patch, in the order given.
 
     The last batch is filled up with copies of the last patch, whose descriptors are left out: all
-    batches have one shape and compile once. The device holds few batches, however many there are.
+    batches have one shape and compile once. The device holds few batches, however many there are:
+    each of some threads takes batch after batch from host to host, so that copies overlap with
+    computing. Patches travel in the type they have.
 
     Args:
         apply: from [batch, size, size] float32 patches, 0 to 255, to [batch, dim] descriptors. Jit
@@ -36,6 +47,8 @@ def describe(
         patches: of any type, in memory or mapped from a file.
         size: side of the patches that `apply` sees, resized as HardNet does at test time.
         batch: patches per call of `apply`, by default `preferred_batch()`.
+        dimension: of a descriptor; JAX is asked for it if it is not given.
+        threads: that call `apply`, by default `default_threads()`.
         progress: whether to show a bar.
 
     Returns:
@@ -48,25 +61,22 @@ def describe(
     batch = preferred_batch() if batch is None else batch
     if batch < 1:
         raise InputError(f"batch must be at least 1, not {batch}")
-    count = len(patches)
-    descriptors = np.empty((count, _dimension(apply, batch, size)), np.float32)
-    pending: list[tuple[int, Callable[[], Array]]] = []
+    count, dimension = len(patches), dimension or _dimension(apply, batch, size)
+    descriptors = np.empty((count, dimension), np.float32)
     bar = tqdm(total=count, desc="describing", unit="patch", disable=not progress)
-    with bar, in_flight(apply) as begin:
+    counting = threading.Lock()
 
-        def collect() -> None:
-            start, finish = pending.pop(0)
-            kept = descriptors[start : start + batch]
-            kept[:] = np.asarray(finish())[: len(kept)]
+    def describe_block(start: int) -> None:
+        block = _block(patches, start, batch)
+        kept = descriptors[start : start + batch]
+        on_host = jax.default_backend() == "cpu" and block.shape[1:] == (size, size)
+        seen = np.asarray(block, np.float32) if on_host else _resized(block, size=size)
+        kept[:] = np.asarray(apply(seen))[: len(kept)]
+        with counting:
             bar.update(len(kept))
 
-        for start in range(0, count, batch):
-            pending.append((start, begin(_resized(_block(patches, start, batch), size=size))))
-            # The others compute while one is fetched.
-            if len(pending) > programs():
-                collect()
-        while pending:
-            collect()
+    with bar:
+        in_threads(describe_block, range(0, count, batch), threads=threads)
     return descriptors
 
 
@@ -96,15 +106,16 @@ def preferred_batch() -> int:
     On CPUs the feature maps of a batch should stay in the cache, on accelerators the batch should
     make up for starting it.
     """
-    return 64 if jax.default_backend() == "cpu" else 4096
+    return WINOGRAD_BATCH if jax.default_backend() == "cpu" else 4096
 
 
-def programs() -> int:
-    """How many a device should run at a time.
+def default_threads() -> int:
+    """How many should describe at a time, each its own batches, from host to host.
 
-    XLA runs most of a network on one core of a CPU, so there it takes as many as there are cores.
+    XLA runs most of a network on one core of a CPU, so there it takes one for each core. To feed an
+    accelerator, some copy patches and descriptors while one waits for it to compute.
     """
-    return cores() if jax.default_backend() == "cpu" else 1
+    return cores() if jax.default_backend() == "cpu" else COPYING_THREADS
 
 
 def cores() -> int:
@@ -112,37 +123,45 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@contextlib.contextmanager
-def in_flight(
-    apply: Callable[[Array], Array],
-) -> Iterator[Callable[[Array], Callable[[], Array]]]:
-    """A function that begins to apply another and returns at once, with one that finishes.
+def in_threads(
+    work: Callable[[Item], Any], items: Iterable[Item], *, threads: int | None = None
+) -> None:
+    """Does the work on all items, on the first alone: that compiles what the others share.
 
-    On CPUs threads do it, which see none of JAX's context managers; precision means nothing there.
+    In the threads the caller's `jax.default_matmul_precision` holds as well, and `default_device`.
 
-    Examples:
-        >>> with in_flight(apply) as begin:
-        ...     results = [finish() for finish in [begin(block) for block in blocks]]
+    Raises:
+        Exception: the work's own, on the first item for which there was one; those that follow it
+            may be left undone.
     """
+    left = collections.deque(enumerate(items))
+    if left:
+        work(left.popleft()[1])
+    failures: list[tuple[int, Exception]] = []
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
 
-    def begin_here(block: Array) -> Callable[[], Array]:
-        result = apply(block)
-        return lambda: result
+    def drain() -> None:
+        with jax.default_matmul_precision(precision), jax.default_device(device):
+            while True:
+                try:
+                    place, item = left.popleft()
+                except IndexError:
+                    return
+                try:
+                    work(item)
+                except Exception as error:
+                    failures.append((place, error))
+                    left.clear()
 
-    if programs() == 1:
-        yield begin_here
-        return
-    compiling = threading.Lock()
-
-    def run(block: Array) -> Array:
-        # JAX returns before the result is there, but not before the program is: only one thread
-        # shall make it.
-        with compiling:
-            result = apply(block)
-        return jax.block_until_ready(result)
-
-    with ThreadPoolExecutor(programs()) as pool:
-        yield lambda block: pool.submit(run, block).result
+    if count := min(threads or default_threads(), len(left)):
+        with ThreadPoolExecutor(count) as pool:
+            try:
+                wait([pool.submit(drain) for _ in range(count)])
+            finally:
+                left.clear()  # when interrupted
+    if failures:
+        raise min(failures, key=lambda failure: failure[0])[1]
 
 
 @functools.partial(jax.jit, static_argnames="size")

@@ -27,7 +27,7 @@ from kjax.model.layers import Dropout, Trunk
 from kjax.model.patches import as_images, normalize_patches
 from kjax.model.position_encoding import CoordinateSystem, PositionKernel
 
-_SYSTEMS: dict[str, tuple[CoordinateSystem, ...]] = {
+SYSTEMS: dict[str, tuple[CoordinateSystem, ...]] = {
     "xy": ("xy",),
     "polar": ("polar",),
     "combined": ("xy", "polar"),
@@ -148,7 +148,7 @@ class Descriptor(nn.Module):
                 return CatHead()
             case _:
                 return EncodedHead(
-                    _SYSTEMS[self.head],
+                    SYSTEMS[self.head],
                     self.position_kernel,
                     self.channels[-1],
                     self.dimension,

@@ -9,7 +9,6 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,14 +17,16 @@ import numpy as np
 from jaxtyping import Array, UInt8
 from tqdm import tqdm
 
-from kjax.images.describer import Describer
-from kjax.model.describe import cores, in_flight, preferred_batch
-from kjax.model.folding import fold
-from kjax.sources import load_source
+from kjax.extras import require
+from kjax.images.runner import JAX, Runner, processor
+from kjax.model.describe import cores, in_threads
+from kjax.model.descriptor import Descriptor, build
+from kjax.model.folding import fold, fold_head
+from kjax.model.onnx_graph import onnx_model
 
 IN_MEMORY, END_TO_END = "in memory", "end to end"
 """Patches and descriptors stay on the device, in float32; or both are NumPy arrays, from bytes."""
-PACKAGES = ("kjax", "jax", "jaxlib", "torch", "kornia")
+PACKAGES = ("kjax", "jax", "jaxlib", "onnxruntime", "torch", "kornia")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,38 +82,81 @@ def measure(
 
 
 def kjax_contenders(
-    source: str, dtypes: Sequence[str], batches: Sequence[int], patches: int
+    source: str,
+    model: Descriptor,
+    variables: Any,
+    dtypes: Sequence[str],
+    batches: Sequence[int],
+    patches: int,
 ) -> Iterator[Contender]:
     """Weights with BatchNorm folded: on the device in batches of given sizes, and by a `Describer`.
 
     Args:
-        source: as `kjax.load` has it.
+        source: where they come from, for the table.
+        model: not folded.
+        variables: the same.
         dtypes: precisions of the computation.
         batches: sizes to try.
         patches: that a run describes, rounded up to whole batches.
     """
-    found = load_source(source)
-    name, size, own = f"kjax {source}", found.model.patch_size, min(preferred_batch(), patches)
-    images = np.concatenate(blocks_of(patches, own, size))
+    name, size = f"kjax {source}", model.patch_size
+    images = blocks_of(patches, patches, size)[0]
     resident = [
         [jnp.asarray(block, jnp.float32) for block in blocks_of(patches, batch, size)]
         for batch in batches
     ]
     for dtype in dtypes:
-        folded, weights = fold(found.model.clone(dtype=jnp.dtype(dtype)), found.variables)
+        exact = model.clone(dtype=jnp.dtype(dtype))
+        folded, weights = fold_head(*fold(exact, variables))
         apply = functools.partial(jax.jit(folded.apply), weights)
         for batch, blocks in zip(batches, resident, strict=True):
             in_memory = functools.partial(_apply_to_all, apply, blocks)
             yield Contender(name, dtype, IN_MEMORY, batch, batch * len(blocks), in_memory)
-        describer = Describer(found.model, found.variables, dtype=dtype)
-        end_to_end = functools.partial(describer.describe, images)
-        yield Contender(name, dtype, END_TO_END, own, len(images), end_to_end)
+        runner = Runner(*fold(exact, variables))
+        way = runner.way(images)
+        variant = dtype if way.backend == JAX else f"{dtype}, {way.backend}"
+        end_to_end = functools.partial(runner.describe_in, way, images)
+        yield Contender(name, variant, END_TO_END, way.batch, patches, end_to_end)
+
+
+def onnx_contenders(
+    source: str, model: Descriptor, variables: Any, batches: Sequence[int], patches: int
+) -> Iterator[Contender]:
+    """The graph that `kjax export` writes, run by onnxruntime as it comes, on all cores."""
+    onnxruntime = require("onnxruntime", "the comparison with the exported file")
+    exact = model.clone(dtype=jnp.dtype("float32"))
+    graph = onnx_model(*fold(exact, variables), dtype="uint8").SerializeToString()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+
+    def run(blocks: Sequence[np.ndarray]) -> Any:
+        found = [session.run(["descriptors"], {"patches": block})[0] for block in blocks]
+        return np.concatenate(found)
+
+    for batch in batches:
+        blocks = blocks_of(patches, batch, model.patch_size)
+        yield Contender(
+            f"exported {source}",
+            "float32",
+            END_TO_END,
+            batch,
+            batch * len(blocks),
+            functools.partial(run, blocks),
+        )
+
+
+def untrained(channels: Sequence[int]) -> tuple[Descriptor, Any]:
+    """A light model without training, which is as fast as with: `combined`, s = 2."""
+    model = build("combined", s=2, channels=tuple(channels))
+    blank = np.zeros((1, model.patch_size, model.patch_size), np.float32)
+    return model, jax.jit(model.init)(jax.random.key(0), blank)
 
 
 def _apply_to_all(apply: Callable[[Array], Array], blocks: Sequence[Array]) -> None:
-    """Describes all batches, which are in flight at once."""
-    with in_flight(apply) as begin:
-        jax.block_until_ready([finish() for finish in [begin(block) for block in blocks]])
+    """Describes all batches: an accelerator is given all at once, a CPU's cores one each."""
+    if jax.default_backend() == "cpu":
+        in_threads(lambda block: jax.block_until_ready(apply(block)), blocks)
+    else:
+        jax.block_until_ready([apply(block) for block in blocks])
 
 
 def blocks_of(patches: int, batch: int, size: int) -> list[UInt8[np.ndarray, "batch size size"]]:
@@ -133,16 +177,8 @@ def surroundings() -> dict[str, Any]:
     return {
         "device": jax.devices()[0].device_kind,
         "platform": jax.default_backend(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": cores(),
         "python": platform.python_version(),
         "versions": versions,
     }
-
-
-def _processor() -> str:
-    """The model's name where Linux tells it, and the architecture."""
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text().splitlines() if described.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return " ".join([*names[:1], platform.machine()])

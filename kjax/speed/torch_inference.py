@@ -30,7 +30,7 @@ class _Variant:
     compiled: bool = False
 
 
-ON_CPU = (_Variant(EAGER),)
+ON_CPU = (_Variant(EAGER), _Variant("float32 channels-last", channels_last=True))
 ON_GPU = (
     _Variant(EAGER),
     _Variant("compiled float32 channels-last", torch.float32, True, True),

@@ -1,5 +1,6 @@
 """`kjax bench`: what it measures, how it compares, and what it does without PyTorch or kornia."""
 
+import importlib.util
 import json
 import sys
 
@@ -64,14 +65,24 @@ def test_without_kornia_the_twin_stands_in(weights, capsys, monkeypatch):
     with open("speed.json", encoding="utf-8") as file:
         report = json.load(file)
     rows = {(row["name"], row["place"]): row for row in report["rows"]}
-    assert set(rows) == {
+    exported = {(f"exported {weights}", END_TO_END)} if has_onnx() else set()
+    assert set(rows) == exported | {
         (name, place)
         for name in ("torch twin of HardNet", f"kjax {weights}")
         for place in (IN_MEMORY, END_TO_END)
     }
-    ours, theirs = rows[f"kjax {weights}", IN_MEMORY], rows["torch twin of HardNet", IN_MEMORY]
-    assert ours["× torch float32"] == pytest.approx(ours["rate"] / theirs["rate"])
+    ours = rows[f"kjax {weights}", IN_MEMORY]
+    (theirs,) = (
+        row["rate"]
+        for row in report["rows"]
+        if (row["name"], row["variant"]) == ("torch twin of HardNet", "float32")
+        and row["place"] == IN_MEMORY
+    )
+    assert ours["× torch float32"] == pytest.approx(ours["rate"] / theirs)
     assert f"| {ours['rate']:,.0f} | {ours['× torch float32']:.2f} |" in printed
+    for key in exported:
+        ours = rows[f"kjax {weights}", END_TO_END]
+        assert ours["× exported"] == pytest.approx(ours["rate"] / rows[key]["rate"])
     assert report["notes"] == [printed.splitlines()[-1]]
     assert "kornia is not installed" in printed
 
@@ -81,11 +92,22 @@ def test_without_torch_its_rows_are_left_out(weights, capsys, monkeypatch):
     assert main(["bench", weights, *TINY]) == 0
     printed = capsys.readouterr().out
     assert printed.count(f"| kjax {weights} |") == 2
-    assert "×" not in printed
+    assert "× torch" not in printed
     assert (
         "nothing to compare with: the comparison with HardNet needs torch: pip install torch"
         in printed
     )
+
+
+def has_onnx() -> bool:
+    return all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
+
+
+def test_light_models_need_six_numbers_of_channels(weights, capsys):
+    assert main(["bench", weights, "--no-torch", "--channels", "8,8"]) == 2
+    assert "channels" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["bench", weights, "--channels", "few"])
 
 
 def test_sizes_must_be_positive(capsys):

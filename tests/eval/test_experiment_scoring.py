@@ -13,8 +13,8 @@ from kjax.weights.files import save_variables
 
 
 def test_sweeps_and_evaluations_find_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "preferred_batch", lambda: 32)
-    monkeypatch.setattr(describe, "preferred_batch", lambda: 32)
+    monkeypatch.setattr(scoring, "preferred_batch", lambda: 8)
+    monkeypatch.setattr(describe, "preferred_batch", lambda: 8)
     model, variables = make_model("sum", s=1, patch_size=8)
     save_variables(tmp_path / "weights.npz", variables)
     sets = read_test_sets([str(write_test_set(tmp_path / "pairs"))], progress=False)

@@ -48,7 +48,7 @@ def data(tmp_path_factory):
 def small_batches(monkeypatch):
     """As few patches as there are, and few ways to misalign them."""
     monkeypatch.setattr(misalignment, "TARGETS_PER_LEVEL", 1)
-    monkeypatch.setattr(describe, "preferred_batch", lambda: 32)
+    monkeypatch.setattr(describe, "preferred_batch", lambda: 8)
     monkeypatch.setattr(scoring, "JITTER", {"rotation": (0.0, 10.0)})
 
 

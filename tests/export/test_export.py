@@ -13,6 +13,7 @@ from kjax.export import model as export
 from kjax.export import onnx as export_onnx
 from kjax.export.function import DescribingFunction
 from kjax.export.model import export_model, load_exported, read_about
+from kjax.model import onnx_graph
 from kjax.model.descriptor import HEADS
 from kjax.model.folding import fold
 from kjax.weights.files import load_variables
@@ -185,8 +186,8 @@ def refused(path, message, head="sum", *, scale=1.0):
 
 
 def test_a_wrong_onnx_graph_is_refused(tmp_path, monkeypatch):
-    right = export_onnx.position_matrix
-    monkeypatch.setattr(export_onnx, "position_matrix", lambda *args: right(*args)[::-1])
+    right = onnx_graph.position_matrix
+    monkeypatch.setattr(onnx_graph, "position_matrix", lambda *args: right(*args)[::-1])
     refused(tmp_path / "descriptor.onnx", "would differ from JAX by .*not been kept", "xy")
 
 

@@ -1,10 +1,13 @@
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from kjax.errors import InputError
-from kjax.model.describe import describe
+from kjax.model import describe as module
+from kjax.model.describe import describe, in_threads
 
 WEIGHTS = np.random.default_rng(1).normal(size=(32 * 32, 5)).astype(np.float32)
 
@@ -86,3 +89,26 @@ def test_patches_that_are_no_numbers_are_refused_themselves(patches, dtype):
     patches[9, 0, 5] = np.nan
     with pytest.raises(InputError, match="patch 9 has NaN or infinite pixels"):
         describe(lambda x: jnp.zeros((len(x), 5)), patches, size=32, batch=4, progress=False)
+
+
+def test_the_first_of_several_bad_patches_is_named(patches, monkeypatch):
+    monkeypatch.setattr(module, "default_threads", lambda: 3)
+    patches = patches.astype(np.float32)
+    patches[3:, 0, 5] = np.nan
+    with pytest.raises(InputError, match="patch 3 has NaN"):
+        describe(project, patches, size=32, batch=1, progress=False)
+
+
+def test_threads_share_the_work_and_keep_the_callers_precision(monkeypatch):
+    monkeypatch.setattr(module, "default_threads", lambda: 3)
+    together, seen = threading.Barrier(3, timeout=10), []
+
+    def work(item):
+        if item:  # the first is alone
+            together.wait()
+        seen.append((item, jax.config.jax_default_matmul_precision))
+
+    with jax.default_matmul_precision("highest"):
+        in_threads(work, range(7))
+    assert seen[0][0] == 0
+    assert sorted(seen) == [(item, "highest") for item in range(7)]

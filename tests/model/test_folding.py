@@ -4,6 +4,7 @@ from models import make_model, random_patches
 
 import kjax
 from kjax.errors import InputError
+from kjax.model.folding import fold_head
 
 
 @pytest.mark.parametrize("head", kjax.HEADS)
@@ -14,6 +15,17 @@ def test_folding_changes_no_descriptor(rng, head):
     assert "batch_stats" not in folded
     np.testing.assert_allclose(
         folded_model.apply(folded, patches), model.apply(variables, patches), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("head", ["xy", "combined", "combined_star", "sum"])
+def test_position_encoding_folds_into_one_layer(rng, head):
+    model, variables = make_model(head, s=2, patch_size=16, head_bias=head != "xy")
+    patches = random_patches(rng, 3, 16)
+    one_layer, weights = fold_head(*kjax.fold(model, variables))
+    assert one_layer.head == {"xy": "hardnet", "combined": "hardnet"}.get(head, head)
+    np.testing.assert_allclose(
+        one_layer.apply(weights, patches), model.apply(variables, patches), atol=1e-5
     )
 
 

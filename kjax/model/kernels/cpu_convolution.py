@@ -1,12 +1,16 @@
 """3×3 convolutions for inference on CPUs, where multiplications are what costs.
 
-With stride 1 they run by Winograd's minimal filtering F(4, 3) down the columns: four rows of the
-output come from six products, each a 1×3 convolution of a combination of rows, instead of from
-twelve. That halves the multiplications. Nested in both directions it would quarter them, but then
-the combinations cost as much as is saved.
+With stride 1 and many channels they run by Winograd's minimal filtering F(4, 3) down the columns:
+four rows of the output come from six products, each a 1×3 convolution of a combination of rows,
+instead of from twelve. That halves the multiplications. Nested in both directions it would quarter
+them, but then the combinations cost as much as is saved.
+
+With few channels it is gathering the pixels that costs, not multiplying them: there a product makes
+several columns of the output together, from pixels that are gathered once.
 """
 
 import functools
+import math
 import operator
 
 import jax.numpy as jnp
@@ -17,13 +21,18 @@ from kjax.model.kernels.convolution import convolve as plain_convolve
 
 ROWS = 4
 """Rows of the output that are made together."""
-SMALLEST_BATCH = 64
-"""The fewest patches that repay some seconds of compiling, which a plain convolution spares."""
+WINOGRAD_BATCH = 16
+"""The fewest patches that run by Winograd's filtering: it takes a second or two more to compile.
+Larger batches leave the cache, so whoever has few patches asks for smaller ones, and compiles less.
+"""
+WIDTH = 32
+"""Outputs of a product, over all channels and columns, below which gathering its input dominates.
+"""
 
 
 def pays(x: Float[Array, "batch N N C"]) -> bool:
-    """Whether the input is one for `convolve` here: many patches, and precise enough."""
-    return x.shape[0] >= SMALLEST_BATCH and jnp.finfo(x.dtype).bits >= 32
+    """Whether the input is one for `convolve` here: precise enough."""
+    return jnp.finfo(x.dtype).bits >= 32
 
 
 def convolve(
@@ -32,7 +41,9 @@ def convolve(
     """`kjax.model.kernels.convolution.convolve`, up to rounding."""
     if stride == 1 and x.shape[3] == 1:
         return _convolve_one_channel(x, kernel)
-    if stride == 1 and x.shape[1] % ROWS == 0:
+    if kernel.shape[3] < WIDTH:
+        return _convolve_by_columns(x, kernel, stride=stride)
+    if stride == 1 and x.shape[1] % ROWS == 0 and x.shape[0] >= WINOGRAD_BATCH:
         return _convolve_by_rows(x, kernel)
     return plain_convolve(x, kernel, stride=stride)
 
@@ -49,6 +60,27 @@ def _convolve_one_channel(
         for j in range(3)
     )
     return functools.reduce(operator.add, shifted)
+
+
+def _convolve_by_columns(
+    x: Float[Array, "batch N N C"], kernel: Float[Array, "3 3 C C2"], *, stride: int
+) -> Float[Array, "batch n n C2"]:
+    """Several columns of the output in one product, whose kernel has one, shifted, for each."""
+    channels, side = kernel.shape[3], x.shape[1] // stride
+    columns = math.gcd(side, WIDTH // channels)
+    spare = stride * (columns - 1)
+    shifted = [
+        jnp.pad(kernel, ((0, 0), (stride * i, spare - stride * i), (0, 0), (0, 0)))
+        for i in range(columns)
+    ]
+    together = lax.conv_general_dilated(
+        x,
+        jnp.concatenate(shifted, axis=3),
+        (stride, stride * columns),
+        ((1, 1), (1, 1)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return together.reshape(x.shape[0], side, side, channels)
 
 
 def _convolve_by_rows(
