@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kjax import pretrained
     from kjax.images.describer import Describer, load
     from kjax.images.extraction import extract_patches
-    from kjax.images.matching import match
+    from kjax.images.matching import match, match_many
     from kjax.model.descriptor import HEADS, Descriptor, build
     from kjax.model.folding import fold
     from kjax.model.position_encoding import PositionKernel
@@ -32,6 +32,7 @@ _HOME = {
     "load": "kjax.images.describer",
     "extract_patches": "kjax.images.extraction",
     "match": "kjax.images.matching",
+    "match_many": "kjax.images.matching",
     "from_torch": "kjax.weights.torch_names",
     "load_variables": "kjax.weights.files",
     "save_variables": "kjax.weights.files",
@@ -52,6 +53,7 @@ __all__ = [
     "load",
     "load_variables",
     "match",
+    "match_many",
     "pretrained",
     "quantize",
     "save_variables",

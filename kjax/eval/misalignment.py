@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Float32, Float64, Int, UInt8
 from kjax.data.phototour import PatchSet
 from kjax.data.sampler import make_point_table
 from kjax.errors import InputError
-from kjax.eval.hpatches.distances import nearest, padded_size
+from kjax.eval.hpatches.distances import nearest
 from kjax.eval.hpatches.protocol import matched_precision
 from kjax.model.resampling import to_pixels, warp_patch
 
@@ -145,17 +145,8 @@ def matching_scores(
     targets = len(matching_set.names)
     precisions, start = [], 0
     for count in matching_set.groups:
-        with jax.enable_x64(True):
-            index, distances = nearest(
-                rows,
-                np.int32(start),
-                np.int32(count),
-                size=padded_size(count),
-                images=targets,
-                distance="L2",
-            )
-        index, distances = np.asarray(index)[:, :count], np.asarray(distances)[:, :count]
-        precisions.append(matched_precision(index, distances, "python"))
+        found = nearest(rows, start, count, images=targets, distance="L2")
+        precisions.append(matched_precision(found.place, found.nearest, "python"))
         start += count * (1 + targets)
     mean = np.mean(precisions, axis=0)
     names = np.array(matching_set.names)

@@ -5,18 +5,23 @@ first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32, Int64, Num
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.images.methods import Distance, MatchingMethod
-from kjax.images.nearest import Neighbours, default_block, two_nearest_bits, two_nearest_l2
+from kjax.model.nearest import Neighbours, padded_size, two_nearest
 
 NO_MATCH = -1
 """Stands in hloc's `matches0` for a keypoint without a match."""
+_PAIRS_AT_ONCE = 64
+"""Pairs of photographs that are one piece of work for the device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,28 +77,143 @@ def match(
     Raises:
         InputError: descriptors that cannot be compared, or an unknown method or distance.
     """
-    if method not in get_args(MatchingMethod):
-        raise unknown_name("method", method, get_args(MatchingMethod))
-    if not 0 < ratio <= 1:
-        raise InputError(f"ratio is {ratio}: give a number above 0 and at most 1, such as 0.8")
-    block = default_block() if block is None else block
-    if block < 1:
-        raise InputError(f"block is {block}: give a positive number of descriptors")
-    first, second = _prepare(a, b, distance)
-    if not len(first) or not len(second):
-        return _matches(np.empty((0, 2)), np.empty(0), np.empty(0))
-    forward = _two_nearest(first, second, distance, block)
+    settings = _Settings(method, ratio, distance, block)
+    return _match_sets(_prepare({"a": a, "b": b}, distance), [(0, 1)], settings)[0]
+
+
+def match_many(
+    descriptors: Sequence[Any],
+    pairs: Sequence[tuple[int, int]],
+    *,
+    method: MatchingMethod = "mutual",
+    ratio: float = 0.8,
+    distance: Distance = "L2",
+    block: int | None = None,
+) -> list[Matches]:
+    """Matches many pairs of photographs in one call: what `match` finds for each of them.
+
+    Every photograph's descriptors go to the device once, and many small pairs are one piece of
+    work there.
+
+    Args:
+        descriptors: of each photograph, as `match` takes them.
+        pairs: places of the two photographs of each pair in `descriptors`.
+        method: as in `match`; so are the others.
+        ratio: the largest ratio that is kept.
+        distance: "L2" or "Hamming".
+        block: descriptors a side that are compared at once.
+
+    Raises:
+        InputError: descriptors that cannot be compared, pairs of photographs that are not there,
+            or an unknown method or distance.
+    """
+    settings = _Settings(method, ratio, distance, block)
+    for pair in pairs:
+        if len(pair) != 2 or not all(0 <= place < len(descriptors) for place in pair):
+            raise InputError(
+                f"pair {tuple(pair)} does not name two of {len(descriptors)} photographs: "
+                "give their places, from 0"
+            )
+    if not len(pairs):
+        return []
+    named = {str(place): rows for place, rows in enumerate(descriptors)}
+    return _match_sets(_prepare(named, distance), pairs, settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """How to match; refused here if that cannot be."""
+
+    method: MatchingMethod
+    ratio: float
+    distance: Distance
+    block: int | None
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(MatchingMethod):
+            raise unknown_name("method", self.method, get_args(MatchingMethod))
+        if not 0 < self.ratio <= 1:
+            raise InputError(
+                f"ratio is {self.ratio}: give a number above 0 and at most 1, such as 0.8"
+            )
+        if self.block is not None and self.block < 1:
+            raise InputError(f"block is {self.block}: give a positive number of descriptors")
+        if self.distance not in get_args(Distance):
+            raise unknown_name("distance", self.distance, get_args(Distance))
+
+
+def _match_sets(
+    sets: list[Any], pairs: Sequence[tuple[int, int]], settings: _Settings
+) -> list[Matches]:
+    """Matches of pairs, those that share a program together."""
+    lengths = np.array([len(rows) for rows in sets])
+    counts = lengths[np.asarray(pairs)]
+    rows, starts = _joined(sets, settings.block)
+    found = [_matches(np.empty((0, 2)), np.empty(0), np.empty(0))] * len(pairs)
+    several = len(pairs) > 1
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for place in np.flatnonzero(counts.all(axis=1)).tolist():
+        # Of many pairs, both sides of a pair get one size, an octave's largest.
+        largest = 1 << int(counts[place].max() - 1).bit_length()
+        wanted = (largest, largest) if several else counts[place]
+        first, second = (padded_size(int(count), settings.block) for count in wanted)
+        shapes.setdefault((first, second), []).append(place)
+    for sizes, places in shapes.items():
+        chunk = min(_PAIRS_AT_ONCE, 1 << (len(places) - 1).bit_length())
+        for at in range(0, len(places), chunk):
+            part = places[at : at + chunk]
+            filling = ((0, chunk - len(part)), (0, 0))
+            sides = two_nearest(
+                rows,
+                np.pad(starts[np.asarray(pairs)[part]], filling),
+                np.pad(counts[part], filling),
+                sizes,
+                both="mutual" in settings.method,
+                block=settings.block,
+            )
+            for turn, place in enumerate(part):
+                near = [
+                    Neighbours(*(column[turn, :count] for column in side))
+                    for side, count in zip(sides, counts[place], strict=False)
+                ]
+                found[place] = _chosen(near, settings)
+    return found
+
+
+def _joined(sets: list[Any], block: int | None) -> tuple[jax.Array, Int64[np.ndarray, " sets"]]:
+    """All rows on the device, in one array of one of few sizes, and where each set begins."""
+    sizes = [padded_size(len(rows), block) for rows in sets]
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    whole = padded_size(int(ends[-1]), block)
+    if any(isinstance(rows, jax.Array) for rows in sets):
+        gaps = np.diff([*starts, whole]) - [len(rows) for rows in sets]
+        parts = [jnp.pad(rows, ((0, gap), (0, 0))) for rows, gap in zip(sets, gaps, strict=True)]
+        return jnp.concatenate(parts), starts
+    joined = np.zeros((whole, sets[0].shape[1]), np.result_type(*sets))
+    for rows, start in zip(sets, starts, strict=True):
+        joined[start : start + len(rows)] = rows
+    return jnp.asarray(joined), starts
+
+
+def _chosen(near: list[Neighbours], settings: _Settings) -> Matches:
+    """Those that the method keeps, from the neighbours of one direction or both."""
+    if settings.distance == "L2":
+        near = [
+            Neighbours(side.place, np.sqrt(side.nearest), np.sqrt(side.second)) for side in near
+        ]
+    forward, back = near[0], near[-1]
     ratios = _ratios(forward)
-    kept = np.ones(len(first), bool)
-    if "ratio" in method:
-        kept &= (ratios <= ratio) & np.isfinite(forward.second)
+    kept = np.ones(len(ratios), bool)
+    if "ratio" in settings.method:
+        kept &= (ratios <= settings.ratio) & np.isfinite(forward.second)
+    if "mutual" in settings.method:
+        kept &= back.place[forward.place] == np.arange(len(ratios))
+    if settings.method == "mutual_ratio":
+        back_ratios = _ratios(back)[forward.place]
+        kept &= (back_ratios <= settings.ratio) & np.isfinite(back.second[forward.place])
+        ratios = np.maximum(ratios, back_ratios)
     places = np.flatnonzero(kept)
-    if "mutual" in method:
-        places, back_ratios = _mutual(first, second, forward.place, places, distance, block)
-        if method == "mutual_ratio":
-            enough = (back_ratios <= ratio) & (len(first) > 1)
-            ratios[places] = np.maximum(ratios[places], back_ratios)
-            places = places[enough]
     indices = np.stack([places, forward.place[places]], axis=1)
     return _matches(indices, forward.nearest[places], ratios[places])
 
@@ -104,84 +224,59 @@ def _matches(indices: np.ndarray, distances: np.ndarray, ratios: np.ndarray) -> 
     )
 
 
-def _mutual(
-    first: Float32[np.ndarray, "N D"],
-    second: Float32[np.ndarray, "M D"],
-    nearest: Int64[np.ndarray, " N"],
-    places: Int64[np.ndarray, " kept"],
-    distance: str,
-    block: int,
-) -> tuple[Int64[np.ndarray, " mutual"], Float64[np.ndarray, " mutual"]]:
-    """Of the kept descriptors those whose neighbour's nearest they are, and the ratios back."""
-    # Only neighbours of something can be mutual: often far fewer than there are.
-    asked, inverse = np.unique(nearest[places], return_inverse=True)
-    if not len(asked):
-        return places, np.empty(0)
-    back = _two_nearest(second[asked], first, distance, block)
-    mutual = back.place[inverse] == places
-    return places[mutual], _ratios(back)[inverse[mutual]]
-
-
-def _two_nearest(
-    queries: Float32[np.ndarray, "n D"],
-    targets: Float32[np.ndarray, "m D"],
-    distance: str,
-    block: int,
-) -> Neighbours:
-    if distance == "Hamming":
-        return two_nearest_bits(queries, targets, block=block)
-    found = two_nearest_l2(queries, targets, block=block)
-    return Neighbours(found.place, np.sqrt(found.nearest), np.sqrt(found.second))
-
-
 def _ratios(found: Neighbours) -> Float64[np.ndarray, " n"]:
     # Two copies of the same descriptor are a tie, not 0/0.
     tied = found.nearest == found.second
     return np.where(tied, 1.0, found.nearest / np.where(tied, 1.0, found.second))
 
 
-def _prepare(
-    a: Any, b: Any, distance: str
-) -> tuple[Float32[np.ndarray, "N D"], Float32[np.ndarray, "M D"]]:
-    if distance not in get_args(Distance):
-        raise unknown_name("distance", distance, get_args(Distance))
-    first, second = np.asarray(a), np.asarray(b)
-    for name, rows in (("a", first), ("b", second)):
+def _prepare(named: dict[str, Any], distance: str) -> list[Any]:
+    """Rows of float32, of uint8 numbers or of bits; those on an accelerator stay there."""
+    on_device = distance == "L2" and jax.default_backend() != "cpu"
+    sets = {
+        name: rows if on_device and isinstance(rows, jax.Array) else np.asarray(rows)
+        for name, rows in named.items()
+    }
+    for name, rows in sets.items():
         if rows.ndim != 2:
             raise InputError(f"descriptors {name} have shape {rows.shape}: give one row for each")
-    if first.shape[1] != second.shape[1]:
+    dimensions = list(dict.fromkeys(rows.shape[1] for rows in sets.values()))
+    if len(dimensions) > 1:
         raise InputError(
-            f"descriptors of {first.shape[1]} and of {second.shape[1]} numbers cannot be compared: "
+            f"descriptors of {dimensions[0]} and of {dimensions[1]} numbers cannot be compared: "
             "describe both photographs with the same model"
         )
-    if not first.shape[1]:
+    if not dimensions[0]:
         raise InputError("descriptors of no numbers cannot be compared: give columns")
-    convert = _bits if distance == "Hamming" else _numbers
-    return convert("a", first), convert("b", second)
+    convert: Callable[[str, Any], Any] = _bits if distance == "Hamming" else _numbers
+    return [convert(name, rows) for name, rows in sets.items()]
 
 
-def _numbers(name: str, rows: Num[np.ndarray, "n D"] | np.ndarray) -> Float32[np.ndarray, "n D"]:
+def _numbers(name: str, rows: Any) -> Any:
     if rows.dtype == bool:
         raise InputError(f"descriptors {name} are bits: compare them with distance='Hamming'")
-    numbers = np.ascontiguousarray(rows, np.float32)
-    bad = ~np.isfinite(numbers).all(axis=1)
-    if bad.any():
-        raise InputError(
-            f"descriptors {name} have NaN or infinite values in {bad.sum()} of {len(rows)} rows, "
-            f"row {int(bad.argmax())} first: leave them out or mend the model"
-        )
-    return numbers
+    if rows.dtype == np.uint8:
+        return rows
+    numbers = rows.astype(np.float32)
+    # NaN is the smallest as well as the largest.
+    if np.isfinite(numbers.max(initial=0)) and np.isfinite(numbers.min(initial=0)):
+        return numbers
+    bad = ~np.isfinite(np.asarray(numbers)).all(axis=1)
+    raise InputError(
+        f"descriptors {name} have NaN or infinite values in {bad.sum()} of {len(rows)} rows, "
+        f"row {int(bad.argmax())} first: leave them out or mend the model"
+    )
 
 
-def _bits(name: str, rows: np.ndarray) -> Float32[np.ndarray, "n bits"]:
+def _bits(name: str, rows: np.ndarray) -> Bool[np.ndarray, "n bits"]:
     if rows.dtype == np.uint8:
         # Bytes that hold a single bit each come out right as well: the other seven never differ.
-        return np.unpackbits(np.ascontiguousarray(rows), axis=1).astype(np.float32)
+        return np.unpackbits(np.ascontiguousarray(rows), axis=1).view(bool)
     if not np.isin(rows, (0, 1)).all():
         raise InputError(
             f"descriptors {name} are no bits: Hamming distances need uint8 bytes, or zeros and ones"
         )
-    return rows.astype(np.float32)
+    return rows.astype(bool)
 
 
 # The forms of other libraries

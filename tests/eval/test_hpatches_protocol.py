@@ -5,7 +5,6 @@ import json
 import zlib
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,6 +28,7 @@ from kjax.eval.hpatches.tasks import (
     read_tasks,
 )
 from kjax.metrics import precision_recall_curve, roc_curve
+from kjax.model import nearest
 
 TOY = Path(__file__).parents[1] / "golden" / "toy"
 LEVELS = "eht"
@@ -291,8 +291,7 @@ def test_order_in_the_set_memory_and_block_sizes_do_not_matter(monkeypatch, toy)
     ):
         whole, parts = task(descriptors, tasks, **QUIET), task(shuffled, tasks, **sizes, **QUIET)
         np.testing.assert_array_equal(whole, parts)
-    monkeypatch.setattr(hpatches_distances, "_MATRIX", 64 * 64)
-    jax.clear_caches()
+    monkeypatch.setattr(nearest, "default_block", lambda: 64)
     assert evaluate(shuffled, tasks, split="toy", **QUIET) == expected
 
 
@@ -330,21 +329,10 @@ def test_many_pairs_go_through_the_device_in_parts(toy):
 def test_the_first_of_equal_neighbours_is_taken():
     """Copies of one descriptor, whose distances a matrix product may round differently."""
     rows = np.random.default_rng(0).normal(size=(1, 100)).astype(np.float32).repeat(32, axis=0)
-    with jax.enable_x64(True):
-        index, distances = hpatches_distances.nearest(
-            jnp.asarray(rows), np.int32(0), np.int32(2), size=64, images=15, distance="L2"
-        )
-    np.testing.assert_array_equal(index[:, :2], 0)
-    np.testing.assert_array_equal(distances[:, :2], 0)
-
-
-def test_a_distance_matrix_is_cut_into_equal_blocks_of_bounded_size():
-    for count in (1, 63, 64, 65, 329, 1000, 1025, 2000, 5000, 70_000):
-        size = hpatches_distances.padded_size(count)
-        assert 0 <= size - count < max(64, count / 4)
-        blocks = hpatches_distances._block_count(size)
-        assert size % blocks == 0
-        assert size // blocks * size <= max(hpatches_distances._MATRIX, 64 * size)
+    for distance in ("L2", "L1"):
+        found = hpatches_distances.nearest(jnp.asarray(rows), 0, 2, images=15, distance=distance)
+        np.testing.assert_array_equal(found.place, np.zeros((15, 2)))
+        np.testing.assert_array_equal(found.nearest, np.zeros((15, 2)))
 
 
 # By hand

@@ -6,15 +6,17 @@ import torch
 from kornia import feature as kornia_feature
 
 from kjax.errors import InputError
-from kjax.images import nearest
+from kjax.images import matching
 from kjax.images.matching import (
     Matches,
     from_hloc_style,
     hloc_style,
     kornia_style,
     match,
+    match_many,
     opencv_style,
 )
+from kjax.model import nearest
 
 METHODS = ("nearest", "mutual", "ratio", "mutual_ratio")
 KORNIA = {
@@ -143,7 +145,7 @@ def searched_again(monkeypatch):
     counts = []
     search = nearest._search_again
     monkeypatch.setattr(
-        nearest, "_search_again", lambda q, t: counts.append(len(q)) or search(q, t)
+        nearest, "_search_again", lambda q, t, metric: counts.append(len(q)) or search(q, t, metric)
     )
     return counts
 
@@ -158,9 +160,9 @@ def test_any_magnitude(rng, exponent, searched_again):
     a, b = (np.ldexp(x, exponent) for x in descriptors(rng, 70, 80))
     assert_as_brute_force(a, b, "mutual", block=64)
     assert sum(searched_again) < 5
-    # A descriptor and its three almost equal neighbours.
-    steps = np.ldexp(np.arange(-3, 4, dtype=np.float32), exponent - 23)
-    close = (a[0] + steps[:, None])[[3, 6, 0, 5, 1, 4, 2]]
+    # A descriptor and its almost equal neighbours.
+    steps = np.ldexp(np.arange(-10, 11, dtype=np.float32), exponent - 23)
+    close = rng.permutation(a[0] + steps[:, None])
     assert_as_brute_force(close, close, "nearest")
     assert sum(searched_again) >= 7
 
@@ -203,11 +205,47 @@ def test_integers_and_jax_arrays(rng):
     np.testing.assert_array_equal(found.indices, [(i, i - 20) for i in range(20, 40)])
 
 
+@pytest.mark.parametrize("distance", ["L2", "Hamming"])
+def test_many_pairs_are_matched_as_each_alone(rng, distance, monkeypatch):
+    monkeypatch.setattr(matching, "_PAIRS_AT_ONCE", 4)
+    some = rng.normal(size=(300, 32)).astype(np.float32)
+    sets = [some[rng.permutation(300)[:n]] + 0.1 for n in (200, 40, 0, 1, 300)]
+    sets += [sets[0][::-1].copy(), sets[0].repeat(4, axis=0)[:250]]
+    if distance == "Hamming":
+        sets = [np.packbits(rows > 0, axis=1) for rows in sets]
+    pairs = [(0, 1), (1, 0), (4, 5), (2, 1), (0, 3), (0, 0), (6, 4)]
+    found = match_many(sets, pairs, method="mutual_ratio", ratio=0.9, distance=distance)
+    for (one, other), matches in zip(pairs, found, strict=True):
+        alone = match(sets[one], sets[other], method="mutual_ratio", ratio=0.9, distance=distance)
+        np.testing.assert_array_equal(matches.indices, alone.indices)
+        np.testing.assert_array_equal(matches.distances, alone.distances)
+        np.testing.assert_array_equal(matches.ratios, alone.ratios)
+    assert [len(matches) > 0 for matches in found] == [1, 1, 1, 0, 0, 1, 0]
+    assert match_many(sets, []) == []
+
+
+@pytest.mark.parametrize("pair", [(0, 2), (-1, 0)])
+def test_pairs_of_photographs_that_are_not_there_are_refused(pair):
+    with pytest.raises(InputError, match=r"does not name two of 2 photographs"):
+        match_many([np.eye(3), np.eye(3)], [(0, 1), pair])
+
+
+@pytest.mark.parametrize("product", ["split", "whole"])
+def test_what_accelerators_compute_with_is_exact_too(rng, product, monkeypatch, searched_again):
+    a, b = descriptors(rng, 250, 250, dimension=128)
+    if product == "whole":
+        a, b = (np.round(255 * np.abs(rows)).astype(np.uint8) for rows in (a, b))
+    monkeypatch.setattr(nearest, "_product", lambda rows, metric: product)
+    monkeypatch.setattr(nearest, "_float32_is_quickest", lambda: False)
+    assert_as_brute_force(a, b, "mutual", block=64)
+    assert sum(searched_again) < 5
+
+
 def test_sets_of_similar_sizes_share_their_program(rng):
     match(*descriptors(rng, 500, 500), method="nearest")
-    before = nearest._search_block._cache_size()
+    before = nearest._refined._cache_size()
     match(*descriptors(rng, 470, 490), method="nearest")
-    assert nearest._search_block._cache_size() == before
+    assert nearest._refined._cache_size() == before
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,12 @@ from kjax.eval.hpatches.distances import (
     count_closer,
     double,
     nearest,
-    padded_size,
     pair_distances,
 )
 from kjax.eval.hpatches.tasks import TARGETS, Pairs, Tasks, VerificationTask
 from kjax.eval.results import LEVELS, NEGATIVES, HPatchesScores
+from kjax.model.kernels.group_minima import Metric
+from kjax.model.nearest import Neighbours
 
 PROTOCOLS = ("python", "matlab")
 DISTANCES = ("L2", "L1")
@@ -274,27 +275,23 @@ def matching(
     """
     _check(descriptors, tasks, protocol, distance)
     descriptors = descriptors.on_device()
-    metric = _metric(descriptors, distance)
+    rows, metric = jnp.asarray(descriptors.rows), _metric(descriptors, distance)
 
-    def dispatch(name: str) -> tuple[Array, Array]:
-        count = tasks.patches[name]
-        start = np.int32(descriptors.starts[name])
-        options: dict[str, Any] = {"size": padded_size(count), "images": TARGETS * len(LEVELS)}
-        with jax.enable_x64(True):
-            return nearest(descriptors.rows, start, np.int32(count), distance=metric, **options)
+    def dispatch(name: str) -> Neighbours:
+        start, count = descriptors.starts[name], tasks.patches[name]
+        return nearest(rows, start, count, images=TARGETS * len(LEVELS), distance=metric)
 
-    precisions = []
-    for name, (index, distances) in _computed(dispatch, tasks.patches, "matching", progress):
-        count = tasks.patches[name]
-        index, distances = np.asarray(index)[:, :count], np.asarray(distances)[:, :count]
-        precisions.append(
-            matched_precision(index, distances, protocol).reshape(len(LEVELS), TARGETS)
-        )
+    precisions = [
+        matched_precision(found.place, found.nearest, protocol).reshape(len(LEVELS), TARGETS)
+        for _, found in _computed(dispatch, tasks.patches, "matching", progress)
+    ]
     return np.stack(precisions)
 
 
 def matched_precision(
-    index: Int32[np.ndarray, "images n"], distances: Float64[np.ndarray, "images n"], protocol: str
+    index: Integer[np.ndarray, "images n"],
+    distances: Float64[np.ndarray, "images n"],
+    protocol: str,
 ) -> Float64[np.ndarray, " images"]:
     """Average precision when the closest pairs are accepted first, of n pairs to find.
 
@@ -466,9 +463,9 @@ def _check(descriptors: SetDescriptors, tasks: Tasks, protocol: str, distance: s
         )
 
 
-def _metric(descriptors: SetDescriptors, distance: str) -> str:
+def _metric(descriptors: SetDescriptors, distance: str) -> Metric:
     """The distance to compute: between bits, L1 is the square of L2, which is a matrix product."""
-    return "L2" if distance == "L1" and descriptors.binary else distance
+    return "L1" if distance == "L1" and not descriptors.binary else "L2"
 
 
 def _image_rows(
