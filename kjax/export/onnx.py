@@ -11,7 +11,7 @@
 for colours: hence the axis in the example.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,6 @@ from jaxtyping import Float32, Num
 from kjax.errors import InputError
 from kjax.export.function import DescribingFunction
 from kjax.extras import require
-from kjax.model.descriptor import Descriptor
 from kjax.model.onnx_graph import onnx_model
 
 ONNX_FILES = "an ONNX file"
