@@ -24,6 +24,7 @@ TITLES = {
     "long": "Heads, trained longer",
     "final": "Models trained on all sets",
     "recipes": "Ways of training",
+    "light": "Light models, and what a teacher adds",
     "photometry": "Changes of grey values in training",
     "rivals": "Rivals",
 }

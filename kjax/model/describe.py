@@ -18,8 +18,9 @@ from kjax.errors import InputError
 from kjax.model.kernels.cpu_convolution import WINOGRAD_BATCH
 from kjax.model.resampling import resize_patches
 
-COPYING_THREADS = 4
-"""Batches that are on their way to, on, or from an accelerator at a time."""
+COPYING_THREADS = 8
+"""Batches that are on their way to, on, or from an accelerator at a time: on an H200, 8 were faster
+than 4 by half from patches of 64×64 pixels, and no slower from smaller ones."""
 
 Item = TypeVar("Item")
 

@@ -315,3 +315,29 @@ def test_receptive_field_by_its_gradient():
         top, bottom, left, right = np.clip(receptive_field(row, column), 0, 64)
         np.testing.assert_array_equal(touched.min(axis=0), (top, left))
         np.testing.assert_array_equal(touched.max(axis=0) + 1, (bottom, right))
+
+
+NARROW = {"channels": (4, 4, 8, 8, 16, 24), "dimension": 20}
+
+
+@pytest.mark.parametrize(("head", "rows"), [("hardnet", 24), ("combined", 2 * 9 * 24)])
+def test_widths_are_those_of_the_arrays(rng, head, rows):
+    model, variables = make_model(head, patch_size=16, **NARROW)
+    kernels = [variables["params"]["trunk"][f"conv{i}"]["kernel"] for i in range(1, 7)]
+    assert tuple(kernel.shape[-1] for kernel in kernels) == NARROW["channels"]
+    assert variables["params"]["head"]["kernel"].shape[-2:] == (rows, 20)
+    assert model.apply(variables, random_patches(rng, 3, 16)).shape == (3, 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"channels": (8, 8, 16)}, "channels must be 6 numbers from 1 to 1024"),
+        ({"channels": (8, 8, 16, 16, 32, 0)}, "channels must be 6 numbers"),
+        ({"dimension": 0}, "dimension must be from 1 to 1024, not 0"),
+        ({"head": "sum", "dimension": 64}, "the head 'sum' has no projection"),
+    ],
+)
+def test_impossible_widths(options, message):
+    with pytest.raises(InputError, match=message):
+        kjax.build(**options)

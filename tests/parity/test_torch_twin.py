@@ -135,3 +135,19 @@ def test_bad_sources(source, message, tmp_path, monkeypatch):
 def test_bad_patches(patches, message):
     with pytest.raises(InputError, match=message):
         load("hardnet")(patches)
+
+
+@pytest.mark.parametrize("head", ["hardnet", "combined_star", "sum"])
+def test_other_widths_follow_from_the_weights(tmp_path, rng, head):
+    widths = {"channels": (4, 4, 8, 8, 16, 24)} | ({} if head == "sum" else {"dimension": 20})
+    model, variables = make_model(head, patch_size=SIZE, **widths)
+    path = tmp_path / "weights.npz"
+    save_variables(path, variables)
+    patches = random_patches(rng, 4, SIZE)
+    expected = model.apply(variables, patches)
+    name = (
+        f"{path}:sum,patch_size={SIZE}" if head == "sum" else f"{path}:{head},s=1,patch_size={SIZE}"
+    )
+    assert largest_difference(load(name)(torch.from_numpy(patches)), expected) < LIMIT
+    found = kjax.load(name).describe(patches)
+    assert largest_difference(found, expected) < LIMIT

@@ -1,0 +1,129 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import make_model
+from programs import make_program, start, synthetic_set
+
+import kjax
+from kjax.data.resident import make_resident
+from kjax.errors import InputError
+from kjax.model.aggregation import l2_normalize
+from kjax.model.folding import fold
+from kjax.train.distillation import DistillConfig, distillation_loss
+from kjax.train.losses import LossConfig, nested_pair_loss, pair_loss
+from kjax.train.parallel import make_resident_run
+from kjax.train.step import StepConfig
+from kjax.train.teacher import Teacher, load_teacher
+from kjax.weights.files import save_variables
+
+
+def unit_rows(rng, count=6, dim=8):
+    return l2_normalize(jnp.asarray(rng.normal(size=(count, dim)), jnp.float32))
+
+
+def test_descriptors_are_matched_by_their_squared_distance(rng):
+    student, teacher = [tuple(unit_rows(rng) for _ in range(2)) for _ in range(2)]
+    expected = [
+        np.square(np.asarray(own) - np.asarray(other)).sum(axis=1)
+        for own, other in zip(student, teacher, strict=True)
+    ]
+    found = distillation_loss(student, teacher, "descriptors")
+    np.testing.assert_allclose(found, np.mean(expected, axis=0), rtol=1e-5)
+
+
+def test_distances_do_not_see_a_turned_space(rng):
+    student = unit_rows(rng), unit_rows(rng)
+    turn = jnp.asarray(np.linalg.qr(rng.normal(size=(8, 8)))[0], jnp.float32)
+    turned = tuple(view @ turn for view in student)
+    assert distillation_loss(student, turned, "distances").max() < 1e-10
+    assert distillation_loss(student, turned, "descriptors").min() > 0.1
+    assert distillation_loss(student, student[::-1], "distances").min() > 1e-3
+
+
+def test_nested_losses_are_a_weighted_mean(rng):
+    raw = [3 * unit_rows(rng) for _ in range(2)]
+    plain = LossConfig(name="hynet", norm_weight=0.5)
+
+    def loss(width):
+        parts = [view[:, :width] for view in raw]
+        normalized = (l2_normalize(part) for part in parts)
+        return pair_loss(*normalized, plain, unnormalized=tuple(parts))
+
+    config = dataclasses.replace(plain, nested=(2, 4), nested_weight=0.25)
+    found = nested_pair_loss(*raw, config)
+    expected = (loss(8).loss + 0.25 * (loss(2).loss + loss(4).loss)) / 1.5
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-6)
+    np.testing.assert_array_equal(found.negative, loss(8).negative)
+    np.testing.assert_array_equal(nested_pair_loss(*raw, plain).loss, loss(8).loss)
+
+
+def make_teacher(head="hardnet"):
+    model, variables = make_model(head, patch_size=8)
+    return Teacher(*fold(model, variables))
+
+
+def test_a_teacher_reaches_the_loss_on_any_number_of_devices():
+    data = make_resident(synthetic_set())
+
+    def trained(devices, weight, teacher=None):
+        distill = DistillConfig(weight=weight)
+        model = kjax.build("hardnet", patch_size=8, dropout=0.0, channels=(4, 4, 8, 8, 8, 8))
+        program = make_program(
+            model=model,
+            devices=devices,
+            learning_rate=1e-4,
+            step=StepConfig(joint_batch_norm=True, distill=distill),
+            teacher=teacher,
+        )
+        state, metrics = make_resident_run(program)(start(program), data, 2)
+        return jax.device_get(state.params), float(np.asarray(metrics["loss"]))
+
+    alone = trained(1, 1.0)
+    taught, on_two = (trained(devices, 1.0, make_teacher()) for devices in (1, 2))
+    assert taught[1] > alone[1] + 0.1
+    for found, expected in zip(*map(jax.tree.leaves, (on_two, taught)), strict=True):
+        assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("head", ["hardnet", "polar", "sum"])
+def test_an_ordered_teacher_has_the_same_distances(head):
+    teacher = make_teacher(head)
+    patches = synthetic_set().patches
+    ordered = teacher.ordered(patches)
+    small = jnp.asarray(patches[:, ::8, ::8], jnp.float32).reshape(-1, 2, 8, 8)
+    before, after = (jnp.concatenate(one.describe(small)) for one in (teacher, ordered))
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
+    told = [float(jnp.square(rows[:, :32]).sum(axis=1).mean()) for rows in (before, after)]
+    assert told[1] > told[0] + 0.05 if head != "sum" else told[1] == told[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (DistillConfig(teacher="bset"), {}, "did you mean 'best'"),
+        (DistillConfig(teacher="best"), {"patch_size": 16}, "patches of 32 pixels, the model 16"),
+        (DistillConfig(teacher="best"), {"dimension": 64}, "use config.distill.match=distances"),
+    ],
+)
+def test_teachers_that_cannot_teach(config, options, message):
+    with pytest.raises(InputError, match=message):
+        load_teacher(config, kjax.build("xy", **options))
+
+
+def test_a_weights_file_teaches(tmp_path):
+    path = tmp_path / "teacher.npz"
+    save_variables(path, make_model("combined")[1])
+    found = load_teacher(DistillConfig(teacher=str(path), match="distances"), kjax.build("polar"))
+    assert found.model.head == "combined"
+    assert found.model.folded
+
+
+def test_no_teacher():
+    assert load_teacher(DistillConfig(), kjax.build("xy")) is None
+    with pytest.raises(InputError, match="weight must be positive"):
+        DistillConfig(weight=0.0)
+    with pytest.raises(InputError, match="unknown distill"):
+        DistillConfig(match="norms")
