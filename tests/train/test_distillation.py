@@ -68,22 +68,20 @@ def make_teacher(head="hardnet"):
 def test_a_teacher_reaches_the_loss_on_any_number_of_devices():
     data = make_resident(synthetic_set())
 
-    def trained(devices, weight, teacher=None):
-        distill = DistillConfig(weight=weight)
-        model = kjax.build("hardnet", patch_size=8, dropout=0.0, channels=(4, 4, 8, 8, 8, 8))
+    def trained(devices):
+        distill = DistillConfig(weight=100.0)
         program = make_program(
-            model=model,
+            model=kjax.build("hardnet", patch_size=8, dropout=0.0, channels=(4, 4, 8, 8, 8, 8)),
             devices=devices,
             learning_rate=1e-4,
             step=StepConfig(joint_batch_norm=True, distill=distill),
-            teacher=teacher,
+            teacher=make_teacher(),
         )
         state, metrics = make_resident_run(program)(start(program), data, 2)
         return jax.device_get(state.params), float(np.asarray(metrics["loss"]))
 
-    alone = trained(1, 1.0)
-    taught, on_two = (trained(devices, 1.0, make_teacher()) for devices in (1, 2))
-    assert taught[1] > alone[1] + 0.1
+    taught, on_two = trained(1), trained(2)
+    assert taught[1] > 10  # the margin alone is at most 3
     for found, expected in zip(*map(jax.tree.leaves, (on_two, taught)), strict=True):
         assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
 
