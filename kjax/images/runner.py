@@ -1,8 +1,8 @@
 """The fastest way to describe patches on this machine: guessed for few, measured once for many.
 
 Two programs can do it on CPUs: XLA, and onnxruntime where it is installed, which needs no seconds
-of compiling and has the better convolutions for 16 channels and more on x86_64. Whichever it is,
-and whatever the batch, descriptors are the same up to rounding.
+of compiling and was faster with all that ships on x86_64. Whichever it is, and whatever the batch,
+descriptors are the same up to rounding.
 
 $KJAX_DESCRIBE says "jax" or "onnxruntime" to have it so, or "guess" to measure and remember
 nothing.
@@ -40,8 +40,8 @@ VARIABLE = "KJAX_DESCRIBE"
 ONNX_BATCH = 32
 QUICKLY_COMPILED, REPAYS_COMPILING = 8, 16384
 """A batch for XLA that runs plain convolutions, and the patches from which better ones pay."""
-X86, ONNX_CHANNELS = ("x86_64", "AMD64"), 16
-"""Channels of every layer from which onnxruntime was seen to win on x86_64."""
+X86 = ("x86_64", "AMD64")
+"""Where onnxruntime was seen to win."""
 REPAYS_MEASURING = 100_000
 MEASURED_PATCHES, MEASURING_SECONDS = 1024, 20.0
 """Patches that each way describes, and when no further way is tried."""
@@ -118,7 +118,7 @@ class Runner:
 
     def _guess(self, count: int) -> Way:
         batch, on_cpu = preferred_batch(), jax.default_backend() == "cpu"
-        wins = platform.machine() in X86 and min(self._model.channels) >= ONNX_CHANNELS
+        wins = platform.machine() in X86
         wanted = self._backend == ONNXRUNTIME or (self._backend != JAX and wins)
         if on_cpu and wanted and self._has_onnx():
             return Way(ONNXRUNTIME, ONNX_BATCH, default_threads())
