@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kjax.speed.inference import Contender, RateRow
+    from kjax.speed.inference import Candidate, RateRow
 
 KJAX, ONNX_FILE = "kjax", "exported"
 """How the names of rows begin; PyTorch's begin otherwise."""
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.model.describe import cores
     from kjax.pretrained import names
     from kjax.sources import load_source
-    from kjax.speed.inference import kjax_contenders, measure, surroundings, untrained
+    from kjax.speed.inference import kjax_candidates, measure, surroundings, untrained
 
     defaults: dict[str, Any] = ON_ACCELERATORS
     if jax.default_backend() == "cpu":
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     if min(*args.batches, args.patches, args.repeats) < 1:
         raise InputError("--batches, --patches and --repeats must be at least 1")
     notes: list[str] = []
-    contenders = _torch_contenders(args.batches, args.patches, notes) if args.torch else []
+    candidates = _torch_candidates(args.batches, args.patches, notes) if args.torch else []
     models = {}
     for source in args.sources or names():
         found = load_source(source)
@@ -101,9 +101,9 @@ def run(args: argparse.Namespace) -> int:
     for widths in args.channels:
         models[f"combined {'-'.join(map(str, widths))}"] = untrained(widths)
     for source, model in models.items():
-        contenders += kjax_contenders(source, *model, args.dtypes, args.batches, args.patches)
-        contenders += _onnx_contenders(source, *model, args.batches, args.patches)
-    rows = measure(contenders, repeats=args.repeats)
+        candidates += kjax_candidates(source, *model, args.dtypes, args.batches, args.patches)
+        candidates += _onnx_candidates(source, *model, args.batches, args.patches)
+    rows = measure(candidates, repeats=args.repeats)
     about = surroundings()
     compared = with_ratios(rows)
     _print_report(about, compared, notes)
@@ -115,8 +115,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Contender]":
-    """The contenders in PyTorch, or a note that there are none."""
+def _torch_candidates(batches: Sequence[int], patches: int, notes: list[str]) -> "list[Candidate]":
+    """The candidates in PyTorch, or a note that there are none."""
     from kjax.errors import InputError
     from kjax.extras import require
 
@@ -134,26 +134,26 @@ def _torch_contenders(batches: Sequence[int], patches: int, notes: list[str]) ->
     if device is None or (device == "cuda" and not torch.cuda.is_available()):
         notes.append("nothing to compare with: this PyTorch does not see the accelerator")
         return []
-    found = list(torch_inference.torch_contenders(batches, patches, notes, device=device))
-    if any(contender.name == torch_inference.TWIN for contender in found):
+    found = list(torch_inference.torch_candidates(batches, patches, notes, device=device))
+    if any(candidate.name == torch_inference.TWIN for candidate in found):
         notes.append("kornia is not installed: kjax's own HardNet in PyTorch stands in for it")
     return found
 
 
-def _onnx_contenders(
+def _onnx_candidates(
     source: str, model: Any, variables: Any, batches: Sequence[int], patches: int
-) -> "list[Contender]":
-    """The exported file's contenders, on CPUs where its packages are installed."""
+) -> "list[Candidate]":
+    """The exported file's candidates, on CPUs where its packages are installed."""
     import importlib.util
 
     import jax
 
-    from kjax.speed.inference import onnx_contenders
+    from kjax.speed.inference import onnx_candidates
 
     packages = ("onnx", "onnxruntime")
     if jax.default_backend() != "cpu" or not all(map(importlib.util.find_spec, packages)):
         return []
-    return list(onnx_contenders(source, model, variables, batches, patches))
+    return list(onnx_candidates(source, model, variables, batches, patches))
 
 
 def with_ratios(rows: "Sequence[RateRow]") -> list[tuple["RateRow", dict[str, float]]]:

@@ -1,4 +1,4 @@
-"""How fast descriptors are computed: contenders that take turns, and the best time of each.
+"""How fast descriptors are computed: candidates that take turns, and the best time of each.
 
 Taking turns shares out whatever else the machine does; the best time is the one it disturbed least.
 """
@@ -30,7 +30,7 @@ PACKAGES = ("kjax", "jax", "jaxlib", "onnxruntime", "torch", "kornia")
 
 
 @dataclasses.dataclass(frozen=True)
-class Contender:
+class Candidate:
     """Something that describes patches.
 
     Attributes:
@@ -52,7 +52,7 @@ class Contender:
 
 @dataclasses.dataclass(frozen=True)
 class RateRow:
-    """What was measured of one contender, in patches a second."""
+    """What was measured of one candidate, in patches a second."""
 
     name: str
     variant: str
@@ -62,33 +62,33 @@ class RateRow:
 
 
 def measure(
-    contenders: Sequence[Contender], *, repeats: int, progress: bool = True
+    candidates: Sequence[Candidate], *, repeats: int, progress: bool = True
 ) -> list[RateRow]:
     """Rates, best of `repeats` rounds in which each runs once; a round before them compiles."""
-    best = [float("inf")] * len(contenders)
-    total = (1 + repeats) * len(contenders)
+    best = [float("inf")] * len(candidates)
+    total = (1 + repeats) * len(candidates)
     with tqdm(total=total, desc="measuring", disable=not progress) as bar:
         for attempt in range(1 + repeats):
-            for i, contender in enumerate(contenders):
+            for i, candidate in enumerate(candidates):
                 begun = time.perf_counter()
-                contender.run()
+                candidate.run()
                 if attempt:
                     best[i] = min(best[i], time.perf_counter() - begun)
                 bar.update()
     return [
         RateRow(each.name, each.variant, each.place, each.batch, each.patches / seconds)
-        for each, seconds in zip(contenders, best, strict=True)
+        for each, seconds in zip(candidates, best, strict=True)
     ]
 
 
-def kjax_contenders(
+def kjax_candidates(
     source: str,
     model: Descriptor,
     variables: Any,
     dtypes: Sequence[str],
     batches: Sequence[int],
     patches: int,
-) -> Iterator[Contender]:
+) -> Iterator[Candidate]:
     """Weights with BatchNorm folded: on the device in batches of given sizes, and by a `Describer`.
 
     Args:
@@ -111,17 +111,17 @@ def kjax_contenders(
         apply = functools.partial(jax.jit(folded.apply), weights)
         for batch, blocks in zip(batches, resident, strict=True):
             in_memory = functools.partial(_apply_to_all, apply, blocks)
-            yield Contender(name, dtype, IN_MEMORY, batch, batch * len(blocks), in_memory)
+            yield Candidate(name, dtype, IN_MEMORY, batch, batch * len(blocks), in_memory)
         runner = Runner(*fold(exact, variables))
         way = runner.way(images)
         variant = dtype if way.backend == JAX else f"{dtype}, {way.backend}"
         end_to_end = functools.partial(runner.describe_in, way, images)
-        yield Contender(name, variant, END_TO_END, way.batch, patches, end_to_end)
+        yield Candidate(name, variant, END_TO_END, way.batch, patches, end_to_end)
 
 
-def onnx_contenders(
+def onnx_candidates(
     source: str, model: Descriptor, variables: Any, batches: Sequence[int], patches: int
-) -> Iterator[Contender]:
+) -> Iterator[Candidate]:
     """The graph that `kjax export` writes, run by onnxruntime as it comes, on all cores."""
     onnxruntime = require("onnxruntime", "the comparison with the exported file")
     exact = model.clone(dtype=jnp.dtype("float32"))
@@ -134,7 +134,7 @@ def onnx_contenders(
 
     for batch in batches:
         blocks = blocks_of(patches, batch, model.patch_size)
-        yield Contender(
+        yield Candidate(
             f"exported {source}",
             "float32",
             END_TO_END,

@@ -11,7 +11,7 @@ import torch
 from kjax.model.describe import cores
 from kjax.parity.torch_reference import TorchDescriptor
 from kjax.sources import load_source
-from kjax.speed.inference import END_TO_END, IN_MEMORY, Contender, blocks_of
+from kjax.speed.inference import END_TO_END, IN_MEMORY, Candidate, blocks_of
 from kjax.weights.torch_names import to_torch
 
 SIZE = 32
@@ -39,9 +39,9 @@ ON_GPU = (
 )
 
 
-def torch_contenders(
+def torch_candidates(
     batches: Sequence[int], patches: int, notes: list[str], *, device: str
-) -> Iterator[Contender]:
+) -> Iterator[Candidate]:
     """HardNet with the weights that ship with kjax, in the ways that suit the device.
 
     Args:
@@ -95,10 +95,10 @@ def _in_both_places(
     describe: Callable[[torch.Tensor], torch.Tensor],
     blocks: Sequence[np.ndarray],
     device: str,
-) -> Iterator[Contender]:
+) -> Iterator[Candidate]:
     batch, count = len(blocks[0]), sum(map(len, blocks))
-    contender = functools.partial(
-        Contender, name=name, variant=variant.name, batch=batch, patches=count
+    candidate = functools.partial(
+        Candidate, name=name, variant=variant.name, batch=batch, patches=count
     )
     resident = [_as_tensor(block, variant).to(device) for block in blocks]
 
@@ -112,8 +112,8 @@ def _in_both_places(
         found = [describe(torch.from_numpy(block)[:, None]) for block in blocks]
         return torch.cat(found).float().cpu().numpy()
 
-    yield contender(place=IN_MEMORY, run=in_memory)
-    yield contender(place=END_TO_END, run=end_to_end)
+    yield candidate(place=IN_MEMORY, run=in_memory)
+    yield candidate(place=END_TO_END, run=end_to_end)
 
 
 def _as_tensor(block: np.ndarray, variant: _Variant) -> torch.Tensor:

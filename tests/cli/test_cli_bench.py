@@ -11,7 +11,7 @@ from models import make_model, random_patches
 import kjax
 from kjax.cli import bench, main
 from kjax.speed import inference as inference_bench
-from kjax.speed.inference import END_TO_END, IN_MEMORY, Contender, RateRow
+from kjax.speed.inference import END_TO_END, IN_MEMORY, Candidate, RateRow
 from kjax.weights.files import save_variables
 
 TINY = ("--batches", "2", "--patches", "3", "--repeats", "1")
@@ -29,12 +29,12 @@ def test_everyone_takes_turns_and_the_best_time_counts(monkeypatch):
     now, turns = [0.0], []
     durations = {"first": iter((50.0, 3.0, 2.0, 4.0)), "second": iter((1.0, 8.0, 9.0, 5.0))}
 
-    def make(name: str) -> Contender:
+    def make(name: str) -> Candidate:
         def run() -> None:
             turns.append(name)
             now[0] += next(durations[name])
 
-        return Contender(name, "float32", IN_MEMORY, 10, 10, run)
+        return Candidate(name, "float32", IN_MEMORY, 10, 10, run)
 
     monkeypatch.setattr(inference_bench.time, "perf_counter", lambda: now[0])
     rows = inference_bench.measure([make("first"), make("second")], repeats=3, progress=False)

@@ -216,7 +216,7 @@ def test_nothing_ships(folder):
         kjax.load()
 
 
-def test_contenders(folder, rng):
+def test_candidates(folder, rng):
     """A rival keeps its name; a set that the weights were trained on is known."""
     put("hardnet", head="sum")
     rival = find_entry("hardnet")

@@ -127,7 +127,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, suffix, value
         assert "\n" not in str(error.value)
 
 
-def test_a_contender_whose_weights_are_not_finite_is_refused(tmp_path):
+def test_a_candidate_whose_weights_are_not_finite_is_refused(tmp_path):
     path = tmp_path / "weights.npz"
     save_arrays(path, spoiled(np.nan, "features.16.running_var"))
     with pytest.raises(InputError, match=r"features\.16\.running_var is not finite"):
