@@ -14,8 +14,8 @@ from kjax.model.folding import fold
 from kjax.model.resampling import resize_patches
 from kjax.train.distillation import DistillConfig, Views
 from kjax.train.load_run import load_run
-from kjax.weights.files import SUFFIXES, load_variables
-from kjax.weights.identify import only_model, possible_models
+from kjax.weights.files import SUFFIXES, load_variables, read_metadata
+from kjax.weights.identify import model_of, only_model, possible_models
 
 PATCHES_TO_ORDER_BY = 4096
 
@@ -88,5 +88,8 @@ def _load(word: str) -> tuple[Descriptor, Any]:
         return first.model, first.variables
     if Path(word).suffix not in SUFFIXES:
         raise unknown_name("distill.teacher", word, pretrained.names())
+    if (metadata := read_metadata(word)) is not None:
+        model = model_of(metadata.fields)
+        return model, load_variables(word, model)
     variables = load_variables(word)
     return only_model(possible_models(variables), Path(word)), variables

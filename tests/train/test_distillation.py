@@ -18,6 +18,8 @@ from kjax.train.parallel import make_resident_run
 from kjax.train.step import StepConfig
 from kjax.train.teacher import Teacher, load_teacher
 from kjax.weights.files import save_variables
+from kjax.weights.identify import fields_of
+from kjax.weights.metadata import make_metadata
 
 
 def unit_rows(rng, count=6, dim=8):
@@ -117,6 +119,16 @@ def test_a_weights_file_teaches(tmp_path):
     found = load_teacher(DistillConfig(teacher=str(path), match="distances"), kjax.build("polar"))
     assert found.model.head == "combined"
     assert found.model.folded
+
+
+def test_a_file_that_tells_its_model_teaches_as_that(tmp_path):
+    model, variables = make_model("polar", kappa_rho=3.0)
+    path = tmp_path / "teacher.safetensors"
+    told = make_metadata(fields_of(model), extent=None, nested=(), remarks={})
+    save_variables(path, variables, metadata=told)
+    found = load_teacher(DistillConfig(teacher=str(path)), kjax.build("xy"))
+    assert found.model.head == "polar"
+    assert found.model.position_kernel.kappa_rho == 3.0
 
 
 def test_no_teacher():
