@@ -1,7 +1,8 @@
 """The model that another one learns from, out of a name, a run or a weights file."""
 
+import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,8 +26,9 @@ def sample(patches: UInt8[np.ndarray, "P side side"]) -> UInt8[np.ndarray, "p si
     return patches[:: max(1, len(patches) // PATCHES_TO_ORDER_BY)][:PATCHES_TO_ORDER_BY]
 
 
-class Teacher(NamedTuple):
-    """A folded model and its weights."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Teacher:
+    """A folded model and its weights; equal to itself alone, as what it is compiled into is."""
 
     model: Descriptor
     variables: Any
@@ -46,7 +48,8 @@ class Teacher(NamedTuple):
         _, directions = np.linalg.eigh(rows.T @ rows)
         turn = directions[:, ::-1].astype(np.float32)
         turned = {name: weights @ turn for name, weights in head.items()}
-        return self._replace(variables={"params": {**self.variables["params"], "head": turned}})
+        params = {**self.variables["params"], "head": turned}
+        return dataclasses.replace(self, variables={"params": params})
 
     def describe(self, pairs: Num[Array, "pairs 2 N N"]) -> Views:
         """Descriptors of both views, in inference."""

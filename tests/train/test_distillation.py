@@ -8,13 +8,12 @@ from models import make_model
 from programs import make_program, start, synthetic_set
 
 import kjax
-from kjax.data.resident import make_resident
 from kjax.errors import InputError
 from kjax.model.aggregation import l2_normalize
 from kjax.model.folding import fold
 from kjax.train.distillation import DistillConfig, distillation_loss
+from kjax.train.input import make_run
 from kjax.train.losses import LossConfig, nested_pair_loss, pair_loss
-from kjax.train.parallel import make_resident_run
 from kjax.train.step import StepConfig
 from kjax.train.teacher import Teacher, load_teacher
 from kjax.weights.files import save_variables
@@ -68,8 +67,6 @@ def make_teacher(head="hardnet"):
 
 
 def test_a_teacher_reaches_the_loss_on_any_number_of_devices():
-    data = make_resident(synthetic_set())
-
     def trained(devices):
         distill = DistillConfig(weight=100.0)
         program = make_program(
@@ -79,7 +76,8 @@ def test_a_teacher_reaches_the_loss_on_any_number_of_devices():
             step=StepConfig(joint_batch_norm=True, distill=distill),
             teacher=make_teacher(),
         )
-        state, metrics = make_resident_run(program)(start(program), data, 2)
+        run = make_run(program, synthetic_set(), pipeline="resident", first_step=0)
+        state, metrics = run(start(program), 2)
         return jax.device_get(state.params), float(np.asarray(metrics["loss"]))
 
     taught, on_two = trained(1), trained(2)
