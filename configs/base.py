@@ -94,6 +94,7 @@ def get_config() -> ConfigDict:
 
     config.train = ConfigDict()
     config.train.pairs = 512  # in a batch, over all devices: 1024 patches
+    config.train.group = 1  # pairs of a batch that come from one photograph, as hard negatives do
     config.train.pairs_per_epoch = 2_000_000
     config.train.epochs = 10
     config.train.steps = 0  # length of the run and of the decay; 0: from the epochs

@@ -87,6 +87,7 @@ def draw_rows(
     step: Counter,
     *,
     pairs: int,
+    group: int = 1,
     shard: Counter = 0,
     shards: int = 1,
 ) -> Int32[Array, "local_pairs 2"]:
@@ -97,10 +98,11 @@ def draw_rows(
         seed: the run's seed.
         step: from 0; may be traced, and so may `shard`, e.g. `lax.axis_index`.
         pairs: in the whole batch, over all shards; checked with `check_stream` beforehand.
+        group: see `sample_pairs`.
         shard: which of the `shards` equal parts of the batch to return.
         shards: into how many the batch is cut.
     """
-    drawn = sample_pairs(resident.table, seed, step, pairs=pairs)
+    drawn = sample_pairs(resident.table, seed, step, pairs=pairs, group=group)
     rows = pairs // shards
     return jax.lax.dynamic_slice_in_dim(drawn, shard * rows, rows)
 

@@ -61,16 +61,22 @@ def make_point_table(point_ids: Integer[np.ndarray, " P"]) -> PointTable:
     return PointTable(kept.astype(np.int32), starts.astype(np.int32), counts.astype(np.int32))
 
 
-def check_stream(point_count: int, pairs: int, *, seed: int = 0, shards: int = 1) -> None:
+def check_stream(
+    point_count: int, pairs: int, *, seed: int = 0, shards: int = 1, group: int = 1
+) -> None:
     """Refuses a batch that the points cannot fill or the shards not share, and a bad seed."""
     check_seed(seed)
+    if pairs % group:
+        raise InputError(
+            f"a batch of {pairs} pairs is not made of groups of {group}: choose a multiple of it"
+        )
     if pairs < 1 or pairs > point_count:
         raise InputError(
             f"a batch of {pairs} pairs needs as many different points, and the set has "
             f"{point_count} with two or more patches: choose a batch of 1 to {point_count} pairs"
         )
     check_shares(pairs, shards)
-    if math.lcm(point_count, pairs) >= 2**32:
+    if math.lcm(point_count // group, pairs // group) >= 2**32:
         raise InputError(
             f"{point_count} points in batches of {pairs} are too many for 32-bit counters: "
             "choose a batch that is a power of two, or use fewer points"
@@ -98,6 +104,7 @@ def sample_pairs(
     step: Counter,
     *,
     pairs: int,
+    group: int = 1,
 ) -> Int32[Array, "pairs 2"]:
     """Patch numbers of the pairs of one step; usable inside jit, with `seed` and `step` traced.
 
@@ -106,8 +113,14 @@ def sample_pairs(
         seed: the run's seed, 0 to 2³²−1.
         step: from 0.
         pairs: in the whole batch, over all devices; checked with `check_stream` beforehand.
+        group: so many points that are neighbours in the table come together: the stream is one of
+            groups, of which the table's last may be incomplete and is left out.
     """
-    points = sample_points(seed, step, point_count=table.starts.shape[0], pairs=pairs)
+    groups = sample_points(
+        seed, step, point_count=table.starts.shape[0] // group, pairs=pairs // group
+    )
+    within = jnp.arange(group, dtype=jnp.int32)[None]
+    points = (groups[:, None] * group + within).reshape(-1)
     starts, counts = jnp.asarray(table.starts)[points], jnp.asarray(table.counts)[points]
     count = counts.astype(jnp.uint32)
     row = jnp.arange(pairs, dtype=jnp.uint32)
@@ -118,15 +131,20 @@ def sample_pairs(
     return jnp.asarray(table.patches)[starts[:, None] + chosen]
 
 
-@functools.partial(jax.jit, static_argnames="pairs")
+@functools.partial(jax.jit, static_argnames=("pairs", "group"))
 def _sample_steps(
-    table: PointTable, seed: Counter, steps: Integer[Array, " steps"], *, pairs: int
+    table: PointTable, seed: Counter, steps: Integer[Array, " steps"], *, pairs: int, group: int
 ) -> Int32[Array, "steps pairs 2"]:
-    return jax.vmap(lambda step: sample_pairs(table, seed, step, pairs=pairs))(steps)
+    return jax.vmap(lambda step: sample_pairs(table, seed, step, pairs=pairs, group=group))(steps)
 
 
 def sample_pairs_on_host(
-    table: PointTable, seed: int, steps: Integer[np.ndarray, " steps"], *, pairs: int
+    table: PointTable,
+    seed: int,
+    steps: Integer[np.ndarray, " steps"],
+    *,
+    pairs: int,
+    group: int = 1,
 ) -> Int32[np.ndarray, "steps pairs 2"]:
     """`sample_pairs` of several steps, by the host's processor; leaves accelerators alone."""
     try:
@@ -136,7 +154,8 @@ def sample_pairs_on_host(
             "JAX runs without its cpu platform: add it, e.g. JAX_PLATFORMS=cuda,cpu"
         ) from error
     with jax.default_device(host):
-        drawn = _sample_steps(table, np.uint32(seed), steps.astype(np.uint32), pairs=pairs)
+        numbers = steps.astype(np.uint32)
+        drawn = _sample_steps(table, np.uint32(seed), numbers, pairs=pairs, group=group)
         return np.asarray(drawn)
 
 

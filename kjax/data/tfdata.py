@@ -33,6 +33,7 @@ def pair_dataset(
     *,
     seed: int,
     pairs: int,
+    group: int = 1,
     start_step: int = 0,
     steps: int | None = None,
     devices: int = 1,
@@ -45,6 +46,7 @@ def pair_dataset(
         patch_set: the set to draw from.
         seed: the run's seed.
         pairs: in the whole batch, over all devices of all processes.
+        group: see `kjax.data.sampler.sample_pairs`.
         start_step: the first step to yield; exactly what an uninterrupted run has there.
         steps: how many to yield; without end by default.
         devices: of this process.
@@ -53,12 +55,13 @@ def pair_dataset(
     """
     tf = host_tensorflow()
     table = make_point_table(patch_set.point_ids)
-    check_stream(len(table.starts), pairs, seed=seed, shards=devices * processes)
+    check_stream(len(table.starts), pairs, seed=seed, shards=devices * processes, group=group)
     shares = (STEPS_PER_DRAW * processes, devices, pairs // processes // devices, 2)
 
     def draw(first: np.int64) -> np.ndarray:
         numbers = first + np.arange(STEPS_PER_DRAW)
-        return sample_pairs_on_host(table, seed, numbers, pairs=pairs).reshape(shares)
+        drawn = sample_pairs_on_host(table, seed, numbers, pairs=pairs, group=group)
+        return drawn.reshape(shares)
 
     starts = tf.data.Dataset.range(start_step, np.iinfo(np.int64).max, STEPS_PER_DRAW)
     drawn = starts.map(

@@ -51,10 +51,10 @@ class Sets:
 
     def place(self, config: RunConfig, program: Program) -> tuple[ResidentSet, np.ndarray]:
         """The config's training sets as one, and some of their patches on the host."""
-        names = config.data.train
+        names = (*config.data.train, f"group {config.train.group}")
         with self._lock:
             if names not in self._kept:
-                folders = tuple(str(self._folder / name) for name in names)
+                folders = tuple(str(self._folder / name) for name in config.data.train)
                 data = dataclasses.replace(config.data, train=folders)
                 own = dataclasses.replace(config, data=data, progress=self._progress)
                 patches = read_train_set(own)
@@ -130,7 +130,7 @@ def prepare(config: RunConfig, sets: Sets) -> CompiledTraining:
     program = make_program(config)
     data, some_patches = sets.place(config, program)
     program = with_ordered_teacher(program, config, some_patches)
-    check_stream(len(data.table.starts), program.pairs, seed=config.seed)
+    check_stream(len(data.table.starts), program.pairs, seed=config.seed, group=program.group)
     begun = time.perf_counter()
     run = make_resident_run(program)
     # No steps compile as much as many do. (On CPUs, where the host loops, the first step compiles.)

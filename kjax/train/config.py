@@ -122,6 +122,7 @@ class TrainConfig:
     eval_every: int
     checkpoint_every: int
     keep_checkpoints: int
+    group: int = 1
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
@@ -130,6 +131,10 @@ class TrainConfig:
                 raise InputError(f"train.{name} must be at least {lowest}, not {value}")
             if value > MOST_STEPS:
                 raise InputError(f"train.{name} must be at most {MOST_STEPS}, not {value}")
+        if self.pairs % self.group:
+            raise InputError(
+                f"train.pairs must be a multiple of train.group, {self.group}, not {self.pairs}"
+            )
         if self.total_steps > MOST_STEPS:
             raise InputError(f"{self.total_steps} steps are more than the {MOST_STEPS} possible")
 

@@ -36,7 +36,7 @@ def make_run(program: Program, patch_set: PatchSet, *, pipeline: str, first_step
     points = len(make_point_table(patch_set.point_ids).starts)
     devices = program.devices or tuple(jax.devices())
     for seed in program.seeds:
-        check_stream(points, program.pairs, seed=seed, shards=len(devices))
+        check_stream(points, program.pairs, seed=seed, shards=len(devices), group=program.group)
     if pipeline == "resident":
         data = make_resident(patch_set, device=replicated(program))
         run = _compiled(make_resident_run, program)
@@ -59,6 +59,7 @@ def _tfdata_run(program: Program, patch_set: PatchSet, first_step: int) -> Run:
         patch_set,
         seed=program.seeds[0],
         pairs=program.pairs,
+        group=program.group,
         start_step=first_step,
         devices=len(devices),
         process=jax.process_index(),

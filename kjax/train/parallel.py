@@ -45,6 +45,7 @@ class Program:
         seeds: one, or several that train side by side in one vmapped program.
         devices: the devices to run on; all of all processes by default.
         teacher: whom the model learns from, if anyone.
+        group: pairs of a batch that come together, if their points do in the set's table.
     """
 
     model: Descriptor
@@ -55,6 +56,7 @@ class Program:
     seeds: tuple[int, ...] = (0,)
     devices: tuple[jax.Device, ...] | None = None
     teacher: Teacher | None = None
+    group: int = 1
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -228,6 +230,7 @@ def _draw(
         seed,
         step,
         pairs=program.pairs,
+        group=program.group,
         shard=jax.lax.axis_index(AXIS),
         shards=jax.lax.axis_size(AXIS),
     )

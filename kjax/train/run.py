@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from kjax.data.grouping import by_photograph
 from kjax.data.phototour import PatchSet, read_phototour
 from kjax.data.set_names import TFDS_PREFIX
 from kjax.data.test_sets import TestSet, read_test_sets
@@ -122,6 +123,7 @@ def make_program(config: RunConfig) -> Program:
         augment=config.augment,
         seeds=config.all_seeds,
         teacher=load_teacher(config.distill, model),
+        group=config.train.group,
     )
 
 
@@ -165,6 +167,8 @@ def make_schedule(config: RunConfig) -> Schedule:
 def read_train_set(config: RunConfig) -> PatchSet:
     """All training sets as one; points of different sets are different points."""
     sets = [_read_train_set(name, config) for name in config.data.train]
+    if config.train.group > 1:
+        sets = [by_photograph(one) for one in sets]
     if len(sets) == 1:
         return sets[0]
     offsets = np.cumsum([0, *(int(one.point_ids.max()) + 1 for one in sets[:-1])])
