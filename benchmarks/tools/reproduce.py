@@ -8,9 +8,10 @@ r"""Trains the paper's models alike, scores them by its protocols, and writes it
     python benchmarks/tools/reproduce.py page
 
 `heads` trains every model on every set with every seed; `ablation` changes one setting at a time
-and scores on a validation set; `recipes`, `light` and `final` train on all sets together: ways of
-training, light models with and without a teacher, and the models that ship; `rivals` scores other
-descriptors; `page` turns what is recorded into tables and figures.
+and scores on a validation set; `recipes`, `light`, `open` and `final` train on all sets together:
+ways of training, light models with and without a teacher, ways of training on photographs that
+anyone may use, and the models that ship; `rivals` scores other descriptors; `page` turns what is
+recorded into tables and figures.
 
 Each training is a line of `<results>/<what>.jsonl` as soon as it is done. Stopped, by Ctrl-C or
 by --seconds, the same command goes on with the first that is missing. Any field of the config can
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kjax.experiments.scoring import Tests
     from kjax.experiments.trainings import Training
 
-TRAINED = ("heads", "ablation", "recipes", "light", "final")
+TRAINED = ("heads", "ablation", "recipes", "light", "open", "final")
 SEEDS = (0, 1, 2)
 
 

@@ -6,7 +6,9 @@ given another gamma, contrast and brightness, and noise.
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,19 +110,30 @@ def cut_self_supervised(
     parts: list[PointPatches] = []
     kept: list[str] = []
     unreadable: list[str] = []
-    bar = tqdm(photos, desc="cutting photographs", unit="photo", disable=not progress)
-    for path, name in zip(bar, names, strict=True):
-        photo = read_grey(path)
-        if photo is None:
-            unreadable.append(name)
-            continue
-        rng = np.random.default_rng([seed, *name.encode()])
-        parts.append(_cut_points(rng, photo, config=config))
-        kept.append(name)
+    # OpenCV lets go of the interpreter while it works, and so do NumPy's larger operations.
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        cut = pool.map(lambda path, name: _cut_photo(path, name, config, seed), photos, names)
+        bar = tqdm(
+            cut, desc="cutting photographs", unit="photo", total=len(photos), disable=not progress
+        )
+        for name, part in zip(names, bar, strict=True):
+            if part is None:
+                unreadable.append(name)
+            else:
+                parts.append(part)
+                kept.append(name)
     if not any(len(part.patches) for part in parts):
         problem = "could be read" if not kept else "has points that its views share"
         raise InputError(f"none of the {len(photos)} photographs {problem}: give other photographs")
     return _join(parts, kept, unreadable)
+
+
+def _cut_photo(path: Path, name: str, config: ViewConfig, seed: int) -> PointPatches | None:
+    """The patches of one photograph; None if it cannot be read."""
+    photo = read_grey(path)
+    if photo is None:
+        return None
+    return _cut_points(np.random.default_rng([seed, *name.encode()]), photo, config=config)
 
 
 def _cut_points(

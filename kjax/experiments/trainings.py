@@ -286,11 +286,41 @@ LIGHT: dict[str, tuple[str, ...]] = {
 """Light models, alone and taught by the first row's; which teacher, the command line says."""
 
 
+def _open(*others: str, augmentation: str = "hard", photometry: str = "moderate") -> Settings:
+    """`best`'s recipe for the model that questions are settled on, with something changed."""
+    recipe = (*AUGMENTATIONS[augmentation], *PHOTOMETRY[photometry], "model.dropout=0.1")
+    return (*HEADS[ABLATED], *recipe, *others)
+
+
+def _batch(pairs: int, group: int = 1) -> Settings:
+    """Batches of so many pairs, in groups of one photograph, and as many pairs in all."""
+    steps = OPEN_STEPS * 512 // pairs
+    return f"train.pairs={pairs}", f"train.group={group}", f"train.steps={steps}"
+
+
+OPEN_STEPS = 6000
+OPEN: dict[str, Settings] = {
+    "as best": _open(*_batch(512)),
+    "no dropout": _open(*_batch(512), "model.dropout=0.0"),
+    "noise 0.4": _open(*_batch(512), "augment.max_noise=0.4"),
+    "strong": _open(*_batch(512), augmentation="strong"),
+    "harder": _open(*_batch(512), augmentation="harder"),
+    **{f"groups of {group}": _open(*_batch(512, group)) for group in (8, 32, 128)},
+    **{f"{pairs} pairs": _open(*_batch(pairs)) for pairs in (1024, 2048)},
+    "2048 pairs, groups of 64": _open(*_batch(2048, 64)),
+    "2048 pairs, rate 20": _open(*_batch(2048), "optimizer.learning_rate=20.0"),
+    "softmax": _open(*_batch(512), "loss.name=softmax"),
+    "sosnet, rate 3": _open(*_batch(512), "loss.name=sosnet", "optimizer.learning_rate=3.0"),
+}
+"""Ways of training on photographs that anyone may use, of as many pairs each."""
+
+
 EXPERIMENTS = {
     "heads": HEADS,
     "ablation": QUESTIONS,
     "recipes": RECIPES,
     "light": LIGHT,
+    "open": OPEN,
     "final": SHIPPED,
 }
 """What can be trained: the names of each experiment's rows or questions."""
@@ -323,8 +353,9 @@ def make_trainings(
                 tried += [(name, row, (*base, *own)) for row, own in QUESTIONS[name].items()]
         case "recipes":
             tried = [("", row, (*base, *RECIPES[row])) for row in names]
-        case "light":
-            tried = [("", row, (*shared, *LIGHT[row])) for row in names]
+        case "light" | "open":
+            rows = LIGHT if experiment == "light" else OPEN
+            tried = [("", row, (*shared, *rows[row])) for row in names]
         case "heads":
             tried = [("", row, (*HEADS[row], *shared)) for row in names]
         case _:
