@@ -158,7 +158,9 @@ def _bounds(
             block=block,
             both=both,
         )
-        return minima[0].T, minima[1], scale if metric == "L1" else scale * scale
+        # JAX cannot put batches of nothing together.
+        others = minima[1] if both else jnp.zeros((1, 1), jnp.float32)
+        return minima[0].T, others, scale if metric == "L1" else scale * scale
 
     return _map_pairs(compare_sets, (starts, counts), sizes)
 
