@@ -178,6 +178,20 @@ def _read_cached_set(folder: Path) -> Any:
         raise AssertionError("a damaged cache was taken for a whole one")
 
 
+def _set_photographs(folder: Path) -> None:
+    from kjax.data.set_photographs import SetPhotograph, write_set_photographs
+
+    _phototour(folder)
+    write_set_photographs(folder / "set", [SetPhotograph(0, "a, b.jpg", "ab" * 32)])
+
+
+def _read_set_photographs(folder: Path) -> Any:
+    from kjax.data.set_photographs import read_set_photographs
+
+    return read_set_photographs(folder / "set")
+
+
+add("read_set_photographs.csv", _set_photographs, _read_set_photographs, spared="*.bmp")
 add("read_phototour.cache", _cached_set, _read_cached_set, spared="set/*", blind=True)
 
 
