@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kjax.data.phototour import decode_folder, read_interest
+from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError, first_line
 
 PHOTOGRAPHS_FILE = "photographs.csv"
@@ -29,6 +30,21 @@ def write_set_photographs(folder: Path, photographs: Iterable[SetPhotograph]) ->
     with (folder / PHOTOGRAPHS_FILE).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([SetPhotograph._fields, *photographs])
+
+
+def read_photographs(name: str) -> list[SetPhotograph]:
+    """The photographs of a training set that is named as in a config.
+
+    Raises:
+        InputError: as `read_set_photographs` does; sets of TensorFlow Datasets never tell.
+    """
+    if name == EMBEDDED:
+        from kjax.data.embedded import train_photographs
+
+        return train_photographs()
+    if name.startswith(TFDS_PREFIX):
+        raise InputError(f"{name} does not tell which photographs it was cut from: use another set")
+    return read_set_photographs(Path(name))
 
 
 def read_set_photographs(folder: Path) -> list[SetPhotograph]:

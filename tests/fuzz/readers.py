@@ -980,7 +980,7 @@ add("evaluation.json", _evaluation, _read_evaluation)
 def _card(folder: Path) -> None:
     from kjax.pretrained import shipped
 
-    for path in (Path(shipped.__file__).parent).glob("*.json"):
+    for path in (Path(shipped.__file__).parent).glob("*.[cj]s*"):
         shutil.copy(path, folder)
     name = next(path for path in folder.glob("*.json") if "sha256" in path.read_text())
     for path in folder.glob("*.json"):
@@ -994,6 +994,7 @@ def _read_card(folder: Path) -> Any:
 
     usual, shipped.FOLDER = shipped.FOLDER, folder
     try:
+        shipped.seal()  # else no damage would come further
         for name in shipped.names():
             card = shipped.card(name)
             card.build()
