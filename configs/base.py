@@ -52,6 +52,9 @@ def get_config() -> ConfigDict:
     # "resident": the set in device memory; "tfdata": batches are brought there. "auto": resident if
     # the set takes at most half of what is free there, else tfdata; the run says which and why.
     config.data.pipeline = "auto"
+    # Refuse to begin unless every photograph is in kjax's ledger under an open licence, and a
+    # teacher learned from such photographs alone: see docs/licences.md.
+    config.data.only_open = False
 
     config.augment = ConfigDict()
     config.augment.flip_probability = 0.5  # of mirroring a pair

@@ -1,13 +1,16 @@
-"""Puts trained weights into the package, where `kjax.load("NAME")` finds them.
+r"""Puts trained weights into the package, where `kjax.load("NAME")` finds them.
 
-    python benchmarks/tools/ship.py hardnet --weights weights.npz --card card.json
+    python benchmarks/tools/ship.py hardnet --weights weights.npz --card card.json \
+        --sets data/liberty data/yosemite
     python benchmarks/tools/ship.py best --same-as combined-star      # a second name
 
-Writes NAME.npz, NAME.json and NAME.md into kjax/pretrained; commit all three. card.json holds, with
+Writes NAME.npz, NAME.json and NAME.md into kjax/pretrained, and the hashes of all cards into
+SHA256SUMS; commit all of them. The sets are those that the weights, and a teacher of theirs,
+learned from: all of their photographs must be in the ledger (ledger.py). card.json holds, with
 everything a value and nothing else (`kjax.pretrained.Card` says what each means):
 
     {"summary": "…", "model": {the group of that name in the run's config.json},
-     "data": [{"name": "liberty", "origin": "…", "licence": "…"}],
+     "data": [{"name": "liberty", "origin": "…"}, {"name": "yosemite", "origin": "…"}],
      "command": "…", "commit": "…", "seed": 0, "pairs": 20000000, "hardware": "NVIDIA H200",
      "results": {"fpr95/notredame": 0.0049, "hpatches/full/python/matching": 0.52},
      "evaluation": "run_eval.py … on …", "limits": ["…"], "licence": "Apache-2.0"}
@@ -30,12 +33,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from kjax import pretrained
+from kjax.data.set_photographs import read_photographs
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text, write_whole
 from kjax.files.checksum import sha256
 from kjax.model.descriptor import parameter_count
 from kjax.pretrained import shipped
 from kjax.pretrained.cards import Card, make_card
+from kjax.pretrained.ledger import find_photographs, scenes_digest, summarize
 from kjax.pretrained.markdown import model_card, reference
 from kjax.sources import load_shipped
 from kjax.weights.files import load_variables, save_variables
@@ -57,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
         ship_name(args.name, args.same_as)
         print(f"{args.name} is the same as {args.same_as}")
     else:
-        card = ship(args.name, args.weights, args.card)
+        card = ship(args.name, args.weights, args.card, args.sets)
         size = (shipped.FOLDER / f"{card.name}.npz").stat().st_size / 1e6
         print(f"{card.name} ships: {card.parameters:,} parameters, {size:.1f} MB")
 
@@ -70,25 +76,28 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("name", help="small letters, digits and dashes")
     parser.add_argument("--weights", type=Path, help="file of the weights")
     parser.add_argument("--card", type=Path, help="JSON file: what is known about them")
+    parser.add_argument("--sets", nargs="+", default=[], help="folders of all training sets")
     parser.add_argument("--same-as", metavar="NAME", help="ship a second name, not weights")
     return parser
 
 
-def ship(name: str, weights: Path | None, card_file: Path | None) -> Card:
+def ship(name: str, weights: Path | None, card_file: Path | None, sets: Sequence[str] = ()) -> Card:
     """Writes the three files of a model, and loads them to see that they work.
 
     Raises:
         InputError: the name, the weights or the card will not do. Nothing has been written.
     """
     _check_name(name)
-    if weights is None or card_file is None:
-        raise InputError("give --weights FILE and --card FILE, or --same-as NAME")
-    given = _read_card(card_file)
+    if weights is None or card_file is None or not sets:
+        raise InputError("give --weights FILE, --card FILE and --sets SET…, or --same-as NAME")
+    given = _read_card(card_file) | _photographs(sets)
     with tempfile.TemporaryDirectory() as folder:
         stored = Path(folder) / f"{name}.npz"
-        variables = _store(stored, weights, _card(name, given))
+        begun = _card(name, given)
+        _check_sets(begun, sets)
+        variables = _store(stored, weights, begun)
         card = dataclasses.replace(
-            _card(name, given),
+            begun,
             parameters=parameter_count(variables),
             sha256=sha256(stored),
         )
@@ -96,6 +105,7 @@ def ship(name: str, weights: Path | None, card_file: Path | None) -> Card:
         write_whole(shipped.FOLDER / stored.name, lambda partial: shutil.copyfile(stored, partial))
     write_json(shipped.FOLDER / f"{name}.json", dataclasses.asdict(card))
     write_text(shipped.FOLDER / f"{name}.md", page)
+    shipped.seal()
     load_shipped(name)
     return card
 
@@ -109,6 +119,7 @@ def ship_name(name: str, target: str) -> None:
     (shipped.FOLDER / f"{name}.npz").unlink(missing_ok=True)
     write_json(shipped.FOLDER / f"{name}.json", {shipped.SAME_AS: found})
     write_text(shipped.FOLDER / f"{name}.md", reference(name, found))
+    shipped.seal()
 
 
 def _check_name(name: str) -> None:
@@ -127,6 +138,31 @@ def _read_card(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a JSON object")
     return content
+
+
+def _photographs(sets: Sequence[str]) -> dict[str, Any]:
+    """What a card tells about the photographs of sets."""
+    ledger = pretrained.photographs()
+    found = []
+    for name in sets:
+        known, strangers = find_photographs(read_photographs(name), ledger)
+        if strangers:
+            raise InputError(
+                f"{name}: {strangers[0].name} is not in the ledger: add it with "
+                "benchmarks/tools/ledger.py"
+            )
+        found += known
+    groups = summarize(found)
+    return {
+        "photographs": [dataclasses.asdict(group) for group in groups],
+        "ledger_sha256": scenes_digest(groups, ledger),
+    }
+
+
+def _check_sets(card: Card, sets: Sequence[str]) -> None:
+    given = {Path(name).name for name in sets}
+    if odd := given ^ {*card.data_names}:
+        raise InputError(f"--sets and data of the card must name the same sets: see {min(odd)}")
 
 
 def _card(name: str, given: dict[str, Any]) -> Card:

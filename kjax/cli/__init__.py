@@ -19,6 +19,7 @@ try:
         download,
         export,
         info,
+        ledger,
         match,
         similarity_maps,
     )
@@ -38,6 +39,7 @@ COMMANDS = {
     "build-patches": build_patches,
     "download": download,
     "info": info,
+    "ledger": ledger,
     "convert": convert,
     "export": export,
     "bench": bench,

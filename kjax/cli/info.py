@@ -48,12 +48,11 @@ def _list_shipped() -> int:
     if not cards:
         print("no weights ship with this version of kjax")
         return 0
-    print_facts(
-        {
-            name: card.summary if card.name == name else f"the same as {card.name}"
-            for name, card in cards.items()
-        }
-    )
+    about = {
+        name: card.summary if card.name == name else f"the same as {card.name}"
+        for name, card in cards.items()
+    }
+    print_facts({name: f"{text}; for {cards[name].use}" for name, text in about.items()})
     return 0
 
 

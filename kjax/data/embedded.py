@@ -28,9 +28,11 @@ from kjax.data.phototour import (
     read_standard_pairs,
 )
 from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
+from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
 from kjax.files.arrays import read_npz
 from kjax.files.atomic import write_json
+from kjax.files.checksum import sha256
 from kjax.files.json_text import parse_json
 
 CUT_VERSION = 2
@@ -81,6 +83,12 @@ def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) ->
     folder = _cut_once("train", paths, repr(TRAIN_VIEWS), cut, cache_dir)
     patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
     return dataclasses.replace(patches, name="embedded")
+
+
+def train_photographs() -> list[SetPhotograph]:
+    """The photographs that `embedded_train` cuts."""
+    paths = map(_wheel_file, TRAIN_PHOTOS)
+    return [SetPhotograph(number, path.name, sha256(path)) for number, path in enumerate(paths)]
 
 
 def embedded_test(

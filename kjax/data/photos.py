@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +10,12 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt8
 
 from kjax.data.phototour import TestPairs, write_phototour
+from kjax.data.set_photographs import SetPhotograph, write_set_photographs
 from kjax.errors import InputError
 
-SET_FILES = re.compile(r"patches\d+\.bmp|(info|interest|images)\.txt|m50_\d+_\d+_\d+\.txt")
+SET_FILES = re.compile(
+    r"patches\d+\.bmp|(info|interest|images)\.txt|m50_\d+_\d+_\d+\.txt|photographs\.csv"
+)
 
 
 class CutSet(NamedTuple):
@@ -25,6 +29,8 @@ class CutSet(NamedTuple):
     """Names of the photographs, by number."""
     unreadable: list[str]
     """Photographs that were left out."""
+    sha256: Sequence[str] = ()
+    """Of the files that the patches are from, by number; empty of those left out, or of all."""
 
 
 def sample_test_pairs(
@@ -105,7 +111,14 @@ def write_cut_set(folder: Path, cut: CutSet, *, pairs: TestPairs, overwrite: boo
         write_phototour(fresh, cut.patches, cut.point_ids, pairs=pairs, interest=cut.interest)
         names = (f"{number} {name}\n" for number, name in enumerate(cut.photos))
         (fresh / "images.txt").write_text("".join(names), encoding="utf-8")
+        if cut.sha256:
+            write_set_photographs(fresh, _read_photographs(cut))
         if folder.exists():
             folder.rename(Path(staging) / "replaced")
         fresh.rename(folder)
     return folder
+
+
+def _read_photographs(cut: CutSet) -> list[SetPhotograph]:
+    named = enumerate(zip(cut.photos, cut.sha256, strict=True))
+    return [SetPhotograph(number, name, digest) for number, (name, digest) in named if digest]

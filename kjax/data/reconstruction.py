@@ -31,6 +31,7 @@ from kjax.data.cutting.patches import SUPPORT, cut_patches
 from kjax.data.photos import CutSet
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
+from kjax.files.checksum import sha256
 
 SAME_POSITION = 0.01
 """Pixels by which a keypoint may differ between model and database, which round differently."""
@@ -121,19 +122,21 @@ def cut_reconstruction(
             "first --max-reprojection-error and --max-octaves"
         )
     observations = _limit(np.random.default_rng(seed), observations, max_patches)
-    patches, read = _cut_all(model, images, photos, observations, support, progress=progress)
-    unreadable = [image.name for image, fine in zip(images, read, strict=True) if not fine]
+    patches, hashes = _cut_all(model, images, photos, observations, support, progress=progress)
+    unreadable = [image.name for image, one in zip(images, hashes, strict=True) if not one]
     if len(unreadable) == len(images):
         raise InputError(
             f"none of the model's {len(images)} photographs can be read below {photos}"
         )
+    read = np.array([bool(one) for one in hashes])
     usable = _in_pairs(observations.point, read[observations.image])
     if not len(usable):
         raise InputError(
             f"no point is seen by two of the photographs that can be read below {photos}: "
             f"mend {unreadable[0]}"
         )
-    return _as_set(observations.take(usable), patches[usable], images, unreadable)
+    cut = _as_set(observations.take(usable), patches[usable], images, unreadable)
+    return cut._replace(sha256=hashes)
 
 
 def _gather_observations(
@@ -263,10 +266,10 @@ def _cut_all(
     support: float,
     *,
     progress: bool,
-) -> tuple[np.ndarray, Bool[np.ndarray, " images"]]:
-    """A patch per observation, and which photographs could be read."""
+) -> tuple[np.ndarray, list[str]]:
+    """A patch per observation, and the photographs' hashes, empty of those that cannot be read."""
     patches = np.zeros((len(observations.point), PATCH_SIDE, PATCH_SIDE), np.uint8)
-    read = np.zeros(len(images), bool)
+    hashes = [""] * len(images)
     bar = tqdm(images, desc="cutting photographs", unit="photo", disable=not progress)
     for number, image in enumerate(bar):
         photo = read_grey(photos / image.name)
@@ -278,10 +281,10 @@ def _cut_all(
                 f"{photos / image.name} has {photo.shape[1]}×{photo.shape[0]} pixels, but the "
                 f"model's {camera.width}×{camera.height}: give the photographs that COLMAP read"
             )
-        read[number] = True
+        hashes[number] = sha256(photos / image.name)
         here = np.flatnonzero(observations.image == number)
         patches[here] = cut_patches(photo, observations.keypoints.keep(here), support=support)
-    return patches, read
+    return patches, hashes
 
 
 def _in_pairs(

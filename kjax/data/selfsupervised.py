@@ -29,6 +29,7 @@ from kjax.data.cutting.patches import SUPPORT, cut_patches
 from kjax.data.photos import CutSet
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.files.checksum import sha256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,22 +111,24 @@ def cut_self_supervised(
     parts: list[PointPatches] = []
     kept: list[str] = []
     unreadable: list[str] = []
+    hashes: list[str] = []
     # OpenCV lets go of the interpreter while it works, and so do NumPy's larger operations.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         cut = pool.map(lambda path, name: _cut_photo(path, name, config, seed), photos, names)
         bar = tqdm(
             cut, desc="cutting photographs", unit="photo", total=len(photos), disable=not progress
         )
-        for name, part in zip(names, bar, strict=True):
+        for path, name, part in zip(photos, names, bar, strict=True):
             if part is None:
                 unreadable.append(name)
             else:
                 parts.append(part)
                 kept.append(name)
+                hashes.append(sha256(path))
     if not any(len(part.patches) for part in parts):
         problem = "could be read" if not kept else "has points that its views share"
         raise InputError(f"none of the {len(photos)} photographs {problem}: give other photographs")
-    return _join(parts, kept, unreadable)
+    return _join(parts, kept, unreadable)._replace(sha256=hashes)
 
 
 def _cut_photo(path: Path, name: str, config: ViewConfig, seed: int) -> PointPatches | None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from kjax.errors import InputError
 from kjax.files.typed_values import Schema
+from kjax.pretrained.ledger import Photographs, use
 
 if TYPE_CHECKING:
     from kjax.model.descriptor import Descriptor
 
-DATA_FIELDS = ("name", "origin", "licence")
+DATA_FIELDS = ("name", "origin")
 METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
 """The first parts of metrics' names, as people read them."""
 
@@ -25,8 +26,10 @@ class Card:
         summary: one line on what it is good for.
         model: all fields of `kjax.train.config.ModelConfig`; `dtype` is the precision of the
             training.
-        data: the training sets, each with its name, origin and licence. The name is that of the
-            set's folder: an evaluation leaves it out.
+        data: the training sets, also a teacher's, each with its name and origin. The name is that
+            of the set's folder: an evaluation leaves it out.
+        photographs: that the sets were cut from, in short.
+        ledger_sha256: of all that the ledger says about these photographs' scenes.
         command: that trained it.
         commit: of kjax, with which.
         extent: side of the patches that suit it, over OpenCV's KeyPoint.size.
@@ -48,6 +51,8 @@ class Card:
     summary: str
     model: dict[str, Any]
     data: list[dict[str, str]]
+    photographs: list[Photographs]
+    ledger_sha256: str
     command: str
     commit: str
     extent: float
@@ -74,9 +79,15 @@ class Card:
         """The training sets."""
         return [one["name"] for one in self.data]
 
+    @property
+    def use(self) -> str:
+        """What one may do with the weights, in one line."""
+        return use(self.photographs)
+
     def facts(self) -> dict[str, str]:
         """What to tell people: labels and short texts, in order."""
         return {
+            "use": self.use,
             "trained on": ", ".join(self.data_names),
             "precision": str(self.model["dtype"]),
             "pairs": f"{self.pairs:,}",
@@ -88,7 +99,10 @@ class Card:
             **readable_results(self.results),
             "evaluated": self.evaluation,
             "limits": "; ".join(self.limits),
-            "data licences": "; ".join(f"{one['name']}: {one['licence']}" for one in self.data),
+            "photographs": "; ".join(
+                f"{one.scene}: {one.count}, {', '.join(one.authors)}, {one.licence}"
+                for one in self.photographs
+            ),
             "licence": self.licence,
             "sha256 of npz": self.sha256,
         }

@@ -55,10 +55,17 @@ def _origin(card: Card) -> list[str]:
     return [
         "## Data and licence",
         _table(
-            ("training set", "origin", "licence"),
+            ("training set", "origin"),
             ([one[field] for field in DATA_FIELDS] for one in card.data),
         ),
-        f"Licence of the weights: {card.licence}",
+        _table(
+            ("scene", "photographs", "author", "licence", "source"),
+            (
+                (one.scene, str(one.count), "; ".join(one.authors), one.licence, one.source)
+                for one in card.photographs
+            ),
+        ),
+        f"Licence of the weights: {card.licence}. Use: {card.use}.",
         "## Training",
         f"{card.pairs:,} pairs, seed {card.seed}, in {card.model['dtype']}, on {card.hardware}; "
         f"kjax at commit `{card.commit}`:",

@@ -1,12 +1,20 @@
-"""The folder of shipped weights: names, cards, and files that are what they were."""
+"""The folder of shipped weights: names, cards, the ledger, and files that are what they were.
+
+SHA256SUMS holds the hashes of all cards and of the ledger, a card those of its weights and of what
+the ledger says about its photographs. So damage is found, and so are careless edits: of a licence,
+of a card whose weights were replaced, of one file out of another version. It is no signature: who
+can write all of these files can make them agree.
+"""
 
 from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError, unknown_name
-from kjax.files.checksum import sha256
+from kjax.files.atomic import write_text
+from kjax.files.checksum import CHECKSUMS, checksum_lines, sha256
 from kjax.files.json_text import parse_json
 from kjax.pretrained.cards import Card, make_card
+from kjax.pretrained.ledger import LEDGER_FILE, Ledger, check_told, read_ledger
 
 FOLDER = Path(__file__).parent
 DEFAULT = "best"
@@ -38,10 +46,26 @@ def card(name: str) -> Card:
         if (other := values[SAME_AS]) not in names():
             raise InputError(f"{_path(found)} is damaged ({other!r} is not there): reinstall kjax")
         found, values = other, _read(other)
+    known = photographs()
     try:
-        return make_card(values)
+        made = make_card(values)
+        check_told(made.photographs, made.ledger_sha256, known)
     except InputError as error:
         raise InputError(f"{_path(found)} is damaged ({error}): reinstall kjax") from None
+    return made
+
+
+def photographs() -> Ledger:
+    """What is known about the photographs that weights learned from."""
+    path = FOLDER / LEDGER_FILE
+    _check_unaltered(path)
+    return read_ledger(path)
+
+
+def seal() -> None:
+    """Writes the hashes of all cards and of the ledger, as they are now."""
+    files = [*sorted(FOLDER.glob("*.json")), FOLDER / LEDGER_FILE]
+    write_text(FOLDER / CHECKSUMS, "".join(checksum_lines(FOLDER, files)))
 
 
 def weights_file(shipped: Card) -> Path:
@@ -59,6 +83,7 @@ def weights_file(shipped: Card) -> Path:
 
 
 def _read(name: str) -> Any:
+    _check_unaltered(_path(name))
     try:
         return parse_json(_path(name).read_bytes())
     except (ValueError, OSError):
@@ -67,3 +92,13 @@ def _read(name: str) -> Any:
 
 def _path(name: str) -> Path:
     return FOLDER / f"{name}.json"
+
+
+def _check_unaltered(path: Path) -> None:
+    try:
+        sealed = (FOLDER / CHECKSUMS).read_text(encoding="utf-8").splitlines(keepends=True)
+        (found,) = checksum_lines(FOLDER, [path])
+    except (ValueError, OSError):
+        raise InputError(f"{path} or {CHECKSUMS} is damaged or missing: reinstall kjax") from None
+    if found not in sealed:
+        raise InputError(f"{path} was altered (it is not in {CHECKSUMS}): reinstall kjax")

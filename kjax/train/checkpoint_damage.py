@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
-from kjax.files.checksum import sha256
+from kjax.files.checksum import CHECKSUMS, checksum_lines
 from kjax.files.json_lines import is_number, parse_line
 
-CHECKSUMS = "SHA256SUMS"
-"""Name of a file as `sha256sum` writes it."""
 MOST_ERRORS_OF_A_SAVE = 8
 """More than orbax does at once for a checkpoint; each can fail."""
 
@@ -37,8 +35,7 @@ def check_checksums(folder: Path, inner: str) -> None:
 
 
 def _checksums(folder: Path, inner: str) -> Iterator[str]:
-    for path in sorted(path for path in (folder / inner).rglob("*") if path.is_file()):
-        yield f"{sha256(path)}  {path.relative_to(folder)}\n"
+    return checksum_lines(folder, sorted(p for p in (folder / inner).rglob("*") if p.is_file()))
 
 
 def check_metrics(folder: Path) -> None:

@@ -76,6 +76,7 @@ class DataConfig:
     train: tuple[str, ...]
     test: tuple[str, ...]
     pipeline: str
+    only_open: bool = False
 
     def __post_init__(self) -> None:
         if not self.train or "" in (*self.train, *self.test):

@@ -20,6 +20,7 @@ from kjax.train.config import EMBEDDED, OptimizerConfig, RunConfig, validate
 from kjax.train.input import make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
+from kjax.train.open_data import check_open_sets, check_open_teacher
 from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.parallel import Program, initial_state
 from kjax.train.pipeline import AUTO, choose_pipeline
@@ -110,6 +111,8 @@ def _train(
 
 def make_program(config: RunConfig) -> Program:
     """What the run compiles."""
+    if config.data.only_open and config.distill.teacher:
+        check_open_teacher(config.distill.teacher)
     model = config.model.build()
     return Program(
         model=model,
@@ -166,6 +169,8 @@ def make_schedule(config: RunConfig) -> Schedule:
 
 def read_train_set(config: RunConfig) -> PatchSet:
     """All training sets as one; points of different sets are different points."""
+    if config.data.only_open:
+        check_open_sets(config.data.train)
     sets = [_read_train_set(name, config) for name in config.data.train]
     if config.train.group > 1:
         sets = [by_photograph(one) for one in sets]

@@ -26,6 +26,7 @@ assert code == 2, code
         (["export", "bst", "--to", "a.onnx"], "did you mean 'best'"),
         (["convert", "w.pth", "a.npz"], "w.pth: no such file"),
         (["bench", "bst"], "did you mean 'best'"),
+        (["ledger", "no"], "no such folder: no"),
         (["describe-patches", "no", "--source", "hardnet", "--out", "f"], "no"),
     ],
 )

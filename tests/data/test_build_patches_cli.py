@@ -1,6 +1,7 @@
 """The command `kjax build-patches`, run as a user would."""
 
 import dataclasses
+import hashlib
 
 import cv2
 import numpy as np
@@ -11,6 +12,7 @@ from kjax.cli import main, make_parser
 from kjax.data.phototour import find_match_file, read_match_file, read_phototour
 from kjax.data.reconstruction import TrackFilters
 from kjax.data.selfsupervised import ViewConfig
+from kjax.data.set_photographs import read_set_photographs
 
 
 @pytest.fixture
@@ -60,6 +62,10 @@ def test_photographs_become_a_set(tmp_path, photos, capsys):
     assert len(np.unique(patches.point_ids)) > 50
     listing = (tmp_path / "set" / "images.txt").read_text()
     assert listing == "0 deeper/two.png\n1 one.jpg\n"
+    assert read_set_photographs(tmp_path / "set") == [
+        (number, name, hashlib.sha256((photos / name).read_bytes()).hexdigest())
+        for number, name in enumerate(("deeper/two.png", "one.jpg"))
+    ]
 
 
 def test_the_same_command_gives_the_same_files(tmp_path, photos):
@@ -87,6 +93,9 @@ def test_an_unreadable_photograph_is_named_and_the_code_says_so(tmp_path, scene,
     output = capsys.readouterr()
     assert output.err == "left out, cannot be read: third.png\n"
     assert "80 patches of 40 points from 2 photographs" in output.out
+    listed = read_set_photographs(tmp_path / "other")
+    names = [(one.number, one.name) for one in listed]
+    assert names == [(0, "first.png"), (1, "in folder/second.png")]
 
 
 def test_an_existing_set_is_kept_unless_told_otherwise(tmp_path, scene, capsys):

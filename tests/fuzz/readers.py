@@ -178,6 +178,20 @@ def _read_cached_set(folder: Path) -> Any:
         raise AssertionError("a damaged cache was taken for a whole one")
 
 
+def _set_photographs(folder: Path) -> None:
+    from kjax.data.set_photographs import SetPhotograph, write_set_photographs
+
+    _phototour(folder)
+    write_set_photographs(folder / "set", [SetPhotograph(0, "a, b.jpg", "ab" * 32)])
+
+
+def _read_set_photographs(folder: Path) -> Any:
+    from kjax.data.set_photographs import read_set_photographs
+
+    return read_set_photographs(folder / "set")
+
+
+add("read_set_photographs.csv", _set_photographs, _read_set_photographs, spared="*.bmp")
 add("read_phototour.cache", _cached_set, _read_cached_set, spared="set/*", blind=True)
 
 
@@ -966,7 +980,7 @@ add("evaluation.json", _evaluation, _read_evaluation)
 def _card(folder: Path) -> None:
     from kjax.pretrained import shipped
 
-    for path in (Path(shipped.__file__).parent).glob("*.json"):
+    for path in (Path(shipped.__file__).parent).glob("*.[cj]s*"):
         shutil.copy(path, folder)
     name = next(path for path in folder.glob("*.json") if "sha256" in path.read_text())
     for path in folder.glob("*.json"):
@@ -980,6 +994,7 @@ def _read_card(folder: Path) -> Any:
 
     usual, shipped.FOLDER = shipped.FOLDER, folder
     try:
+        shipped.seal()  # else no damage would come further
         for name in shipped.names():
             card = shipped.card(name)
             card.build()

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from ledger_files import ROWS, write_ledger, write_set
 from models import make_model, random_patches
 from PIL import Image
 
@@ -37,8 +38,8 @@ CARD = {
     "summary": "a toy",
     "model": {"head": "xy", **MODEL, **CONSTANTS},
     "data": [
-        {"name": "left", "origin": "of the | test", "licence": "CC0"},
-        {"name": "right", "origin": "of the test", "licence": "CC BY 4.0"},
+        {"name": "left", "origin": "of the | test"},
+        {"name": "right", "origin": "of the test"},
     ],
     "command": "python run_train.py --config=toy",
     "commit": "0123abc",
@@ -53,15 +54,26 @@ CARD = {
 }
 
 
+GIVEN = ["--weights", "cell.npz", "--card", "card.json", "--sets", "left", "right"]
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder of shipped weights, and another to be in."""
+    """A folder of shipped weights with none but a ledger, and another to be in, with two sets."""
     place = tmp_path / "pretrained"
     place.mkdir()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(shipped, "FOLDER", place)
+    write_ledger(place, ROWS)
+    write_set(Path("left"), "beach/0.jpg", "beach/1.jpg")
+    write_set(Path("right"), "field/0.jpg")
     return place
+
+
+def files(folder):
+    """Names of what is in the folder beside the ledger and the seal."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix not in ("", ".csv"))
 
 
 def put(name="toy", head="xy", **changes):
@@ -70,13 +82,13 @@ def put(name="toy", head="xy", **changes):
     _, variables = make_model(head, patch_size=card["model"]["patch_size"])
     save_variables("cell.npz", variables)
     Path("card.json").write_text(json.dumps(card))
-    return variables, ship.main([name, "--weights", "cell.npz", "--card", "card.json"])
+    return variables, ship.main([name, *GIVEN])
 
 
 def test_what_ships_is_what_loads(folder, rng):
     variables, code = put()
     assert code == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["toy.json", "toy.md", "toy.npz"]
+    assert files(folder) == ["toy.json", "toy.md", "toy.npz"]
     assert kjax.pretrained.names() == ["toy"]
     card = kjax.pretrained.card("toy")
     assert card.parameters == 433_568
@@ -108,7 +120,9 @@ def test_the_page_says_what_the_card_says(folder):
         "# toy\n\na toy\n",
         'kjax.load("toy")',
         "| `corner_radius` | `1.4142135623730951` |",
-        r"| left | of the \| test | CC0 |",
+        r"| left | of the \| test |",
+        "| beach | 2 | Ann | CC-BY-4.0 | example.org/beach |",
+        "Use: anything, also commercial; name Ann (CC-BY-4.0).",
         "20,000 pairs, seed 3, in bfloat16, on two cores; kjax at commit `0123abc`",
         "| FPR@95, left | 1.23 % |",
         "| HPatches mAP, small, python, matching | 50.00 % |",
@@ -130,10 +144,54 @@ def test_altered_weights_are_refused(folder, place):
     (folder / "toy.npz").unlink()
     with pytest.raises(InputError, match="is missing: reinstall kjax"):
         kjax.load("toy")
+
+
+def test_altered_cards_are_refused(folder):
+    put()
+    path = folder / "toy.json"
+    for content in (path.read_text().replace("a toy", "a boy"), "{", "[]", "{}"):
+        path.write_text(content)
+        with pytest.raises(InputError, match=r"toy\.json was altered.*reinstall kjax"):
+            kjax.load("toy")
     for content in ("{", "[]", '{"same_as": "lost"}', "{}"):
-        (folder / "toy.json").write_text(content)
+        path.write_text(content)
+        shipped.seal()
         with pytest.raises(InputError, match=r"damaged.*reinstall kjax"):
             kjax.load("toy")
+    (folder / "SHA256SUMS").unlink()
+    with pytest.raises(InputError, match=r"missing: reinstall kjax"):
+        kjax.load("toy")
+
+
+def test_an_altered_ledger_is_refused(folder):
+    put()
+    write_ledger(folder, [one for one in ROWS if one.file != "1.jpg"])
+    with pytest.raises(InputError, match=r"toy\.json is damaged \(its photographs"):
+        kjax.load("toy")
+    (folder / "photographs.csv").write_text("")
+    with pytest.raises(InputError, match=r"photographs\.csv was altered.*reinstall kjax"):
+        kjax.load("toy")
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["left"], "must name the same sets: see right"),
+        (["left", "right", "more"], "must name the same sets: see more"),
+        (["left", "right", "strange"], "holiday/me.jpg is not in the ledger: add it"),
+        (["left", "right", "old"], "cut the set again with kjax build-patches"),
+        ([], "give --weights FILE, --card FILE and --sets"),
+    ],
+)
+def test_photographs_must_be_known(folder, capsys, sets, message):
+    write_set(Path("more"), "tower/0.jpg")
+    write_set(Path("strange"), "holiday/me.jpg")
+    (write_set(Path("old"), "field/0.jpg") / "photographs.csv").unlink()
+    put()
+    before = (folder / "toy.json").read_bytes()
+    assert ship.main(["toy", *GIVEN[:4], *(["--sets", *sets] if sets else [])]) == 2
+    assert message in capsys.readouterr().err
+    assert (folder / "toy.json").read_bytes() == before
 
 
 def test_a_workdir_wins_and_other_folders_do_not(folder):
@@ -157,7 +215,10 @@ def test_a_second_name(folder, capsys):
     assert kjax.load().patch_size == 8, "best is the default"
     capsys.readouterr()
     assert main(["info"]) == 0
-    assert capsys.readouterr().out == "best  the same as toy\ntoy   a toy\n"
+    allowed = "for anything, also commercial; name Ann (CC-BY-4.0)"
+    assert capsys.readouterr().out == (
+        f"best  the same as toy; {allowed}\ntoy   a toy; {allowed}\n"
+    )
     assert ship.main(["toy", "--same-as", "best"]) == 2
     assert "toy" in pretrained.names()
 
@@ -180,7 +241,8 @@ def test_info(folder, capsys):
         "precision": "bfloat16",
         "pairs": "20,000",
         "FPR@95, left": "1.23 %",
-        "data licences": "left: CC0; right: CC BY 4.0",
+        "use": "anything, also commercial; name Ann (CC-BY-4.0)",
+        "photographs": "beach: 2, Ann, CC-BY-4.0; field: 1, unknown, CC0-1.0",
         "limits": "knows no photographs; is small",
         "licence": "Apache-2.0",
         "sha256 of npz": pretrained.card("toy").sha256,
@@ -235,7 +297,7 @@ def test_candidates(folder, rng):
         ({"licence": ""}, "licence of the card is empty"),
         ({"seed": "0"}, "seed of the card must be a whole number"),
         ({"results": {"fpr95/left": 1.23}}, "must be a share from 0 to 1, or text"),
-        ({"data": [{"name": "left"}]}, "needs name, origin, licence"),
+        ({"data": [{"name": "left"}]}, "needs name, origin"),
         ({"licens": "CC0"}, "did you mean 'licence'?"),
         ({"model": {**CARD["model"], "head": "hardnet"}}, "does not fit"),
         ({"model": {**MODEL, "head": "xy"}}, "kappa_xy"),
@@ -244,11 +306,11 @@ def test_candidates(folder, rng):
 def test_bad_cards_are_refused(folder, capsys, changes, message):
     save_variables("cell.npz", make_model("xy", patch_size=8)[1])
     Path("card.json").write_text(json.dumps(CARD | changes))
-    assert ship.main(["toy", "--weights", "cell.npz", "--card", "card.json"]) == 2
+    assert ship.main(["toy", *GIVEN]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-    assert not list(folder.iterdir())
+    assert not files(folder)
 
 
 def test_what_else_is_refused(folder, capsys, monkeypatch):
@@ -256,17 +318,17 @@ def test_what_else_is_refused(folder, capsys, monkeypatch):
         assert put(name)[1] == 2
         assert "will not do" in capsys.readouterr().err
     assert ship.main(["toy", "--weights", "cell.npz"]) == 2
-    assert "give --weights FILE and --card FILE" in capsys.readouterr().err
+    assert "give --weights FILE, --card FILE and --sets" in capsys.readouterr().err
     broken = jax.tree.map(lambda leaf: leaf * np.nan, make_model("xy", patch_size=8)[1])
     save_variables("cell.npz", broken)
-    assert ship.main(["toy", "--weights", "cell.npz", "--card", "card.json"]) == 2
+    assert ship.main(["toy", *GIVEN]) == 2
     assert "not finite" in capsys.readouterr().err
     big = {"model": CARD["model"] | {"head": "hardnet", "patch_size": 36}}
     save_variables("cell.npz", make_model("hardnet", patch_size=36)[1])
     Path("card.json").write_text(json.dumps(CARD | big))
-    assert ship.main(["toy", "--weights", "cell.npz", "--card", "card.json"]) == 2
+    assert ship.main(["toy", *GIVEN]) == 2
     assert "would ship as 6.5 MB: at most 6 MB" in capsys.readouterr().err
-    assert not list(folder.iterdir())
+    assert not files(folder)
 
 
 def test_every_shipped_model_loads():

@@ -1,0 +1,50 @@
+"""A small ledger in a folder of shipped weights, and sets cut from its photographs."""
+
+import csv
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from kjax.data.phototour import write_phototour
+from kjax.data.set_photographs import SetPhotograph, write_set_photographs
+from kjax.pretrained import shipped
+from kjax.pretrained.ledger import LEDGER_FILE, Photograph
+
+
+def hashed(name: str) -> str:
+    """What stands for the hash of a photograph."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def row(scene: str, file: str, author: str, licence: str) -> Photograph:
+    return Photograph(
+        hashed(f"{scene}/{file}"), scene, file, f"example.org/{scene}", author, licence
+    )
+
+
+ROWS = [
+    row("beach", "0.jpg", "Ann", "CC-BY-4.0"),
+    row("beach", "1.jpg", "Ann", "CC-BY-4.0"),
+    row("beach", "2.jpg", "Bob", "CC-BY-4.0"),
+    row("field", "0.jpg", "unknown", "CC0-1.0"),
+    row("tower", "0.jpg", "Cy", "none-stated"),
+]
+
+
+def write_ledger(folder: Path, rows: list[Photograph]) -> None:
+    """Writes and seals, whatever the rows are."""
+    with (folder / LEDGER_FILE).open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([Photograph._fields, *rows])
+    shipped.seal()
+
+
+def write_set(folder: Path, *names: str) -> Path:
+    """A set of two points in each photograph, named scene/file."""
+    numbers = np.repeat(np.arange(len(names)), 4).astype(float)
+    interest = np.column_stack([numbers, np.ones((len(numbers), 4))])
+    patches = np.zeros((len(numbers), 64, 64), np.uint8)
+    write_phototour(folder, patches, np.arange(len(numbers)) // 2, interest=interest)
+    listed = (SetPhotograph(number, name, hashed(name)) for number, name in enumerate(names))
+    write_set_photographs(folder, listed)
+    return folder

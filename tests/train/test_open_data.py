@@ -1,0 +1,77 @@
+"""`config.data.only_open`: a training that would learn from other photographs does not begin."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ledger_files import ROWS, write_ledger, write_set
+
+from kjax import pretrained
+from kjax.errors import InputError
+from kjax.pretrained import shipped
+from kjax.train.config import load_config, validate
+from kjax.train.open_data import check_open_teacher
+from kjax.train.run import make_program, read_train_set, run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A config that wants open photographs, and a ledger without weights."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    write_ledger(tmp_path, ROWS)
+    config = load_config(ROOT / "configs" / "smoke.py")
+    config.data.only_open = True
+    return config
+
+
+def test_open_sets_are_read(config):
+    config.data.train = ("sea", "land")
+    write_set(Path("sea"), "beach/0.jpg")
+    write_set(Path("land"), "field/0.jpg")
+    assert len(read_train_set(validate(config)).patches) == 8
+
+
+@pytest.mark.parametrize(
+    ("photograph", "message"),
+    [
+        ("tower/0.jpg", "without a licence"),
+        ("holiday/me.jpg", "not in the ledger"),
+        (None, "again"),
+    ],
+)
+def test_other_sets_are_refused_before_the_run_begins(config, photograph, message):
+    config.data.train = ("sea", "land")
+    write_set(Path("sea"), "beach/0.jpg")
+    write_set(Path("land"), "field/0.jpg", photograph or "beach/1.jpg")
+    if photograph is None:
+        Path("land/photographs.csv").unlink()
+    with pytest.raises(InputError, match=message):
+        run(config, Path("out"))
+    assert not Path("out").exists()
+    config.data.only_open = False
+    assert len(read_train_set(validate(config)).patches) == 12
+
+
+@pytest.mark.parametrize("stored", [{}, {"data": {}}, {"data": {"only_open": False}}])
+def test_a_teacher_must_be_known_to_be_open(config, stored):
+    config.distill.teacher = "lehrer"
+    Path("lehrer").mkdir()
+    Path("lehrer/config.json").write_text(json.dumps(stored))
+    with pytest.raises(InputError, match="the teacher lehrer is not known to have learned from"):
+        make_program(validate(config))
+    Path("lehrer/config.json").write_text(json.dumps({"data": {"only_open": True}}))
+    check_open_teacher("lehrer")
+    Path("weights.npz").touch()
+    with pytest.raises(InputError, match=r"the teacher weights\.npz is not known"):
+        check_open_teacher("weights.npz")
+
+
+def test_weights_for_research_teach_no_open_ones():
+    closed = [name for name in pretrained.names() if pretrained.card(name).use.startswith("resea")]
+    assert "hardnet" in closed
+    for name in closed:
+        with pytest.raises(InputError, match=f"the teacher {name} is not known"):
+            check_open_teacher(name)
