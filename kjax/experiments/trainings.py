@@ -220,29 +220,23 @@ def _taught(match: str, weight: float) -> tuple[str, str]:
     return f"distill.match={match}", f"distill.weight={weight}"
 
 
+OPEN_CHANGES = ("model.dropout=0.0", "augment.max_noise=0.25")
+"""What was found on open photographs, whose variety needs no dropout."""
 ALONE = ("distill.teacher=",)
 NESTED = ("loss.nested=(32,64)",)
 ONCE = _taught("descriptors", 1.0)
+TAUGHT = (*ONCE, "loss.nested_weight=0.3", "model.dropout=0.0", "distill.teacher=best")
 SHIPPED: dict[str, Settings] = {
     **{
         row: (*HEADS[row], *AUGMENTATIONS["strong"])
         for row in ("hardnet", "combined s=1", "combined_star s=2")
     },
-    "best": BEST,
-    **{
-        name: _light(
-            channels,
-            *ONCE,
-            *NESTED,
-            "loss.nested_weight=0.3",
-            "model.dropout=0.0",
-            "distill.teacher=best",
-        )
-        for name, channels in (
-            ("fast", (8, 8, 16, 32, 64, 96)),
-            ("tiny", (8, 8, 16, 16, 32, 48)),
-        )
-    },
+    "best-research": BEST,
+    "fast-research": _light((8, 8, 16, 32, 64, 96), *TAUGHT, *NESTED),
+    "tiny-research": _light((8, 8, 16, 16, 32, 48), *TAUGHT, *NESTED),
+    "best": (*BEST, *OPEN_CHANGES),
+    "fast": _light((8, 8, 16, 32, 64, 112), *TAUGHT, *OPEN_CHANGES, "loss.nested=(64,)"),
+    "tiny": _light((8, 8, 16, 16, 32, 32), *TAUGHT, *OPEN_CHANGES, "loss.nested=(64,)"),
 }
 """The models that ship with the package."""
 LIGHT: dict[str, tuple[str, ...]] = {
