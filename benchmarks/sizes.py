@@ -28,7 +28,7 @@ from kjax.eval.hpatches.protocol import matching
 from kjax.eval.stored_forms import as_numbers
 from kjax.files.atomic import write_text
 from kjax.model.quantization import quantize
-from kjax.sources import load_sources
+from kjax.train.load_source import load_sources
 
 LENGTHS = (64, 32)
 BITS = (512, 256, 128)

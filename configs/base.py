@@ -24,6 +24,7 @@ def get_config() -> ConfigDict:
 
     config.seed = 0  # of initial weights, pairs, augmentation and dropout
     config.seeds = ()  # train several side by side instead, e.g. (0, 1, 2)
+    config.init = ""  # weights to start from: a name that ships, a run or a file; "": from chance
     config.progress = True  # show a bar with pairs a second and the time left
     config.tensorboard = True  # write metrics for TensorBoard too, where tensorboardX is installed
 

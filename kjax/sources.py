@@ -1,218 +1,20 @@
-"""Where weights come from, and what is known about them.
+"""What is known about weights: for people, and for files that are made of them.
 
-A source is named by one word, with the head and its fields behind a colon where they are needed:
-
-    out/first                     a training run, whose config tells all
-    hardnet.pth                   weights that fit one head only
-    weights.npz:polar,s=1         weights that fit several
-    weights.safetensors           weights that kjax wrote, with metadata that tell all
-    hardnet, or kjax-hardnet      weights that ship with kjax: `kjax.pretrained.names()`
-
-A workdir that has the name of shipped weights wins over them.
+Where weights come from, and how they are asked for, is in `kjax.train.load_source`.
 """
 
-import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
-from kjax import pretrained
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError
 from kjax.files.json_text import parse_json
-from kjax.model.descriptor import Descriptor, parameter_count
+from kjax.model.descriptor import parameter_count
 from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS
-from kjax.model.nesting import shorten
-from kjax.weights.fields import merge_fields, parse_fields
-from kjax.weights.files import SUFFIXES, load_variables, read_metadata, read_widths
-from kjax.weights.identify import (
-    display_name,
-    fields_of,
-    model_of,
-    only_model,
-    possible_models,
-)
-from kjax.weights.metadata import Metadata, make_metadata
-
-WHOLE_EXTENT = 12.0
-"""Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """Weights with the models that they can be for.
-
-    Attributes:
-        path: the weights file, or the workdir.
-        variables: of the model, not folded.
-        candidates: one, unless a bare weights file fits several.
-        announced: whether the weights alone told the candidates: they do not tell the patch size of
-            encoded heads.
-        seed: of the training run, if there was one.
-        config: of that run.
-        card: of weights that ship with kjax.
-        metadata: of a file that kjax wrote with them.
-    """
-
-    path: Path
-    variables: dict[str, Any]
-    candidates: tuple[Descriptor, ...]
-    announced: bool = False
-    seed: int | None = None
-    config: dict[str, Any] | None = None
-    card: pretrained.Card | None = None
-    metadata: Metadata | None = None
-
-    @property
-    def extent(self) -> float:
-        """Side of the patches that suit the weights, over OpenCV's KeyPoint.size.
-
-        A training shows crops of patches that cover 24σ; the size of a middling crop is best.
-        """
-        return WHOLE_EXTENT if self.known_extent is None else self.known_extent
-
-    @property
-    def known_extent(self) -> float | None:
-        """The extent that suits the weights; None if nothing is known of their training."""
-        if self.card is not None:
-            return self.card.extent
-        if self.config is not None:
-            return typical_extent(self.config["augment"]["area"])
-        return self.metadata.extent if self.metadata else None
-
-    @property
-    def nested(self) -> tuple[int, ...]:
-        """Numbers of first entries that are descriptors themselves, if the training saw to it."""
-        if self.card is not None:
-            told = self.card.nested
-        elif self.config is not None:
-            told = tuple(self.config["loss"].get("nested", ()))
-        else:
-            told = self.metadata.nested if self.metadata else ()
-        return tuple(sorted(width for width in told if width < self.candidates[0].dimension))
-
-    @property
-    def name(self) -> str | None:
-        """The name of weights that shipped with kjax, also in a file written from them."""
-        if self.card is not None:
-            return self.card.name
-        return self.metadata.remarks.get("name") if self.metadata else None
-
-    @property
-    def model(self) -> Descriptor:
-        """The model, if there is but one candidate."""
-        return only_model(self.candidates, self.path)
-
-
-def typical_extent(area: Sequence[float]) -> float:
-    """The extent of a middling crop, whose share of the patch's area is uniform in a range."""
-    return round(WHOLE_EXTENT * math.sqrt(sum(area) / 2), 1)
-
-
-def load_source(word: str, *, seed: int | None = None, dimension: int | None = None) -> Source:
-    """The weights that a word of the command line stands for.
-
-    Args:
-        word: see the top of this file.
-        seed: which of several a run was trained with.
-        dimension: numbers in a descriptor, if fewer than the weights give: see `shortened`.
-    """
-    sources = load_sources(word)
-    if dimension is not None:
-        sources = [shortened(source, dimension) for source in sources]
-    seeds = [source.seed for source in sources]
-    if seed is None and len(sources) == 1:
-        return sources[0]
-    if seed is not None and seed in seeds:
-        return sources[seeds.index(seed)]
-    if seeds == [None]:
-        raise InputError(f"{word} is one set of weights: only workdirs have seeds to choose from")
-    known = ", ".join(map(str, seeds))
-    if seed is None:
-        raise InputError(f"{word} has the seeds {known}: choose one with --seed")
-    raise InputError(f"{word} has no seed {seed}: choose from {known}")
-
-
-def load_sources(word: str) -> list[Source]:
-    """The weights that a word stands for, one source for each seed of a run."""
-    name, _, fields = word.partition(":")
-    shipped = pretrained.find(name)
-    if Path(word).is_dir() and (shipped is None or is_workdir(word)):
-        return _of_run(Path(word))
-    if shipped is not None:
-        if fields:
-            raise InputError(f"{name} ships with all that is known of it: leave out ':{fields}'")
-        return [load_shipped(shipped)]
-    path = Path(name)
-    if path.suffix not in SUFFIXES:
-        raise _unknown_source(word)
-    if fields or read_metadata(path):
-        return [_of_known_model(path, fields)]
-    variables = load_variables(path)
-    return [Source(path, variables, tuple(possible_models(variables)), announced=True)]
-
-
-def shortened(source: Source, dimension: int) -> Source:
-    """The source whose descriptors are the first entries, normalised.
-
-    Raises:
-        InputError: the weights were not trained for that.
-    """
-    whole = source.candidates[0].dimension
-    if dimension == whole:
-        return source
-    if dimension not in source.nested:
-        known = " and ".join(map(str, (*source.nested, whole)))
-        raise InputError(
-            f"{source.name or source.path} has no descriptors of {dimension} numbers, but of "
-            f"{known}: shorter ones come from a training with config.loss.nested"
-        )
-    model, variables = shorten(source.model, source.variables, dimension)
-    return dataclasses.replace(source, candidates=(model,), variables=variables)
-
-
-def _of_known_model(path: Path, fields: str) -> Source:
-    """A weights file of which we are told the model, by its metadata or by the user."""
-    named = parse_fields(fields) if fields else {}
-    metadata = read_metadata(path)
-    if metadata is None:
-        model = model_of(read_widths(path) | named)
-        return Source(path, load_variables(path, model), (model,))
-    try:
-        model = model_of(merge_fields(metadata.fields, named))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    try:
-        variables = load_variables(path, model)
-    except InputError as error:
-        raise InputError(f"{error} (its metadata says {display_name(model)})") from None
-    return Source(path, variables, (model,), metadata=metadata)
-
-
-def load_shipped(name: str) -> Source:
-    """Weights that ship with kjax, whatever lies in the current folder.
-
-    Args:
-        name: one of `kjax.pretrained.names()`.
-    """
-    card = pretrained.card(name)
-    path, model = pretrained.weights_file(card), card.build()
-    return Source(path, load_variables(path, model), (model,), card=card)
-
-
-def weights_path(word: str) -> Path:
-    """The weights file that a word stands for: a path, or the file of a shipped name."""
-    name = pretrained.find(word)
-    return Path(word) if name is None else pretrained.weights_file(pretrained.card(name))
-
-
-def is_workdir(word: str) -> bool:
-    """Whether a folder is that of a training run."""
-    from kjax.train.workdir import CONFIG_FILE
-
-    return (Path(word) / CONFIG_FILE).is_file()
+from kjax.train.load_source import Source
+from kjax.weights.identify import fields_of
+from kjax.weights.metadata import make_metadata
 
 
 def facts(sources: Sequence[Source]) -> dict[str, str]:
@@ -257,7 +59,8 @@ def _training_facts(sources: Sequence[Source]) -> dict[str, str]:
 
     config = validate(first.config)
     found = {
-        "trained on": ", ".join(Path(folder).name for folder in config.data.train),
+        "trained on": ", ".join(first.train_sets),
+        **({"started from": config.init} if config.init else {}),
         "precision": config.model.dtype,
         "steps": _steps(first.path, config.train.total_steps, config.all_seeds),
         "seed": ", ".join(str(source.seed) for source in sources),
@@ -288,32 +91,14 @@ def metadata_of(source: Source) -> dict[str, str]:
     )
 
 
-def _unknown_source(word: str) -> InputError:
-    no_file = f"{word} is no workdir or weights file ({', '.join(SUFFIXES)})"
-    if not (known := pretrained.names()):
-        return InputError(f"{no_file}, and no weights ship with this version of kjax")
-    return InputError(f"{no_file}; {unknown_name('pretrained model', word, known)}")
-
-
-def _of_run(workdir: Path) -> list[Source]:
-    # Here, because it brings orbax, which weights files can do without.
-    from kjax.train.load_run import load_run
-
-    return [
-        Source(workdir, one.variables, (one.model,), seed=one.seed, config=one.config)
-        for one in load_run(workdir)
-    ]
-
-
 def _steps(workdir: Path, total: int, seeds: Sequence[int]) -> str:
     """How far the weights that `load_run` gives have been trained."""
+    from kjax.train.checkpoint import saved_steps
     from kjax.train.workdir import CHECKPOINTS_FOLDER, weights_files
 
     if all(path.exists() for path in weights_files(workdir, seeds)):
         return f"{total:,}"
-    names = (path.name for path in (workdir / CHECKPOINTS_FOLDER).glob("*"))
-    latest = max(int(name) for name in names if name.isdecimal())
-    return f"{latest:,} of {total:,}"
+    return f"{max(saved_steps(workdir / CHECKPOINTS_FOLDER)):,} of {total:,}"
 
 
 def _false_positive_rates(workdir: Path) -> str:

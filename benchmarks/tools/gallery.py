@@ -41,7 +41,7 @@ from kjax.images.geometry import verify
 from kjax.images.homography_sequences import Count, one_per_location, project
 from kjax.images.keypoint_descriptors import KeypointDescriptor, load_keypoint_descriptors
 from kjax.images.matching import Matches, match
-from kjax.sources import load_shipped
+from kjax.train.load_source import load_shipped
 
 OURS, RIVAL = "best", "rootsift"
 MAPPED = ("combined-star", "hardnet")

@@ -43,7 +43,7 @@ from kjax.pretrained import shipped
 from kjax.pretrained.cards import Card, make_card
 from kjax.pretrained.ledger import find_photographs, scenes_digest, summarize
 from kjax.pretrained.markdown import model_card, reference
-from kjax.sources import load_shipped
+from kjax.train.load_source import load_shipped
 from kjax.weights.files import load_variables, save_variables
 
 LARGEST = 6_000_000

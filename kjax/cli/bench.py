@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     from kjax.files.atomic import write_json
     from kjax.model.describe import cores
     from kjax.pretrained import names
-    from kjax.sources import load_source
     from kjax.speed.inference import kjax_candidates, measure, surroundings, untrained
+    from kjax.train.load_source import load_source
 
     defaults: dict[str, Any] = ON_ACCELERATORS
     if jax.default_backend() == "cpu":

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.data.samples import stereo_patch_pairs
     from kjax.model.descriptor import build
-    from kjax.sources import weights_path
+    from kjax.train.load_source import weights_path
     from kjax.train.losses import LossConfig
     from kjax.train.step import StepConfig
     from kjax.weights.files import load_state_dict

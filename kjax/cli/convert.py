@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
     check_weights(args.source)
 
     from kjax.cli.info import print_facts
-    from kjax.sources import facts, load_source, metadata_of
+    from kjax.sources import facts, metadata_of
+    from kjax.train.load_source import load_source
     from kjax.weights.files import SUFFIXES, save_variables
 
     target = Path(args.target)

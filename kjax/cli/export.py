@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     check_weights(args.source)
 
     from kjax.export.model import FUNCTIONS, export_model
-    from kjax.sources import load_source, remarks
+    from kjax.sources import remarks
+    from kjax.train.load_source import load_source
     from kjax.weights.identify import display_name
 
     path = Path(args.to)

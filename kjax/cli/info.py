@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
         return _list_shipped()
 
     from kjax.export.model import FUNCTIONS, read_about
-    from kjax.sources import facts, load_sources
+    from kjax.sources import facts
+    from kjax.train.load_source import load_sources
 
     if Path(args.source).suffix in FUNCTIONS:
         print_facts(read_about(args.source))

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 def _trained(word: str, model: "Descriptor") -> "ComparedModel":
     """Weights from a file, for the model as given; or shipped ones, which bring their own."""
     from kjax.eval.similarity_maps import ComparedModel
-    from kjax.sources import load_shipped
+    from kjax.train.load_source import load_shipped
     from kjax.weights.files import load_variables
 
     name = pretrained.find(word)

@@ -37,7 +37,7 @@ from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.folding import fold
 from kjax.pretrained import PREFIX, Card
-from kjax.sources import Source, is_workdir, load_sources, shortened
+from kjax.train.load_source import Source, is_workdir, load_sources, shortened
 from kjax.train.workdir import CONFIG_FILE
 from kjax.version import __version__
 from kjax.weights.files import SUFFIXES
@@ -164,7 +164,7 @@ def _ours(word: str, dimension: int | None) -> Entry:
         ours=True,
         source=f"{first.path}{seeds}",
         parameters=parameter_count(first.variables),
-        train="+".join(Path(folder).name for folder in data["train"]) if data else None,
+        train="+".join(first.train_sets) if data else None,
         members=tuple(model_member(one.model, one.variables) for one in sources),
         workdir=first.path if data else None,
         test_sets=tuple(data["test"]) if data else (),

@@ -34,7 +34,7 @@ from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.resampling import resize_patches
 from kjax.pretrained import DEFAULT
-from kjax.sources import WHOLE_EXTENT, load_source
+from kjax.train.load_source import WHOLE_EXTENT, load_source
 from kjax.weights.identify import display_name
 
 _resize = jax.jit(resize_patches, static_argnums=1)

@@ -27,7 +27,7 @@ from kjax.extras import require
 from kjax.images.describer import load
 from kjax.images.extraction import extract_patches
 from kjax.images.matching import Distance
-from kjax.sources import WHOLE_EXTENT, is_workdir
+from kjax.train.load_source import WHOLE_EXTENT, is_workdir
 
 IN_THE_PHOTOGRAPH = ("sift", "rootsift")
 SIFT_SIZE = 3.2

@@ -10,8 +10,8 @@ import torch
 
 from kjax.model.describe import cores
 from kjax.parity.torch_reference import TorchDescriptor
-from kjax.sources import load_source
 from kjax.speed.inference import END_TO_END, IN_MEMORY, Candidate, blocks_of
+from kjax.train.load_source import load_source
 from kjax.weights.torch_names import to_torch
 
 SIZE = 32

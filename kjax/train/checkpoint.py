@@ -171,6 +171,11 @@ class Checkpoints:
         return metrics.get(str(self._best_metric), math.inf)
 
 
+def saved_steps(folder: Path) -> list[int]:
+    """The steps of the whole checkpoints in a folder, which may be absent."""
+    return [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+
+
 def read_latest(folder: Path, like: Any) -> Any | None:
     """Parts of the state in the last whole checkpoint of a folder, or None if there is none.
 
@@ -179,7 +184,7 @@ def read_latest(folder: Path, like: Any) -> Any | None:
     Raises:
         InputError: the checkpoint is damaged, or of another model.
     """
-    steps = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    steps = saved_steps(folder)
     return _read(folder.absolute() / str(max(steps)), like) if steps else None
 
 

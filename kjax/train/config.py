@@ -160,6 +160,7 @@ class RunConfig:
     progress: bool
     tensorboard: bool
     distill: DistillConfig = DistillConfig()  # noqa: RUF009  (it is frozen)
+    init: str = ""
 
     def __post_init__(self) -> None:
         for seed in (self.seed, *self.seeds):

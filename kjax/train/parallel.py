@@ -46,6 +46,8 @@ class Program:
         devices: the devices to run on; all of all processes by default.
         teacher: whom the model learns from, if anyone.
         group: pairs of a batch that come together, if their points do in the set's table.
+        start: variables to begin with, for every seed; initialised at random by default. They are
+            data, not compiled.
     """
 
     model: Descriptor
@@ -57,6 +59,7 @@ class Program:
     devices: tuple[jax.Device, ...] | None = None
     teacher: Teacher | None = None
     group: int = 1
+    start: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -75,7 +78,7 @@ def initial_state(program: Program) -> TrainState:
     with jax.default_device(_host()):
         # Not vmapped: an initial weight should not depend on which other seeds are there.
         states = [
-            jax.device_get(_start(program.model, program.optimizer, seed))
+            jax.device_get(_begin(program.model, program.optimizer, seed, program.start))
             for seed in np.asarray(program.seeds, np.uint32)
         ]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
@@ -84,11 +87,14 @@ def initial_state(program: Program) -> TrainState:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _start(
-    model: Descriptor, optimizer: optax.GradientTransformation, seed: Integer[Array, ""]
+def _begin(
+    model: Descriptor, optimizer: optax.GradientTransformation, seed: Integer[Array, ""], start: Any
 ) -> TrainState:
     patches = jnp.zeros((2, model.patch_size, model.patch_size), jnp.float32)
-    return create_state(optimizer, model.init(_run_key(seed), patches))
+    variables = model.init(_run_key(seed), patches)
+    if start is not None:  # in the model's own precision
+        variables = jax.tree.map(lambda own, given: given.astype(own.dtype), variables, start)
+    return create_state(optimizer, variables)
 
 
 def _host() -> jax.Device | None:

@@ -15,7 +15,7 @@ from kjax.data.phototour import PatchSet, read_phototour
 from kjax.data.set_names import TFDS_PREFIX
 from kjax.data.test_sets import TestSet, read_test_sets
 from kjax.files.atomic import write_json
-from kjax.train.checkpoint import Checkpoints
+from kjax.train.checkpoint import Checkpoints, saved_steps
 from kjax.train.config import EMBEDDED, OptimizerConfig, RunConfig, validate
 from kjax.train.input import make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
@@ -25,6 +25,7 @@ from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.parallel import Program, initial_state
 from kjax.train.pipeline import AUTO, choose_pipeline
 from kjax.train.processes import failing_together
+from kjax.train.start import load_start
 from kjax.train.step import StepConfig, TrainState
 from kjax.train.teacher import load_teacher
 from kjax.train.workdir import (
@@ -49,7 +50,9 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
     """
     checked = validate(config)
     with failing_together():
-        program = make_program(checked)
+        # Once there is a checkpoint, the run goes on with that, even if its start is gone.
+        going_on = bool(saved_steps(workdir / CHECKPOINTS_FOLDER))
+        program = make_program(dataclasses.replace(checked, init="") if going_on else checked)
         train_set, test_sets = (
             read_train_set(checked),
             read_test_sets(checked.data.test, progress=checked.progress),
@@ -127,6 +130,7 @@ def make_program(config: RunConfig) -> Program:
         seeds=config.all_seeds,
         teacher=load_teacher(config.distill, model),
         group=config.train.group,
+        start=load_start(config.init, config.model),
     )
 
 

@@ -1,22 +1,18 @@
 """The model that another one learns from, out of a name, a run or a weights file."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Num, UInt8
 
-from kjax import pretrained
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.resampling import resize_patches
 from kjax.train.distillation import DistillConfig, Views
-from kjax.train.load_run import load_run
-from kjax.weights.files import SUFFIXES, load_variables, read_metadata
-from kjax.weights.identify import model_of, only_model, possible_models
+from kjax.train.load_source import load_sources
 
 PATCHES_TO_ORDER_BY = 4096
 
@@ -66,7 +62,8 @@ def load_teacher(config: DistillConfig, student: Descriptor) -> Teacher | None:
     """
     if not config.teacher:
         return None
-    model, variables = _load(config.teacher)
+    source = load_sources(config.teacher)[0]  # of a run with several seeds, the first
+    model, variables = source.model, source.variables
     if model.patch_size != student.patch_size:
         raise InputError(
             f"the teacher {config.teacher} takes patches of {model.patch_size} pixels, the model "
@@ -79,20 +76,3 @@ def load_teacher(config: DistillConfig, student: Descriptor) -> Teacher | None:
         )
     folded, weights = fold(model.clone(dtype=student.dtype, axis_name=None), variables)
     return Teacher(folded, jax.tree.map(np.asarray, weights))
-
-
-def _load(word: str) -> tuple[Descriptor, Any]:
-    if (name := pretrained.find(word)) is not None:
-        card = pretrained.card(name)
-        model = card.build()
-        return model, load_variables(pretrained.weights_file(card), model)
-    if Path(word).is_dir():
-        first = load_run(word)[0]
-        return first.model, first.variables
-    if Path(word).suffix not in SUFFIXES:
-        raise unknown_name("distill.teacher", word, pretrained.names())
-    if (metadata := read_metadata(word)) is not None:
-        model = model_of(metadata.fields)
-        return model, load_variables(word, model)
-    variables = load_variables(word)
-    return only_model(possible_models(variables), Path(word)), variables

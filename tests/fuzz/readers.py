@@ -569,7 +569,8 @@ def _described_weights(folder: Path) -> None:
 
 def _read_weights(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        from kjax.sources import facts, load_sources
+        from kjax.sources import facts
+        from kjax.train.load_source import load_sources
 
         return facts(load_sources(str(folder / name)))
 
@@ -836,7 +837,8 @@ def _run(folder: Path) -> None:
 
 
 def _load_run(folder: Path) -> Any:
-    from kjax.sources import facts, load_sources
+    from kjax.sources import facts
+    from kjax.train.load_source import load_sources
 
     return facts(load_sources(str(folder)))
 

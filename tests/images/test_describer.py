@@ -12,7 +12,7 @@ from kjax import pretrained
 from kjax.cli import main
 from kjax.data.cutting.keypoints import as_keypoints, detect, to_opencv
 from kjax.errors import InputError
-from kjax.sources import typical_extent
+from kjax.train.load_source import typical_extent
 from kjax.weights.files import save_variables
 
 cv2 = pytest.importorskip("cv2")

@@ -12,8 +12,9 @@ import kjax
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.model.nesting import shorten
-from kjax.sources import load_source, metadata_of
+from kjax.sources import metadata_of
 from kjax.train.config import load_config
+from kjax.train.load_source import load_source
 from kjax.weights.files import save_variables
 from kjax.weights.metadata import parse_metadata
 

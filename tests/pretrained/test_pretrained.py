@@ -17,7 +17,7 @@ from kjax.cli import main
 from kjax.errors import InputError
 from kjax.eval.entries import find_entry
 from kjax.pretrained import shipped
-from kjax.sources import load_shipped, load_source, load_sources
+from kjax.train.load_source import load_shipped, load_source, load_sources
 from kjax.weights.files import load_variables, save_variables
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "tools"))

@@ -12,7 +12,7 @@ import kjax
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.export.model import export_model
-from kjax.sources import load_source
+from kjax.train.load_source import load_source
 from kjax.weights.files import load_variables, save_variables
 
 safetensors = pytest.importorskip("safetensors")
