@@ -209,7 +209,7 @@ def measure_resident(patch_set: PatchSet, steps: int) -> None:
         return seconds
 
     print(f"resident path on {jax.devices()[0].device_kind}, {steps} steps a dispatch:")
-    timed("  sample", lambda t, d: sample_pairs(d.table, SEED, t, pairs=PAIRS), data)
+    timed("  sample", lambda t, d: sample_pairs(d.tables[0], SEED, t, pairs=PAIRS), data)
     timed("  gather", gather_only, data)
     timed("  augment", augmented, pairs)
     whole = timed("  sample, gather, augment", batch_of, data)

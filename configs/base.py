@@ -49,6 +49,8 @@ def get_config() -> ConfigDict:
     config.data = ConfigDict()
     # Folders in the PhotoTourism format, "embedded", or sets of TFDS: "tfds:phototour/liberty".
     config.data.train = ("data/liberty",)
+    # Of every batch, for each training set, e.g. (0.5, 0.5); (): as many as they have points.
+    config.data.shares = ()
     config.data.test = ("data/notredame", "data/yosemite")  # the same; () for no evaluation
     # "resident": the set in device memory; "tfdata": batches are brought there. "auto": resident if
     # the set takes at most half of what is free there, else tfdata; the run says which and why.

@@ -58,12 +58,15 @@ class PatchSet:
         patches: grey patches, in the order of the mosaics.
         point_ids: the 3-D point that each patch sees.
         folder: where the mosaics are.
+        parts: of a set that was joined from several, the number of patches of each, if each is to
+            have a share of its own in every batch.
     """
 
     name: str
     patches: UInt8[np.ndarray, "P 64 64"]
     point_ids: Int64[np.ndarray, " P"]
     folder: Path
+    parts: tuple[int, ...] = ()
 
 
 class TestPairs(NamedTuple):

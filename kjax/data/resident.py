@@ -14,7 +14,14 @@ import numpy as np
 from jaxtyping import Array, Int32, UInt8, UInt32
 
 from kjax.data.phototour import PATCH_SIDE, PatchSet
-from kjax.data.sampler import Counter, PointTable, make_point_table, sample_pairs
+from kjax.data.sampler import (
+    Counter,
+    PointTable,
+    make_point_tables,
+    sample_pairs,
+    split_batch,
+    stream_seed,
+)
 from kjax.errors import InputError
 
 SHARE = 0.5
@@ -27,7 +34,8 @@ class ResidentSet(NamedTuple):
     words: UInt32[Array, "P 1024"]
     """The patches' bytes, four to a word: wide loads, and offsets that fit 32 bits up to two
     million patches."""
-    table: PointTable
+    tables: tuple[PointTable, ...]
+    """One, or one for each part that pairs are drawn from apart."""
 
 
 def make_resident(
@@ -37,8 +45,8 @@ def make_resident(
     patches = np.ascontiguousarray(patch_set.patches)  # a mapped array stays mapped
     _check_room(patches.nbytes, device)
     words = patches.reshape(-1, PATCH_SIDE**2).view(np.uint32)
-    table = make_point_table(patch_set.point_ids)
-    return ResidentSet(*jax.device_put((words, table), device))
+    tables = make_point_tables(patch_set.point_ids, patch_set.parts)
+    return ResidentSet(*jax.device_put((words, tables), device))
 
 
 def _check_room(size: int, device: jax.Device | jax.sharding.Sharding | None) -> None:
@@ -88,6 +96,7 @@ def draw_rows(
     *,
     pairs: int,
     group: int = 1,
+    shares: Sequence[float] = (1.0,),
     shard: Counter = 0,
     shards: int = 1,
 ) -> Int32[Array, "local_pairs 2"]:
@@ -97,12 +106,20 @@ def draw_rows(
         resident: made by `make_resident`.
         seed: the run's seed.
         step: from 0; may be traced, and so may `shard`, e.g. `lax.axis_index`.
-        pairs: in the whole batch, over all shards; checked with `check_stream` beforehand.
+        pairs: in the whole batch, over all shards; checked with `check_streams` beforehand.
         group: see `sample_pairs`.
+        shares: of the batch, for each of the set's tables.
         shard: which of the `shards` equal parts of the batch to return.
         shards: into how many the batch is cut.
     """
-    drawn = sample_pairs(resident.table, seed, step, pairs=pairs, group=group)
+    drawn = jnp.concatenate(
+        [
+            sample_pairs(table, stream_seed(seed, number), step, pairs=own, group=group)
+            for number, (table, own) in enumerate(
+                zip(resident.tables, split_batch(pairs, shares), strict=True)
+            )
+        ]
+    )
     rows = pairs // shards
     return jax.lax.dynamic_slice_in_dim(drawn, shard * rows, rows)
 

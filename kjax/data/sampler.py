@@ -10,13 +10,17 @@ have at least two patches, and B pairs a step:
   its own; for B ≤ n < 2B, where one batch leaves the next too little choice, an order is kept until
   the end of a pass falls on the end of a batch, and only then changed.
 
+Sets that shall keep fixed shares of every batch are a stream each, all of it true for each of them.
+
 Nothing is stored between steps, and a step costs a few thousand integer operations whatever n is: a
 pass is a keyed permutation that is evaluated only where it is needed. All arithmetic is on uint32,
 so every device and every version of JAX yields the same stream.
 """
 
 import functools
+import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -61,6 +65,32 @@ def make_point_table(point_ids: Integer[np.ndarray, " P"]) -> PointTable:
     return PointTable(kept.astype(np.int32), starts.astype(np.int32), counts.astype(np.int32))
 
 
+def make_point_tables(
+    point_ids: Integer[np.ndarray, " P"], parts: Sequence[int] = ()
+) -> tuple[PointTable, ...]:
+    """A table for each part of the patches, given by their numbers; by default one for all."""
+    ends = list(itertools.accumulate(parts)) or [len(point_ids)]
+    tables = []
+    for start, end in itertools.pairwise([0, *ends]):
+        table = make_point_table(point_ids[start:end])
+        tables.append(table._replace(patches=table.patches + np.int32(start)))
+    return tuple(tables)
+
+
+def split_batch(pairs: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """How many pairs of a batch come from each of several streams."""
+    ends = [round(pairs * total) for total in itertools.accumulate(shares)]
+    return tuple(end - start for start, end in itertools.pairwise([0, *ends]))
+
+
+def check_streams(
+    tables: Sequence[PointTable], pairs: int, shares: Sequence[float], *, seed: int, group: int = 1
+) -> None:
+    """Refuses a batch that one of the streams cannot fill its share of."""
+    for table, own in zip(tables, split_batch(pairs, shares), strict=True):
+        check_stream(len(table.starts), own, seed=seed, group=group)
+
+
 def check_stream(
     point_count: int, pairs: int, *, seed: int = 0, shards: int = 1, group: int = 1
 ) -> None:
@@ -96,6 +126,11 @@ def check_shares(pairs: int, shards: int) -> None:
             f"{pairs} pairs cannot be shared evenly by {shards} devices: "
             f"choose a multiple of {shards}"
         )
+
+
+def stream_seed(seed: Counter, number: int) -> Counter:
+    """The seed of one of several streams; the first has the run's own."""
+    return _hash(jnp.uint32(number), seed) if number else seed
 
 
 def sample_pairs(

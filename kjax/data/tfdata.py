@@ -16,7 +16,14 @@ import numpy as np
 from jaxtyping import Array, UInt8
 
 from kjax.data.phototour import PatchSet
-from kjax.data.sampler import check_stream, make_point_table, sample_pairs_on_host
+from kjax.data.sampler import (
+    check_shares,
+    check_streams,
+    make_point_tables,
+    sample_pairs_on_host,
+    split_batch,
+    stream_seed,
+)
 from kjax.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +41,7 @@ def pair_dataset(
     seed: int,
     pairs: int,
     group: int = 1,
+    shares: Sequence[float] = (1.0,),
     start_step: int = 0,
     steps: int | None = None,
     devices: int = 1,
@@ -47,6 +55,7 @@ def pair_dataset(
         seed: the run's seed.
         pairs: in the whole batch, over all devices of all processes.
         group: see `kjax.data.sampler.sample_pairs`.
+        shares: of the batch, for each part of the set.
         start_step: the first step to yield; exactly what an uninterrupted run has there.
         steps: how many to yield; without end by default.
         devices: of this process.
@@ -54,18 +63,25 @@ def pair_dataset(
         processes: how many there are, all with as many devices.
     """
     tf = host_tensorflow()
-    table = make_point_table(patch_set.point_ids)
-    check_stream(len(table.starts), pairs, seed=seed, shards=devices * processes, group=group)
-    shares = (STEPS_PER_DRAW * processes, devices, pairs // processes // devices, 2)
+    tables = make_point_tables(patch_set.point_ids, patch_set.parts)
+    check_shares(pairs, devices * processes)
+    check_streams(tables, pairs, shares, seed=seed, group=group)
+    streams = list(enumerate(zip(tables, split_batch(pairs, shares), strict=True)))
+    layout = (STEPS_PER_DRAW * processes, devices, pairs // processes // devices, 2)
 
     def draw(first: np.int64) -> np.ndarray:
         numbers = first + np.arange(STEPS_PER_DRAW)
-        drawn = sample_pairs_on_host(table, seed, numbers, pairs=pairs, group=group)
-        return drawn.reshape(shares)
+        drawn = [
+            sample_pairs_on_host(
+                table, int(stream_seed(seed, number)), numbers, pairs=own, group=group
+            )
+            for number, (table, own) in streams
+        ]
+        return np.concatenate(drawn, axis=1).reshape(layout)
 
     starts = tf.data.Dataset.range(start_step, np.iinfo(np.int64).max, STEPS_PER_DRAW)
     drawn = starts.map(
-        lambda first: tf.ensure_shape(tf.numpy_function(draw, [first], tf.int32), shares)
+        lambda first: tf.ensure_shape(tf.numpy_function(draw, [first], tf.int32), layout)
     ).prefetch(1)  # so that the next steps are drawn while these are gathered
     rows = drawn.unbatch().shard(processes, process).take(-1 if steps is None else steps)
     patches = _as_tensor(patch_set.patches)

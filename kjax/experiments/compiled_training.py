@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from kjax.data.resident import ResidentSet, make_resident
-from kjax.data.sampler import check_stream
+from kjax.data.sampler import check_streams
 from kjax.model.descriptor import Descriptor
-from kjax.train.config import RunConfig
+from kjax.train.config import DataConfig, RunConfig
 from kjax.train.loop import Schedule, train
 from kjax.train.parallel import Program, initial_state, make_resident_run, replicated
 from kjax.train.run import (
@@ -46,21 +46,21 @@ class Sets:
             progress: whether to show a bar while one is read.
         """
         self._folder, self._progress = folder, progress
-        self._kept: dict[tuple[str, ...], tuple[ResidentSet, np.ndarray]] = {}
+        self._kept: dict[tuple[DataConfig, int], tuple[ResidentSet, np.ndarray]] = {}
         self._lock = threading.Lock()  # several trainings may be prepared at once
 
     def place(self, config: RunConfig, program: Program) -> tuple[ResidentSet, np.ndarray]:
         """The config's training sets as one, and some of their patches on the host."""
-        names = (*config.data.train, f"group {config.train.group}")
+        wanted = config.data, config.train.group
         with self._lock:
-            if names not in self._kept:
+            if wanted not in self._kept:
                 folders = tuple(str(self._folder / name) for name in config.data.train)
                 data = dataclasses.replace(config.data, train=folders)
                 own = dataclasses.replace(config, data=data, progress=self._progress)
                 patches = read_train_set(own)
                 resident = make_resident(patches, device=replicated(program))
-                self._kept[names] = resident, np.array(sample(patches.patches))
-            return self._kept[names]
+                self._kept[wanted] = resident, np.array(sample(patches.patches))
+            return self._kept[wanted]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ def prepare(config: RunConfig, sets: Sets) -> CompiledTraining:
     program = make_program(config)
     data, some_patches = sets.place(config, program)
     program = with_ordered_teacher(program, config, some_patches)
-    check_stream(len(data.table.starts), program.pairs, seed=config.seed, group=program.group)
+    check_streams(data.tables, program.pairs, program.shares, seed=config.seed, group=program.group)
     begun = time.perf_counter()
     run = make_resident_run(program)
     # No steps compile as much as many do. (On CPUs, where the host loops, the first step compiles.)

@@ -77,10 +77,20 @@ class DataConfig:
     test: tuple[str, ...]
     pipeline: str
     only_open: bool = False
+    shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.train or "" in (*self.train, *self.test):
             raise InputError(f"data.train needs a set: a folder, or {EMBEDDED!r}")
+        if self.shares and (
+            len(self.shares) != len(self.train)
+            or min(self.shares) <= 0
+            or not math.isclose(sum(self.shares), 1)
+        ):
+            raise InputError(
+                f"data.shares must be one for each of the {len(self.train)} sets of data.train, "
+                f"positive, and 1 together, not {self.shares}"
+            )
         if self.pipeline not in PIPELINES:
             raise unknown_name("pipeline", self.pipeline, PIPELINES)
 

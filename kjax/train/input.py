@@ -10,7 +10,7 @@ import numpy as np
 
 from kjax.data.phototour import PatchSet
 from kjax.data.resident import make_resident
-from kjax.data.sampler import check_stream, make_point_table
+from kjax.data.sampler import check_streams, make_point_tables
 from kjax.data.test_sets import TestSet
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.model.describe import describe
@@ -33,10 +33,9 @@ def make_run(program: Program, patch_set: PatchSet, *, pipeline: str, first_step
     "resident" keeps the set on the devices; "tfdata" brings batches to them. The stream of pairs
     goes on at `first_step`.
     """
-    points = len(make_point_table(patch_set.point_ids).starts)
-    devices = program.devices or tuple(jax.devices())
+    tables = make_point_tables(patch_set.point_ids, patch_set.parts)
     for seed in program.seeds:
-        check_stream(points, program.pairs, seed=seed, shards=len(devices), group=program.group)
+        check_streams(tables, program.pairs, program.shares, seed=seed, group=program.group)
     if pipeline == "resident":
         data = make_resident(patch_set, device=replicated(program))
         run = _compiled(make_resident_run, program)
@@ -60,6 +59,7 @@ def _tfdata_run(program: Program, patch_set: PatchSet, first_step: int) -> Run:
         seed=program.seeds[0],
         pairs=program.pairs,
         group=program.group,
+        shares=program.shares,
         start_step=first_step,
         devices=len(devices),
         process=jax.process_index(),

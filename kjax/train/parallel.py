@@ -42,6 +42,7 @@ class Program:
         pairs: in a batch, over all devices.
         step: mining and BatchNorm rules.
         augment: how patches vary.
+        shares: of the batch, for each part of the set that it is fed from.
         seeds: one, or several that train side by side in one vmapped program.
         devices: the devices to run on; all of all processes by default.
         teacher: whom the model learns from, if anyone.
@@ -55,6 +56,7 @@ class Program:
     pairs: int
     step: StepConfig
     augment: AugmentConfig
+    shares: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0,)
     devices: tuple[jax.Device, ...] | None = None
     teacher: Teacher | None = None
@@ -237,6 +239,7 @@ def _draw(
         step,
         pairs=program.pairs,
         group=program.group,
+        shares=program.shares,
         shard=jax.lax.axis_index(AXIS),
         shards=jax.lax.axis_size(AXIS),
     )

@@ -127,6 +127,7 @@ def make_program(config: RunConfig) -> Program:
             distill=config.distill,
         ),
         augment=config.augment,
+        shares=config.data.shares or (1.0,),
         seeds=config.all_seeds,
         teacher=load_teacher(config.distill, model),
         group=config.train.group,
@@ -188,6 +189,7 @@ def read_train_set(config: RunConfig) -> PatchSet:
             [one.point_ids + offset for one, offset in zip(sets, offsets, strict=True)]
         ),
         folder=sets[0].folder,
+        parts=tuple(len(one.patches) for one in sets) if config.data.shares else (),
     )
 
 

@@ -1,5 +1,6 @@
 """The set on the accelerator: the gathered pairs are those of the stream, byte for byte."""
 
+import dataclasses
 import os
 from unittest import mock
 
@@ -98,3 +99,27 @@ def test_devices_without_memory_share_the_hosts():
 def test_the_hosts_memory_is_no_more_than_it_has():
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < resident.host_memory() <= total
+
+
+def test_every_part_has_its_share_and_a_stream_of_its_own(patch_set):
+    parts = (60, 30)
+    data = resident.make_resident(dataclasses.replace(patch_set, parts=parts))
+    shares = (0.25, 0.75)
+
+    @jax.jit
+    def draw(steps):
+        return jax.vmap(
+            lambda step: resident.draw_rows(data, SEED, step, pairs=PAIRS, shares=shares)
+        )(steps)
+
+    drawn = np.asarray(draw(jnp.arange(40)))
+    first, second = (drawn[:, rows] for rows in (slice(0, 2), slice(2, 8)))
+    assert first.max() < 60 <= second.min()
+    for rows, (start, end) in ((first, (0, 60)), (second, (60, 90))):
+        points = patch_set.point_ids[rows]
+        assert (points[..., 0] == points[..., 1]).all()
+        ids, counts = np.unique(patch_set.point_ids[start:end], return_counts=True)
+        usable = ids[counts >= 2]
+        visits = [np.sum(points[..., 0] == point) for point in usable]
+        assert max(visits) - min(visits) <= 1
+        assert all(len(set(batch)) == len(batch) for batch in points[..., 0])

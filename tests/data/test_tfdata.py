@@ -1,5 +1,6 @@
 """tf.data: the same pairs as the resident path, however sharded and wherever restarted."""
 
+import dataclasses
 import subprocess
 import sys
 import types
@@ -171,3 +172,15 @@ def test_missing_tensorflow_is_an_error_with_a_remedy(monkeypatch):
     with pytest.raises(InputError, match="pip install tensorflow") as caught:
         tfdata.host_tensorflow.__wrapped__()
     assert "\n" not in str(caught.value)
+
+
+def test_shares_are_those_of_the_resident_path(patch_set):
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    mixed, shares = dataclasses.replace(patch_set, parts=(60, 30)), (0.5, 0.5)
+    data = resident.make_resident(mixed)
+    draw = jax.jit(lambda step: resident.draw_rows(data, SEED, step, pairs=PAIRS, shares=shares))
+    batches = tfdata.pair_dataset(mixed, seed=SEED, pairs=PAIRS, shares=shares, steps=3, devices=2)
+    for step, batch in enumerate(batches.as_numpy_iterator()):
+        rows = draw(step)
+        expected = np.asarray(resident.gather_pairs(data, rows)).reshape(2, 4, 2, 64, 64)
+        np.testing.assert_array_equal(batch, expected)

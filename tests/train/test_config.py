@@ -208,6 +208,8 @@ def test_the_order_of_options_does_not_matter():
         ("--config.seeds=('a',)", "config.seeds must be a whole number"),
         ("--config.data.pipeline=tfdta", "did you mean 'tfdata'?"),
         ("--config.data.train=()", "data.train needs a set"),
+        ("--config.data.shares=(0.5,0.5)", "one for each of the 1 sets of data.train"),
+        ("--config.data.shares=(0.5,)", "positive, and 1 together"),
         ("--config.augment.area=(0.5,2)", "area must be (low, high)"),
         ("--config.augment.area=0.5", "config.augment.area needs 2 values, not (0.5,)"),
         ("--config.loss.name=triplt", "did you mean 'triplet'?"),
