@@ -32,8 +32,9 @@ from kjax.files.atomic import write_json
 from kjax.images.homography_sequences import (
     Count,
     HomographySequence,
-    count_correct,
+    count_matches,
     find_sequences,
+    total,
 )
 from kjax.images.keypoint_descriptors import (
     KeypointDescriptor,
@@ -41,7 +42,6 @@ from kjax.images.keypoint_descriptors import (
     load_keypoint_descriptors,
     read_for_describing,
 )
-from kjax.images.matching import match
 
 BASELINE = "rootsift"
 
@@ -71,28 +71,15 @@ def score_sequence(
         for photo, points in zip(photos, keypoints, strict=True):
             rows.append(descriptor.describe(photo, points))
             tick()
-        scores[word] = [
-            count_correct(
-                match(
-                    rows[0],
-                    rows[other],
-                    method="mutual" if args.ratio is None else "mutual_ratio",
-                    ratio=1.0 if args.ratio is None else args.ratio,
-                    distance=descriptor.distance,
-                ),
-                keypoints[0].xy,
-                keypoints[other].xy,
-                homography,
-                threshold=args.threshold,
-            )
-            for other, homography in enumerate(sequence.homographies, start=1)
-        ]
+        scores[word] = count_matches(
+            keypoints,
+            rows,
+            sequence.homographies,
+            threshold=args.threshold,
+            ratio=args.ratio,
+            distance=descriptor.distance,
+        )
     return scores
-
-
-def total(counts: Sequence[Count]) -> Count:
-    """Of several pairs or sequences."""
-    return Count(sum(count.correct for count in counts), sum(count.matches for count in counts))
 
 
 def table(scores: Mapping[str, Counts], names: Mapping[str, str]) -> str:

@@ -32,7 +32,6 @@ import numpy as np
 from tqdm import tqdm
 
 from kjax.data.colmap import NO_POINT, read_model
-from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
@@ -134,7 +133,7 @@ def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> Row:
             database,
             photos,
             max_keypoints=args.max_keypoints,
-            single_camera=_of_one_size(photos),
+            single_camera=colmap_program.of_one_size(photos),
             log=log,
         )
     with stage("match"):
@@ -244,14 +243,6 @@ def finish(method: str, photos: Path, folder: Path, stage: Stopwatch) -> Row:
         error=float(largest.points.error.mean()) if largest is not None and points else 0.0,
         seconds=stage.seconds,
     )
-
-
-def _of_one_size(photos: Path) -> bool:
-    """Whether all photographs are: then they count as one camera's."""
-    shapes = {
-        None if photo is None else photo.shape for photo in map(read_grey, list_photos(photos))
-    }
-    return len(shapes - {None}) == 1
 
 
 def table(rows: Sequence[Row]) -> str:

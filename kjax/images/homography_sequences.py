@@ -5,7 +5,7 @@ Two layouts of a sequence of six are read: that of the Oxford affine benchmark (
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -13,9 +13,10 @@ from xml.etree import ElementTree
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
+from kjax.data.cutting.keypoints import Keypoints
 from kjax.data.cutting.photographs import PHOTO_SUFFIXES
 from kjax.errors import InputError
-from kjax.images.matching import Matches
+from kjax.images.matching import Distance, Matches, match
 
 LENGTH = 6
 PHOTO_NAMES = ("img{}", "{}")
@@ -129,6 +130,49 @@ def project(
     depth = moved[:, 2] * np.sign(homography[2, 2])
     visible = np.where(depth > 0, moved[:, 2], np.nan)
     return moved[:, :2] / visible[:, None]
+
+
+def total(counts: Iterable[Count]) -> Count:
+    """Of several pairs or sequences."""
+    correct, matches = np.array([(0, 0), *counts]).sum(axis=0)
+    return Count(int(correct), int(matches))
+
+
+def count_matches(
+    keypoints: Sequence[Keypoints],
+    rows: Sequence[np.ndarray],
+    homographies: Iterable[Float[np.ndarray, "3 3"]],
+    *,
+    threshold: float,
+    ratio: float | None = None,
+    distance: Distance = "L2",
+) -> list[Count]:
+    """Matches of the first photograph's keypoints with those of each other, and the correct ones.
+
+    Args:
+        keypoints: of all photographs of a plane.
+        rows: their descriptors.
+        homographies: from the first to each of the others.
+        threshold: pixels that a match may be off.
+        ratio: the largest that the ratio test lets pass, both ways; no test by default.
+        distance: of the descriptors.
+    """
+    return [
+        count_correct(
+            match(
+                rows[0],
+                rows[other],
+                method="mutual" if ratio is None else "mutual_ratio",
+                ratio=1.0 if ratio is None else ratio,
+                distance=distance,
+            ),
+            keypoints[0].xy,
+            keypoints[other].xy,
+            homography,
+            threshold=threshold,
+        )
+        for other, homography in enumerate(homographies, start=1)
+    ]
 
 
 def count_correct(

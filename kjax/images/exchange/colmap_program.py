@@ -1,8 +1,9 @@
 """COLMAP itself, run as a program the same way every time. Written for COLMAP 3.8, on the CPU.
 
-Every command has its random seed fixed and one thread, as COLMAP's threads each draw from a
-generator of their own: with several, the result depends on which pair reaches which thread. What
-stays random is how 3.8 matches SIFT on the CPU: approximately, by random trees without a seed.
+Every command has its random seed fixed and, unless told otherwise, one thread, as COLMAP's threads
+each draw from a generator of their own: with several, the result depends on which pair reaches
+which thread. What stays random is how 3.8 matches SIFT on the CPU: approximately, by random trees
+without a seed.
 """
 
 import contextlib
@@ -17,13 +18,13 @@ import numpy as np
 from jaxtyping import UInt8
 
 from kjax.data.colmap import read_rows
+from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
+from kjax.files.images import open_image
 
 SEED = 0
 SIFT_DIMENSION = 128
-EXTRACTION = {"SiftExtraction.use_gpu": 0, "SiftExtraction.num_threads": 1}
-MATCHING = {"SiftMatching.use_gpu": 0, "SiftMatching.num_threads": 1}
-MAPPING = {"Mapper.num_threads": 1}
+ALL_THREADS = -1
 NO_MODEL = "failed to create sparse model"
 """What the mapper says, with an exit code of failure, of photographs that give none."""
 
@@ -36,8 +37,23 @@ def require_colmap() -> str:
     return found
 
 
+def of_one_size(photos: Path) -> bool:
+    """Whether all photographs of a folder that can be read are: they may be one camera's."""
+    sizes = set()
+    for path in list_photos(photos):
+        with contextlib.suppress(InputError), open_image(path) as image:
+            sizes.add(image.size)
+    return len(sizes) == 1
+
+
 def extract_sift(
-    database: Path, photos: Path, *, max_keypoints: int, single_camera: bool, log: Path
+    database: Path,
+    photos: Path,
+    *,
+    max_keypoints: int,
+    single_camera: bool,
+    log: Path,
+    threads: int = 1,
 ) -> None:
     """COLMAP's own keypoints and SIFT descriptors of a folder of photographs, in a new database.
 
@@ -49,19 +65,43 @@ def extract_sift(
         "SiftExtraction.max_num_features": max_keypoints,
         "ImageReader.single_camera": int(single_camera),
         "ImageReader.single_camera_per_image": int(not single_camera),
+        "SiftExtraction.use_gpu": 0,
+        "SiftExtraction.num_threads": threads,
     }
-    _run("feature_extractor", {"database_path": database, **options, **EXTRACTION}, log)
+    _run("feature_extractor", {"database_path": database, **options}, log)
 
 
-def match_and_verify(database: Path, *, log: Path) -> None:
-    """Verifies the matches of all pairs; COLMAP matches its SIFT where a pair has none yet."""
-    _run("exhaustive_matcher", {"database_path": database, **MATCHING}, log)
+def match_and_verify(
+    database: Path, *, log: Path, threads: int = 1, neighbours: int | None = None
+) -> None:
+    """Verifies the matches of pairs; COLMAP matches its SIFT where a pair has none yet.
+
+    Args:
+        database: with the keypoints.
+        log: of what COLMAP prints.
+        threads: how many, or `ALL_THREADS`.
+        neighbours: each photograph is matched with so many that follow it, in the order of their
+            names; with all others by default.
+    """
+    options = {"SiftMatching.use_gpu": 0, "SiftMatching.num_threads": threads}
+    command = "exhaustive_matcher"
+    if neighbours is not None:
+        command = "sequential_matcher"
+        options["SequentialMatching.overlap"] = neighbours
+    _run(command, {"database_path": database, **options}, log)
 
 
-def reconstruct(database: Path, photos: Path, out: Path, *, log: Path) -> list[Path]:
+def reconstruct(
+    database: Path, photos: Path, out: Path, *, log: Path, threads: int = 1
+) -> list[Path]:
     """The folders of the models that COLMAP finds from verified matches: there may be none."""
     out.mkdir(parents=True)
-    options = {"database_path": database, "image_path": photos, "output_path": out, **MAPPING}
+    options = {
+        "database_path": database,
+        "image_path": photos,
+        "output_path": out,
+        "Mapper.num_threads": threads,
+    }
     try:
         _run("mapper", options, log)
     except InputError:
