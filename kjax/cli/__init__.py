@@ -22,6 +22,7 @@ try:
         ledger,
         match,
         similarity_maps,
+        tune,
     )
     from kjax.errors import InputError
     from kjax.interrupts import INTERRUPTED, end_interrupted, hear_lost_interrupts
@@ -37,6 +38,7 @@ COMMANDS = {
     "compare": compare,
     "similarity-maps": similarity_maps,
     "build-patches": build_patches,
+    "tune": tune,
     "download": download,
     "info": info,
     "ledger": ledger,

@@ -143,7 +143,7 @@ def _cut_points(
     rng: np.random.Generator, photo: UInt8[np.ndarray, "height width"], *, config: ViewConfig
 ) -> PointPatches:
     """The patches of all points that the photograph shares with at least one of its views."""
-    photo = _reduce(photo, config.max_side)
+    photo = reduce_photo(photo, config.max_side)
     views = [View(photo, np.eye(3))]
     views += [random_view(rng, photo, config=config) for _ in range(config.views)]
     found = [
@@ -276,7 +276,10 @@ def _join(parts: Sequence[PointPatches], names: list[str], unreadable: list[str]
     )
 
 
-def _reduce(photo: UInt8[np.ndarray, "height width"], max_side: int) -> np.ndarray:
+def reduce_photo(
+    photo: UInt8[np.ndarray, "height width"], max_side: int
+) -> UInt8[np.ndarray, "height2 width2"]:
+    """The photograph with no side longer than so many pixels."""
     cv2 = require("cv2", "cutting patches")
     factor = max_side / max(photo.shape)
     if factor >= 1:

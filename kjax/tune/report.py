@@ -1,0 +1,134 @@
+"""Before and after: a table for the terminal, and a page."""
+
+import datetime
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kjax.eval.report import page_parts as parts
+from kjax.eval.report.html import to_html
+from kjax.eval.report.phrases import count, percent
+from kjax.eval.report.table_cells import mark_best
+from kjax.files.atomic import write_text
+from kjax.train.config import RunConfig
+from kjax.train.workdir import plain_versions
+from kjax.tune.scores import EMBEDDED_PAIR, HELD_OUT, Scores
+from kjax.tune.sets import OwnSets
+from kjax.tune.settings import Settings
+
+REPORT_FILE = "report.html"
+PLACES = {HELD_OUT: "held-out photographs", EMBEDDED_PAIR: "embedded pair"}
+
+
+def _share(value: float) -> str:
+    return percent(value, 1)
+
+
+def _number(value: float) -> str:
+    return count(int(value))
+
+
+class Measure(NamedTuple):
+    """A row of the table."""
+
+    key: str
+    words: str
+    written: Callable[[float], str] = _share
+    lower_is_better: bool = False
+
+
+MEASURES = (
+    *(
+        measure
+        for place, where in PLACES.items()
+        for measure in (
+            Measure(f"matching/{place}", f"Matching of patches cut askew, {where}, mAP in %"),
+            *(
+                Measure(f"matching {level}/{place}", f"… {level}")
+                for level in ("easy", "hard", "tough")
+            ),
+            Measure(f"fpr95/{place}", f"False positives at 95 % recall, {where}, %", percent, True),
+        )
+    ),
+    Measure("correct", "Correct matches with views of held-out photographs", _number),
+    Measure("precision", "… share of all matches, %"),
+    Measure("images", "Held-out photographs that COLMAP registers", _number),
+    Measure("points", "… their 3-D points", _number),
+)
+
+
+def rows(before: Scores, after: Scores) -> list[tuple[Measure, float, float]]:
+    """The figures that are there, in order."""
+    known = [_with_precision(scores) for scores in (before, after)]
+    return [
+        (measure, known[0][measure.key], known[1][measure.key])
+        for measure in MEASURES
+        if measure.key in known[0] and measure.key in known[1]
+    ]
+
+
+def _with_precision(scores: Mapping[str, float]) -> Scores:
+    matches = scores.get("matches")
+    return {**scores, "precision": scores["correct"] / matches} if matches else dict(scores)
+
+
+def table(before: Scores, after: Scores) -> str:
+    """Lines for the terminal."""
+    figures = rows(before, after)
+    width = max(len(measure.words) for measure, _, _ in figures)
+    lines = [f"{'':{width}}  {'before':>10}  {'after':>10}"]
+    for measure, first, second in figures:
+        cells = "".join(f"  {measure.written(value):>10}" for value in (first, second))
+        lines.append(f"{measure.words:{width}}{cells}")
+    return "\n".join(lines)
+
+
+def write_report(
+    out: Path, settings: Settings, sets: OwnSets, config: RunConfig, before: Scores, after: Scores
+) -> None:
+    """Writes `report.html`, which needs no other file."""
+    marked = [
+        mark_best(
+            [
+                parts.TableRow([parts.TableCell(measure.words)]),
+                *(
+                    parts.TableRow([parts.TableCell(measure.written(value), value, contends=True)])
+                    for value in values
+                ),
+            ],
+            lower_is_better=measure.lower_is_better,
+        )
+        for measure, *values in rows(before, after)
+    ]
+    columns = [parts.Column("", numeric=False), parts.Column("Before"), parts.Column("After")]
+    figures = parts.Table(
+        "The weights before and after tuning.",
+        columns,
+        [parts.TableRow([row.cells[0] for row in one]) for one in marked],
+    )
+    document = parts.Document(
+        f"Tuned to {settings.photos.resolve().name}",
+        datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        shlex.join(["kjax", "tune", str(settings.photos), "--from", settings.start]),
+        plain_versions(),
+        [
+            parts.Section("figures", "Before and after", [figures]),
+            parts.Section("how", "How", [parts.Items(_facts(sets, config))]),
+        ],
+    )
+    write_text(out / REPORT_FILE, to_html(document))
+
+
+def _facts(sets: OwnSets, config: RunConfig) -> list[str]:
+    shares = zip(config.data.train, config.data.shares, strict=True)
+    mixed = ", ".join(f"{Path(name).name} {100 * share:.0f} %" for name, share in shares)
+    held = len(sets.held_out_photos)
+    return [
+        f"Patches of {sets.points[0]:,} points to train on and of {sets.points[1]:,} held out, "
+        f"from {sets.made_from}.",
+        *([f"Held out: {held} photographs and every point that they see."] if held else []),
+        f"{config.train.total_steps:,} steps of {config.train.pairs} pairs from {config.init}, "
+        f"with a learning rate of {config.optimizer.learning_rate:g}, seed {config.seed}.",
+        f"Of every batch: {mixed}.",
+    ]

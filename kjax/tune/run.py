@@ -1,0 +1,65 @@
+"""A whole tuning, stage by stage; what is done already is not done again."""
+
+import dataclasses
+import functools
+import shutil
+from pathlib import Path
+
+from kjax import pretrained
+from kjax.files.atomic import write_json, write_whole
+from kjax.files.json_text import parse_json
+from kjax.train.config import validate
+from kjax.train.load_source import Source, is_workdir, load_source
+from kjax.train.workdir import CONFIG_FILE, stored_config, weights_files
+from kjax.tune.report import table, write_report
+from kjax.tune.scores import Scores, score
+from kjax.tune.sets import OwnSets, make_sets
+from kjax.tune.settings import Settings, claim
+from kjax.tune.training import train
+
+SCORES_FILE = "scores.json"
+
+
+def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
+    """Tunes, or goes on with what was begun in a folder.
+
+    Leaves `weights.npz` with `config.json`, so that the folder can be loaded as a run is, and
+    `report.html`; below it `sets`, `run`, and perhaps `colmap`.
+
+    Returns:
+        The figures before and after, as lines.
+
+    Raises:
+        InputError: anything is wrong with the input, or the folder is of another tuning.
+        kjax.train.loop.Stopped: after Ctrl-C in the training; the same call goes on.
+    """
+    settings = dataclasses.replace(settings, start=_absolute(settings.start))
+    source = load_source(settings.start)
+    claim(out, settings)
+    sets = make_sets(settings, out, progress=progress)
+    workdir = train(settings, source, sets, out, progress=progress)
+    for path in (*weights_files(workdir, (settings.seed,)), workdir / CONFIG_FILE):
+        write_whole(out / path.name, functools.partial(shutil.copyfile, path))
+    before, after = _scores(settings, source, sets, out, progress=progress)
+    config = validate(stored_config(workdir))
+    write_report(out, settings, sets, config, before, after)
+    return table(before, after)
+
+
+def _absolute(word: str) -> str:
+    """A word for weights that means the same in every folder."""
+    return word if pretrained.find(word) and not is_workdir(word) else str(Path(word).resolve())
+
+
+def _scores(
+    settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool
+) -> tuple[Scores, Scores]:
+    path = out / SCORES_FILE
+    if not path.is_file():
+        found = {
+            name: score(one, sets, settings.photos, seed=settings.seed, progress=progress)
+            for name, one in (("before", source), ("after", load_source(str(out))))
+        }
+        write_json(path, found)
+    found = parse_json(path.read_bytes())
+    return found["before"], found["after"]

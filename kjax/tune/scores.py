@@ -1,0 +1,104 @@
+"""What weights are worth on the photographs that were held out, and on the embedded pair.
+
+Matching: of patches that are cut askew, as strongly as in HPatches. Verification: false positives
+at 95 % recall. Correct matches: between a photograph and views of it by known homographies.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import detect
+from kjax.data.embedded import embedded_test
+from kjax.data.phototour import read_phototour, read_standard_pairs
+from kjax.data.selfsupervised import ViewConfig, random_view, reduce_photo
+from kjax.data.test_sets import TestSet
+from kjax.eval.entries import model_member
+from kjax.eval.misalignment import matching_scores, noisy_set
+from kjax.images.describer import Describer
+from kjax.images.homography_sequences import count_matches, total
+from kjax.metrics import fpr_at_recall, pair_distances
+from kjax.train.load_source import Source
+from kjax.tune.sets import OwnSets
+
+HELD_OUT, EMBEDDED_PAIR = "held-out", "embedded"
+POINTS = 1000
+"""That compete in matching."""
+PHOTOS, VIEWS = 8, 2
+"""Held-out photographs that are matched with views of themselves, and how many of each."""
+KEYPOINTS, THRESHOLD = 1000, 3.0
+
+Scores = dict[str, float]
+"""`matching/<where>` and its levels, `fpr95/<where>`, `correct` and `matches`."""
+
+
+def score(source: Source, sets: OwnSets, photos: Path, *, seed: int, progress: bool) -> Scores:
+    """All figures of some weights.
+
+    Args:
+        source: of the weights.
+        sets: whose held-out part is looked at.
+        photos: folder of the photographs.
+        seed: of points, noise and views.
+        progress: show bars.
+    """
+    held_out = read_phototour(sets.held_out, progress=False)
+    tests = {
+        HELD_OUT: TestSet(held_out, read_standard_pairs(held_out)),
+        EMBEDDED_PAIR: TestSet(*embedded_test(progress=progress)),
+    }
+    scores: Scores = {}
+    for name, test in tests.items():
+        scores |= {f"{key}/{name}": value for key, value in _of_patches(source, test, seed).items()}
+    if sets.held_out_photos:
+        scores |= correct_matches(
+            source, photos, sets.held_out_photos, seed=seed, progress=progress
+        )
+    return scores
+
+
+def _of_patches(source: Source, test: TestSet, seed: int) -> Scores:
+    member = model_member(source.model, source.variables, keep=False)
+    rows = member.describe(test.patches.patches, progress=False)
+    distances = pair_distances(rows, test.pairs.first, test.pairs.second)
+    noisy = noisy_set(test.patches, size=source.model.patch_size, points=POINTS, seed=seed)
+    levels = matching_scores(jnp.asarray(member.describe(noisy.patches, progress=False)), noisy)
+    return {
+        "fpr95": fpr_at_recall(distances, test.pairs.matching),
+        "matching": float(np.mean(list(levels.values()))),
+        **{f"matching {level}": value for level, value in levels.items()},
+    }
+
+
+def correct_matches(
+    source: Source, photos: Path, names: Sequence[str], *, seed: int, progress: bool
+) -> Scores:
+    """Matches of some photographs with views of themselves, and how many are correct."""
+    describer = Describer(source.model, source.variables, extent=source.extent)
+    chosen = np.linspace(0, len(names) - 1, min(PHOTOS, len(names))).round().astype(int)
+    counts = []
+    for number in tqdm(chosen, desc="matching", unit="photo", disable=not progress):
+        photo = read_grey(photos / names[number])
+        if photo is not None:
+            counts += _with_views(describer, photo, np.random.default_rng([seed, number]))
+    found = total(counts)
+    return {"correct": found.correct, "matches": found.matches}
+
+
+def _with_views(describer: Describer, photo: np.ndarray, rng: np.random.Generator) -> list[Any]:
+    config = ViewConfig()
+    photo = reduce_photo(photo, config.max_side)
+    views = [random_view(rng, photo, config=config) for _ in range(VIEWS)]
+    pictures = [photo, *(view.pixels for view in views)]
+    keypoints = [detect(picture, max_keypoints=KEYPOINTS) for picture in pictures]
+    rows = [
+        describer.describe_image(picture, points).descriptors
+        for picture, points in zip(pictures, keypoints, strict=True)
+    ]
+    homographies = [view.homography for view in views]
+    return count_matches(keypoints, rows, homographies, threshold=THRESHOLD)

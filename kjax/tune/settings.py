@@ -1,0 +1,124 @@
+"""What a tuning was asked to do, and that a folder is of the same one."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kjax.data.cutting.photographs import list_photos
+from kjax.data.set_names import EMBEDDED
+from kjax.errors import InputError
+from kjax.files.atomic import write_json
+from kjax.files.json_text import parse_json
+
+SETTINGS_FILE = "tune.json"
+LEARNING_RATE = 1.0
+"""A tenth of what a training from chance begins with."""
+GENERAL_SHARE = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Arguments of a tuning.
+
+    Attributes:
+        photos: folder of photographs, or a set of patches.
+        start: the weights to start from.
+        colmap: folder of a COLMAP model of the photographs, if there is one.
+        database: that the model was made from.
+        general: sets that keep the weights from forgetting, by name or folder.
+        share: of general patches in every batch.
+        steps: of the training; by default what suits the device.
+        pairs: in a batch; likewise.
+        learning_rate: that the training begins with.
+        seed: of everything random.
+        compare_maps: whether COLMAP maps the held-out photographs before and after.
+    """
+
+    photos: Path
+    start: str
+    colmap: Path | None = None
+    database: Path | None = None
+    general: tuple[str, ...] = (EMBEDDED,)
+    share: float = GENERAL_SHARE
+    steps: int | None = None
+    pairs: int | None = None
+    learning_rate: float = LEARNING_RATE
+    seed: int = 0
+    compare_maps: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses shares that are none."""
+        if not 0 <= self.share < 1:
+            raise InputError(f"--share {self.share:g}: give at least 0 and less than 1")
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the photographs have become patches already."""
+        return (self.photos / "info.txt").is_file()
+
+    def sources(self) -> list[Path]:
+        """The files that patches are made from."""
+        if self.is_set:
+            return sorted(path for path in self.photos.iterdir() if path.is_file())
+        model = sorted(self.colmap.iterdir()) if self.colmap else []
+        database = [self.database] if self.database else []
+        return [*list_photos(self.photos), *model, *database]
+
+
+def claim(folder: Path, settings: Settings) -> None:
+    """Writes down what the folder is for; refuses one that was for something else.
+
+    Raises:
+        InputError: what differs from the tuning that was begun in the folder.
+    """
+    now = _as_json(settings)
+    path = folder / SETTINGS_FILE
+    if path.exists():
+        before = _read(path)
+        changed = [
+            f"{name} was {before.get(name)} and is {value}"
+            for name, value in now.items()
+            if before.get(name) != value
+        ]
+        if changed:
+            raise InputError(
+                f"{folder} is of another tuning: {'; '.join(changed)}: choose another --out, or "
+                "what was used there"
+            )
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} holds something else: choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, now)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_json(path.read_bytes())
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is damaged: choose another --out")
+    return content
+
+
+def _as_json(settings: Settings) -> dict[str, Any]:
+    plain = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in dataclasses.asdict(settings).items()
+    }
+    return plain | {
+        "general": list(settings.general),
+        "photographs": _digest(settings.sources()),
+    }
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    """What changes if a file comes, goes or is written to."""
+    lines = []
+    for path in paths:
+        status = path.stat()
+        lines.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,0 +1,120 @@
+"""The training of a tuning: an ordinary run, with a config that is made here."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from kjax.experiments.trainings import AUGMENTATIONS, PHOTOMETRY
+from kjax.train.augment import AugmentConfig
+from kjax.train.config import (
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    TrainConfig,
+    override,
+)
+from kjax.train.load_source import Source
+from kjax.train.losses import LossConfig
+from kjax.train.run import run
+from kjax.train.workdir import CONFIG_FILE, stored_config
+from kjax.tune.sets import OwnSets
+from kjax.tune.settings import Settings
+
+RUN_FOLDER = "run"
+AUGMENTATION = (*AUGMENTATIONS["hard"], *PHOTOMETRY["moderate"])
+"""That of the shipped `best`."""
+NESTED_WEIGHT = 0.3
+"""That of the shipped models with shorter forms."""
+
+
+class Effort(NamedTuple):
+    """How much a device trains, unless told otherwise."""
+
+    steps: int
+    pairs: int
+    dtype: str
+
+
+ACCELERATOR, PROCESSOR = Effort(3000, 512, "bfloat16"), Effort(300, 256, "float32")
+
+
+def train(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool) -> Path:
+    """Trains, or goes on with the training below a folder; returns its workdir.
+
+    Raises:
+        Stopped: after Ctrl-C; the state has been saved.
+    """
+    workdir = out / RUN_FOLDER
+    if (workdir / CONFIG_FILE).is_file():
+        # As it was begun, whatever would suit this device.
+        config = ConfigDict(stored_config(workdir))
+    else:
+        config = make_config(settings, source, sets)
+    config.progress = progress
+    run(config, workdir)
+    return workdir
+
+
+def make_config(settings: Settings, source: Source, sets: OwnSets) -> ConfigDict:
+    """Every field of the run."""
+    effort = PROCESSOR if jax.default_backend() == "cpu" else ACCELERATOR
+    steps = settings.steps or effort.steps
+    general = settings.general if settings.share else ()
+    own_share = 1 - settings.share
+    config = RunConfig(
+        seed=settings.seed,
+        seeds=(),
+        init=settings.start,
+        model=_model_config(source, effort.dtype),
+        data=DataConfig(
+            train=(str(sets.train.resolve()), *general),
+            test=(),
+            pipeline="auto",
+            shares=(own_share, *(settings.share / len(general) for _ in general)),
+        ),
+        augment=AugmentConfig(),
+        loss=LossConfig(nested=source.nested, nested_weight=NESTED_WEIGHT),
+        optimizer=OptimizerConfig(
+            name="sgd",
+            learning_rate=settings.learning_rate,
+            momentum=0.9,
+            dampening=0.9,
+            weight_decay=1e-4,
+        ),
+        train=TrainConfig(
+            pairs=settings.pairs or _fitting_pairs(effort.pairs, sets.points[0] / own_share),
+            pairs_per_epoch=1,
+            epochs=1,
+            steps=steps,
+            joint_batch_norm=True,
+            steps_per_dispatch=100 if effort is ACCELERATOR else 1,
+            log_every=max(1, steps // 50),
+            eval_every=0,
+            checkpoint_every=max(1, steps // 10),
+            keep_checkpoints=1,
+        ),
+        progress=True,
+        tensorboard=False,
+    )
+    changed = ConfigDict(dataclasses.asdict(config))
+    override(changed, [f"--config.{setting}" for setting in AUGMENTATION])
+    return changed
+
+
+def _fitting_pairs(wanted: int, most: float) -> int:
+    """Fewer where a set is small: a batch has every point once at most."""
+    pairs = min(wanted, int(most))
+    return max(2, pairs - pairs % jax.device_count())
+
+
+def _model_config(source: Source, dtype: str) -> ModelConfig:
+    model = source.model
+    fields: dict[str, Any] = {
+        name: getattr(model, name)
+        for name in ("head", "patch_size", "dropout", "head_bias", "channels", "dimension")
+    }
+    return ModelConfig(dtype=dtype, **fields, **dataclasses.asdict(model.position_kernel))
