@@ -19,7 +19,6 @@ least as many 3-D points, as both rows of COLMAP's SIFT: then both figures bear 
 import argparse
 import dataclasses
 import functools
-import itertools
 import re
 import sys
 import time
@@ -28,16 +27,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from tqdm import tqdm
 
-from kjax.data.colmap import NO_POINT, read_model
-from kjax.data.cutting.keypoints import Keypoints, detect
+from kjax.data.colmap import NO_POINT
+from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
 from kjax.images.exchange import colmap_program
-from kjax.images.exchange.colmap_database import Pair, read_features, read_matches, write_database
+from kjax.images.exchange.colmap_database import read_features, read_matches
 from kjax.images.features import Features
 from kjax.images.keypoint_descriptors import (
     KeypointDescriptor,
@@ -45,7 +43,8 @@ from kjax.images.keypoint_descriptors import (
     load_keypoint_descriptors,
     read_for_describing,
 )
-from kjax.images.matching import Distance, match
+from kjax.images.mapping import keypoints_of, largest_model, verify_matches
+from kjax.images.matching import Distance
 
 COLMAP = "COLMAP's SIFT"
 EXACT = "COLMAP's SIFT, exact matches"
@@ -158,9 +157,15 @@ def run_matches(
     with stage("describe"):
         features = method.describe()
     with stage("match"):
-        write_database(database, features, match_all(features, method.distance, args))
-        colmap_program.copy_cameras(base, database)
-        colmap_program.match_and_verify(database, log=log)
+        verify_matches(
+            database,
+            features,
+            base=base,
+            ratio=args.ratio,
+            log=log,
+            distance=method.distance,
+            progress=not args.quiet,
+        )
     return finish(method.name, photos, folder, stage)
 
 
@@ -181,38 +186,13 @@ def describe_photos(
     for name in tqdm(sizes, desc="describing", unit="photo", disable=args.quiet):
         photo = read_for_describing(photos / name)
         if args.keypoints == "colmap":
-            keypoints = _keypoints(theirs[name])
+            keypoints = keypoints_of(theirs[name])
         else:
             keypoints = detect(photo, max_keypoints=args.max_keypoints)
         xy, scales, angles, scores = keypoints
         rows = descriptor.describe(photo, keypoints)
         described[name] = Features(xy, rows, sizes[name], scales, angles, scores)
     return described
-
-
-def _keypoints(features: Features) -> Keypoints:
-    if features.scales is None or features.angles is None:
-        raise InputError("COLMAP's keypoints have no scale and orientation: use --keypoints opencv")
-    scores = np.ones(len(features), np.float32)
-    return Keypoints(features.xy, features.scales, features.angles, scores)
-
-
-def match_all(
-    features: dict[str, Features], distance: Distance, args: argparse.Namespace
-) -> dict[tuple[str, str], Pair]:
-    """The matches of every pair of photographs, for COLMAP to verify."""
-    pairs = list(itertools.combinations(features, 2))
-    found = {}
-    for first, second in tqdm(pairs, desc="matching", unit="pair", disable=args.quiet):
-        matches = match(
-            features[first].descriptors,
-            features[second].descriptors,
-            method="mutual_ratio",
-            ratio=args.ratio,
-            distance=distance,
-        )
-        found[first, second] = Pair(matches.indices)
-    return found
 
 
 def finish(method: str, photos: Path, folder: Path, stage: Stopwatch) -> Row:
@@ -222,10 +202,7 @@ def finish(method: str, photos: Path, folder: Path, stage: Stopwatch) -> Row:
         folders = colmap_program.reconstruct(database, photos, folder / "sparse", log=log)
     sizes = colmap_program.photo_sizes(database)
     verified = [len(pair) for pair in read_matches(database, verified=True).values()]
-    models = [read_model(path) for path in folders]
-    largest = max(
-        models, key=lambda model: (len(model.images), len(model.points.ids)), default=None
-    )
+    largest = largest_model(folders)
     images = [] if largest is None else list(largest.images.values())
     points = 0 if largest is None else len(largest.points.ids)
     observations = int(sum((image.point_ids != NO_POINT).sum() for image in images))
@@ -235,7 +212,7 @@ def finish(method: str, photos: Path, folder: Path, stage: Stopwatch) -> Row:
         keypoints=sum(len(one) for one in read_features(database, sizes).values()),
         verified_pairs=sum(count > 0 for count in verified),
         verified_matches=sum(verified),
-        models=len(models),
+        models=len(folders),
         images=len(images),
         points=points,
         observations=observations,

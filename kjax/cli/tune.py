@@ -1,6 +1,7 @@
 """`kjax tune`: weights that know your own photographs."""
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--share", type=float, default=0.5, help="of general patches in a batch (%(default)s)")
     add("--steps", type=int, metavar="N", help="of training (3000; on a CPU 300)")
     add("--pairs", type=int, metavar="N", help="in a batch (512; on a CPU 256)")
-    add("--learning-rate", type=float, default=1.0, metavar="X", help="at first (%(default)s)")
+    add("--learning-rate", type=float, default=0.03, metavar="X", help="at first (%(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="of all chance (%(default)s)")
     add("--map", action="store_true", help="let COLMAP map the held-out photographs, too")
     add("--quiet", action="store_true", help="no progress bar")
@@ -93,6 +94,10 @@ def _check(args: argparse.Namespace) -> None:
     for option, path in (("--colmap", args.colmap), ("--database", args.database)):
         if path is not None and not path.exists():
             raise InputError(f"{option} {path}: no such file or folder")
+    if args.map and (args.photos / "info.txt").is_file():
+        raise InputError("--map needs photographs, not a set")
+    if args.map and shutil.which("colmap") is None:
+        raise InputError("--map needs colmap on the PATH: install it, or leave out --map")
     for option in ("steps", "pairs"):
         if getattr(args, option) is not None:
             check_count(f"--{option}", getattr(args, option))

@@ -11,9 +11,10 @@ from kjax.files.json_text import parse_json
 from kjax.train.config import validate
 from kjax.train.load_source import Source, is_workdir, load_source
 from kjax.train.workdir import CONFIG_FILE, stored_config, weights_files
+from kjax.tune.mapping import map_photographs
 from kjax.tune.report import table, write_report
 from kjax.tune.scores import Scores, score
-from kjax.tune.sets import OwnSets, make_sets
+from kjax.tune.sets import COLMAP_FOLDER, OwnSets, make_sets
 from kjax.tune.settings import Settings, claim
 from kjax.tune.training import train
 
@@ -56,10 +57,17 @@ def _scores(
 ) -> tuple[Scores, Scores]:
     path = out / SCORES_FILE
     if not path.is_file():
-        found = {
-            name: score(one, sets, settings.photos, seed=settings.seed, progress=progress)
-            for name, one in (("before", source), ("after", load_source(str(out))))
-        }
+        found = {}
+        for name, one in (("before", source), ("after", load_source(str(out)))):
+            found[name] = score(one, sets, settings.photos, seed=settings.seed, progress=progress)
+            if settings.compare_maps:
+                found[name] |= map_photographs(
+                    one,
+                    settings.photos,
+                    sets.held_out_photos,
+                    settings.database or out / COLMAP_FOLDER / "database.db",
+                    progress=progress,
+                )
         write_json(path, found)
     found = parse_json(path.read_bytes())
     return found["before"], found["after"]

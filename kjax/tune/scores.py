@@ -87,7 +87,7 @@ def correct_matches(
         if photo is not None:
             counts += _with_views(describer, photo, np.random.default_rng([seed, number]))
     found = total(counts)
-    return {"correct": found.correct, "matches": found.matches}
+    return {"correct": float(found.correct), "matches": float(found.matches)}
 
 
 def _with_views(describer: Describer, photo: np.ndarray, rng: np.random.Generator) -> list[Any]:

@@ -221,8 +221,12 @@ def _reconstruct(photos: Path, folder: Path, *, progress: bool) -> tuple[Path, P
     if not folder.is_dir():
         if shutil.which("colmap") is None:
             raise _TooFewError("colmap is not on the PATH")
-        with new_folder(folder) as fresh:
-            _run_colmap(photos, fresh, count, progress=progress)
+        try:
+            with new_folder(folder) as fresh:
+                log = folder.with_suffix(".log")  # which is to stay, whatever happens
+                _run_colmap(photos, fresh, count, log, progress=progress)
+        except InputError as error:
+            raise _TooFewError(str(error)) from None
     models = [path.parent for path in sorted((folder / "sparse").glob("*/images.bin"))]
     sizes = [len(read_model(model).images) for model in models]
     if max(sizes, default=0) < LEAST_REGISTERED * count:
@@ -230,9 +234,8 @@ def _reconstruct(photos: Path, folder: Path, *, progress: bool) -> tuple[Path, P
     return models[int(np.argmax(sizes))], folder / "database.db"
 
 
-def _run_colmap(photos: Path, folder: Path, count: int, *, progress: bool) -> None:
-    database, log = folder / "database.db", folder / "log.txt"
-    threads = colmap_program.ALL_THREADS
+def _run_colmap(photos: Path, folder: Path, count: int, log: Path, *, progress: bool) -> None:
+    database, threads = folder / "database.db", colmap_program.ALL_THREADS
     with tqdm(total=3, desc="COLMAP", unit="stage", disable=not progress) as bar:
         bar.set_postfix_str("keypoints")
         colmap_program.extract_sift(

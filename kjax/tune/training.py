@@ -49,6 +49,8 @@ def train(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progr
         Stopped: after Ctrl-C; the state has been saved.
     """
     workdir = out / RUN_FOLDER
+    if (workdir / "weights.npz").is_file():
+        return workdir
     if (workdir / CONFIG_FILE).is_file():
         # As it was begun, whatever would suit this device.
         config = ConfigDict(stored_config(workdir))
@@ -82,7 +84,7 @@ def make_config(settings: Settings, source: Source, sets: OwnSets) -> ConfigDict
             name="sgd",
             learning_rate=settings.learning_rate,
             momentum=0.9,
-            dampening=0.9,
+            dampening=0.0,  # with it the first gradient, of one batch, counts as much as ten
             weight_decay=1e-4,
         ),
         train=TrainConfig(

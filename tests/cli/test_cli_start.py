@@ -28,6 +28,8 @@ assert code == 2, code
         (["bench", "bst"], "did you mean 'best'"),
         (["ledger", "no"], "no such folder: no"),
         (["describe-patches", "no", "--source", "hardnet", "--out", "f"], "no"),
+        (["tune", "no", "--out", "f"], "no such folder: no"),
+        (["tune", ".", "--from", "bst", "--out", "f"], "did you mean 'best'"),
     ],
 )
 def test_bad_words_are_told_without_jax(words, message, tmp_path):

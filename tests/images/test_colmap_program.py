@@ -1,6 +1,5 @@
 """COLMAP as a program, for which a script stands in, and what its databases hold."""
 
-import argparse
 import contextlib
 import dataclasses
 import sqlite3
@@ -13,6 +12,7 @@ from kjax.errors import InputError
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import write_database
 from kjax.images.features import Features
+from kjax.images.mapping import match_all
 
 
 @pytest.fixture
@@ -110,8 +110,7 @@ def test_colmaps_descriptors(tmp_path, rng, benchmark_module):
     features = benchmark_module.own_sift(path)
     np.testing.assert_array_equal(features["a"].descriptors, values)
     np.testing.assert_array_equal(features["b"].descriptors, values[::-1])
-    args = argparse.Namespace(ratio=1.0, quiet=True)
-    (pair,) = benchmark_module.match_all(features, "L2", args).values()
+    (pair,) = match_all(features, ratio=1.0, distance="L2", progress=False).values()
     assert pair.indices.tolist() == [[0, 1], [1, 0]]
 
 

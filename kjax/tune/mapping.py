@@ -1,0 +1,45 @@
+"""How COLMAP maps the held-out photographs with some weights' descriptors."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from kjax.images.describer import Describer
+from kjax.images.exchange import colmap_program
+from kjax.images.exchange.colmap_database import read_features
+from kjax.images.features import Features
+from kjax.images.keypoint_descriptors import read_for_describing
+from kjax.images.mapping import keypoints_of, largest_model, verify_matches
+from kjax.train.load_source import Source
+
+RATIO = 0.9
+
+
+def map_photographs(
+    source: Source, photos: Path, names: Sequence[str], base: Path, *, progress: bool
+) -> dict[str, float]:
+    """Photographs that are registered, and their points.
+
+    Args:
+        source: of the weights.
+        photos: folder of the photographs.
+        names: of those to map.
+        base: COLMAP's database, whose keypoints and cameras are taken.
+        progress: show bars.
+    """
+    describer = Describer(source.model, source.variables, extent=source.extent)
+    theirs = read_features(base, colmap_program.photo_sizes(base))
+    features: dict[str, Features] = {}
+    for name in tqdm(names, desc="describing", unit="photo", disable=not progress):
+        keypoints = keypoints_of(theirs[name])
+        features[name] = describer.describe_image(read_for_describing(photos / name), keypoints)
+    with tempfile.TemporaryDirectory() as folder:
+        database, log = Path(folder, "database.db"), Path(folder, "log.txt")
+        verify_matches(database, features, base=base, ratio=RATIO, log=log, progress=progress)
+        models = colmap_program.reconstruct(database, photos, Path(folder, "sparse"), log=log)
+        model = largest_model(models)
+    if model is None:
+        return {"images": 0.0, "points": 0.0}
+    return {"images": float(len(model.images)), "points": float(len(model.points.ids))}

@@ -1,0 +1,239 @@
+"""`kjax tune`, from photographs to weights, small and quick; and each of its stages."""
+
+import dataclasses
+import json
+import signal
+
+import numpy as np
+import pytest
+from models import make_model
+from PIL import Image
+
+import kjax
+from kjax.cli import main, make_parser
+from kjax.data.photos import CutSet, sample_test_pairs
+from kjax.data.phototour import read_phototour, write_phototour
+from kjax.errors import InputError
+from kjax.train import loop
+from kjax.train.config import validate
+from kjax.train.load_source import load_source
+from kjax.tune import report, scores, sets
+from kjax.tune.settings import Settings
+from kjax.tune.training import make_config
+
+skimage_data = pytest.importorskip("skimage.data")
+pytest.importorskip("cv2")
+
+STEPS = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small(tmp_path_factory):
+    """No COLMAP, a cache of its own, and evaluations that are over soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        patch.setenv("KJAX_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(scores, "POINTS", 20)
+        patch.setattr(scores, "KEYPOINTS", 60)
+        yield
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Random weights of a small model, as a word."""
+    path = tmp_path_factory.mktemp("start") / "weights.npz"
+    _, variables = make_model("polar", patch_size=16, channels=(8, 8, 8, 8, 16, 16))
+    kjax.save_variables(path, variables)
+    return f"{path}:polar,s=1,patch_size=16"
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos") / "mine"
+    folder.mkdir()
+    picture = skimage_data.camera()
+    for number in range(5):
+        part = picture[60 * number : 60 * number + 200, 100:360]
+        Image.fromarray(part).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def general(tmp_path_factory):
+    """Forty points, three patches each."""
+    rng = np.random.default_rng(0)
+    coarse = np.kron(rng.integers(0, 200, (40, 1, 8, 8)), np.ones((1, 1, 8, 8), int))
+    patches = (coarse + rng.integers(0, 56, (40, 3, 64, 64))).reshape(-1, 64, 64)
+    ids = np.repeat(np.arange(40), 3)
+    interest = np.zeros((120, 5))
+    interest[:, 0] = ids // 4  # ten photographs that see four points each
+    pairs = sample_test_pairs(ids, matching=50, non_matching=50, seed=0)
+    folder = tmp_path_factory.mktemp("sets") / "general"
+    return write_phototour(folder, patches.astype(np.uint8), ids, pairs=pairs, interest=interest)
+
+
+def tune(photos, out, start, general, *more):
+    words = [photos, "--from", start, "--general", general, "--out", out, "--quiet"]
+    return main(["tune", *map(str, words), "--steps", str(STEPS), "--pairs", "16", *more])
+
+
+@pytest.fixture(scope="module")
+def tuned(photos, start, general, tmp_path_factory):
+    out = tmp_path_factory.mktemp("tuned") / "out"
+    assert tune(photos, out, start, general) == 0
+    return out
+
+
+def test_what_a_tuning_leaves(tuned, photos):
+    found = kjax.load(str(tuned))
+    assert found.extent == 8.0
+    assert found.describe(np.zeros((2, 16, 16), np.uint8)).shape == (2, 128)
+    config = validate(json.loads((tuned / "config.json").read_text()))
+    assert config.init.endswith("weights.npz:polar,s=1,patch_size=16")
+    assert config.data.shares == (0.5, 0.5)
+    assert load_source(str(tuned)).train_sets == ("mine", "general")
+    page = (tuned / "report.html").read_text()
+    assert "Tuned to mine" in page
+    assert "colmap is not on the PATH" in page
+    before, after = json.loads((tuned / "scores.json").read_text()).values()
+    assert before.keys() == after.keys()
+    assert {"matching/held-out", "fpr95/embedded", "correct", "matches"} <= before.keys()
+    assert before != after
+
+
+def test_what_is_done_is_not_done_again(tuned, photos, start, general, capsys):
+    made = [tuned / "run" / "weights.npz", tuned / "scores.json", tuned / "sets" / "sets.json"]
+    before = [path.stat().st_mtime_ns for path in made]
+    assert tune(photos, tuned, start, general) == 0
+    told = capsys.readouterr()
+    assert "before" in told.out
+    assert "homographies" not in told.err
+    assert [path.stat().st_mtime_ns for path in made] == before
+    assert tune(photos, tuned, start, general, "--seed", "1") == 2
+    assert "another tuning: seed was 0 and is 1" in capsys.readouterr().err
+
+
+def test_stopped_and_resumed_equals_uninterrupted(
+    tuned, photos, start, general, tmp_path, monkeypatch, capsys
+):
+    plain = loop.Schedule.next_stop
+
+    def stop_after_two(schedule, step):
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return plain(schedule, step)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Schedule, "next_stop", stop_after_two)
+        assert tune(photos, out, start, general) == 130
+    told = capsys.readouterr().err
+    assert "homographies instead of tracks: colmap is not on the PATH" in told
+    assert "stopped after step 3: the same command goes on" in told
+    assert not (out / "weights.npz").exists()
+    assert tune(photos, out, start, general) == 0
+    with np.load(out / "weights.npz") as own, np.load(tuned / "weights.npz") as whole:
+        for name in whole:
+            np.testing.assert_array_equal(own[name], whole[name], err_msg=name)
+
+
+def test_a_folder_of_something_else_is_left_alone(photos, start, general, tmp_path, capsys):
+    (tmp_path / "letter.txt").write_text("dear")
+    assert tune(photos, tmp_path, start, general) == 2
+    assert "holds something else" in capsys.readouterr().err
+
+
+# Sets
+
+
+def test_points_that_a_held_out_photograph_sees_are_not_trained_on():
+    point_ids = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])
+    interest = np.zeros((10, 5))
+    interest[:, 0] = [0, 1, 2, 0, 1, 1, 2, 3, 2, 3]
+    interest[:, 1] = np.arange(10)
+    cut = CutSet(np.zeros((10, 64, 64), np.uint8), point_ids, interest, list("abcd"), [])
+    train, held_out = sets.split(cut, np.array([False, False, True, True]))
+    assert train.interest[:, 1].tolist() == [3, 4]
+    assert held_out.interest[:, 1].tolist() == [6, 7, 8, 9]
+    assert held_out.point_ids.tolist() == [0, 0, 1, 1]
+
+
+def test_of_each_folder_the_last_are_held_out():
+    names = [f"{folder}/{number:02d}.jpg" for number in range(10) for folder in "ba"] + ["one.jpg"]
+    held = [name for name, out in zip(names, sets.hold_out(names), strict=True) if out]
+    assert sorted(held) == ["a/08.jpg", "a/09.jpg", "b/08.jpg", "b/09.jpg"]
+    with pytest.raises(InputError, match="one photograph is too few"):
+        sets.hold_out(["one.jpg"])
+
+
+def test_a_set_is_split_by_its_photographs_or_else_by_points(general, tmp_path):
+    found = sets.make_sets(Settings(general, "best"), tmp_path / "told", progress=False)
+    assert found.points == (32, 8)
+    assert found.held_out_photos == ()
+    assert len(read_phototour(found.held_out, progress=False).patches) == 24
+    plain = read_phototour(general, progress=False)
+    untold = write_phototour(tmp_path / "untold", plain.patches, plain.point_ids)
+    found = sets.make_sets(Settings(untold, "best"), tmp_path / "out", progress=False)
+    assert found.points == (32, 8)
+
+
+@pytest.mark.parametrize("least", [10, 1000])
+def test_tracks_if_there_are_enough(photos, tmp_path, monkeypatch, capsys, least):
+    rng = np.random.default_rng(0)
+    interest = np.zeros((200, 5))
+    interest[:, 0] = np.repeat(np.arange(5), 40)  # each point is seen twice by one photograph
+    patches = rng.integers(0, 255, (200, 64, 64), np.uint8)
+    names = [path.name for path in sorted(photos.iterdir())]
+    cut = CutSet(patches, np.arange(200) // 2, interest, names, [])
+    monkeypatch.setattr(sets, "cut_reconstruction", lambda *args, **options: cut)
+    monkeypatch.setattr(sets, "LEAST_POINTS", least)
+    monkeypatch.setattr(sets, "LEAST_HELD_OUT_POINTS", least)
+    settings = Settings(photos, "best", colmap=tmp_path, database=photos / names[0])
+    found = sets.make_sets(settings, tmp_path / "out", progress=False)
+    assert found.held_out_photos == ("4.png",)
+    if least == 10:
+        assert found.points == (80, 20)
+        assert found.made_from == "tracks of COLMAP's points"
+    else:
+        assert "leave 80 to train on and 20 held out" in capsys.readouterr().err
+        assert found.made_from.startswith("views by homographies")
+
+
+# Training and report
+
+
+def test_the_config_of_a_tuning(tmp_path):
+    own = sets.OwnSets(tmp_path / "mine", tmp_path / "other", (100, 20), "", ())
+    settings = Settings(tmp_path, "fast")
+    source = load_source("fast")
+    config = validate(make_config(settings, source, own))
+    assert config.model.build().clone(dtype=source.model.dtype) == source.model
+    assert config.loss.nested == source.nested != ()
+    assert config.train.pairs == 200
+    assert config.data.train == (str(tmp_path / "mine"), "embedded")
+    assert config.augment.area == (0.2, 0.7)
+    alone = validate(make_config(dataclasses.replace(settings, share=0.0), source, own))
+    assert alone.data.train == (str(tmp_path / "mine"),)
+    assert alone.train.pairs == 100
+    with pytest.raises(InputError, match="--share 1: give at least 0 and less than 1"):
+        dataclasses.replace(settings, share=1.0)
+
+
+def test_defaults_are_those_of_the_command(tmp_path):
+    args = make_parser().parse_args(["tune", str(tmp_path), "--out", "x"])
+    plain = Settings(tmp_path, "best")
+    for name in ("start", "share", "steps", "pairs", "learning_rate", "seed"):
+        assert getattr(args, name) == getattr(plain, name), name
+
+
+def test_the_table_has_what_was_measured():
+    before = {"matching/held-out": 0.5, "fpr95/embedded": 0.1, "correct": 900.0, "matches": 1e3}
+    after = {"matching/held-out": 0.625, "fpr95/embedded": 0.2, "correct": 1.2e3, "matches": 1.5e3}
+    lines = report.table(before, after).splitlines()
+    assert [line.split()[-2:] for line in lines] == [
+        ["before", "after"],
+        ["50.0", "62.5"],
+        ["10.00", "20.00"],
+        ["900", "1,200"],
+        ["90.0", "80.0"],
+    ]
