@@ -1,22 +1,20 @@
 """A whole tuning, stage by stage; what is done already is not done again."""
 
-import dataclasses
 import functools
 import shutil
 from pathlib import Path
 
-from kjax import pretrained
 from kjax.files.atomic import write_json, write_whole
 from kjax.files.json_text import parse_json
 from kjax.train.config import validate
-from kjax.train.load_source import Source, is_workdir, load_source
+from kjax.train.load_source import Source, load_source
 from kjax.train.workdir import CONFIG_FILE, stored_config, weights_files
 from kjax.tune.mapping import map_photographs
 from kjax.tune.report import table, write_report
 from kjax.tune.scores import Scores, score
 from kjax.tune.sets import COLMAP_FOLDER, OwnSets, make_sets
 from kjax.tune.settings import Settings, claim
-from kjax.tune.training import train
+from kjax.tune.training import has_begun, train
 
 SCORES_FILE = "scores.json"
 
@@ -34,9 +32,9 @@ def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
         InputError: anything is wrong with the input, or the folder is of another tuning.
         kjax.train.loop.Stopped: after Ctrl-C in the training; the same call goes on.
     """
-    settings = dataclasses.replace(settings, start=_absolute(settings.start))
+    settings = settings.absolute()
     source = load_source(settings.start)
-    claim(out, settings)
+    claim(out, settings, training_begun=has_begun(out))
     sets = make_sets(settings, out, progress=progress)
     workdir = train(settings, source, sets, out, progress=progress)
     for path in (*weights_files(workdir, (settings.seed,)), workdir / CONFIG_FILE):
@@ -47,17 +45,12 @@ def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
     return table(before, after)
 
 
-def _absolute(word: str) -> str:
-    """A word for weights that means the same in every folder."""
-    return word if pretrained.find(word) and not is_workdir(word) else str(Path(word).resolve())
-
-
 def _scores(
     settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool
 ) -> tuple[Scores, Scores]:
     path = out / SCORES_FILE
-    if not path.is_file():
-        found = {}
+    found = parse_json(path.read_bytes()) if path.is_file() else {}
+    if not found or (settings.compare_maps and "points" not in found["after"]):
         for name, one in (("before", source), ("after", load_source(str(out)))):
             found[name] = score(one, sets, settings.photos, seed=settings.seed, progress=progress)
             if settings.compare_maps:
@@ -69,5 +62,4 @@ def _scores(
                     progress=progress,
                 )
         write_json(path, found)
-    found = parse_json(path.read_bytes())
     return found["before"], found["after"]

@@ -6,16 +6,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kjax import pretrained
 from kjax.data.cutting.photographs import list_photos
-from kjax.data.set_names import EMBEDDED
+from kjax.data.sampler import check_seed
+from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError
 from kjax.files.atomic import write_json
 from kjax.files.json_text import parse_json
+from kjax.train.load_source import is_workdir
 
 SETTINGS_FILE = "tune.json"
 LEARNING_RATE = 0.03
 """Without dampening; that of a training from chance, 10 with a dampening of 0.9, is 1 without."""
 GENERAL_SHARE = 0.5
+OF_TRAINING = frozenset({"start", "general", "share", "steps", "pairs", "learning_rate"})
+"""Settings that patches do not depend on: they may change until the training has begun."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +54,29 @@ class Settings:
     compare_maps: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses shares that are none."""
+        """Refuses what would be noticed after minutes only."""
+        check_seed(self.seed)
         if not 0 <= self.share < 1:
             raise InputError(f"--share {self.share:g}: give at least 0 and less than 1")
+        for name in self.general:
+            if name != EMBEDDED and not name.startswith(TFDS_PREFIX) and not _is_set(Path(name)):
+                raise InputError(f"--general {name}: no such set: give a folder, or {EMBEDDED}")
 
     @property
     def is_set(self) -> bool:
         """Whether the photographs have become patches already."""
-        return (self.photos / "info.txt").is_file()
+        return _is_set(self.photos)
+
+    def absolute(self) -> "Settings":
+        """The same in words that mean the same in every folder."""
+        own = pretrained.find(self.start) is None or is_workdir(self.start)
+        return dataclasses.replace(
+            self,
+            start=str(Path(self.start).resolve()) if own else self.start,
+            general=tuple(
+                str(Path(name).resolve()) if _is_set(Path(name)) else name for name in self.general
+            ),
+        )
 
     def sources(self) -> list[Path]:
         """The files that patches are made from."""
@@ -67,7 +87,11 @@ class Settings:
         return [*list_photos(self.photos), *model, *database]
 
 
-def claim(folder: Path, settings: Settings) -> None:
+def _is_set(folder: Path) -> bool:
+    return (folder / "info.txt").is_file()
+
+
+def claim(folder: Path, settings: Settings, *, training_begun: bool = False) -> None:
     """Writes down what the folder is for; refuses one that was for something else.
 
     Raises:
@@ -75,21 +99,20 @@ def claim(folder: Path, settings: Settings) -> None:
     """
     now = _as_json(settings)
     path = folder / SETTINGS_FILE
-    if path.exists():
-        before = _read(path)
-        changed = [
-            f"{name} was {before.get(name)} and is {value}"
-            for name, value in now.items()
-            if before.get(name) != value
-        ]
-        if changed:
-            raise InputError(
-                f"{folder} is of another tuning: {'; '.join(changed)}: choose another --out, or "
-                "what was used there"
-            )
-        return
-    if folder.exists() and any(folder.iterdir()):
+    before = _read(path) if path.exists() else None
+    if before is None and folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} holds something else: choose another --out")
+    fixed = now.keys() - {"compare_maps"} - (set() if training_begun else OF_TRAINING)
+    changed = [
+        f"{name} was {before.get(name)} and is {now[name]}"
+        for name in sorted(fixed)
+        if before is not None and before.get(name) != now[name]
+    ]
+    if changed:
+        raise InputError(
+            f"{folder} is of another tuning: {'; '.join(changed)}: choose another --out, or what "
+            "was used there"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, now)
 

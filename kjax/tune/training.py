@@ -8,7 +8,9 @@ import jax
 from ml_collections import ConfigDict
 
 from kjax.experiments.trainings import AUGMENTATIONS, PHOTOMETRY
+from kjax.files.atomic import write_json
 from kjax.train.augment import AugmentConfig
+from kjax.train.checkpoint import saved_steps
 from kjax.train.config import (
     DataConfig,
     ModelConfig,
@@ -20,7 +22,7 @@ from kjax.train.config import (
 from kjax.train.load_source import Source
 from kjax.train.losses import LossConfig
 from kjax.train.run import run
-from kjax.train.workdir import CONFIG_FILE, stored_config
+from kjax.train.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
 
@@ -51,14 +53,21 @@ def train(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progr
     workdir = out / RUN_FOLDER
     if (workdir / "weights.npz").is_file():
         return workdir
-    if (workdir / CONFIG_FILE).is_file():
+    if has_begun(out):
         # As it was begun, whatever would suit this device.
         config = ConfigDict(stored_config(workdir))
     else:
         config = make_config(settings, source, sets)
+        if (workdir / CONFIG_FILE).is_file():  # of a run that was not begun
+            write_json(workdir / CONFIG_FILE, config.to_dict())
     config.progress = progress
     run(config, workdir)
     return workdir
+
+
+def has_begun(out: Path) -> bool:
+    """Whether the training below a folder has saved anything."""
+    return bool(saved_steps(out / RUN_FOLDER / CHECKPOINTS_FOLDER))
 
 
 def make_config(settings: Settings, source: Source, sets: OwnSets) -> ConfigDict:

@@ -137,6 +137,20 @@ def test_stopped_and_resumed_equals_uninterrupted(
             np.testing.assert_array_equal(own[name], whole[name], err_msg=name)
 
 
+def test_until_the_training_has_begun_its_settings_may_change(
+    photos, start, general, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    assert tune(photos, out, start, general, "--pairs", "20000") == 2
+    assert "choose a batch of 1 to" in capsys.readouterr().err
+    assert tune(photos, out, start, general, "--steps", "1") == 0
+    assert tune(photos, out, start, general, "--steps", "2") == 2
+    assert "steps was 1 and is 2" in capsys.readouterr().err
+    missing = ["tune", str(photos), "--out", str(tmp_path / "x"), "--general", "nowhere"]
+    assert main(missing) == 2
+    assert "--general nowhere: no such set" in capsys.readouterr().err
+
+
 def test_a_folder_of_something_else_is_left_alone(photos, start, general, tmp_path, capsys):
     (tmp_path / "letter.txt").write_text("dear")
     assert tune(photos, tmp_path, start, general) == 2
