@@ -56,7 +56,7 @@ def get_config() -> ConfigDict:
     # the set takes at most half of what is free there, else tfdata; the run says which and why.
     config.data.pipeline = "auto"
     # Refuse to begin unless every photograph is in kjax's ledger under an open licence, and a
-    # teacher learned from such photographs alone: see docs/licences.md.
+    # teacher and a start learned from such photographs alone: see docs/licences.md.
     config.data.only_open = False
 
     config.augment = ConfigDict()

@@ -8,6 +8,7 @@ from kjax.data.set_photographs import read_photographs
 from kjax.errors import InputError
 from kjax.pretrained.ledger import are_open, check_open
 from kjax.train.config import flat_fields
+from kjax.train.load_source import is_workdir
 from kjax.train.workdir import stored_config
 
 
@@ -18,19 +19,20 @@ def check_open_sets(names: Iterable[str]) -> None:
         check_open(name, read_photographs(name), ledger)
 
 
-def check_open_teacher(teacher: str) -> None:
-    """Refuses a teacher that learned from other photographs, or that does not tell."""
-    if not _learned_from_open(teacher):
+def check_open_weights(role: str, word: str) -> None:
+    """Refuses a teacher or a start that learned from other photographs, or that does not tell."""
+    if not _learned_from_open(word):
         raise InputError(
-            f"the teacher {teacher} is not known to have learned from open photographs alone: give "
+            f"the {role} {word} is not known to have learned from open photographs alone: give "
             "shipped weights that did, or the workdir of a run with config.data.only_open=True"
         )
 
 
-def _learned_from_open(teacher: str) -> bool:
-    if (name := pretrained.find(teacher)) is not None:
+def _learned_from_open(word: str) -> bool:
+    # A run wins over shipped weights of its name, as in `kjax.train.load_source`. One that began
+    # with the field set was checked then, and so were its own teacher and start.
+    if is_workdir(word):
+        return flat_fields(stored_config(Path(word))).get("data.only_open") is True
+    if (name := pretrained.find(word)) is not None:
         return are_open(pretrained.card(name).photographs)
-    if not Path(teacher).is_dir():
-        return False  # a weights file tells nothing that could be checked
-    # A run that began with the field set was checked then, and so was its own teacher.
-    return flat_fields(stored_config(Path(teacher))).get("data.only_open") is True
+    return False  # a weights file tells nothing that could be checked

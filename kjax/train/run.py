@@ -20,7 +20,7 @@ from kjax.train.config import EMBEDDED, OptimizerConfig, RunConfig, validate
 from kjax.train.input import make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
-from kjax.train.open_data import check_open_sets, check_open_teacher
+from kjax.train.open_data import check_open_sets, check_open_weights
 from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.parallel import Program, initial_state
 from kjax.train.pipeline import AUTO, choose_pipeline
@@ -114,8 +114,9 @@ def _train(
 
 def make_program(config: RunConfig) -> Program:
     """What the run compiles."""
-    if config.data.only_open and config.distill.teacher:
-        check_open_teacher(config.distill.teacher)
+    for role, word in {"teacher": config.distill.teacher, "start": config.init}.items():
+        if config.data.only_open and word:
+            check_open_weights(role, word)
     model = config.model.build()
     return Program(
         model=model,

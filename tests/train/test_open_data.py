@@ -10,7 +10,7 @@ from kjax import pretrained
 from kjax.errors import InputError
 from kjax.pretrained import shipped
 from kjax.train.config import load_config, validate
-from kjax.train.open_data import check_open_teacher
+from kjax.train.open_data import check_open_weights
 from kjax.train.run import make_program, read_train_set, run
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +55,22 @@ def test_other_sets_are_refused_before_the_run_begins(config, photograph, messag
     assert len(read_train_set(validate(config)).patches) == 12
 
 
+def test_so_must_the_start(config):
+    config.init = "anfang"
+    Path("anfang").mkdir()
+    Path("anfang/config.json").write_text(json.dumps({"data": {"only_open": False}}))
+    with pytest.raises(InputError, match="the start anfang is not known to have learned from"):
+        make_program(validate(config))
+
+
+def test_a_run_wins_over_open_weights_of_its_name(config, monkeypatch):
+    monkeypatch.setattr(pretrained, "find", lambda word: word)
+    Path("best").mkdir()
+    Path("best/config.json").write_text(json.dumps({"data": {"only_open": False}}))
+    with pytest.raises(InputError, match="the teacher best is not known"):
+        check_open_weights("teacher", "best")
+
+
 @pytest.mark.parametrize("stored", [{}, {"data": {}}, {"data": {"only_open": False}}])
 def test_a_teacher_must_be_known_to_be_open(config, stored):
     config.distill.teacher = "lehrer"
@@ -63,10 +79,10 @@ def test_a_teacher_must_be_known_to_be_open(config, stored):
     with pytest.raises(InputError, match="the teacher lehrer is not known to have learned from"):
         make_program(validate(config))
     Path("lehrer/config.json").write_text(json.dumps({"data": {"only_open": True}}))
-    check_open_teacher("lehrer")
+    check_open_weights("teacher", "lehrer")
     Path("weights.npz").touch()
     with pytest.raises(InputError, match=r"the teacher weights\.npz is not known"):
-        check_open_teacher("weights.npz")
+        check_open_weights("teacher", "weights.npz")
 
 
 def test_weights_for_research_teach_no_open_ones():
@@ -74,4 +90,4 @@ def test_weights_for_research_teach_no_open_ones():
     assert "hardnet" in closed
     for name in closed:
         with pytest.raises(InputError, match=f"the teacher {name} is not known"):
-            check_open_teacher(name)
+            check_open_weights("teacher", name)
