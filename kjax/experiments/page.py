@@ -25,6 +25,7 @@ TITLES = {
     "final": "Models trained on all sets",
     "recipes": "Ways of training",
     "light": "Light models, and what a teacher adds",
+    "open": "Ways of training on open photographs",
     "photometry": "Changes of grey values in training",
     "rivals": "Rivals",
 }

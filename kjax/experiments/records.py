@@ -15,6 +15,9 @@ from kjax.eval.results import DescriptorResult
 from kjax.files.json_lines import end_last_line, read_lines
 from kjax.files.typed_values import Schema
 
+MOST_NAMED = 6
+"""More training sets than this are counted, not named, or tables could not be read."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Record:
@@ -56,6 +59,8 @@ class Record:
     @property
     def train_label(self) -> str:
         """The training sets in one name; empty for rivals."""
+        if len(self.train) > MOST_NAMED:
+            return f"{len(self.train)} sets"
         return " + ".join(self.train)
 
 
