@@ -1,0 +1,1 @@
+"""kjax inside other libraries: one file each, which imports that library."""

@@ -1,0 +1,71 @@
+"""kjax's descriptors as a kornia module: local affine frames in, descriptors out, in torch.
+
+    from kjax.integrations.kornia import LAFDescriptor
+
+    descriptor = LAFDescriptor("best").to(device)
+    descriptors = descriptor(images, lafs)  # [B,1 or 3,H,W] and [B,N,2,3] to [B,N,128]
+
+kornia cuts the patches and the PyTorch twin describes them: neither needs JAX, images and frames
+get gradients, and affine shapes count. A frame is taken as it is, from −1 to 1. Those of kornia's
+detectors have a side of 12σ; what suits the weights is wider:
+
+    LocalFeature(detector, descriptor, scaling_coef=descriptor.scaling_coef)
+"""
+
+from pathlib import Path
+
+from kornia import feature
+from torch import Tensor, nn
+
+from kjax import pretrained
+from kjax.data.cutting.keypoints import SIGMA
+from kjax.data.cutting.patches import SUPPORT
+from kjax.data.phototour import PATCH_SIDE
+from kjax.parity.torch_twin import load
+from kjax.weights.files import read_metadata
+
+KORNIA_SUPPORT = 12.0
+"""Side of the frames of kornia's detectors (`mr_size=6`), in units of σ."""
+
+
+class PatchDescriptor(nn.Module):
+    """Descriptors of patches [B,1,64,64], the size that training sets are cut in."""
+
+    patch_size = PATCH_SIDE
+
+    def __init__(self, source: str | Path = pretrained.DEFAULT) -> None:
+        super().__init__()
+        self.network = load(source)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Unit vectors [B,D]; patches are resized as those of trainings are."""
+        size = self.network.patch_size
+        return self.network(
+            nn.functional.interpolate(patches, (size, size), mode="bilinear", align_corners=False)
+        )
+
+
+class LAFDescriptor(feature.LAFDescriptor):
+    """kornia's `LAFDescriptor` with weights of kjax.
+
+    Attributes:
+        scaling_coef: what makes frames of kornia's detectors as wide as suits the weights, for
+            `kornia.feature.LocalFeature` and `scale_laf`.
+    """
+
+    def __init__(self, source: str | Path = pretrained.DEFAULT) -> None:
+        """Loads weights.
+
+        Args:
+            source: as for `kjax.parity.torch_twin.load`: a shipped name, or a weights file.
+        """
+        super().__init__(PatchDescriptor(source), patch_size=PATCH_SIDE)
+        self.scaling_coef = _support(source) / KORNIA_SUPPORT
+
+
+def _support(source: str | Path) -> float:
+    """Side of the patches that suit weights, in units of σ."""
+    name = str(source).partition(":")[0]
+    shipped = pretrained.find(name)
+    known = pretrained.card(shipped) if shipped else read_metadata(Path(name))
+    return SUPPORT if known is None or known.extent is None else known.extent / SIGMA
