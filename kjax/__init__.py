@@ -7,6 +7,7 @@ no framework that the caller does not need.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kjax import zlib_first  # noqa: F401
 from kjax.version import __version__
 
 if TYPE_CHECKING:

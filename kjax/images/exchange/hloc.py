@@ -69,22 +69,29 @@ class FeatureWriter(GroupWriter):
             uncertainty: of the positions in pixels, which hloc gives to COLMAP's triangulation.
             provenance: what the features were made with.
         """
-        small = np.float16 if self.half else np.float32
-        descriptors, scores, angles = features.descriptors.T, features.scores, features.angles
-        in_bytes = descriptors.dtype == np.uint8
-        arrays = {
-            "keypoints": features.xy,
-            "descriptors": descriptors if in_bytes else descriptors.astype(small),
-            "image_size": np.array(features.image_size),
-            "scores": None if scores is None else scores.astype(small),
-            "scales": features.sigmas(),
-            "oris": None if angles is None else upright_without(angles),
-        }
-        known = {key: array for key, array in arrays.items() if array is not None}
+        arrays = feature_arrays(features)
+        if self.half:
+            for key in ("descriptors", "scores"):
+                if key in arrays and arrays[key].dtype != np.uint8:
+                    arrays[key] = arrays[key].astype(np.float16)
         about = {} if provenance is None else {self.PROVENANCE: provenance}
         if features.distance != "L2":
             about[self.DISTANCE] = features.distance
-        self.add_group(name, known, {"keypoints": {"uncertainty": uncertainty}}, about=about)
+        self.add_group(name, arrays, {"keypoints": {"uncertainty": uncertainty}}, about=about)
+
+
+def feature_arrays(features: Features) -> dict[str, np.ndarray]:
+    """What the group of a photograph holds, by name; what is not known is left out."""
+    angles = features.angles
+    arrays = {
+        "keypoints": features.xy,
+        "descriptors": features.descriptors.T,
+        "image_size": np.array(features.image_size),
+        "scores": features.scores,
+        "scales": features.sigmas(),
+        "oris": None if angles is None else upright_without(angles),
+    }
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def read_features(path: Path, name: str) -> Features:
