@@ -1,0 +1,69 @@
+"""kjax as a matcher of vismatch (once image-matching-models).
+
+    from kjax.integrations.vismatch import KjaxMatcher
+
+    result = KjaxMatcher()("left.jpg", "right.jpg")  # as vismatch.get_matcher(…)(…)
+
+vismatch knows its matchers by a list of its own, which others cannot join: `get_matcher` is the one
+thing that does not work. Positions have the centre of the first pixel at (0, 0), as OpenCV's.
+"""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from vismatch import BaseMatcher
+
+import kjax
+from kjax.images.features import Features
+from kjax.images.methods import MatchingMethod
+
+
+class KjaxMatcher(BaseMatcher):
+    """SIFT's keypoints, described and matched by kjax."""
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        max_num_keypoints: int = 2048,
+        *,
+        weights: str = kjax.pretrained.DEFAULT,
+        method: MatchingMethod = "mutual_ratio",
+        ratio: float = 0.9,
+        **options: Any,
+    ) -> None:
+        """Loads weights.
+
+        Args:
+            device: of the photographs; kjax computes on JAX's own.
+            max_num_keypoints: at most so many in a photograph.
+            weights: as for `kjax.load`.
+            method: as for `kjax.match`.
+            ratio: as for `kjax.match`.
+            **options: vismatch's, for its geometric verification.
+        """
+        super().__init__(device, **options)
+        self.describer = kjax.load(weights)
+        self.max_num_keypoints, self.method, self.ratio = max_num_keypoints, method, ratio
+
+    def _forward(self, img0: Tensor, img1: Tensor) -> tuple[np.ndarray, ...]:
+        """The seven arrays that vismatch wants, of photographs [3,H,W] from 0 to 1."""
+        first, second = self._describe(img0), self._describe(img1)
+        found = kjax.match(
+            first.descriptors, second.descriptors, method=self.method, ratio=self.ratio
+        )
+        ours, theirs = found.indices.T
+        return (
+            first.xy[ours],
+            second.xy[theirs],
+            first.xy,
+            second.xy,
+            first.descriptors,
+            second.descriptors,
+            1 - found.ratios,
+        )
+
+    def _describe(self, image: Tensor) -> Features:
+        return self.describer.describe_image(
+            image.permute(1, 2, 0).cpu().numpy(), max_keypoints=self.max_num_keypoints
+        )
