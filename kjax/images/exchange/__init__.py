@@ -8,5 +8,6 @@
 | `colmap_text`     | `colmap feature_importer`                           | (0.5, 0.5)           |
 | `colmap_database` | `colmap mapper`: keypoints and (verified) matches   | (0.5, 0.5)           |
 
-`provenance` is what these files say they were made with, `outputs` what `kjax describe` fills.
+`colmap_bytes` is what COLMAP's own matcher compares, `provenance` what these files say they were
+made with, `outputs` what `kjax describe` fills.
 """
