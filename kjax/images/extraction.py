@@ -205,9 +205,9 @@ def pad_keypoints(keypoints: KeypointArrays) -> KeypointArrays:
         return keypoints
     batch = keypoints.scale.ndim - 1
     padding = [*[(0, 0)] * batch, (0, extra), (0, 0), (0, 0)]
-    return KeypointArrays(
-        *(None if row is None else np.pad(row, padding[: np.ndim(row)]) for row in keypoints)
-    )
+    xy, scale, angle, mask = (np.pad(row, padding[: np.ndim(row)]) for row in keypoints[:4])
+    shape = None if keypoints.shape is None else np.pad(keypoints.shape, padding)
+    return KeypointArrays(xy, scale, angle, mask, shape)
 
 
 def _padded_count(count: int) -> int:
@@ -223,9 +223,10 @@ def _extract(
     """Everything from here on is one program."""
     batched = keypoints.xy.ndim == 3
     grey = to_grey(image, batched=batched, order=options.order)
+    shape = keypoints.shape
     frames = patch_frames(
         *(jnp.asarray(values).astype(grey.dtype) for values in keypoints[:3]),
-        None if keypoints.shape is None else jnp.asarray(keypoints.shape).astype(grey.dtype),
+        shape=None if shape is None else jnp.asarray(shape).astype(grey.dtype),
         size_is=options.size_is,
         mr_size=options.mr_size,
         angle_is=options.angle_is,
