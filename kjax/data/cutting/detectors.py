@@ -5,10 +5,13 @@ Patches are cut by SIFT's measure, `KeyPoint.size` = 2σ. Others' sizes are made
 | name  | its `KeyPoint.size`                        | divided by                           |
 |-------|--------------------------------------------|--------------------------------------|
 | SIFT  | 2σ                                         | 1                                    |
-| AKAZE | the same by its nonlinear scale, 1.5 · 2σ  | 1, which found most right matches    |
+| AKAZE | the same by its nonlinear scale, 1.5 · 2σ  | 1, by right matches                  |
 | KAZE  | the same, 2σ                               | 1                                    |
 | ORB   | the side of what it describes, 31 · 1.2ⁿ   | 31/6: what SIFT describes is 6 sizes |
-| BRISK | 12 times its scale                         | 4, which found most right matches    |
+| BRISK | 12 times its scale                         | 4, by right matches                  |
+
+Right matches were counted with the factors 1, 1.4, 2, … 11 on one pair of photographs, 1,200
+keypoints each: 1 gave AKAZE most, 4 and 5.6 gave BRISK most (377 and 379), and 5.6 gave ORB most.
 """
 
 from collections.abc import Callable
