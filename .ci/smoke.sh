@@ -12,5 +12,5 @@ kjax --version
 kjax info best >/dev/null
 photographs=$(python -c 'import skimage.data; print(skimage.data.data_dir)')
 kjax match "$photographs/motorcycle_left.png" "$photographs/motorcycle_right.png" \
-  --geometry fundamental --keypoints 500 --out matches.png
-test -s matches.png
+  --geometry fundamental --keypoints 500 --out matches.html --save matches.npz
+test -s matches.html && test -s matches.npz

@@ -48,12 +48,12 @@ def check_positive(option: str, value: float, *, most: float = math.inf) -> None
         raise InputError(f"{option} {value:g}: give a number above 0{limit}")
 
 
-def check_output_file(path: Path) -> None:
+def check_output_file(path: Path, option: str = "--out") -> None:
     """Refuses a file that could not be written."""
     if path.is_dir():
-        raise InputError(f"--out {path} is a folder: give the name of a file")
+        raise InputError(f"{option} {path} is a folder: give the name of a file")
     if not path.parent.is_dir():
-        raise InputError(f"--out {path}: there is no folder {path.parent}: make it first")
+        raise InputError(f"{option} {path}: there is no folder {path.parent}: make it first")
     _check_writable(path.parent)
 
 

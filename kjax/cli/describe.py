@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kjax.images.exchange.outputs import Output
     from kjax.images.exchange.provenance import Provenance
 
+HDF5 = (".h5", ".hdf5")
 HELP = "describe photographs: keypoints and descriptors for hloc, COLMAP or NumPy"
 EXAMPLES = """examples:
   kjax describe photos --out features.h5                            # hloc's HDF5
@@ -37,6 +38,8 @@ a/000.jpg and b/000.jpg. What is given twice counts once.
 
 Descriptors are float32, unless --quantize makes them bytes that are compared by L2 (uint8), or bits
 that are compared by Hamming distance (binary): see kjax.quantize. The files say which distance.
+COLMAP's text has bytes that COLMAP's own matcher compares: colmap feature_importer, then
+colmap exhaustive_matcher.
 
 The output says what it was made with: weights, keypoints, extent, patch size, precision, version.
 The same command goes on where it stopped. With other settings, or where another photograph has the
@@ -74,8 +77,7 @@ def run(args: argparse.Namespace) -> int:
     check_count("--keypoints", args.keypoints)
     check_quantization(args.quantize)
     _check_output(args.out)
-    if args.quantize and args.format == "colmap":
-        raise InputError("COLMAP's text files get no descriptors of ours: leave out --quantize")
+    stored = _stored(args)
     check_weights(args.weights)
     photographs = named_photographs(args.photographs)
     require("cv2", "finding keypoints")
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.exchange.outputs import check_same_settings, open_output
 
     describer = load(args.weights, seed=args.seed, dimension=args.dimension)
-    settings = describer.provenance(args.keypoints, stored=args.quantize or "float32")
+    settings = describer.provenance(args.keypoints, stored=stored)
     output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)
     missing = _still_missing(output, photographs, args.out)
@@ -94,6 +96,15 @@ def run(args: argparse.Namespace) -> int:
         args.out, len(photographs), failed=failed, before=len(photographs) - len(missing)
     )
     return 1 if failed else 0
+
+
+def _stored(args: argparse.Namespace) -> str:
+    """What descriptors become in the output."""
+    if args.format != "colmap" or args.out.suffix.lower() in HDF5:
+        return args.quantize or "float32"
+    if args.quantize:
+        raise InputError("COLMAP's text files have bytes of their own kind: leave out --quantize")
+    return "COLMAP's bytes"
 
 
 def _print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
@@ -107,7 +118,7 @@ def _print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
 
 def _check_output(out: Path) -> None:
     """Refuses, before any work, an output that cannot be."""
-    if out.suffix.lower() in (".h5", ".hdf5"):
+    if out.suffix.lower() in HDF5:
         require("h5py", f"--out {out}")
         check_output_file(out)
         return
@@ -150,6 +161,7 @@ def _describe_into(
     from tqdm import tqdm
 
     from kjax.data.cutting.photographs import read_photograph
+    from kjax.model.quantization import FORMS
 
     failed = 0
     bar = tqdm(photographs.items(), desc="describing", unit="photo", disable=not photographs)
@@ -162,7 +174,7 @@ def _describe_into(
             tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
             failed += 1
             continue
-        if settings.stored != "float32":
+        if settings.stored in FORMS:
             features = features.quantized(settings.stored)
         if not len(features):
             tqdm.write(f"kjax describe: no keypoints in {path}", file=sys.stderr)

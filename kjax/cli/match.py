@@ -1,4 +1,4 @@
-"""`kjax match`: two photographs to a picture of their matches."""
+"""`kjax match`: two photographs to a picture or a page of their matches, or a file of them."""
 
 import argparse
 from pathlib import Path
@@ -12,23 +12,28 @@ from kjax.cli.checks import (
     check_quantization,
     check_weights,
 )
-from kjax.errors import unknown_name
+from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from kjax.images.exchange.matched_pair import MatchedPair
+
 HELP = "match two photographs and draw the matches that one geometry explains"
 EXAMPLES = """examples:
   kjax match a.jpg b.jpg
   kjax match a.jpg b.jpg --weights out/first --out matches.png
+  kjax match a.jpg b.jpg --out matches.html           # to look into: zoom, hover, filter by score
+  kjax match a.jpg b.jpg --save matches.npz           # or .h5, for hloc
   kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --method ratio --ratio 0.9
   kjax match a.jpg b.jpg --weights weights.npz:polar,s=1 --keypoints 2000
 
 If there are no matches, or none that one geometry explains, it says so, the picture shows the
-photographs alone, and the exit code is 1.
+photographs alone, and the exit code is 1. A page and a file always hold all matches.
 """
+PAGE, HDF5 = ".html", (".h5", ".hdf5")
 GEOMETRIES = {"homography": "homography", "fundamental": "fundamental matrix"}
 """Names for people of what `--geometry` looks for."""
 
@@ -46,7 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         default=Path("matches.png"),
-        help="picture to write, .png or .jpg (%(default)s)",
+        help="picture to write, .png or .jpg, or page, .html (%(default)s)",
+    )
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="matches to write: .npz with keypoints and geometry, or .h5 as hloc's",
     )
     parser.add_argument(
         "--method",
@@ -75,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     photographs = read_photograph(args.first), read_photograph(args.second)
 
     from kjax.images.describer import load
-    from kjax.images.drawing import save_matches
+    from kjax.images.exchange.matched_pair import MatchedPair
     from kjax.images.geometry import verify
     from kjax.images.matching import match
 
@@ -95,22 +106,68 @@ def run(args: argparse.Namespace) -> int:
     )
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
-    kept = verified.inliers
-    left, right = (drawable(photograph) for photograph in photographs)
-    save_matches(args.out, left, right, xy_a[kept], xy_b[kept])
-    print(f"{len(first)} and {len(second)} keypoints, {verdict(kept, args.geometry)}")
-    print(f"wrote {args.out}")
-    return 0 if kept.any() else 1
+    pair = MatchedPair(_names(args), first, second, found, verified, args.geometry)
+    drawn = drawable(photographs[0]), drawable(photographs[1])
+    _write(args, pair, drawn, describer.extent)
+    said = verdict(verified.inliers, args.geometry, all_drawn=_is_page(args.out))
+    print(f"{len(first)} and {len(second)} keypoints, {said}")
+    print(f"wrote {args.out}" + (f" and {args.save}" if args.save else ""))
+    return 0 if verified.inliers.any() else 1
 
 
-def verdict(kept: "np.ndarray", geometry: str) -> str:
+def _check_matches_name(path: Path) -> None:
+    """Refuses names of files that matches are not written to."""
+    suffix = path.suffix.lower()
+    if suffix in HDF5:
+        require("h5py", f"--save {path}")
+    elif suffix != ".npz":
+        raise InputError(f"--save {path}: let it end with .npz, or with .h5 for hloc")
+
+
+def _names(args: argparse.Namespace) -> tuple[str, str]:
+    """As `kjax describe` names the two photographs."""
+    from kjax.cli.photographs import named_photographs
+
+    names = list(named_photographs([args.first, args.second]))
+    return names[0], names[-1]
+
+
+def _is_page(path: Path) -> bool:
+    return path.suffix.lower() == PAGE
+
+
+def _write(
+    args: argparse.Namespace,
+    pair: "MatchedPair",
+    photos: "tuple[np.ndarray, np.ndarray]",
+    extent: float,
+) -> None:
+    """The picture or the page, and the file."""
+    from kjax.images.drawing import save_matches
+    from kjax.images.exchange.matched_pair import write_pair
+    from kjax.images.match_page import Side, save_match_page
+
+    matches, kept = pair.matches, pair.verified.inliers
+    if _is_page(args.out):
+        left = Side(pair.names[0], photos[0], pair.first)
+        right = Side(pair.names[1], photos[1], pair.second)
+        save_match_page(args.out, left, right, matches, kept, extent=extent)
+    else:
+        rows = matches.keep(kept).indices
+        save_matches(args.out, *photos, pair.first.xy[rows[:, 0]], pair.second.xy[rows[:, 1]])
+    if args.save:
+        write_pair(args.save, pair)
+
+
+def verdict(kept: "np.ndarray", geometry: str, *, all_drawn: bool = False) -> str:
     """The line on how many matches there are, and how many of them one geometry explains."""
     count, name = len(kept), GEOMETRIES[geometry]
+    drawn = "" if all_drawn else ": none is drawn"
     if not count:
-        return "no matches: none is drawn"
+        return f"no matches{drawn}"
     matches = "1 match" if count == 1 else f"{count} matches"
     if not kept.any():
-        return f"{matches}\nno {name} explains them: none is drawn"
+        return f"{matches}\nno {name} explains them{drawn}"
     return f"{matches}\n{int(kept.sum())} of them agree with one {name}"
 
 
@@ -140,5 +197,8 @@ def _check(args: argparse.Namespace) -> None:
 
     from kjax.images.drawing import check_picture_name
 
-    check_picture_name(args.out)
+    check_picture_name(args.out, other=(PAGE,))
+    if args.save:
+        check_output_file(args.save, "--save")
+        _check_matches_name(args.save)
     require("cv2", "finding keypoints")

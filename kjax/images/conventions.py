@@ -1,8 +1,9 @@
 """What a keypoint's numbers mean: whose scale, whose angle, whose origin.
 
 Every library draws another square about the same keypoint. All of them become one `PatchFrames`:
-the patch's centre with pixel centres at integers, its side in pixels, and the direction
-(cos a, sin a) of its rows, x to the right and y down, with a in radians, clockwise on screen.
+the patch's centre with pixel centres at integers, its side in pixels, and the directions of its
+rows and columns, x to the right and y down: of a square (cos a, sin a) and (−sin a, cos a), with a
+in radians, clockwise on screen; of an affine frame, the columns of its matrix of determinant ±1.
 
 | `size_is`      | `scale` holds                            | side of the patch     | 24σ with |
 |----------------|------------------------------------------|-----------------------|----------|
@@ -30,7 +31,7 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from kjax.errors import unknown_name
 
@@ -56,7 +57,7 @@ class PatchFrames(NamedTuple):
 
     center: Float[Array, "*batch N 2"]
     side: Float[Array, "*batch N"]
-    angle: Float[Array, "*batch N"]
+    axes: Float[Array, "*batch N 2 2"]
 
 
 def check_conventions(size_is: str, angle_is: str, pixel_origin: str) -> None:
@@ -74,6 +75,7 @@ def patch_frames(
     scale: Float[Array, "*batch N"],
     angle: Float[Array, "*batch N"],
     *,
+    shape: Float[Array, "*batch N 2 2"] | None = None,
     size_is: str = "diameter",
     mr_size: float = 12.0,
     angle_is: str = "opencv",
@@ -85,6 +87,7 @@ def patch_frames(
         xy: positions.
         scale: sizes.
         angle: orientations.
+        shape: of affine frames, in the place of their angles; the matrices' own size is left out.
         size_is: what `scale` holds.
         mr_size: side of a patch in units of the keypoint's diameter; `"half_width"` ignores it.
         angle_is: what `angle` holds.
@@ -92,6 +95,26 @@ def patch_frames(
     """
     check_conventions(size_is, angle_is, pixel_origin)
     side = 2 * scale if size_is == HALF_WIDTH else DIAMETERS[size_is] * mr_size * scale
-    if angle_is == "opencv":
-        angle = jnp.where(angle == OPENCV_NO_ANGLE, 0.0, angle)
-    return PatchFrames(xy - FIRST_PIXEL[pixel_origin], side, ANGLE_UNITS[angle_is] * angle)
+    axes, usable = _turned(angle, angle_is) if shape is None else _of_unit_area(shape)
+    return PatchFrames(xy - FIRST_PIXEL[pixel_origin], jnp.where(usable, side, 0), axes)
+
+
+_Axes = tuple[Float[Array, "*batch N 2 2"], Bool[Array, "*batch N"]]
+"""Directions, and whether they are any. Those that are none are finite, as gradients must be."""
+
+
+def _turned(angle: Float[Array, "*batch N"], angle_is: str) -> _Axes:
+    usable = jnp.isfinite(angle)
+    upright = ~usable | (angle == OPENCV_NO_ANGLE) if angle_is == "opencv" else ~usable
+    angle = ANGLE_UNITS[angle_is] * jnp.where(upright, 0.0, angle)
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    rows = jnp.stack([cosine, -sine], axis=-1), jnp.stack([sine, cosine], axis=-1)
+    return jnp.stack(rows, axis=-2), usable
+
+
+def _of_unit_area(shape: Float[Array, "*batch N 2 2"]) -> _Axes:
+    finite = jnp.isfinite(shape).all(axis=(-2, -1))
+    shape = jnp.where(finite[..., None, None], shape, 0.0)
+    area = jnp.abs(shape[..., 0, 0] * shape[..., 1, 1] - shape[..., 0, 1] * shape[..., 1, 0])
+    usable = area > 0
+    return shape / jnp.sqrt(jnp.where(usable, area, 1.0))[..., None, None], usable

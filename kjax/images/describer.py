@@ -3,7 +3,8 @@
 describer = kjax.load("hardnet")                       # or the workdir of a run
 descriptors = describer.describe(patches)              # [N, 128], unit norm
 features = describer.describe_image(photograph)        # SIFT keypoints, described
-keypoints, descriptors = describer.detectAndCompute(photograph, None)  # as OpenCV has it
+keypoints, descriptors = describer.detectAndCompute(photograph, None)  # as OpenCV has it, with
+#   detect, compute, … of `kjax.images.feature2d`
 """
 
 from typing import Any
@@ -13,20 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Num
 
+from kjax.data.cutting.detectors import SIFT, check_detector, detector_label
 from kjax.data.cutting.grey import grey_values
-from kjax.data.cutting.keypoints import (
-    DETECTOR,
-    MAX_KEYPOINTS,
-    Keypoints,
-    as_keypoints,
-    detect_in_grey,
-    to_opencv,
-)
+from kjax.data.cutting.keypoints import MAX_KEYPOINTS, Keypoints, detect_in_grey
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
 from kjax.images.exchange.provenance import Provenance
 from kjax.images.extraction import KeypointArrays, extract_patches, pad_keypoints
+from kjax.images.feature2d import Feature2D
 from kjax.images.features import Features
+from kjax.images.frames import as_frames
 from kjax.images.given import as_array, open_image
 from kjax.images.runner import Runner
 from kjax.images.weights_checksum import weights_sha256
@@ -47,6 +44,8 @@ def load(
     dtype: str = "float32",
     dimension: int | None = None,
     backend: str | None = None,
+    detector: str = SIFT,
+    max_keypoints: int = MAX_KEYPOINTS,
 ) -> "Describer":
     """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
 
@@ -59,6 +58,8 @@ def load(
             trained for it (`config.loss.nested`).
         backend: what describes on CPUs, "jax" or "onnxruntime"; whichever is faster, by default.
             Descriptors are the same up to rounding.
+        detector: of keypoints in photographs: SIFT, ORB, BRISK, AKAZE or KAZE, all OpenCV's.
+        max_keypoints: to look for in a photograph, where it is not said.
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
     return Describer(
@@ -69,10 +70,12 @@ def load(
         name=str(source) if seed is None else f"{source}, seed {seed}",
         sha256=weights_sha256(found),
         backend=backend,
+        detector=detector,
+        max_keypoints=max_keypoints,
     )
 
 
-class Describer:
+class Describer(Feature2D):
     """A model with its weights, BatchNorm folded, compiled for few shapes.
 
     Attributes:
@@ -83,6 +86,8 @@ class Describer:
         model: as a word: "hardnet", "combined_star s=2".
         name: where the weights came from, if they were loaded.
         sha256: of the weights, if they were loaded: see `kjax.images.weights_checksum`.
+        detector: of keypoints in photographs, by its name for OpenCV.
+        max_keypoints: to look for in a photograph, where it is not said.
     """
 
     def __init__(
@@ -95,6 +100,8 @@ class Describer:
         name: str | None = None,
         sha256: str | None = None,
         backend: str | None = None,
+        detector: str = SIFT,
+        max_keypoints: int = MAX_KEYPOINTS,
     ) -> None:
         """Folds the weights.
 
@@ -106,7 +113,11 @@ class Describer:
             name: where the weights came from, for people.
             sha256: of the weights, for records.
             backend: what describes, see `kjax.images.runner`.
+            detector: of keypoints, see `kjax.data.cutting.detectors`.
+            max_keypoints: to look for.
         """
+        check_detector(detector)
+        self.detector, self.max_keypoints = detector, max_keypoints
         self.extent, self.name, self.sha256 = extent, name, sha256
         self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)
         folded = fold(model.clone(dtype=jnp.dtype(dtype)), variables)
@@ -121,12 +132,12 @@ class Describer:
         )
 
     def provenance(
-        self, max_keypoints: int = MAX_KEYPOINTS, *, stored: str = "float32"
+        self, max_keypoints: int | None = None, *, stored: str = "float32"
     ) -> Provenance:
         """What `describe_image` makes features with, for the files that they go to.
 
         Args:
-            max_keypoints: that it is told to look for.
+            max_keypoints: that it is told to look for, if it is.
             stored: what descriptors become in the files.
         """
         return Provenance(
@@ -136,8 +147,8 @@ class Describer:
             patch_size=self.patch_size,
             dtype=self.dtype,
             extent=self.extent,
-            detector=DETECTOR,
-            max_keypoints=max_keypoints,
+            detector=detector_label(self.detector),
+            max_keypoints=self.max_keypoints if max_keypoints is None else max_keypoints,
             stored=stored,
         )
 
@@ -171,7 +182,7 @@ class Describer:
         keypoints: Any = None,
         *,
         mask: np.ndarray | None = None,
-        max_keypoints: int = MAX_KEYPOINTS,
+        max_keypoints: int | None = None,
         order: str = "rgb",
     ) -> Features:
         """Keypoints of a photograph with their descriptors.
@@ -180,51 +191,67 @@ class Describer:
             image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating, whose range is told as
                 `kjax.data.cutting.grey.grey_values` says; a picture of Pillow's; or the path of a
                 file, which is turned upright as its camera noted.
-            keypoints: OpenCV's, or an array [N, 2 to 4] of x, y, diameter, angle; SIFT's strongest
-                if not given. Those whose patch shows nothing of the image are left out.
+            keypoints: OpenCV's; an array [N, 2 to 4] of x, y, diameter, angle; or kornia's LAFs
+                [N,2,3], along which patches are cut as they are; the detector's strongest if not
+                given. Those whose patch shows nothing of the image are left out.
             mask: where to look for keypoints; only without `keypoints`.
-            max_keypoints: how many to look for.
+            max_keypoints: how many to look for; as many as the describer says, by default.
             order: of an array's colours, "rgb" or "bgr".
         """
         opened, order = open_image(image, order)
         # Once, for detection and extraction both: they must see the same grey.
         grey = grey_values(np.asarray(opened), order=order)
         if keypoints is None:
-            found = detect_in_grey(grey, mask=mask, max_keypoints=max_keypoints)
+            count = self.max_keypoints if max_keypoints is None else max_keypoints
+            found = detect_in_grey(grey, mask=mask, max_keypoints=count, detector=self.detector)
+            shapes = None
         else:
-            found = as_keypoints(keypoints)
-        patches, kept = self._cut(grey, found)
+            found, shapes = as_frames(keypoints, self.extent)
+        descriptors, kept = self.describe_at(grey, found, shapes)
         found = found.keep(kept)
         return Features(
             xy=found.xy,
-            descriptors=self.describe(patches[kept]),
+            descriptors=descriptors,
             image_size=(grey.shape[1], grey.shape[0]),
             scales=found.scales,
             angles=found.angles,
             scores=found.scores,
         )
 
+    def describe_at(
+        self,
+        grey: np.ndarray,
+        keypoints: Keypoints,
+        shapes: Float32[np.ndarray, "N 2 2"] | None = None,
+    ) -> tuple[Float32[np.ndarray, "K dim"], Bool[np.ndarray, " N"]]:
+        """Descriptors of the keypoints whose patch shows something, and which these are.
+
+        Args:
+            grey: photograph, as `kjax.data.cutting.grey.grey_values` gives it.
+            keypoints: points of it.
+            shapes: of affine patches, see `kjax.extract_patches`.
+        """
+        patches, kept = self._cut(grey, keypoints, shapes)
+        return self.describe(patches[kept]), kept
+
     def _cut(
-        self, grey: np.ndarray, keypoints: Keypoints
+        self, grey: np.ndarray, keypoints: Keypoints, shapes: np.ndarray | None
     ) -> tuple[Float[np.ndarray, "N size size"], Bool[np.ndarray, " N"]]:
         """Patches of the size that the model sees, and which of them show something."""
         xy, scales, angles, _ = keypoints
-        arrays = pad_keypoints(KeypointArrays(xy, scales, angles, np.ones(len(xy), bool)))
+        arrays = pad_keypoints(KeypointArrays(xy, scales, angles, np.ones(len(xy), bool), shapes))
         # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
         patches, valid = extract_patches(
-            grey, *arrays[:3], mask=arrays.mask, size=PATCH_SIDE, mr_size=self.extent
+            grey,
+            *arrays[:3],
+            shape=arrays.shape,
+            mask=arrays.mask,
+            size=PATCH_SIDE,
+            mr_size=self.extent,
         )
         if self.patch_size != PATCH_SIDE:
             patches = _resize(patches, self.patch_size)
         return np.asarray(patches)[: len(xy)], np.asarray(valid)[: len(xy)]
-
-    def detectAndCompute(  # noqa: N802  (OpenCV's name, so that it can stand in for SIFT)
-        self, image: Any, mask: np.ndarray | None = None
-    ) -> tuple[list[Any], Float32[np.ndarray, "N dim"]]:
-        """As OpenCV's detectors have it; an array's colours are in OpenCV's order."""
-        found = self.describe_image(image, mask=mask, order="bgr")
-        columns = (found.xy, found.scales, found.angles, found.scores)
-        return to_opencv(Keypoints(*columns)), found.descriptors  # type: ignore[arg-type]
 
 
 def _resizing_hint(shape: tuple[int, ...], size: int) -> str:

@@ -49,9 +49,11 @@ def draw_matches(
         max_width: of the picture. Larger photographs are reduced, both by the same factor.
         max_lines: more matches than this are thinned out evenly.
     """
-    photos = [_photo(name, image) for name, image in (("image_a", image_a), ("image_b", image_b))]
+    photos = [
+        as_picture(name, image) for name, image in (("image_a", image_a), ("image_b", image_b))
+    ]
     factor = min(1.0, max(1, max_width - GAP) / sum(photo.width for photo in photos))
-    photos = [_reduced(photo, factor) for photo in photos]
+    photos = [reduced(photo, factor) for photo in photos]
     left, right = photos
     size = left.width + GAP + right.width, max(left.height, right.height)
     picture = Image.new("RGB", size, BACKGROUND)
@@ -81,11 +83,12 @@ def save_matches(
     write_whole(Path(path), functools.partial(picture.save, format=_format(path)))
 
 
-def check_picture_name(path: str | os.PathLike[str]) -> None:
-    """Refuses names of files that pictures are not written to."""
-    if _format(path) is None:
+def check_picture_name(path: str | os.PathLike[str], *, other: tuple[str, ...] = ()) -> None:
+    """Refuses names of files that pictures are not written to; `other` suffixes are right too."""
+    suffixes = (*FORMATS, *other)
+    if Path(path).suffix.lower() not in suffixes:
         raise InputError(
-            f"{os.fspath(path)} is no name for a picture: let it end with {' or '.join(FORMATS)}"
+            f"{os.fspath(path)} is no name for a picture: let it end with {' or '.join(suffixes)}"
         )
 
 
@@ -93,13 +96,15 @@ def _format(path: str | os.PathLike[str]) -> str | None:
     return FORMATS.get(Path(path).suffix.lower())
 
 
-def _photo(name: str, image: np.ndarray) -> Image.Image:
+def as_picture(name: str, image: Photo) -> Image.Image:
+    """The photograph for Pillow, in colours; its name is for the message if it is empty."""
     if 0 in image.shape[:2]:
         raise InputError(f"{name} is empty (its shape is {image.shape}): give a photograph")
     return Image.fromarray(np.ascontiguousarray(image)).convert("RGB")
 
 
-def _reduced(photo: Image.Image, factor: float) -> Image.Image:
+def reduced(photo: Image.Image, factor: float) -> Image.Image:
+    """The same with fewer pixels, at least one."""
     size = max(1, round(photo.width * factor)), max(1, round(photo.height * factor))
     return photo if size == photo.size else photo.resize(size, Image.Resampling.LANCZOS)
 

@@ -5,7 +5,8 @@ Patch pixel (u, v) of S×S looks at
     xy + t · R(a) · (u − (S−1)/2, v − (S−1)/2),    t = side / S,
 
 in the image, where the centre of the first pixel is (0, 0), y points down, and angles run from x
-towards y: the geometry of `kjax.data.cutting`. `kjax.images.conventions` says how the scales,
+towards y: the geometry of `kjax.data.cutting`. An affine frame has its matrix, of determinant ±1,
+in the place of R(a). `kjax.images.conventions` says how the scales,
 angles and positions of other libraries become (xy, side, a), and `kjax.data.cutting.levels` which
 low-passed copy of the image is read, bilinearly, where t > 1. Beyond its border an image is
 repeated.
@@ -58,6 +59,7 @@ def extract_patches(
     scale: Numbers,
     angle: Numbers | None = None,
     *,
+    shape: Numbers | None = None,
     mask: Numbers | None = None,
     size: int = 32,
     size_is: str = "diameter",
@@ -91,6 +93,8 @@ def extract_patches(
         xy: positions `[N,2]`, or `[B,N,2]` for a batch. N may be 0.
         scale: sizes `[N]` or `[B,N]`.
         angle: orientations `[N]` or `[B,N]`; upright if not given.
+        shape: matrices `[N,2,2]` or `[B,N,2,2]` of affine frames, in the place of angles: patches
+            are cut along their columns, with the area that `scale` says.
         mask: bool `[N]` or `[B,N]`, False for what only pads a batch; all True if not given.
         size: side of the patches in pixels.
         size_is: what `scale` holds: see `kjax.images.conventions` for this and the next three.
@@ -113,7 +117,7 @@ def extract_patches(
     xy = _as_array(xy, like=(2,))
     opened, order = open_image(image, order)
     photos = as_image(opened, batched=xy.ndim == 3)
-    keypoints = _check_keypoints(photos.shape[: xy.ndim - 2], xy, scale, angle, mask)
+    keypoints = _check_keypoints(photos.shape[: xy.ndim - 2], xy, scale, angle, mask, shape)
     options = _Options(size, size_is, float(mr_size), angle_is, pixel_origin, pyramid, order)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
         return _extract(photos, keypoints, options)
@@ -146,6 +150,7 @@ class KeypointArrays(NamedTuple):
     scale: jax.Array | np.ndarray
     angle: jax.Array | np.ndarray
     mask: jax.Array | np.ndarray
+    shape: jax.Array | np.ndarray | None = None
 
 
 def _as_array(values: Numbers, like: tuple[int, ...] = ()) -> jax.Array | np.ndarray:
@@ -161,23 +166,30 @@ def _check_keypoints(
     scale: Numbers,
     angle: Numbers | None,
     mask: Numbers | None,
+    shape: Numbers | None,
 ) -> KeypointArrays:
     """Refuses shapes that do not fit each other; fills in what is not given."""
-    shape = xy.shape[:-1]
-    if xy.ndim not in (2, 3) or xy.shape[-1] != 2 or shape[:-1] != batch:
+    counts = xy.shape[:-1]
+    if xy.ndim not in (2, 3) or xy.shape[-1] != 2 or counts[:-1] != batch:
         images = f" for {batch[0]} images" if batch else ""
         raise InputError(f"xy must be [N,2] or [B,N,2], not {list(xy.shape)}{images}")
     rows = {
         "scale": _as_array(scale),
-        "angle": np.zeros(shape, np.float32) if angle is None else _as_array(angle),
-        "mask": np.ones(shape, bool) if mask is None else _as_array(mask),
+        "angle": np.zeros(counts, np.float32) if angle is None else _as_array(angle),
+        "mask": np.ones(counts, bool) if mask is None else _as_array(mask),
     }
     for name, row in rows.items():
-        if row.shape != shape:
+        if row.shape != counts:
             raise InputError(
-                f"{name} must have one value per keypoint, {list(shape)}, not {list(row.shape)}"
+                f"{name} must have one value per keypoint, {list(counts)}, not {list(row.shape)}"
             )
-    return KeypointArrays(xy, rows["scale"], rows["angle"], rows["mask"])
+    matrices = None if shape is None else _as_array(shape, like=(2, 2))
+    if matrices is not None and matrices.shape != (*counts, 2, 2):
+        raise InputError(
+            f"shape must have one matrix per keypoint, {[*counts, 2, 2]}, not "
+            f"{list(matrices.shape)}"
+        )
+    return KeypointArrays(xy, rows["scale"], rows["angle"], rows["mask"], matrices)
 
 
 def pad_keypoints(keypoints: KeypointArrays) -> KeypointArrays:
@@ -191,9 +203,11 @@ def pad_keypoints(keypoints: KeypointArrays) -> KeypointArrays:
     extra = _padded_count(count) - count
     if extra == 0:
         return keypoints
-    batch = [(0, 0)] * (keypoints.scale.ndim - 1)
-    padded = (np.pad(np.asarray(row), [*batch, (0, extra)]) for row in keypoints[1:])
-    return KeypointArrays(np.pad(np.asarray(keypoints.xy), [*batch, (0, extra), (0, 0)]), *padded)
+    batch = keypoints.scale.ndim - 1
+    padding = [*[(0, 0)] * batch, (0, extra), (0, 0), (0, 0)]
+    xy, scale, angle, mask = (np.pad(row, padding[: np.ndim(row)]) for row in keypoints[:4])
+    shape = None if keypoints.shape is None else np.pad(keypoints.shape, padding)
+    return KeypointArrays(xy, scale, angle, mask, shape)
 
 
 def _padded_count(count: int) -> int:
@@ -209,8 +223,10 @@ def _extract(
     """Everything from here on is one program."""
     batched = keypoints.xy.ndim == 3
     grey = to_grey(image, batched=batched, order=options.order)
+    shape = keypoints.shape
     frames = patch_frames(
         *(jnp.asarray(values).astype(grey.dtype) for values in keypoints[:3]),
+        shape=None if shape is None else jnp.asarray(shape).astype(grey.dtype),
         size_is=options.size_is,
         mr_size=options.mr_size,
         angle_is=options.angle_is,
@@ -254,16 +270,16 @@ def _cut(
 
 def _is_sound(frames: PatchFrames) -> Bool[Array, "*batch N"]:
     """Finite, and of a size that means something."""
-    finite = jnp.isfinite(frames.center).all(axis=-1) & jnp.isfinite(frames.angle)
+    finite = jnp.isfinite(frames.center).all(axis=-1)
     return finite & (frames.side > 0) & (frames.side <= MAX_SIDE)
 
 
 def _touches(frames: PatchFrames, height: int, width: int) -> Bool[Array, "*batch N"]:
     """Whether the upright box about each patch overlaps the image."""
-    reach = frames.side / 2 * (jnp.abs(jnp.cos(frames.angle)) + jnp.abs(jnp.sin(frames.angle)))
-    x, y = frames.center[..., 0], frames.center[..., 1]
-    across = (x + reach > -0.5) & (x - reach < width - 0.5)
-    return across & (y + reach > -0.5) & (y - reach < height - 0.5)
+    reach = frames.side[..., None] / 2 * jnp.abs(frames.axes).sum(axis=-1)
+    ahead, behind = frames.center + reach, frames.center - reach
+    inside = (behind[..., 0] < width - 0.5) & (behind[..., 1] < height - 0.5)
+    return inside & (ahead > -0.5).all(axis=-1)
 
 
 def _neutral_where(bad: Bool[Array, "*batch N"], frames: PatchFrames, size: int) -> PatchFrames:
@@ -271,5 +287,5 @@ def _neutral_where(bad: Bool[Array, "*batch N"], frames: PatchFrames, size: int)
     return PatchFrames(
         jnp.where(bad[..., None], 0, frames.center),
         jnp.where(bad, size, frames.side),
-        jnp.where(bad, 0, frames.angle),
+        jnp.where(bad[..., None, None], 0, frames.axes),
     )

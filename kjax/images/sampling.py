@@ -54,13 +54,12 @@ def locate_windows(frames: PatchFrames, levels: list[Level], *, size: int, pyram
     near = jnp.clip(jnp.floor(lax.stop_gradient(center)), 0, last)
     across, down = (near[..., axis].astype(jnp.int32) for axis in (0, 1))
     stretch = step[..., None] * per_patch([level.stretch for level in levels])
-    cosine, sine = jnp.cos(frames.angle), jnp.sin(frames.angle)
     return Windows(
         start=first + down * stride + across,
         stride=stride,
         center=center - near,
-        along_u=stretch * jnp.stack([cosine, sine], axis=-1),
-        along_v=stretch * jnp.stack([-sine, cosine], axis=-1),
+        along_u=stretch * frames.axes[..., 0],
+        along_v=stretch * frames.axes[..., 1],
         low=-near,
         high=last - near,
     )

@@ -85,14 +85,14 @@ def _thermometer(rows: Float32[np.ndarray, "N D"], bits: int) -> Bool[np.ndarray
             "multiple of it"
         )
     each = bits // size
-    turned = rows @ _rotation(size)[: rows.shape[1]]
+    turned = rows @ rotation(size)[: rows.shape[1]]
     quantiles = [NormalDist().inv_cdf((i + 1) / (each + 1)) for i in range(each)]
     thresholds = np.array(quantiles, np.float32) / np.float32(math.sqrt(size))
     levels = turned[:, None, :] > thresholds[None, :, None]
     return levels.reshape(len(rows), bits)
 
 
-def _rotation(size: int) -> Float32[np.ndarray, "n n"]:
+def rotation(size: int) -> Float32[np.ndarray, "n n"]:
     """Twice random signs and Hadamard's matrix: as good as a random rotation, and exact.
 
     The signs are those of a hash, which is the same on every machine for ever.

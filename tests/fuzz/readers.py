@@ -414,7 +414,7 @@ for _name, _read in {
 def _colmap_text(folder: Path) -> None:
     from kjax.images.exchange.colmap_text import write_colmap_text
 
-    write_colmap_text(folder / "a.jpg.txt", _features(), descriptors=False)
+    write_colmap_text(folder / "a.jpg.txt", _features())
 
 
 def _read_colmap_text(folder: Path) -> Any:

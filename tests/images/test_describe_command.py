@@ -82,7 +82,7 @@ def test_what_cannot_be_quantized(capsys):
     assert describe("my photos", "--out", "f", "--quantize", "uint7") == 2
     assert "did you mean 'uint8'" in capsys.readouterr().err
     assert describe("my photos", *OUTPUTS["colmap"], "--quantize", "uint8") == 2
-    assert "COLMAP's text files get no descriptors of ours" in capsys.readouterr().err
+    assert "COLMAP's text files have bytes of their own kind" in capsys.readouterr().err
 
 
 def test_files_from_before_there_was_a_choice():

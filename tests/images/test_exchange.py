@@ -113,16 +113,9 @@ def test_colmap_text_units(tmp_path):
     assert float(numbers[3]) == pytest.approx(np.pi)
     assert numbers[4:] == ["128", *["0"] * 127]
     assert second.split()[3] == "0"
-    write_colmap_text(tmp_path / "a.txt", features, descriptors=False)
-    assert read_colmap_text(tmp_path / "a.txt", (640, 480)).descriptors.sum() == 0
 
 
-def test_colmap_text_refuses_what_colmap_would_mistake(tmp_path, rng):
-    with pytest.raises(InputError, match="COLMAP database instead"):
-        write_colmap_text(tmp_path / "a.txt", make_features(rng))
-    narrow = Features(np.ones((1, 2), np.float32), np.ones((1, 64), np.float32), (9, 9))
-    with pytest.raises(InputError, match="128 numbers, not 64"):
-        write_colmap_text(tmp_path / "a.txt", narrow)
+def test_colmap_text_refuses_what_it_is_not(tmp_path):
     (tmp_path / "a.txt").write_text("2 128\n1 2 3\n")
     with pytest.raises(InputError, match="no text file of COLMAP features"):
         read_colmap_text(tmp_path / "a.txt", (9, 9))

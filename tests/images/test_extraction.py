@@ -248,6 +248,39 @@ def test_equals_kornia_of_old(image, rng):
     assert np.abs(newer[compared] - golden[compared]).max() > 1e-2
 
 
+def affine_lafs(rng, count):
+    """Frames that are turned, squeezed, sheared, and now and then mirrored."""
+    xy, side, degrees = random_keypoints(rng, count, sides=(8.0, 100.0))
+    lafs = kornia_lafs(xy, side, degrees)
+    squeeze = np.array([[1, 0.4], [0, 1]]) @ np.diag([1.5, 0.6])
+    lafs[..., :2] = lafs[..., :2] @ torch.tensor(squeeze, dtype=torch.float32)
+    lafs[:, ::5, :, 0] *= -1
+    return lafs
+
+
+def test_affine_frames_equal_the_installed_kornia(image, rng):
+    lafs = affine_lafs(rng, 40)
+    pixels = torch.tensor(image / 255)[None, None]
+    matrices, xy = lafs[0, :, :, :2].numpy(), lafs[0, :, :, 2].numpy()
+    scale = np.sqrt(np.abs(np.linalg.det(matrices)))
+    golden = extract_patches_from_pyramid(pixels, lafs, SIZE)[0, :, 0].numpy()
+    options = {"size": SIZE, "size_is": "half_width", "pyramid": KORNIA_PIXELS}
+    # The matrix's own size does not count.
+    found = extract_patches(image / 255, xy, scale, shape=7 * matrices, **options)
+    assert found.valid.sum() > 30
+    np.testing.assert_allclose(found.patches[found.valid], golden[found.valid], atol=1e-4)
+
+
+def test_a_turned_square_is_an_affine_frame_too(image, rng):
+    xy, side, degrees = random_keypoints(rng, 19)
+    cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    shape = np.stack([np.stack([cosine, -sine], -1), np.stack([sine, cosine], -1)], -2)
+    square = extract_patches(image, xy, side, degrees, size=SIZE, mr_size=1.0)
+    affine = extract_patches(image, xy, side, shape=shape, size=SIZE, mr_size=1.0)
+    np.testing.assert_array_equal(affine.valid, square.valid)
+    np.testing.assert_allclose(affine.patches, square.patches, atol=1e-2)
+
+
 # Batches
 
 
@@ -468,6 +501,18 @@ def test_keypoints_that_mean_nothing_have_no_gradient(image):
         assert not gradient[1:].any()
 
 
+def test_frames_that_mean_nothing_have_no_gradient(image):
+    def loss(shape):
+        xy, scale = np.full((len(shape), 2), 50.3), np.full(len(shape), 2.0)
+        return extract_patches(image, xy, scale, shape=shape, size=4, pyramid="off").patches.sum()
+
+    line, none, infinite = [[1.0, 1], [1, 1]], [[0.0, 0], [0, 0]], [[jnp.inf, 0], [0, 1]]
+    shape = jnp.array([[[1.0, 0.2], [0.1, 2]], line, none, infinite, [[jnp.nan, 0], [0, 1]]])
+    gradient = jax.grad(loss)(shape)
+    assert np.abs(gradient[0]).max() > 0
+    assert not gradient[1:].any()
+
+
 # Mistakes
 
 
@@ -479,6 +524,7 @@ def test_keypoints_that_mean_nothing_have_no_gradient(image):
         (([[1, 1]], [1.0, 2.0]), {}, "scale must have one value per keypoint"),
         (([[1, 1]], [1.0], [1.0, 2.0]), {}, "angle must have one value per keypoint"),
         (([[1, 1]], [1.0]), {"mask": [True, False]}, "mask must have one value per keypoint"),
+        (([[1, 1]], [1.0]), {"shape": np.eye(2)}, "shape must have one matrix per keypoint"),
         (([[1, 1]], [1.0]), {"size_is": "sigm"}, "did you mean 'sigma'"),
         (([[1, 1]], [1.0]), {"angle_is": "degrees"}, "unknown angle_is"),
         (([[1, 1]], [1.0]), {"pixel_origin": "centre"}, "did you mean 'center'"),

@@ -1,5 +1,7 @@
 """`kjax match`: words are checked before any work, and it says what it found."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from models import make_model
@@ -10,6 +12,7 @@ from kjax.cli import main
 from kjax.cli.match import drawable, verdict
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import read_photograph
+from kjax.images.exchange.hloc import read_features, read_matches
 from kjax.images.given import open_image
 from kjax.weights.files import save_variables
 
@@ -36,7 +39,11 @@ def match(*words, weights="w.npz"):
     ("words", "message"),
     [
         (["--out", "m.xyz"], "m.xyz is no name for a picture: let it end with .png or .jpg"),
+        (["--out", "m"], "let it end with .png or .jpg or .jpeg or .html"),
         (["--out", "nowhere/m.png"], "there is no folder nowhere"),
+        (["--save", "m.txt"], "--save m.txt: let it end with .npz, or with .h5 for hloc"),
+        (["--save", "folder"], "--save folder is a folder"),
+        (["--save", "nowhere/m.npz"], "--save nowhere/m.npz: there is no folder nowhere"),
         (["--out", "folder"], "folder is a folder"),
         (["--method", "mutal"], "did you mean 'mutual'"),
         (["--geometry", "affine"], "choose from homography, fundamental"),
@@ -72,6 +79,66 @@ def test_matches_of_bits(monkeypatch):
     assert compared == [(np.uint8, 32, "Hamming")]
 
 
+@pytest.fixture
+def shifted(inside):
+    """The photograph without its first columns, in a folder of its own."""
+    photograph = Image.open("a photo.png")
+    photograph.crop((10, 0, 128, 96)).save("folder/b.png")
+    return "folder/b.png"
+
+
+@pytest.mark.parametrize("geometry", ["homography", "fundamental"])
+def test_saved_for_numpy(shifted, geometry, capsys):
+    assert match("a photo.png", shifted, "--save", "m.npz", "--geometry", geometry) == 0
+    said = capsys.readouterr().out
+    assert "wrote matches.png and m.npz" in said
+    with np.load("m.npz") as saved:
+        assert saved["names"].tolist() == ["a photo.png", "folder/b.png"]
+        assert str(saved["geometry_is"]) == geometry
+        assert saved["image_size1"].tolist() == [118, 96]
+        assert f"{len(saved['keypoints0'])} and {len(saved['keypoints1'])} keypoints" in said
+        assert f"{len(saved['indices'])} matches" in said
+        inliers = saved["inliers"]
+        assert f"{inliers.sum()} of them agree" in said
+        np.testing.assert_allclose(saved["scores"], 1 - saved["ratios"])
+        first, second = (saved[f"keypoints{side}"][saved["indices"][:, side]] for side in (0, 1))
+        np.testing.assert_allclose((first - second)[inliers], [[10, 0]] * inliers.sum(), atol=1)
+        a, b = (np.column_stack([xy, np.ones(len(xy))])[inliers] for xy in (first, second))
+        if geometry == "homography":
+            mapped = a @ saved["geometry"].T
+            np.testing.assert_allclose(mapped[:, :2] / mapped[:, 2:], b[:, :2], atol=3)
+        else:
+            lines = a @ saved["geometry"].T
+            away = (b * lines).sum(axis=1) / np.linalg.norm(lines[:, :2], axis=1)
+            assert np.abs(away).max() < 3
+
+
+def test_saved_for_hloc(shifted, capsys):
+    pytest.importorskip("h5py")
+    assert match("a photo.png", shifted, "--save", "m.h5") == 0
+    assert match(shifted, "blank.png", "--save", "m.h5") == 1
+    assert match("a photo.png", shifted, "--save", "m.npz") == 0
+    indices, scores = read_matches("m.h5", "a photo.png", "folder/b.png")
+    with np.load("m.npz") as saved:
+        np.testing.assert_array_equal(indices, saved["indices"])
+        np.testing.assert_allclose(scores, saved["scores"], atol=1e-3)
+    assert len(read_matches("m.h5", "folder/b.png", "blank.png")[0]) == 0
+    # The same names, and the same keypoints, as these.
+    photographs = ("a photo.png", shifted, "--weights", "w.npz", "--keypoints", "4000")
+    assert main(["describe", *photographs, "--out", "f.h5"]) == 0
+    with np.load("m.npz") as saved:
+        for name, column in (("a photo.png", "keypoints0"), ("folder/b.png", "keypoints1")):
+            np.testing.assert_array_equal(read_features("f.h5", name).xy, saved[column])
+
+
+def test_a_page_holds_what_no_geometry_explains(capsys):
+    assert match("a photo.png", "blank.png", "--out", "m.html") == 1
+    assert "no matches\nwrote m.html\n" in capsys.readouterr().out
+    page = Path("m.html").read_text(encoding="utf-8")
+    assert "<title>Matches of a photo.png and blank.png</title>" in page
+    assert page.count("data:image/jpeg") == 2
+
+
 def test_files_that_are_none(capsys):
     assert match("a photo.png", "folder") == 2
     assert "folder is a folder: give a photograph" in capsys.readouterr().err
@@ -96,6 +163,8 @@ def test_no_matches_are_said_and_the_exit_code_tells(capsys):
 )
 def test_what_is_said(kept, said):
     assert verdict(np.array(kept, bool), "fundamental") == said
+    of_a_page = said.removesuffix(": none is drawn")
+    assert verdict(np.array(kept, bool), "fundamental", all_drawn=True) == of_a_page
 
 
 def test_deep_photographs_are_drawn_as_they_look():

@@ -7,7 +7,7 @@ import pytest
 
 import kjax
 from kjax.errors import InputError
-from kjax.model.quantization import _rotation
+from kjax.model.quantization import rotation
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_distances_of_bytes_are_those_of_numbers(rows):
 
 def test_the_rotation_is_one_and_stays_the_same():
     for size in (8, 128):
-        turn = _rotation(size)
+        turn = rotation(size)
         np.testing.assert_allclose(turn @ turn.T, np.eye(size), atol=1e-6)
     # Files hold bits of it: these must never change.
     one = np.eye(128, dtype=np.float32)[5:6]

@@ -1,4 +1,4 @@
-"""Keypoints of a photograph: OpenCV's SIFT detector, or whatever the caller has."""
+"""Keypoints of a photograph: those of an OpenCV detector, or whatever the caller has."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -6,15 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Float64, UInt8
 
+from kjax.data.cutting.detectors import CONTRAST, SIFT, find_keypoints
 from kjax.data.cutting.grey import grey_values, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
 
 MAX_KEYPOINTS = 8000
-CONTRAST = 0.04
-"""OpenCV's own threshold."""
-DETECTOR = "OpenCV SIFT, precise upscale"
-"""For people and records: what `detect` is."""
 SIGMA = 0.5
 """σ of a keypoint over its diameter."""
 NO_ANGLE = -1.0
@@ -102,24 +99,35 @@ def detect_in_grey(
     mask: np.ndarray | None = None,
     max_keypoints: int | None = MAX_KEYPOINTS,
     contrast: float = CONTRAST,
+    detector: str = SIFT,
 ) -> Keypoints:
     """The same of a photograph that `grey_values` has made grey already; None finds all keypoints.
 
-    `contrast` is OpenCV's threshold: lower finds more.
+    `contrast` is SIFT's threshold: lower finds more. `detector` is one of `DETECTORS`.
     """
+    return from_opencv(
+        find_in_grey(
+            grey, mask=mask, max_keypoints=max_keypoints, contrast=contrast, detector=detector
+        )
+    )
+
+
+def find_in_grey(
+    grey: UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"],
+    *,
+    mask: np.ndarray | None = None,
+    max_keypoints: int | None = MAX_KEYPOINTS,
+    contrast: float = CONTRAST,
+    detector: str = SIFT,
+) -> list[Any]:
+    """The same as OpenCV's own objects, which know more of themselves."""
     if max_keypoints is not None and max_keypoints < 1:
         raise InputError(f"max_keypoints is {max_keypoints}: look for at least one")
-    if 0 in grey.shape:
-        return from_opencv([])
     if mask is not None:
         mask = _as_mask(mask, grey.shape)
-    cv2 = require("cv2", "finding keypoints")
-    # Without precise upscaling OpenCV's keypoints are shifted by a quarter of a pixel.
-    detector = cv2.SIFT_create(
-        nfeatures=max_keypoints or 0, contrastThreshold=contrast, enable_precise_upscale=True
+    return find_keypoints(
+        whole_greys(grey), mask, name=detector, max_keypoints=max_keypoints, contrast=contrast
     )
-    found = from_opencv(detector.detect(whole_greys(grey), mask))
-    return found.keep(np.argsort(-found.scores, kind="stable")[:max_keypoints])
 
 
 def as_keypoints(keypoints: Any) -> Keypoints:
@@ -135,8 +143,8 @@ def as_keypoints(keypoints: Any) -> Keypoints:
     table = np.asarray(keypoints, np.float32)
     if table.ndim != 2 or not 2 <= table.shape[1] <= 4:
         raise InputError(
-            f"keypoints of shape {table.shape}: give cv2.KeyPoints, or [N, 2 to 4] with x, y, "
-            "diameter and angle"
+            f"keypoints of shape {table.shape}: give cv2.KeyPoints, [N, 2 to 4] with x, y, "
+            "diameter and angle, or LAFs [N, 2, 3]"
         )
     count = len(table)
     defaults = np.tile(np.array([0, 0, 32 / 12, NO_ANGLE], np.float32), (count, 1))

@@ -7,6 +7,8 @@
 | `lightglue`       | dictionaries of LightGlue and glue-factory          | (0, 0)               |
 | `colmap_text`     | `colmap feature_importer`                           | (0.5, 0.5)           |
 | `colmap_database` | `colmap mapper`: keypoints and (verified) matches   | (0.5, 0.5)           |
+| `matched_pair`    | NumPy or hloc: the matches of `kjax match`          | (0, 0)               |
 
-`provenance` is what these files say they were made with, `outputs` what `kjax describe` fills.
+`colmap_bytes` is what COLMAP's own matcher compares, `provenance` what these files say they were
+made with, `outputs` what `kjax describe` fills.
 """

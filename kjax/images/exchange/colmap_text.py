@@ -1,7 +1,8 @@
 """Text files of features for `colmap feature_importer`: one per photograph, `PHOTO.jpg.txt`.
 
 A line `N 128`, then a line for each keypoint: x, y, scale σ, orientation in radians clockwise on
-screen, and 128 integers from 0 to 255. The centre of the first pixel is (0.5, 0.5).
+screen, and 128 integers from 0 to 255, whose meaning `colmap_bytes` tells. The centre of the first
+pixel is (0.5, 0.5).
 """
 
 import io
@@ -9,36 +10,27 @@ import os
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, UInt8
 
 from kjax.data.colmap import PIXEL_CENTRE
 from kjax.errors import InputError
 from kjax.files.atomic import write_text
+from kjax.images.exchange.colmap_bytes import DIMENSION, colmap_bytes
 from kjax.images.features import Features, from_radians, from_sigmas
 
-DIMENSION = 128
-"""Of every descriptor: COLMAP refuses others."""
-_SIFT_UNIT = 512
-"""COLMAP's integer for the value 1 of a descriptor of length 1; 255 stands for what is above."""
 
-
-def write_colmap_text(
-    path: str | os.PathLike[str], features: Features, *, descriptors: bool = True
-) -> None:
+def write_colmap_text(path: str | os.PathLike[str], features: Features) -> None:
     """Writes a text file, whole or not at all.
 
     Args:
         path: of the file. COLMAP looks for the photograph's name followed by ".txt".
-        features: of the photograph.
-        descriptors: False writes zeros, for features that are matched elsewhere. COLMAP compares
-            descriptors by their angle and as bytes, which is good for SIFT alone: give learned
-            ones' matches to COLMAP instead, with `colmap_database`.
+        features: of the photograph. `kjax.images.exchange.colmap_bytes` says what becomes of the
+            descriptors.
 
     Raises:
         InputError: descriptors that COLMAP cannot compare.
     """
     count = len(features)
-    rows = _sift_bytes(features) if descriptors else np.zeros((count, DIMENSION), np.uint8)
+    rows = colmap_bytes(features)
     sigmas, angles = features.sigmas(), features.radians()
     shapes = np.column_stack(
         [
@@ -82,26 +74,3 @@ def read_colmap_text(path: str | os.PathLike[str], image_size: tuple[int, int]) 
         scales=from_sigmas(table[:, 2]),
         angles=from_radians(table[:, 3]),
     )
-
-
-def _sift_bytes(features: Features) -> UInt8[np.ndarray, "N 128"]:
-    rows = features.descriptors
-    if rows.shape[1] != DIMENSION:
-        raise InputError(
-            f"COLMAP's text files hold descriptors of {DIMENSION} numbers, not {rows.shape[1]}: "
-            "write the matches into a COLMAP database instead"
-        )
-    if rows.dtype == np.uint8:
-        return rows
-    if not np.isfinite(rows).all() or (rows < 0).any():
-        raise InputError(
-            "COLMAP compares descriptors by their angle as bytes, so that negative numbers find no "
-            "match: write the matches into a COLMAP database instead"
-        )
-    return _as_bytes(rows)
-
-
-def _as_bytes(rows: Float32[np.ndarray, "N 128"]) -> UInt8[np.ndarray, "N 128"]:
-    """OpenCV's SIFT is in these units already; vectors of length 1 are scaled as COLMAP does."""
-    unit = rows.max(initial=0) <= 1
-    return np.clip(np.rint(rows * (_SIFT_UNIT if unit else 1)), 0, 255).astype(np.uint8)

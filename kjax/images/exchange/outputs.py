@@ -133,8 +133,7 @@ class _ColmapFolder(Output):
         path.unlink(missing_ok=True)
         line = {"name": name, **dataclasses.asdict(origin)}
         append_line(self._sidecar, line, _named_origin)
-        # Learned descriptors are no bytes: COLMAP gets their matches, not them.
-        write_colmap_text(path, features, descriptors=False)
+        write_colmap_text(path, features)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.txt"
