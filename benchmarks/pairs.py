@@ -1,6 +1,6 @@
-"""How many of the pairs that show the same retrieval finds, among photographs whose pairs are known.
+"""How many pairs that show the same retrieval finds, among photographs whose pairs are known.
 
-    python benchmarks/pairs.py photos/sceaux photos/castle --count 200 --weights fast --out out/pairs
+    python benchmarks/pairs.py photos/sceaux photos/castle --count 200 --out out/pairs
 
 Views are cut from photographs of the folders by random homographies: turned by up to 25 degrees, of
 55 to 95 % of the height, in perspective, lighter or darker. Two views of one photograph are a true

@@ -1,6 +1,7 @@
 """`kjax colmap`: a folder of photographs to COLMAP's database and a reconstruction."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +101,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"kjax colmap: left out: {line}", file=sys.stderr)
     summary = summarize(built.database, built.models)
     print("\n".join(_lines(built, summary, reconstructor.name)))
+    if args.report:
+        from kjax.eval.report.reconstruction import write_page
+
+        page = args.out / "report.html"
+        write_page(page, args.photographs, built, summary, shlex.join(["kjax", *sys.argv[1:]]))
+        print(f"wrote {page}")
     failed = bool(built.left_out) or (settings.mapping and not built.models)
     return 1 if failed else 0
 
@@ -142,3 +149,5 @@ def _check(args: argparse.Namespace) -> None:
     check_output_folder(args.out)
     check_weights(args.weights)
     require("cv2", "finding keypoints")
+    if args.report:
+        require("matplotlib", "--report")

@@ -15,8 +15,9 @@ from PIL import ExifTags, Image
 
 import kjax
 from kjax.cli import main
-from kjax.data.colmap import read_model
+from kjax.data.colmap import Model, ModelImage, Points, read_model
 from kjax.errors import InputError
+from kjax.eval.report.reconstruction import scene_of
 from kjax.images.collection import build as building
 from kjax.images.collection import pairs
 from kjax.images.collection.build import Settings, build
@@ -342,9 +343,29 @@ def test_photographs_are_mapped(word, shared_data, tmp_path, capsys):
         Image.open(path).reduce(2).save(folder / path.name, quality=92)
     out = tmp_path / "out"
     words = ["colmap", str(folder), "--out", str(out), "--weights", "tiny", "--keypoints", "800"]
-    assert main([*words, "--mapper", word, "--single-camera"]) == 0
+    assert main([*words, "--mapper", word, "--single-camera", "--report"]) == 0
     model = read_model(out / "sparse" / "0")
     assert len(model.images) == 4
     said = capsys.readouterr().out
     assert f"4 of 4 photographs registered, {len(model.points.ids):,} points" in said
     assert len(read_geometries(out / "database.db")) == 6
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Cameras and points" in page
+    assert page.count("verified matches</figcaption>") == 6
+    assert page.count("<image") == 0  # points are drawn, not painted
+
+
+def test_a_scene_is_seen_from_its_mean_camera():
+    """Two cameras that stand on both sides of the origin and look along the world's x axis."""
+    rotation = np.array([[0.0, -1, 0], [0, 0, -1], [1, 0, 0]])  # right is −y, down is −z
+    images = {
+        number: ModelImage(
+            str(number), 1, rotation, -rotation @ centre, np.empty((0, 2)), np.empty(0, np.int64)
+        )
+        for number, centre in enumerate((np.array([0.0, 2, 0]), np.array([0.0, -2, 0])))
+    }
+    points = Points(np.array([1]), np.array([[5.0, 0, 1]]), np.array([0.5]))
+    scene = scene_of(Model({}, images, points))
+    np.testing.assert_allclose(scene.points, [[0, -1, 5]], atol=1e-12)
+    np.testing.assert_allclose(scene.centres, [[-2, 0, 0], [2, 0, 0]], atol=1e-12)
+    np.testing.assert_allclose(scene.directions, [[0, 0, 1]] * 2, atol=1e-12)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kjax.data.colmap import NO_POINT, Model, read_keypoints, read_model
+from kjax.data.colmap import NO_POINT, read_keypoints
 from kjax.images.exchange.colmap_database import read_matches
+from kjax.images.mapping import largest_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ def summarize(database: Path, folders: Sequence[Path]) -> Summary:
     """The figures of a database and of the models that were mapped from it."""
     verified = [len(pair) for pair in read_matches(database, verified=True).values()]
     keypoints = read_keypoints(database)
-    largest = largest_model([read_model(folder) for folder in folders])
+    largest = largest_model(folders)
     images = [] if largest is None else list(largest.images.values())
     points = 0 if largest is None else len(largest.points.ids)
     observations = int(sum((image.point_ids != NO_POINT).sum() for image in images))
@@ -78,8 +79,3 @@ def summarize(database: Path, folders: Sequence[Path]) -> Summary:
         track_length=observations / points if points else 0.0,
         error=float(np.mean(largest.points.error)) if largest is not None and points else 0.0,
     )
-
-
-def largest_model(models: Sequence[Model]) -> Model | None:
-    """That with the most photographs, and then points; None of none."""
-    return max(models, key=lambda model: (len(model.images), len(model.points.ids)), default=None)
