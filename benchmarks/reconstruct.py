@@ -198,10 +198,11 @@ def row(method: str, database: Path, folders: Sequence[Path], seconds: dict[str,
     return Row(**figures, method=method, seconds=seconds)
 
 
-def run_command(weights: str, photos: Path, folder: Path, args: argparse.Namespace) -> Row:
-    """`kjax colmap` itself, with the keypoints that it finds."""
+def run_command(weights: str, base: Row, folder: Path, args: argparse.Namespace) -> Row:
+    """`kjax colmap` itself: keypoints of its own, as many as COLMAP's with all orientations."""
+    photos = args.photos
     settings = Settings(
-        max_keypoints=args.max_keypoints,
+        max_keypoints=round(base.keypoints / base.photos),
         pairs="exhaustive",
         ratio=args.ratio,
         single_camera=colmap_program.of_one_size(photos),
@@ -267,7 +268,7 @@ def run(args: argparse.Namespace) -> None:
         rows.append(run_matches(method, args.photos, base, folder, args))
     for number, weights in enumerate(args.command, start=len(rows)):
         folder = _new_folder(args.out, number, f"command-{weights}")
-        rows.append(run_command(weights, args.photos, folder, args))
+        rows.append(run_command(weights, rows[0], folder, args))
     settings = {
         name: getattr(args, name)
         for name in ("keypoints", "max_keypoints", "ratio", "extent", "seed", "threads")

@@ -1,6 +1,7 @@
 """Collections of photographs: pieces of work are done once, whatever comes between."""
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -16,12 +17,13 @@ from PIL import ExifTags, Image
 import kjax
 from kjax.cli import main
 from kjax.data.colmap import Model, ModelImage, Points, read_model
+from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.errors import InputError
 from kjax.eval.report.reconstruction import scene_of
 from kjax.images.collection import build as building
 from kjax.images.collection import pairs
 from kjax.images.collection.build import Settings, build
-from kjax.images.collection.describing import FeatureFiles
+from kjax.images.collection.describing import FeatureFiles, find_keypoints
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.photographs import read_collection
 from kjax.images.collection.retrieval import learn_words, vlad
@@ -93,16 +95,22 @@ def test_a_database_of_all_pairs(photos, tmp_path, describer):
     summary = summarize(built.database, [])
     assert (summary.photos, summary.pairs) == (COUNT, COUNT * (COUNT - 1) // 2)
     assert COUNT - 1 <= summary.verified_pairs <= summary.pairs
-    direct = [
-        describer.describe_image(str(path), max_keypoints=150)
-        for path in (photos / "a photo 2.png", photos / "a photo 3.png")
-    ]
+    pixels = [np.asarray(Image.open(photos / f"a photo {number}.png")) for number in (2, 3)]
+    direct = [describer.describe_image(one, find_keypoints(one, 150)) for one in pixels]
     expected = kjax.match(
         *(one.descriptors for one in direct), method="mutual_ratio", ratio=ALONE.ratio
     )
     found = read_matches(built.database)["a photo 2.png", "a photo 3.png"]
     assert len(found) > 10
     np.testing.assert_array_equal(found, expected.indices)
+
+
+def test_keypoints_are_the_largest(photos):
+    pixels = np.asarray(Image.open(photos / "a photo 0.png"))
+    every = detect_in_grey(pixels, max_keypoints=None, contrast=0.02)
+    few = find_keypoints(pixels, 20)
+    assert len(every.xy) > 100
+    np.testing.assert_array_equal(few.scales, np.sort(every.scales)[:-21:-1])
 
 
 class Stopped(BaseException):
@@ -160,6 +168,19 @@ def test_a_new_photograph_costs_its_own_pairs(photos, tmp_path, describer, monke
     )
     build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
     assert len(matched) == COUNT - 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"ratio": 0.7}, {"max_keypoints": 100}, {"pairs": "sequential", "neighbours": 2}]
+)
+def test_other_settings_find_nothing_of_the_old_ones(change, photos, tmp_path, describer):
+    other = dataclasses.replace(ALONE, **change)
+    databases = [
+        content(build(photos, tmp_path / out, describer, STAND_IN, settings).database)
+        for out, settings in (("a", ALONE), ("a", other), ("b", other))
+    ]
+    assert databases[0] != databases[1]
+    assert databases[1] == databases[2]
 
 
 KILLED = """

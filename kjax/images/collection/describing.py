@@ -11,7 +11,8 @@ from typing import TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from kjax.data.cutting.keypoints import Keypoints, detect
+from kjax.data.cutting.grey import grey_values
+from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.photographs import Pixels, read_photograph
 from kjax.errors import InputError
 from kjax.images.collection.keys import key_of
@@ -21,8 +22,20 @@ from kjax.images.exchange.npz import read_npz, write_npz
 from kjax.images.exchange.provenance import LABELS, Provenance
 from kjax.images.features import Features
 
+CONTRAST = 0.02
+"""COLMAP's threshold; OpenCV's own is twice as high."""
+DETECTOR = f"OpenCV SIFT, precise upscale, contrast {CONTRAST}, largest first"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def find_keypoints(pixels: Pixels, limit: int) -> Keypoints:
+    """SIFT's keypoints, those of the largest scale first, as COLMAP chooses them.
+
+    Far more of them are found again in another photograph than of those of the largest contrast.
+    """
+    found = detect_in_grey(grey_values(pixels), max_keypoints=None, contrast=CONTRAST)
+    return found.keep(np.argsort(-found.scales, kind="stable")[:limit])
 
 
 class FeatureFiles:
@@ -33,9 +46,9 @@ class FeatureFiles:
 
         Args:
             folder: of the files.
-            settings: what features are made with.
+            settings: what features are made with, but for the detector, which is ours.
         """
-        self.settings = settings
+        self.settings = dataclasses.replace(settings, detector=DETECTOR)
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -84,7 +97,7 @@ def describe_missing(
 
         def find(photograph: Photograph) -> tuple[Pixels, Keypoints]:
             pixels = read_photograph(photograph.path, upright=False)
-            return pixels, detect(pixels, max_keypoints=limit)
+            return pixels, find_keypoints(pixels, limit)
 
         for photograph, found in in_order(pool, find, missing.values()):
             try:
