@@ -85,8 +85,10 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.images.collection.build import Settings, build
     from kjax.images.collection.summary import summarize
+    from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
 
+    keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension)
     settings = Settings(
         max_keypoints=args.keypoints,
@@ -136,11 +138,14 @@ def _lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
+    if args.photographs.is_file():
+        raise InputError(f"{args.photographs} is a file: give a folder of photographs")
+    if not args.photographs.is_dir():
+        raise InputError(f"no such folder: {args.photographs}")
+
     from kjax.data.cutting.photographs import list_photos
     from kjax.images.collection.pairs import check_word
 
-    if args.photographs.is_file():
-        raise InputError(f"{args.photographs} is a file: give a folder of photographs")
     list_photos(args.photographs)
     check_word(args.pairs)
     check_count("--keypoints", args.keypoints)
