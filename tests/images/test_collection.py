@@ -21,7 +21,7 @@ from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.errors import InputError
 from kjax.eval.report.reconstruction import scene_of
 from kjax.images.collection import build as building
-from kjax.images.collection import pairs
+from kjax.images.collection import describing, pairs
 from kjax.images.collection.build import Settings, build
 from kjax.images.collection.describing import FeatureFiles, find_keypoints
 from kjax.images.collection.pair_store import PairStore
@@ -111,6 +111,21 @@ def test_keypoints_are_the_largest(photos):
     few = find_keypoints(pixels, 20)
     assert len(every.xy) > 100
     np.testing.assert_array_equal(few.scales, np.sort(every.scales)[:-21:-1])
+
+
+def test_large_photographs_are_described_smaller(photos, describer, monkeypatch):
+    whole = np.asarray(Image.open(photos / "a photo 0.png"))
+    small = whole[::2, ::2]
+    large = np.repeat(np.repeat(small, 2, axis=0), 2, axis=1)
+    monkeypatch.setattr(describing, "MAX_SIDE", max(small.shape))
+    np.testing.assert_array_equal(describing.reduced(large), small)
+    assert describing.reduced(small) is small
+    found = describer.describe_image(small)
+    back = describing.enlarged(found, large.shape[::-1])
+    assert back.image_size == large.shape[::-1]
+    # A pixel's centre becomes that of the four that it stood for.
+    np.testing.assert_allclose(back.xy, 2 * found.xy + 0.5, atol=1e-4)
+    np.testing.assert_allclose(back.scales, 2 * found.scales, rtol=1e-6)
 
 
 class Stopped(BaseException):

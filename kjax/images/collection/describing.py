@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from jaxtyping import Num
 from tqdm import tqdm
 
 from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.photographs import Pixels, read_photograph
 from kjax.errors import InputError
+from kjax.extras import require
 from kjax.images.collection.keys import key_of
 from kjax.images.collection.photographs import Photograph
 from kjax.images.describer import Describer
@@ -24,7 +26,11 @@ from kjax.images.features import Features
 
 CONTRAST = 0.02
 """COLMAP's threshold; OpenCV's own is twice as high."""
-DETECTOR = f"OpenCV SIFT, precise upscale, contrast {CONTRAST}, largest first"
+MAX_SIDE = 3200
+"""Pixels: larger photographs are reduced to it, as COLMAP does; positions are those of the file."""
+DETECTOR = f"OpenCV SIFT, precise upscale, contrast {CONTRAST}, largest first, to {MAX_SIDE} pixels"
+PIXELS_AT_ONCE = 8_000_000
+"""That keypoints are looked for in: SIFT needs some 200 bytes for each."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -36,6 +42,30 @@ def find_keypoints(pixels: Pixels, limit: int) -> Keypoints:
     """
     found = detect_in_grey(grey_values(pixels), max_keypoints=None, contrast=CONTRAST)
     return found.keep(np.argsort(-found.scales, kind="stable")[:limit])
+
+
+def reduced(pixels: Num[np.ndarray, "_ _ *colours"]) -> Num[np.ndarray, "_ _ *colours"]:
+    """A photograph that is not too large."""
+    height, width = pixels.shape[:2]
+    factor = MAX_SIDE / max(height, width)
+    if factor >= 1:
+        return pixels
+    cv2 = require("cv2", "reducing photographs")
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+
+
+def enlarged(features: Features, size: tuple[int, int]) -> Features:
+    """Features of a reduced photograph in the pixels of the whole one, which has this size."""
+    if features.image_size == size:
+        return features
+    factors = (np.array(size) / features.image_size).astype(np.float32)
+    return dataclasses.replace(
+        features,
+        xy=(features.xy + np.float32(0.5)) * factors[None] - np.float32(0.5),
+        scales=None if features.scales is None else features.scales * factors.mean(),
+        image_size=size,
+    )
 
 
 class FeatureFiles:
@@ -88,41 +118,45 @@ def describe_missing(
     """
     missing = {files.path(one): one for one in photographs if not files.path(one).exists()}
     left_out = []
-    with (
-        tqdm(total=len(photographs), desc="describing", unit="photo") as bar,
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-    ):
+    with tqdm(total=len(photographs), desc="describing", unit="photo") as bar:
         bar.update(len(photographs) - len(missing))
         limit = files.settings.max_keypoints
 
         def find(photograph: Photograph) -> tuple[Pixels, Keypoints]:
-            pixels = read_photograph(photograph.path, upright=False)
+            pixels = reduced(read_photograph(photograph.path, upright=False))
             return pixels, find_keypoints(pixels, limit)
 
-        for photograph, found in in_order(pool, find, missing.values()):
+        for photograph, found in in_order(find, missing.values(), _threads(photographs)):
             try:
                 features = describer.describe_image(*found.result())
             except (InputError, OSError) as error:
                 left_out.append(f"{photograph.path}: {error}")
             else:
-                files.write(photograph, features)
+                files.write(photograph, enlarged(features, photograph.size))
             bar.update()
     return left_out
 
 
+def _threads(photographs: Sequence[Photograph]) -> int:
+    """That find keypoints: as many as there are cores, fewer for large photographs."""
+    sides = [[min(side, MAX_SIDE) for side in one.size] for one in photographs]
+    largest = max((width * height for width, height in sides), default=1)
+    return max(1, min(os.cpu_count() or 1, PIXELS_AT_ONCE // largest))
+
+
 def in_order(
-    pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item]
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Iterator[tuple[Item, Future[Result]]]:
-    """Items with what becomes of them, in their order; few are under way, or wait, at a time."""
-    ahead = (os.cpu_count() or 1) + 1
+    """Items with what becomes of them in threads, in their order; few results wait at a time."""
     waiting: deque[tuple[Item, Future[Result]]] = deque()
-    try:
-        for item in items:
-            waiting.append((item, pool.submit(work, item)))
-            if len(waiting) > ahead:
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) > threads + 1:
+                    yield waiting.popleft()
+            while waiting:
                 yield waiting.popleft()
-        while waiting:
-            yield waiting.popleft()
-    finally:
-        for _, future in waiting:
-            future.cancel()
+        finally:
+            for _, future in waiting:
+                future.cancel()

@@ -7,7 +7,6 @@ out the same whatever else is verified, before or at the same time.
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tqdm import tqdm
@@ -88,14 +87,11 @@ def verify_missing(
             geometries = read_geometries(database)
         return {places: geometries.get(pair, NO_GEOMETRY) for pair, places in named.items()}
 
-    with (
-        tqdm(total=len(keys), desc="verifying", unit="pair") as bar,
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-    ):
+    with tqdm(total=len(keys), desc="verifying", unit="pair") as bar:
         bar.update(len(keys) - sum(map(len, todo)))
         work = (
             (block, {pair: Pair(store.matches(matched[pair])) for pair in block}) for block in todo
         )
-        for (block, _), verified in in_order(pool, verify, work):
+        for (block, _), verified in in_order(verify, work, os.cpu_count() or 1):
             store.add_geometries({keys[pair]: one for pair, one in verified.result().items()})
             bar.update(len(block))
