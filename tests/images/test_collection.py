@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import ExifTags, Image
+from scripts import BENCHMARKS, load_script
 
 import kjax
 from kjax.cli import main
@@ -23,7 +24,7 @@ from kjax.eval.report.reconstruction import scene_of
 from kjax.images.collection import build as building
 from kjax.images.collection import describing, pairs
 from kjax.images.collection.build import Settings, build
-from kjax.images.collection.describing import FeatureFiles, find_keypoints
+from kjax.images.collection.describing import FeatureFiles, largest_keypoints
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.photographs import read_collection
 from kjax.images.collection.retrieval import learn_words, vlad
@@ -96,7 +97,7 @@ def test_a_database_of_all_pairs(photos, tmp_path, describer):
     assert (summary.photos, summary.pairs) == (COUNT, COUNT * (COUNT - 1) // 2)
     assert COUNT - 1 <= summary.verified_pairs <= summary.pairs
     pixels = [np.asarray(Image.open(photos / f"a photo {number}.png")) for number in (2, 3)]
-    direct = [describer.describe_image(one, find_keypoints(one, 150)) for one in pixels]
+    direct = [describer.describe_image(one, largest_keypoints(one, 150)) for one in pixels]
     expected = kjax.match(
         *(one.descriptors for one in direct), method="mutual_ratio", ratio=ALONE.ratio
     )
@@ -108,7 +109,7 @@ def test_a_database_of_all_pairs(photos, tmp_path, describer):
 def test_keypoints_are_the_largest(photos):
     pixels = np.asarray(Image.open(photos / "a photo 0.png"))
     every = detect_in_grey(pixels, max_keypoints=None, contrast=0.02)
-    few = find_keypoints(pixels, 20)
+    few = largest_keypoints(pixels, 20)
     assert len(every.xy) > 100
     np.testing.assert_array_equal(few.scales, np.sort(every.scales)[:-21:-1])
 
@@ -286,6 +287,15 @@ def test_pairs_by_retrieval(photos, tmp_path, describer):
     built = build(photos, tmp_path / "out", describer, STAND_IN, settings)
     found = set(read_matches(built.database))
     assert COUNT - 1 <= len(found) <= 2 * COUNT
+
+
+def test_what_two_views_share():
+    benchmark = load_script(BENCHMARKS / "pairs.py")
+    view = np.eye(3)
+    half = np.array([[1.0, 0, 480], [0, 1, 0], [0, 0, 1]])
+    assert benchmark.overlap(view, view) == 1
+    assert benchmark.overlap(view, half) == pytest.approx(0.5)
+    assert benchmark.overlap(view, half @ half @ half) == 0
 
 
 # Cameras

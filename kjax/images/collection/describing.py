@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def find_keypoints(pixels: Pixels, limit: int) -> Keypoints:
+def largest_keypoints(pixels: Pixels, limit: int) -> Keypoints:
     """SIFT's keypoints, those of the largest scale first, as COLMAP chooses them.
 
     Far more of them are found again in another photograph than of those of the largest contrast.
@@ -124,7 +124,7 @@ def describe_missing(
 
         def find(photograph: Photograph) -> tuple[Pixels, Keypoints]:
             pixels = reduced(read_photograph(photograph.path, upright=False))
-            return pixels, find_keypoints(pixels, limit)
+            return pixels, largest_keypoints(pixels, limit)
 
         for photograph, found in in_order(find, missing.values(), _threads(photographs)):
             try:
