@@ -2,6 +2,7 @@
 
     python benchmarks/reconstruct.py photos --descriptors out/base --out out/reconstruction
     python benchmarks/reconstruct.py photos --descriptors out/base rootsift --keypoints opencv ...
+    python benchmarks/reconstruct.py photos --command fast best --max-keypoints 4000 --threads 2 ...
 
 COLMAP first runs as it comes: its SIFT (which is RootSIFT), matched exhaustively with a ratio of
 0.8 both ways; on a CPU it finds neighbours only approximately, by random trees without a seed. A
@@ -10,7 +11,8 @@ are: exactly, by kjax, mutual, with --ratio. Each descriptor gets the keypoints 
 or OpenCV's. The matches go into a database with the same cameras, and COLMAP verifies and maps them
 as it did its own: from the second row on, only descriptors differ. The seed is fixed and COLMAP has
 one thread: all rows but the first come out the same again. Needs COLMAP (written for 3.8; Debian:
-apt-get install colmap).
+apt-get install colmap). --command adds `kjax colmap` as a user runs it: its own keypoints, cameras,
+threads.
 
 What it should print: a trained descriptor that registers at least as many images, and gives at
 least as many 3-D points, as both rows of COLMAP's SIFT: then both figures bear a ≥.
@@ -29,13 +31,16 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from kjax.data.colmap import NO_POINT
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
+from kjax.images.collection.build import Settings, build
+from kjax.images.collection.summary import Summary, summarize
+from kjax.images.describer import load
 from kjax.images.exchange import colmap_program
-from kjax.images.exchange.colmap_database import read_features, read_matches
+from kjax.images.exchange.colmap_database import read_features
+from kjax.images.exchange.reconstructors import find_reconstructor
 from kjax.images.features import Features
 from kjax.images.keypoint_descriptors import (
     KeypointDescriptor,
@@ -43,7 +48,7 @@ from kjax.images.keypoint_descriptors import (
     load_keypoint_descriptors,
     read_for_describing,
 )
-from kjax.images.mapping import keypoints_of, largest_model, verify_matches
+from kjax.images.mapping import keypoints_of, verify_matches
 from kjax.images.matching import Distance
 
 COLMAP = "COLMAP's SIFT"
@@ -65,35 +70,15 @@ COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(Summary):
     """What became of the photographs with one descriptor.
 
     Attributes:
         method: whose descriptor.
-        photos: that there are.
-        keypoints: of all photographs.
-        verified_pairs: of photographs, with a two-view geometry.
-        verified_matches: of all of them.
-        models: that COLMAP found; the rest is about the largest.
-        images: that are registered.
-        points: in 3-D.
-        observations: of the points in the images.
-        track_length: observations per point.
-        error: mean of the points' mean reprojection errors, in pixels.
         seconds: of describing, of matching and verifying, and of mapping.
     """
 
     method: str
-    photos: int
-    keypoints: int
-    verified_pairs: int
-    verified_matches: int
-    models: int
-    images: int
-    points: int
-    observations: int
-    track_length: float
-    error: float
     seconds: dict[str, float]
 
 
@@ -134,10 +119,11 @@ def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> Row:
             max_keypoints=args.max_keypoints,
             single_camera=colmap_program.of_one_size(photos),
             log=log,
+            threads=args.threads,
         )
     with stage("match"):
-        colmap_program.match_and_verify(database, log=log)
-    return finish(COLMAP, photos, folder, stage)
+        colmap_program.match_and_verify(database, log=log, threads=args.threads)
+    return finish(COLMAP, photos, folder, stage, args.threads)
 
 
 def run_matches(
@@ -165,8 +151,9 @@ def run_matches(
             log=log,
             distance=method.distance,
             progress=not args.quiet,
+            threads=args.threads,
         )
-    return finish(method.name, photos, folder, stage)
+    return finish(method.name, photos, folder, stage, args.threads)
 
 
 def own_sift(base: Path) -> dict[str, Features]:
@@ -195,31 +182,41 @@ def describe_photos(
     return described
 
 
-def finish(method: str, photos: Path, folder: Path, stage: Stopwatch) -> Row:
+def finish(method: str, photos: Path, folder: Path, stage: Stopwatch, threads: int) -> Row:
     """Maps, and sums up the largest model."""
     database, log = folder / "database.db", folder / "log.txt"
     with stage("map"):
-        folders = colmap_program.reconstruct(database, photos, folder / "sparse", log=log)
-    sizes = colmap_program.photo_sizes(database)
-    verified = [len(pair) for pair in read_matches(database, verified=True).values()]
-    largest = largest_model(folders)
-    images = [] if largest is None else list(largest.images.values())
-    points = 0 if largest is None else len(largest.points.ids)
-    observations = int(sum((image.point_ids != NO_POINT).sum() for image in images))
-    return Row(
-        method=method,
-        photos=len(sizes),
-        keypoints=sum(len(one) for one in read_features(database, sizes).values()),
-        verified_pairs=sum(count > 0 for count in verified),
-        verified_matches=sum(verified),
-        models=len(folders),
-        images=len(images),
-        points=points,
-        observations=observations,
-        track_length=observations / points if points else 0.0,
-        error=float(largest.points.error.mean()) if largest is not None and points else 0.0,
-        seconds=stage.seconds,
+        folders = colmap_program.reconstruct(
+            database, photos, folder / "sparse", log=log, threads=threads
+        )
+    return row(method, database, folders, stage.seconds)
+
+
+def row(method: str, database: Path, folders: Sequence[Path], seconds: dict[str, float]) -> Row:
+    """The figures of a database and its models."""
+    figures = dataclasses.asdict(summarize(database, folders))
+    return Row(**figures, method=method, seconds=seconds)
+
+
+def run_command(weights: str, base: Row, folder: Path, args: argparse.Namespace) -> Row:
+    """`kjax colmap` itself: keypoints of its own, as many as COLMAP's with all orientations."""
+    photos = args.photos
+    settings = Settings(
+        max_keypoints=round(base.keypoints / base.photos),
+        pairs="exhaustive",
+        ratio=args.ratio,
+        single_camera=colmap_program.of_one_size(photos),
     )
+    start = time.perf_counter()
+    describer = load(weights)
+    loading = time.perf_counter() - start
+    built = build(photos, folder, describer, find_reconstructor("colmap"), settings)
+    seconds = {
+        "describe": loading + built.seconds["describe"],
+        "match": sum(built.seconds[stage] for stage in ("pairs", "match", "verify")),
+        "map": built.seconds["map"],
+    }
+    return row(f"kjax colmap --weights {weights}", built.database, built.models, seconds)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -269,16 +266,20 @@ def run(args: argparse.Namespace) -> None:
     for number, (word, method) in enumerate(methods.items(), start=1):
         folder = _new_folder(args.out, number, word)
         rows.append(run_matches(method, args.photos, base, folder, args))
+    for number, weights in enumerate(args.command, start=len(rows)):
+        folder = _new_folder(args.out, number, f"command-{weights}")
+        rows.append(run_command(weights, rows[0], folder, args))
     settings = {
         name: getattr(args, name)
-        for name in ("keypoints", "max_keypoints", "ratio", "extent", "seed")
+        for name in ("keypoints", "max_keypoints", "ratio", "extent", "seed", "threads")
     }
     results = {"settings": settings, "methods": [dataclasses.asdict(row) for row in rows]}
     write_json(args.out / "results.json", results)
     text = (
         f"{args.photos.resolve().name}: keypoints of {args.keypoints}, mutual matches with a ratio "
         f"of at most {args.ratio:g} (the first row: 0.8), {extent_words(args.extent)}. "
-        "COLMAP has one thread; its describing includes finding the keypoints.\n\n" + table(rows)
+        f"COLMAP's threads: {args.threads}; its describing, and that of kjax colmap, includes "
+        "finding the keypoints.\n\n" + table(rows)
     )
     write_text(args.out / "table.md", text + "\n")
     print(text)
@@ -297,7 +298,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("photos", type=Path, help="folder of photographs of one scene")
-    add("--descriptors", nargs="+", required=True, metavar="WORD", help="what to compare")
+    add("--descriptors", nargs="+", default=[], metavar="WORD", help="what to compare")
+    add("--command", nargs="+", default=[], metavar="WEIGHTS", help="kjax colmap with these")
+    add("--threads", type=int, default=1, help="of COLMAP (1); kjax colmap takes all")
     add("--out", type=Path, required=True, help="new folder for databases, models and the table")
     add("--keypoints", choices=("colmap", "opencv"), default="colmap", help="whose (colmap)")
     add("--max-keypoints", type=int, default=8192, help="at most per photograph (8192)")

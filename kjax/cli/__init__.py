@@ -12,6 +12,7 @@ try:
     from kjax.cli import (
         bench,
         build_patches,
+        colmap,
         compare,
         convert,
         describe,
@@ -33,6 +34,7 @@ except KeyboardInterrupt:  # before there is a `main` to catch it
 
 COMMANDS = {
     "match": match,
+    "colmap": colmap,
     "describe": describe,
     "describe-patches": describe_patches,
     "compare": compare,

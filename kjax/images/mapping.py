@@ -33,6 +33,7 @@ def verify_matches(
     log: Path,
     distance: Distance = "L2",
     progress: bool = True,
+    threads: int = 1,
 ) -> None:
     """A new database of features and their mutual matches, which COLMAP verifies.
 
@@ -44,11 +45,12 @@ def verify_matches(
         log: of what COLMAP prints.
         distance: of the descriptors.
         progress: show a bar.
+        threads: of COLMAP.
     """
     matches = match_all(features, ratio=ratio, distance=distance, progress=progress)
     write_database(database, features, matches)
     colmap_program.copy_cameras(base, database)
-    colmap_program.match_and_verify(database, log=log)
+    colmap_program.match_and_verify(database, log=log, threads=threads)
 
 
 def match_all(

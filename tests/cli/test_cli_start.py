@@ -23,6 +23,8 @@ assert code == 2, code
         (["describe", "no", "--out", "f"], "no such file, folder or pattern: no"),
         (["describe", ".", "--out", "c.npz"], "features go into"),
         (["describe", ".", "--out", "f", "--weights", "w.pth"], "w.pth: no such file"),
+        (["colmap", "no", "--out", "f"], "no such folder: no"),
+        (["colmap", ".", "--out", "f", "--weights", "bst"], "did you mean 'best'"),
         (["export", "bst", "--to", "a.onnx"], "did you mean 'best'"),
         (["convert", "w.pth", "a.npz"], "w.pth: no such file"),
         (["bench", "bst"], "did you mean 'best'"),

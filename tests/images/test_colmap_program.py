@@ -116,7 +116,7 @@ def test_colmaps_descriptors(tmp_path, rng, benchmark_module):
 
 def test_table_marks_what_reaches_both_rows_of_colmap(benchmark_module):
     seconds = {"describe": 1.0, "match": 2.0, "map": 3.0}
-    first = benchmark_module.Row("A", 9, 50, 8, 70, 1, 9, 100, 400, 4.0, 0.5, seconds)
+    first = benchmark_module.Row(9, 50, 36, 8, 70, 1, 9, 100, 400, 4.0, 0.5, "A", seconds)
     exact = dataclasses.replace(first, method="B", points=120)
     between = dataclasses.replace(first, method="C", points=110)
     equal = dataclasses.replace(exact, method="D")

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
@@ -54,6 +54,32 @@ _TABLES = (
 )
 
 
+class CameraGuess(NamedTuple):
+    """A camera before its calibration.
+
+    Attributes:
+        identity: photographs of one camera have the same.
+        focal: length in pixels, if it is known; otherwise a guess for COLMAP to refine.
+    """
+
+    identity: str
+    focal: float | None = None
+
+
+class Geometry(NamedTuple):
+    """A row of `two_view_geometries` as COLMAP writes it: what its verification found of a pair."""
+
+    rows: int
+    cols: int
+    data: bytes | None
+    config: int
+    F: bytes | None
+    E: bytes | None
+    H: bytes | None
+    qvec: bytes | None
+    tvec: bytes | None
+
+
 @dataclasses.dataclass(frozen=True)
 class Pair:
     """The matches of two photographs, first to second.
@@ -88,6 +114,7 @@ def write_database(
     *,
     focal: float | None = None,
     single_camera: bool = False,
+    cameras: Mapping[str, CameraGuess] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Writes a COLMAP database, whole or not at all.
@@ -98,6 +125,7 @@ def write_database(
         pairs: matches by the names of both photographs.
         focal: length in pixels, if it is known; otherwise a guess for COLMAP to refine.
         single_camera: whether one camera took all photographs, which must then be of one size.
+        cameras: of all photographs by name, in the place of `focal` and `single_camera`.
         overwrite: whether an existing file may be replaced.
 
     Raises:
@@ -107,7 +135,10 @@ def write_database(
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists: give another name, or overwrite=True")
     _check_pairs(photos, pairs)
-    if single_camera and len({features.image_size for features in photos.values()}) > 1:
+    if cameras is None:
+        cameras = {name: CameraGuess("" if single_camera else name, focal) for name in photos}
+    taken = {(cameras[name].identity, features.image_size) for name, features in photos.items()}
+    if len(taken) > len({cameras[name].identity for name in photos}):
         raise InputError("photographs of several sizes are not of a single camera")
 
     def write(partial: Path) -> None:
@@ -115,7 +146,7 @@ def write_database(
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
-            numbers = _add_photos(connection, photos, focal, single_camera)
+            numbers = _add_photos(connection, photos, cameras)
             for (first, second), pair in pairs.items():
                 _add_pair(connection, numbers[first], numbers[second], pair)
 
@@ -164,6 +195,36 @@ def read_matches(
     }
 
 
+def read_geometries(path: str | os.PathLike[str]) -> dict[tuple[str, str], Geometry]:
+    """What COLMAP's verification found of pairs, by the names of both photographs.
+
+    Raises:
+        InputError: it is no COLMAP database.
+    """
+    names = dict(read_rows(path, "SELECT image_id, name FROM images", tables=("images",)))
+    query = f"SELECT pair_id, {', '.join(Geometry._fields)} FROM two_view_geometries"
+    records = read_rows(path, query, tables=("two_view_geometries",))
+    return {_named_pair(path, names, number): Geometry(*rest) for number, *rest in records}
+
+
+def add_geometries(
+    path: str | os.PathLike[str], geometries: Mapping[tuple[str, str], Geometry]
+) -> None:
+    """Adds what was found elsewhere, of photographs that have the same order here."""
+    fields = ("pair_id", *Geometry._fields)
+    insert = (
+        f"INSERT INTO two_view_geometries ({', '.join(fields)}) "
+        f"VALUES ({', '.join('?' * len(fields))})"
+    )
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        numbers = dict(connection.execute("SELECT name, image_id FROM images"))
+        for (first, second), geometry in geometries.items():
+            if numbers[first] > numbers[second]:
+                raise ValueError(f"the geometry of {first} and {second} is the other way round")
+            number = numbers[first] * PAIR_BASE + numbers[second]
+            connection.execute(insert, (number, *geometry))
+
+
 def _named_pair(
     path: str | os.PathLike[str], names: Mapping[int, Any], number: Any
 ) -> tuple[str, str]:
@@ -202,17 +263,18 @@ def _check_pairs(photos: Mapping[str, Features], pairs: Mapping[tuple[str, str],
 def _add_photos(
     connection: sqlite3.Connection,
     photos: Mapping[str, Features],
-    focal: float | None,
-    single_camera: bool,
+    cameras: Mapping[str, CameraGuess],
 ) -> dict[str, int]:
     numbers: dict[str, int] = {}
+    known: dict[str, int] = {}
     for number, (name, features) in enumerate(photos.items(), start=1):
-        camera = 1 if single_camera else number
-        if camera == number:
-            _add_camera(connection, camera, features.image_size, focal)
+        identity, focal = cameras[name]
+        if identity not in known:
+            known[identity] = len(known) + 1
+            _add_camera(connection, known[identity], features.image_size, focal)
         connection.execute(
             "INSERT INTO images (image_id, name, camera_id) VALUES (?, ?, ?)",
-            (number, name, camera),
+            (number, name, known[identity]),
         )
         table = _keypoint_table(features)
         connection.execute(

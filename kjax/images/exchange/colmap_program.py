@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +21,13 @@ from kjax.data.colmap import read_rows
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
 from kjax.files.images import open_image
+from kjax.images.exchange.colmap_database import read_matches
 
 SEED = 0
 SIFT_DIMENSION = 128
 ALL_THREADS = -1
+WATCHING_SECONDS = 0.2
+"""Between two looks at what a program has printed."""
 NO_MODEL = "failed to create sparse model"
 """What the mapper says, with an exit code of failure, of photographs that give none."""
 
@@ -91,8 +94,28 @@ def match_and_verify(
     _run(command, {"database_path": database, **options}, log)
 
 
+def verify_matches(database: Path, *, log: Path) -> None:
+    """Verifies the matches that are in a database, whose photographs' names have no spaces."""
+    listed = database.with_suffix(".pairs.txt")
+    listed.write_text("".join(f"{first} {second}\n" for first, second in read_matches(database)))
+    options = {
+        "database_path": database,
+        "match_list_path": listed,
+        "match_type": "pairs",
+        "SiftMatching.use_gpu": 0,
+        "SiftMatching.num_threads": 1,
+    }
+    _run("matches_importer", options, log)
+
+
 def reconstruct(
-    database: Path, photos: Path, out: Path, *, log: Path, threads: int = 1
+    database: Path,
+    photos: Path,
+    out: Path,
+    *,
+    log: Path,
+    threads: int = 1,
+    watch: Callable[[], object] | None = None,
 ) -> list[Path]:
     """The folders of the models that COLMAP finds from verified matches: there may be none."""
     out.mkdir(parents=True)
@@ -103,7 +126,7 @@ def reconstruct(
         "Mapper.num_threads": threads,
     }
     try:
-        _run("mapper", options, log)
+        _run("mapper", options, log, watch)
     except InputError:
         if NO_MODEL not in log.read_text(encoding="utf-8", errors="replace"):
             raise
@@ -153,17 +176,49 @@ def copy_cameras(source: Path, target: Path) -> None:
             )
 
 
-def _run(command: str, options: Mapping[str, object], log: Path) -> None:
+def _run(
+    command: str,
+    options: Mapping[str, object],
+    log: Path,
+    watch: Callable[[], object] | None = None,
+) -> None:
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    words = [require_colmap(), command, *flags, "--random_seed", str(SEED)]
+    run_logged(words, log, what=f"colmap {command}", watch=watch)
+
+
+def run_logged(
+    words: Sequence[str], log: Path, *, what: str, watch: Callable[[], object] | None = None
+) -> None:
+    """Runs a program to its end; what it prints goes to the end of the log.
+
+    Args:
+        words: the program and its arguments.
+        log: a file.
+        what: is run, for the message if it fails.
+        watch: is called now and then meanwhile, and at the end.
+    """
     with log.open("a", encoding="utf-8") as file:
-        print(f"\n$ colmap {command} {' '.join(flags)}", file=file, flush=True)
-        done = subprocess.run(
-            [require_colmap(), command, *flags, "--random_seed", str(SEED)],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            # COLMAP opens a display even where it draws nothing.
-            env={"QT_QPA_PLATFORM": "offscreen", **os.environ},
-            check=False,
-        )
-    if done.returncode:
-        raise InputError(f"colmap {command} failed with exit code {done.returncode}: see {log}")
+        print(f"\n$ {' '.join(words)}", file=file, flush=True)
+        # COLMAP opens a display even where it draws nothing.
+        environment = {"QT_QPA_PLATFORM": "offscreen", **os.environ}
+        with subprocess.Popen(
+            words, stdout=file, stderr=subprocess.STDOUT, env=environment
+        ) as process:
+            try:
+                code = _wait(process, watch)
+            except BaseException:
+                process.kill()
+                raise
+    if code:
+        raise InputError(f"{what} failed with exit code {code}: see {log}")
+
+
+def _wait(process: subprocess.Popen[bytes], watch: Callable[[], object] | None) -> int:
+    while watch is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(WATCHING_SECONDS)
+        watch()
+        if process.returncode is not None:
+            break
+    return process.wait()

@@ -1,0 +1,158 @@
+"""`kjax colmap`: a folder of photographs to COLMAP's database and a reconstruction."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kjax.cli.checks import check_count, check_output_folder, check_positive, check_weights
+from kjax.errors import InputError
+from kjax.extras import require
+from kjax.pretrained import DEFAULT
+
+if TYPE_CHECKING:
+    from kjax.images.collection.build import Built
+    from kjax.images.collection.summary import Summary
+
+HELP = "match a folder of photographs and reconstruct the scene with COLMAP"
+EXAMPLES = """examples:
+  kjax colmap photos --out scene                        # scene/database.db, scene/sparse/0
+  kjax colmap photos --out scene --weights fast --report        # and scene/report.html
+  kjax colmap photos --out scene --no-map               # the database alone
+  kjax colmap video --out scene --pairs sequential --neighbours 10 --single-camera
+
+Keypoints are SIFT's, descriptors ours, matches mutual with a ratio test; COLMAP verifies them and
+maps: pycolmap where it is installed, otherwise the program colmap (3.8). Cameras are guessed from
+EXIF as COLMAP does.
+
+--pairs says which photographs are matched: all (exhaustive); each with those most similar by their
+descriptors (retrieval), that follow it by name (sequential), or that were taken nearest by EXIF's
+positions (spatial), --neighbours of them. auto is exhaustive up to 2 × neighbours + 1 photographs,
+then retrieval.
+
+The same command goes on where it stopped, at the photograph or the pair. Work that other settings
+share is not done again; the database and the models are those of the last command.
+
+A photograph that cannot be read is reported and left out, and the exit code is then 1; so it is if
+COLMAP finds no model.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("photographs", type=Path, help="folder, searched for photographs")
+    parser.add_argument("--out", type=Path, required=True, help="new folder, or an earlier run's")
+    parser.add_argument(
+        "--weights",
+        default=DEFAULT,
+        help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
+    )
+    parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
+    parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
+    parser.add_argument(
+        "--pairs",
+        default="auto",
+        help="auto (default), exhaustive, retrieval, sequential or spatial",
+    )
+    parser.add_argument("--neighbours", type=int, default=20, help="of each photograph (20)")
+    parser.add_argument(
+        "--single-camera", action="store_true", help="photographs of one size are one camera's"
+    )
+    parser.add_argument(
+        "--mapper",
+        choices=("auto", "pycolmap", "colmap"),
+        default="auto",
+        help="who verifies and maps (auto)",
+    )
+    parser.add_argument("--no-map", action="store_true", help="stop at the database")
+    parser.add_argument(
+        "--report", action="store_true", help="a page with cameras, points and the weakest pairs"
+    )
+    parser.add_argument(
+        "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
+    )
+    parser.add_argument("--seed", type=int, help="which of a run's several seeds")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Describes, matches, verifies, maps, sums up."""
+    _check(args)
+
+    from kjax.images.exchange.reconstructors import find_reconstructor
+
+    reconstructor = find_reconstructor(args.mapper)
+
+    from kjax.images.collection.build import Settings, build
+    from kjax.images.collection.summary import summarize
+    from kjax.images.compiled_programs import keep_compiled_programs
+    from kjax.images.describer import load
+
+    keep_compiled_programs()
+    describer = load(args.weights, seed=args.seed, dimension=args.dimension)
+    settings = Settings(
+        max_keypoints=args.keypoints,
+        pairs=args.pairs,
+        neighbours=args.neighbours,
+        ratio=args.ratio,
+        single_camera=args.single_camera,
+        mapping=not args.no_map,
+    )
+    built = build(args.photographs, args.out, describer, reconstructor, settings)
+    for line in built.left_out:
+        print(f"kjax colmap: left out: {line}", file=sys.stderr)
+    summary = summarize(built.database, built.models)
+    print("\n".join(_lines(built, summary, reconstructor.name)))
+    if args.report:
+        from kjax.eval.report.reconstruction import write_page
+
+        page = args.out / "report.html"
+        write_page(page, args.photographs, built, summary, shlex.join(["kjax", *sys.argv[1:]]))
+        print(f"wrote {page}")
+    failed = bool(built.left_out) or (settings.mapping and not built.models)
+    return 1 if failed else 0
+
+
+def _lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
+    """What is printed at the end."""
+    lines = [
+        f"{summary.photos} photographs, {summary.keypoints:,} keypoints",
+        f"{summary.pairs:,} pairs matched, {summary.verified_pairs:,} verified by {mapper}, with "
+        f"{summary.verified_matches:,} matches",
+    ]
+    if built.models:
+        lines.append(
+            f"{summary.images} of {summary.photos} photographs registered, {summary.points:,} "
+            f"points, track length {summary.track_length:.2f}, reprojection error "
+            f"{summary.error:.3f} px"
+        )
+        if summary.models > 1:
+            lines.append(f"{summary.models} models: these are the largest one's figures")
+    elif "map" in built.seconds:
+        lines.append(f"{mapper} finds no model in these matches: see {built.database.parent}/work")
+    times = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in built.seconds.items())
+    lines.append(f"seconds: {times}")
+    wrote = [built.database, *built.models[:1]]
+    return [*lines, f"wrote {' and '.join(map(str, wrote))}"]
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuses, before any work, what cannot be."""
+    if args.photographs.is_file():
+        raise InputError(f"{args.photographs} is a file: give a folder of photographs")
+    if not args.photographs.is_dir():
+        raise InputError(f"no such folder: {args.photographs}")
+
+    from kjax.data.cutting.photographs import list_photos
+    from kjax.images.collection.pairs import check_word
+
+    list_photos(args.photographs)
+    check_word(args.pairs)
+    check_count("--keypoints", args.keypoints)
+    check_count("--neighbours", args.neighbours)
+    check_positive("--ratio", args.ratio, most=1.0)
+    check_output_folder(args.out)
+    check_weights(args.weights)
+    require("cv2", "finding keypoints")
+    if args.report:
+        require("matplotlib", "--report")

@@ -1,0 +1,417 @@
+"""Collections of photographs: pieces of work are done once, whatever comes between."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from models import make_model
+from PIL import ExifTags, Image
+from scripts import BENCHMARKS, load_script
+
+import kjax
+from kjax.cli import main
+from kjax.data.colmap import Model, ModelImage, Points, read_model
+from kjax.data.cutting.keypoints import detect_in_grey
+from kjax.errors import InputError
+from kjax.eval.report.reconstruction import scene_of
+from kjax.images.collection import build as building
+from kjax.images.collection import describing, pairs
+from kjax.images.collection.build import Settings, build
+from kjax.images.collection.describing import FeatureFiles, largest_keypoints
+from kjax.images.collection.pair_store import PairStore
+from kjax.images.collection.photographs import read_collection
+from kjax.images.collection.retrieval import learn_words, vlad
+from kjax.images.collection.summary import summarize
+from kjax.images.exchange import colmap_program
+from kjax.images.exchange.colmap_database import (
+    Geometry,
+    add_geometries,
+    read_geometries,
+    read_matches,
+)
+from kjax.images.exchange.reconstructors import Reconstructor, find_reconstructor
+from kjax.weights.files import save_variables
+
+pytest.importorskip("cv2")
+needs_colmap = pytest.mark.skipif(shutil.which("colmap") is None, reason="colmap is not installed")
+COUNT = 7
+
+
+@pytest.fixture(scope="module")
+def describer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "w.npz"
+    save_variables(path, make_model("hardnet", patch_size=8)[1])
+    return kjax.load(str(path))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Views of one noisy plane, each a little further to the right."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    coarse = np.random.default_rng(0).integers(0, 256, (32, 64), np.uint8)
+    plane = Image.fromarray(coarse).resize((256, 128), Image.Resampling.BICUBIC)
+    for number in range(COUNT):
+        left = 10 * number
+        plane.crop((left, 0, left + 160, 120)).save(folder / f"a photo {number}.png")
+    return folder
+
+
+def verify(database, *, log):
+    """Stands in for COLMAP: all matches of pairs with more than ten are right."""
+    found = {}
+    for pair, indices in read_matches(database).items():
+        kept = indices if len(indices) > 10 else indices[:0]
+        data = kept.astype("<u4").tobytes()
+        found[pair] = Geometry(len(kept), 2, data, 3, b"F", None, None, None, None)
+    add_geometries(database, found)
+
+
+STAND_IN = Reconstructor("stand-in", verify, lambda *_, **__: [])
+ALONE = Settings(max_keypoints=150, mapping=False)
+
+
+def content(database):
+    """All rows of all tables."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {
+            name: sorted(connection.execute(f"SELECT * FROM {name}").fetchall(), key=repr)
+            for (name,) in names
+        }
+
+
+def test_a_database_of_all_pairs(photos, tmp_path, describer):
+    (photos / "broken.jpg").write_text("no picture")
+    built = build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
+    assert len(built.left_out) == 1
+    assert "broken.jpg" in built.left_out[0]
+    summary = summarize(built.database, [])
+    assert (summary.photos, summary.pairs) == (COUNT, COUNT * (COUNT - 1) // 2)
+    assert COUNT - 1 <= summary.verified_pairs <= summary.pairs
+    pixels = [np.asarray(Image.open(photos / f"a photo {number}.png")) for number in (2, 3)]
+    direct = [describer.describe_image(one, largest_keypoints(one, 150)) for one in pixels]
+    expected = kjax.match(
+        *(one.descriptors for one in direct), method="mutual_ratio", ratio=ALONE.ratio
+    )
+    found = read_matches(built.database)["a photo 2.png", "a photo 3.png"]
+    assert len(found) > 10
+    np.testing.assert_array_equal(found, expected.indices)
+
+
+def test_keypoints_are_the_largest(photos):
+    pixels = np.asarray(Image.open(photos / "a photo 0.png"))
+    every = detect_in_grey(pixels, max_keypoints=None, contrast=0.02)
+    few = largest_keypoints(pixels, 20)
+    assert len(every.xy) > 100
+    np.testing.assert_array_equal(few.scales, np.sort(every.scales)[:-21:-1])
+
+
+def test_large_photographs_are_described_smaller(photos, describer, monkeypatch):
+    whole = np.asarray(Image.open(photos / "a photo 0.png"))
+    small = whole[::2, ::2]
+    large = np.repeat(np.repeat(small, 2, axis=0), 2, axis=1)
+    monkeypatch.setattr(describing, "MAX_SIDE", max(small.shape))
+    np.testing.assert_array_equal(describing.reduced(large), small)
+    assert describing.reduced(small) is small
+    found = describer.describe_image(small)
+    back = describing.enlarged(found, large.shape[::-1])
+    assert back.image_size == large.shape[::-1]
+    # A pixel's centre becomes that of the four that it stood for.
+    np.testing.assert_allclose(back.xy, 2 * found.xy + 0.5, atol=1e-4)
+    np.testing.assert_allclose(back.scales, 2 * found.scales, rtol=1e-6)
+
+
+class Stopped(BaseException):
+    """As a Ctrl-C, or a kill, ends everything."""
+
+
+@pytest.mark.parametrize(
+    ("place", "method", "calls"),
+    [(FeatureFiles, "write", 3), (PairStore, "add_matches", 2), (PairStore, "add_geometries", 1)],
+)
+def test_what_was_interrupted_ends_the_same(
+    place, method, calls, photos, tmp_path, describer, monkeypatch
+):
+    whole = build(photos, tmp_path / "whole", describer, STAND_IN, ALONE).database
+    real, count = getattr(place, method), [0]
+
+    def interrupting(*arguments):
+        count[0] += 1
+        if count[0] > calls:
+            raise Stopped
+        return real(*arguments)
+
+    def counting(*arguments):
+        count[0] += 1
+        return real(*arguments)
+
+    def all_calls(out):
+        count[0] = 0
+        monkeypatch.setattr(place, method, counting)
+        database = build(photos, tmp_path / out, describer, STAND_IN, ALONE).database
+        return database, count[0]
+
+    needed = all_calls("again")[1]
+    assert needed > calls
+    count[0] = 0
+    monkeypatch.setattr(place, method, interrupting)
+    with pytest.raises(Stopped):
+        build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
+    assert not (tmp_path / "out" / "database.db").exists()
+    resumed, done = all_calls("out")
+    assert done == needed - calls
+    assert content(resumed) == content(whole)
+    assert all_calls("out")[1] == 0
+
+
+def test_a_new_photograph_costs_its_own_pairs(photos, tmp_path, describer, monkeypatch):
+    last = photos / f"a photo {COUNT - 1}.png"
+    kept = last.read_bytes()
+    last.unlink()
+    build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
+    last.write_bytes(kept)
+    matched, real = [], PairStore.add_matches
+    monkeypatch.setattr(
+        PairStore, "add_matches", lambda self, found: (matched.extend(found), real(self, found))
+    )
+    build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
+    assert len(matched) == COUNT - 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"ratio": 0.7}, {"max_keypoints": 100}, {"pairs": "sequential", "neighbours": 2}]
+)
+def test_other_settings_find_nothing_of_the_old_ones(change, photos, tmp_path, describer):
+    other = dataclasses.replace(ALONE, **change)
+    databases = [
+        content(build(photos, tmp_path / out, describer, STAND_IN, settings).database)
+        for out, settings in (("a", ALONE), ("a", other), ("b", other))
+    ]
+    assert databases[0] != databases[1]
+    assert databases[1] == databases[2]
+
+
+KILLED = """
+import os, signal, sys
+from kjax.images.collection.pair_store import PairStore
+real, calls = PairStore.add_matches, []
+def add(self, found):
+    real(self, found)
+    calls.append(found)
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+PairStore.add_matches = add
+from kjax.cli import main
+main(sys.argv[1:])
+"""
+
+
+@needs_colmap
+def test_a_killed_command_goes_on(photos, tmp_path):
+    weights = tmp_path / "w.npz"
+    save_variables(weights, make_model("hardnet", patch_size=8)[1])
+    words = ["colmap", str(photos), "--weights", str(weights), "--no-map", "--mapper", "colmap"]
+    words += ["--keypoints", "150", "--out"]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, *words, str(tmp_path / "killed")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        capture_output=True,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    for out in ("killed", "whole"):
+        assert main([*words, str(tmp_path / out)]) == 0
+    found = content(tmp_path / "killed" / "database.db")
+    assert found == content(tmp_path / "whole" / "database.db")
+    assert any(row[1] for row in found["two_view_geometries"])
+
+
+def test_folders_of_others_are_left_alone(photos, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty"):
+        building.prepare(tmp_path / "out")
+    assert main(["colmap", str(photos), "--out", str(tmp_path / "new"), "--pairs", "al"]) == 2
+    assert "unknown --pairs 'al'" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+# Pairs
+
+
+def test_pairs_by_order_and_place():
+    assert pairs.exhaustive(3) == [(0, 1), (0, 2), (1, 2)]
+    assert pairs.sequential(4, 2) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
+    line = [np.array([6e6, x, 0.0]) for x in (0.0, 30.0, 1.0, 31.0)]
+    assert pairs.spatial(line, 1) == [(0, 2), (1, 3)]
+    with pytest.raises(InputError, match="1 of 3 photographs do not say where"):
+        pairs.spatial([*line[:2], None], 1)
+    assert pairs.resolved("auto", 41, 20) == "exhaustive"
+    assert pairs.resolved("auto", 42, 20) == "retrieval"
+    assert pairs.resolved("spatial", 3, 20) == "spatial"
+
+
+def test_blocks_have_every_pair_once_and_few_photographs():
+    every = pairs.exhaustive(50)
+    blocks = list(pairs.in_blocks(every, 24))
+    assert sorted(pair for block in blocks for pair in block) == every
+    assert max(map(len, blocks)) == 24
+    for block in blocks:
+        assert len({place for pair in block for place in pair}) <= 2 * pairs.SIDE
+
+
+def test_retrieval_finds_photographs_of_the_same_things(rng):
+    things = rng.normal(size=(3, 40, 16)).astype(np.float32)
+    rows = [
+        things[number % 3] + 0.05 * rng.normal(size=(40, 16)).astype(np.float32)
+        for number in range(9)
+    ]
+    words = learn_words(np.concatenate(rows), count=8)
+    vectors = np.stack([vlad(one.astype(np.float32), words) for one in rows])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    expected = {pair for pair in pairs.exhaustive(9) if (pair[1] - pair[0]) % 3 == 0}
+    assert set(pairs.most_similar(vectors, 2)) == expected
+    assert not vlad(np.empty((0, 16), np.float32), words).any()
+
+
+def test_pairs_by_retrieval(photos, tmp_path, describer):
+    settings = Settings(max_keypoints=150, mapping=False, pairs="retrieval", neighbours=2)
+    built = build(photos, tmp_path / "out", describer, STAND_IN, settings)
+    found = set(read_matches(built.database))
+    assert COUNT - 1 <= len(found) <= 2 * COUNT
+
+
+def test_what_two_views_share():
+    benchmark = load_script(BENCHMARKS / "pairs.py")
+    view = np.eye(3)
+    half = np.array([[1.0, 0, 480], [0, 1, 0], [0, 0, 1]])
+    assert benchmark.overlap(view, view) == 1
+    assert benchmark.overlap(view, half) == pytest.approx(0.5)
+    assert benchmark.overlap(view, half @ half @ half) == 0
+
+
+# Cameras
+
+
+def save_with_exif(path, *, lens, main=(), position=None, size=(120, 80)):
+    exif = Image.Exif()
+    for tag, value in dict(main).items():
+        exif[tag] = value
+    exif.get_ifd(ExifTags.IFD.Exif).update(lens)
+    if position:
+        exif.get_ifd(ExifTags.IFD.GPSInfo).update(position)
+    noise = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
+    Image.fromarray(noise).save(path, exif=exif)
+
+
+@pytest.fixture
+def cameras(tmp_path):
+    folder = tmp_path / "cameras"
+    folder.mkdir()
+    base = ExifTags.Base
+    maker = {base.Make: "Maker", base.Model: "One"}
+    film = {base.FocalLengthIn35mmFilm: 28}
+    save_with_exif(folder / "a.jpg", lens=film, main=maker)
+    save_with_exif(folder / "b.jpg", lens=film, main=maker)
+    save_with_exif(folder / "c.jpg", lens=film, main=maker, size=(80, 120))
+    save_with_exif(folder / "d.jpg", lens=film)
+    save_with_exif(folder / "e.jpg", lens={})
+    save_with_exif(folder / "f.jpg", lens={base.FocalLengthIn35mmFilm: 50}, main=maker)
+    return folder
+
+
+def camera_table(database):
+    query = (
+        "SELECT name, camera_id, model, width, height, params, prior_focal_length FROM images "
+        "JOIN cameras USING (camera_id) ORDER BY name"
+    )
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        return connection.execute(query).fetchall()
+
+
+@needs_colmap
+def test_cameras_are_guessed_as_colmap_does(cameras, tmp_path, describer):
+    built = build(cameras, tmp_path / "out", describer, STAND_IN, ALONE)
+    theirs = tmp_path / "theirs.db"
+    log = tmp_path / "log.txt"
+    options = {"SiftExtraction.use_gpu": 0, "SiftExtraction.max_num_features": 5}
+    colmap_program._run(
+        "feature_extractor", {"database_path": theirs, "image_path": cameras, **options}, log
+    )
+    assert camera_table(built.database) == camera_table(theirs)
+
+
+def test_sensors_and_positions(tmp_path):
+    base, gps = ExifTags.Base, ExifTags.GPS
+    lens = {
+        base.FocalLength: 10.0,
+        base.ExifImageWidth: 4000,
+        base.FocalPlaneXResolution: 200.0,
+        base.FocalPlaneResolutionUnit: 4,
+    }
+    south = {gps.GPSLatitude: (0.0, 30.0, 0.0), gps.GPSLatitudeRef: "S"}
+    west = {gps.GPSLongitude: (90.0, 0.0, 0.0), gps.GPSLongitudeRef: "W"}
+    save_with_exif(tmp_path / "a.jpg", lens=lens, position=south | west)
+    save_with_exif(tmp_path / "b.jpg", lens={base.FocalLength: 10.0}, position=south)
+    (first, second), left_out = read_collection(tmp_path)
+    assert not left_out
+    assert first.camera.focal == pytest.approx(10 / 20 * 120)
+    assert second.camera == ("b.jpg", None)
+    half = np.deg2rad(0.5)
+    np.testing.assert_allclose(
+        first.position / 6_371_000, [0, -np.cos(half), -np.sin(half)], atol=1e-9
+    )
+    assert second.position is None
+    together, _ = read_collection(tmp_path, single_camera=True)
+    assert len({one.camera.identity for one in together}) == 1
+
+
+# The real programs
+
+
+@pytest.mark.parametrize("word", ["colmap", "pycolmap"])
+def test_photographs_are_mapped(word, shared_data, tmp_path, capsys):
+    try:
+        find_reconstructor(word)
+    except InputError as missing:
+        pytest.skip(str(missing))
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for path in sorted((shared_data / "photos" / "sceaux").glob("*.jpg"))[:4]:
+        Image.open(path).reduce(2).save(folder / path.name, quality=92)
+    out = tmp_path / "out"
+    words = ["colmap", str(folder), "--out", str(out), "--weights", "tiny", "--keypoints", "800"]
+    assert main([*words, "--mapper", word, "--single-camera", "--report"]) == 0
+    model = read_model(out / "sparse" / "0")
+    assert len(model.images) == 4
+    said = capsys.readouterr().out
+    assert f"4 of 4 photographs registered, {len(model.points.ids):,} points" in said
+    assert len(read_geometries(out / "database.db")) == 6
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Cameras and points" in page
+    assert page.count("verified matches</figcaption>") == 6
+    assert page.count("<image") == 0  # points are drawn, not painted
+
+
+def test_a_scene_is_seen_from_its_mean_camera():
+    """Two cameras that stand on both sides of the origin and look along the world's x axis."""
+    rotation = np.array([[0.0, -1, 0], [0, 0, -1], [1, 0, 0]])  # right is −y, down is −z
+    images = {
+        number: ModelImage(
+            str(number), 1, rotation, -rotation @ centre, np.empty((0, 2)), np.empty(0, np.int64)
+        )
+        for number, centre in enumerate((np.array([0.0, 2, 0]), np.array([0.0, -2, 0])))
+    }
+    points = Points(np.array([1]), np.array([[5.0, 0, 1]]), np.array([0.5]))
+    scene = scene_of(Model({}, images, points))
+    np.testing.assert_allclose(scene.points, [[0, -1, 5]], atol=1e-12)
+    np.testing.assert_allclose(scene.centres, [[-2, 0, 0], [2, 0, 0]], atol=1e-12)
+    np.testing.assert_allclose(scene.directions, [[0, 0, 1]] * 2, atol=1e-12)
