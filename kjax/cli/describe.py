@@ -82,9 +82,11 @@ def run(args: argparse.Namespace) -> int:
     photographs = named_photographs(args.photographs)
     require("cv2", "finding keypoints")
 
+    from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
     from kjax.images.exchange.outputs import check_same_settings, open_output
 
+    keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension)
     settings = describer.provenance(args.keypoints, stored=stored)
     output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)

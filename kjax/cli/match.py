@@ -1,8 +1,9 @@
 """`kjax match`: two photographs to a picture or a page of their matches, or a file of them."""
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from kjax.cli.checks import (
     check_count,
@@ -19,6 +20,7 @@ from kjax.pretrained import DEFAULT
 if TYPE_CHECKING:
     import numpy as np
 
+    from kjax.data.cutting.photographs import Pixels
     from kjax.images.exchange.matched_pair import MatchedPair
 
 HELP = "match two photographs and draw the matches that one geometry explains"
@@ -84,16 +86,21 @@ def run(args: argparse.Namespace) -> int:
     from kjax.data.cutting.photographs import read_photograph
 
     photographs = read_photograph(args.first), read_photograph(args.second)
+    # OpenCV looks for keypoints while JAX is imported and the weights are loaded.
+    pool = ThreadPoolExecutor(len(photographs))
+    finding = [pool.submit(_find, photograph, args.keypoints) for photograph in photographs]
 
+    from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
     from kjax.images.exchange.matched_pair import MatchedPair
     from kjax.images.geometry import verify
     from kjax.images.matching import match
 
+    keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension)
     first, second = (
-        describer.describe_image(photograph, max_keypoints=args.keypoints)
-        for photograph in photographs
+        describer.describe_image(photograph, found.result())
+        for photograph, found in zip(photographs, finding, strict=True)
     )
     if args.quantize:
         first, second = first.quantized(args.quantize), second.quantized(args.quantize)
@@ -176,6 +183,14 @@ def drawable(photograph: "np.ndarray") -> "np.ndarray":
     from kjax.data.cutting.grey import grey_values, whole_greys
 
     return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
+
+
+def _find(photograph: "Pixels", count: int) -> list[Any]:
+    """OpenCV's keypoints, in the grey that they will be described in."""
+    from kjax.data.cutting.grey import grey_values
+    from kjax.data.cutting.keypoints import find_in_grey
+
+    return find_in_grey(grey_values(photograph), max_keypoints=count)
 
 
 def _check(args: argparse.Namespace) -> None:

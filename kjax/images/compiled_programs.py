@@ -6,8 +6,6 @@ from kjax.data.cache import cache_root
 
 VARIABLE = "KJAX_COMPILED"
 """An environment variable: "off" keeps nothing."""
-SECONDS = 0.2
-"""What a program must have taken to compile to be worth a file."""
 
 
 def keep_compiled_programs() -> None:
@@ -21,4 +19,5 @@ def keep_compiled_programs() -> None:
     if told or os.environ.get(VARIABLE) == "off":
         return
     jax.config.update("jax_compilation_cache_dir", str(cache_root() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", SECONDS)
+    # Single operations too: `kjax match` has sixty of them, which take as long as the large ones.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
