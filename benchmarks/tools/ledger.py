@@ -1,13 +1,18 @@
 r"""Adds photographs to the ledger of what weights may learn from.
 
+    python benchmarks/tools/ledger.py reduce originals/seneca --out photos/seneca
     python benchmarks/tools/ledger.py add photos/seneca --scene seneca \
         --source github.com/OpenDroneMap/odm_data_seneca \
         --author "Ohio Department of Transportation" --licence CC0-1.0
     python benchmarks/tools/ledger.py seal
 
-Give the files that a set will be cut from: their hashes are what is known of them. Photographs of a
-scene with several authors or licences are added one after the other, as files. Where no licence was
-stated it is none-stated. Commit kjax/pretrained/photographs.csv and SHA256SUMS.
+`reduce` writes photographs as those in the ledger are: grey JPEGs of their names, reduced to 1,536
+pixels a side, quality 88, by OpenCV (whose version decides on the last bits, and so on the hashes).
+
+`add` takes the files that a set will be cut from: their hashes are what is known of them.
+Photographs of a scene with several authors or licences are added one after the other, as files.
+Where no licence was stated it is none-stated. Commit kjax/pretrained/photographs.csv and
+SHA256SUMS.
 
 `seal` is for after an edit by hand: it takes the ledger and the cards as they are, if they agree.
 """
@@ -15,6 +20,7 @@ stated it is none-stated. Commit kjax/pretrained/photographs.csv and SHA256SUMS.
 import argparse
 import csv
 import io
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,10 +28,14 @@ from pathlib import Path
 from kjax import pretrained
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
-from kjax.files.atomic import write_text
+from kjax.extras import require
+from kjax.files.atomic import write_text, write_whole
 from kjax.files.checksum import sha256
 from kjax.pretrained import shipped
 from kjax.pretrained.ledger import LEDGER_FILE, Photograph, ledger_lines, make_ledger, read_ledger
+
+LONGEST, QUALITY = 1536, 88
+"""Pixels of the longer side, and JPEG's quality, of reduced photographs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +55,10 @@ def make_parser() -> argparse.ArgumentParser:
     for field in ("scene", "source", "author", "licence"):
         adding.add_argument(f"--{field}", required=True)
     adding.set_defaults(run=add)
+    reducing = commands.add_parser("reduce", help="make grey, smaller copies of photographs")
+    reducing.add_argument("folder", type=Path, help="of the originals")
+    reducing.add_argument("--out", type=Path, required=True, metavar="DIR", help="of the copies")
+    reducing.set_defaults(run=reduce)
     sealing = commands.add_parser("seal", help="take ledger and cards as they are")
     sealing.set_defaults(run=seal)
     return parser
@@ -67,6 +81,24 @@ def add(args: argparse.Namespace) -> None:
     write_text(shipped.FOLDER / LEDGER_FILE, text.getvalue())
     shipped.seal()
     print(f"{args.scene}: {len(more)} photographs added, {len(rows)} in the ledger")
+
+
+def reduce(args: argparse.Namespace) -> None:
+    """Writes the copies; those that are there already stay."""
+    cv2 = require("cv2", "reducing photographs")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for path in list_photos(args.folder):
+        target = args.out / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', path.stem)}.jpg"
+        grey = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+        if grey is None:
+            raise InputError(f"{path} cannot be read: leave it out")
+        factor = LONGEST / max(grey.shape)
+        if factor < 1:
+            size = (round(grey.shape[1] * factor), round(grey.shape[0] * factor))
+            grey = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
+        _, encoded = cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+        if not target.exists():
+            write_whole(target, lambda partial, data=encoded: partial.write_bytes(data.tobytes()))
 
 
 def seal(args: argparse.Namespace) -> None:

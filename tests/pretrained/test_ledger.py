@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ledger_files import ROWS, hashed, row, write_ledger, write_set
+from PIL import Image
 
 from kjax import pretrained
 from kjax.cli import main
@@ -218,6 +220,18 @@ def test_photographs_are_added(folder, capsys):
         assert add("photos", **bad) == 2
         assert message in capsys.readouterr().err
     assert (folder / "photographs.csv").read_bytes() == before
+
+
+def test_photographs_are_reduced_as_those_in_the_ledger(folder, capsys):
+    Path("originals").mkdir()
+    colours = np.random.default_rng(0).integers(0, 256, (20, 1600, 3), dtype=np.uint8)
+    Image.fromarray(colours).save("originals/a b.png")
+    assert ledger_tool.main(["reduce", "originals", "--out", "photos"]) == 0
+    with Image.open("photos/a-b.jpg") as reduced:
+        assert (reduced.mode, reduced.size) == ("L", (1536, 19))
+    Path("originals/c.png").write_bytes(b"no picture")
+    assert ledger_tool.main(["reduce", "originals", "--out", "photos"]) == 2
+    assert "c.png cannot be read: leave it out" in capsys.readouterr().err
 
 
 def test_an_edit_by_hand_must_be_sealed(folder, capsys):
