@@ -74,4 +74,9 @@ def match_all(
 def largest_model(folders: Iterable[Path]) -> Model | None:
     """Of COLMAP's models that with the most photographs, and then points; None of none."""
     models = [read_model(folder) for folder in folders]
-    return max(models, key=lambda model: (len(model.images), len(model.points.ids)), default=None)
+    return max(models, key=model_size, default=None)
+
+
+def model_size(model: Model) -> tuple[int, int]:
+    """Photographs and points: what makes a model larger than another."""
+    return len(model.images), len(model.points.ids)

@@ -5,7 +5,6 @@ patches of a match, their distance and ratio. The page cuts patches from the pho
 """
 
 import base64
-import hashlib
 import html
 import io
 import json
@@ -19,6 +18,7 @@ from jaxtyping import Bool, Float, Float32
 
 from kjax.errors import InputError
 from kjax.files.atomic import write_text
+from kjax.files.html_page import html_page
 from kjax.images.drawing import Photo, as_picture, reduced
 from kjax.images.features import Features
 from kjax.images.matching import Matches
@@ -124,26 +124,8 @@ def _rounded(column: Float32[np.ndarray, " K"], digits: int = 3) -> list[float]:
 
 def _document(*, title: str, images: str, data: Any, lowest: str, agreeing: bool) -> str:
     script, style = (_resource(f"match_page.{suffix}") for suffix in ("js", "css"))
-    # Only this very script may run, and nothing may be fetched: whatever a name contains.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'"
-    )
     content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="dark">
-<title>Matches of {_text(title)}</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <h1>{_text(title)}</h1>
 <output id="count"></output>
 <label>score from <input id="score" type="range" min="{lowest}" max="1" step="0.01"
@@ -167,11 +149,10 @@ def _document(*, title: str, images: str, data: Any, lowest: str, agreeing: bool
 </main>
 <noscript>This page draws with JavaScript, which is off.</noscript>
 {images}
-<script type="application/json" id="data">{content}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+<script type="application/json" id="data">{content}</script>"""
+    return html_page(
+        title=f"Matches of {title}", style=style, script=script, body=body, colours="dark"
+    )
 
 
 def _resource(name: str) -> str:

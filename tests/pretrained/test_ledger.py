@@ -28,18 +28,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "tools"))
 import ledger as ledger_tool
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder of shipped weights with a ledger and no weights, and another to be in."""
-    place = tmp_path / "pretrained"
-    place.mkdir()
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(shipped, "FOLDER", place)
-    write_ledger(place, ROWS)
-    return place
-
-
 def test_the_shipped_ledger():
     """It is read, so its rows are whole, known and unique; here is what else must hold."""
     ledger = pretrained.photographs()

@@ -58,17 +58,11 @@ GIVEN = ["--weights", "cell.npz", "--card", "card.json", "--sets", "left", "righ
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder of shipped weights with none but a ledger, and another to be in, with two sets."""
-    place = tmp_path / "pretrained"
-    place.mkdir()
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(shipped, "FOLDER", place)
-    write_ledger(place, ROWS)
+def folder(folder):
+    """The same, with two sets in the folder to be in."""
     write_set(Path("left"), "beach/0.jpg", "beach/1.jpg")
     write_set(Path("right"), "field/0.jpg")
-    return place
+    return folder
 
 
 def files(folder):

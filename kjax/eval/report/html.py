@@ -1,7 +1,6 @@
 """The report as one HTML page that needs nothing else: no network, no font, no other file."""
 
 import base64
-import hashlib
 import html
 import itertools
 import re
@@ -13,6 +12,7 @@ from kjax.eval.report.patch_pictures import pair_png
 from kjax.eval.report.phrases import decimal, printable
 from kjax.eval.report.render import panel_svg
 from kjax.eval.report.theme import style_variables
+from kjax.files.html_page import html_page
 
 _MANY_COLUMNS = 8
 """From here on a table is set closer."""
@@ -23,38 +23,23 @@ _FEW_PANELS = 2
 def to_html(document: parts.Document) -> str:
     """The whole page."""
     script, style = _resource("page.js"), style_variables() + _resource("page.css")
-    # Only this very script may run, and nothing may be fetched: whatever a name contains.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'"
-    )
     contents = "".join(
         f'<li><a href="#{section.slug}">{_text(section.title)}</a></li>'
         for section in document.sections
     )
     sections = "\n".join(_section(section) for section in document.sections)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{_text(document.title)}</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
-{_header(document)}
+    body = f"""{_header(document)}
 <nav aria-label="Contents"><ol>{contents}</ol></nav>
 <main>
 {sections}
-</main>
-<script>{script}</script>
-</body>
-</html>
-"""
+</main>"""
+    return html_page(
+        title=printable(document.title),
+        style=style,
+        script=script,
+        body=body,
+        colours="light dark",
+    )
 
 
 def _header(document: parts.Document) -> str:

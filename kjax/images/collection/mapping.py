@@ -10,6 +10,7 @@ from tqdm import tqdm
 from kjax.data.cache import new_folder
 from kjax.data.colmap import read_model
 from kjax.images.exchange.reconstructors import Reconstructor
+from kjax.images.mapping import model_size
 
 _REGISTERING = re.compile(rb"Registering image #\d+ \(\D*(\d+)\)")
 """A line of the mapper: which photograph, and the how manieth it is."""
@@ -41,18 +42,13 @@ def map_photographs(
             threads=os.cpu_count() or 1,
             watch=follow,
         )
-        sizes = {folder: _size(folder) for folder in found}
+        sizes = {folder: model_size(read_model(folder)) for folder in found}
         for number, folder in enumerate(sorted(found, key=sizes.__getitem__, reverse=True)):
             folder.rename(partial / str(number))
         follow.move(max(sizes.values(), default=(0, 0))[0])
         shutil.rmtree(partial / "found")
         (partial / "found.db").unlink(missing_ok=True)
     return sorted(out.iterdir(), key=lambda folder: int(folder.name))
-
-
-def _size(folder: Path) -> tuple[int, int]:
-    model = read_model(folder)
-    return len(model.images), len(model.points.ids)
 
 
 class _Follower:
