@@ -75,9 +75,10 @@ def get_config() -> ConfigDict:
     config.augment.photometric_probability = 1.0  # of each of these five effects, for each patch
 
     config.loss = ConfigDict()
-    config.loss.name = "triplet"  # triplet, softmax, contrastive, sosnet or hynet
+    config.loss.name = "triplet"  # triplet, softmax, contrastive, infonce, sosnet, hynet
     config.loss.margin = placeholder(float)  # None: as published, 1 for triplets and 1.2 for hynet
     config.loss.anchor_swap = False  # the paper's mining; True: HardNet's, from the positive too
+    config.loss.temperature = 0.1  # of infonce
     config.loss.neighbours = 8  # of sosnet's second-order term
     config.loss.neighbour_rule = "paper"  # how sosnet chooses them
     config.loss.alpha = 2.0  # weight of the inner product in hynet

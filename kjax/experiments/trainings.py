@@ -292,7 +292,14 @@ def _batch(pairs: int, group: int = 1) -> Settings:
     return f"train.pairs={pairs}", f"train.group={group}", f"train.steps={steps}"
 
 
+def _continued(*others: str) -> Settings:
+    """`best` itself trained on, with something changed; `--config.init` says from which weights."""
+    own = (*_batch(512), "optimizer.learning_rate=3.0", *others)
+    return (*SHIPPED["best"], *own)
+
+
 OPEN_STEPS = 6000
+INFONCE = ("loss.name=infonce",)
 OPEN: dict[str, Settings] = {
     "as best": _open(*_batch(512)),
     "no dropout": _open(*_batch(512), "model.dropout=0.0"),
@@ -305,6 +312,18 @@ OPEN: dict[str, Settings] = {
     "2048 pairs, rate 20": _open(*_batch(2048), "optimizer.learning_rate=20.0"),
     "softmax": _open(*_batch(512), "loss.name=softmax"),
     "sosnet, rate 3": _open(*_batch(512), "loss.name=sosnet", "optimizer.learning_rate=3.0"),
+    "infonce": _open(*_batch(512), "model.dropout=0.0", *INFONCE),
+    "2048 pairs, infonce": _open(*_batch(2048), "model.dropout=0.0", *INFONCE),
+    "continued": _continued(),
+    "continued, infonce": _continued(*INFONCE),
+    "continued, infonce, colder": _continued(*INFONCE, "loss.temperature=0.05"),
+    "continued, softmax": _continued("loss.name=softmax"),
+    "continued, sosnet": _continued("loss.name=sosnet"),
+    "continued, harder": _continued(*AUGMENTATIONS["harder"]),
+    "continued, both rows": _continued("loss.anchor_swap=True"),
+    "continued, 2048 pairs": _continued(*_batch(2048)),
+    "continued, 2048 pairs, infonce": _continued(*_batch(2048), *INFONCE),
+    "continued, 2048 pairs, groups of 64": _continued(*_batch(2048, 64)),
 }
 """Ways of training on photographs that anyone may use, of as many pairs each."""
 

@@ -9,10 +9,12 @@ Mining sees the rows it is given: on several devices, give it the gathered batch
     triplet      [margin + p − n]₊, the paper's and HardNet's
     softmax      −log(e^(2−p) / (e^(2−p) + e^(2−n) + 1e-8)), HardNet's
     contrastive  [margin − n]₊ + p, HardNet's
+    infonce      −log(e^(s/τ) / Σⱼ e^(sⱼ/τ)), all negatives of the batch instead of the hardest
     sosnet       [margin + p − n]₊² + second-order term (SOSNet, CVPR 2019)
     hynet        [margin + h(p) − h(n)]₊ + norm term, h(d) = α d²/2 + d (HyNet, NeurIPS 2020)
 
-with p the distance between anchor and positive and n that to the hardest negative.
+with p the distance between anchor and positive, n that to the hardest negative, and s inner
+products.
 """
 
 import dataclasses
@@ -28,7 +30,7 @@ from kjax.errors import InputError, unknown_name
 from kjax.model.aggregation import l2_normalize
 from kjax.model.precision import at_least_float32
 
-LOSSES = ("triplet", "softmax", "contrastive", "sosnet", "hynet")
+LOSSES = ("triplet", "softmax", "contrastive", "infonce", "sosnet", "hynet")
 NEIGHBOUR_RULES = ("paper", "release")
 HYNET_MARGIN = 1.2
 IDENTICAL_DISTANCE = 0.008
@@ -126,6 +128,33 @@ def hardest_in_batch_contrastive(
     positive = jnp.diagonal(distances)
     negative = hardest_negatives(distances, anchor_swap=anchor_swap)
     return Triplets(jnp.maximum(margin - negative, 0) + positive, positive, negative)
+
+
+def infonce(
+    anchors: Float[Array, "pairs dim"],
+    positives: Float[Array, "pairs dim"],
+    *,
+    temperature: float = 0.1,
+) -> Triplets:
+    """−log of the share of the pair's own e^(s/τ) among all of its row and of its column, halved.
+
+    s is the inner product of unit vectors. The colder, the more the hardest negatives count; unlike
+    the losses above it learns from all of them. Near-identical patches are no negatives.
+    """
+    distances = distance_matrix(anchors, positives)
+    positive = jnp.diagonal(distances)
+    candidates = _out_of_reach_unless_negative(distances)
+    own = _scaled_similarity(positive, temperature)
+    others = jnp.where(
+        candidates < OUT_OF_REACH, _scaled_similarity(distances, temperature), -jnp.inf
+    )
+    shares = [jnp.logaddexp(own, jax.nn.logsumexp(others, axis=axis)) - own for axis in (0, 1)]
+    return Triplets((shares[0] + shares[1]) / 2, positive, candidates.min(axis=1))
+
+
+def _scaled_similarity(distances: Array, temperature: float) -> Array:
+    """Inner products of unit vectors at some distances, 1 − d²/2, over the temperature."""
+    return (1 - jnp.square(distances) / 2) / temperature
 
 
 class ViewDistances(NamedTuple):
@@ -283,9 +312,11 @@ class LossConfig:
 
     Attributes:
         name: one of `LOSSES`.
-        margin: of every loss but `softmax`. None is the published one: 1.2 for `hynet`, else 1.
+        margin: of every loss but `softmax` and `infonce`. None is the published one: 1.2 for
+            `hynet`, else 1.
         anchor_swap: mine as the HardNet release does rather than as the paper does; `sosnet` and
             `hynet` always mine both views.
+        temperature: τ of `infonce`.
         neighbours: k of `sosnet`.
         neighbour_rule: of `sosnet`, see `second_order_neighbours`.
         alpha: weight of the inner product in `hynet`.
@@ -297,6 +328,7 @@ class LossConfig:
     name: str = "triplet"
     margin: float | None = None
     anchor_swap: bool = False
+    temperature: float = 0.1
     neighbours: int = 8
     neighbour_rule: str = "paper"
     alpha: float = 2.0
@@ -312,6 +344,8 @@ class LossConfig:
             raise unknown_name("neighbour rule", self.neighbour_rule, NEIGHBOUR_RULES)
         if self.margin is not None and not 0 < self.margin < math.inf:
             raise InputError(f"margin must be positive, not {self.margin}")
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"temperature must be positive, not {self.temperature}")
         if self.neighbours < 1:
             raise InputError(f"neighbours must be at least 1, not {self.neighbours}")
         if any(width < 1 for width in self.nested):
@@ -376,6 +410,8 @@ def pair_loss(
             return hardest_in_batch_softmax(anchors, positives, anchor_swap=swap)
         case "contrastive":
             return hardest_in_batch_contrastive(anchors, positives, margin=margin, anchor_swap=swap)
+        case "infonce":
+            return infonce(anchors, positives, temperature=config.temperature)
         case "sosnet":
             return sosnet_triplets(
                 anchors,

@@ -54,7 +54,8 @@ def score(source: Source, sets: OwnSets, photos: Path, *, seed: int, progress: b
     }
     scores: Scores = {}
     for name, test in tests.items():
-        scores |= {f"{key}/{name}": value for key, value in _of_patches(source, test, seed).items()}
+        found = patch_scores(source, test, seed=seed)
+        scores |= {f"{key}/{name}": value for key, value in found.items()}
     if sets.held_out_photos:
         scores |= correct_matches(
             source, photos, sets.held_out_photos, seed=seed, progress=progress
@@ -62,7 +63,8 @@ def score(source: Source, sets: OwnSets, photos: Path, *, seed: int, progress: b
     return scores
 
 
-def _of_patches(source: Source, test: TestSet, seed: int) -> Scores:
+def patch_scores(source: Source, test: TestSet, *, seed: int) -> Scores:
+    """Verification, and matching of patches cut askew: its mean, and by level."""
     member = model_member(source.model, source.variables, keep=False)
     rows = member.describe(test.patches.patches, progress=False)
     distances = pair_distances(rows, test.pairs.first, test.pairs.second)

@@ -215,6 +215,16 @@ def loops(anchors, positives, *, k):
     return positive, np.array(swapped), np.array(anywhere), np.array(second_order)
 
 
+def infonce_by_loops(anchors, positives, *, temperature):
+    likely = np.exp(anchors.astype(np.float64) @ positives.T / temperature)
+    losses = []
+    for i in range(len(anchors)):
+        among_positives = likely[i, i] / sum(likely[i])
+        among_anchors = likely[i, i] / sum(likely[:, i])
+        losses.append(-(np.log(among_positives) + np.log(among_anchors)) / 2)
+    return np.array(losses)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_equal_plain_loops(name, rng):
     anchors, positives = random_views(rng)
@@ -225,12 +235,19 @@ def test_losses_equal_plain_loops(name, rng):
         "triplet": np.maximum(0.8 + p - n, 0),
         "softmax": -np.log(np.exp(2 - p) / (np.exp(2 - p) + np.exp(2 - n) + 1e-8)),
         "contrastive": np.maximum(0.8 - n, 0) + p,
+        "infonce": infonce_by_loops(anchors, positives, temperature=0.3),
         "sosnet": np.maximum(0.8 + p - m, 0) ** 2 + second_order,
         "hynet": np.maximum(0.8 + p + 0.75 * p**2 - m - 0.75 * m**2, 0)
         + 0.2 * (norms[0] - norms[1]) ** 2,
     }
     config = LossConfig(
-        name=name, margin=0.8, anchor_swap=True, neighbours=5, alpha=1.5, norm_weight=0.2
+        name=name,
+        margin=0.8,
+        anchor_swap=True,
+        temperature=0.3,
+        neighbours=5,
+        alpha=1.5,
+        norm_weight=0.2,
     )
     unnormalized = (jnp.asarray(raw[0]), jnp.asarray(raw[1]))
     views = jnp.asarray(anchors), jnp.asarray(positives)

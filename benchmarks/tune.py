@@ -1,0 +1,131 @@
+r"""What tuning to one site gives on another, and what it costs elsewhere.
+
+    kjax build-patches --photos photos/lewis --out data/lewis --views 4
+    python benchmarks/tune.py --from best-research --site photos/seneca --test-set data/lewis \
+        --test-photos photos/lewis --hpatches data/oxford --general data/azure --out out/tune.jsonl
+
+Tunes at each of --rates and scores the weights before and after: matching of misaligned patches of
+the other site (mean of easy, hard and tough), correct matches between its photographs and views of
+them, and matching on a folder in HPatches' format, by its Python rules. A line of --out for each.
+What it should print: a gain on the other site, and little lost on the folder.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from kjax.data.cutting.photographs import list_photos
+from kjax.data.phototour import read_phototour, read_standard_pairs
+from kjax.data.test_sets import TestSet
+from kjax.errors import exit_code
+from kjax.eval.hpatches.benchmark import open_benchmark
+from kjax.experiments.scoring import Scorer, Tests
+from kjax.files.json_lines import append_line
+from kjax.train.load_source import Source, load_source
+from kjax.tune.run import tune
+from kjax.tune.scores import correct_matches, patch_scores
+from kjax.tune.settings import LEARNING_RATE, Settings
+
+SEED = 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints and appends the figures; bad input is one line on stderr and exit code 2."""
+    args = make_parser().parse_args(argv)
+    return exit_code("tune", lambda: run(args))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--from", dest="start", default="best", help="weights to start from (%(default)s)")
+    add("--site", type=Path, required=True, help="photographs, or a set, to tune to")
+    add("--test-set", type=Path, required=True, help="patches of another site")
+    add("--test-photos", type=Path, required=True, help="its photographs")
+    add("--hpatches", type=Path, required=True, help="folder in HPatches' format")
+    add("--general", nargs="*", default=["embedded"], help="sets against forgetting")
+    add("--share", type=float, default=0.5, help="of general patches (%(default)s)")
+    add("--rates", nargs="+", type=float, default=[LEARNING_RATE], help="of learning")
+    add("--steps", type=int, help="of training")
+    add("--out", type=Path, required=True, help="file of JSON lines")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Scores before, then after each tuning."""
+    judge = Judge(args)
+    report(args, judge.score(load_source(args.start)), rate=0.0, seconds=0.0)
+    for rate in args.rates:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = Settings(
+                photos=args.site,
+                start=args.start,
+                general=tuple(args.general),
+                share=args.share,
+                steps=args.steps,
+                learning_rate=rate,
+                seed=SEED,
+            )
+            begun = time.perf_counter()
+            tune(settings, Path(folder) / "tuned", progress=False)
+            seconds = time.perf_counter() - begun
+            tuned = load_source(str(Path(folder) / "tuned"))
+            report(args, judge.score(tuned), rate=rate, seconds=seconds)
+    return 0
+
+
+class Judge:
+    """Scores weights on what they were not tuned to."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Reads the tests."""
+        patches = read_phototour(args.test_set, progress=False)
+        self.test = TestSet(patches, read_standard_pairs(patches))
+        self.photos = args.test_photos
+        self.names = [str(path.relative_to(self.photos)) for path in list_photos(self.photos)]
+        self.folder = Scorer(Tests(benchmark=open_benchmark(args.hpatches, progress=False)))
+
+    def score(self, source: Source) -> dict[str, float]:
+        """Of the other site, and of the folder."""
+        scores = patch_scores(source, self.test, seed=SEED)
+        scores |= correct_matches(source, self.photos, self.names, seed=SEED, progress=False)
+        (found,) = self.folder.score("tuned", source.model, source.variables).hpatches
+        return scores | {"hpatches": float(found.matching_map)}
+
+
+def report(
+    args: argparse.Namespace, scores: dict[str, float], *, rate: float, seconds: float
+) -> None:
+    """A line for the terminal and one for the file."""
+    record = {
+        "start": args.start,
+        "site": args.site.name,
+        "test": args.test_set.name,
+        "rate": rate,
+        "share": args.share,
+        "steps": args.steps,
+        "general": [Path(name).name for name in args.general],
+        "seconds": round(seconds, 1),
+        "hardware": jax.devices()[0].device_kind,
+        "scores": {name: round(float(np.asarray(value)), 5) for name, value in scores.items()},
+    }
+    append_line(args.out, record, dict)
+    print(
+        f"{args.site.name} → {args.test_set.name}, rate {rate:g}: misaligned "
+        f"{100 * scores['matching']:.1f} %, {scores['correct']:.0f} of {scores['matches']:.0f} "
+        f"matches correct, HPatches {100 * scores['hpatches']:.1f} %, {seconds:.0f} s",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
