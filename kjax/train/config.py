@@ -233,7 +233,8 @@ def read_config(spec: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
 
     Args:
         spec: the file, as for `load_config`.
-        overrides: as on the command line, e.g. `--config.model.s=1`; they win over the file.
+        overrides: as on the command line, e.g. `--config.model.s=1`; they win over the file, and
+            the last of one field over those before it.
 
     Raises:
         InputError: anything is wrong with it.
@@ -257,7 +258,7 @@ def override(config: ConfigDict, arguments: Sequence[str]) -> None:
     """
     values = flags.FlagValues()
     _check_names(arguments)
-    given, cleared = _without_cleared(arguments)
+    given, cleared = _without_cleared(_last_of_each(arguments))
     try:
         config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=["", *given])
         rest = values(["", *given])[1:]
@@ -269,22 +270,29 @@ def override(config: ConfigDict, arguments: Sequence[str]) -> None:
         config.update_from_flattened_dict(dict.fromkeys(cleared))
 
 
+def _last_of_each(arguments: Sequence[str]) -> list[str]:
+    """Of several values for one field the last: those of a tuple would be joined by absl."""
+    last = {argument.partition("=")[0]: place for place, argument in enumerate(arguments)}
+    return [
+        argument
+        for place, argument in enumerate(arguments)
+        if "=" not in argument or last[argument.partition("=")[0]] == place
+    ]
+
+
 def _without_cleared(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Arguments without `--config.field=None`, which absl cannot read, and the fields so named.
 
-    Only fields that may be None; whatever was said of one before does not count any more.
+    Only fields that may be None.
     """
     given: list[str] = []
     cleared: list[str] = []
     for argument in arguments:
         name, _, value = argument.partition("=")
         field = name.lstrip("-").removeprefix("config.")
-        if isinstance(_SCHEMA.types.get(field), types.UnionType):
-            given = [other for other in given if other.partition("=")[0] != name]
-            cleared = [other for other in cleared if other != field]
-            if value == "None":
-                cleared.append(field)
-                continue
+        if value == "None" and isinstance(_SCHEMA.types.get(field), types.UnionType):
+            cleared.append(field)
+            continue
         given.append(argument)
     return given, cleared
 

@@ -282,6 +282,12 @@ def test_fields_with_a_default_may_be_absent():
     ]
 
 
+def test_the_last_override_of_a_field_wins_also_if_it_is_a_tuple():
+    config = load_config("base")
+    override(config, ["--config.augment.area=(0.1,0.2)", "--config.augment.area=(0.3,0.4)"])
+    assert config.augment.area == (0.3, 0.4)
+
+
 def test_override_changes_in_place():
     config = load_config("base")
     override(config, ["--config.train.pairs=64"])
