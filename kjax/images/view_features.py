@@ -1,0 +1,157 @@
+"""Keypoints and descriptors of random views of photographs, for the training of a matcher.
+
+Views are found in threads on the host while the device describes those before.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, UInt8
+from tqdm import tqdm
+
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.selfsupervised import View, ViewConfig, random_view, reduce_photo
+from kjax.data.set_photographs import SetPhotograph
+from kjax.errors import InputError
+from kjax.extras import require
+from kjax.files.checksum import sha256
+from kjax.images.collection.describing import in_order
+from kjax.images.describer import Describer
+from kjax.matcher.view_set import DescribedWith, ViewSet
+
+CANVAS = 512
+"""Pixels: sides of views are padded to multiples of it, so that few programs are compiled."""
+VIEWS = ViewConfig(
+    views=7,
+    max_rotation_degrees=180.0,
+    max_zoom=1.6,
+    max_stretch=2.0,
+    max_perspective=0.35,
+    max_gamma=1.8,
+    max_contrast=1.6,
+    max_brightness=30.0,
+    max_blur=1.5,
+    max_noise=8.0,
+    max_side=800,
+)
+"""How views differ: more than patches of a set do, since a matcher sees what surrounds them."""
+
+
+class _Found(NamedTuple):
+    """A view with its keypoints, the strongest first."""
+
+    view: View
+    keypoints: Keypoints
+
+
+def describe_views(
+    photographs: Sequence[Path],
+    names: Sequence[str],
+    describer: Describer,
+    *,
+    config: ViewConfig = VIEWS,
+    max_keypoints: int,
+    seed: int,
+    progress: bool = True,
+) -> tuple[ViewSet, list[str]]:
+    """The features of each photograph and of random views of it.
+
+    Args:
+        photographs: files to read.
+        names: what to call them; a photograph's views depend on its name and on the seed alone.
+        describer: of keypoints.
+        config: how views differ.
+        max_keypoints: of a view.
+        seed: of all chance.
+        progress: show a bar.
+
+    Returns:
+        The set, and the names of photographs that cannot be read.
+
+    Raises:
+        InputError: none can be read.
+    """
+    named = dict(zip(photographs, names, strict=True))
+
+    def find(path: Path) -> list[_Found] | None:
+        return _find(path, named[path], config, max_keypoints, seed)
+
+    described: list[dict[str, np.ndarray]] = []
+    kept: list[SetPhotograph] = []
+    unreadable: list[str] = []
+    threads = os.cpu_count() or 1
+    work = in_order(find, photographs, threads)
+    total = len(photographs)
+    for path, future in tqdm(work, "views", total, unit=" photographs", disable=not progress):
+        found = future.result()
+        if found is None:
+            unreadable.append(named[path])
+            continue
+        views = [_describe(one, describer, max_keypoints) for one in found]
+        described.append({name: np.stack([view[name] for view in views]) for name in views[0]})
+        kept.append(SetPhotograph(len(kept), named[path], sha256(path)))
+    if not described:
+        raise InputError(f"none of the {total} photographs could be read: give other photographs")
+    made = {name: np.stack([one[name] for one in described]) for name in described[0]}
+    origin = DescribedWith(describer.name or "", describer.sha256 or "", describer.dimension)
+    return ViewSet(photographs=tuple(kept), described_with=origin, **made), unreadable
+
+
+def _find(
+    path: Path, name: str, config: ViewConfig, max_keypoints: int, seed: int
+) -> list[_Found] | None:
+    """The photograph itself, and views of it; None if it cannot be read."""
+    photo = read_grey(path)
+    if photo is None:
+        return None
+    rng = np.random.default_rng([seed, *name.encode()])
+    photo = reduce_photo(photo, config.max_side)
+    views = [View(photo, np.eye(3))]
+    views += [random_view(rng, photo, config=config) for _ in range(config.views)]
+    return [_Found(view, _strongest(view, max_keypoints, config)) for view in views]
+
+
+def _strongest(view: View, count: int, config: ViewConfig) -> Keypoints:
+    found = detect_in_grey(view.pixels, max_keypoints=count, contrast=config.contrast_threshold)
+    return found.keep(np.argsort(-found.scores, kind="stable")[:count])
+
+
+def _describe(found: _Found, describer: Describer, room: int) -> dict[str, np.ndarray]:
+    """A view's part of a `ViewSet`."""
+    view, keypoints = found
+    descriptors, kept = describer.describe_at(_padded(view.pixels), keypoints)
+    keypoints = keypoints.keep(kept)
+    count = len(descriptors)
+
+    def filled(rows: np.ndarray, dtype: str) -> np.ndarray:
+        whole = np.zeros((room, *rows.shape[1:]), dtype)
+        whole[:count] = rows
+        return whole
+
+    height, width = view.pixels.shape
+    return {
+        "xy": filled(keypoints.xy, "f4"),
+        # Not zero where there is none: their logarithms are taken.
+        "scales": filled(keypoints.scales - 1, "f4") + np.float32(1),
+        "angles": filled(keypoints.radians, "f4"),
+        "descriptors": filled(descriptors, "f2"),
+        "counts": np.array(count, np.int32),
+        "sizes": np.array([width, height], np.int32),
+        "homographies": _scaled(view.homography),
+    }
+
+
+def _scaled(homography: np.ndarray) -> Float32[np.ndarray, "3 3"]:
+    """The same map with 1 in its corner, which float32 holds well."""
+    return (homography / homography[2, 2]).astype(np.float32)
+
+
+def _padded(pixels: UInt8[np.ndarray, "_ _"]) -> UInt8[np.ndarray, "_ _"]:
+    """A view on a larger canvas, beyond whose border it is repeated, as patches have it."""
+    cv2 = require("cv2", "making views")
+    more = [-side % CANVAS for side in pixels.shape]
+    return cv2.copyMakeBorder(pixels, 0, more[0], 0, more[1], cv2.BORDER_REPLICATE)

@@ -1,0 +1,149 @@
+"""The file that a training reads: keypoints and descriptors of views of many photographs.
+
+Each photograph has the same number of views, related by known homographies, and each view room for
+the same number of keypoints, the strongest first. `kjax build-views` makes one.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float16, Float32, Int32
+
+from kjax.data.set_photographs import SetPhotograph
+from kjax.errors import InputError
+from kjax.files.arrays import read_npz
+from kjax.files.atomic import write_whole
+from kjax.files.json_text import parse_json
+
+FORMAT = "kjax views 1"
+AGAIN = "make it again with kjax build-views"
+
+
+@dataclasses.dataclass(frozen=True)
+class DescribedWith:
+    """The weights that made descriptors: a matcher is for no others.
+
+    Attributes:
+        name: for people.
+        sha256: see `kjax.images.weights_checksum`.
+        dimension: of a descriptor.
+    """
+
+    name: str
+    sha256: str
+    dimension: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewSet:
+    """Features of `P` photographs with `V` views each, of at most `K` keypoints.
+
+    Attributes:
+        xy: positions in the view's pixels.
+        scales: diameters in pixels.
+        angles: radians.
+        descriptors: of unit norm; of what only pads, zero.
+        counts: of keypoints.
+        sizes: width and height of views.
+        homographies: from the photograph's pixels to the view's.
+        photographs: names and hashes of the files, in order.
+        described_with: the weights.
+    """
+
+    xy: Float32[np.ndarray, "P V K 2"]
+    scales: Float32[np.ndarray, "P V K"]
+    angles: Float32[np.ndarray, "P V K"]
+    descriptors: Float16[np.ndarray, "P V K dim"]
+    counts: Int32[np.ndarray, "P V"]
+    sizes: Int32[np.ndarray, "P V 2"]
+    homographies: Float32[np.ndarray, "P V 3 3"]
+    photographs: tuple[SetPhotograph, ...]
+    described_with: DescribedWith
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def keep(self, chosen: np.ndarray) -> "ViewSet":
+        """Some of the photographs."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}
+        kept = tuple(self.photographs[place] for place in chosen)
+        return dataclasses.replace(self, photographs=kept, **arrays)
+
+
+_ARRAYS = ("xy", "scales", "angles", "descriptors", "counts", "sizes", "homographies")
+_TYPES = dict(zip(_ARRAYS, ("f4", "f4", "f4", "f2", "i4", "i4", "f4"), strict=True))
+_DIMENSIONS = dict(zip(_ARRAYS, (4, 3, 3, 4, 2, 3, 4), strict=True))
+
+
+def write_view_set(path: Path, views: ViewSet) -> None:
+    """Writes a file, whole or not at all."""
+    about = {
+        "format": FORMAT,
+        "described_with": dataclasses.asdict(views.described_with),
+        "photographs": [list(one) for one in views.photographs],
+    }
+    arrays: dict[str, Any] = {name: getattr(views, name) for name in _ARRAYS}
+    arrays["about"] = np.array(json.dumps(about))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda partial: np.savez(partial, **arrays))
+
+
+def read_view_set(path: Path) -> ViewSet:
+    """Reads a file.
+
+    Raises:
+        InputError: it is absent, damaged, or something else.
+    """
+    if not path.is_file():
+        raise InputError(f"no such file of views: {path}: make it with kjax build-views")
+    try:
+        arrays = read_npz(path)
+        about = parse_json(str(arrays.pop("about")).encode())
+        if about["format"] != FORMAT:
+            raise ValueError(about["format"])
+        made = ViewSet(
+            photographs=tuple(SetPhotograph(*one) for one in about["photographs"]),
+            described_with=DescribedWith(**about["described_with"]),
+            **arrays,
+        )
+        _check(made)
+    except (InputError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is damaged or no file of views ({error}): {AGAIN}") from None
+    return made
+
+
+def read_view_sets(paths: Sequence[Path]) -> ViewSet:
+    """Several files as one set.
+
+    Raises:
+        InputError: as `read_view_set`, or they do not go together.
+    """
+    sets = [read_view_set(path) for path in paths]
+    first = sets[0]
+    for path, one in zip(paths, sets, strict=True):
+        if one.described_with != first.described_with or one.xy.shape[1:] != first.xy.shape[1:]:
+            raise InputError(
+                f"{path} and {paths[0]} have other weights, or numbers of views or of keypoints: "
+                f"{AGAIN}"
+            )
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in sets]) for name in _ARRAYS
+    }
+    photographs = tuple(photograph for one in sets for photograph in one.photographs)
+    return dataclasses.replace(first, photographs=photographs, **arrays)
+
+
+def _check(views: ViewSet) -> None:
+    for name in _ARRAYS:
+        array = getattr(views, name)
+        if array.dtype != _TYPES[name] or array.ndim != _DIMENSIONS[name]:
+            raise ValueError(f"{name} are {array.dtype} of shape {array.shape}")
+    photographs, own, room = views.scales.shape
+    if own < 2 or not photographs:
+        raise ValueError("it has no two views of a photograph")
+    if len(views.photographs) != photographs or views.counts.max() > room:
+        raise ValueError("its parts do not fit each other")
