@@ -19,6 +19,17 @@ def check_weights(word: str) -> None:
     raise InputError(f"{word} is no workdir or weights file; {unknown}")
 
 
+def check_matcher(word: str | None, *, needed: bool, option: str) -> None:
+    """Refuses a word that stands for no matcher, and one that is missing, or too much."""
+    if not needed:
+        if word is not None:
+            raise InputError(f"--matcher {word} goes with {option}")
+    elif word is None:
+        raise InputError(f"{option} needs --matcher: the matcher.npz of a training, or its folder")
+    elif not Path(word).exists():
+        raise InputError(f"no such matcher: {word}")
+
+
 def check_photograph(path: str) -> None:
     """Refuses what is no file; whether it is a photograph is seen later."""
     if Path(path).is_dir():

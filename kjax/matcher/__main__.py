@@ -24,7 +24,8 @@ def main(argv: Sequence[str]) -> int:
             raise InputError("a matcher is trained by one process: leave out the others")
         with ending_on_interrupt(INTERRUPTED):
             from kjax.matcher.config import SCHEMA
-            from kjax.matcher.run import WEIGHTS_FILE, run
+            from kjax.matcher.run import run
+            from kjax.matcher.weights import WEIGHTS_FILE
             from kjax.train.config import read_config
             from kjax.train.loop import Stopped
 

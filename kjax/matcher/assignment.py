@@ -60,7 +60,7 @@ class Partners(NamedTuple):
     """Of the first photograph's keypoints."""
 
 
-def mutual_partners(made: Assignment, least: float = LEAST_SCORE) -> Partners:
+def mutual_partners(made: Assignment, least: float | Float[Array, ""] = LEAST_SCORE) -> Partners:
     """Matches: the best of each other, with a score that is high enough."""
     scores = log_scores(made)
     places = jnp.arange(scores.shape[1], dtype=jnp.int32)[None]

@@ -12,7 +12,7 @@ matching compiles one for all, looking after each whether it may stop.
 
 import dataclasses
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Key
 
 from kjax.errors import InputError
+from kjax.matcher.attention import Attention, attend
 
-Attention = Literal["xla", "cudnn"]
 TURNS = (1, 1, 2, 3)
 """Frequencies of the angle in the last rotations of each head; the others are of positions."""
 LOWEST, HIGHEST = 1.0, 40.0
@@ -161,13 +161,9 @@ class Layer(nn.Module):
         return made.reshape(*tokens.shape[:-1], parts * heads, width // heads)
 
     def _attend(self, query: Array, key: Array, value: Array, counts: Array) -> Array:
-        # The kernels know one axis of pairs; those that only pad the other side are not looked at.
-        sides = (part.reshape(-1, *part.shape[2:]) for part in (query, key, value))
-        seen = jax.nn.dot_product_attention(
-            *sides,
-            key_value_seq_lengths=jnp.maximum(counts, 1).reshape(-1),
-            implementation=self.attention,
-        )
+        # The kernels know one axis of photographs.
+        flat = [part.reshape(-1, *part.shape[2:]) for part in (query, key, value)]
+        seen = attend(flat[0], flat[1], flat[2], counts.reshape(-1), self.attention)
         return seen.reshape(*query.shape[:3], self.config.width)
 
     def _digest(self, tokens: Array, seen: Array, name: str) -> Float[Array, "B 2 N width"]:

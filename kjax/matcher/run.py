@@ -15,12 +15,20 @@ from ml_collections import ConfigDict
 from kjax import pretrained
 from kjax.errors import InputError
 from kjax.files.atomic import write_json
+from kjax.matcher.attention import Attention, attend
 from kjax.matcher.batches import to_device
 from kjax.matcher.config import SCHEMA, MatcherRunConfig, OptimizerConfig
-from kjax.matcher.network import Attention
 from kjax.matcher.step import Program, initial_state, make_run, make_validation
 from kjax.matcher.view_set import ViewSet, read_view_sets
-from kjax.matcher.weights import FORMAT, About, MatcherWeights, read_matcher, save_matcher
+from kjax.matcher.weights import (
+    FORMAT,
+    WEIGHTS_FILE,
+    About,
+    MatcherWeights,
+    find_matcher,
+    read_matcher,
+    save_matcher,
+)
 from kjax.pretrained.ledger import check_open
 from kjax.train.checkpoint import Checkpoints
 from kjax.train.loop import step_of, train
@@ -28,7 +36,6 @@ from kjax.train.metrics_log import MetricsLog
 from kjax.train.step import TrainState
 from kjax.train.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, mendable_errors
 
-WEIGHTS_FILE = "matcher.npz"
 FINAL_SHARE = 0.01
 """Of the learning rate, at the end."""
 
@@ -117,10 +124,7 @@ def _try_cudnn(dtype: str) -> None:
     counts = jnp.array([64, 10], jnp.int32)
 
     def total(query: jax.Array) -> jax.Array:
-        seen = jax.nn.dot_product_attention(
-            query, ones, ones, key_value_seq_lengths=counts, implementation="cudnn"
-        )
-        return seen.astype(jnp.float32).sum()
+        return attend(query, ones, ones, counts, "cudnn").astype(jnp.float32).sum()
 
     jax.block_until_ready(jax.jit(jax.grad(total))(ones))
 
@@ -180,7 +184,7 @@ def _start(config: MatcherRunConfig) -> Any:
     """The parameters that `config.init` names; None if it names nothing."""
     if not config.init:
         return None
-    weights = read_matcher(Path(config.init))
+    weights = read_matcher(find_matcher(config.init))
     if weights.about.model != config.model:
         fields = dataclasses.asdict(weights.about.model).items()
         settings = " ".join(f"--config.model.{name}={value}" for name, value in fields)

@@ -11,9 +11,9 @@ import optax
 from jaxtyping import Array, Float, Int32, Key
 
 from kjax.matcher.assignment import Partners, assign, assignment_loss, mutual_partners
+from kjax.matcher.attention import Attention
 from kjax.matcher.batches import Batch, DeviceViews, DrawConfig, draw_batch
 from kjax.matcher.network import (
-    Attention,
     Embedding,
     Layer,
     MatcherConfig,

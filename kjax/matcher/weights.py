@@ -18,6 +18,8 @@ from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import DescribedWith
 
+WEIGHTS_FILE = "matcher.npz"
+"""In the folder of a training."""
 ABOUT = "about"
 FORMAT = "kjax matcher 1"
 
@@ -45,6 +47,12 @@ class MatcherWeights:
 
     about: About
     params: Any
+
+
+def find_matcher(source: str | Path) -> Path:
+    """The file that a word stands for: a file, or a training's folder."""
+    path = Path(source)
+    return path / WEIGHTS_FILE if path.is_dir() else path
 
 
 def save_matcher(path: Path, weights: MatcherWeights) -> None:
