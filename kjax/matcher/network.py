@@ -11,6 +11,7 @@ matching compiles one for all, looking after each whether it may stop.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -184,6 +185,7 @@ class Layer(nn.Module):
         return Said(projected / width**0.25, matchability, confidence)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def init_params(config: MatcherConfig, key: Key[Array, ""]) -> dict[str, Any]:
     """Parameters by chance: of the embedding, and of all layers along a first axis."""
     own, *others = jax.random.split(key, 1 + config.layers)

@@ -9,7 +9,7 @@ import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ Run = Callable[[TrainState, int], tuple[TrainState, dict[str, Any]]]
 """Takes a state so many steps on, and returns the metrics' means over them."""
 
 
+@runtime_checkable
 class Trained(Protocol):
     """What is trained: a descriptor's `kjax.train.parallel.Program`, or a matcher's."""
 
