@@ -24,7 +24,7 @@ from kjax.images.describer import Describer
 from kjax.matcher.view_set import DescribedWith, ViewSet
 
 CANVAS = 512
-"""Pixels: sides of views are padded to multiples of it, so that few programs are compiled."""
+"""Pixels: views are padded to squares of multiples of it, so that few programs are compiled."""
 VIEWS = ViewConfig(
     views=7,
     max_rotation_degrees=180.0,
@@ -123,8 +123,12 @@ def _strongest(view: View, count: int, config: ViewConfig) -> Keypoints:
 def _describe(found: _Found, describer: Describer, room: int) -> dict[str, np.ndarray]:
     """A view's part of a `ViewSet`."""
     view, keypoints = found
-    descriptors, kept = describer.describe_at(_padded(view.pixels), keypoints)
-    keypoints = keypoints.keep(kept)
+    # As many of every view, for the same reason: those without a size show nothing.
+    more = room - len(keypoints.xy)
+    filler = Keypoints(np.zeros((more, 2), "f4"), *np.zeros((3, more), "f4"))
+    everything = Keypoints.join([keypoints, filler])
+    descriptors, shown = describer.describe_at(_padded(view.pixels), everything)
+    keypoints = everything.keep(shown)
     count = len(descriptors)
 
     def filled(rows: np.ndarray, dtype: str) -> np.ndarray:
@@ -153,5 +157,6 @@ def _scaled(homography: np.ndarray) -> Float32[np.ndarray, "3 3"]:
 def _padded(pixels: UInt8[np.ndarray, "_ _"]) -> UInt8[np.ndarray, "_ _"]:
     """A view on a larger canvas, beyond whose border it is repeated, as patches have it."""
     cv2 = require("cv2", "making views")
-    more = [-side % CANVAS for side in pixels.shape]
-    return cv2.copyMakeBorder(pixels, 0, more[0], 0, more[1], cv2.BORDER_REPLICATE)
+    side = -(-max(pixels.shape) // CANVAS) * CANVAS
+    below, beside = (side - own for own in pixels.shape)
+    return cv2.copyMakeBorder(pixels, 0, below, 0, beside, cv2.BORDER_REPLICATE)
