@@ -35,7 +35,7 @@ def get_config() -> ConfigDict:
     config.draw.least_keypoints = 256  # views of some pairs have as few
     config.draw.least_crop = 0.4  # shortest side of a crop, over that of the view
     config.draw.whole_share = 0.3  # of views that are not cropped
-    config.draw.largest_share = 0.5  # of pairs of the largest keypoints, instead of the strongest
+    config.draw.largest_share = 0.3  # of pairs of the largest keypoints, instead of the steadiest
     config.draw.rank_noise = 0.3  # by which weaker keypoints are taken, too
     config.draw.upright_share = 0.5  # of pairs that are turned as their photographs are
     config.draw.tilt_degrees = 8.0  # σ of how these are tilted

@@ -1,7 +1,7 @@
 """Pairs of views for a step, drawn on the device that trains.
 
 A pair sees one keypoint in common, about which each view is cropped: so photographs overlap in
-part, as real ones do. Of a crop's keypoints some are taken, mostly the strongest, or the largest.
+part, as real ones do. Of a crop's keypoints some are taken, mostly the steadiest, or the largest.
 All of this is choosing: no pixel is touched. Positions and angles are turned, too, which changes
 nothing about who matches whom.
 """
@@ -29,7 +29,7 @@ class DrawConfig:
         least_keypoints: crops of some pairs have as few.
         least_crop: shortest side of a crop, over that of the view.
         whole_share: of views that are not cropped.
-        largest_share: of pairs of the largest keypoints instead of the strongest.
+        largest_share: of pairs of the largest keypoints instead of the steadiest.
         rank_noise: σ of the logarithm of a keypoint's rank, by which weaker ones are taken too.
         upright_share: of pairs that are turned as their photographs are; others anyhow.
         tilt_degrees: σ of how upright ones are tilted.
@@ -40,7 +40,7 @@ class DrawConfig:
     least_keypoints: int = 256
     least_crop: float = 0.4
     whole_share: float = 0.3
-    largest_share: float = 0.5
+    largest_share: float = 0.3
     rank_noise: float = 0.3
     upright_share: float = 0.5
     tilt_degrees: float = 8.0

@@ -1,7 +1,7 @@
 """The file that a training reads: keypoints and descriptors of views of many photographs.
 
 Each photograph has the same number of views, related by known homographies, and each view room for
-the same number of keypoints, the strongest first. `kjax build-views` makes one.
+the same number of keypoints, the steadiest first. `kjax build-views` makes one.
 """
 
 import dataclasses
