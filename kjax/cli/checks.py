@@ -20,14 +20,18 @@ def check_weights(word: str) -> None:
 
 
 def check_matcher(word: str | None, *, needed: bool, option: str) -> None:
-    """Refuses a word that stands for no matcher, and one that is missing, or too much."""
+    """Refuses a word that stands for no matcher, and one that is too much."""
+    from kjax.pretrained.matchers import matcher_names
+
     if not needed:
         if word is not None:
             raise InputError(f"--matcher {word} goes with {option}")
-    elif word is None:
-        raise InputError(f"{option} needs --matcher: the matcher.npz of a training, or its folder")
-    elif not Path(word).exists():
-        raise InputError(f"no such matcher: {word}")
+    elif word not in matcher_names() and not (word and Path(word).exists()):
+        names = ", ".join(matcher_names()) or "none"
+        raise InputError(
+            f"no matcher {word or 'is named'}: give --matcher the matcher.npz of a training, its "
+            f"folder, or one that ships ({names})"
+        )
 
 
 def check_photograph(path: str) -> None:

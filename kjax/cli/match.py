@@ -69,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="nearest, mutual, ratio, mutual_ratio (default) or learned",
     )
     parser.add_argument(
-        "--matcher", metavar="FILE", help="for --method learned: a matcher.npz, or its workdir"
+        "--matcher",
+        metavar="FILE",
+        help="for --method learned: matcher.npz or its workdir; the one that ships for the weights",
     )
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
     parser.add_argument(
@@ -209,7 +211,10 @@ def _check(args: argparse.Namespace) -> None:
         raise unknown_name("--method", args.method, get_args(MatchingMethod))
     if args.geometry not in GEOMETRIES:
         raise unknown_name("--geometry", args.geometry, GEOMETRIES)
-    check_matcher(args.matcher, needed=args.method == "learned", option="--method learned")
+    learned = args.method == "learned"
+    if learned and args.matcher is None:
+        args.matcher = args.weights
+    check_matcher(args.matcher, needed=learned, option="--method learned")
     check_positive("--ratio", args.ratio, most=1.0)
     check_positive("--threshold", args.threshold)
     check_count("--keypoints", args.keypoints)

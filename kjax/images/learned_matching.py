@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from kjax.errors import InputError
+from kjax.files.checksum import sha256 as file_sha256
 from kjax.images.extraction import padded_count
 from kjax.images.features import Features
 from kjax.images.matches import Matches
@@ -20,18 +21,20 @@ from kjax.matcher.assignment import LEAST_SCORE, Partners, assign, mutual_partne
 from kjax.matcher.network import Embedding, Layer, MatcherConfig, Points, Rotation, Said, layer_of
 from kjax.matcher.truth import NONE
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher
+from kjax.pretrained import DEFAULT
 
 SURE, ENOUGH = 0.95, 0.95
 """How sure a layer must be of a keypoint, and of which share of them, to be the last."""
 
 
-def load_matcher(source: str) -> "Matcher":
-    """A matcher from the workdir of its training, or a file.
+def load_matcher(source: str = DEFAULT) -> "Matcher":
+    """A matcher that ships with kjax, from the workdir of its training, or from a file.
 
     Args:
-        source: "out/matcher", or "matcher.npz".
+        source: the name of the weights that it is for, "out/matcher", or "matcher.npz".
     """
-    return Matcher(read_matcher(find_matcher(source)), name=str(source))
+    path = find_matcher(source)
+    return Matcher(read_matcher(path), name=str(source), sha256=file_sha256(path))
 
 
 class Matcher:
@@ -39,20 +42,24 @@ class Matcher:
 
     Attributes:
         name: where the weights came from, if they were loaded.
+        sha256: of their file, if they were loaded.
         described_with: the weights whose descriptors it matches.
         layers: how many there are.
         remarks: on how it was trained.
     """
 
-    def __init__(self, weights: MatcherWeights, *, name: str | None = None) -> None:
+    def __init__(
+        self, weights: MatcherWeights, *, name: str | None = None, sha256: str | None = None
+    ) -> None:
         """Brings the weights to the device.
 
         Args:
             weights: as `kjax.matcher.weights` reads them.
             name: where they came from, for people.
+            sha256: of their file, for records.
         """
         about = weights.about
-        self.name, self.remarks = name, about.remarks
+        self.name, self.sha256, self.remarks = name, sha256, about.remarks
         self.described_with, self.layers = about.described_with, about.model.layers
         self._model = about.model
         params = jax.tree.map(jnp.asarray, weights.params)
@@ -106,13 +113,24 @@ class Matcher:
         Raises:
             InputError: they have no scales, or descriptors of other weights.
         """
-        own = self.described_with
         if features.scales is None:
             raise InputError("learned matching needs the keypoints' scales: use describe_image's")
         if features.distance != "L2" or features.descriptors.dtype == np.uint8:
             raise InputError("learned matching needs descriptors that are not quantized")
-        other = features.weights_sha256 not in (None, own.sha256)
-        if other or features.descriptors.shape[1] != own.dimension:
+        self.check_weights(features.weights_sha256, features.descriptors.shape[1])
+
+    def check_weights(self, sha256: str | None, dimension: int) -> None:
+        """Refuses descriptors that the matcher is not for.
+
+        Args:
+            sha256: of the weights that described, if it is known.
+            dimension: of a descriptor.
+
+        Raises:
+            InputError: they are others'.
+        """
+        own = self.described_with
+        if sha256 not in (None, own.sha256) or dimension != own.dimension:
             raise InputError(
                 f"the matcher {self.name} is for descriptors of {own.name} with {own.dimension} "
                 "numbers, these are others: describe with those weights, or train a matcher for "

@@ -19,6 +19,7 @@ from kjax.images.features import Features
 from kjax.images.matches import Matches
 from kjax.images.methods import Distance, MatchingMethod
 from kjax.model.nearest import Neighbours, padded_size, two_nearest
+from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
     from kjax.images.learned_matching import Matcher
@@ -59,7 +60,7 @@ def match(
         distance: "L2" or "Hamming".
         block: descriptors a side that are compared at once, rounded down to a power of two. The
             default suits the device.
-        matcher: for "learned": `kjax.load_matcher`'s, or what it would load.
+        matcher: for "learned": `kjax.load_matcher`'s, or what it shall load; its default if None.
 
     Raises:
         InputError: descriptors that cannot be compared, or an unknown method or distance.
@@ -76,9 +77,8 @@ def _match_learned(a: Any, b: Any, matcher: "Matcher | str | None") -> Matches:
 
     if not isinstance(a, Features) or not isinstance(b, Features):
         raise InputError("method='learned' needs positions too: give describe_image's features")
-    if matcher is None:
-        raise InputError("method='learned' needs matcher=: a file, or what kjax.load_matcher gives")
-    found = matcher if isinstance(matcher, Matcher) else remembered_matcher(str(matcher))
+    word = DEFAULT if matcher is None else matcher
+    found = word if isinstance(word, Matcher) else remembered_matcher(str(word))
     return found.match(a, b)
 
 

@@ -17,6 +17,7 @@ from kjax.files.json_text import parse_json
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import DescribedWith
+from kjax.pretrained.matchers import matcher_file, matcher_names
 
 WEIGHTS_FILE = "matcher.npz"
 """In the folder of a training."""
@@ -50,9 +51,23 @@ class MatcherWeights:
 
 
 def find_matcher(source: str | Path) -> Path:
-    """The file that a word stands for: a file, or a training's folder."""
+    """The file that a word stands for: a file, a training's folder, or a shipped name.
+
+    Raises:
+        InputError: it stands for nothing.
+    """
     path = Path(source)
-    return path / WEIGHTS_FILE if path.is_dir() else path
+    if path.is_dir():
+        return path / WEIGHTS_FILE
+    if path.exists() or path.suffix or str(source) not in matcher_names():
+        return path
+    return matcher_file(str(source))
+
+
+def shipped_hint() -> str:
+    """What matchers ship, for messages."""
+    names = ", ".join(matcher_names())
+    return f" (those that ship: {names})" if names else " (none ships with this version: train one)"
 
 
 def save_matcher(path: Path, weights: MatcherWeights) -> None:
@@ -71,7 +86,7 @@ def read_matcher(path: Path) -> MatcherWeights:
         InputError: it is absent, damaged, or something else.
     """
     if not path.is_file():
-        raise InputError(f"no such matcher: {path}")
+        raise InputError(f"no such matcher: {path}{shipped_hint()}")
     try:
         arrays = read_npz(path)
         if ABOUT not in arrays:

@@ -201,8 +201,6 @@ def test_learned_matching_needs_features_and_a_matcher(pair, folder):
     first, second, _ = pair
     with pytest.raises(InputError, match="needs positions too"):
         kjax.match(first.descriptors, second.descriptors, method="learned", matcher=str(folder))
-    with pytest.raises(InputError, match="needs matcher="):
-        kjax.match(first, second, method="learned")
     with pytest.raises(InputError, match="no such matcher: absent"):
         kjax.match(first, second, method="learned", matcher="absent")
 
@@ -230,8 +228,8 @@ def test_what_is_no_matcher(folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--method", "learned"], "--method learned needs --matcher"),
-        (["--method", "learned", "--matcher", "absent"], "no such matcher: absent"),
+        (["--method", "learned", "--weights", "hardnet"], "no matcher hardnet: give --matcher"),
+        (["--method", "learned", "--matcher", "absent"], "no matcher absent: give --matcher"),
         (["--matcher", "absent"], "--matcher absent goes with --method learned"),
     ],
 )
