@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
+from kjax.data.correspondence import transform_keypoints
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.selfsupervised import View, ViewConfig, random_view, reduce_photo
@@ -146,13 +147,23 @@ def _describe(found: _Found, describer: Describer, room: int) -> dict[str, np.nd
         "descriptors": filled(descriptors, "f2"),
         "counts": np.array(count, np.int32),
         "sizes": np.array([width, height], np.int32),
-        "homographies": _scaled(view.homography),
+        **_geometry(view.homography, filled(keypoints.xy, "f8"), (height, width)),
     }
 
 
-def _scaled(homography: np.ndarray) -> Float32[np.ndarray, "3 3"]:
-    """The same map with 1 in its corner, which float32 holds well."""
-    return (homography / homography[2, 2]).astype(np.float32)
+def _geometry(
+    homography: Float[np.ndarray, "3 3"], xy: Float[np.ndarray, "K 2"], shape: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """The photograph as a plane in the world, which is at 1 and measured in its pixels."""
+    homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ np.linalg.inv(homography).T
+    camera = np.column_stack([homography, np.zeros(3)]) / homography[2, 2]
+    middle = Keypoints.of_sigma(np.array([[shape[1], shape[0]]]) / 2, np.ones(1), np.zeros(1))
+    (turn,) = transform_keypoints(middle, np.linalg.inv(homography)).radians
+    return {
+        "places": (homogeneous / homogeneous[:, 2:]).astype("f4"),
+        "cameras": camera.astype("f4"),
+        "turns": np.array(-turn, "f4"),
+    }
 
 
 def _padded(pixels: UInt8[np.ndarray, "_ _"]) -> UInt8[np.ndarray, "_ _"]:

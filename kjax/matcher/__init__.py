@@ -2,7 +2,7 @@
 
     network      tokens of keypoints through layers of self- and cross-attention
     assignment   what the layers say: who matches whom; the loss
-    truth        who matches whom by a homography
+    truth        who matches whom by what keypoints see
     view_set     the file of features that a training reads
     batches      pairs of views, drawn on the device
     step, run    the training; `python -m kjax.matcher` is its command

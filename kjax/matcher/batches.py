@@ -1,7 +1,7 @@
 """Pairs of views for a step, drawn on the device that trains.
 
-A pair sees one keypoint in common, about which each view is cropped: so photographs overlap in
-part, as real ones do. Of a crop's keypoints some are taken, mostly the steadiest, or the largest.
+Two views of a group see one place in common, about which each is cropped: so they overlap in part,
+as real photographs do. Of a crop's keypoints some are taken, mostly the steadiest, or the largest.
 All of this is choosing: no pixel is touched. Positions and angles are turned, too, which changes
 nothing about who matches whom.
 """
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int32, Key
 
 from kjax.errors import InputError
 from kjax.matcher.network import Points
-from kjax.matcher.truth import Truth, homography_truth, move
+from kjax.matcher.truth import Seen, Truth, find_truth, project
 from kjax.matcher.view_set import ViewSet
 
 
@@ -71,19 +71,17 @@ class DeviceViews(NamedTuple):
     descriptors: Float[Array, "P V K dim"]
     counts: Int32[Array, "P V"]
     sizes: Int32[Array, "P V 2"]
-    homographies: Float[Array, "P V 3 3"]
-    inverses: Float[Array, "P V 3 3"]
+    places: Float[Array, "P V K 3"]
+    cameras: Float[Array, "P V 3 4"]
+    turns: Float[Array, "P V"]
     ranks_by_size: Int32[Array, "P V K"]
 
 
 def to_device(views: ViewSet) -> DeviceViews:
     """The set where a training takes place."""
     ranks = np.argsort(np.argsort(-views.scales, axis=-1, kind="stable"), axis=-1)
-    inverses = np.linalg.inv(views.homographies.astype(np.float64)).astype(np.float32)
-    given = {name: jnp.asarray(getattr(views, name)) for name in DeviceViews._fields[:-2]}
-    return DeviceViews(
-        **given, inverses=jnp.asarray(inverses), ranks_by_size=jnp.asarray(ranks, jnp.int32)
-    )
+    given = {name: jnp.asarray(getattr(views, name)) for name in DeviceViews._fields[:-1]}
+    return DeviceViews(**given, ranks_by_size=jnp.asarray(ranks, jnp.int32))
 
 
 class Batch(NamedTuple):
@@ -96,18 +94,8 @@ class Batch(NamedTuple):
 def draw_batch(key: Key[Array, ""], views: DeviceViews, *, pairs: int, config: DrawConfig) -> Batch:
     """A batch, wholly a function of the key."""
     keys = jax.random.split(key, pairs)
-    chosen = jax.vmap(lambda own: _draw_pair(own, views, config))(keys)
-    truth = homography_truth(chosen.xy, chosen.angles, chosen.between, chosen.points.counts)
-    return Batch(chosen.points, truth)
-
-
-class _Pair(NamedTuple):
-    """Keypoints as they lie in their views, and as the network gets them."""
-
-    xy: Float[Array, "2 N 2"]
-    angles: Float[Array, "2 N"]
-    between: Float[Array, "2 3 3"]
-    points: Points
+    seen, points = jax.vmap(lambda own: _draw_pair(own, views, config))(keys)
+    return Batch(points, find_truth(seen, points.descriptors, points.counts))
 
 
 class _Window(NamedTuple):
@@ -120,32 +108,29 @@ class _Window(NamedTuple):
         return (jnp.abs(xy - self.middle[None]) <= self.half[None]).all(axis=-1)
 
 
-def _draw_pair(key: Key[Array, ""], views: DeviceViews, config: DrawConfig) -> _Pair:
-    photographs, several = views.counts.shape
+def _draw_pair(key: Key[Array, ""], views: DeviceViews, config: DrawConfig) -> tuple[Seen, Points]:
+    """Keypoints as they lie in two views of a group, and as the network gets them."""
+    groups, several = views.counts.shape
     which, one, two, anchor, ordering, amount, upright, left, right = jax.random.split(key, 9)
-    photograph = jax.random.randint(which, (), 0, photographs)
+    group = jax.random.randint(which, (), 0, groups)
     first = jax.random.randint(one, (), 0, several)
     second = (first + jax.random.randint(two, (), 1, several)) % several
     # Of descriptors, only those that are chosen are fetched.
     light = views._replace(descriptors=views.counts)
-    sides = [jax.tree.map(lambda leaf, i=i: leaf[photograph, i], light) for i in (first, second)]
-    forth = _composed(sides[1].homographies, sides[0].inverses)
-    back = _composed(sides[0].homographies, sides[1].inverses)
-    # What both views show: a keypoint of the first, and where the second has it.
-    here = sides[0].xy[jax.random.randint(anchor, (), 0, jnp.maximum(sides[0].counts, 1))]
-    there = move(here[None, None], jnp.zeros((1, 1)), forth[None]).xy[0, 0]
+    sides = [jax.tree.map(lambda leaf, i=i: leaf[group, i], light) for i in (first, second)]
     shared = _Shared(
         jax.random.uniform(ordering) < config.largest_share,
         jax.random.randint(amount, (), config.least_keypoints, config.keypoints + 1),
         jax.random.uniform(upright) < config.upright_share,
     )
+    middles = _seen_by_both(anchor, *sides)
     chosen = [
-        _draw_side(left, sides[0], here, shared, config),
-        _draw_side(right, sides[1], there, shared, config),
+        _draw_side(own_key, side, middle, shared, config)
+        for own_key, side, middle in zip((left, right), sides, middles, strict=True)
     ]
     descriptors = jnp.stack(
         [
-            views.descriptors[photograph, view, side.rows]
+            views.descriptors[group, view, side.rows]
             for view, side in zip((first, second), chosen, strict=True)
         ]
     )
@@ -157,7 +142,24 @@ def _draw_pair(key: Key[Array, ""], views: DeviceViews, config: DrawConfig) -> _
         descriptors.astype(jnp.float32),
         both.found,
     )
-    return _Pair(both.xy, both.angles, jnp.stack([forth, back]), points)
+    return Seen(both.xy, both.places, jnp.stack([side.cameras for side in sides])), points
+
+
+def _seen_by_both(
+    key: Key[Array, ""], first: DeviceViews, second: DeviceViews
+) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
+    """Where the views have a place that both show, by a keypoint of the first.
+
+    If there is none, any keypoint of the first and any place in the second.
+    """
+    there = project(second.cameras[None], first.places[None])[0]
+    shown = ((there >= 0) & (there < second.sizes[None])).all(axis=-1)
+    exists = jnp.arange(len(there)) < first.counts
+    chance = jax.random.uniform(key, (len(there),))
+    chosen = jnp.argmax(jnp.where(exists, chance + (shown & exists), -1.0))
+    whole = second.sizes.astype(jnp.float32)
+    other = jnp.where(shown[chosen], there[chosen], whole * chance[:2])
+    return first.xy[chosen], other
 
 
 class _Shared(NamedTuple):
@@ -174,7 +176,7 @@ class _Side(NamedTuple):
 
     rows: Int32[Array, " N"]
     xy: Float[Array, "N 2"]
-    angles: Float[Array, " N"]
+    places: Float[Array, "N 3"]
     positions: Float[Array, "N 2"]
     log_scales: Float[Array, " N"]
     turned: Float[Array, " N"]
@@ -197,16 +199,16 @@ def _draw_side(
     there = window.holds(view.xy) & (jnp.arange(room) < view.counts)
     best, chosen = jax.lax.top_k(jnp.where(there, -noisy, -jnp.inf), config.keypoints)
     found = jnp.minimum(jnp.isfinite(best).sum(dtype=jnp.int32), shared.most)
-    angle = _draw_turn(turn, _turn_of(view, window.middle), shared.upright, config)
+    angle = _draw_turn(turn, view.turns, shared.upright, config)
     unit = window.half.max() * jnp.exp(config.zoom_noise * jax.random.normal(zoom))
-    xy, angles = view.xy[chosen], view.angles[chosen]
+    xy = view.xy[chosen]
     return _Side(
         chosen,
         xy,
-        angles,
-        _composed(xy - window.middle[None], _rotation(angle).T) / unit,
+        view.places[chosen],
+        _turned(xy - window.middle[None], angle) / unit,
         jnp.log(view.scales[chosen] / unit),
-        angles + angle,
+        view.angles[chosen] + angle,
         found,
     )
 
@@ -235,18 +237,7 @@ def _crop(
     return _Window(jnp.clip(middle, half, size - half), half)
 
 
-def _turn_of(view: DeviceViews, at: Float[Array, "2"]) -> Float[Array, ""]:
-    """By how much a view is turned against its photograph, near a place of the view."""
-    upright = move(at[None, None], jnp.zeros((1, 1)), view.inverses[None])
-    turned = move(upright.xy, jnp.zeros((1, 1)), view.homographies[None])
-    return turned.angles[0, 0]
-
-
-def _composed(first: Float[Array, "n k"], second: Float[Array, "k m"]) -> Float[Array, "n m"]:
-    """The product, in all digits: on GPUs, pixels would come out wrong otherwise."""
-    return jnp.matmul(first, second, precision="highest")
-
-
-def _rotation(angle: Float[Array, ""]) -> Float[Array, "2 2"]:
+def _turned(xy: Float[Array, "N 2"], angle: Float[Array, ""]) -> Float[Array, "N 2"]:
+    x, y = xy[:, 0], xy[:, 1]
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
-    return jnp.stack([jnp.stack([cosine, -sine]), jnp.stack([sine, cosine])])
+    return jnp.stack([cosine * x - sine * y, sine * x + cosine * y], axis=1)

@@ -1,4 +1,8 @@
-"""Which keypoints of two views of one plane are the same, by the homography between them."""
+"""Which keypoints of two views are the same: those that see the same place.
+
+A place is a point of the world. Of a flat photograph, every keypoint's is known; of a scene that
+was reconstructed, those of some. Nothing is said about the others.
+"""
 
 from typing import NamedTuple
 
@@ -9,9 +13,11 @@ NONE = -1
 """In the place of a keypoint's partner."""
 MATCH, FAR = 3.0, 5.0
 """Pixels: up to how many, in both views, keypoints are the same, and from how many on another."""
-TURN_COST = 1.5
-"""Pixels that keypoints of opposite angles count as farther apart: SIFT may give one place several
-angles, and the one that agrees is meant."""
+UNLIKE = 1.5
+"""Pixels that keypoints of opposite descriptors count as farther apart: SIFT may give one place
+several angles, and the one that agrees is meant."""
+_BEYOND = 1e6
+"""Pixels: where a camera has what is behind it."""
 
 
 class Truth(NamedTuple):
@@ -23,54 +29,60 @@ class Truth(NamedTuple):
     """Keypoints that surely have no match."""
 
 
-class Moved(NamedTuple):
-    """Keypoints as a homography shows them."""
+class Seen(NamedTuple):
+    """Keypoints of pairs of views; those that count come first."""
 
-    xy: Float[Array, "B N 2"]
-    angles: Float[Array, "B N"]
+    xy: Float[Array, "B 2 N 2"]
+    """Pixels, as a camera without distortion has them."""
+    places: Float[Array, "B 2 N 3"]
+    """What keypoints see; NaN if it is not known."""
+    cameras: Float[Array, "B 2 3 4"]
+    """From places to pixels."""
 
 
-def homography_truth(
-    xy: Float[Array, "B 2 N 2"],
-    angles: Float[Array, "B 2 N"],
-    between: Float[Array, "B 2 3 3"],
-    counts: Int32[Array, "B 2"],
+def find_truth(
+    seen: Seen, descriptors: Float[Array, "B 2 N dim"], counts: Int32[Array, "B 2"]
 ) -> Truth:
     """Matches are the nearest of each other, near in both views.
 
     Args:
-        xy: of keypoints, in pixels; those that count come first.
-        angles: radians.
-        between: homographies from the first view's pixels to the second's, and back.
+        seen: the keypoints.
+        descriptors: which decide between keypoints at one place.
         counts: of keypoints in each view.
     """
-    there = move(xy[:, 0], angles[:, 0], between[:, 0])
-    back = move(xy[:, 1], angles[:, 1], between[:, 1])
-    apart = jnp.maximum(_distances(there.xy, xy[:, 1]), _distances(xy[:, 0], back.xy))
-    exist = jnp.arange(xy.shape[2])[None, None] < counts[:, :, None]
+    first, second = seen.xy[:, 0], seen.xy[:, 1]
+    there = project(seen.cameras[:, 1], seen.places[:, 0])
+    back = project(seen.cameras[:, 0], seen.places[:, 1])
+    ahead, behind = _distances(there, second), _distances(first, back)
+    exist = jnp.arange(first.shape[1])[None, None] < counts[:, :, None]
     both = exist[:, 0, :, None] & exist[:, 1, None, :]
-    apart = jnp.where(both, apart, jnp.inf)
-    turned = 1 - jnp.cos(there.angles[:, :, None] - angles[:, 1, None, :])
-    cost = apart + TURN_COST / 2 * turned
+    # Where one of the two is not known, the other tells how far they are at least.
+    apart = jnp.where(both, jnp.fmax(ahead, behind), jnp.inf)
+    alike = jnp.einsum("bnd,bmd->bnm", descriptors[:, 0], descriptors[:, 1])
+    known = jnp.isfinite(seen.places).all(axis=-1)
+    certain = known[:, 0, :, None] & known[:, 1, None, :]
+    cost = jnp.where(certain, apart + UNLIKE / 2 * (1 - alike), jnp.inf)
     best, returned = (jnp.argmin(cost, axis=axis).astype(jnp.int32) for axis in (2, 1))
-    mutual = jnp.take_along_axis(returned, best, axis=1) == jnp.arange(xy.shape[2])[None]
-    near = jnp.take_along_axis(apart, best[:, :, None], axis=2)[..., 0] <= MATCH
-    far = jnp.stack([apart.min(axis=2) > FAR, apart.min(axis=1) > FAR], axis=1)
-    return Truth(jnp.where(mutual & near, best, NONE), exist & far)
+    mutual = jnp.take_along_axis(returned, best, axis=1) == jnp.arange(first.shape[1])[None]
+    nearest = jnp.take_along_axis(jnp.where(certain, apart, jnp.inf), best[:, :, None], axis=2)
+    # Of keypoints without a place, `apart` is NaN in part: they are left out at the end.
+    far = jnp.stack([_least(apart, 2) > FAR, _least(apart, 1) > FAR], axis=1)
+    partners = jnp.where(mutual & (nearest[..., 0] <= MATCH), best, NONE)
+    return Truth(partners, exist & known & far)
 
 
-def move(
-    xy: Float[Array, "B N 2"], angles: Float[Array, "B N"], homographies: Float[Array, "B 3 3"]
-) -> Moved:
-    """Keypoints under homographies, whose linear part at each place turns its angle."""
-    homogeneous = jnp.concatenate([xy, jnp.ones_like(xy[..., :1])], axis=-1)
-    mapped = jnp.einsum("bij,bnj->bni", homographies, homogeneous, precision="highest")
-    moved = mapped[..., :2] / mapped[..., 2:]
-    # The derivative of (h₁·x, h₂·x) / (h₃·x), up to a factor.
-    direction = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
-    along = jnp.einsum("bij,bnj->bni", homographies[:, :, :2], direction, precision="highest")
-    turned = (along[..., :2] - moved * along[..., 2:]) * jnp.sign(mapped[..., 2:])
-    return Moved(moved, jnp.arctan2(turned[..., 1], turned[..., 0]))
+def project(cameras: Float[Array, "B 3 4"], places: Float[Array, "B N 3"]) -> Float[Array, "B N 2"]:
+    """Where cameras see places; far away what is behind them, NaN what is not known."""
+    # In all digits: on GPUs, pixels would come out wrong otherwise.
+    mapped = jnp.einsum("bij,bnj->bni", cameras[:, :, :3], places, precision="highest")
+    mapped = mapped + cameras[:, None, :, 3]
+    depth = mapped[..., 2:]
+    return jnp.where(depth <= 0, _BEYOND, mapped[..., :2] / jnp.where(depth <= 0, 1.0, depth))
+
+
+def _least(values: Float[Array, "B N M"], axis: int) -> Float[Array, "..."]:
+    """The smallest that is a number."""
+    return jnp.where(jnp.isnan(values), jnp.inf, values).min(axis=axis)
 
 
 def _distances(first: Float[Array, "B N 2"], second: Float[Array, "B M 2"]) -> Array:

@@ -1,7 +1,8 @@
-"""The file that a training reads: keypoints and descriptors of views of many photographs.
+"""The file that a training reads: keypoints and descriptors of views that show the same things.
 
-Each photograph has the same number of views, related by known homographies, and each view room for
-the same number of keypoints, the steadiest first. `kjax build-views` makes one.
+Views come in groups of one size: of a photograph by random homographies, or photographs of a
+reconstructed scene that see the same points. Each view has room for the same number of keypoints,
+the steadiest first. `kjax build-views` makes one.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from kjax.files.arrays import read_npz
 from kjax.files.atomic import write_whole
 from kjax.files.json_text import parse_json
 
-FORMAT = "kjax views 1"
+FORMAT = "kjax views 2"
 AGAIN = "make it again with kjax build-views"
 
 
@@ -40,17 +41,19 @@ class DescribedWith:
 
 @dataclasses.dataclass(frozen=True)
 class ViewSet:
-    """Features of `P` photographs with `V` views each, of at most `K` keypoints.
+    """Features of `P` groups of `V` views, of at most `K` keypoints.
 
     Attributes:
-        xy: positions in the view's pixels.
+        xy: positions in the view's pixels, as a camera without distortion has them.
         scales: diameters in pixels.
         angles: radians.
         descriptors: of unit norm; of what only pads, zero.
         counts: of keypoints.
         sizes: width and height of views.
-        homographies: from the photograph's pixels to the view's.
-        photographs: names and hashes of the files, in order.
+        places: what each keypoint sees, in the group's own world; NaN if it is not known.
+        cameras: from places to the view's pixels.
+        turns: radians by which views are turned in their plane, clockwise on screen.
+        photographs: name and hash of the first file of each group, in order.
         described_with: the weights.
     """
 
@@ -60,7 +63,9 @@ class ViewSet:
     descriptors: Float16[np.ndarray, "P V K dim"]
     counts: Int32[np.ndarray, "P V"]
     sizes: Int32[np.ndarray, "P V 2"]
-    homographies: Float32[np.ndarray, "P V 3 3"]
+    places: Float32[np.ndarray, "P V K 3"]
+    cameras: Float32[np.ndarray, "P V 3 4"]
+    turns: Float32[np.ndarray, "P V"]
     photographs: tuple[SetPhotograph, ...]
     described_with: DescribedWith
 
@@ -68,15 +73,25 @@ class ViewSet:
         return len(self.counts)
 
     def keep(self, chosen: np.ndarray) -> "ViewSet":
-        """Some of the photographs."""
+        """Some of the groups."""
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}
         kept = tuple(self.photographs[place] for place in chosen)
         return dataclasses.replace(self, photographs=kept, **arrays)
 
 
-_ARRAYS = ("xy", "scales", "angles", "descriptors", "counts", "sizes", "homographies")
-_TYPES = dict(zip(_ARRAYS, ("f4", "f4", "f4", "f2", "i4", "i4", "f4"), strict=True))
-_DIMENSIONS = dict(zip(_ARRAYS, (4, 3, 3, 4, 2, 3, 4), strict=True))
+_KINDS = {
+    "xy": ("f4", 4),
+    "scales": ("f4", 3),
+    "angles": ("f4", 3),
+    "descriptors": ("f2", 4),
+    "counts": ("i4", 2),
+    "sizes": ("i4", 3),
+    "places": ("f4", 4),
+    "cameras": ("f4", 4),
+    "turns": ("f4", 2),
+}
+"""Type and number of axes of each array."""
+_ARRAYS = tuple(_KINDS)
 
 
 def write_view_set(path: Path, views: ViewSet) -> None:
@@ -138,12 +153,12 @@ def read_view_sets(paths: Sequence[Path]) -> ViewSet:
 
 
 def _check(views: ViewSet) -> None:
-    for name in _ARRAYS:
+    for name, kind in _KINDS.items():
         array = getattr(views, name)
-        if array.dtype != _TYPES[name] or array.ndim != _DIMENSIONS[name]:
+        if (array.dtype, array.ndim) != kind:
             raise ValueError(f"{name} are {array.dtype} of shape {array.shape}")
     photographs, own, room = views.scales.shape
     if own < 2 or not photographs:
-        raise ValueError("it has no two views of a photograph")
+        raise ValueError("it has no two views in a group")
     if len(views.photographs) != photographs or views.counts.max() > room:
         raise ValueError("its parts do not fit each other")

@@ -44,7 +44,7 @@ def test_views_are_what_homographies_make_of_a_photograph(photographs, tmp_path)
         paths,
         ["a", "broken", "b"],
         describer,
-        config=ViewConfig(views=2, max_noise=0.0, max_blur=0.0),
+        config=ViewConfig(views=2, max_rotation_degrees=180.0, max_noise=0.0, max_blur=0.0),
         max_keypoints=100,
         seed=0,
         progress=False,
@@ -54,18 +54,27 @@ def test_views_are_what_homographies_make_of_a_photograph(photographs, tmp_path)
     assert views.described_with == DescribedWith("x", "y", 128)
     assert views.counts.min() > 20
     assert views.counts.shape == (2, 3)
-    np.testing.assert_array_equal(views.homographies[:, 0], np.stack([np.eye(3)] * 2))
+    np.testing.assert_array_equal(views.cameras[0, 0], np.eye(3, 4))
+    np.testing.assert_allclose(views.turns[:, 0], 0, atol=1e-6)
     # A view's keypoints lie, mostly, where the photograph's are; and descriptors agree there.
     for photograph in range(2):
         own = views.xy[photograph, 0, : views.counts[photograph, 0]]
         for view in (1, 2):
             count = views.counts[photograph, view]
             homogeneous = np.column_stack([own, np.ones(len(own))])
-            mapped = homogeneous @ views.homographies[photograph, view].T
+            mapped = homogeneous @ views.cameras[photograph, view, :, :3].T
             mapped = mapped[:, :2] / mapped[:, 2:]
             apart = np.linalg.norm(mapped[:, None] - views.xy[photograph, view, :count], axis=-1)
             assert (apart.min(axis=1) < 2).mean() > 0.4
             assert not views.descriptors[photograph, view, count:].any()
+            # What keypoints see is where the photograph has it; angles turn with the view.
+            seen = views.places[photograph, view, :count, :2]
+            apart = np.linalg.norm(seen[:, None] - own, axis=-1)
+            near = apart.min(axis=1) < 1
+            turned = views.angles[photograph, view, :count] - views.turns[photograph, view]
+            upright = views.angles[photograph, 0, : len(own)][apart.argmin(axis=1)]
+            assert near.mean() > 0.4
+            assert np.median(np.cos(turned - upright)[near]) > 0.8
     norms = np.linalg.norm(views.descriptors[0, 0, :20].astype(np.float32), axis=1)
     np.testing.assert_allclose(norms, 1, atol=2e-3)
 

@@ -36,7 +36,9 @@ def plane_views(photographs: int = 5, views: int = 3, keypoints: int = 40) -> Vi
         "descriptors": np.zeros((*shape, DIMENSION), "f2"),
         "counts": np.full(shape[:2], keypoints - 4, "i4"),
         "sizes": np.full((*shape[:2], 2), SIDE, "i4"),
-        "homographies": np.zeros((*shape[:2], 3, 3), "f4"),
+        "places": np.zeros((*shape, 3), "f4"),
+        "cameras": np.zeros((*shape[:2], 3, 4), "f4"),
+        "turns": np.zeros(shape[:2], "f4"),
     }
     for photograph in range(photographs):
         xy = rng.uniform(0, SIDE, (keypoints, 2))
@@ -51,8 +53,10 @@ def plane_views(photographs: int = 5, views: int = 3, keypoints: int = 40) -> Vi
             seen /= np.linalg.norm(seen, axis=1, keepdims=True)
             turn = np.arctan2(homography[1, 0], homography[0, 0])
             arrays["xy"][place], arrays["descriptors"][place] = there[order], seen[order]
-            arrays["angles"][place] = turn
-            arrays["homographies"][place] = homography
+            arrays["angles"][place] = arrays["turns"][place] = turn
+            back = moved(np.linalg.inv(homography), there[order])
+            arrays["places"][place] = np.column_stack([back, np.ones(keypoints)])
+            arrays["cameras"][place] = np.column_stack([homography, np.zeros(3)])
     listed = tuple(SetPhotograph(i, f"{i}.jpg", f"{i:064x}") for i in range(photographs))
     return ViewSet(
         photographs=listed, described_with=DescribedWith("mine", "abc", DIMENSION), **arrays

@@ -8,7 +8,7 @@ from plane import moved, random_homography
 from kjax.matcher.assignment import assign, assignment_loss, log_scores, mutual_partners
 from kjax.matcher.network import Said
 from kjax.matcher.step import confidence_loss
-from kjax.matcher.truth import FAR, MATCH, NONE, TURN_COST, Truth, homography_truth
+from kjax.matcher.truth import FAR, MATCH, NONE, UNLIKE, Seen, Truth, find_truth, project
 
 COUNTS = np.array([[6, 8], [8, 3]], np.int32)
 ROOM = 8
@@ -91,42 +91,59 @@ def test_confidence_is_of_saying_what_the_last_layer_says():
     assert float(confidence_loss(wrong_padding, partners, jnp.array([[1, 1]], jnp.int32))) < 1e-3
 
 
-def test_truth_by_a_homography(rng):
-    counts = np.array([[30, 24]], np.int32)
+@pytest.mark.parametrize("unknown", [0, 6])
+def test_truth_by_places(rng, unknown):
+    """Of a plane seen twice, where some keypoints do not know what they see."""
+    counts = (30, 24)
     homography = random_homography(rng)
     first = rng.uniform(0, 400, (32, 2))
     second = np.concatenate([moved(homography, first[:20]), rng.uniform(0, 400, (12, 2))])
     second = second + rng.normal(0, 1.5, second.shape)
     second[23] = second[2]  # one place, two angles
-    angles = rng.uniform(-3, 3, (2, 32))
-    between = np.stack([homography, np.linalg.inv(homography)])
-    found = homography_truth(
-        *(jnp.asarray(part[None], jnp.float32) for part in (np.stack([first, second]), angles)),
-        jnp.asarray(between[None], jnp.float32),
-        jnp.asarray(counts),
-    )
-    partners, alone = plain_truth(first[:30], second[:24], angles, homography)
+    descriptors = rng.normal(size=(2, 32, 4))
+    descriptors /= np.linalg.norm(descriptors, axis=-1, keepdims=True)
+    flat = np.stack([first, moved(np.linalg.inv(homography), second)])
+    places = np.concatenate([flat, np.ones((2, 32, 1))], axis=-1)
+    places[0, 3 : 3 + unknown], places[1, 9 : 9 + unknown] = np.nan, np.nan
+    cameras = np.stack([np.eye(3, 4), np.column_stack([homography, np.zeros(3)])])
+    arrays = (np.stack([first, second]), places, cameras, descriptors)
+    *seen, likeness = (jnp.asarray(part[None], jnp.float32) for part in arrays)
+    found = find_truth(Seen(*seen), likeness, jnp.array([counts], jnp.int32))
+    partners, alone = plain_truth(first[:30], second[:24], places, descriptors, homography)
     assert (partners != NONE).sum() > 5
     np.testing.assert_array_equal(found.partners[0, :30], partners)
     for side, expected in enumerate(alone):
+        assert expected.any()
         np.testing.assert_array_equal(found.alone[0, side, : len(expected)], expected)
         assert not np.asarray(found.alone[0, side, len(expected) :]).any()
 
 
-def plain_truth(first, second, angles, homography):
-    apart = np.empty((len(first), len(second)))
-    cost = np.empty_like(apart)
+def plain_truth(first, second, places, descriptors, homography):
+    """One keypoint after the other."""
+    apart = np.full((len(first), len(second)), np.inf)
+    cost = np.full_like(apart, np.inf)
     there, back = moved(homography, first), moved(np.linalg.inv(homography), second)
-    step = 1e-4 * np.stack([np.cos(angles[0]), np.sin(angles[0])], axis=1)[: len(first)]
-    ahead = moved(homography, first + step) - there
+    known = np.isfinite(places).all(axis=-1)
     for i in range(len(first)):
         for j in range(len(second)):
-            forth = np.hypot(*(there[i] - second[j]))
-            apart[i, j] = max(forth, np.hypot(*(back[j] - first[i])))
-            turn = np.arctan2(ahead[i, 1], ahead[i, 0]) - angles[1, j]
-            cost[i, j] = apart[i, j] + TURN_COST * (1 - np.cos(turn)) / 2
+            ways = [np.hypot(*(there[i] - second[j]))] if known[0, i] else []
+            ways += [np.hypot(*(back[j] - first[i]))] if known[1, j] else []
+            apart[i, j] = max(ways, default=np.inf)
+            if len(ways) == 2:
+                alike = descriptors[0, i] @ descriptors[1, j]
+                cost[i, j] = apart[i, j] + UNLIKE * (1 - alike) / 2
     partners = np.full(len(first), NONE)
     for i, j in enumerate(cost.argmin(axis=1)):
-        if cost[:, j].argmin() == i and apart[i, j] <= MATCH:
+        if cost[:, j].argmin() == i and known[0, i] and known[1, j] and apart[i, j] <= MATCH:
             partners[i] = j
-    return partners, [apart.min(axis=1) > FAR, apart.min(axis=0) > FAR]
+    alone = [apart.min(axis=1) > FAR, apart.min(axis=0) > FAR]
+    return partners, [one & known[side, : len(one)] for side, one in enumerate(alone)]
+
+
+def test_what_is_behind_a_camera_is_far_away():
+    camera = np.eye(3, 4)[None]
+    places = np.array([[[1.0, 2.0, 2.0], [1.0, 2.0, -2.0], [np.nan] * 3]])
+    found = project(*(jnp.asarray(part, jnp.float32) for part in (camera, places)))
+    np.testing.assert_allclose(found[0, 0], [0.5, 1])
+    assert found[0, 1].min() > 1e5
+    assert np.isnan(found[0, 2]).all()

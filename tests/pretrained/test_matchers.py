@@ -58,7 +58,9 @@ def write_files(weights_sha256, names):
         "descriptors": np.zeros((*shape, 8), "f2"),
         "counts": np.zeros(shape[:2], "i4"),
         "sizes": np.ones((*shape[:2], 2), "i4"),
-        "homographies": np.zeros((*shape[:2], 3, 3), "f4"),
+        "places": np.zeros((*shape, 3), "f4"),
+        "cameras": np.zeros((*shape[:2], 3, 4), "f4"),
+        "turns": np.zeros(shape[:2], "f4"),
     }
     listed = tuple(SetPhotograph(i, name, hashed(name)) for i, name in enumerate(names))
     write_view_set(Path("views.npz"), ViewSet(photographs=listed, described_with=origin, **zeros))
