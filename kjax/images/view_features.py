@@ -92,7 +92,7 @@ def describe_views(
         if found is None:
             unreadable.append(named[path])
             continue
-        views = [_describe(one, describer, max_keypoints) for one in found]
+        views = [_of_view(one, describer, max_keypoints) for one in found]
         described.append({name: np.stack([view[name] for view in views]) for name in views[0]})
         kept.append(SetPhotograph(len(kept), named[path], sha256(path)))
     if not described:
@@ -113,23 +113,41 @@ def _find(
     photo = reduce_photo(photo, config.max_side)
     views = [View(photo, np.eye(3))]
     views += [random_view(rng, photo, config=config) for _ in range(config.views)]
-    return [_Found(view, _steadiest(view, max_keypoints, config)) for view in views]
+    return [
+        _Found(view, steadiest(view.pixels, max_keypoints, config.contrast_threshold))
+        for view in views
+    ]
 
 
-def _steadiest(view: View, count: int, config: ViewConfig) -> Keypoints:
+def steadiest(pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float) -> Keypoints:
     """SIFT's keypoints of the highest contrast times size, which other views show most often."""
-    found = detect_in_grey(view.pixels, max_keypoints=None, contrast=config.contrast_threshold)
+    found = detect_in_grey(pixels, max_keypoints=None, contrast=contrast)
     return found.keep(np.argsort(-found.scores * found.scales, kind="stable")[:count])
 
 
-def _describe(found: _Found, describer: Describer, room: int) -> dict[str, np.ndarray]:
+def _of_view(found: _Found, describer: Describer, room: int) -> dict[str, np.ndarray]:
     """A view's part of a `ViewSet`."""
     view, keypoints = found
-    # As many of every view, for the same reason: those without a size show nothing.
+    columns = describe_columns(view.pixels, keypoints, describer, room)
+    return columns | _geometry(view.homography, columns["xy"], view.pixels.shape)
+
+
+def describe_columns(
+    pixels: UInt8[np.ndarray, "_ _"], keypoints: Keypoints, describer: Describer, room: int
+) -> dict[str, np.ndarray]:
+    """What a `ViewSet` tells of a view, but for what is seen.
+
+    Args:
+        pixels: of the view.
+        keypoints: at most `room` of them.
+        describer: of keypoints.
+        room: rows of each column.
+    """
+    # As many of every view, so that few programs are compiled: those without a size show nothing.
     more = room - len(keypoints.xy)
     filler = Keypoints(np.zeros((more, 2), "f4"), *np.zeros((3, more), "f4"))
     everything = Keypoints.join([keypoints, filler])
-    descriptors, shown = describer.describe_at(_padded(view.pixels), everything)
+    descriptors, shown = describer.describe_at(_padded(pixels), everything)
     keypoints = everything.keep(shown)
     count = len(descriptors)
 
@@ -138,7 +156,7 @@ def _describe(found: _Found, describer: Describer, room: int) -> dict[str, np.nd
         whole[:count] = rows
         return whole
 
-    height, width = view.pixels.shape
+    height, width = pixels.shape
     return {
         "xy": filled(keypoints.xy, "f4"),
         # Not zero where there is none: their logarithms are taken.
@@ -147,7 +165,6 @@ def _describe(found: _Found, describer: Describer, room: int) -> dict[str, np.nd
         "descriptors": filled(descriptors, "f2"),
         "counts": np.array(count, np.int32),
         "sizes": np.array([width, height], np.int32),
-        **_geometry(view.homography, filled(keypoints.xy, "f8"), (height, width)),
     }
 
 

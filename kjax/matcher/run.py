@@ -81,11 +81,11 @@ def _read_views(config: MatcherRunConfig) -> ViewSet:
 
 
 def split(views: ViewSet, every: int) -> tuple[ViewSet, ViewSet]:
-    """Photographs to learn from, and those held out: each so-manieth."""
+    """Groups to learn from, and those held out: each so-manieth."""
     if len(views) < every:
         raise InputError(
-            f"{len(views)} photographs are too few for config.data.validation_every={every}: "
-            "give more, or lower it"
+            f"{len(views)} groups of views are too few for config.data.validation_every={every}: "
+            "give more photographs, or lower it"
         )
     places = np.arange(len(views))
     held_out = places % every == every - 1
@@ -195,7 +195,7 @@ def _start(config: MatcherRunConfig) -> Any:
 def _remarks(config: MatcherRunConfig, views: ViewSet) -> dict[str, str]:
     """What the weights file tells people."""
     return {
-        "photographs": str(len(views)),
+        "photographs": str(len(views.photographs)),
         "pairs": str(config.train.pairs * config.train.steps),
         "keypoints": str(config.draw.keypoints),
         "seed": str(config.seed),

@@ -53,7 +53,7 @@ class ViewSet:
         places: what each keypoint sees, in the group's own world; NaN if it is not known.
         cameras: from places to the view's pixels.
         turns: radians by which views are turned in their plane, clockwise on screen.
-        photographs: name and hash of the first file of each group, in order.
+        photographs: names and hashes of all files that were read.
         described_with: the weights.
     """
 
@@ -75,8 +75,7 @@ class ViewSet:
     def keep(self, chosen: np.ndarray) -> "ViewSet":
         """Some of the groups."""
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}
-        kept = tuple(self.photographs[place] for place in chosen)
-        return dataclasses.replace(self, photographs=kept, **arrays)
+        return dataclasses.replace(self, **arrays)
 
 
 _KINDS = {
@@ -157,8 +156,8 @@ def _check(views: ViewSet) -> None:
         array = getattr(views, name)
         if (array.dtype, array.ndim) != kind:
             raise ValueError(f"{name} are {array.dtype} of shape {array.shape}")
-    photographs, own, room = views.scales.shape
-    if own < 2 or not photographs:
+    groups, own, room = views.scales.shape
+    if own < 2 or not groups:
         raise ValueError("it has no two views in a group")
-    if len(views.photographs) != photographs or views.counts.max() > room:
+    if views.counts.max() > room:
         raise ValueError("its parts do not fit each other")

@@ -83,7 +83,7 @@ def test_build_views_writes_a_file(photographs, tmp_path, capsys, monkeypatch):
     out = tmp_path / "views.npz"
     words = ["build-views", str(photographs), "--out", str(out), "--views", "1", "--quiet"]
     assert main([*words, "--weights", "hardnet", "--keypoints", "30", "--max-side", "160"]) == 0
-    assert "4 views of 2 photographs" in capsys.readouterr().out
+    assert "2 groups of 2 views of 2 photographs" in capsys.readouterr().out
     views = read_view_set(out)
     assert views.described_with.name == "hardnet"
     assert views.described_with.sha256 == kjax.pretrained.card("hardnet").sha256
