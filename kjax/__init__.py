@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kjax import pretrained
     from kjax.images.describer import Describer, load
     from kjax.images.extraction import extract_patches
+    from kjax.images.learned_matching import load_matcher
     from kjax.images.matching import match, match_many
     from kjax.model.descriptor import HEADS, Descriptor, build
     from kjax.model.folding import fold
@@ -35,6 +36,7 @@ _HOME = {
     "match": "kjax.images.matching",
     "match_many": "kjax.images.matching",
     "from_torch": "kjax.weights.torch_names",
+    "load_matcher": "kjax.images.learned_matching",
     "load_variables": "kjax.weights.files",
     "save_variables": "kjax.weights.files",
     "to_torch": "kjax.weights.torch_names",
@@ -52,6 +54,7 @@ __all__ = [
     "fold",
     "from_torch",
     "load",
+    "load_matcher",
     "load_variables",
     "match",
     "match_many",

@@ -13,6 +13,7 @@ import pytest
 from scripts import load_script
 
 from kjax.cli import make_parser
+from kjax.matcher.config import SCHEMA
 from kjax.train.command_line import parse_command_line
 from kjax.train.config import read_config, validate
 
@@ -84,7 +85,11 @@ def check_python(words: list[str]) -> None:
     if program == "-c":
         compile(rest[0], "snippet", "exec")
     elif program == "-m":
-        assert rest[0] in ("venv", "pytest", "tests.fuzz"), words
+        if rest[0] == "kjax.matcher":
+            given = parse_command_line(rest)
+            read_config(given.config, given.overrides, schema=SCHEMA)
+        else:
+            assert rest[0] in ("venv", "pytest", "tests.fuzz"), words
     elif program == "run_train.py":
         given = parse_command_line(words)
         validate(read_config(given.config, given.overrides))

@@ -26,7 +26,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ import jax
 import numpy as np
 
 from kjax import pretrained
-from kjax.data.set_photographs import read_photographs
+from kjax.data.set_photographs import SetPhotograph, read_photographs
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text, write_whole
 from kjax.files.checksum import sha256
@@ -87,10 +87,10 @@ def ship(name: str, weights: Path | None, card_file: Path | None, sets: Sequence
     Raises:
         InputError: the name, the weights or the card will not do. Nothing has been written.
     """
-    _check_name(name)
+    check_name(name)
     if weights is None or card_file is None or not sets:
         raise InputError("give --weights FILE, --card FILE and --sets SET…, or --same-as NAME")
-    given = _read_card(card_file) | _photographs(sets)
+    given = read_card(card_file) | photographs_of({name: read_photographs(name) for name in sets})
     with tempfile.TemporaryDirectory() as folder:
         stored = Path(folder) / f"{name}.npz"
         begun = _card(name, given)
@@ -112,7 +112,7 @@ def ship(name: str, weights: Path | None, card_file: Path | None, sets: Sequence
 
 def ship_name(name: str, target: str) -> None:
     """Makes a name stand for weights that ship already."""
-    _check_name(name)
+    check_name(name)
     found = shipped.card(target).name
     if found == name:
         raise InputError(f"{target} is {name}: nothing to do")
@@ -122,7 +122,8 @@ def ship_name(name: str, target: str) -> None:
     shipped.seal()
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Refuses a name that cannot be a file's everywhere."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or name.startswith(shipped.PREFIX):
         raise InputError(
             f"{name!r} will not do: small letters, digits and single dashes, and no "
@@ -130,7 +131,8 @@ def _check_name(name: str) -> None:
         )
 
 
-def _read_card(path: Path) -> dict[str, Any]:
+def read_card(path: Path) -> dict[str, Any]:
+    """What a JSON file tells."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -140,12 +142,12 @@ def _read_card(path: Path) -> dict[str, Any]:
     return content
 
 
-def _photographs(sets: Sequence[str]) -> dict[str, Any]:
+def photographs_of(sets: Mapping[str, Sequence[SetPhotograph]]) -> dict[str, Any]:
     """What a card tells about the photographs of sets."""
     ledger = pretrained.photographs()
     found = []
-    for name in sets:
-        known, strangers = find_photographs(read_photographs(name), ledger)
+    for name, listed in sets.items():
+        known, strangers = find_photographs(listed, ledger)
         if strangers:
             raise InputError(
                 f"{name}: {strangers[0].name} is not in the ledger: add it with "

@@ -12,6 +12,7 @@ try:
     from kjax.cli import (
         bench,
         build_patches,
+        build_views,
         colmap,
         compare,
         convert,
@@ -40,6 +41,7 @@ COMMANDS = {
     "compare": compare,
     "similarity-maps": similarity_maps,
     "build-patches": build_patches,
+    "build-views": build_views,
     "tune": tune,
     "download": download,
     "info": info,

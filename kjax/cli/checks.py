@@ -19,6 +19,21 @@ def check_weights(word: str) -> None:
     raise InputError(f"{word} is no workdir or weights file; {unknown}")
 
 
+def check_matcher(word: str | None, *, needed: bool, option: str) -> None:
+    """Refuses a word that stands for no matcher, and one that is too much."""
+    from kjax.pretrained.matchers import matcher_names
+
+    if not needed:
+        if word is not None:
+            raise InputError(f"--matcher {word} goes with {option}")
+    elif word not in matcher_names() and not (word and Path(word).exists()):
+        names = ", ".join(matcher_names()) or "none"
+        raise InputError(
+            f"no matcher {word or 'is named'}: give --matcher the matcher.npz of a training, its "
+            f"folder, or one that ships ({names})"
+        )
+
+
 def check_photograph(path: str) -> None:
     """Refuses what is no file; whether it is a photograph is seen later."""
     if Path(path).is_dir():

@@ -6,7 +6,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjax.cli.checks import check_count, check_output_folder, check_positive, check_weights
+from kjax.cli.checks import (
+    check_count,
+    check_matcher,
+    check_output_folder,
+    check_positive,
+    check_weights,
+)
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.pretrained import DEFAULT
@@ -14,12 +20,15 @@ from kjax.pretrained import DEFAULT
 if TYPE_CHECKING:
     from kjax.images.collection.build import Built
     from kjax.images.collection.summary import Summary
+    from kjax.images.describer import Describer
+    from kjax.images.learned_matching import Matcher
 
 HELP = "match a folder of photographs and reconstruct the scene with COLMAP"
 EXAMPLES = """examples:
   kjax colmap photos --out scene                        # scene/database.db, scene/sparse/0
   kjax colmap photos --out scene --weights fast --report        # and scene/report.html
   kjax colmap photos --out scene --no-map               # the database alone
+  kjax colmap photos --out scene --matcher out/matcher  # a learned one: see docs/howto/matcher.md
   kjax colmap video --out scene --pairs sequential --neighbours 10 --single-camera
 
 Keypoints are SIFT's, descriptors ours, matches mutual with a ratio test; COLMAP verifies them and
@@ -50,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
+    parser.add_argument(
+        "--matcher",
+        metavar="FILE",
+        help="a learned one, instead of mutual nearest neighbours with a ratio test: learned (the "
+        "one that ships for the weights), matcher.npz or its workdir",
+    )
     parser.add_argument(
         "--pairs",
         default="auto",
@@ -90,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension)
+    matcher = _matcher(args, describer)
     settings = Settings(
         max_keypoints=args.keypoints,
         pairs=args.pairs,
@@ -98,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         single_camera=args.single_camera,
         mapping=not args.no_map,
     )
-    built = build(args.photographs, args.out, describer, reconstructor, settings)
+    built = build(args.photographs, args.out, describer, reconstructor, settings, matcher=matcher)
     for line in built.left_out:
         print(f"kjax colmap: left out: {line}", file=sys.stderr)
     summary = summarize(built.database, built.models)
@@ -111,6 +127,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"wrote {page}")
     failed = bool(built.left_out) or (settings.mapping and not built.models)
     return 1 if failed else 0
+
+
+def _matcher(args: argparse.Namespace, describer: "Describer") -> "Matcher | None":
+    """The learned matcher, if it is asked for."""
+    if args.matcher is None:
+        return None
+    from kjax.images.learned_matching import load_matcher
+
+    matcher = load_matcher(args.matcher)
+    matcher.check_weights(describer.sha256, describer.dimension)
+    return matcher
 
 
 def _lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
@@ -151,6 +178,9 @@ def _check(args: argparse.Namespace) -> None:
     check_count("--keypoints", args.keypoints)
     check_count("--neighbours", args.neighbours)
     check_positive("--ratio", args.ratio, most=1.0)
+    if args.matcher is not None:
+        args.matcher = args.weights if args.matcher == "learned" else args.matcher
+        check_matcher(args.matcher, needed=True, option="--matcher")
     check_output_folder(args.out)
     check_weights(args.weights)
     require("cv2", "finding keypoints")

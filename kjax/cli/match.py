@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from kjax.cli.checks import (
     check_count,
+    check_matcher,
     check_output_file,
     check_photograph,
     check_positive,
@@ -31,6 +32,7 @@ EXAMPLES = """examples:
   kjax match a.jpg b.jpg --save matches.npz           # or .h5, for hloc
   kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --method ratio --ratio 0.9
   kjax match a.jpg b.jpg --weights weights.npz:polar,s=1 --keypoints 2000
+  kjax match a.jpg b.jpg --method learned --matcher out/matcher
 
 If there are no matches, or none that one geometry explains, it says so, the picture shows the
 photographs alone, and the exit code is 1. A page and a file always hold all matches.
@@ -64,7 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         default="mutual_ratio",
-        help="nearest, mutual, ratio or mutual_ratio (default)",
+        help="nearest, mutual, ratio, mutual_ratio (default) or learned",
+    )
+    parser.add_argument(
+        "--matcher",
+        metavar="FILE",
+        help="for --method learned: matcher.npz or its workdir; the one that ships for the weights",
     )
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
     parser.add_argument(
@@ -105,11 +112,12 @@ def run(args: argparse.Namespace) -> int:
     if args.quantize:
         first, second = first.quantized(args.quantize), second.quantized(args.quantize)
     found = match(
-        first.descriptors,
-        second.descriptors,
+        first,
+        second,
         method=args.method,
         ratio=args.ratio,
         distance=first.distance,
+        matcher=args.matcher,
     )
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
@@ -203,6 +211,10 @@ def _check(args: argparse.Namespace) -> None:
         raise unknown_name("--method", args.method, get_args(MatchingMethod))
     if args.geometry not in GEOMETRIES:
         raise unknown_name("--geometry", args.geometry, GEOMETRIES)
+    learned = args.method == "learned"
+    if learned and args.matcher is None:
+        args.matcher = args.weights
+    check_matcher(args.matcher, needed=learned, option="--method learned")
     check_positive("--ratio", args.ratio, most=1.0)
     check_positive("--threshold", args.threshold)
     check_count("--keypoints", args.keypoints)

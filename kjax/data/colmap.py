@@ -40,6 +40,8 @@ class Camera(NamedTuple):
     height: int
     focal: float
     """Focal length in pixels."""
+    parameters: tuple[float, ...] = ()
+    """All of the camera model's, the focal length first."""
 
 
 class ModelImage(NamedTuple):
@@ -140,7 +142,7 @@ def _camera(
         raise InputError(
             f"{where}: a camera of {width}×{height} pixels has the focal length {focal}"
         )
-    return Camera(width, height, focal)
+    return Camera(width, height, focal, tuple(parameters))
 
 
 def _image(

@@ -216,6 +216,7 @@ class Describer(Feature2D):
             scales=found.scales,
             angles=found.angles,
             scores=found.scores,
+            weights_sha256=self.sha256,
         )
 
     def describe_at(

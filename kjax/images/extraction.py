@@ -200,7 +200,7 @@ def pad_keypoints(keypoints: KeypointArrays) -> KeypointArrays:
     that `extract_patches` takes what is padded as it is.
     """
     count = keypoints.scale.shape[-1]
-    extra = _padded_count(count) - count
+    extra = padded_count(count) - count
     if extra == 0:
         return keypoints
     batch = keypoints.scale.ndim - 1
@@ -210,7 +210,7 @@ def pad_keypoints(keypoints: KeypointArrays) -> KeypointArrays:
     return KeypointArrays(xy, scale, angle, mask, shape)
 
 
-def _padded_count(count: int) -> int:
+def padded_count(count: int) -> int:
     """The next multiple of a quarter of a power of two, or of 16."""
     step = max(2 ** max(count - 1, 0).bit_length() // 8, 16)
     return -(-count // step) * step

@@ -28,6 +28,7 @@ class Features:
         angles: degrees, clockwise on screen, as OpenCV's `KeyPoint.angle`; −1 is "none".
         scores: how sure the detector is; higher is better.
         distance: that compares descriptors, for `kjax.match`: "Hamming" for bits.
+        weights_sha256: of the weights that described them, if it is known.
     """
 
     xy: Float32[np.ndarray, "N 2"]
@@ -37,6 +38,7 @@ class Features:
     angles: Float32[np.ndarray, " N"] | None = None
     scores: Float32[np.ndarray, " N"] | None = None
     distance: Distance = "L2"
+    weights_sha256: str | None = None
 
     def __post_init__(self) -> None:
         if self.xy.ndim != 2 or self.xy.shape[1] != 2 or self.descriptors.ndim != 2:

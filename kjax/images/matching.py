@@ -6,7 +6,7 @@ first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,36 +15,19 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
+from kjax.images.features import Features
+from kjax.images.matches import Matches
 from kjax.images.methods import Distance, MatchingMethod
 from kjax.model.nearest import Neighbours, padded_size, two_nearest
+from kjax.pretrained import DEFAULT
+
+if TYPE_CHECKING:
+    from kjax.images.learned_matching import Matcher
 
 NO_MATCH = -1
 """Stands in hloc's `matches0` for a keypoint without a match."""
 _PAIRS_AT_ONCE = 64
 """Pairs of photographs that are one piece of work for the device."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Matches:
-    """Pairs of descriptors, in the order of the first photograph's.
-
-    Attributes:
-        indices: of the first and of the second photograph's descriptor.
-        distances: L2, or the number of differing bits.
-        ratios: the distance over that to the second nearest: near 0 is distinctive, 1 is a tie.
-            For "mutual_ratio", the larger one of both directions. 0 if there is no second.
-    """
-
-    indices: Int32[np.ndarray, "K 2"]
-    distances: Float32[np.ndarray, " K"]
-    ratios: Float32[np.ndarray, " K"]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def keep(self, mask: Bool[np.ndarray, " K"]) -> "Matches":
-        """Those that a mask marks, such as the inliers of a geometric verification."""
-        return Matches(self.indices[mask], self.distances[mask], self.ratios[mask])
 
 
 def match(
@@ -55,8 +38,11 @@ def match(
     ratio: float = 0.8,
     distance: Distance = "L2",
     block: int | None = None,
+    matcher: "Matcher | str | None" = None,
 ) -> Matches:
     """Matches descriptors exactly, in memory that grows with the descriptors, not their pairs.
+
+    Or, with method "learned", the `kjax.Describer.describe_image`'s features of two photographs.
 
     Of equally near descriptors the one with the lowest index is the nearest. Either side may be
     empty. Kornia's `match_nn`, `match_mnn`, `match_snn` and `match_smnn` are the four methods.
@@ -64,21 +50,36 @@ def match(
     Args:
         a: descriptors [N, D] of the first photograph, of NumPy or of JAX. Taken as float32 for
             L2. For Hamming: uint8 bytes of eight bits each as OpenCV packs them, or zeros and ones
-            of any type.
+            of any type. Or `Features`, whose descriptors are taken.
         b: descriptors [M, D] of the second photograph.
         method: which pairs to keep: "nearest" neighbours of a in b; those that are nearest
             neighbours of each other ("mutual"); those much nearer than the second nearest
-            ("ratio"); or both, the ratio in both directions ("mutual_ratio").
+            ("ratio"); or both, the ratio in both directions ("mutual_ratio"). "learned" looks at
+            positions too, and needs `Features` and a matcher.
         ratio: the largest ratio that is kept. A ratio test keeps nothing without a second nearest.
         distance: "L2" or "Hamming".
         block: descriptors a side that are compared at once, rounded down to a power of two. The
             default suits the device.
+        matcher: for "learned": `kjax.load_matcher`'s, or what it shall load; its default if None.
 
     Raises:
         InputError: descriptors that cannot be compared, or an unknown method or distance.
     """
+    if method == "learned":
+        return _match_learned(a, b, matcher)
+    a, b = (side.descriptors if isinstance(side, Features) else side for side in (a, b))
     settings = _Settings(method, ratio, distance, block)
     return _match_sets(_prepare({"a": a, "b": b}, distance), [(0, 1)], settings)[0]
+
+
+def _match_learned(a: Any, b: Any, matcher: "Matcher | str | None") -> Matches:
+    from kjax.images.learned_matching import Matcher, remembered_matcher
+
+    if not isinstance(a, Features) or not isinstance(b, Features):
+        raise InputError("method='learned' needs positions too: give describe_image's features")
+    word = DEFAULT if matcher is None else matcher
+    found = word if isinstance(word, Matcher) else remembered_matcher(str(word))
+    return found.match(a, b)
 
 
 def match_many(
@@ -107,6 +108,8 @@ def match_many(
         InputError: descriptors that cannot be compared, pairs of photographs that are not there,
             or an unknown method or distance.
     """
+    if method == "learned":
+        raise InputError("many pairs cannot be matched by method='learned': match one by one")
     settings = _Settings(method, ratio, distance, block)
     for pair in pairs:
         if len(pair) != 2 or not all(0 <= place < len(descriptors) for place in pair):
@@ -149,7 +152,7 @@ def _match_sets(
     lengths = np.array([len(rows) for rows in sets])
     counts = lengths[np.asarray(pairs)]
     rows, starts = _joined(sets, settings.block)
-    found = [_matches(np.empty((0, 2)), np.empty(0), np.empty(0))] * len(pairs)
+    found = [Matches.none()] * len(pairs)
     several = len(pairs) > 1
     shapes: dict[tuple[int, int], list[int]] = {}
     for place in np.flatnonzero(counts.all(axis=1)).tolist():

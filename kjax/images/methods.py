@@ -2,6 +2,6 @@
 
 from typing import Literal
 
-MatchingMethod = Literal["nearest", "mutual", "ratio", "mutual_ratio"]
+MatchingMethod = Literal["nearest", "mutual", "ratio", "mutual_ratio", "learned"]
 Distance = Literal["L2", "Hamming"]
 Kind = Literal["homography", "fundamental"]

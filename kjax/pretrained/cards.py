@@ -127,7 +127,7 @@ def make_card(values: Any) -> Card:
         if isinstance(value, str | list | dict) and not value:
             raise InputError(f"{name} of the card is empty")
     _check_data(card.data)
-    _check_results(card.results)
+    check_results(card.results)
     if not 0 < card.extent < math.inf:
         raise InputError(f"extent of the card must be positive, not {card.extent}")
     if "dtype" not in card.model:
@@ -143,7 +143,8 @@ def _check_data(sets: list[dict[str, str]]) -> None:
             raise InputError(f"data of the card: {one['name']!r} has an empty field")
 
 
-def _check_results(results: Mapping[str, float | str]) -> None:
+def check_results(results: Mapping[str, float | str]) -> None:
+    """Refuses what is neither a share nor text."""
     for metric, value in results.items():
         if not isinstance(value, str) and not 0 <= value <= 1:
             raise InputError(

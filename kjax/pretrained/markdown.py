@@ -36,7 +36,7 @@ def _what(card: Card, model: Descriptor) -> list[str]:
         f"```bash\nkjax match a.jpg b.jpg --weights {card.name}\n"
         f"kjax export {card.name} --to {card.name}.onnx\n```",
         "The model is built with these arguments of `kjax.build`:",
-        _table(("argument", "value"), ((f"`{k}`", f"`{v}`") for k, v in card.model.items())),
+        table(("argument", "value"), ((f"`{k}`", f"`{v}`") for k, v in card.model.items())),
         f"SHA-256 of `{card.name}.npz`, checked at every loading: `{card.sha256}`",
     ]
 
@@ -54,11 +54,11 @@ def _shorter(card: Card) -> list[str]:
 def _origin(card: Card) -> list[str]:
     return [
         "## Data and licence",
-        _table(
+        table(
             ("training set", "origin"),
             ([one[field] for field in DATA_FIELDS] for one in card.data),
         ),
-        _table(
+        table(
             ("scene", "photographs", "author", "licence", "source"),
             (
                 (one.scene, str(one.count), "; ".join(one.authors), one.licence, one.source)
@@ -76,14 +76,15 @@ def _origin(card: Card) -> list[str]:
 def _worth(card: Card) -> list[str]:
     return [
         "## Results",
-        _table(("metric", "value"), readable_results(card.results).items()),
+        table(("metric", "value"), readable_results(card.results).items()),
         card.evaluation,
         "## Limits",
         "\n".join(f"- {limit}" for limit in card.limits),
     ]
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
 

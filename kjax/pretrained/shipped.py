@@ -58,13 +58,14 @@ def card(name: str) -> Card:
 def photographs() -> Ledger:
     """What is known about the photographs that weights learned from."""
     path = FOLDER / LEDGER_FILE
-    _check_unaltered(path)
+    check_unaltered(path)
     return read_ledger(path)
 
 
 def seal() -> None:
     """Writes the hashes of all cards and of the ledger, as they are now."""
-    files = [*sorted(FOLDER.glob("*.json")), FOLDER / LEDGER_FILE]
+    cards = [*sorted(FOLDER.glob("*.json")), *sorted(FOLDER.glob("*/*.json"))]
+    files = [*cards, FOLDER / LEDGER_FILE]
     write_text(FOLDER / CHECKSUMS, "".join(checksum_lines(FOLDER, files)))
 
 
@@ -83,7 +84,7 @@ def weights_file(shipped: Card) -> Path:
 
 
 def _read(name: str) -> Any:
-    _check_unaltered(_path(name))
+    check_unaltered(_path(name))
     try:
         return parse_json(_path(name).read_bytes())
     except (ValueError, OSError):
@@ -94,7 +95,8 @@ def _path(name: str) -> Path:
     return FOLDER / f"{name}.json"
 
 
-def _check_unaltered(path: Path) -> None:
+def check_unaltered(path: Path) -> None:
+    """Refuses a card, or a ledger, that is not what was sealed."""
     try:
         sealed = (FOLDER / CHECKSUMS).read_text(encoding="utf-8").splitlines(keepends=True)
         (found,) = checksum_lines(FOLDER, [path])

@@ -228,42 +228,48 @@ def load_config(spec: str | Path) -> ConfigDict:
     return config.lock()
 
 
-def read_config(spec: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
+def read_config(
+    spec: str | Path, overrides: Sequence[str] = (), *, schema: Schema[Any] = _SCHEMA
+) -> ConfigDict:
     """The config of a file with some fields changed, validated and locked.
 
     Args:
         spec: the file, as for `load_config`.
         overrides: as on the command line, e.g. `--config.model.s=1`; they win over the file, and
             the last of one field over those before it.
+        schema: what it is a config of: of a descriptor's training, by default.
 
     Raises:
         InputError: anything is wrong with it.
     """
     config = load_config(spec)
-    validate(config)
-    override(config, overrides)
-    validate(config)
+    schema.read(config.to_dict())
+    override(config, overrides, schema=schema)
+    schema.read(config.to_dict())
     return config
 
 
-def override(config: ConfigDict, arguments: Sequence[str]) -> None:
+def override(
+    config: ConfigDict, arguments: Sequence[str], *, schema: Schema[Any] = _SCHEMA
+) -> None:
     """Changes fields in place, as the command line does.
 
     Args:
         config: what to change.
         arguments: as on the command line, e.g. `--config.model.s=1`.
+        schema: what it is a config of.
 
     Raises:
         InputError: there is no such field, or the value does not fit it.
     """
     values = flags.FlagValues()
-    _check_names(arguments)
-    given, cleared = _without_cleared(_last_of_each(arguments))
+    _check_names(arguments, schema)
+    given, cleared = _without_cleared(_last_of_each(arguments), schema)
     try:
         config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=["", *given])
         rest = values(["", *given])[1:]
     except flags.Error as error:
-        raise _refused(error) from error
+        raise _refused(error, schema) from error
     if rest:
         raise InputError(f"unexpected argument {rest[0]!r}: options have the form --name=value")
     with config.ignore_type():
@@ -280,7 +286,7 @@ def _last_of_each(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def _without_cleared(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _without_cleared(arguments: Sequence[str], schema: Schema[Any]) -> tuple[list[str], list[str]]:
     """Arguments without `--config.field=None`, which absl cannot read, and the fields so named.
 
     Only fields that may be None.
@@ -290,7 +296,7 @@ def _without_cleared(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     for argument in arguments:
         name, _, value = argument.partition("=")
         field = name.lstrip("-").removeprefix("config.")
-        if value == "None" and isinstance(_SCHEMA.types.get(field), types.UnionType):
+        if value == "None" and isinstance(schema.types.get(field), types.UnionType):
             cleared.append(field)
             continue
         given.append(argument)
@@ -331,25 +337,25 @@ def _load_function(path: Path) -> Callable[..., Any]:
     return module.get_config
 
 
-def _check_names(arguments: Sequence[str]) -> None:
+def _check_names(arguments: Sequence[str], schema: Schema[Any]) -> None:
     """Refuses overrides of fields that do not exist."""
     for argument in arguments:
         if not argument.startswith("-") or _is_number(argument):
             continue  # a value that follows its option
         name = argument.lstrip("-").partition("=")[0]
         field = name.removeprefix("no").removeprefix("config.")
-        if field in _SCHEMA.groups:
-            inner = ", ".join(_SCHEMA.groups[field])
+        if field in schema.groups:
+            inner = ", ".join(schema.groups[field])
             raise InputError(f"config.{field} is a group of fields: {inner}")
-        if field not in _SCHEMA.types:
-            raise _SCHEMA.unknown(field)
+        if field not in schema.types:
+            raise schema.unknown(field)
 
 
-def _refused(error: flags.Error) -> InputError:
+def _refused(error: flags.Error, schema: Schema[Any]) -> InputError:
     """The error in the words of `validate`, if it says which value of which field it is about."""
     about = re.match(r"flag --config\.([\w.]+)=(.*?): ", str(error))
-    if about and about[1] in _SCHEMA.types:
-        return _SCHEMA.wrong_type(about[1], about[2])
+    if about and about[1] in schema.types:
+        return schema.wrong_type(about[1], about[2])
     return InputError(_one_line(error))
 
 

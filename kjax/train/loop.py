@@ -9,7 +9,7 @@ import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -18,12 +18,20 @@ from tqdm import tqdm
 from kjax.errors import InputError
 from kjax.train.checkpoint import Checkpoints
 from kjax.train.metrics_log import MetricsLog
-from kjax.train.parallel import Program
 from kjax.train.processes import any_process, failing_together
 from kjax.train.step import TrainState
 
 Run = Callable[[TrainState, int], tuple[TrainState, dict[str, Any]]]
 """Takes a state so many steps on, and returns the metrics' means over them."""
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """What is trained: a descriptor's `kjax.train.parallel.Program`, or a matcher's."""
+
+    @property
+    def pairs(self) -> int:
+        """In a batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Diverged(InputError):  # noqa: N818  (it may be expected)
 
 
 def train(
-    program: Program,
+    program: Trained,
     run: Run,
     *,
     schedule: Schedule,
@@ -199,7 +207,7 @@ def _tell(step: int, scores: Mapping[str, float], bar: Any) -> None:
         bar.set_postfix(_short(scores))
 
 
-def _progress_bar(program: Program, schedule: Schedule, step: int, name: str, wanted: bool) -> Any:
+def _progress_bar(program: Trained, schedule: Schedule, step: int, name: str, wanted: bool) -> Any:
     return tqdm(
         total=schedule.total * program.pairs,
         initial=step * program.pairs,

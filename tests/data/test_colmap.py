@@ -36,7 +36,10 @@ def model_folder(request, tmp_path):
 
 def test_models_are_read(model_folder):
     model = read_model(model_folder)
-    assert model.cameras == {1: (640, 480, 512.5), 4: (100, 50, 70.0)}
+    assert model.cameras == {
+        1: (640, 480, 512.5, CAMERAS[1][3]),
+        4: (100, 50, 70.0, CAMERAS[4][3]),
+    }
     assert [model.images[i].name for i in (2, 5, 6)] == ["a b/ü.jpg", "none.png", "last.png"]
     first = model.images[2]
     assert first.camera_id == 1

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from models import make_model
@@ -37,6 +38,9 @@ from kjax.images.exchange.colmap_database import (
     read_matches,
 )
 from kjax.images.exchange.reconstructors import Reconstructor, find_reconstructor
+from kjax.matcher.network import MatcherConfig, init_params
+from kjax.matcher.view_set import DescribedWith
+from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
 from kjax.weights.files import save_variables
 
 pytest.importorskip("cv2")
@@ -104,6 +108,32 @@ def test_a_database_of_all_pairs(photos, tmp_path, describer):
     found = read_matches(built.database)["a photo 2.png", "a photo 3.png"]
     assert len(found) > 10
     np.testing.assert_array_equal(found, expected.indices)
+
+
+def test_a_database_by_a_learned_matcher(photos, tmp_path, describer):
+    model = MatcherConfig(layers=1, width=32, heads=2, dimension=describer.dimension)
+    origin = DescribedWith("w", describer.sha256, describer.dimension)
+    weights = MatcherWeights(
+        About(FORMAT, model, origin, {}), init_params(model, jax.random.key(0))
+    )
+    save_matcher(tmp_path / "matcher.npz", weights)
+    matcher = kjax.load_matcher(str(tmp_path / "matcher.npz"))
+    matcher.check_weights(describer.sha256, describer.dimension)
+    # It has learned nothing: let it match whatever the score.
+    plain = matcher.match
+    matcher.match = lambda first, second: plain(first, second, least_score=0.0)
+    first = build(photos, tmp_path / "out", describer, STAND_IN, ALONE, matcher=matcher)
+    found = read_matches(first.database)
+    assert sum(map(len, found.values())) > 0
+    matcher.match = None  # all is known already
+    again = build(photos, tmp_path / "out", describer, STAND_IN, ALONE, matcher=matcher)
+    for pair, indices in read_matches(again.database).items():
+        np.testing.assert_array_equal(indices, found[pair])
+    other = build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
+    assert any(
+        not np.array_equal(indices, found[pair])
+        for pair, indices in read_matches(other.database).items()
+    )
 
 
 def test_keypoints_are_the_largest(photos):

@@ -335,7 +335,7 @@ def test_numbers_of_keypoints_share_programs(image):
 
 def test_padding_is_at_most_a_quarter():
     counts = np.arange(1, 5000)
-    padded = np.array([extraction._padded_count(int(count)) for count in counts])
+    padded = np.array([extraction.padded_count(int(count)) for count in counts])
     assert (padded >= counts).all()
     assert (padded - counts < np.maximum(counts / 4, 16)).all()
     assert len(set(padded)) < 40

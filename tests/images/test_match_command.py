@@ -71,7 +71,8 @@ def test_matches_of_bits(monkeypatch):
     real, compared = kjax.match, []
 
     def spy(a, b, **options):
-        compared.append((a.dtype, a.shape[1], options["distance"]))
+        rows = a.descriptors
+        compared.append((rows.dtype, rows.shape[1], options["distance"]))
         return real(a, b, **options)
 
     monkeypatch.setattr("kjax.images.matching.match", spy)

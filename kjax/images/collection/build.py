@@ -14,6 +14,7 @@ from kjax.files.atomic import write_text, write_whole
 from kjax.images.collection import pairs as choose
 from kjax.images.collection.describing import FeatureFiles, describe_missing
 from kjax.images.collection.keys import key_of
+from kjax.images.collection.learned import learned_keys, match_learned_missing
 from kjax.images.collection.mapping import map_photographs
 from kjax.images.collection.matching import match_keys, match_missing
 from kjax.images.collection.pair_store import PairStore
@@ -25,6 +26,7 @@ from kjax.images.collection.verification import geometry_keys, verify_missing
 from kjax.images.describer import Describer
 from kjax.images.exchange.colmap_database import Pair, add_geometries, write_database
 from kjax.images.exchange.reconstructors import Reconstructor
+from kjax.images.learned_matching import Matcher
 
 DATABASE, SPARSE, WORK = "database.db", "sparse", "work"
 
@@ -73,6 +75,8 @@ def build(
     describer: Describer,
     reconstructor: Reconstructor,
     settings: Settings,
+    *,
+    matcher: Matcher | None = None,
 ) -> Built:
     """Does what has not been done yet.
 
@@ -83,6 +87,7 @@ def build(
         describer: of keypoints.
         reconstructor: who verifies and maps.
         settings: the rest.
+        matcher: a learned one, in the place of nearest neighbours.
 
     Raises:
         InputError: there are no two photographs, or `out` is something else's.
@@ -100,8 +105,12 @@ def build(
         with watch("pairs"):
             pairs = _choose_pairs(photographs, files, settings)
         with watch("match"):
-            matched = match_keys(photographs, pairs, files, ratio=settings.ratio)
-            match_missing(photographs, matched, files, store, ratio=settings.ratio)
+            if matcher is None:
+                matched = match_keys(photographs, pairs, files, ratio=settings.ratio)
+                match_missing(photographs, matched, files, store, ratio=settings.ratio)
+            else:
+                matched = learned_keys(photographs, pairs, files, matcher)
+                match_learned_missing(photographs, matched, files, store, matcher)
         with watch("verify"):
             keys = geometry_keys(photographs, matched, reconstructor)
             verify_missing(

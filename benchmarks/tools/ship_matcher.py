@@ -1,0 +1,120 @@
+r"""Puts a trained matcher into the package, where `kjax.load_matcher("NAME")` finds it.
+
+    python benchmarks/tools/ship_matcher.py best --matcher out/matcher --views views.npz \
+        --card card.json
+
+NAME is that of the shipped weights whose descriptors it matches. Writes NAME.npz, in half
+precision, NAME.json and NAME.md into kjax/pretrained/matcher_files, and the hashes of all cards
+into SHA256SUMS; commit all of them. The views are those that it learned from: all of their
+photographs must be in the ledger. card.json holds (`kjax.pretrained.matchers.MatcherCard` says what
+each means):
+
+    {"summary": "…", "command": "…", "commit": "…", "seed": 0, "pairs": 768000,
+     "hardware": "NVIDIA H200", "results": {"precision": 0.9, "recall": 0.8}, "evaluation": "…",
+     "limits": ["…"], "licence": "Apache-2.0"}
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from ship import LARGEST, check_name, photographs_of, read_card
+
+from kjax import pretrained
+from kjax.errors import InputError, exit_code
+from kjax.files.atomic import write_json, write_text
+from kjax.files.checksum import sha256
+from kjax.matcher.view_set import read_view_set
+from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
+from kjax.pretrained import shipped
+from kjax.pretrained.cards import readable_results
+from kjax.pretrained.markdown import table
+from kjax.pretrained.matchers import MatcherCard, make_matcher_card, matcher_file, matchers_folder
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Ships one matcher; bad input is one line on stderr and exit code 2."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", help="of the weights that it is for")
+    parser.add_argument("--matcher", required=True, help="workdir or file")
+    parser.add_argument("--views", type=Path, nargs="+", required=True, help="it learned from")
+    parser.add_argument("--card", type=Path, required=True, help="JSON file: what is known of it")
+    args = parser.parse_args(argv)
+    return exit_code("ship_matcher", lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Writes the three files, and reads them to see that they work."""
+    check_name(args.name)
+    weights = read_matcher(find_matcher(args.matcher))
+    _check(args.name, weights)
+    told = photographs_of({str(path): read_view_set(path).photographs for path in args.views})
+    measured = {
+        "name": args.name,
+        "described_with": args.name,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(weights.params)),
+        "sha256": "unknown",
+    }
+    card = make_matcher_card(read_card(args.card) | told | measured)
+    folder = matchers_folder()
+    half = jax.tree.map(lambda leaf: leaf.astype(np.float16), weights.params)
+    save_matcher(folder / f"{args.name}.npz", dataclasses.replace(weights, params=half))
+    card = dataclasses.replace(card, sha256=sha256(folder / f"{args.name}.npz"))
+    write_json(folder / f"{args.name}.json", dataclasses.asdict(card))
+    write_text(folder / f"{args.name}.md", page(card))
+    shipped.seal()
+    read_matcher(matcher_file(args.name))
+    print(f"the matcher {card.name} ships: {card.parameters:,} parameters")
+
+
+def _check(name: str, weights: MatcherWeights) -> None:
+    """Refuses a matcher of other weights than the name's, or one that is broken or too large."""
+    own = pretrained.card(name)
+    if weights.about.described_with.sha256 != own.sha256:
+        raise InputError(f"the matcher is for other weights than the shipped {name}: train anew")
+    leaves = jax.tree.leaves(weights.params)
+    if not all(np.isfinite(leaf.astype(np.float16)).all() for leaf in leaves):
+        raise InputError("the matcher has numbers that half precision cannot hold")
+    if (size := 2 * sum(leaf.size for leaf in leaves)) > LARGEST:
+        raise InputError(f"the matcher would ship as {size / 1e6:.1f} MB: at most 6 are allowed")
+
+
+def page(card: MatcherCard) -> str:
+    """The card for people."""
+    parts = [
+        f"# The matcher {card.name}",
+        card.summary,
+        f"A learned matcher for the descriptors of [`{card.described_with}`]"
+        f"(../{card.described_with}.md), with {card.parameters:,} parameters in half precision.",
+        f"```bash\nkjax match a.jpg b.jpg --weights {card.described_with} --method learned\n```",
+        f"SHA-256 of `{card.name}.npz`, checked at every loading: `{card.sha256}`",
+        "## Data and licence",
+        table(
+            ("scene", "photographs", "author", "licence", "source"),
+            (
+                (one.scene, str(one.count), "; ".join(one.authors), one.licence, one.source)
+                for one in card.photographs
+            ),
+        ),
+        f"Licence of the weights: {card.licence}. Use: {card.use}.",
+        "## Training",
+        f"{card.pairs:,} pairs, seed {card.seed}, on {card.hardware}; kjax at commit "
+        f"`{card.commit}`:",
+        f"```bash\n{card.command}\n```",
+        "## Results",
+        table(("metric", "value"), readable_results(card.results).items()),
+        card.evaluation,
+        "## Limits",
+        "\n".join(f"- {limit}" for limit in card.limits),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

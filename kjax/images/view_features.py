@@ -1,0 +1,191 @@
+"""Keypoints and descriptors of random views of photographs, for the training of a matcher.
+
+Views are found in threads on the host while the device describes those before.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from tqdm import tqdm
+
+from kjax.data.correspondence import transform_keypoints
+from kjax.data.cutting.grey import read_grey
+from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.selfsupervised import View, ViewConfig, random_view, reduce_photo
+from kjax.data.set_photographs import SetPhotograph
+from kjax.errors import InputError
+from kjax.extras import require
+from kjax.files.checksum import sha256
+from kjax.images.collection.describing import in_order
+from kjax.images.describer import Describer
+from kjax.matcher.view_set import DescribedWith, ViewSet
+
+CANVAS = 512
+"""Pixels: views are padded to squares of multiples of it, so that few programs are compiled."""
+VIEWS = ViewConfig(
+    views=7,
+    max_rotation_degrees=180.0,
+    max_zoom=1.6,
+    max_stretch=2.0,
+    max_perspective=0.35,
+    max_gamma=1.8,
+    max_contrast=1.6,
+    max_brightness=30.0,
+    max_blur=1.5,
+    max_noise=8.0,
+    max_side=800,
+)
+"""How views differ: more than patches of a set do, since a matcher sees what surrounds them."""
+
+
+class _Found(NamedTuple):
+    """A view with its keypoints, the steadiest first."""
+
+    view: View
+    keypoints: Keypoints
+
+
+def describe_views(
+    photographs: Sequence[Path],
+    names: Sequence[str],
+    describer: Describer,
+    *,
+    config: ViewConfig = VIEWS,
+    max_keypoints: int,
+    seed: int,
+    progress: bool = True,
+) -> tuple[ViewSet, list[str]]:
+    """The features of each photograph and of random views of it.
+
+    Args:
+        photographs: files to read.
+        names: what to call them; a photograph's views depend on its name and on the seed alone.
+        describer: of keypoints.
+        config: how views differ.
+        max_keypoints: of a view.
+        seed: of all chance.
+        progress: show a bar.
+
+    Returns:
+        The set, and the names of photographs that cannot be read.
+
+    Raises:
+        InputError: none can be read.
+    """
+    named = dict(zip(photographs, names, strict=True))
+
+    def find(path: Path) -> list[_Found] | None:
+        return _find(path, named[path], config, max_keypoints, seed)
+
+    described: list[dict[str, np.ndarray]] = []
+    kept: list[SetPhotograph] = []
+    unreadable: list[str] = []
+    threads = os.cpu_count() or 1
+    work = in_order(find, photographs, threads)
+    total = len(photographs)
+    for path, future in tqdm(work, "views", total, unit=" photographs", disable=not progress):
+        found = future.result()
+        if found is None:
+            unreadable.append(named[path])
+            continue
+        views = [_of_view(one, describer, max_keypoints) for one in found]
+        described.append({name: np.stack([view[name] for view in views]) for name in views[0]})
+        kept.append(SetPhotograph(len(kept), named[path], sha256(path)))
+    if not described:
+        raise InputError(f"none of the {total} photographs could be read: give other photographs")
+    made = {name: np.stack([one[name] for one in described]) for name in described[0]}
+    origin = DescribedWith(describer.name or "", describer.sha256 or "", describer.dimension)
+    return ViewSet(photographs=tuple(kept), described_with=origin, **made), unreadable
+
+
+def _find(
+    path: Path, name: str, config: ViewConfig, max_keypoints: int, seed: int
+) -> list[_Found] | None:
+    """The photograph itself, and views of it; None if it cannot be read."""
+    photo = read_grey(path)
+    if photo is None:
+        return None
+    rng = np.random.default_rng([seed, *name.encode()])
+    photo = reduce_photo(photo, config.max_side)
+    views = [View(photo, np.eye(3))]
+    views += [random_view(rng, photo, config=config) for _ in range(config.views)]
+    return [
+        _Found(view, steadiest(view.pixels, max_keypoints, config.contrast_threshold))
+        for view in views
+    ]
+
+
+def steadiest(pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float) -> Keypoints:
+    """SIFT's keypoints of the highest contrast times size, which other views show most often."""
+    found = detect_in_grey(pixels, max_keypoints=None, contrast=contrast)
+    return found.keep(np.argsort(-found.scores * found.scales, kind="stable")[:count])
+
+
+def _of_view(found: _Found, describer: Describer, room: int) -> dict[str, np.ndarray]:
+    """A view's part of a `ViewSet`."""
+    view, keypoints = found
+    columns = describe_columns(view.pixels, keypoints, describer, room)
+    return columns | _geometry(view.homography, columns["xy"], view.pixels.shape)
+
+
+def describe_columns(
+    pixels: UInt8[np.ndarray, "_ _"], keypoints: Keypoints, describer: Describer, room: int
+) -> dict[str, np.ndarray]:
+    """What a `ViewSet` tells of a view, but for what is seen.
+
+    Args:
+        pixels: of the view.
+        keypoints: at most `room` of them.
+        describer: of keypoints.
+        room: rows of each column.
+    """
+    # As many of every view, so that few programs are compiled: those without a size show nothing.
+    more = room - len(keypoints.xy)
+    filler = Keypoints(np.zeros((more, 2), "f4"), *np.zeros((3, more), "f4"))
+    everything = Keypoints.join([keypoints, filler])
+    descriptors, shown = describer.describe_at(_padded(pixels), everything)
+    keypoints = everything.keep(shown)
+    count = len(descriptors)
+
+    def filled(rows: np.ndarray, dtype: str) -> np.ndarray:
+        whole = np.zeros((room, *rows.shape[1:]), dtype)
+        whole[:count] = rows
+        return whole
+
+    height, width = pixels.shape
+    return {
+        "xy": filled(keypoints.xy, "f4"),
+        # Not zero where there is none: their logarithms are taken.
+        "scales": filled(keypoints.scales - 1, "f4") + np.float32(1),
+        "angles": filled(keypoints.radians, "f4"),
+        "descriptors": filled(descriptors, "f2"),
+        "counts": np.array(count, np.int32),
+        "sizes": np.array([width, height], np.int32),
+    }
+
+
+def _geometry(
+    homography: Float[np.ndarray, "3 3"], xy: Float[np.ndarray, "K 2"], shape: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """The photograph as a plane in the world, which is at 1 and measured in its pixels."""
+    homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ np.linalg.inv(homography).T
+    camera = np.column_stack([homography, np.zeros(3)]) / homography[2, 2]
+    middle = Keypoints.of_sigma(np.array([[shape[1], shape[0]]]) / 2, np.ones(1), np.zeros(1))
+    (turn,) = transform_keypoints(middle, np.linalg.inv(homography)).radians
+    return {
+        "places": (homogeneous / homogeneous[:, 2:]).astype("f4"),
+        "cameras": camera.astype("f4"),
+        "turns": np.array(-turn, "f4"),
+    }
+
+
+def _padded(pixels: UInt8[np.ndarray, "_ _"]) -> UInt8[np.ndarray, "_ _"]:
+    """A view on a larger canvas, beyond whose border it is repeated, as patches have it."""
+    cv2 = require("cv2", "making views")
+    side = -(-max(pixels.shape) // CANVAS) * CANVAS
+    below, beside = (side - own for own in pixels.shape)
+    return cv2.copyMakeBorder(pixels, 0, below, 0, beside, cv2.BORDER_REPLICATE)

@@ -1,0 +1,114 @@
+"""The file of a trained matcher: its parameters, and a text that says what it is and for whom."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+
+from kjax.errors import InputError
+from kjax.files.arrays import read_npz
+from kjax.files.atomic import write_whole
+from kjax.files.json_text import parse_json
+from kjax.files.typed_values import Schema
+from kjax.matcher.network import MatcherConfig, init_params
+from kjax.matcher.view_set import DescribedWith
+from kjax.pretrained.matchers import matcher_file, matcher_names
+
+WEIGHTS_FILE = "matcher.npz"
+"""In the folder of a training."""
+ABOUT = "about"
+FORMAT = "kjax matcher 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What a file tells about its matcher.
+
+    Attributes:
+        format: of the file.
+        model: how to build the network.
+        described_with: the weights whose descriptors it matches.
+        remarks: for people, on how it was trained.
+    """
+
+    format: str
+    model: MatcherConfig
+    described_with: DescribedWith
+    remarks: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class MatcherWeights:
+    """A trained matcher."""
+
+    about: About
+    params: Any
+
+
+def find_matcher(source: str | Path) -> Path:
+    """The file that a word stands for: a file, a training's folder, or a shipped name.
+
+    Raises:
+        InputError: it stands for nothing.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return path / WEIGHTS_FILE
+    if path.exists() or path.suffix or str(source) not in matcher_names():
+        return path
+    return matcher_file(str(source))
+
+
+def shipped_hint() -> str:
+    """What matchers ship, for messages."""
+    names = ", ".join(matcher_names())
+    return f" (those that ship: {names})" if names else " (none ships with this version: train one)"
+
+
+def save_matcher(path: Path, weights: MatcherWeights) -> None:
+    """Writes a file, whole or not at all."""
+    named = flax.traverse_util.flatten_dict(jax.device_get(weights.params), sep=".")
+    arrays: dict[str, Any] = {name: np.asarray(array) for name, array in named.items()}
+    arrays[ABOUT] = np.array(json.dumps(dataclasses.asdict(weights.about)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda partial: np.savez(partial, **arrays))
+
+
+def read_matcher(path: Path) -> MatcherWeights:
+    """Reads a file.
+
+    Raises:
+        InputError: it is absent, damaged, or something else.
+    """
+    if not path.is_file():
+        raise InputError(f"no such matcher: {path}{shipped_hint()}")
+    try:
+        arrays = read_npz(path)
+        if ABOUT not in arrays:
+            raise InputError("it does not say what it is")
+        values = parse_json(str(arrays.pop(ABOUT)).encode())
+        about = Schema(About, "description").read(values)
+        if about.format != FORMAT:
+            raise InputError(f"its format is {about.format!r}")
+        return MatcherWeights(about, _as_params(arrays, about.model))
+    except (InputError, ValueError) as error:
+        raise InputError(f"{path} is no file of a matcher, or a damaged one ({error})") from None
+
+
+def _as_params(arrays: Mapping[str, np.ndarray], model: MatcherConfig) -> dict[str, Any]:
+    """The arrays in their places, as float32, if they are those of the model."""
+    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    wanted = flax.traverse_util.flatten_dict(shapes, sep=".")
+    if wanted.keys() != arrays.keys():
+        name = sorted(wanted.keys() ^ arrays.keys())[0]
+        raise InputError(f"{name} is missing, or too much")
+    for name, like in wanted.items():
+        if arrays[name].shape != like.shape or arrays[name].dtype.kind != "f":
+            raise InputError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}")
+    plain = {name: array.astype(np.float32) for name, array in arrays.items()}
+    return flax.traverse_util.unflatten_dict(plain, sep=".")

@@ -1,0 +1,149 @@
+"""Scores, matches and the loss, each beside a version written out in loops."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from plane import moved, random_homography
+
+from kjax.matcher.assignment import assign, assignment_loss, log_scores, mutual_partners
+from kjax.matcher.network import Said
+from kjax.matcher.step import confidence_loss
+from kjax.matcher.truth import FAR, MATCH, NONE, UNLIKE, Seen, Truth, find_truth, project
+
+COUNTS = np.array([[6, 8], [8, 3]], np.int32)
+ROOM = 8
+
+
+@pytest.fixture
+def said(rng):
+    projected = rng.normal(size=(2, 2, ROOM, 4)).astype("f4")
+    matchability, confidence = rng.normal(size=(2, 2, 2, ROOM)).astype("f4")
+    return Said(*map(jnp.asarray, (projected, matchability, confidence)))
+
+
+def softmax(values, axis):
+    shares = np.exp(values - values.max(axis=axis, keepdims=True))
+    return shares / shares.sum(axis=axis, keepdims=True)
+
+
+def plain_scores(said, pair):
+    """Of the keypoints that exist."""
+    first, second = COUNTS[pair]
+    projected = np.asarray(said.projected[pair], np.float64)
+    alike = projected[0, :first] @ projected[1, :second].T
+    able = 1 / (1 + np.exp(-np.asarray(said.matchability[pair], np.float64)))
+    both = np.outer(able[0, :first], able[1, :second])
+    return softmax(alike, 0) * softmax(alike, 1) * both, able
+
+
+def test_scores(said):
+    scores = np.exp(log_scores(assign(said, jnp.asarray(COUNTS))))
+    for pair, (first, second) in enumerate(COUNTS):
+        expected, _ = plain_scores(said, pair)
+        np.testing.assert_allclose(scores[pair, :first, :second], expected, rtol=1e-5)
+        assert scores[pair, first:].sum() + scores[pair, :, second:].sum() == 0
+
+
+def test_matches_are_mutual_and_sure(said):
+    least = 0.02
+    found = mutual_partners(assign(said, jnp.asarray(COUNTS)), least)
+    for pair in range(2):
+        scores, _ = plain_scores(said, pair)
+        expected = {
+            (i, int(j))
+            for i, j in enumerate(scores.argmax(axis=1))
+            if scores[:, j].argmax() == i and scores[i, j] >= least
+        }
+        first, second = np.asarray(found.first[pair]), np.asarray(found.second[pair])
+        assert {(i, int(j)) for i, j in enumerate(first) if j != NONE} == expected
+        assert {(int(i), j) for j, i in enumerate(second) if i != NONE} == expected
+        for i, j in expected:
+            assert float(found.scores[pair, i]) == pytest.approx(scores[i, j], rel=1e-5)
+    assert (np.asarray(found.first) != NONE).any()
+
+
+def test_loss(said):
+    partners = np.full((2, ROOM), NONE, np.int32)
+    partners[0, :3] = [4, 0, 7]
+    alone = np.zeros((2, 2, ROOM), bool)
+    alone[0, 0, 4:6] = alone[0, 1, 2] = alone[1, 1, 0] = True
+    truth = Truth(jnp.asarray(partners), jnp.asarray(alone))
+    losses = assignment_loss(assign(said, jnp.asarray(COUNTS)), truth)
+    for pair in range(2):
+        scores, able = plain_scores(said, pair)
+        matched = [-np.log(scores[i, j]) for i, j in enumerate(partners[pair]) if j != NONE]
+        sides = [
+            np.mean([-np.log(1 - able[side, i]) for i in np.flatnonzero(alone[pair, side])] or [0])
+            for side in range(2)
+        ]
+        expected = 0.5 * np.mean(matched or [0]) + 0.5 * np.mean(sides)
+        assert float(losses[pair]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_confidence_is_of_saying_what_the_last_layer_says():
+    partners = jnp.array([[[[1, NONE]] * 2], [[[1, 0]] * 2]], jnp.int32)
+    counts = jnp.array([[2, 2]], jnp.int32)
+    right = jnp.array([[[[9.0, -9.0]] * 2], [[[9.0, 9.0]] * 2]])
+    assert float(confidence_loss(right, partners, counts)) < 1e-3
+    assert float(confidence_loss(-right, partners, counts)) > 8
+    # Of what only pads, nothing is asked.
+    wrong_padding = right.at[0, :, :, 1].set(9.0)
+    assert float(confidence_loss(wrong_padding, partners, jnp.array([[1, 1]], jnp.int32))) < 1e-3
+
+
+@pytest.mark.parametrize("unknown", [0, 6])
+def test_truth_by_places(rng, unknown):
+    """Of a plane seen twice, where some keypoints do not know what they see."""
+    counts = (30, 24)
+    homography = random_homography(rng)
+    first = rng.uniform(0, 400, (32, 2))
+    second = np.concatenate([moved(homography, first[:20]), rng.uniform(0, 400, (12, 2))])
+    second = second + rng.normal(0, 1.5, second.shape)
+    second[23] = second[2]  # one place, two angles
+    descriptors = rng.normal(size=(2, 32, 4))
+    descriptors /= np.linalg.norm(descriptors, axis=-1, keepdims=True)
+    flat = np.stack([first, moved(np.linalg.inv(homography), second)])
+    places = np.concatenate([flat, np.ones((2, 32, 1))], axis=-1)
+    places[0, 3 : 3 + unknown], places[1, 9 : 9 + unknown] = np.nan, np.nan
+    cameras = np.stack([np.eye(3, 4), np.column_stack([homography, np.zeros(3)])])
+    arrays = (np.stack([first, second]), places, cameras, descriptors)
+    *seen, likeness = (jnp.asarray(part[None], jnp.float32) for part in arrays)
+    found = find_truth(Seen(*seen), likeness, jnp.array([counts], jnp.int32))
+    partners, alone = plain_truth(first[:30], second[:24], places, descriptors, homography)
+    assert (partners != NONE).sum() > 5
+    np.testing.assert_array_equal(found.partners[0, :30], partners)
+    for side, expected in enumerate(alone):
+        assert expected.any()
+        np.testing.assert_array_equal(found.alone[0, side, : len(expected)], expected)
+        assert not np.asarray(found.alone[0, side, len(expected) :]).any()
+
+
+def plain_truth(first, second, places, descriptors, homography):
+    """One keypoint after the other."""
+    apart = np.full((len(first), len(second)), np.inf)
+    cost = np.full_like(apart, np.inf)
+    there, back = moved(homography, first), moved(np.linalg.inv(homography), second)
+    known = np.isfinite(places).all(axis=-1)
+    for i in range(len(first)):
+        for j in range(len(second)):
+            ways = [np.hypot(*(there[i] - second[j]))] if known[0, i] else []
+            ways += [np.hypot(*(back[j] - first[i]))] if known[1, j] else []
+            apart[i, j] = max(ways, default=np.inf)
+            if len(ways) == 2:
+                alike = descriptors[0, i] @ descriptors[1, j]
+                cost[i, j] = apart[i, j] + UNLIKE * (1 - alike) / 2
+    partners = np.full(len(first), NONE)
+    for i, j in enumerate(cost.argmin(axis=1)):
+        if cost[:, j].argmin() == i and known[0, i] and known[1, j] and apart[i, j] <= MATCH:
+            partners[i] = j
+    alone = [apart.min(axis=1) > FAR, apart.min(axis=0) > FAR]
+    return partners, [one & known[side, : len(one)] for side, one in enumerate(alone)]
+
+
+def test_what_is_behind_a_camera_is_far_away():
+    camera = np.eye(3, 4)[None]
+    places = np.array([[[1.0, 2.0, 2.0], [1.0, 2.0, -2.0], [np.nan] * 3]])
+    found = project(*(jnp.asarray(part, jnp.float32) for part in (camera, places)))
+    np.testing.assert_allclose(found[0, 0], [0.5, 1])
+    assert found[0, 1].min() > 1e5
+    assert np.isnan(found[0, 2]).all()

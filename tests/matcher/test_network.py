@@ -1,0 +1,92 @@
+"""The network: padding has no say, positions count by their differences, attention is attention."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kjax.errors import InputError
+from kjax.matcher.attention import attend
+from kjax.matcher.network import Embedding, Layer, MatcherConfig, Points, init_params, layer_of
+
+CONFIG = MatcherConfig(layers=2, width=32, heads=2, dimension=16)
+
+
+def points(rng, counts=(9, 12), room=16) -> Points:
+    shape = (1, 2, room)
+    return Points(
+        jnp.asarray(rng.uniform(-1, 1, (*shape, 2)), jnp.float32),
+        jnp.asarray(rng.normal(-4, 1, shape), jnp.float32),
+        jnp.asarray(rng.uniform(-3, 3, shape), jnp.float32),
+        jnp.asarray(rng.normal(size=(*shape, 16)) / 4, jnp.float32),
+        jnp.asarray([counts], jnp.int32),
+    )
+
+
+@pytest.fixture(scope="module")
+def say():
+    """What the last layer says of some points."""
+    params = init_params(CONFIG, jax.random.key(1))
+
+    @jax.jit
+    def run(given: Points):
+        tokens, rotation = Embedding(CONFIG).apply({"params": params["embedding"]}, given)
+        for number in range(CONFIG.layers):
+            layer = {"params": layer_of(params, number)}
+            tokens, said = Layer(CONFIG).apply(layer, tokens, rotation, given.counts)
+        return said
+
+    return run
+
+
+def assert_same(first, second, counts):
+    for one, other in zip(first, second, strict=True):
+        for side, count in enumerate(counts):
+            np.testing.assert_allclose(one[0, side, :count], other[0, side, :count], atol=2e-5)
+
+
+def test_padding_has_no_say(say, rng):
+    given = points(rng)
+    there = np.arange(16)[None, None] < np.asarray(given.counts)[:, :, None]
+
+    def spoilt(column):
+        mask = there.reshape(there.shape + (1,) * (column.ndim - 3))
+        return jnp.where(mask, column, 7.0)
+
+    other = Points(*(spoilt(column) for column in given[:4]), given.counts)
+    assert_same(say(given), say(other), (9, 12))
+
+
+def test_where_a_photographs_origin_lies_makes_no_difference(say, rng):
+    given = points(rng)
+    shifted = given._replace(positions=given.positions + jnp.array([0.4, -0.3])[None, None, None])
+    assert_same(say(given), say(shifted), (9, 12))
+    stretched = given._replace(positions=given.positions * 1.5)
+    assert np.abs(say(given).matchability - say(stretched).matchability).max() > 1e-3
+
+
+def test_photographs_may_change_places(say, rng):
+    given = points(rng)
+    swapped = say(Points(*(jnp.flip(column, axis=1) for column in given)))
+    assert_same(say(given), [jnp.flip(part, axis=1) for part in swapped], (9, 12))
+
+
+@pytest.mark.parametrize("rows", [16, 24, 512])
+def test_attention_in_blocks_is_jaxs_own(rng, rows):
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(2, rows, 2, 8)), jnp.float32) for _ in range(3)
+    )
+    counts = jnp.array([rows, 5], jnp.int32)
+    expected = attend(query, key, value, counts, "xla")
+    np.testing.assert_allclose(attend(query, key, value, counts, "blocked"), expected, atol=2e-6)
+
+
+def test_the_default_has_at_most_three_million_parameters():
+    shapes = jax.eval_shape(lambda: init_params(MatcherConfig(), jax.random.key(0)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) <= 3_000_000
+
+
+@pytest.mark.parametrize("fields", [{"layers": 0}, {"width": 36}, {"width": 32, "heads": 4}])
+def test_networks_that_cannot_be(fields):
+    with pytest.raises(InputError, match=r"^model\."):
+        MatcherConfig(**fields)

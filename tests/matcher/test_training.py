@@ -1,0 +1,190 @@
+"""Pairs that a training draws, the training itself, and its command."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from plane import DIMENSION, plane_views
+
+from kjax.errors import InputError
+from kjax.matcher.__main__ import main
+from kjax.matcher.batches import DrawConfig, draw_batch, to_device
+from kjax.matcher.run import split
+from kjax.matcher.truth import NONE
+from kjax.matcher.view_set import read_view_set, read_view_sets, write_view_set
+from kjax.matcher.weights import read_matcher
+from kjax.train.metrics_log import read_metrics
+
+DRAW = DrawConfig(keypoints=32, least_keypoints=24)
+SMALL = {
+    "data.validation_every": 5,
+    "draw.keypoints": 32,
+    "draw.least_keypoints": 24,
+    "model.layers": 2,
+    "model.width": 32,
+    "model.heads": 2,
+    "model.dimension": DIMENSION,
+    "optimizer.learning_rate": 0.01,
+    "optimizer.warmup_steps": 5,
+    "train.pairs": 8,
+    "train.steps": 40,
+    "train.dtype": "float32",
+    "train.steps_per_dispatch": 10,
+    "train.log_every": 20,
+    "train.checkpoint_every": 20,
+    "train.eval_batches": 1,
+    "progress": False,
+    "tensorboard": False,
+}
+
+
+@pytest.fixture(scope="module")
+def views_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("views") / "views.npz"
+    write_view_set(path, plane_views())
+    return path
+
+
+def train(views: Path, workdir: Path, **changes: object) -> int:
+    settings = {"data.train": repr((str(views),)), **SMALL}
+    settings |= {name.replace("__", "."): value for name, value in changes.items()}
+    words = [f"--config.{name}={value}" for name, value in settings.items()]
+    return main(["matcher", "--config=matcher", f"--workdir={workdir}", *words])
+
+
+def draw(views, config):
+    return _draw(jax.random.key(0), views, pairs=16, config=config)
+
+
+_draw = jax.jit(draw_batch, static_argnames=("pairs", "config"))
+
+
+def test_drawn_pairs():
+    views = to_device(plane_views())
+    points, truth = draw(views, DRAW)
+    counts, partners = np.asarray(points.counts), np.asarray(truth.partners)
+    assert counts.min() >= 1
+    assert counts.max() <= 32
+    assert (partners != NONE).sum() > 50
+    # Matches look alike, as the plane's own keypoints do.
+    for pair, i in zip(*np.nonzero(partners != NONE), strict=True):
+        assert i < counts[pair, 0]
+        assert partners[pair, i] < counts[pair, 1]
+    found = [
+        float(points.descriptors[pair, 0, i] @ points.descriptors[pair, 1, partners[pair, i]])
+        for pair, i in zip(*np.nonzero(partners != NONE), strict=True)
+    ]
+    assert np.median(found) > 0.8
+    # Crops are within half a side, but for the noise of the zoom, turned anyhow.
+    there = np.arange(32)[None, None] < counts[:, :, None]
+    assert np.abs(np.asarray(points.positions))[there].max() < 2**0.5 * 1.4
+    np.testing.assert_array_equal(draw(views, DRAW).truth.partners, partners)
+
+
+def test_upright_pairs_are_turned_back():
+    views = to_device(plane_views())
+    config = dataclasses.replace(DRAW, upright_share=1.0, tilt_degrees=0.0)
+    points = draw(views, config).points
+    # All keypoints of a view of the plane have the view's own turn as their angle.
+    assert np.abs(np.sin(np.asarray(points.angles))).max() < 1e-3
+    anyhow = dataclasses.replace(config, upright_share=0.0)
+    points = draw(views, anyhow).points
+    assert np.abs(np.sin(np.asarray(points.angles))).max() > 0.8
+
+
+def test_a_training_learns_and_resumes_exactly(views_file, tmp_path, capsys):
+    assert train(views_file, tmp_path / "whole") == 0
+    assert "the matcher is" in capsys.readouterr().out
+    lines = read_metrics(tmp_path / "whole")
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert losses[-1] < 0.8 * losses[0]
+    assert lines[-1]["error"] < lines[0]["error"]
+
+    stopped = tmp_path / "stopped"
+    _stop_after(20, views_file, stopped)
+    assert not (stopped / "matcher.npz").exists()
+    assert train(views_file, stopped) == 0
+    whole, resumed = (read_matcher(path / "matcher.npz") for path in (tmp_path / "whole", stopped))
+    assert whole.about == resumed.about
+    jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
+
+
+def _stop_after(step: int, views: Path, workdir: Path) -> None:
+    """Runs until a checkpoint is there, and dies."""
+    from kjax.train.checkpoint import Checkpoints
+
+    save = Checkpoints.save
+
+    class Killed(Exception):  # noqa: N818
+        pass
+
+    def save_and_die(self, at, state, **options):
+        save(self, at, state, **options)
+        if at == step:
+            self.wait()
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_die)
+        with pytest.raises(Killed):
+            train(views, workdir)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"draw__keypoints": 64}, "lower it, or build views with more"),
+        ({"model__dimension": 128}, "set --config.model.dimension=16"),
+        ({"data__validation_every": 6}, "5 groups of views are too few"),
+        ({"data__only_open": True}, "is not in the ledger of photographs"),
+        ({"train__dtype": "float8"}, "unknown train.dtype"),
+        ({"data__train": "('absent.npz',)"}, "no such file of views: absent.npz"),
+        ({"init": "absent.npz"}, "no such matcher: absent.npz"),
+        ({"train__stepz": 3}, "train.steps"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_in_one_line(views_file, tmp_path, capsys, changes, said):
+    assert train(views_file, tmp_path / "run", **changes) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("kjax.matcher: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_photographs_are_either_learned_from_or_held_out():
+    views = plane_views()
+    learning, held_out = split(views, 2)
+    np.testing.assert_array_equal(learning.xy, views.xy[[0, 2, 4]])
+    np.testing.assert_array_equal(held_out.descriptors, views.descriptors[[1, 3]])
+
+
+def test_view_sets_come_back_and_go_together(views_file, tmp_path):
+    views, back = plane_views(), read_view_set(views_file)
+    assert back.described_with == views.described_with
+    assert back.photographs == views.photographs
+    for name in ("xy", "descriptors", "places", "cameras", "counts"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(views, name))
+    assert len(read_view_sets([views_file, views_file])) == 2 * len(views)
+    other = tmp_path / "other.npz"
+    write_view_set(other, plane_views(views=2))
+    with pytest.raises(InputError, match="other weights, or numbers of views"):
+        read_view_sets([views_file, other])
+
+
+def test_what_is_no_view_set(views_file, tmp_path):
+    path = tmp_path / "damaged.npz"
+    path.write_bytes(views_file.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"damaged or no file of views.*kjax build-views"):
+        read_view_set(path)
+    np.savez(path, a=np.zeros(3))
+    with pytest.raises(InputError, match="damaged or no file of views"):
+        read_view_set(path)
+
+
+def test_tensorflow_is_not_needed():
+    code = "import sys, kjax.matcher.run; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

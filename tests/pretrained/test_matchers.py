@@ -1,0 +1,114 @@
+"""Matchers in the package: shipped, found by name, checked."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from ledger_files import hashed
+
+import kjax
+from kjax.data.set_photographs import SetPhotograph
+from kjax.errors import InputError
+from kjax.matcher.network import MatcherConfig, init_params
+from kjax.matcher.view_set import DescribedWith, ViewSet, write_view_set
+from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
+from kjax.pretrained.matchers import matcher_card, matcher_names
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "tools"))
+import ship_matcher
+
+CARD = {
+    "summary": "a toy",
+    "command": "python -m kjax.matcher --config=toy",
+    "commit": "0123abc",
+    "seed": 3,
+    "pairs": 20_000,
+    "hardware": "two cores",
+    "results": {"precision": 0.5},
+    "evaluation": "on two cores",
+    "limits": ["is small"],
+    "licence": "Apache-2.0",
+}
+GIVEN = ["toy", "--matcher", "matcher.npz", "--views", "views.npz", "--card", "card.json"]
+
+
+@pytest.fixture(autouse=True)
+def _known_weights(monkeypatch):
+    """The descriptors' card is of no interest here but for its hash."""
+
+    class Known:
+        sha256 = "abc"
+
+    monkeypatch.setattr(ship_matcher.pretrained, "card", lambda name: Known)
+
+
+def write_files(weights_sha256, names):
+    model = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
+    origin = DescribedWith("toy", weights_sha256, 8)
+    params = init_params(model, jax.random.key(0))
+    save_matcher(Path("matcher.npz"), MatcherWeights(About(FORMAT, model, origin, {}), params))
+    shape = (len(names), 2, 3)
+    zeros = {
+        "xy": np.zeros((*shape, 2), "f4"),
+        "scales": np.ones(shape, "f4"),
+        "angles": np.zeros(shape, "f4"),
+        "descriptors": np.zeros((*shape, 8), "f2"),
+        "counts": np.zeros(shape[:2], "i4"),
+        "sizes": np.ones((*shape[:2], 2), "i4"),
+        "places": np.zeros((*shape, 3), "f4"),
+        "cameras": np.zeros((*shape[:2], 3, 4), "f4"),
+        "turns": np.zeros(shape[:2], "f4"),
+    }
+    listed = tuple(SetPhotograph(i, name, hashed(name)) for i, name in enumerate(names))
+    write_view_set(Path("views.npz"), ViewSet(photographs=listed, described_with=origin, **zeros))
+    Path("card.json").write_text(json.dumps(CARD))
+
+
+def test_what_ships_is_what_loads(folder):
+    write_files("abc", ["beach/0.jpg", "field/0.jpg"])
+    assert matcher_names() == []
+    assert ship_matcher.main(GIVEN) == 0
+    assert matcher_names() == ["toy"]
+    assert kjax.load_matcher("toy").described_with.sha256 == "abc"
+    card = matcher_card("toy")
+    assert card.use == "anything, also commercial; name Ann (CC-BY-4.0)"
+    page = (folder / "matcher_files" / "toy.md").read_text()
+    assert card.sha256 in page
+    assert "beach" in page
+
+
+def test_what_was_altered_is_refused(folder):
+    write_files("abc", ["beach/0.jpg"])
+    ship_matcher.main(GIVEN)
+    files = folder / "matcher_files"
+    weights, card = (files / name for name in ("toy.npz", "toy.json"))
+    before = weights.read_bytes()
+    weights.write_bytes(before[:-1])
+    with pytest.raises(InputError, match="missing or was altered: reinstall kjax"):
+        kjax.load_matcher("toy")
+    weights.write_bytes(before)
+    card.write_text(card.read_text().replace("is small", "is large"))
+    with pytest.raises(InputError, match="was altered"):
+        kjax.load_matcher("toy")
+
+
+@pytest.mark.parametrize(
+    ("weights_sha256", "photograph", "said"),
+    [
+        ("other", "beach/0.jpg", "for other weights than the shipped toy"),
+        ("abc", "beach/9.jpg", "beach/9.jpg is not in the ledger"),
+    ],
+)
+def test_what_may_not_ship(folder, capsys, weights_sha256, photograph, said):
+    write_files(weights_sha256, [photograph])
+    assert ship_matcher.main(GIVEN) == 2
+    assert said in capsys.readouterr().err
+    assert not (folder / "matcher_files").exists()
+
+
+def test_a_name_that_does_not_ship(folder):
+    with pytest.raises(InputError, match=r"no such matcher: toy \(none ships"):
+        kjax.load_matcher("toy")
