@@ -84,6 +84,10 @@ class Runner:
         blank = np.zeros((1, folded.patch_size, folded.patch_size), np.float32)
         self.dimension = int(jax.eval_shape(self._model.apply, self._weights, blank).shape[1])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Programs stay where they are: another process makes its own."""
+        return {name: kept for name, kept in vars(self).items() if not name.startswith("_by_")}
+
     def describe(self, patches: Num[np.ndarray, "N size size"]) -> Float32[np.ndarray, "N dim"]:
         """Descriptors of patches of the model's size."""
         return self.describe_in(self.way(patches), patches)

@@ -8,6 +8,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+import types
 
 import jax
 import numpy as np
@@ -445,3 +447,83 @@ def test_a_scene_is_seen_from_its_mean_camera():
     np.testing.assert_allclose(scene.points, [[0, -1, 5]], atol=1e-12)
     np.testing.assert_allclose(scene.centres, [[-2, 0, 0], [2, 0, 0]], atol=1e-12)
     np.testing.assert_allclose(scene.directions, [[0, 0, 1]] * 2, atol=1e-12)
+
+
+# Other machines
+
+CLUSTERED = """
+import importlib, os, signal, sys
+from ray.cluster_utils import Cluster
+from kjax.cli import main
+from kjax.images.collection import describing, matching
+
+def dying_once(module, name, flag):
+    def dying(*parts):
+        try:
+            os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return getattr(importlib.import_module(module), name)(*parts)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return dying
+
+folder, *words = sys.argv[1:]
+for module, name in ((describing, "describe_content"), (matching, "match_block")):
+    setattr(module, name, dying_once(module.__name__, name, f"{folder}/{name}"))
+describing.AT_ONCE, matching.BLOCKS_AT_ONCE = 2, 1
+machine = {"num_cpus": 1, "object_store_memory": 100_000_000}
+cluster = Cluster(initialize_head=True, head_node_args=machine)
+cluster.add_node(**machine)
+code = main([*words, "--cluster", cluster.address])
+cluster.shutdown()
+sys.exit(code)
+"""
+
+
+@needs_colmap
+def test_a_cluster_of_which_workers_die_makes_the_same_database(photos, tmp_path):
+    pytest.importorskip("ray")
+    whole = (photos / "a photo 0.png").read_bytes()
+    (photos / "broken.png").write_bytes(whole[: len(whole) // 2])
+    weights = tmp_path / "w.npz"
+    save_variables(weights, make_model("hardnet", patch_size=8)[1])
+    words = ["colmap", str(photos), "--weights", str(weights), "--no-map", "--mapper", "colmap"]
+    words += ["--keypoints", "150", "--pairs", "retrieval", "--neighbours", "4", "--out"]
+    flags = tmp_path / "flags"
+    flags.mkdir()
+    # Ray's sockets need a short path.
+    with tempfile.TemporaryDirectory(prefix="ray") as short:
+        there = subprocess.run(
+            [sys.executable, "-c", CLUSTERED, str(flags), *words, str(tmp_path / "there")],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_TMPDIR": short},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    assert there.returncode == 1, there.stderr[-3000:]
+    assert there.stderr.count("left out") == 1, there.stderr[-3000:]
+    assert f"cannot decode {photos / 'broken.png'}" in there.stderr
+    assert {path.name for path in flags.iterdir()} == {"describe_content", "match_block"}
+    assert main([*words, str(tmp_path / "here")]) == 1
+    found = content(tmp_path / "there" / "database.db")
+    assert len(found["keypoints"]) == COUNT
+    assert found == content(tmp_path / "here" / "database.db")
+
+
+def test_a_cluster_that_is_not_there_is_one_line(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("kjax.images.exchange.reconstructors.find_reconstructor", lambda _: None)
+    words = ["colmap", str(photos), "--out", str(tmp_path / "out"), "--cluster"]
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main([*words, "auto"]) == 2
+    assert capsys.readouterr().err == "kjax colmap: --cluster needs ray: pip install ray\n"
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert main([*words, "auto"]) == 2
+    assert "no Ray cluster runs here" in capsys.readouterr().err
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    for address in ("auto", "127.0.0.1:1", "nonsense"):
+        assert main([*words, address]) == 2
+        error = capsys.readouterr().err
+        assert "does not answer" in error
+        assert error.count("\n") == 1
