@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
-from kjax.data.cutting.photographs import Pixels, read_photograph
+from kjax.data.cutting.photographs import read_photograph
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.collection.engine import HERE, Engine
@@ -37,12 +37,12 @@ _ONE_DESCRIBES = threading.Lock()
 """Describing takes all cores and much memory: the other threads find keypoints meanwhile."""
 
 
-def largest_keypoints(pixels: Pixels, limit: int) -> Keypoints:
+def largest_keypoints(grey: np.ndarray, limit: int) -> Keypoints:
     """SIFT's keypoints, those of the largest scale first, as COLMAP chooses them.
 
     Far more of them are found again in another photograph than of those of the largest contrast.
     """
-    found = detect_in_grey(grey_values(pixels), max_keypoints=None, contrast=CONTRAST)
+    found = detect_in_grey(grey, max_keypoints=None, contrast=CONTRAST)
     return found.keep(np.argsort(-found.scales, kind="stable")[:limit])
 
 
@@ -150,10 +150,10 @@ def describe_content(
 ) -> Features | str:
     """The features of a photograph by the content of its file, or why there are none."""
     try:
-        pixels = reduced(read_photograph(path, upright=False, content=content))
-        keypoints = largest_keypoints(pixels, limit)
+        grey = grey_values(reduced(read_photograph(path, upright=False, content=content)))
+        keypoints = largest_keypoints(grey, limit)
         with _ONE_DESCRIBES:
-            return describer.describe_image(pixels, keypoints)
+            return describer.describe_grey(grey, keypoints)
     except (InputError, OSError) as error:
         return str(error)
 
