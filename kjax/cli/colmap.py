@@ -165,9 +165,12 @@ def _engine(cluster: str | None) -> "Engine":
 
 def _lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
     """What is printed at the end."""
+    from kjax.eval.report.phrases import plural
+
     lines = [
         f"{summary.photos} photographs, {summary.keypoints:,} keypoints",
-        f"{summary.pairs:,} pairs matched, {summary.verified_pairs:,} verified by {mapper}, with "
+        f"{summary.pairs:,} {plural('pair', summary.pairs)} matched, "
+        f"{summary.verified_pairs:,} verified by {mapper}, with "
         f"{summary.verified_matches:,} matches",
     ]
     if built.models:

@@ -19,7 +19,7 @@ from PIL import ExifTags, Image
 from scripts import BENCHMARKS, load_script
 
 import kjax
-from kjax.cli import main
+from kjax.cli import colmap, main
 from kjax.data.colmap import Model, ModelImage, Points, read_model
 from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.errors import InputError
@@ -31,7 +31,7 @@ from kjax.images.collection.describing import FeatureFiles, largest_keypoints
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.photographs import read_collection
 from kjax.images.collection.retrieval import learn_words, vlad
-from kjax.images.collection.summary import summarize
+from kjax.images.collection.summary import Summary, summarize
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import (
     Geometry,
@@ -264,6 +264,14 @@ def test_a_killed_command_goes_on(photos, tmp_path):
     found = content(tmp_path / "killed" / "database.db")
     assert found == content(tmp_path / "whole" / "database.db")
     assert any(row[1] for row in found["two_view_geometries"])
+
+
+def test_one_pair_is_no_pairs(tmp_path):
+    built = building.Built(tmp_path / "database.db", [], [], {})
+    counts = Summary(2, 9, 1, 1, 5, 0, 0, 0, 0, 0.0, 0.0)
+    assert "1 pair matched, 1 verified" in "\n".join(colmap._lines(built, counts, "COLMAP"))
+    more = dataclasses.replace(counts, pairs=3)
+    assert "3 pairs matched" in "\n".join(colmap._lines(built, more, "COLMAP"))
 
 
 def test_folders_of_others_are_left_alone(photos, tmp_path, capsys):

@@ -11,7 +11,7 @@ from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE, Engine
 from kjax.images.collection.keys import key_of
 from kjax.images.collection.pair_store import PairStore
-from kjax.images.collection.pairs import SIDE, Places, in_blocks
+from kjax.images.collection.pairs import SIDE, Places, among_themselves, in_blocks
 from kjax.images.collection.photographs import Photograph
 from kjax.images.matching import match_many
 from kjax.images.methods import MatchingMethod
@@ -60,8 +60,7 @@ def match_missing(
         return engine.share(files.read(photographs[place]).descriptors)
 
     def with_descriptors(block: list[Places]) -> tuple:
-        places = sorted({place for pair in block for place in pair})
-        within = [(places.index(first), places.index(second)) for first, second in block]
+        places, within = among_themselves(block)
         return within, *map(descriptors, places)
 
     missing = set(store.missing("matches", keys.values()))
