@@ -23,6 +23,9 @@ SECONDS_TO_ANSWER = 5.0
 """Until an address counts as silent; Ray itself would try for minutes."""
 SHARDS_WAITING = 2
 """For each machine: the next one is there when a shard is done."""
+WORKERS = {"MALLOC_ARENA_MAX": "2"}
+"""Their environment. Each shard has new threads, for which glibc would keep ever more memory: after
+64 photographs 1.4 GB, and so 0.7."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
@@ -73,7 +76,12 @@ class Cluster:
         address = _running() if address == "auto" else address
         _check_answers(address)
         try:
-            self._ray.init(address, logging_level="ERROR", log_to_driver=False)
+            self._ray.init(
+                address,
+                runtime_env={"env_vars": WORKERS},
+                logging_level="ERROR",
+                log_to_driver=False,
+            )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(f"--cluster {address}: {first_line(error)}") from None
 
