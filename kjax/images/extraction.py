@@ -224,7 +224,7 @@ def _pad_image(
     if isinstance(image, jax.Array) or options.pyramid in KORNIA or 0 in image.shape:
         return image, None
     height, width = image.shape[batch : batch + 2]
-    sides = _padded_count(height), _padded_count(width)
+    sides = padded_count(height), padded_count(width)
     padding = [(0, 0)] * image.ndim
     padding[batch : batch + 2] = [(0, sides[0] - height), (0, sides[1] - width)]
     own, padded = (

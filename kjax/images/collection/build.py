@@ -115,7 +115,7 @@ def build(
                 )
             else:
                 matched = learned_keys(photographs, pairs, files, matcher)
-                match_learned_missing(photographs, matched, files, store, matcher)
+                match_learned_missing(photographs, matched, files, store, matcher, engine=engine)
         with watch("verify"):
             keys = geometry_keys(photographs, matched, reconstructor)
             verify_missing(
