@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 import types
 
 import jax
@@ -29,6 +30,7 @@ from kjax.images.collection import build as building
 from kjax.images.collection import describing, pairs
 from kjax.images.collection.build import Settings, build
 from kjax.images.collection.describing import FeatureFiles, largest_keypoints
+from kjax.images.collection.engine import HERE
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.photographs import read_collection
 from kjax.images.collection.retrieval import learn_words, vlad
@@ -459,7 +461,26 @@ def test_a_scene_is_seen_from_its_mean_camera():
     np.testing.assert_allclose(scene.directions, [[0, 0, 1]] * 2, atol=1e-12)
 
 
-# Other machines
+# Engines
+
+
+def test_results_come_in_order_and_nothing_is_begun_after_a_stop():
+    begun = []
+
+    def work(number, stopping):
+        begun.append(number)
+        if stopping:
+            raise Stopped
+        time.sleep(0.02)
+        return number
+
+    doubled = HERE.map(lambda one: 2 * one, ((one,) for one in range(9)), threads=4, shard=1)
+    assert list(doubled) == [2 * one for one in range(9)]
+    with pytest.raises(Stopped) as stop:
+        list(HERE.map(work, ((one, one == 2) for one in range(9)), threads=1, shard=1))
+    time.sleep(0.2)
+    assert len(begun) <= 4, stop  # the next one may be on its way
+
 
 CLUSTERED = """
 import importlib, os, signal, sys

@@ -5,12 +5,13 @@ the same wherever it runs, and only the driver, which asks for the results, writ
 dies on the way, an item can be done again.
 """
 
+import contextlib
 import functools
 import itertools
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,8 +53,11 @@ class Threads:
         """
         del shard  # nothing is sent
         count = min(threads, os.cpu_count() or 1)
-        for _, done in in_order(lambda parts: function(*parts), items, count):
-            yield done.result()
+        work = in_order(lambda parts: function(*parts), items, count)
+        # Closed at once, so that nothing more is begun after a Ctrl-C.
+        with contextlib.closing(work):
+            for _, done in work:
+                yield done.result()
 
 
 class Cluster:
@@ -190,7 +194,7 @@ def _groups(items: Iterable[tuple], size: int) -> Iterator[list[tuple]]:
 
 def in_order(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Iterator[tuple[Item, Future[Result]]]:
+) -> Generator[tuple[Item, Future[Result]], None, None]:
     """Items with what becomes of them in threads, in their order; few results wait at a time."""
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
