@@ -16,6 +16,7 @@ PIP_NAMES = {
     "matplotlib": "matplotlib",
     "onnx": "onnx",
     "onnxruntime": "onnxruntime",
+    "ray": "ray",
     "safetensors": "safetensors",
     "skimage": "scikit-image",
     "tensorboardX": "tensorboardX",

@@ -20,7 +20,7 @@ from kjax.train.config import read_config, validate
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
-OTHERS = {"colmap", "mkdir"}
+OTHERS = {"colmap", "mkdir", "ray"}
 """Programs that are not ours to check."""
 _BLOCK = re.compile(
     r"^(?:<!-- readme-test: (?P<why>.+?) -->\n)?(?P<indent> *)```(?P<language>bash|python)\n"

@@ -19,6 +19,7 @@ from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
     from kjax.images.collection.build import Built
+    from kjax.images.collection.engine import Engine
     from kjax.images.collection.summary import Summary
     from kjax.images.describer import Describer
     from kjax.images.learned_matching import Matcher
@@ -30,6 +31,7 @@ EXAMPLES = """examples:
   kjax colmap photos --out scene --no-map               # the database alone
   kjax colmap photos --out scene --matcher out/matcher  # a learned one: see docs/howto/matcher.md
   kjax colmap video --out scene --pairs sequential --neighbours 10 --single-camera
+  kjax colmap photos --out scene --cluster auto         # on the machines of a Ray cluster
 
 Keypoints are SIFT's, descriptors ours, matches mutual with a ratio test; COLMAP verifies them and
 maps: pycolmap where it is installed, otherwise the program colmap (3.8). Cameras are guessed from
@@ -82,6 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-map", action="store_true", help="stop at the database")
     parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="describe and match on this Ray cluster; auto: the one that runs here",
+    )
+    parser.add_argument(
         "--report", action="store_true", help="a page with cameras, points and the weakest pairs"
     )
     parser.add_argument(
@@ -97,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.exchange.reconstructors import find_reconstructor
 
     reconstructor = find_reconstructor(args.mapper)
+    engine = _engine(args.cluster)
 
     from kjax.images.collection.build import Settings, build
     from kjax.images.collection.summary import summarize
@@ -114,7 +122,15 @@ def run(args: argparse.Namespace) -> int:
         single_camera=args.single_camera,
         mapping=not args.no_map,
     )
-    built = build(args.photographs, args.out, describer, reconstructor, settings, matcher=matcher)
+    built = build(
+        args.photographs,
+        args.out,
+        describer,
+        reconstructor,
+        settings,
+        matcher=matcher,
+        engine=engine,
+    )
     for line in built.left_out:
         print(f"kjax colmap: left out: {line}", file=sys.stderr)
     summary = summarize(built.database, built.models)
@@ -140,11 +156,21 @@ def _matcher(args: argparse.Namespace, describer: "Describer") -> "Matcher | Non
     return matcher
 
 
+def _engine(cluster: str | None) -> "Engine":
+    """What describes and matches."""
+    from kjax.images.collection.engine import HERE, Cluster
+
+    return Cluster(cluster) if cluster else HERE
+
+
 def _lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
     """What is printed at the end."""
+    from kjax.eval.report.phrases import plural
+
     lines = [
         f"{summary.photos} photographs, {summary.keypoints:,} keypoints",
-        f"{summary.pairs:,} pairs matched, {summary.verified_pairs:,} verified by {mapper}, with "
+        f"{summary.pairs:,} {plural('pair', summary.pairs)} matched, "
+        f"{summary.verified_pairs:,} verified by {mapper}, with "
         f"{summary.verified_matches:,} matches",
     ]
     if built.models:

@@ -20,6 +20,8 @@ from kjax.pretrained import DEFAULT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+
     from kjax.images.describer import Describer
     from kjax.images.exchange.outputs import Output
     from kjax.images.exchange.provenance import Provenance
@@ -162,16 +164,30 @@ def _describe_into(
     """Adds photographs to the output; returns how many had to be left out."""
     from tqdm import tqdm
 
+    from kjax.data.cutting.grey import grey_values
+    from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
     from kjax.data.cutting.photographs import read_photograph
+    from kjax.images.collection.engine import in_order
     from kjax.model.quantization import FORMS
 
+    def find(photograph: tuple[str, Path]) -> "tuple[Provenance, np.ndarray, Keypoints]":
+        origin = settings.of(sha256(photograph[1]))
+        grey = grey_values(read_photograph(photograph[1], upright=False))
+        keypoints = detect_in_grey(
+            grey, max_keypoints=settings.max_keypoints, detector=describer.detector
+        )
+        return origin, grey, keypoints
+
     failed = 0
-    bar = tqdm(photographs.items(), desc="describing", unit="photo", disable=not photographs)
-    for name, path in bar:
+    # Keypoints of the next photograph are found, in one thread, while this one is described.
+    found = in_order(find, photographs.items(), threads=1)
+    bar = tqdm(
+        found, desc="describing", unit="photo", total=len(photographs), disable=not photographs
+    )
+    for (name, path), finding in bar:
         try:
-            origin = settings.of(sha256(path))
-            photograph = read_photograph(path, upright=False)
-            features = describer.describe_image(photograph, max_keypoints=settings.max_keypoints)
+            origin, grey, keypoints = finding.result()
+            features = describer.describe_grey(grey, keypoints)
         except (InputError, OSError) as error:
             tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
             failed += 1

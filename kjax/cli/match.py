@@ -3,7 +3,7 @@
 import argparse
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from kjax.cli.checks import (
     check_count,
@@ -21,6 +21,7 @@ from kjax.pretrained import DEFAULT
 if TYPE_CHECKING:
     import numpy as np
 
+    from kjax.data.cutting.keypoints import Keypoints
     from kjax.data.cutting.photographs import Pixels
     from kjax.images.exchange.matched_pair import MatchedPair
 
@@ -105,10 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension)
-    first, second = (
-        describer.describe_image(photograph, found.result())
-        for photograph, found in zip(photographs, finding, strict=True)
-    )
+    first, second = (describer.describe_grey(*found.result()) for found in finding)
     if args.quantize:
         first, second = first.quantized(args.quantize), second.quantized(args.quantize)
     found = match(
@@ -193,12 +191,13 @@ def drawable(photograph: "np.ndarray") -> "np.ndarray":
     return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
 
 
-def _find(photograph: "Pixels", count: int) -> list[Any]:
-    """OpenCV's keypoints, in the grey that they will be described in."""
+def _find(photograph: "Pixels", count: int) -> "tuple[np.ndarray, Keypoints]":
+    """A photograph in grey, and its keypoints."""
     from kjax.data.cutting.grey import grey_values
-    from kjax.data.cutting.keypoints import find_in_grey
+    from kjax.data.cutting.keypoints import detect_in_grey
 
-    return find_in_grey(grey_values(photograph), max_keypoints=count)
+    grey = grey_values(photograph)
+    return grey, detect_in_grey(grey, max_keypoints=count)
 
 
 def _check(args: argparse.Namespace) -> None:

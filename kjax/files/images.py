@@ -6,6 +6,7 @@ are, and whatever a decoder stumbles over is one line that names the file.
 """
 
 import contextlib
+import io
 import os
 import warnings
 from collections.abc import Iterator
@@ -26,10 +27,15 @@ PIXELS_PER_BYTE = 1100
 
 
 @contextlib.contextmanager
-def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Image.Image]:
+def open_image(
+    path: str | os.PathLike[str], *, advice: str = "", content: bytes | None = None
+) -> Iterator[Image.Image]:
     """A picture whose pixels have not been decoded yet; the block that it is for may do so.
 
-    The advice, on how to mend a file that cannot be read, ends the message.
+    Args:
+        path: of the file.
+        advice: on how to mend a file that cannot be read: it ends the message.
+        content: of the file, where it has been read already.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -40,8 +46,11 @@ def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Im
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is odd in a file that can be read
-            with Image.open(path, formats=FORMATS) as image:
-                _check_size(path, image)
+            source = path if content is None else io.BytesIO(content)
+            with Image.open(source, formats=FORMATS) as image:
+                _check_size(
+                    path, image, Path(path).stat().st_size if content is None else len(content)
+                )
                 yield image
     except (InputError, FileNotFoundError):
         raise
@@ -54,9 +63,8 @@ def open_image(path: str | os.PathLike[str], *, advice: str = "") -> Iterator[Im
         raise InputError(f"cannot decode {path} ({first_line(error)}){end}") from None
 
 
-def _check_size(path: str | os.PathLike[str], image: Image.Image) -> None:
+def _check_size(path: str | os.PathLike[str], image: Image.Image, packed: int) -> None:
     width, height = image.size
-    packed = Path(path).stat().st_size
     if width * height > MAX_PIXELS:
         raise _too_large(path)
     if width * height > max(FREE_PIXELS, PIXELS_PER_BYTE * packed):

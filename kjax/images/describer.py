@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Num
+from jaxtyping import Bool, Float32, Num
 
 from kjax.data.cutting.detectors import SIFT, check_detector, detector_label
 from kjax.data.cutting.grey import grey_values
@@ -20,7 +20,12 @@ from kjax.data.cutting.keypoints import MAX_KEYPOINTS, Keypoints, detect_in_grey
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
 from kjax.images.exchange.provenance import Provenance
-from kjax.images.extraction import KeypointArrays, extract_patches, pad_keypoints
+from kjax.images.extraction import (
+    ExtractedPatches,
+    KeypointArrays,
+    extract_patches,
+    pad_keypoints,
+)
 from kjax.images.feature2d import Feature2D
 from kjax.images.features import Features
 from kjax.images.frames import as_frames
@@ -199,7 +204,6 @@ class Describer(Feature2D):
             order: of an array's colours, "rgb" or "bgr".
         """
         opened, order = open_image(image, order)
-        # Once, for detection and extraction both: they must see the same grey.
         grey = grey_values(np.asarray(opened), order=order)
         if keypoints is None:
             count = self.max_keypoints if max_keypoints is None else max_keypoints
@@ -207,8 +211,23 @@ class Describer(Feature2D):
             shapes = None
         else:
             found, shapes = as_frames(keypoints, self.extent)
-        descriptors, kept = self.describe_at(grey, found, shapes)
-        found = found.keep(kept)
+        return self.describe_grey(grey, found, shapes)
+
+    def describe_grey(
+        self,
+        grey: np.ndarray,
+        keypoints: Keypoints,
+        shapes: Float32[np.ndarray, "N 2 2"] | None = None,
+    ) -> Features:
+        """The same of keypoints that were found in this very grey, which is made once for both.
+
+        Args:
+            grey: photograph, as `kjax.data.cutting.grey.grey_values` gives it.
+            keypoints: points of it.
+            shapes: of affine patches, see `kjax.extract_patches`.
+        """
+        descriptors, kept = self.describe_at(grey, keypoints, shapes)
+        found = keypoints.keep(kept)
         return Features(
             xy=found.xy,
             descriptors=descriptors,
@@ -227,18 +246,19 @@ class Describer(Feature2D):
     ) -> tuple[Float32[np.ndarray, "K dim"], Bool[np.ndarray, " N"]]:
         """Descriptors of the keypoints whose patch shows something, and which these are.
 
-        Args:
-            grey: photograph, as `kjax.data.cutting.grey.grey_values` gives it.
-            keypoints: points of it.
-            shapes: of affine patches, see `kjax.extract_patches`.
+        The arguments are those of `describe_grey`.
         """
-        patches, kept = self._cut(grey, keypoints, shapes)
-        return self.describe(patches[kept]), kept
+        count = len(keypoints.xy)
+        patches, valid = self._cut(grey, keypoints, shapes)
+        kept = np.asarray(valid)[:count]
+        if jax.default_backend() == "cpu":
+            return self.describe(np.asarray(patches)[:count][kept]), kept
+        return self._runner.describe_on_device(patches)[:count][kept], kept
 
     def _cut(
         self, grey: np.ndarray, keypoints: Keypoints, shapes: np.ndarray | None
-    ) -> tuple[Float[np.ndarray, "N size size"], Bool[np.ndarray, " N"]]:
-        """Patches of the size that the model sees, and which of them show something."""
+    ) -> ExtractedPatches:
+        """Patches of the size that the model sees, and behind them some that pad their number."""
         xy, scales, angles, _ = keypoints
         arrays = pad_keypoints(KeypointArrays(xy, scales, angles, np.ones(len(xy), bool), shapes))
         # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
@@ -252,7 +272,7 @@ class Describer(Feature2D):
         )
         if self.patch_size != PATCH_SIDE:
             patches = _resize(patches, self.patch_size)
-        return np.asarray(patches)[: len(xy)], np.asarray(valid)[: len(xy)]
+        return ExtractedPatches(patches, valid)
 
 
 def _resizing_hint(shape: tuple[int, ...], size: int) -> str:

@@ -24,11 +24,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from kjax.data.cutting.grey import as_image, check_order, to_grey
-from kjax.data.cutting.levels import check_pyramid, plan_levels
+from kjax.data.cutting.levels import KORNIA, check_pyramid, plan_levels
 from kjax.errors import InputError
 from kjax.images.conventions import PatchFrames, check_conventions, patch_frames
 from kjax.images.given import open_image
-from kjax.images.pyramid import pack_pyramid
+from kjax.images.pyramid import Inside, pack_pyramid
 from kjax.images.sampling import locate_windows, sample_windows
 
 Numbers = ArrayLike | Sequence[Any]
@@ -85,7 +85,8 @@ def extract_patches(
 
     Differentiable with respect to the image and the keypoints; which level of the pyramid is read
     counts as constant. It may be called inside `jax.jit` and `jax.vmap`; called outside, it
-    compiles once for a shape of image and a range of numbers of keypoints.
+    compiles once for a range of numbers of keypoints and a range of shapes: images of NumPy are
+    filled up to one of few, unless the pyramid is kornia's.
 
     Args:
         image: `[H,W]` or `[H,W,C]`, with one more axis in front for a batch; uint8, uint16 or
@@ -120,9 +121,9 @@ def extract_patches(
     keypoints = _check_keypoints(photos.shape[: xy.ndim - 2], xy, scale, angle, mask, shape)
     options = _Options(size, size_is, float(mr_size), angle_is, pixel_origin, pyramid, order)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
-        return _extract(photos, keypoints, options)
+        return _extract(photos, None, keypoints, options)
     padded, count = pad_keypoints(keypoints), xy.shape[-2]
-    found = _extract(photos, padded, options)
+    found = _extract(*_pad_image(photos, xy.ndim - 2, options), padded, options)
     return found if padded is keypoints else _first(found, count)
 
 
@@ -216,9 +217,29 @@ def padded_count(count: int) -> int:
     return -(-count // step) * step
 
 
-@functools.partial(jax.jit, static_argnums=2)
+def _pad_image(
+    image: jax.Array | np.ndarray, batch: int, options: _Options
+) -> tuple[jax.Array | np.ndarray, Inside | None]:
+    """Repeats the border up to one of few shapes; `batch` is the number of axes before them."""
+    if isinstance(image, jax.Array) or options.pyramid in KORNIA or 0 in image.shape:
+        return image, None
+    height, width = image.shape[batch : batch + 2]
+    sides = padded_count(height), padded_count(width)
+    padding = [(0, 0)] * image.ndim
+    padding[batch : batch + 2] = [(0, sides[0] - height), (0, sides[1] - width)]
+    own, padded = (
+        plan_levels(*shape, size=options.size, kind=options.pyramid)
+        for shape in ((height, width), sides)
+    )
+    return np.pad(image, padding, mode="edge"), Inside.of(height, width, own, len(padded))
+
+
+@functools.partial(jax.jit, static_argnums=3)
 def _extract(
-    image: jax.Array | np.ndarray, keypoints: KeypointArrays, options: _Options
+    image: jax.Array | np.ndarray,
+    inside: Inside | None,
+    keypoints: KeypointArrays,
+    options: _Options,
 ) -> ExtractedPatches:
     """Everything from here on is one program."""
     batched = keypoints.xy.ndim == 3
@@ -232,21 +253,26 @@ def _extract(
         angle_is=options.angle_is,
         pixel_origin=options.pixel_origin,
     )
-    sound = _is_sound(frames) & _touches(frames, *grey.shape[-2:])
+    size = np.array(grey.shape[:-3:-1]) if inside is None else inside.size
+    sound = _is_sound(frames) & _touches(frames, jnp.asarray(size).astype(grey.dtype))
     valid = jnp.asarray(keypoints.mask).astype(bool) & sound
     if 0 in (grey.size, valid.size):
         patches = jnp.zeros((*valid.shape, options.size, options.size), grey.dtype)
         return ExtractedPatches(patches, jnp.zeros_like(valid))
     frames = _neutral_where(~valid, frames, options.size)
     if batched:
-        patches = _cut(grey, frames, options)
+        patches = _cut(grey, inside, frames, options)
     else:
-        patches = _cut(grey[None], PatchFrames(*(values[None] for values in frames)), options)[0]
+        single = PatchFrames(*(values[None] for values in frames))
+        patches = _cut(grey[None], inside, single, options)[0]
     return ExtractedPatches(jnp.where(valid[..., None, None], patches, 0), valid)
 
 
 def _cut(
-    images: Float[Array, "B height width"], frames: PatchFrames, options: _Options
+    images: Float[Array, "B height width"],
+    inside: Inside | None,
+    frames: PatchFrames,
+    options: _Options,
 ) -> Float[Array, "B N size size"]:
     """The patches of sound frames."""
     batch, height, width = images.shape
@@ -257,8 +283,9 @@ def _cut(
             f"{batch} × {height}×{width} pixels and their pyramids are more than 2³¹: "
             "give fewer images at a time, or pyramid='octaves'"
         )
-    packed = pack_pyramid(images, levels=levels, kind=options.pyramid)
-    windows = locate_windows(frames, levels, size=options.size, pyramid=options.pyramid)
+    packed = pack_pyramid(images, levels=levels, kind=options.pyramid, inside=inside)
+    whole = inside or Inside.of(height, width, levels, len(levels))
+    windows = locate_windows(frames, levels, whole, size=options.size, pyramid=options.pyramid)
     own = jnp.arange(batch, dtype=jnp.int32) * pixels
     windows = windows._replace(start=windows.start + own[:, None])
     # Without the barrier, sines and cosines may be taken anew for every pixel of a patch.
@@ -274,11 +301,11 @@ def _is_sound(frames: PatchFrames) -> Bool[Array, "*batch N"]:
     return finite & (frames.side > 0) & (frames.side <= MAX_SIDE)
 
 
-def _touches(frames: PatchFrames, height: int, width: int) -> Bool[Array, "*batch N"]:
+def _touches(frames: PatchFrames, size: Float[Array, "2"]) -> Bool[Array, "*batch N"]:
     """Whether the upright box about each patch overlaps the image."""
     reach = frames.side[..., None] / 2 * jnp.abs(frames.axes).sum(axis=-1)
     ahead, behind = frames.center + reach, frames.center - reach
-    inside = (behind[..., 0] < width - 0.5) & (behind[..., 1] < height - 0.5)
+    inside = (behind[..., 0] < size[0] - 0.5) & (behind[..., 1] < size[1] - 0.5)
     return inside & (ahead > -0.5).all(axis=-1)
 
 

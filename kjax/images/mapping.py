@@ -1,6 +1,5 @@
 """Photographs mapped by COLMAP with other descriptors than its own."""
 
-import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,10 +9,14 @@ from tqdm import tqdm
 from kjax.data.colmap import Model, read_model
 from kjax.data.cutting.keypoints import Keypoints
 from kjax.errors import InputError
+from kjax.images.collection.pairs import among_themselves, exhaustive, in_blocks
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import Pair, write_database
 from kjax.images.features import Features
-from kjax.images.matching import Distance, match
+from kjax.images.matching import Distance, match_many
+
+AT_ONCE = 32
+"""Pairs that are matched together."""
 
 
 def keypoints_of(features: Features) -> Keypoints:
@@ -57,17 +60,18 @@ def match_all(
     features: dict[str, Features], *, ratio: float, distance: Distance, progress: bool
 ) -> dict[tuple[str, str], Pair]:
     """The mutual matches of every pair of photographs."""
-    pairs = list(itertools.combinations(features, 2))
-    found = {}
-    for first, second in tqdm(pairs, desc="matching", unit="pair", disable=not progress):
-        matches = match(
-            features[first].descriptors,
-            features[second].descriptors,
-            method="mutual_ratio",
-            ratio=ratio,
-            distance=distance,
-        )
-        found[first, second] = Pair(matches.indices)
+    names, found = list(features), {}
+    pairs = exhaustive(len(names))
+    with tqdm(total=len(pairs), desc="matching", unit="pair", disable=not progress) as bar:
+        for block in in_blocks(pairs, AT_ONCE):
+            places, within = among_themselves(block)
+            descriptors = [features[names[place]].descriptors for place in places]
+            matched = match_many(
+                descriptors, within, method="mutual_ratio", ratio=ratio, distance=distance
+            )
+            for (first, second), matches in zip(block, matched, strict=True):
+                found[names[first], names[second]] = Pair(matches.indices)
+            bar.update(len(block))
     return found
 
 

@@ -7,12 +7,12 @@ import functools
 import math
 import operator
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int32
 
 from kjax.data.cutting.levels import KORNIA, Level
 
@@ -24,17 +24,51 @@ MATRIX_SIDE = 256
 Border = Literal["edge", "reflect"]
 
 
+class Inside(NamedTuple):
+    """How much of an image, which was filled up by repeating its border, is the image.
+
+    A program is told when it runs: images of several sizes share it.
+
+    Attributes:
+        size: width and height.
+        last: x and y of the last pixel of each level.
+        levels: that the image has.
+    """
+
+    size: Int32[Array | np.ndarray, "2"]
+    last: Int32[Array | np.ndarray, "levels 2"]
+    levels: Int32[Array | np.ndarray, ""]
+
+    @classmethod
+    def of(cls, height: int, width: int, levels: list[Level], most: int) -> "Inside":
+        """An image with its levels, where a program has as many as `most`."""
+        last = [(level.width - 1, level.height - 1) for level in levels]
+        last += [(0, 0)] * (most - len(levels))
+        numbers = (np.array(values, np.int32) for values in ([width, height], last, len(levels)))
+        return cls(*numbers)
+
+
 def pack_pyramid(
-    images: Float[Array, "batch height width"], *, levels: list[Level], kind: str
+    images: Float[Array, "batch height width"],
+    *,
+    levels: list[Level],
+    kind: str,
+    inside: Inside | None = None,
 ) -> Float[Array, "batch pixels"]:
-    """The levels' pixels, row by row, one level after the other."""
-    copies = _kornia_copies(images, levels) if kind in KORNIA else _own_copies(images, levels)
+    """The levels' pixels, row by row, one level after the other; Kornia's only of whole images."""
+    if kind in KORNIA:
+        copies = _kornia_copies(images, levels)
+    else:
+        copies = _own_copies(images, levels, inside)
     rows = [copy.reshape(images.shape[0], -1) for copy in copies]
     return jnp.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
 
 
-def _own_copies(images: Float[Array, "batch _ _"], levels: list[Level]) -> Iterator[Array]:
+def _own_copies(
+    images: Float[Array, "batch _ _"], levels: list[Level], inside: Inside | None
+) -> Iterator[Array]:
     """Octaves by `BINOMIAL`; between them, the octave blurred for the remaining step."""
+    octave = 0
     for number, level in enumerate(levels):
         if level.blur:
             kernel = _gaussian(level.blur)
@@ -42,7 +76,19 @@ def _own_copies(images: Float[Array, "batch _ _"], levels: list[Level]) -> Itera
             continue
         if number:
             images = _blur(_blur(images, BINOMIAL, axis=1, every=2), BINOMIAL, axis=2, every=2)
+            octave += 1
+            if inside is not None:
+                images = _repeat_border(images, (inside.size - 1) >> octave)
         yield _at_least(images, level)
+
+
+def _repeat_border(images: Array, last: Int32[Array | np.ndarray, "2"]) -> Array:
+    """Fills up again what lies beyond the last pixel: by now it is blurred with the inside."""
+    for axis, end in ((2, last[0]), (1, last[1])):
+        border = lax.dynamic_index_in_dim(images, end, axis)
+        beyond = lax.broadcasted_iota(jnp.int32, images.shape, axis) > end
+        images = jnp.where(beyond, border, images)
+    return images
 
 
 def _at_least(images: Array, level: Level) -> Array:

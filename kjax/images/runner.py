@@ -23,7 +23,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, Num
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Float32, Num
 
 from kjax.data.cache import cache_root
 from kjax.errors import unknown_name
@@ -84,9 +85,24 @@ class Runner:
         blank = np.zeros((1, folded.patch_size, folded.patch_size), np.float32)
         self.dimension = int(jax.eval_shape(self._model.apply, self._weights, blank).shape[1])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Programs stay where they are: another process makes its own."""
+        return {name: kept for name, kept in vars(self).items() if not name.startswith("_by_")}
+
     def describe(self, patches: Num[np.ndarray, "N size size"]) -> Float32[np.ndarray, "N dim"]:
         """Descriptors of patches of the model's size."""
         return self.describe_in(self.way(patches), patches)
+
+    def describe_on_device(
+        self, patches: Float[Array, "N size size"]
+    ) -> Float32[np.ndarray, "N dim"]:
+        """The same by JAX, of finite patches that lie on the device and do not leave it."""
+        count = len(patches)
+        # A power of two, as below.
+        batch = min(preferred_batch(), 1 << max(count - 1, 0).bit_length())
+        rows = [self._by_jax(_batch(patches, at, batch)) for at in range(0, count, batch)]
+        found = [np.asarray(part, np.float32) for part in rows]
+        return np.concatenate([np.empty((0, self.dimension), np.float32), *found])[:count]
 
     def describe_in(
         self, way: Way, patches: Num[np.ndarray, "N size size"]
@@ -173,6 +189,15 @@ class Runner:
         graph = onnx_model(self._model, self._weights, dtype="float32").SerializeToString()
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         return lambda block: session.run(["descriptors"], {"patches": np.asarray(block)})[0]
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _batch(
+    patches: Float[Array, "N size size"], start: ArrayLike, batch: int
+) -> Float[Array, "{batch} size size"]:
+    """So many patches from one on; behind the last there are blank ones."""
+    whole = jnp.pad(patches, ((0, -len(patches) % batch), (0, 0), (0, 0)))
+    return jax.lax.dynamic_slice_in_dim(whole, start, batch)
 
 
 def processor() -> str:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from kjax.data.cutting.levels import Level, choose_level
 from kjax.images.conventions import PatchFrames
+from kjax.images.pyramid import Inside
 
 
 class Windows(NamedTuple):
@@ -35,10 +36,12 @@ class Windows(NamedTuple):
     high: Float[Array, "B N 2"]
 
 
-def locate_windows(frames: PatchFrames, levels: list[Level], *, size: int, pyramid: str) -> Windows:
+def locate_windows(
+    frames: PatchFrames, levels: list[Level], inside: Inside, *, size: int, pyramid: str
+) -> Windows:
     """Each patch of `size`² pixels, in the pixels of its level of the given kind of pyramid."""
     step = frames.side / size
-    chosen = choose_level(lax.stop_gradient(step), count=len(levels), kind=pyramid)
+    chosen = choose_level(lax.stop_gradient(step), count=inside.levels, kind=pyramid)
 
     def per_patch(values: list) -> Array:
         """The values of each patch's level."""
@@ -48,7 +51,7 @@ def locate_windows(frames: PatchFrames, levels: list[Level], *, size: int, pyram
     areas = [level.width * level.height for level in levels]
     first = per_patch([sum(areas[:number]) for number in range(len(areas))])
     stride = per_patch([level.width for level in levels])
-    last = per_patch([(level.width - 1, level.height - 1) for level in levels])
+    last = jnp.asarray(inside.last).astype(step.dtype)[chosen]
     center = frames.center * per_patch([level.zoom for level in levels])
     center = center + per_patch([level.shift for level in levels])
     near = jnp.clip(jnp.floor(lax.stop_gradient(center)), 0, last)

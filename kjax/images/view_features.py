@@ -20,7 +20,7 @@ from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
-from kjax.images.collection.describing import in_order
+from kjax.images.collection.engine import in_order
 from kjax.images.describer import Describer
 from kjax.matcher.view_set import DescribedWith, ViewSet
 

@@ -3,11 +3,15 @@
 import contextlib
 import dataclasses
 import os
+import pickle
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+import time
+import types
 
 import jax
 import numpy as np
@@ -17,7 +21,7 @@ from PIL import ExifTags, Image
 from scripts import BENCHMARKS, load_script
 
 import kjax
-from kjax.cli import main
+from kjax.cli import colmap, main
 from kjax.data.colmap import Model, ModelImage, Points, read_model
 from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.errors import InputError
@@ -26,10 +30,11 @@ from kjax.images.collection import build as building
 from kjax.images.collection import describing, pairs
 from kjax.images.collection.build import Settings, build
 from kjax.images.collection.describing import FeatureFiles, largest_keypoints
+from kjax.images.collection.engine import HERE
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.photographs import read_collection
 from kjax.images.collection.retrieval import learn_words, vlad
-from kjax.images.collection.summary import summarize
+from kjax.images.collection.summary import Summary, summarize
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import (
     Geometry,
@@ -117,7 +122,8 @@ def test_a_database_by_a_learned_matcher(photos, tmp_path, describer):
         About(FORMAT, model, origin, {}), init_params(model, jax.random.key(0))
     )
     save_matcher(tmp_path / "matcher.npz", weights)
-    matcher = kjax.load_matcher(str(tmp_path / "matcher.npz"))
+    # As it travels to other machines.
+    matcher = pickle.loads(pickle.dumps(kjax.load_matcher(str(tmp_path / "matcher.npz"))))
     matcher.check_weights(describer.sha256, describer.dimension)
     # It has learned nothing: let it match whatever the score.
     plain = matcher.match
@@ -262,6 +268,14 @@ def test_a_killed_command_goes_on(photos, tmp_path):
     found = content(tmp_path / "killed" / "database.db")
     assert found == content(tmp_path / "whole" / "database.db")
     assert any(row[1] for row in found["two_view_geometries"])
+
+
+def test_one_pair_is_no_pairs(tmp_path):
+    built = building.Built(tmp_path / "database.db", [], [], {})
+    counts = Summary(2, 9, 1, 1, 5, 0, 0, 0, 0, 0.0, 0.0)
+    assert "1 pair matched, 1 verified" in "\n".join(colmap._lines(built, counts, "COLMAP"))
+    more = dataclasses.replace(counts, pairs=3)
+    assert "3 pairs matched" in "\n".join(colmap._lines(built, more, "COLMAP"))
 
 
 def test_folders_of_others_are_left_alone(photos, tmp_path, capsys):
@@ -445,3 +459,105 @@ def test_a_scene_is_seen_from_its_mean_camera():
     np.testing.assert_allclose(scene.points, [[0, -1, 5]], atol=1e-12)
     np.testing.assert_allclose(scene.centres, [[-2, 0, 0], [2, 0, 0]], atol=1e-12)
     np.testing.assert_allclose(scene.directions, [[0, 0, 1]] * 2, atol=1e-12)
+
+
+# Engines
+
+
+def test_results_come_in_order_and_nothing_is_begun_after_a_stop():
+    begun = []
+
+    def work(number, stopping):
+        begun.append(number)
+        if stopping:
+            raise Stopped
+        time.sleep(0.02)
+        return number
+
+    doubled = HERE.map(lambda one: 2 * one, ((one,) for one in range(9)), threads=4, shard=1)
+    assert list(doubled) == [2 * one for one in range(9)]
+    with pytest.raises(Stopped) as stop:
+        list(HERE.map(work, ((one, one == 2) for one in range(9)), threads=1, shard=1))
+    time.sleep(0.2)
+    assert len(begun) <= 4, stop  # the next one may be on its way
+
+
+CLUSTERED = """
+import importlib, os, signal, sys
+import ray
+from ray.cluster_utils import Cluster
+from kjax.cli import main
+from kjax.images.collection import describing, matching
+
+def dying_once(module, name, flag):
+    def dying(*parts):
+        try:
+            os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return getattr(importlib.import_module(module), name)(*parts)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return dying
+
+folder, *words = sys.argv[1:]
+for module, name in ((describing, "describe_content"), (matching, "match_block")):
+    setattr(module, name, dying_once(module.__name__, name, f"{folder}/{name}"))
+describing.AT_ONCE, matching.BLOCKS_AT_ONCE = 2, 1
+machine = {"num_cpus": 1, "object_store_memory": 100_000_000}
+cluster = Cluster(initialize_head=True, head_node_args=machine)
+cluster.add_node(**machine)
+code = main([*words, "--cluster", cluster.address])
+ray.shutdown()
+cluster.shutdown()
+print("exit code", code)
+"""
+
+
+@needs_colmap
+def test_a_cluster_of_which_workers_die_makes_the_same_database(photos, tmp_path):
+    pytest.importorskip("ray")
+    whole = (photos / "a photo 0.png").read_bytes()
+    (photos / "broken.png").write_bytes(whole[: len(whole) // 2])
+    weights = tmp_path / "w.npz"
+    save_variables(weights, make_model("hardnet", patch_size=8)[1])
+    words = ["colmap", str(photos), "--weights", str(weights), "--no-map", "--mapper", "colmap"]
+    words += ["--keypoints", "150", "--pairs", "retrieval", "--neighbours", "4", "--out"]
+    flags = tmp_path / "flags"
+    flags.mkdir()
+    # Ray's sockets need a short path.
+    with tempfile.TemporaryDirectory(prefix="ray") as short:
+        there = subprocess.run(
+            [sys.executable, "-c", CLUSTERED, str(flags), *words, str(tmp_path / "there")],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_TMPDIR": short},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    assert there.returncode == 0, there.stderr[-3000:]
+    assert there.stdout.endswith("exit code 1\n")
+    assert there.stderr.count("left out") == 1, there.stderr[-3000:]
+    assert f"cannot decode {photos / 'broken.png'}" in there.stderr
+    assert {path.name for path in flags.iterdir()} == {"describe_content", "match_block"}
+    assert main([*words, str(tmp_path / "here")]) == 1
+    found = content(tmp_path / "there" / "database.db")
+    assert len(found["keypoints"]) == COUNT
+    assert found == content(tmp_path / "here" / "database.db")
+
+
+def test_a_cluster_that_is_not_there_is_one_line(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("kjax.images.exchange.reconstructors.find_reconstructor", lambda _: None)
+    words = ["colmap", str(photos), "--out", str(tmp_path / "out"), "--cluster"]
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main([*words, "auto"]) == 2
+    assert capsys.readouterr().err == "kjax colmap: --cluster needs ray: pip install ray\n"
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert main([*words, "auto"]) == 2
+    assert "no Ray cluster runs here" in capsys.readouterr().err
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    for address in ("auto", "127.0.0.1:1", "nonsense"):
+        assert main([*words, address]) == 2
+        error = capsys.readouterr().err
+        assert "does not answer" in error
+        assert error.count("\n") == 1

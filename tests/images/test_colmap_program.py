@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import sqlite3
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 from scripts import BENCHMARKS, load_script
 
 from kjax.errors import InputError
+from kjax.images import mapping
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import write_database
 from kjax.images.features import Features
 from kjax.images.mapping import match_all
+from kjax.images.matching import match
 
 
 @pytest.fixture
@@ -112,6 +115,21 @@ def test_colmaps_descriptors(tmp_path, rng, benchmark_module):
     np.testing.assert_array_equal(features["b"].descriptors, values[::-1])
     (pair,) = match_all(features, ratio=1.0, distance="L2", progress=False).values()
     assert pair.indices.tolist() == [[0, 1], [1, 0]]
+
+
+def test_all_pairs_are_matched_as_each_would_be(rng, monkeypatch):
+    monkeypatch.setattr(mapping, "AT_ONCE", 4)
+    base = rng.normal(size=(30, 16)).astype(np.float32)
+    rows = [base[start : start + 12] for start in (0, 3, 6, 9)]
+    points = np.zeros((12, 2), np.float32)
+    features = {name: Features(points, one, (9, 9)) for name, one in zip("abcd", rows, strict=True)}
+    found = match_all(features, ratio=0.9, distance="L2", progress=False)
+    assert list(found) == list(itertools.combinations("abcd", 2))
+    for (first, second), pair in found.items():
+        sides = features[first].descriptors, features[second].descriptors
+        expected = match(*sides, method="mutual_ratio", ratio=0.9).indices
+        assert len(expected) > 2
+        np.testing.assert_array_equal(pair.indices, expected)
 
 
 def test_table_marks_what_reaches_both_rows_of_colmap(benchmark_module):

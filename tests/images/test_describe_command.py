@@ -218,15 +218,15 @@ def test_stopped_and_resumed(output, overwrite, monkeypatch):
     if overwrite:
         assert describe("my photos", *OUTPUTS[output], keypoints=7) == 0
     calls = []
-    describe_image = Describer.describe_image
+    describe_grey = Describer.describe_grey
 
     def interrupted_once(*args, **kwargs):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return describe_image(*args, **kwargs)
+        return describe_grey(*args, **kwargs)
 
-    monkeypatch.setattr(Describer, "describe_image", interrupted_once)
+    monkeypatch.setattr(Describer, "describe_grey", interrupted_once)
     assert describe("my photos", *OUTPUTS[output], *more) == 130
     if overwrite and output != "hloc":
         # What is left of the other settings is not taken for what was asked for.

@@ -186,7 +186,7 @@ def test_floating_images_of_no_known_range(photograph):
         detect(photograph * 1e4)
 
 
-def test_another_number_of_keypoints_compiles_nothing(describer, photograph, caplog):
+def test_another_size_or_number_of_keypoints_compiles_nothing(describer, photograph, caplog):
     photograph = photograph[:-7]  # a shape that no other test has had compiled
     points = detect(photograph, max_keypoints=64)
     with jax.log_compiles():
@@ -195,6 +195,7 @@ def test_another_number_of_keypoints_compiles_nothing(describer, photograph, cap
         caplog.clear()
         fewer = points.keep(np.arange(len(points.xy)) < 59)
         assert describer.describe_image(photograph, fewer).xy.shape == (59, 2)
+        assert describer.describe_image(photograph[1:, :-1], fewer).xy.shape == (59, 2)
     assert "ompil" not in caplog.text
 
 

@@ -333,6 +333,24 @@ def test_numbers_of_keypoints_share_programs(image):
     assert extraction._extract._cache_size() == before + 1
 
 
+@pytest.mark.parametrize("kind", ["thirds", "octaves", "off"])
+def test_sizes_of_images_share_programs(image, rng, kind):
+    """Images of NumPy are filled up to one of few shapes; those of JAX stay as they are."""
+    sizes = [(61, 97), (64, 100), (57, 112)]
+    programs = []
+    for height, width in sizes:
+        crop = image[:height, :width]
+        xy = rng.uniform(-10, [width + 10, height + 10], (40, 2))
+        options = {"scale": rng.uniform(0.5, 15, 40), "size": 8, "pyramid": kind}
+        found = extract_patches(crop, xy, **options)
+        programs.append(extraction._extract._cache_size())
+        expected = extract_patches(jnp.asarray(crop), xy, **options)
+        np.testing.assert_array_equal(found.valid, expected.valid)
+        np.testing.assert_allclose(found.patches, expected.patches, atol=1e-3)
+    # Each further size costs the program of JAX's image, and no other.
+    assert np.diff(programs).tolist() == [1, 1]
+
+
 def test_padding_is_at_most_a_quarter():
     counts = np.arange(1, 5000)
     padded = np.array([extraction.padded_count(int(count)) for count in counts])

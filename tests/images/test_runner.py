@@ -1,8 +1,10 @@
 """Ways to describe: all give the same, the fastest is guessed or measured once."""
 
 import json
+import pickle
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model, random_patches
@@ -35,6 +37,25 @@ def test_every_way_gives_the_same_descriptors(rng, head):
     for way in (Way(JAX, 8, 2), Way(JAX, 16, 1), Way(ONNXRUNTIME, 16, 2)):
         # Unit vectors, through seven layers of float32: as in tests/parity/test_torch_twin.py.
         np.testing.assert_allclose(made.describe_in(way, patches), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 35])
+def test_patches_on_the_device_are_described_there(rng, monkeypatch, count):
+    monkeypatch.setattr(runner, "preferred_batch", lambda: 16)
+    model, variables = make_model("hardnet", patch_size=8)
+    patches = random_patches(rng, count, 8).astype(np.float32)
+    made = make_runner("hardnet")
+    found = made.describe_on_device(jnp.asarray(patches))
+    assert found.shape == (count, made.dimension)
+    if count:
+        np.testing.assert_allclose(found, model.apply(variables, patches), rtol=0, atol=1e-5)
+
+
+def test_a_copy_for_another_process_has_no_programs(rng):
+    made = make_runner("hardnet")
+    patches = random_patches(rng, 5, 8)
+    expected = made.describe(patches)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(made)).describe(patches), expected)
 
 
 def test_the_guess_is_what_was_seen_to_win(monkeypatch):

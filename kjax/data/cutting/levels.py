@@ -112,7 +112,9 @@ def _kornia_level(image: tuple[int, int], shape: tuple[int, int], kind: str) -> 
     return Level(height, width, zoom, (-0.5, -0.5), (ratio * mixture[0], ratio * mixture[1]))
 
 
-def choose_level(step: Float[Any, "*N"], *, count: int, kind: str) -> Int32[Any, "*N"]:
+def choose_level(
+    step: Float[Any, "*N"], *, count: int | Int32[Any, ""], kind: str
+) -> Int32[Any, "*N"]:
     """Number of the level that serves a sampling step in pixels of the image: NumPy's, or JAX's."""
     xp = step.__array_namespace__()
     choice = CHOICES[kind]

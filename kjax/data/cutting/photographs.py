@@ -33,17 +33,20 @@ def list_photos(folder: Path) -> list[Path]:
     return sorted(photos, key=lambda path: path.relative_to(folder).as_posix())
 
 
-def read_photograph(path: str | Path, *, upright: bool = True) -> Pixels:
+def read_photograph(
+    path: str | Path, *, upright: bool = True, content: bytes | None = None
+) -> Pixels:
     """A file as grey [H, W] or RGB [H, W, 3], of the types that `as_pixels` gives.
 
     Args:
         path: of one of `kjax.files.images.FORMATS`.
         upright: turn it as its camera noted; otherwise its pixels stay as they are stored, which
             is how COLMAP and hloc read photographs.
+        content: of the file, where it has been read already.
     """
-    if not Path(path).is_file():
+    if content is None and not Path(path).is_file():
         raise InputError(f"no such file: {path}")
-    with open_image(path) as image:
+    with open_image(path, content=content) as image:
         return as_pixels(ImageOps.exif_transpose(image) if upright else image)
 
 

@@ -13,6 +13,7 @@ from kjax.errors import InputError
 from kjax.files.atomic import write_text, write_whole
 from kjax.images.collection import pairs as choose
 from kjax.images.collection.describing import FeatureFiles, describe_missing
+from kjax.images.collection.engine import HERE, Engine
 from kjax.images.collection.keys import key_of
 from kjax.images.collection.learned import learned_keys, match_learned_missing
 from kjax.images.collection.mapping import map_photographs
@@ -77,6 +78,7 @@ def build(
     settings: Settings,
     *,
     matcher: Matcher | None = None,
+    engine: Engine = HERE,
 ) -> Built:
     """Does what has not been done yet.
 
@@ -88,6 +90,7 @@ def build(
         reconstructor: who verifies and maps.
         settings: the rest.
         matcher: a learned one, in the place of nearest neighbours.
+        engine: what describes and matches; COLMAP always runs here.
 
     Raises:
         InputError: there are no two photographs, or `out` is something else's.
@@ -97,20 +100,22 @@ def build(
     files = FeatureFiles(work / "features", describer.provenance(settings.max_keypoints))
     with watch("describe"):
         found, left_out = read_collection(photos, single_camera=settings.single_camera)
-        left_out += describe_missing(found, describer, files)
+        left_out += describe_missing(found, describer, files, engine)
         photographs = [one for one in found if files.path(one).exists()]
     if len(photographs) < 2:
         raise InputError(f"{photos} holds fewer than two photographs that can be read: give more")
     with PairStore(work / "pairs.db") as store:
         with watch("pairs"):
-            pairs = _choose_pairs(photographs, files, settings)
+            pairs = _choose_pairs(photographs, files, settings, engine)
         with watch("match"):
             if matcher is None:
                 matched = match_keys(photographs, pairs, files, ratio=settings.ratio)
-                match_missing(photographs, matched, files, store, ratio=settings.ratio)
+                match_missing(
+                    photographs, matched, files, store, ratio=settings.ratio, engine=engine
+                )
             else:
                 matched = learned_keys(photographs, pairs, files, matcher)
-                match_learned_missing(photographs, matched, files, store, matcher)
+                match_learned_missing(photographs, matched, files, store, matcher, engine=engine)
         with watch("verify"):
             keys = geometry_keys(photographs, matched, reconstructor)
             verify_missing(
@@ -143,7 +148,10 @@ def prepare(out: Path) -> Path:
 
 
 def _choose_pairs(
-    photographs: Sequence[Photograph], files: FeatureFiles, settings: Settings
+    photographs: Sequence[Photograph],
+    files: FeatureFiles,
+    settings: Settings,
+    engine: Engine,
 ) -> list[Places]:
     count, neighbours = len(photographs), settings.neighbours
     match choose.resolved(settings.pairs, count, neighbours):
@@ -154,7 +162,7 @@ def _choose_pairs(
         case "spatial":
             return choose.spatial([one.position for one in photographs], neighbours)
         case _:
-            return choose.most_similar(aggregate(photographs, files), neighbours)
+            return choose.most_similar(aggregate(photographs, files, engine), neighbours)
 
 
 def _write_database(

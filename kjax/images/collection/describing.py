@@ -1,12 +1,11 @@
 """Features of photographs, one file each, found and described once."""
 
 import dataclasses
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import functools
+import math
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Num
@@ -14,9 +13,10 @@ from tqdm import tqdm
 
 from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
-from kjax.data.cutting.photographs import Pixels, read_photograph
+from kjax.data.cutting.photographs import read_photograph
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.images.collection.engine import HERE, Engine
 from kjax.images.collection.keys import key_of
 from kjax.images.collection.photographs import Photograph
 from kjax.images.describer import Describer
@@ -31,16 +31,18 @@ MAX_SIDE = 3200
 DETECTOR = f"OpenCV SIFT, precise upscale, contrast {CONTRAST}, largest first, to {MAX_SIDE} pixels"
 PIXELS_AT_ONCE = 8_000_000
 """That keypoints are looked for in: SIFT needs some 200 bytes for each."""
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+AT_ONCE = 8
+"""Photographs that another machine is sent together."""
+_ONE_DESCRIBES = threading.Lock()
+"""Describing takes all cores and much memory: the other threads find keypoints meanwhile."""
 
 
-def largest_keypoints(pixels: Pixels, limit: int) -> Keypoints:
+def largest_keypoints(grey: np.ndarray, limit: int) -> Keypoints:
     """SIFT's keypoints, those of the largest scale first, as COLMAP chooses them.
 
     Far more of them are found again in another photograph than of those of the largest contrast.
     """
-    found = detect_in_grey(grey_values(pixels), max_keypoints=None, contrast=CONTRAST)
+    found = detect_in_grey(grey, max_keypoints=None, contrast=CONTRAST)
     return found.keep(np.argsort(-found.scales, kind="stable")[:limit])
 
 
@@ -107,56 +109,64 @@ class FeatureFiles:
 
 
 def describe_missing(
-    photographs: Sequence[Photograph], describer: Describer, files: FeatureFiles
+    photographs: Sequence[Photograph],
+    describer: Describer,
+    files: FeatureFiles,
+    engine: Engine = HERE,
 ) -> list[str]:
     """Describes the photographs that have no file yet.
 
-    Keypoints of the next photographs are found, in threads, while one is described.
+    Args:
+        photographs: of the collection.
+        describer: of keypoints.
+        files: of the features.
+        engine: what does the work.
 
     Returns:
         Why photographs have no file even now: they cannot be decoded.
     """
-    missing = {files.path(one): one for one in photographs if not files.path(one).exists()}
+    found = {files.path(one): one for one in photographs if not files.path(one).exists()}
+    missing = list(found.values())
     left_out = []
     with tqdm(total=len(photographs), desc="describing", unit="photo") as bar:
         bar.update(len(photographs) - len(missing))
-        limit = files.settings.max_keypoints
-
-        def find(photograph: Photograph) -> tuple[Pixels, Keypoints]:
-            pixels = reduced(read_photograph(photograph.path, upright=False))
-            return pixels, largest_keypoints(pixels, limit)
-
-        for photograph, found in in_order(find, missing.values(), _threads(photographs)):
-            try:
-                features = describer.describe_image(*found.result())
-            except (InputError, OSError) as error:
-                left_out.append(f"{photograph.path}: {error}")
+        described = engine.map(
+            functools.partial(describe_content, describer, files.settings.max_keypoints),
+            ((one.path, _content(one.path)) for one in missing),
+            threads=threads_for(one.size for one in missing),
+            shard=AT_ONCE,
+        )
+        for photograph, features in zip(missing, described, strict=True):
+            if isinstance(features, str):
+                left_out.append(f"{photograph.path}: {features}")
             else:
                 files.write(photograph, enlarged(features, photograph.size))
             bar.update()
     return left_out
 
 
-def _threads(photographs: Sequence[Photograph]) -> int:
-    """That find keypoints: as many as there are cores, fewer for large photographs."""
-    sides = [[min(side, MAX_SIDE) for side in one.size] for one in photographs]
-    largest = max((width * height for width, height in sides), default=1)
-    return max(1, min(os.cpu_count() or 1, PIXELS_AT_ONCE // largest))
+def describe_content(
+    describer: Describer, limit: int, path: Path, content: bytes
+) -> Features | str:
+    """The features of a photograph by the content of its file, or why there are none."""
+    try:
+        grey = grey_values(reduced(read_photograph(path, upright=False, content=content)))
+        keypoints = largest_keypoints(grey, limit)
+        with _ONE_DESCRIBES:
+            return describer.describe_grey(grey, keypoints)
+    except (InputError, OSError) as error:
+        return str(error)
 
 
-def in_order(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Iterator[tuple[Item, Future[Result]]]:
-    """Items with what becomes of them in threads, in their order; few results wait at a time."""
-    waiting: deque[tuple[Item, Future[Result]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > threads + 1:
-                    yield waiting.popleft()
-            while waiting:
-                yield waiting.popleft()
-        finally:
-            for _, future in waiting:
-                future.cancel()
+def _content(path: Path) -> bytes:
+    """Of a file; nothing, which is no photograph, of one that has gone."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def threads_for(sizes: Iterable[tuple[int, int]]) -> int:
+    """That may find keypoints in photographs of these sizes at a time."""
+    largest = max((math.prod(min(side, MAX_SIDE) for side in size) for size in sizes), default=1)
+    return max(1, PIXELS_AT_ONCE // largest)

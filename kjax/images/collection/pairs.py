@@ -81,6 +81,12 @@ def _nearest(count: int, neighbours: int, distances: Callable[[slice], np.ndarra
     return sorted(chosen)
 
 
+def among_themselves(block: Sequence[Places]) -> tuple[list[int], list[Places]]:
+    """The photographs of some pairs, and the pairs as places among these."""
+    used = sorted({place for pair in block for place in pair})
+    return used, [(used.index(first), used.index(second)) for first, second in block]
+
+
 def in_blocks(pairs: Iterable[Places], most: int) -> Iterator[list[Places]]:
     """All pairs in blocks of few photographs, and of no more than so many pairs."""
 

@@ -6,6 +6,7 @@ word's part is normalised by itself, so that what repeats in one photograph does
 (Arandjelović and Zisserman, 2013).
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from jaxtyping import Float32, Int
 from tqdm import tqdm
 
 from kjax.images.collection.describing import FeatureFiles
+from kjax.images.collection.engine import HERE, Engine
 from kjax.images.collection.photographs import Photograph
 
 WORDS = 64
@@ -20,17 +22,29 @@ SAMPLED = 50_000
 """Descriptors of all photographs together that words are learned from."""
 ITERATIONS = 15
 SEED = 0
+AT_ONCE = 16
+"""Photographs whose descriptors another machine is sent together."""
 
 
 def aggregate(
-    photographs: Sequence[Photograph], files: FeatureFiles
+    photographs: Sequence[Photograph], files: FeatureFiles, engine: Engine = HERE
 ) -> Float32[np.ndarray, "N words_by_D"]:
-    """The vectors of photographs, of length 1; of one without keypoints it is 0."""
+    """The vectors of photographs, of length 1; of one without keypoints it is 0.
+
+    The engine does the work.
+    """
     each = max(1, SAMPLED // len(photographs))
     bar = tqdm(photographs, desc="learning words", unit="photo")
     words = learn_words(np.concatenate([_spread(_rows(files, one), each) for one in bar]))
-    bar = tqdm(photographs, desc="choosing pairs", unit="photo")
-    return np.stack([vlad(_rows(files, one), words) for one in bar])
+    vectors = engine.map(
+        functools.partial(vlad, words=words),
+        ((_rows(files, one),) for one in photographs),
+        threads=1,
+        shard=AT_ONCE,
+    )
+    return np.stack(
+        list(tqdm(vectors, desc="choosing pairs", unit="photo", total=len(photographs)))
+    )
 
 
 def learn_words(
