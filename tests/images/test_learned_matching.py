@@ -237,6 +237,14 @@ def test_weights_come_back(folder, weights):
     jax.tree.map(np.testing.assert_array_equal, back.params, weights.params)
 
 
+@pytest.mark.parametrize("name", ["", "matcher.npz"])
+def test_info_about_a_matcher(folder, capsys, name):
+    assert main(["info", str(folder / name)]) == 0
+    told = capsys.readouterr().out
+    for fact in ("descriptors of mine, 8 numbers", "at most 2, 32 wide, 2 heads", "seed "):
+        assert fact in told
+
+
 def test_what_is_no_matcher(folder, tmp_path):
     arrays = dict(np.load(folder / "matcher.npz"))
     for name, spoilt in (
