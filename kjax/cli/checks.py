@@ -72,13 +72,13 @@ def check_output_file(path: Path, option: str = "--out") -> None:
     _check_writable(path.parent)
 
 
-def check_output_folder(path: Path) -> None:
+def check_output_folder(path: Path, option: str = "--out") -> None:
     """Refuses a folder that could not be written to; it need not be there yet."""
     existing = path
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir():
-        raise InputError(f"--out {path}: {existing} is a file, not a folder")
+        raise InputError(f"{option} {path}: {existing} is a file, not a folder")
     _check_writable(existing)
 
 

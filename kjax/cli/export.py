@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
-from kjax.cli.checks import check_weights
+from kjax.cli.checks import check_count, check_weights
 from kjax.errors import InputError
 
-HELP = "write a model for use elsewhere: StableHLO, ONNX, or weights for PyTorch"
+HELP = "write a model for use elsewhere: StableHLO, ONNX, or weights for PyTorch; or a matcher"
 EXAMPLES = """examples:
   kjax export out/first --to descriptor.onnx
   kjax export hardnet --to hardnet.onnx
@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   kjax export best --to descriptor.onnx --batch 64
   kjax export out/nested --to short.onnx --dimension 64
   kjax export weights.npz:polar,s=1 --to polar.pth
+  kjax export out/matcher --to matcher.stablehlo --keypoints 2048
 
 SOURCE is the name of shipped weights (`kjax info` lists them), the workdir of a training run, or a
 weights file; if its weights fit several heads, with the head and its fields behind a colon. The
@@ -36,6 +37,8 @@ OpenCV takes float32 patches of any range, with an axis for the one colour:
   net = cv2.dnn.readNetFromONNX("descriptor.onnx")
   net.setInput(patches[:, None])    # [B,1,N,N]; or cv2.dnn.blobFromImages(list(patches))
   descriptors = net.forward()       # [B,128]
+
+A learned matcher, by its matcher.npz or workdir, becomes StableHLO: see docs/howto/matcher.md.
 """
 
 
@@ -57,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many patches a function takes at once, for programs that must know; otherwise "
         "any number",
     )
+    parser.add_argument(
+        "--keypoints",
+        type=int,
+        metavar="N",
+        help="of each photograph that a matcher takes; otherwise any number",
+    )
     parser.add_argument("--seed", type=int, help="which model of a run with several")
     parser.add_argument(
         "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
@@ -66,7 +75,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exports, and tells how well the result agrees with JAX."""
     check_weights(args.source)
+    if args.keypoints is not None:
+        check_count("--keypoints", args.keypoints)
 
+    from kjax.matcher.weights import holds_matcher
+
+    if holds_matcher(args.source):
+        return _export_matcher(args)
+    if args.keypoints is not None:
+        raise InputError("--keypoints is for matchers: descriptors have --batch")
+    return _export_descriptor(args)
+
+
+def _export_matcher(args: argparse.Namespace) -> int:
+    from kjax.export.matcher import export_matcher
+    from kjax.matcher.weights import find_matcher, read_matcher
+
+    for option in ("input", "batch", "seed", "dimension"):
+        if getattr(args, option) is not None:
+            raise InputError(f"--{option} is for descriptors, and {args.source} is a matcher")
+    path = Path(args.to)
+    weights = read_matcher(find_matcher(args.source))
+    difference = export_matcher(path, weights, keypoints=args.keypoints)
+    print(
+        f"wrote {path}: a matcher of {weights.about.described_with.name}, "
+        f"{path.stat().st_size / 1e6:.1f} MB, within {difference:.0e} of kjax"
+    )
+    return 0
+
+
+def _export_descriptor(args: argparse.Namespace) -> int:
     from kjax.export.model import FUNCTIONS, export_model
     from kjax.sources import remarks
     from kjax.train.load_source import load_source

@@ -1,10 +1,11 @@
-"""`kjax info`: what weights, a file or a run hold, and which weights ship with kjax."""
+"""`kjax info`: what weights, matchers, a file or a run hold, and which weights ship with kjax."""
 
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
 from kjax import pretrained
+from kjax.pretrained.matchers import matcher_card, matcher_names
 
 HELP = "tell what weights, a training run or an exported file are: head, size, training, scores"
 EXAMPLES = """examples:
@@ -14,6 +15,8 @@ EXAMPLES = """examples:
   kjax info checkpoint.pth        a weights file; :head,s=… behind it checks that it fits
   kjax info best.safetensors      the same; such files of kjax tell their head and origin themselves
   kjax info descriptor.onnx       an exported file
+  kjax info out/matcher           a trained matcher; also its matcher.npz
+  kjax info best --matcher        the matcher that ships for these weights
 """
 
 
@@ -25,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="a shipped name, a workdir, a weights file, or an exported file; none lists the names",
     )
+    parser.add_argument(
+        "--matcher", action="store_true", help="of the matcher that ships under the name"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,10 +39,13 @@ def run(args: argparse.Namespace) -> int:
         return _list_shipped()
 
     from kjax.export.model import FUNCTIONS, read_about
+    from kjax.matcher.weights import holds_matcher, matcher_facts
     from kjax.sources import facts
     from kjax.train.load_source import load_sources
 
-    if Path(args.source).suffix in FUNCTIONS:
+    if args.matcher or holds_matcher(args.source):
+        print_facts(matcher_facts(args.source))
+    elif Path(args.source).suffix in FUNCTIONS:
         print_facts(read_about(args.source))
     else:
         print_facts(facts(load_sources(args.source)))
@@ -53,7 +62,11 @@ def _list_shipped() -> int:
         name: card.summary if card.name == name else f"the same as {card.name}"
         for name, card in cards.items()
     }
-    print_facts({name: f"{text}; for {cards[name].use}" for name, text in about.items()})
+    told = {name: f"{text}; for {cards[name].use}" for name, text in about.items()}
+    for name in matcher_names():
+        card = matcher_card(name)
+        told[f"{name} --matcher"] = f"{card.summary}; for {card.use}"
+    print_facts(told)
     return 0
 
 

@@ -8,7 +8,7 @@ Such files stay readable for at least six months of JAX releases (see `jax.expor
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
@@ -42,6 +42,11 @@ def save(path: Path, function: DescribingFunction) -> None:
         exported = export.export(mapped, platforms=PLATFORMS)(
             jax.ShapeDtypeStruct((count, size, size), dtype)
         )
+    write(path, exported, about)
+
+
+def write(path: Path, exported: export.Exported, about: Mapping[str, str]) -> None:
+    """Writes any function, and what the file shall tell of itself."""
     # The format has no other place for remarks. JAX shows this name and never looks into it.
     named = dataclasses.replace(exported, fun_name=json.dumps(dict(about), ensure_ascii=False))
     path.write_bytes(named.serialize())
@@ -49,13 +54,13 @@ def save(path: Path, function: DescribingFunction) -> None:
 
 def load(path: Path) -> Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]:
     """The function in a file."""
-    exported = _read(path)
+    exported = read(path)
     return lambda patches: np.asarray(exported.call(patches))
 
 
 def read_about(path: Path) -> dict[str, str]:
     """What `save` was told, and what every exported function tells."""
-    exported = _read(path)
+    exported = read(path)
     name = exported.fun_name
     try:
         # Files that others wrote have the name of a function there.
@@ -74,7 +79,12 @@ def read_about(path: Path) -> dict[str, str]:
     }
 
 
-def _read(path: Path) -> export.Exported:
+def read(path: Path) -> export.Exported:
+    """Any function in a file.
+
+    Raises:
+        InputError: it is something else.
+    """
     require("flatbuffers", STABLEHLO_FILES)
     content = bytearray(path.read_bytes())
     try:

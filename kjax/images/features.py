@@ -72,6 +72,11 @@ class Features:
         return upright_without(self.angles) * np.float32(math.radians(1))
 
 
+def unit_rows(rows: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N D"]:
+    """Descriptors of length 1; that of a patch without contrast may be 0, and stays so."""
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
 def from_sigmas(sigmas: Float[np.ndarray, " N"] | None) -> Float32[np.ndarray, " N"] | None:
     """`Features.scales` of COLMAP's and hloc's scales."""
     return None if sigmas is None else (sigmas / SIGMA).astype(np.float32)

@@ -16,6 +16,7 @@ from kjax.errors import InputError
 from kjax.files.checksum import sha256 as file_sha256
 from kjax.images.extraction import padded_count
 from kjax.images.features import Features
+from kjax.images.matchable import matchable
 from kjax.images.matches import Matches
 from kjax.matcher.assignment import LEAST_SCORE, Partners, assign, mutual_partners
 from kjax.matcher.network import Embedding, Layer, MatcherConfig, Points, Rotation, Said, layer_of
@@ -43,7 +44,7 @@ class Matcher:
     Attributes:
         name: where the weights came from, if they were loaded.
         sha256: of their file, if they were loaded.
-        described_with: the weights whose descriptors it matches.
+        described_with: what made the descriptors that it matches.
         layers: how many there are.
         remarks: on how it was trained.
     """
@@ -84,7 +85,7 @@ class Matcher:
         """Matches the keypoints of two photographs.
 
         Args:
-            first: keypoints with scales, angles and the descriptors that the matcher is for.
+            first: keypoints with the descriptors that the matcher is for; of kjax's also scales.
             second: the same of the other photograph.
             least_score: of a match, from 0 to 1.
             layers: at most so many of them; fewer are quicker.
@@ -111,30 +112,30 @@ class Matcher:
         """Refuses features that the matcher is not for.
 
         Raises:
-            InputError: they have no scales, or descriptors of other weights.
+            InputError: they have descriptors of other weights, or of kjax's and no scales.
         """
-        if features.scales is None:
+        if features.scales is None and self.described_with.sha256:
             raise InputError("learned matching needs the keypoints' scales: use describe_image's")
-        if features.distance != "L2" or features.descriptors.dtype == np.uint8:
-            raise InputError("learned matching needs descriptors that are not quantized")
         self.check_weights(features.weights_sha256, features.descriptors.shape[1])
 
     def check_weights(self, sha256: str | None, dimension: int) -> None:
         """Refuses descriptors that the matcher is not for.
 
         Args:
-            sha256: of the weights that described, if it is known.
+            sha256: of the weights that described, if it is known. A matcher for descriptors that
+                are not kjax's looks at their dimension alone.
             dimension: of a descriptor.
 
         Raises:
             InputError: they are others'.
         """
         own = self.described_with
-        if sha256 not in (None, own.sha256) or dimension != own.dimension:
+        others = own.sha256 and sha256 not in (None, own.sha256)
+        if others or dimension != own.dimension:
             raise InputError(
                 f"the matcher {self.name} is for descriptors of {own.name} with {own.dimension} "
-                "numbers, these are others: describe with those weights, or train a matcher for "
-                "these (kjax build-views)"
+                "numbers, these are others: describe with those, or train a matcher for these "
+                "(kjax build-views)"
             )
 
     def _run(self, points: Points, most: int, early: bool) -> Said:
@@ -195,13 +196,12 @@ def _as_columns(features: Features, room: int) -> list[Float32[np.ndarray, "room
     """Positions, log scales, angles and descriptors, in the network's units."""
     size = np.array(features.image_size, np.float32)
     unit = size.max() / 2
-    scales, angles = features.scales, features.radians()
-    assert scales is not None  # see `Matcher.check`
+    scales, radians, descriptors = matchable(features)
     columns = [
         (features.xy - (size - 1)[None] / 2) / unit,
-        np.log(np.maximum(scales, 1e-6) / unit),
-        np.zeros(len(features)) if angles is None else angles,
-        features.descriptors,
+        np.log(scales / unit),
+        radians,
+        descriptors,
     ]
     return [
         np.pad(column, [(0, room - len(features)), *[(0, 0)] * (column.ndim - 1)]).astype("f4")

@@ -6,7 +6,7 @@ Views are found in threads on the host while the device describes those before.
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -79,7 +79,11 @@ def describe_views(
     named = dict(zip(photographs, names, strict=True))
 
     def find(path: Path) -> list[_Found] | None:
-        return _find(path, named[path], config, max_keypoints, seed)
+        views = make_views(path, named[path], config=config, seed=seed)
+        if views is None:
+            return None
+        contrast = config.contrast_threshold
+        return [_Found(view, steadiest(view.pixels, max_keypoints, contrast)) for view in views]
 
     described: list[dict[str, np.ndarray]] = []
     kept: list[SetPhotograph] = []
@@ -93,30 +97,36 @@ def describe_views(
             unreadable.append(named[path])
             continue
         views = [_of_view(one, describer, max_keypoints) for one in found]
-        described.append({name: np.stack([view[name] for view in views]) for name in views[0]})
+        described.append(stacked(views))
         kept.append(SetPhotograph(len(kept), named[path], sha256(path)))
     if not described:
         raise InputError(f"none of the {total} photographs could be read: give other photographs")
-    made = {name: np.stack([one[name] for one in described]) for name in described[0]}
     origin = DescribedWith(describer.name or "", describer.sha256 or "", describer.dimension)
+    made = stacked(described)
     return ViewSet(photographs=tuple(kept), described_with=origin, **made), unreadable
 
 
-def _find(
-    path: Path, name: str, config: ViewConfig, max_keypoints: int, seed: int
-) -> list[_Found] | None:
-    """The photograph itself, and views of it; None if it cannot be read."""
+def stacked(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
+    """Columns of several views, or groups, along a new first axis."""
+    return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[View] | None:
+    """The photograph itself, and views of it; None if it cannot be read.
+
+    Args:
+        path: of the photograph.
+        name: what it is called: with the seed, all that chance depends on.
+        config: how views differ.
+        seed: of all chance.
+    """
     photo = read_grey(path)
     if photo is None:
         return None
     rng = np.random.default_rng([seed, *name.encode()])
     photo = reduce_photo(photo, config.max_side)
     views = [View(photo, np.eye(3))]
-    views += [random_view(rng, photo, config=config) for _ in range(config.views)]
-    return [
-        _Found(view, steadiest(view.pixels, max_keypoints, config.contrast_threshold))
-        for view in views
-    ]
+    return views + [random_view(rng, photo, config=config) for _ in range(config.views)]
 
 
 def steadiest(pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float) -> Keypoints:
@@ -129,7 +139,7 @@ def _of_view(found: _Found, describer: Describer, room: int) -> dict[str, np.nda
     """A view's part of a `ViewSet`."""
     view, keypoints = found
     columns = describe_columns(view.pixels, keypoints, describer, room)
-    return columns | _geometry(view.homography, columns["xy"], view.pixels.shape)
+    return columns | plane_geometry(view.homography, columns["xy"], view.pixels.shape[::-1])
 
 
 def describe_columns(
@@ -149,32 +159,53 @@ def describe_columns(
     everything = Keypoints.join([keypoints, filler])
     descriptors, shown = describer.describe_at(_padded(pixels), everything)
     keypoints = everything.keep(shown)
-    count = len(descriptors)
+    height, width = pixels.shape
+    rows = (keypoints.xy, keypoints.scales, keypoints.radians, descriptors)
+    return as_columns(rows, (width, height), room)
+
+
+def as_columns(
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], size: tuple[int, int], room: int
+) -> dict[str, np.ndarray]:
+    """What a `ViewSet` tells of a view, but for what is seen.
+
+    Args:
+        rows: positions, diameters, radians and descriptors of at most `room` keypoints.
+        size: width and height of the view.
+        room: rows of each column.
+    """
+    xy, scales, radians, descriptors = rows
+    count = len(xy)
 
     def filled(rows: np.ndarray, dtype: str) -> np.ndarray:
         whole = np.zeros((room, *rows.shape[1:]), dtype)
         whole[:count] = rows
         return whole
 
-    height, width = pixels.shape
     return {
-        "xy": filled(keypoints.xy, "f4"),
+        "xy": filled(xy, "f4"),
         # Not zero where there is none: their logarithms are taken.
-        "scales": filled(keypoints.scales - 1, "f4") + np.float32(1),
-        "angles": filled(keypoints.radians, "f4"),
+        "scales": filled(scales - 1, "f4") + np.float32(1),
+        "angles": filled(radians, "f4"),
         "descriptors": filled(descriptors, "f2"),
         "counts": np.array(count, np.int32),
-        "sizes": np.array([width, height], np.int32),
+        "sizes": np.array(size, np.int32),
     }
 
 
-def _geometry(
-    homography: Float[np.ndarray, "3 3"], xy: Float[np.ndarray, "K 2"], shape: tuple[int, int]
+def plane_geometry(
+    homography: Float[np.ndarray, "3 3"], xy: Float[np.ndarray, "K 2"], size: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """The photograph as a plane in the world, which is at 1 and measured in its pixels."""
+    """The photograph as a plane in the world, which is at 1 and measured in its pixels.
+
+    Args:
+        homography: from the photograph's pixels to the view's.
+        xy: keypoints in the view.
+        size: width and height of the view.
+    """
     homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ np.linalg.inv(homography).T
     camera = np.column_stack([homography, np.zeros(3)]) / homography[2, 2]
-    middle = Keypoints.of_sigma(np.array([[shape[1], shape[0]]]) / 2, np.ones(1), np.zeros(1))
+    middle = Keypoints.of_sigma(np.array([size]) / 2, np.ones(1), np.zeros(1))
     (turn,) = transform_keypoints(middle, np.linalg.inv(homography)).radians
     return {
         "places": (homogeneous / homogeneous[:, 2:]).astype("f4"),

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 import kjax
-from kjax.images.exchange.hloc import feature_arrays
+from kjax.images.exchange.hloc import FEATURES, feature_arrays, features_of
+from kjax.images.features import Features
 from kjax.images.matching import hloc_style
 
 NAME = "kjax"
@@ -79,9 +80,12 @@ class Extractor:
 
 
 class Matcher:
-    """`kjax.match`; a mixin for hloc's `BaseModel`."""
+    """`kjax.match`; a mixin for hloc's `BaseModel`.
 
-    default_conf: ClassVar = {"method": "mutual_ratio", "ratio": 0.9}
+    With the method "learned", `matcher` names one that was trained for the features' descriptors.
+    """
+
+    default_conf: ClassVar = {"method": "mutual_ratio", "ratio": 0.9, "matcher": None}
     required_inputs = ("descriptors0", "descriptors1")
     conf: dict[str, Any]
 
@@ -90,11 +94,22 @@ class Matcher:
 
     def _forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Matches of descriptors [1,D,N] and [1,D,M]."""
-        first, second = (data[name][0].T.cpu().numpy() for name in self.required_inputs)
-        found = kjax.match(first, second, method=self.conf["method"], ratio=self.conf["ratio"])
+        method, ratio, matcher = (self.conf[name] for name in ("method", "ratio", "matcher"))
+        first, second = (
+            _features(data, side) if method == "learned" else data[name][0].T.cpu().numpy()
+            for side, name in zip("01", self.required_inputs, strict=True)
+        )
+        found = kjax.match(first, second, method=method, ratio=ratio, matcher=matcher)
         styled = hloc_style(found, len(first), len(second))
         device = data["descriptors0"].device
         return {name: _batch_of_one(array).to(device) for name, array in styled.items()}
+
+
+def _features(data: dict[str, Tensor], side: str) -> Features:
+    """All that hloc's file tells of one of the photographs, which hloc gives to matchers."""
+    known = [name for name in FEATURES if name + side in data]
+    arrays = {name: data[name + side][0].cpu().numpy() for name in known}
+    return features_of(arrays, f"photograph {side} of the pair")
 
 
 def _batch_of_one(array: np.ndarray) -> Tensor:

@@ -216,10 +216,10 @@ def _draw_side(
 def _draw_turn(
     key: Key[Array, ""], turned: Float[Array, ""], upright: Bool[Array, ""], config: DrawConfig
 ) -> Float[Array, ""]:
-    """By how much to turn a view: nearly back, or anyhow."""
+    """By how much to turn a view: nearly back, or anyhow; not at all where no angle would tell."""
     tilt = jnp.deg2rad(config.tilt_degrees) * jax.random.normal(key)
     anyhow = jax.random.uniform(key, minval=-jnp.pi, maxval=jnp.pi)
-    return jnp.where(upright, tilt - turned, anyhow)
+    return jnp.where(jnp.isnan(turned), 0.0, jnp.where(upright, tilt - turned, anyhow))
 
 
 def _crop(

@@ -26,11 +26,11 @@ AGAIN = "make it again with kjax build-views"
 
 @dataclasses.dataclass(frozen=True)
 class DescribedWith:
-    """The weights that made descriptors: a matcher is for no others.
+    """What made descriptors: a matcher is for no others.
 
     Attributes:
         name: for people.
-        sha256: see `kjax.images.weights_checksum`.
+        sha256: of kjax's weights: see `kjax.images.weights_checksum`; empty for what is not kjax's.
         dimension: of a descriptor.
     """
 
@@ -52,7 +52,8 @@ class ViewSet:
         sizes: width and height of views.
         places: what each keypoint sees, in the group's own world; NaN if it is not known.
         cameras: from places to the view's pixels.
-        turns: radians by which views are turned in their plane, clockwise on screen.
+        turns: radians by which views are turned in their plane, clockwise on screen; NaN where
+            keypoints have no angles, so that views cannot be turned further.
         photographs: names and hashes of all files that were read.
         described_with: the weights.
     """

@@ -1,7 +1,9 @@
 """The file of a trained matcher: its parameters, and a text that says what it is and for whom."""
 
+import contextlib
 import dataclasses
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,12 @@ from kjax.files.json_text import parse_json
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import DescribedWith
-from kjax.pretrained.matchers import matcher_file, matcher_names
+from kjax.pretrained.matchers import matcher_card, matcher_file, matcher_names, matchers_folder
 
 WEIGHTS_FILE = "matcher.npz"
 """In the folder of a training."""
 ABOUT = "about"
+_A_PARAMETER = "embedding.frequencies"
 FORMAT = "kjax matcher 1"
 
 
@@ -62,6 +65,40 @@ def find_matcher(source: str | Path) -> Path:
     if path.exists() or path.suffix or str(source) not in matcher_names():
         return path
     return matcher_file(str(source))
+
+
+def holds_matcher(source: str | Path) -> bool:
+    """Whether a file, or a training's folder, is a matcher's; whether it is sound is seen later."""
+    path = Path(source)
+    if path.is_dir():
+        return (path / WEIGHTS_FILE).is_file()
+    if path.suffix != ".npz" or not zipfile.is_zipfile(path):
+        return False
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as file:
+        return {f"{name}.npy" for name in (ABOUT, _A_PARAMETER)} <= set(file.namelist())
+    return False
+
+
+def matcher_facts(source: str) -> dict[str, str]:
+    """What to tell people about a matcher: labels and short texts, in order.
+
+    Args:
+        source: as `find_matcher` takes it.
+
+    Raises:
+        InputError: it stands for no matcher.
+    """
+    path = find_matcher(source)
+    weights = read_matcher(path)
+    model, origin = weights.about.model, weights.about.described_with
+    shipped = path.parent == matchers_folder()
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(weights.params))
+    return {
+        "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
+        "layers": f"at most {model.layers}, {model.width} wide, {model.heads} heads",
+        "parameters": f"{parameters:,}",
+        **(matcher_card(path.stem).facts() if shipped else weights.about.remarks),
+    }
 
 
 def shipped_hint() -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kjax.errors import InputError
@@ -99,13 +99,17 @@ class Card:
             **readable_results(self.results),
             "evaluated": self.evaluation,
             "limits": "; ".join(self.limits),
-            "photographs": "; ".join(
-                f"{one.scene}: {one.count}, {', '.join(one.authors)}, {one.licence}"
-                for one in self.photographs
-            ),
+            "photographs": readable_photographs(self.photographs),
             "licence": self.licence,
             "sha256 of npz": self.sha256,
         }
+
+
+def readable_photographs(photographs: Sequence[Photographs]) -> str:
+    """Scenes, how many photographs they have, whose, and under which licence."""
+    return "; ".join(
+        f"{one.scene}: {one.count}, {', '.join(one.authors)}, {one.licence}" for one in photographs
+    )
 
 
 def readable_results(results: Mapping[str, float | str]) -> dict[str, str]:

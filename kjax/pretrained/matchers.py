@@ -13,7 +13,7 @@ from kjax.files.checksum import sha256
 from kjax.files.json_text import parse_json
 from kjax.files.typed_values import Schema
 from kjax.pretrained import shipped
-from kjax.pretrained.cards import check_results
+from kjax.pretrained.cards import check_results, readable_photographs, readable_results
 from kjax.pretrained.ledger import Photographs, check_told, use
 
 SUBFOLDER = "matcher_files"
@@ -63,6 +63,23 @@ class MatcherCard:
     def use(self) -> str:
         """What one may do with it, in one line."""
         return use(self.photographs)
+
+    def facts(self) -> dict[str, str]:
+        """What to tell people: labels and short texts, in order."""
+        return {
+            "use": self.use,
+            "pairs": f"{self.pairs:,}",
+            "seed": str(self.seed),
+            "hardware": self.hardware,
+            "command": self.command,
+            "commit": self.commit,
+            **readable_results(self.results),
+            "evaluated": self.evaluation,
+            "limits": "; ".join(self.limits),
+            "photographs": readable_photographs(self.photographs),
+            "licence": self.licence,
+            "sha256 of npz": self.sha256,
+        }
 
 
 def matchers_folder() -> Path:

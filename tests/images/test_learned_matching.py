@@ -13,6 +13,7 @@ from kjax.cli import main
 from kjax.data.selfsupervised import ViewConfig
 from kjax.errors import InputError
 from kjax.images.features import Features
+from kjax.images.learned_matching import Matcher
 from kjax.images.view_features import describe_views
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import DescribedWith, read_view_set
@@ -196,6 +197,7 @@ def test_nothing_to_match(folder, rng):
         ({"descriptors": np.ones((40, 9), np.float32)}, "is for descriptors of mine"),
         ({"scales": None}, "needs the keypoints' scales"),
         ({"descriptors": np.ones((40, 8), np.uint8)}, "not quantized"),
+        ({"descriptors": np.full((40, 8), np.nan, np.float32)}, "NaN or infinite values"),
     ],
 )
 def test_features_of_others_are_refused(folder, pair, change, said):
@@ -204,6 +206,21 @@ def test_features_of_others_are_refused(folder, pair, change, said):
         kjax.match(
             dataclasses.replace(first, **change), second, method="learned", matcher=str(folder)
         )
+
+
+def test_a_matcher_for_descriptors_of_others(weights, pair):
+    first, second, chosen = pair
+    about = dataclasses.replace(weights.about, described_with=DescribedWith("disk", "", 8))
+    matcher = Matcher(dataclasses.replace(weights, about=about))
+    # Neither scales nor angles, and descriptors of any length.
+    bare = [
+        dataclasses.replace(side, scales=None, angles=None, descriptors=length * side.descriptors)
+        for side, length in ((first, 512), (second, 0.1))
+    ]
+    found = kjax.match(*bare, method="learned", matcher=matcher)
+    np.testing.assert_array_equal(found.indices[np.argsort(found.indices[:, 1]), 0], chosen)
+    with pytest.raises(InputError, match="is for descriptors of disk with 8 numbers"):
+        matcher.check_weights(None, 9)
 
 
 def test_learned_matching_needs_features_and_a_matcher(pair, folder):
@@ -218,6 +235,14 @@ def test_weights_come_back(folder, weights):
     back = read_matcher(folder / "matcher.npz")
     assert back.about == weights.about
     jax.tree.map(np.testing.assert_array_equal, back.params, weights.params)
+
+
+@pytest.mark.parametrize("name", ["", "matcher.npz"])
+def test_info_about_a_matcher(folder, capsys, name):
+    assert main(["info", str(folder / name)]) == 0
+    told = capsys.readouterr().out
+    for fact in ("descriptors of mine, 8 numbers", "at most 2, 32 wide, 2 heads", "seed "):
+        assert fact in told
 
 
 def test_what_is_no_matcher(folder, tmp_path):

@@ -15,7 +15,9 @@ from PIL import Image
 torch = pytest.importorskip("torch")
 
 import kjax  # noqa: E402
+from kjax.errors import InputError  # noqa: E402
 from kjax.images.exchange import hloc as files  # noqa: E402
+from kjax.images.matches import Matches  # noqa: E402
 from kjax.integrations.hloc import EXTRACTION, MATCHING, register  # noqa: E402
 
 BASE_MODEL = """
@@ -126,6 +128,33 @@ def test_matcher(package, rng):
     np.testing.assert_array_equal(found["matches0"][0], np.arange(30)[::-1])
     assert found["matching_scores0"].shape == (1, 30)
     assert (found["matching_scores0"] > 0.5).all()
+
+
+def test_learned_matcher(package, rng, tmp_path, monkeypatch):
+    """It gets all that hloc has of both photographs, in hloc's units."""
+    seen = []
+    monkeypatch.setattr(
+        kjax, "match", lambda *sides, **how: seen.append((sides, how)) or Matches.none()
+    )
+    data = {}
+    for side in "01":
+        data[f"keypoints{side}"] = torch.from_numpy(rng.uniform(0, 90, (1, 5, 2)))
+        data[f"descriptors{side}"] = torch.from_numpy(rng.normal(size=(1, 8, 5)))
+        data[f"image_size{side}"] = torch.tensor([[100.0, 80.0]])
+    data["scales0"] = torch.full((1, 5), 3.0)
+    model = {"name": "kjax", "method": "learned", "matcher": "out/matcher"}
+    found = find_model(package, "matchers", {"model": model})(data)
+    assert found["matches0"].shape == (1, 5)
+    (((first, second), how),) = seen
+    assert how["matcher"] == "out/matcher"
+    np.testing.assert_allclose(first.xy, data["keypoints0"][0], atol=1e-4)
+    np.testing.assert_allclose(second.descriptors, data["descriptors1"][0].T, atol=1e-6)
+    np.testing.assert_array_equal(first.scales, np.full(5, 6, np.float32))
+    assert first.image_size == (100, 80)
+    assert second.scales is None
+    del data["image_size1"]
+    with pytest.raises(InputError, match="photograph 1 of the pair lacks image_size"):
+        find_model(package, "matchers", {"model": model})(data)
 
 
 def test_hloc_itself(tmp_path):

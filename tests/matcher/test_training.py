@@ -188,3 +188,15 @@ def test_what_is_no_view_set(views_file, tmp_path):
 def test_tensorflow_is_not_needed():
     code = "import sys, kjax.matcher.run; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_views_without_angles_are_not_turned():
+    views = plane_views()
+    upright = dataclasses.replace(
+        views, angles=np.zeros_like(views.angles), turns=np.full_like(views.turns, np.nan)
+    )
+    still = draw(to_device(upright), DRAW).points
+    turned = draw(to_device(dataclasses.replace(upright, turns=views.turns)), DRAW).points
+    there = np.arange(still.angles.shape[-1]) < np.asarray(still.counts)[..., None]
+    assert not np.asarray(still.angles)[there].any()
+    assert np.asarray(turned.angles)[there].any()

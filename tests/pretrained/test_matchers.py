@@ -10,6 +10,7 @@ import pytest
 from ledger_files import hashed
 
 import kjax
+from kjax.cli import main
 from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
 from kjax.matcher.network import MatcherConfig, init_params
@@ -78,6 +79,20 @@ def test_what_ships_is_what_loads(folder):
     page = (folder / "matcher_files" / "toy.md").read_text()
     assert card.sha256 in page
     assert "beach" in page
+
+
+def test_info_about_what_ships(folder, capsys):
+    write_files("abc", ["beach/0.jpg", "field/0.jpg"])
+    assert main(["info", "toy", "--matcher"]) == 2
+    assert "no such matcher: toy (none ships with this version" in capsys.readouterr().err
+    ship_matcher.main(GIVEN)
+    capsys.readouterr()
+    assert main(["info", "toy", "--matcher"]) == 0
+    told = capsys.readouterr().out
+    assert "descriptors of toy, 8 numbers" in told
+    assert "anything, also commercial; name Ann (CC-BY-4.0)" in told
+    assert main(["info", "other", "--matcher"]) == 2
+    assert "no such matcher: other (those that ship: toy)" in capsys.readouterr().err
 
 
 def test_what_was_altered_is_refused(folder):

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from kjax.errors import InputError
-from kjax.images.features import Features
+from kjax.images.features import Features, unit_rows
 from kjax.model.quantization import rotation
 
 DIMENSION = 128
@@ -69,12 +69,7 @@ def _as_sift(rows: Float32[np.ndarray, "N 128"]) -> UInt8[np.ndarray, "N 128"]:
 def _around_the_diagonal(rows: Float32[np.ndarray, "N 128"]) -> UInt8[np.ndarray, "N 128"]:
     """The mapping at the top of this file."""
     turned = rows @ rotation(DIMENSION)
-    across = _unit(turned - turned.mean(axis=1, keepdims=True))
+    across = unit_rows(turned - turned.mean(axis=1, keepdims=True))
     diagonal = math.sqrt((1 - SHRINKING**2) / DIMENSION)
-    mapped = _unit(np.maximum(diagonal + SHRINKING * across, 0))
+    mapped = unit_rows(np.maximum(diagonal + SHRINKING * across, 0))
     return np.clip(np.rint(NORM * mapped), 0, 255).astype(np.uint8)
-
-
-def _unit(rows: Float32[np.ndarray, "N 128"]) -> Float32[np.ndarray, "N 128"]:
-    # That of a patch without contrast may be 0, and stays so.
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

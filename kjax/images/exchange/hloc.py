@@ -29,7 +29,8 @@ from kjax.images.matching import Matches, from_hloc_style, hloc_style
 Path = str | os.PathLike[str]
 
 
-_FEATURES = ("keypoints", "descriptors", "image_size", "scales", "oris", "scores")
+FEATURES = ("keypoints", "descriptors", "image_size", "scales", "oris", "scores")
+"""What the group of a photograph may hold; the first three it must."""
 _MATCHES = ("matches0", "matching_scores0")
 _LARGEST_INDEX = 2**31 - 1
 
@@ -102,13 +103,29 @@ def read_features(path: Path, name: str) -> Features:
     """
     with open_hdf5(path) as file:
         group = find_group(file, name)
-        arrays = read_arrays(group, _FEATURES) if group is not None else {}
+        arrays = read_arrays(group, FEATURES) if group is not None else {}
         distance = None if group is None else group.attrs.get(FeatureWriter.DISTANCE)
     if "keypoints" not in arrays:
         raise InputError(f"{path} has no features of {name!r}: extract them first")
-    for key in ("descriptors", "image_size"):
+    return features_of(arrays, f"{path}: {name}", None if distance is None else np.array(distance))
+
+
+def features_of(
+    arrays: Mapping[str, np.ndarray], source: str, distance: np.ndarray | None = None
+) -> Features:
+    """Features from what the group of a photograph holds: `feature_arrays` undone.
+
+    Args:
+        arrays: by name.
+        source: where they come from, for messages.
+        distance: that compares descriptors; None for L2.
+
+    Raises:
+        InputError: some are missing, are no numbers, or do not fit each other.
+    """
+    for key in FEATURES[:3]:
         if key not in arrays:
-            raise InputError(f"{path}: {name} lacks {key}: extract local features")
+            raise InputError(f"{source} lacks {key}: extract local features")
     columns = {
         "xy": arrays["keypoints"],
         "descriptors": np.ascontiguousarray(arrays["descriptors"].T),
@@ -116,9 +133,9 @@ def read_features(path: Path, name: str) -> Features:
         "scales": arrays.get("scales"),
         "angles": arrays.get("oris"),
         "scores": arrays.get("scores"),
-        "distance": None if distance is None else np.array(distance),
+        "distance": distance,
     }
-    found = checked_features(path, columns)
+    found = checked_features(source, columns)
     return dataclasses.replace(found, scales=from_sigmas(found.scales))
 
 

@@ -1,0 +1,203 @@
+"""A learned matcher as StableHLO: one file that JAX runs without kjax, or flax, or the weights.
+
+    exported = jax.export.deserialize(bytearray(Path("matcher.stablehlo").read_bytes()))
+    partners, scores = exported.call(xy, scales, angles, descriptors, sizes, counts)
+
+Both photographs are stacked on the first axis, the one with fewer keypoints filled up with anything
+finite. All layers are passed: a program cannot stop early.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jaxtyping import Array, Float32, Int32
+
+from kjax.data.cutting.keypoints import NO_ANGLE
+from kjax.errors import InputError
+from kjax.export.stablehlo import PLATFORMS, STABLEHLO_FILES, read, write
+from kjax.extras import require
+from kjax.files.atomic import write_whole
+from kjax.images.features import Features
+from kjax.images.learned_matching import Matcher
+from kjax.images.matchable import LEAST_SCALE
+from kjax.matcher.assignment import LEAST_SCORE, assign, mutual_partners
+from kjax.matcher.network import Embedding, Layer, Points
+from kjax.matcher.truth import NONE
+from kjax.matcher.weights import MatcherWeights
+from kjax.version import __version__
+
+SUFFIX = ".stablehlo"
+LIMIT = 1e-4
+"""Largest difference to kjax's own scores that is accepted."""
+_TRIED = 48
+"""Keypoints of the photographs that are compared, if any number will do."""
+
+
+class Pair(NamedTuple):
+    """What the function takes, in the units of `kjax.images.features.Features`."""
+
+    xy: Float32[Array, "2 N 2"]
+    scales: Float32[Array, "2 N"]
+    angles: Float32[Array, "2 N"]
+    descriptors: Float32[Array, "2 N D"]
+    sizes: Float32[Array, "2 2"]
+    """Widths and heights of the photographs."""
+    counts: Int32[Array, "2"]
+    """Keypoints of each; others are padding."""
+
+
+class Partners(NamedTuple):
+    """What it gives for each keypoint of the first photograph."""
+
+    partners: Int32[Array, " N"]
+    """Its match among the second's, or −1."""
+    scores: Float32[Array, " N"]
+    """From 0 to 1; 0 without a match."""
+
+
+def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None = None) -> float:
+    """Writes a matcher, and checks what was written.
+
+    Args:
+        path: a new file, or one to replace.
+        weights: of the matcher.
+        keypoints: N, if the function shall take no other.
+
+    Returns:
+        The largest difference to kjax's own scores that was seen.
+
+    Raises:
+        InputError: it is larger than `LIMIT`, or a package is missing. No file is left, and what
+            was at `path` before stays.
+    """
+    if path.suffix != SUFFIX:
+        raise InputError(f"{path}: matchers are exported to {SUFFIX} alone")
+    require("flatbuffers", STABLEHLO_FILES)
+    exported = _export(weights, keypoints)
+    origin = weights.about.described_with
+    about = {
+        "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
+        **weights.about.remarks,
+        "written by": f"kjax {__version__}",
+    }
+    differences: list[float] = []
+
+    def write_and_check(partial: Path) -> None:
+        write(partial, exported, about)
+        differences.append(_difference(partial, weights, keypoints or _TRIED))
+        if not differences[0] <= LIMIT:  # NaN is no agreement either
+            raise InputError(
+                f"{path} would differ from kjax by {differences[0]:.1e}, more than {LIMIT:.0e}: "
+                "it has not been kept"
+            )
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, write_and_check)
+    return differences[0]
+
+
+def load_exported_matcher(path: Path) -> Callable[[Pair], Partners]:
+    """The function in a file."""
+    exported = read(path)
+    return lambda pair: Partners(*exported.call(*pair))
+
+
+def _export(weights: MatcherWeights, keypoints: int | None) -> export.Exported:
+    count = keypoints or export.symbolic_shape("keypoints")[0]
+    rows = (2, count)
+    numbers = ((*rows, 2), rows, rows, (*rows, weights.about.model.dimension), (2, 2))
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in numbers]
+    shapes.append(jax.ShapeDtypeStruct((2,), jnp.int32))
+
+    def match(*columns: Any) -> tuple[Any, Any]:
+        return _match(weights, Pair(*columns))
+
+    with jax.default_matmul_precision("highest"):
+        return export.export(jax.jit(match), platforms=PLATFORMS)(*shapes)
+
+
+def _match(weights: MatcherWeights, pair: Pair) -> tuple[Any, Any]:
+    """All layers, as `kjax.images.learned_matching.Matcher` without early exit."""
+    model, params = weights.about.model, weights.params
+    points = _as_points(pair)
+    tokens, rotation = Embedding(model).apply({"params": params["embedding"]}, points)
+    layer = Layer(model)  # with XLA's attention: blocks would need the number of keypoints
+    _, said = jax.lax.scan(
+        lambda tokens, own: layer.apply({"params": own}, tokens, rotation, points.counts),
+        tokens,
+        jax.tree.map(jnp.asarray, params["layers"]),
+    )
+    last = jax.tree.map(lambda leaf: leaf[-1], said)
+    found = mutual_partners(assign(last, points.counts), LEAST_SCORE)
+    # Padding finds padding.
+    there = jnp.arange(found.first.shape[1]) < pair.counts[0]
+    return jnp.where(there, found.first[0], NONE), jnp.where(there, found.scores[0], 0.0)
+
+
+def _as_points(pair: Pair) -> Points:
+    """A batch of one, in the network's units."""
+    units = pair.sizes.max(axis=1)[:, None] / 2
+    middles = (pair.sizes - 1)[:, None] / 2
+    upright = jnp.where(pair.angles == NO_ANGLE, 0.0, pair.angles)
+    lengths = jnp.linalg.norm(pair.descriptors, axis=-1, keepdims=True)
+    columns = (
+        (pair.xy - middles) / units[..., None],
+        jnp.log(jnp.maximum(pair.scales, LEAST_SCALE) / units),
+        jnp.deg2rad(upright),
+        pair.descriptors / jnp.maximum(lengths, 1e-12),
+        pair.counts,
+    )
+    return Points(*(column[None] for column in columns))
+
+
+def _difference(path: Path, weights: MatcherWeights, room: int) -> float:
+    """Between a file's and kjax's scores of two random photographs; infinite if partners differ."""
+    first, second = _random_photographs(weights.about.model.dimension, room)
+    found = Matcher(weights).match(first, second, early=False)
+    partners, scores = np.full(room, NONE), np.zeros(room)
+    partners[found.indices[:, 0]] = found.indices[:, 1]
+    scores[found.indices[:, 0]] = 1 - found.ratios
+    there = load_exported_matcher(path)(stack_pair(first, second, room))
+    if not np.array_equal(there.partners, partners):
+        return float("inf")
+    return float(np.abs(np.asarray(there.scores) - scores).max())
+
+
+def stack_pair(first: Features, second: Features, room: int) -> Pair:
+    """Two photographs whose keypoints have scales and angles, as the function takes them."""
+    sides = (first, second)
+
+    def stacked(name: str) -> Float32[Array, "2 N *D"]:
+        columns = [getattr(side, name) for side in sides]
+        fill = [((0, room - len(one)), *[(0, 0)] * (one.ndim - 1)) for one in columns]
+        return jnp.stack([jnp.pad(one, own) for one, own in zip(columns, fill, strict=True)])
+
+    return Pair(
+        stacked("xy"),
+        stacked("scales"),
+        stacked("angles"),
+        stacked("descriptors"),
+        jnp.array([side.image_size for side in sides], jnp.float32),
+        jnp.array([len(side) for side in sides], jnp.int32),
+    )
+
+
+def _random_photographs(dimension: int, room: int) -> tuple[Features, Features]:
+    """The second has moved, and lacks some of the first's keypoints."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(room, dimension))
+    xy, scales = rng.uniform(0, 400, (room, 2)), rng.uniform(2, 20, room)
+    angles = rng.uniform(0, 360, room)
+    fewer = max(1, room - room // 4)
+
+    def photograph(count: int, move: float) -> Features:
+        columns = (xy + move, rows + move * rng.normal(size=rows.shape) / 100, scales, angles)
+        here, described, sizes, turns = (column[:count].astype(np.float32) for column in columns)
+        return Features(here, described, (480, 420), scales=sizes, angles=turns)
+
+    return photograph(room, 0.0), photograph(fewer, 10.0)
