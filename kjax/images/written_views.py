@@ -19,7 +19,7 @@ from kjax.files.atomic import write_json, write_whole
 from kjax.files.checksum import sha256
 from kjax.files.json_text import parse_json
 from kjax.files.typed_values import Schema
-from kjax.images.collection.describing import in_order
+from kjax.images.collection.engine import in_order
 from kjax.images.exchange.hloc import read_features
 from kjax.images.features import Features
 from kjax.images.matchable import matchable
