@@ -13,7 +13,7 @@ from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.mapping import largest_model, verify_matches
 
-KEYPOINTS = 8192
+KEYPOINTS = 4096
 RATIO = 0.8
 
 

@@ -80,6 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threshold", type=float, default=3.0, help="pixels of an inlier (3)")
     parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
     parser.add_argument(
+        "--detector",
+        default="SIFT-steady",
+        metavar="NAME",
+        help="SIFT-steady (default), SIFT (its strongest), SIFT-largest, ORB, BRISK, AKAZE or KAZE",
+    )
+    parser.add_argument(
         "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
     )
     parser.add_argument("--quantize", metavar="FORM", help="uint8 or binary (float32)")
@@ -95,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     photographs = read_photograph(args.first), read_photograph(args.second)
     # OpenCV looks for keypoints while JAX is imported and the weights are loaded.
     pool = ThreadPoolExecutor(len(photographs))
-    finding = [pool.submit(_find, photograph, args.keypoints) for photograph in photographs]
+    finding = [pool.submit(_find, photograph, args) for photograph in photographs]
 
     from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
@@ -193,16 +199,19 @@ def drawable(photograph: "np.ndarray") -> "np.ndarray":
     return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
 
 
-def _find(photograph: "Pixels", count: int) -> list[Any]:
+def _find(photograph: "Pixels", args: argparse.Namespace) -> list[Any]:
     """OpenCV's keypoints, in the grey that they will be described in."""
     from kjax.data.cutting.grey import grey_values
     from kjax.data.cutting.keypoints import find_in_grey
 
-    return find_in_grey(grey_values(photograph), max_keypoints=count)
+    return find_in_grey(
+        grey_values(photograph), max_keypoints=args.keypoints, detector=args.detector
+    )
 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
+    from kjax.data.cutting.detectors import check_detector
     from kjax.images.methods import MatchingMethod
 
     for path in (args.first, args.second):
@@ -218,6 +227,7 @@ def _check(args: argparse.Namespace) -> None:
     check_positive("--ratio", args.ratio, most=1.0)
     check_positive("--threshold", args.threshold)
     check_count("--keypoints", args.keypoints)
+    check_detector(args.detector)
     check_quantization(args.quantize)
     check_output_file(args.out)
     check_weights(args.weights)

@@ -24,24 +24,12 @@ from kjax.images.exchange.npz import read_npz, write_npz
 from kjax.images.exchange.provenance import LABELS, Provenance
 from kjax.images.features import Features
 
-CONTRAST = 0.02
-"""COLMAP's threshold; OpenCV's own is twice as high."""
 MAX_SIDE = 3200
 """Pixels: larger photographs are reduced to it, as COLMAP does; positions are those of the file."""
-DETECTOR = f"OpenCV SIFT, precise upscale, contrast {CONTRAST}, largest first, to {MAX_SIDE} pixels"
 PIXELS_AT_ONCE = 8_000_000
 """That keypoints are looked for in: SIFT needs some 200 bytes for each."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def largest_keypoints(pixels: Pixels, limit: int) -> Keypoints:
-    """SIFT's keypoints, those of the largest scale first, as COLMAP chooses them.
-
-    Far more of them are found again in another photograph than of those of the largest contrast.
-    """
-    found = detect_in_grey(grey_values(pixels), max_keypoints=None, contrast=CONTRAST)
-    return found.keep(np.argsort(-found.scales, kind="stable")[:limit])
 
 
 def reduced(pixels: Num[np.ndarray, "_ _ *colours"]) -> Num[np.ndarray, "_ _ *colours"]:
@@ -76,9 +64,10 @@ class FeatureFiles:
 
         Args:
             folder: of the files.
-            settings: what features are made with, but for the detector, which is ours.
+            settings: what features are made with; photographs are reduced besides.
         """
-        self.settings = dataclasses.replace(settings, detector=DETECTOR)
+        detector = f"{settings.detector}, to {MAX_SIDE} pixels"
+        self.settings = dataclasses.replace(settings, detector=detector)
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -124,7 +113,8 @@ def describe_missing(
 
         def find(photograph: Photograph) -> tuple[Pixels, Keypoints]:
             pixels = reduced(read_photograph(photograph.path, upright=False))
-            return pixels, largest_keypoints(pixels, limit)
+            grey = grey_values(pixels)
+            return pixels, detect_in_grey(grey, max_keypoints=limit, detector=describer.detector)
 
         for photograph, found in in_order(find, missing.values(), _threads(photographs)):
             try:
