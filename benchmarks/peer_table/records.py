@@ -10,7 +10,13 @@ from kjax.files.json_lines import append_line, read_lines
 from kjax.files.typed_values import Schema
 from peer_table.scores import area_under_recall
 
-THRESHOLDS = {"homographies": (3, 5, 10), "rotation": (3, 5, 10), "poses": (5, 10, 20)}
+_PIXELS, _DEGREES = (3, 5, 10), (5, 10, 20)
+THRESHOLDS = {
+    "homographies": _PIXELS,
+    "rotation": _PIXELS,
+    "views": _PIXELS,
+    "poses": _DEGREES,
+}
 """Of areas under the curves of errors: pixels, or degrees."""
 
 
@@ -22,7 +28,7 @@ class Record:
         method: the word of `peer_table.methods`.
         keypoints: at most, of a photograph.
         scene: name; of rotations, the angle.
-        kind: "homographies", "rotation" or "poses".
+        kind: "homographies", "rotation", "poses" or "views".
         pairs: how many.
         found: keypoints of a photograph, on average.
         matches: of all pairs, each location counted once.

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage
+from kjax.data.cutting.photographs import list_photos
+from kjax.data.selfsupervised import ViewConfig, random_view
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.geometry import verify
@@ -25,6 +27,9 @@ VIEW_ANGLE = 1.0
 MOST_PAIRS = 50
 """Of a scene: others are left out by chance."""
 ANGLES = tuple(range(0, 181, 30))
+VIEWS = ViewConfig(views=2, max_rotation_degrees=60, max_zoom=2.0, max_stretch=2.0)
+VIEWED = 6
+"""Photographs of a folder that random views are made of."""
 
 Grey = UInt8[np.ndarray, "height width"]
 Points = Float[np.ndarray, "K 2"]
@@ -60,7 +65,7 @@ class Scene:
 
     Attributes:
         name: of the scene.
-        kind: "homographies", "rotation" or "poses".
+        kind: "homographies", "rotation", "poses" or "views".
         photos: read when they are asked for, with a long side of 1,024 pixels.
         pairs: with their truth.
     """
@@ -168,6 +173,21 @@ def _turn(shape: tuple[int, ...], angle: int) -> tuple[Float[np.ndarray, "3 3"],
 def _warp(photo: Grey, matrix: np.ndarray, size: tuple[int, int]) -> Grey:
     cv2 = require("cv2", "turning photographs")
     return cv2.warpAffine(photo, matrix[:2], size, flags=cv2.INTER_CUBIC)
+
+
+def view_scene(folder: Path) -> Scene:
+    """Random views of some photographs, each with the photograph itself."""
+    photos: list[Callable[[], Grey]] = []
+    pairs = []
+    for path in list_photos(folder)[:VIEWED]:
+        photo = resized(read_for_describing(path))
+        rng = np.random.default_rng([0, *path.name.encode()])
+        views = [random_view(rng, photo, config=VIEWS) for _ in range(VIEWS.views)]
+        first = len(photos)
+        photos += [lambda pixels=pixels: pixels for pixels in (photo, *(v.pixels for v in views))]
+        for place, view in enumerate(views, start=first + 1):
+            pairs.append(Pair(first, place, PlaneTruth(view.homography, photo.shape)))
+    return Scene(folder.name, "views", photos, pairs)
 
 
 # Cameras
