@@ -56,9 +56,9 @@ KINDS = ("homographies", "poses", "rotation", "views")
 def default_methods() -> list[str]:
     """RootSIFT, what ships (each weights file once), the peers, the matchers."""
     shipped = dict.fromkeys(pretrained.card(name).name for name in pretrained.names())
-    ours = ["rootsift", "rootsift+0.9", "best+0.9", "best+learned"]
+    chosen = ["best+0.9", "best:steady", "best:steady+0.9", "best:steady+learned"]
     peers = ["aliked", "aliked+lightglue", "disk", "disk+lightglue"]
-    return [*ours, *shipped, *peers]
+    return ["rootsift", "rootsift+0.9", *shipped, *chosen, *peers]
 
 
 def scenes(args: argparse.Namespace) -> Iterator[Scene]:

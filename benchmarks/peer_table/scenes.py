@@ -27,7 +27,7 @@ VIEW_ANGLE = 1.0
 MOST_PAIRS = 50
 """Of a scene: others are left out by chance."""
 ANGLES = tuple(range(0, 181, 30))
-VIEWS = ViewConfig(views=2, max_rotation_degrees=60, max_zoom=2.0, max_stretch=2.0)
+VIEWS = ViewConfig(views=2, max_rotation_degrees=60.0, max_zoom=2.0, max_stretch=2.0)
 VIEWED = 6
 """Photographs of a folder that random views are made of."""
 
