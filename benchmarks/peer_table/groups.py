@@ -41,10 +41,20 @@ def _place(word: str) -> tuple[int, str]:
 
 
 def whole(records: Iterable[Record]) -> dict[str, Record]:
-    """Methods that were run on as many scenes as any, their scenes as one."""
+    """Methods on the scenes that they share, these as one; those with less than half are left out.
+
+    So a run that was stopped compares like with like.
+    """
     found = by_method(records)
     most = max((len(each) for each in found.values()), default=0)
-    return {word: joined(each) for word, each in found.items() if len(each) == most}
+    ready = {word: each for word, each in found.items() if 2 * len(each) >= most}
+    scenes = [{one.scene for one in each} for each in ready.values()]
+    shared = set.intersection(*scenes) if scenes else set()
+    return {
+        word: joined([one for one in each if one.scene in shared])
+        for word, each in ready.items()
+        if shared
+    }
 
 
 def is_fair(one: Record) -> bool:

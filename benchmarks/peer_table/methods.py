@@ -17,7 +17,7 @@ import numpy as np
 
 from kjax import pretrained
 from kjax.baselines.rival import Unavailable
-from kjax.errors import unknown_name
+from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.images.features import Features
 from kjax.images.homography_sequences import one_per_location
@@ -152,7 +152,10 @@ def _learned(weights: str | None) -> Match:
 
     if not hasattr(kjax, "load_matcher"):
         raise Unavailable("this kjax has no learned matcher yet")
-    network = kjax.load_matcher(weights) if weights else kjax.load_matcher()
+    try:
+        network = kjax.load_matcher(weights) if weights else kjax.load_matcher()
+    except InputError as error:
+        raise Unavailable(f"no matcher: {error}") from None
     return functools.partial(kjax.match, method=LEARNED, matcher=network)
 
 

@@ -115,12 +115,14 @@ def _plane_table(records: Sequence[Record], caption: str) -> Table:
 def _homographies(records: Sequence[Record]) -> Iterator[Block]:
     for keypoints in sorted({one.keypoints for one in of_kind(records, "homographies")}):
         here = of_kind(records, "homographies", keypoints)
-        pairs = next(iter(whole(here).values())).pairs
+        first = next(iter(whole(here).values()), None)
+        if first is None:
+            continue
         yield _plane_table(
             here,
-            f"At most {count(keypoints)} keypoints, {len({one.scene for one in here})} sequences, "
-            f"{pairs} pairs: correct matches (within 3 px), mean matching accuracy at "
-            "3 px and area under the curve of the homography's error, %.",
+            f"At most {count(keypoints)} keypoints, {first.pairs} pairs of {first.scene}: correct "
+            "matches (within 3 px), mean matching accuracy at 3 px and area under the curve of "
+            "the homography's error, %.",
         )
     shown = whole(of_kind(records, "homographies", USUAL))
     if shown:
@@ -193,17 +195,17 @@ def _rotation(records: Sequence[Record]) -> Iterator[Block]:
 
 def _choices(records: Sequence[Record]) -> Iterator[Block]:
     here = of_kind(records, "views", USUAL)
-    if not here:
+    first = next(iter(whole(here).values()), None)
+    if first is None:
         return
-    scenes = in_a_sentence(list(dict.fromkeys(one.scene for one in here)))
     yield Paragraph(
         "SIFT keypoints gave fewer correct matches than ALIKED's and DISK's. One thing changed at "
-        f"a time, on random views of photographs of {scenes}, which the weights had not seen; "
+        f"a time, on random views of photographs of {first.scene}, which the weights had not seen; "
         "never on Oxford. Names of keypoints: "
         + "; ".join(f"`{name}`, {words}" for name, words in WORDS.items())
         + ". A number behind @ is the side of a patch over KeyPoint.size."
     )
-    yield _plane_table(here, f"{count(USUAL)} keypoints, {here[0].pairs} pairs a scene.")
+    yield _plane_table(here, f"{count(USUAL)} keypoints, {first.pairs} pairs.")
 
 
 def _time(records: Sequence[Record]) -> Iterator[Block]:

@@ -89,7 +89,7 @@ def joined(records: Sequence[Record]) -> Record:
     weights = [one.pairs for one in records]
     return dataclasses.replace(
         records[0],
-        scene=f"{len(records)} scenes",
+        scene=", ".join(sorted(one.scene for one in records)),
         pairs=sum(weights),
         found=float(np.mean([one.found for one in records])),
         matches=sum(one.matches for one in records),

@@ -60,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
     parser.add_argument(
         "--detector",
-        default="SIFT-steady",
+        default="SIFT-largest",
         metavar="NAME",
-        help="SIFT-steady (default), SIFT (its strongest), SIFT-largest, ORB, BRISK, AKAZE or KAZE",
+        help="SIFT-largest (default), SIFT-steady, SIFT (its strongest), ORB, BRISK, AKAZE or KAZE",
     )
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
     parser.add_argument(
