@@ -75,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
     parser.add_argument(
+        "--repeated", action="store_true", help="keep several matches of one place, too"
+    )
+    parser.add_argument(
         "--geometry", default="homography", help="homography (default) or fundamental"
     )
     parser.add_argument("--threshold", type=float, default=3.0, help="pixels of an inlier (3)")
@@ -107,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.describer import load
     from kjax.images.exchange.matched_pair import MatchedPair
     from kjax.images.geometry import verify
+    from kjax.images.homography_sequences import one_per_location
     from kjax.images.matching import match
 
     keep_compiled_programs()
@@ -125,6 +129,9 @@ def run(args: argparse.Namespace) -> int:
         distance=first.distance,
         matcher=args.matcher,
     )
+    if not args.repeated:
+        # SIFT gives a place with two orientations as two keypoints.
+        found = found.keep(one_per_location(found, first.xy, second.xy))
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     pair = MatchedPair(_names(args), first, second, found, verified, args.geometry)
