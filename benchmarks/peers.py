@@ -122,6 +122,7 @@ def measure(
         errors=[one.error for one in judged],
         describe_seconds=seconds,
         match_seconds=None if seconds is None else float(np.median(took)),
+        weights=methods.weights_digits(word),
         hardware=hardware(),
         versions=software(),
     )
@@ -166,7 +167,8 @@ def run(args: argparse.Namespace) -> None:
             todo = [
                 word
                 for word in words
-                if (word, count, scene.kind, scene.name) not in done and word not in missing
+                if (word, methods.weights_digits(word), count, scene.kind, scene.name) not in done
+                and word not in missing
             ]
             for described in dict.fromkeys(methods.parse(word).described_as for word in todo):
                 alike = [word for word in todo if methods.parse(word).described_as == described]
@@ -202,7 +204,10 @@ def page(args: argparse.Namespace) -> None:
     """Writes the page."""
     from peer_table.page import write_page
 
-    write_page(read_records(args.results), default_methods(), args.out)
+    records = read_records(args.results)
+    # Weights of a name that has others now are another method, which nobody can have.
+    shown = [one for one in records if one.weights == methods.weights_digits(one.method)]
+    write_page(shown, default_methods(), args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

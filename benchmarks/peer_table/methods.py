@@ -62,12 +62,22 @@ def is_peer(features: str) -> bool:
     return features.split("-")[0] in ("aliked", "disk")
 
 
+def shipped_card(word: str) -> pretrained.Card | None:
+    """Of the weights that describe, if they ship with kjax."""
+    features = parse(word).features.partition("@")[0]
+    return None if pretrained.find(features) is None else pretrained.card(features)
+
+
+def weights_digits(word: str) -> str:
+    """What tells shipped weights from those of the same name in another version."""
+    card = shipped_card(word)
+    return "" if card is None else card.sha256[:12]
+
+
 def trained_on(word: str) -> set[str]:
     """Scenes whose photographs shipped weights learned from; of others nothing is known."""
-    features = parse(word).features.partition("@")[0]
-    if pretrained.find(features) is None:
-        return set()
-    return {one.scene for one in pretrained.card(features).photographs}
+    card = shipped_card(word)
+    return set() if card is None else {one.scene for one in card.photographs}
 
 
 # Features

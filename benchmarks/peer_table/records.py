@@ -37,6 +37,7 @@ class Record:
         errors: of the pairs' geometry, in pixels or degrees; None where there is none.
         describe_seconds: of a photograph, the median; None if the machine did other things too.
         match_seconds: of a pair, likewise.
+        weights: the first digits of their SHA-256, of shipped ones; empty for others.
         hardware: that it ran on.
         versions: of the software, and the commit.
     """
@@ -53,13 +54,14 @@ class Record:
     errors: list[float | None]
     describe_seconds: float | None
     match_seconds: float | None
+    weights: str
     hardware: str
     versions: dict[str, str]
 
     @property
-    def key(self) -> tuple[str, int, str, str]:
+    def key(self) -> tuple[str, str, int, str, str]:
         """What a file holds once."""
-        return self.method, self.keypoints, self.kind, self.scene
+        return self.method, self.weights, self.keypoints, self.kind, self.scene
 
     @property
     def thresholds(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import pytest
 import skimage.data
 from scripts import BENCHMARKS
 
+from kjax import pretrained
 from kjax.data.colmap import Camera, Model, ModelImage, Points
 from kjax.errors import InputError
 
@@ -20,7 +21,7 @@ from peer_table.keypoint_choices import CHOICES
 CAMERA = Camera(1024, 768, 900.0, (900.0, 512.0, 384.0, -0.05))
 RECORD = records.Record(
     "best:steady+0.9", 2048, "graf", "homographies", 5, 2000.0, 900, 800, [0.5] * 10, [1.0] * 5,
-    None, None, "2 cores", {"kjax": "0"},
+    None, None, "", "2 cores", {"kjax": "0"},
 )  # fmt: skip
 
 
@@ -100,6 +101,7 @@ def test_words_of_methods():
         methods.parse("best:larges")
     assert "lund" in methods.trained_on("best:steady+0.9")
     assert methods.trained_on("aliked") == set()
+    assert methods.weights_digits("best@9:steady+0.9") == pretrained.card("best").sha256[:12]
 
 
 @pytest.mark.parametrize("name", CHOICES)
