@@ -3,8 +3,8 @@
 SIFT's keypoints are chosen in three ways. OpenCV keeps those of the strongest contrast, COLMAP
 those of the largest scale; "SIFT-steady" ranks by the product of both, among more: contrast says
 that a point is there, scale that noise, blur and another distance leave it there. Under random
-homographies 2,048 keypoints gave a third more correct matches than the strongest, about as many as
-the largest, whose poses were less accurate (docs/peers.md).
+homographies 2,048 keypoints gave a third more correct matches than the strongest, and about as many
+as the largest (docs/peers.md).
 
 Patches are cut by SIFT's measure, `KeyPoint.size` = 2σ. Others' sizes are made such diameters:
 
