@@ -41,13 +41,13 @@ def _place(word: str) -> tuple[int, str]:
 
 
 def whole(records: Iterable[Record]) -> dict[str, Record]:
-    """Methods on the scenes that they share, these as one; those with less than half are left out.
+    """Methods on the scenes that they share, these as one; those with few scenes are left out.
 
     So a run that was stopped compares like with like.
     """
     found = by_method(records)
     most = max((len(each) for each in found.values()), default=0)
-    ready = {word: each for word, each in found.items() if 2 * len(each) >= most}
+    ready = {word: each for word, each in found.items() if 3 * len(each) >= 2 * most}
     scenes = [{one.scene for one in each} for each in ready.values()]
     shared = set.intersection(*scenes) if scenes else set()
     return {

@@ -250,7 +250,7 @@ def _missing(records: Sequence[Record], wanted: Sequence[str]) -> Iterator[Block
     lines = []
     for keypoints in (1000, USUAL, 8000):
         for kind in ("homographies", "poses", "rotation"):
-            done = {one.method for one in of_kind(records, kind, keypoints)}
+            done = set(whole(of_kind(records, kind, keypoints)))
             lacking = [label(word) for word in wanted if word not in done]
             if lacking:
                 what = "nothing was run" if not done else in_a_sentence(lacking)
