@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from kjax.data.cutting.detectors import LARGEST
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
@@ -208,7 +209,7 @@ def run_command(weights: str, base: Row, folder: Path, args: argparse.Namespace)
         single_camera=colmap_program.of_one_size(photos),
     )
     start = time.perf_counter()
-    describer = load(weights)
+    describer = load(weights, detector=LARGEST)
     loading = time.perf_counter() - start
     built = build(photos, folder, describer, find_reconstructor("colmap"), settings)
     seconds = {

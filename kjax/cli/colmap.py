@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
     )
     parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
+    parser.add_argument(
+        "--detector",
+        default="SIFT-largest",
+        metavar="NAME",
+        help="SIFT-largest (default), SIFT-steady, SIFT (its strongest), ORB, BRISK, AKAZE or KAZE",
+    )
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
     parser.add_argument(
         "--matcher",
@@ -112,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.describer import load
 
     keep_compiled_programs()
-    describer = load(args.weights, seed=args.seed, dimension=args.dimension)
+    describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
     matcher = _matcher(args, describer)
     settings = Settings(
         max_keypoints=args.keypoints,
@@ -196,12 +202,14 @@ def _check(args: argparse.Namespace) -> None:
     if not args.photographs.is_dir():
         raise InputError(f"no such folder: {args.photographs}")
 
+    from kjax.data.cutting.detectors import check_detector
     from kjax.data.cutting.photographs import list_photos
     from kjax.images.collection.pairs import check_word
 
     list_photos(args.photographs)
     check_word(args.pairs)
     check_count("--keypoints", args.keypoints)
+    check_detector(args.detector)
     check_count("--neighbours", args.neighbours)
     check_positive("--ratio", args.ratio, most=1.0)
     if args.matcher is not None:

@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("npz", "colmap"), default="npz", help="in a folder")
     parser.add_argument("--keypoints", type=int, default=8000, help="at most per photo (8000)")
     parser.add_argument(
+        "--detector",
+        default="SIFT-steady",
+        metavar="NAME",
+        help="SIFT-steady (default), SIFT (its strongest), SIFT-largest, ORB, BRISK, AKAZE or KAZE",
+    )
+    parser.add_argument(
         "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
     )
     parser.add_argument("--quantize", metavar="FORM", help="uint8 or binary (float32)")
@@ -75,8 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Describes photograph after photograph."""
     from kjax.cli.photographs import named_photographs
+    from kjax.data.cutting.detectors import check_detector
 
     check_count("--keypoints", args.keypoints)
+    check_detector(args.detector)
     check_quantization(args.quantize)
     _check_output(args.out)
     stored = _stored(args)
@@ -89,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.exchange.outputs import check_same_settings, open_output
 
     keep_compiled_programs()
-    describer = load(args.weights, seed=args.seed, dimension=args.dimension)
+    describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
     settings = describer.provenance(args.keypoints, stored=stored)
     output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)

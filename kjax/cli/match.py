@@ -76,10 +76,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
     parser.add_argument(
+        "--repeated", action="store_true", help="keep several matches of one place, too"
+    )
+    parser.add_argument(
         "--geometry", default="homography", help="homography (default) or fundamental"
     )
     parser.add_argument("--threshold", type=float, default=3.0, help="pixels of an inlier (3)")
     parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
+    parser.add_argument(
+        "--detector",
+        default="SIFT-steady",
+        metavar="NAME",
+        help="SIFT-steady (default), SIFT (its strongest), SIFT-largest, ORB, BRISK, AKAZE or KAZE",
+    )
     parser.add_argument(
         "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
     )
@@ -96,12 +105,13 @@ def run(args: argparse.Namespace) -> int:
     photographs = read_photograph(args.first), read_photograph(args.second)
     # OpenCV looks for keypoints while JAX is imported and the weights are loaded.
     pool = ThreadPoolExecutor(len(photographs))
-    finding = [pool.submit(_find, photograph, args.keypoints) for photograph in photographs]
+    finding = [pool.submit(_find, photograph, args) for photograph in photographs]
 
     from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
     from kjax.images.exchange.matched_pair import MatchedPair
     from kjax.images.geometry import verify
+    from kjax.images.homography_sequences import one_per_location
     from kjax.images.matching import match
 
     keep_compiled_programs()
@@ -117,6 +127,9 @@ def run(args: argparse.Namespace) -> int:
         distance=first.distance,
         matcher=args.matcher,
     )
+    if not args.repeated:
+        # SIFT gives a place with two orientations as two keypoints.
+        found = found.keep(one_per_location(found, first.xy, second.xy))
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     pair = MatchedPair(_names(args), first, second, found, verified, args.geometry)
@@ -191,17 +204,18 @@ def drawable(photograph: "np.ndarray") -> "np.ndarray":
     return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))
 
 
-def _find(photograph: "Pixels", count: int) -> "tuple[np.ndarray, Keypoints]":
+def _find(photograph: "Pixels", args: argparse.Namespace) -> "tuple[np.ndarray, Keypoints]":
     """A photograph in grey, and its keypoints."""
     from kjax.data.cutting.grey import grey_values
     from kjax.data.cutting.keypoints import detect_in_grey
 
     grey = grey_values(photograph)
-    return grey, detect_in_grey(grey, max_keypoints=count)
+    return grey, detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
+    from kjax.data.cutting.detectors import check_detector
     from kjax.images.methods import MatchingMethod
 
     for path in (args.first, args.second):
@@ -217,6 +231,7 @@ def _check(args: argparse.Namespace) -> None:
     check_positive("--ratio", args.ratio, most=1.0)
     check_positive("--threshold", args.threshold)
     check_count("--keypoints", args.keypoints)
+    check_detector(args.detector)
     check_quantization(args.quantize)
     check_output_file(args.out)
     check_weights(args.weights)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float32, Num
 
-from kjax.data.cutting.detectors import SIFT, check_detector, detector_label
+from kjax.data.cutting.detectors import STEADY, check_detector, detector_label
 from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import MAX_KEYPOINTS, Keypoints, detect_in_grey
 from kjax.data.phototour import PATCH_SIDE
@@ -49,7 +49,7 @@ def load(
     dtype: str = "float32",
     dimension: int | None = None,
     backend: str | None = None,
-    detector: str = SIFT,
+    detector: str = STEADY,
     max_keypoints: int = MAX_KEYPOINTS,
 ) -> "Describer":
     """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
@@ -63,7 +63,8 @@ def load(
             trained for it (`config.loss.nested`).
         backend: what describes on CPUs, "jax" or "onnxruntime"; whichever is faster, by default.
             Descriptors are the same up to rounding.
-        detector: of keypoints in photographs: SIFT, ORB, BRISK, AKAZE or KAZE, all OpenCV's.
+        detector: of keypoints in photographs, all OpenCV's: SIFT-steady, SIFT (its strongest),
+            SIFT-largest, ORB, BRISK, AKAZE or KAZE, see `kjax.data.cutting.detectors`.
         max_keypoints: to look for in a photograph, where it is not said.
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
@@ -91,7 +92,7 @@ class Describer(Feature2D):
         model: as a word: "hardnet", "combined_star s=2".
         name: where the weights came from, if they were loaded.
         sha256: of the weights, if they were loaded: see `kjax.images.weights_checksum`.
-        detector: of keypoints in photographs, by its name for OpenCV.
+        detector: of keypoints in photographs, by its name in `kjax.data.cutting.detectors`.
         max_keypoints: to look for in a photograph, where it is not said.
     """
 
@@ -105,7 +106,7 @@ class Describer(Feature2D):
         name: str | None = None,
         sha256: str | None = None,
         backend: str | None = None,
-        detector: str = SIFT,
+        detector: str = STEADY,
         max_keypoints: int = MAX_KEYPOINTS,
     ) -> None:
         """Folds the weights.
@@ -197,7 +198,7 @@ class Describer(Feature2D):
                 `kjax.data.cutting.grey.grey_values` says; a picture of Pillow's; or the path of a
                 file, which is turned upright as its camera noted.
             keypoints: OpenCV's; an array [N, 2 to 4] of x, y, diameter, angle; or kornia's LAFs
-                [N,2,3], along which patches are cut as they are; the detector's strongest if not
+                [N,2,3], along which patches are cut as they are; the detector's best if not
                 given. Those whose patch shows nothing of the image are left out.
             mask: where to look for keypoints; only without `keypoints`.
             max_keypoints: how many to look for; as many as the describer says, by default.

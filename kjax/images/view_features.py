@@ -13,6 +13,7 @@ from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
 from kjax.data.correspondence import transform_keypoints
+from kjax.data.cutting.detectors import STEADY
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.selfsupervised import View, ViewConfig, random_view, reduce_photo
@@ -131,8 +132,7 @@ def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[
 
 def steadiest(pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float) -> Keypoints:
     """SIFT's keypoints of the highest contrast times size, which other views show most often."""
-    found = detect_in_grey(pixels, max_keypoints=None, contrast=contrast)
-    return found.keep(np.argsort(-found.scores * found.scales, kind="stable")[:count])
+    return detect_in_grey(pixels, max_keypoints=count, contrast=contrast, detector=STEADY)
 
 
 def _of_view(found: _Found, describer: Describer, room: int) -> dict[str, np.ndarray]:

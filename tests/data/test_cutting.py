@@ -6,8 +6,10 @@ import sys
 import cv2
 import numpy as np
 import pytest
+import skimage.data
 from scripts import load_script
 
+from kjax.data.cutting.detectors import LARGEST, SIFT, STEADY
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.patches import cut_patches
@@ -172,3 +174,14 @@ def test_sets_are_cut_without_jax():
     names = "embedded, reconstruction, selfsupervised"
     program = f"import sys; from kjax.data import {names}; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_keypoints_are_chosen_by_contrast_by_size_or_by_both():
+    photo = skimage.data.camera()
+    every = detect_in_grey(photo, max_keypoints=None, contrast=0.02)
+    ranks = {SIFT: every.scores, LARGEST: every.scales, STEADY: every.scores * every.scales}
+    for detector, rank in ranks.items():
+        few = detect_in_grey(photo, max_keypoints=20, detector=detector)
+        best = every.keep(np.argsort(-rank, kind="stable")[:20])
+        np.testing.assert_array_equal(np.sort(few.scales), np.sort(best.scales), detector)
+    assert len(every.xy) > len(detect_in_grey(photo, max_keypoints=None).xy)

@@ -23,13 +23,12 @@ from scripts import BENCHMARKS, load_script
 import kjax
 from kjax.cli import colmap, main
 from kjax.data.colmap import Model, ModelImage, Points, read_model
-from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.errors import InputError
 from kjax.eval.report.reconstruction import scene_of
 from kjax.images.collection import build as building
 from kjax.images.collection import describing, pairs
 from kjax.images.collection.build import Settings, build
-from kjax.images.collection.describing import FeatureFiles, largest_keypoints
+from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.photographs import read_collection
@@ -106,7 +105,7 @@ def test_a_database_of_all_pairs(photos, tmp_path, describer):
     assert (summary.photos, summary.pairs) == (COUNT, COUNT * (COUNT - 1) // 2)
     assert COUNT - 1 <= summary.verified_pairs <= summary.pairs
     pixels = [np.asarray(Image.open(photos / f"a photo {number}.png")) for number in (2, 3)]
-    direct = [describer.describe_image(one, largest_keypoints(one, 150)) for one in pixels]
+    direct = [describer.describe_image(one, max_keypoints=150) for one in pixels]
     expected = kjax.match(
         *(one.descriptors for one in direct), method="mutual_ratio", ratio=ALONE.ratio
     )
@@ -140,14 +139,6 @@ def test_a_database_by_a_learned_matcher(photos, tmp_path, describer):
         not np.array_equal(indices, found[pair])
         for pair, indices in read_matches(other.database).items()
     )
-
-
-def test_keypoints_are_the_largest(photos):
-    pixels = np.asarray(Image.open(photos / "a photo 0.png"))
-    every = detect_in_grey(pixels, max_keypoints=None, contrast=0.02)
-    few = largest_keypoints(pixels, 20)
-    assert len(every.xy) > 100
-    np.testing.assert_array_equal(few.scales, np.sort(every.scales)[:-21:-1])
 
 
 def test_large_photographs_are_described_smaller(photos, describer, monkeypatch):

@@ -54,6 +54,7 @@ def match(*words, weights="w.npz"):
         (["--threshold", "inf"], "--threshold inf"),
         (["--keypoints", "0"], "--keypoints 0: give at least 1"),
         (["--quantize", "uint7"], "did you mean 'uint8'"),
+        (["--detector", "SIFT-stead"], "did you mean 'SIFT-steady'"),
         (["--keypoints", "-5"], "--keypoints -5: give at least 1"),
     ],
 )
@@ -112,6 +113,17 @@ def test_saved_for_numpy(shifted, geometry, capsys):
             lines = a @ saved["geometry"].T
             away = (b * lines).sum(axis=1) / np.linalg.norm(lines[:, :2], axis=1)
             assert np.abs(away).max() < 3
+
+
+def test_a_place_is_matched_once_unless_asked(shifted):
+    counts = {}
+    for words in ((), ("--repeated",)):
+        assert match("a photo.png", shifted, "--save", "m.npz", *words) == 0
+        with np.load("m.npz") as saved:
+            places = saved["keypoints0"][saved["indices"][:, 0]]
+        counts[words] = len(places), len(np.unique(places, axis=0))
+    assert counts[()][0] == counts[()][1]
+    assert counts[("--repeated",)][0] > counts[("--repeated",)][1]
 
 
 def test_saved_for_hloc(shifted, capsys):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Float64, UInt8
 
-from kjax.data.cutting.detectors import CONTRAST, SIFT, find_keypoints
+from kjax.data.cutting.detectors import SIFT, find_keypoints
 from kjax.data.cutting.grey import grey_values, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
@@ -98,12 +98,13 @@ def detect_in_grey(
     *,
     mask: np.ndarray | None = None,
     max_keypoints: int | None = MAX_KEYPOINTS,
-    contrast: float = CONTRAST,
+    contrast: float | None = None,
     detector: str = SIFT,
 ) -> Keypoints:
     """The same of a photograph that `grey_values` has made grey already; None finds all keypoints.
 
-    `contrast` is SIFT's threshold: lower finds more. `detector` is one of `DETECTORS`.
+    `contrast` is SIFT's threshold: lower finds more; the detector's own by default. `detector` is
+    one of `DETECTORS`.
     """
     return from_opencv(
         find_in_grey(
@@ -117,7 +118,7 @@ def find_in_grey(
     *,
     mask: np.ndarray | None = None,
     max_keypoints: int | None = MAX_KEYPOINTS,
-    contrast: float = CONTRAST,
+    contrast: float | None = None,
     detector: str = SIFT,
 ) -> list[Any]:
     """The same as OpenCV's own objects, which know more of themselves."""

@@ -12,7 +12,7 @@ from jaxtyping import Num
 from tqdm import tqdm
 
 from kjax.data.cutting.grey import grey_values
-from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.data.cutting.photographs import read_photograph
 from kjax.errors import InputError
 from kjax.extras import require
@@ -24,26 +24,14 @@ from kjax.images.exchange.npz import read_npz, write_npz
 from kjax.images.exchange.provenance import LABELS, Provenance
 from kjax.images.features import Features
 
-CONTRAST = 0.02
-"""COLMAP's threshold; OpenCV's own is twice as high."""
 MAX_SIDE = 3200
 """Pixels: larger photographs are reduced to it, as COLMAP does; positions are those of the file."""
-DETECTOR = f"OpenCV SIFT, precise upscale, contrast {CONTRAST}, largest first, to {MAX_SIDE} pixels"
 PIXELS_AT_ONCE = 8_000_000
 """That keypoints are looked for in: SIFT needs some 200 bytes for each."""
 AT_ONCE = 8
 """Photographs that another machine is sent together."""
 _ONE_DESCRIBES = threading.Lock()
 """Describing takes all cores and much memory: the other threads find keypoints meanwhile."""
-
-
-def largest_keypoints(grey: np.ndarray, limit: int) -> Keypoints:
-    """SIFT's keypoints, those of the largest scale first, as COLMAP chooses them.
-
-    Far more of them are found again in another photograph than of those of the largest contrast.
-    """
-    found = detect_in_grey(grey, max_keypoints=None, contrast=CONTRAST)
-    return found.keep(np.argsort(-found.scales, kind="stable")[:limit])
 
 
 def reduced(pixels: Num[np.ndarray, "_ _ *colours"]) -> Num[np.ndarray, "_ _ *colours"]:
@@ -78,9 +66,10 @@ class FeatureFiles:
 
         Args:
             folder: of the files.
-            settings: what features are made with, but for the detector, which is ours.
+            settings: what features are made with; photographs are reduced besides.
         """
-        self.settings = dataclasses.replace(settings, detector=DETECTOR)
+        detector = f"{settings.detector}, to {MAX_SIDE} pixels"
+        self.settings = dataclasses.replace(settings, detector=detector)
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -151,7 +140,7 @@ def describe_content(
     """The features of a photograph by the content of its file, or why there are none."""
     try:
         grey = grey_values(reduced(read_photograph(path, upright=False, content=content)))
-        keypoints = largest_keypoints(grey, limit)
+        keypoints = detect_in_grey(grey, max_keypoints=limit, detector=describer.detector)
         with _ONE_DESCRIBES:
             return describer.describe_grey(grey, keypoints)
     except (InputError, OSError) as error:

@@ -1,0 +1,128 @@
+"""The comparison with peers: areas, judges, words, records and the page."""
+
+import dataclasses
+import math
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import skimage.data
+from scripts import BENCHMARKS
+
+from kjax import pretrained
+from kjax.data.colmap import Camera, Model, ModelImage, Points
+from kjax.errors import InputError
+
+sys.path.insert(0, str(BENCHMARKS))
+from peer_table import methods, page, records, scenes, scores
+from peer_table.keypoint_choices import CHOICES
+
+CAMERA = Camera(1024, 768, 900.0, (900.0, 512.0, 384.0, -0.05))
+RECORD = records.Record(
+    "best:steady+0.9", 2048, "graf", "homographies", 5, 2000.0, 900, 800, [0.5] * 10, [1.0] * 5,
+    None, None, "", "2 cores", {"kjax": "0"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("errors", "area"),
+    [([], 0), ([0.0, 0.0], 1), ([None, math.inf], 0), ([5.0], 0.25), ([20.0, 0.0], 0.5)],
+)
+def test_area_under_recall(errors, area):
+    """By hand: the curve is straight between errors; one of 5 rises to 1 there."""
+    expected = {0.25: (5 * 1 / 2 + 5) / 10}.get(area, area)
+    assert scores.area_under_recall(errors, 10) == pytest.approx(expected)
+
+
+def two_views(rng):
+    """Points in front of two cameras, and the truth about these."""
+    xyz = rng.uniform([-2, -2, 4], [2, 2, 8], (200, 3))
+    rotation = cv2.Rodrigues(np.array([0.05, -0.2, 0.1]))[0]
+    translation = np.array([1.0, 0.1, 0.2])
+    seen = []
+    for turn, move in ((np.eye(3), np.zeros(3)), (rotation, translation)):
+        focal, x, y, radial = CAMERA.parameters
+        matrix = np.array([[focal, 0, x], [0, focal, y], [0, 0, 1]])
+        distortion = np.array([radial, 0, 0, 0])
+        pixels = cv2.projectPoints(xyz, cv2.Rodrigues(turn)[0], move, matrix, distortion)[0]
+        seen.append(pixels[:, 0] - 0.5)
+    return xyz, rotation, translation, seen
+
+
+def test_a_true_pose_is_found_and_a_wrong_one_is_told(rng):
+    _, rotation, translation, (a, b) = two_views(rng)
+    truth = scenes.PoseTruth((CAMERA, CAMERA), ((768, 1024),) * 2, rotation, translation)
+    off, error = truth.judge(a, b)
+    assert off.max() < 0.05
+    assert error < 0.05
+    assert truth.judge(a, b + np.array([0, 30])).off.max() > 10
+    turned = dataclasses.replace(truth, rotation=cv2.Rodrigues(np.array([0, 0, 0.1]))[0] @ rotation)
+    assert turned.judge(a, b).error == pytest.approx(math.degrees(0.1), abs=0.1)
+    assert truth.judge(a[:3], b[:3]).error is None
+
+
+def test_pairs_are_those_with_enough_points_in_common(rng, tmp_path):
+    xyz, rotation, translation, (a, b) = two_views(rng)
+    ids = np.arange(len(xyz))
+    images = {
+        1: ModelImage("a.png", 1, np.eye(3), np.zeros(3), a, ids),
+        2: ModelImage("b.png", 1, rotation, translation, b, ids),
+        3: ModelImage("c.png", 1, rotation, translation, b[:2], ids[:2] + 10_000),
+    }
+    more = np.arange(10_000, 10_002)
+    points = Points(np.append(ids, more), np.vstack([xyz, xyz[:2]]), np.zeros(len(xyz) + 2))
+    scene = scenes.pose_scene("toy", tmp_path, Model({1: CAMERA}, images, points))
+    assert [(pair.first, pair.second) for pair in scene.pairs] == [(0, 1)]
+    np.testing.assert_allclose(scene.pairs[0].truth.translation, translation, atol=1e-12)
+
+
+def test_turned_photographs_keep_their_homography():
+    photo = scenes.resized(skimage.data.camera())
+    plane = scenes.Scene(
+        "toy", "homographies", [lambda: photo] * 2,
+        [scenes.Pair(0, 1, scenes.PlaneTruth(np.eye(3), photo.shape))],
+    )  # fmt: skip
+    quarter = scenes.turned_scene([plane], 90)
+    turned = quarter.photos[1]()
+    np.testing.assert_array_equal(turned, np.rot90(photo, -1))
+    rng = np.random.default_rng(0)
+    a = rng.uniform(0, 1000, (40, 2))
+    b = np.column_stack([photo.shape[0] - 1 - a[:, 1], a[:, 0]])
+    off, error = quarter.pairs[0].truth.judge(a, b)
+    assert off.max() < 1e-9
+    assert error < 1e-3
+
+
+def test_words_of_methods():
+    assert methods.parse("best:largest+0.9") == ("best", "largest", "0.9")
+    assert methods.parse("aliked+lightglue") == ("aliked", "strongest", "lightglue")
+    with pytest.raises(InputError, match=r"unknown choice of keypoints.*largest"):
+        methods.parse("best:larges")
+    assert "lund" in methods.trained_on("best:steady+0.9")
+    assert methods.trained_on("aliked") == set()
+    assert methods.weights_digits("best@9:steady+0.9") == pretrained.card("best").sha256[:12]
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices_of_keypoints_keep_to_the_number(name):
+    found = CHOICES[name](skimage.data.camera(), 100)
+    assert len(found.xy) == 100
+    if name == "single":
+        assert len(np.unique(found.xy, axis=0)) == 100
+
+
+def test_records_come_back_and_make_a_page(tmp_path):
+    path = tmp_path / "peers.jsonl"
+    others = {"aliked": 700, "aliked+lightglue": 1000}
+    rows = [dataclasses.replace(RECORD, method=word, correct=n) for word, n in others.items()]
+    for one in (RECORD, RECORD, *rows):
+        records.append_record(path, one)
+    found = records.read_records(path)
+    assert found == [RECORD, *rows]
+    page.write_page(found, ["best:steady+0.9", "disk"], tmp_path)
+    text = (tmp_path / "peers.md").read_text()
+    assert "| **best:steady, ratio 0.9** | 2,000 | 800 |" in text
+    assert "| best:steady, ratio 0.9 | 800 | 700 | yes |" in text
+    assert "homographies, 2,048 keypoints: DISK" in text
+    assert (tmp_path / "figures" / "peers-accuracy.svg").is_file()
