@@ -335,10 +335,6 @@ def test_full_disk_is_one_line_and_earlier_checkpoints_stay(checkpoints, capfd):
         with pytest.raises(InputError) as error:
             checkpoints.wait()
     assert "free some space" in one_line(error)
-    # The disk was full for what is captured, too: of Orbax's late callbacks there are 100 bytes.
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert printed.err == "" or printed.err.startswith("Traceback (most recent call last):\n")
     again = Checkpoints(checkpoints.folder, keep=2, best_metric=None)
     assert_same(again.restore_latest(make_state()), make_state(1))
     again.save(2, make_state(2))
