@@ -32,7 +32,7 @@ from kjax.matcher.view_set import read_view_set
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
 from kjax.pretrained import shipped
 from kjax.pretrained.cards import readable_results
-from kjax.pretrained.markdown import table
+from kjax.pretrained.markdown import photographs_table, table
 from kjax.pretrained.matchers import MatcherCard, make_matcher_card, matcher_file, matchers_folder
 
 
@@ -95,13 +95,7 @@ def page(card: MatcherCard) -> str:
         f"```bash\nkjax match a.jpg b.jpg --weights {card.described_with} --method learned\n```",
         f"SHA-256 of `{card.name}.npz`, checked at every loading: `{card.sha256}`",
         "## Data and licence",
-        table(
-            ("scene", "photographs", "author", "licence", "source"),
-            (
-                (one.scene, str(one.count), "; ".join(one.authors), one.licence, one.source)
-                for one in card.photographs
-            ),
-        ),
+        photographs_table(card.photographs),
         f"Licence of the weights: {card.licence}. Use: {card.use}.",
         "## Training",
         f"{card.pairs:,} pairs, seed {card.seed}, on {card.hardware}; kjax at commit "

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kjax.errors import InputError
 from kjax.files.typed_values import Schema
@@ -12,6 +12,7 @@ from kjax.pretrained.ledger import Photographs, use
 if TYPE_CHECKING:
     from kjax.model.descriptor import Descriptor
 
+Fields = TypeVar("Fields")
 DATA_FIELDS = ("name", "origin")
 METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
 """The first parts of metrics' names, as people read them."""
@@ -126,16 +127,22 @@ def make_card(values: Any) -> Card:
     Raises:
         InputError: a field is missing, unknown, empty or of the wrong kind.
     """
-    card = Schema(Card, "card", wrong="{path} of the card {must}, not {value}").read(values)
-    for name, value in dataclasses.asdict(card).items():
-        if isinstance(value, str | list | dict) and not value:
-            raise InputError(f"{name} of the card is empty")
+    card = read_fields(Card, values)
     _check_data(card.data)
     check_results(card.results)
     if not 0 < card.extent < math.inf:
         raise InputError(f"extent of the card must be positive, not {card.extent}")
     if "dtype" not in card.model:
         raise InputError("model of the card must be the whole group of that name in the config")
+    return card
+
+
+def read_fields(kind: type[Fields], values: Any) -> Fields:
+    """A card of some kind, with all of its fields and none of them empty."""
+    card = Schema(kind, "card", wrong="{path} of the card {must}, not {value}").read(values)
+    for name, value in vars(card).items():
+        if isinstance(value, str | list | dict) and not value:
+            raise InputError(f"{name} of the card is empty")
     return card
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from kjax.model.descriptor import Descriptor
 from kjax.pretrained.cards import DATA_FIELDS, Card, readable_results
+from kjax.pretrained.ledger import Photographs
 from kjax.weights.identify import display_name
 
 
@@ -58,13 +59,7 @@ def _origin(card: Card) -> list[str]:
             ("training set", "origin"),
             ([one[field] for field in DATA_FIELDS] for one in card.data),
         ),
-        table(
-            ("scene", "photographs", "author", "licence", "source"),
-            (
-                (one.scene, str(one.count), "; ".join(one.authors), one.licence, one.source)
-                for one in card.photographs
-            ),
-        ),
+        photographs_table(card.photographs),
         f"Licence of the weights: {card.licence}. Use: {card.use}.",
         "## Training",
         f"{card.pairs:,} pairs, seed {card.seed}, in {card.model['dtype']}, on {card.hardware}; "
@@ -81,6 +76,17 @@ def _worth(card: Card) -> list[str]:
         "## Limits",
         "\n".join(f"- {limit}" for limit in card.limits),
     ]
+
+
+def photographs_table(photographs: Iterable[Photographs]) -> str:
+    """What a model learned from, a row for each scene and licence."""
+    return table(
+        ("scene", "photographs", "author", "licence", "source"),
+        (
+            (one.scene, str(one.count), "; ".join(one.authors), one.licence, one.source)
+            for one in photographs
+        ),
+    )
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -11,9 +11,13 @@ from typing import Any
 from kjax.errors import InputError, unknown_name
 from kjax.files.checksum import sha256
 from kjax.files.json_text import parse_json
-from kjax.files.typed_values import Schema
 from kjax.pretrained import shipped
-from kjax.pretrained.cards import check_results, readable_photographs, readable_results
+from kjax.pretrained.cards import (
+    check_results,
+    read_fields,
+    readable_photographs,
+    readable_results,
+)
 from kjax.pretrained.ledger import Photographs, check_told, use
 
 SUBFOLDER = "matcher_files"
@@ -116,10 +120,7 @@ def make_matcher_card(values: Any) -> MatcherCard:
     Raises:
         InputError: a field is missing, unknown, empty or of the wrong kind.
     """
-    card = Schema(MatcherCard, "card", wrong="{path} of the card {must}, not {value}").read(values)
-    for name, value in dataclasses.asdict(card).items():
-        if isinstance(value, str | list | dict) and not value:
-            raise InputError(f"{name} of the card is empty")
+    card = read_fields(MatcherCard, values)
     check_results(card.results)
     return card
 
