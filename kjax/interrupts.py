@@ -1,6 +1,7 @@
 """Ctrl-C at any moment of a program: one line, and the exit code that shells expect."""
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -21,19 +22,21 @@ def run_program(main: Callable[[Sequence[str]], int], line: str) -> NoReturn:
     sys.exit(code)
 
 
+@functools.cache
 def hear_lost_interrupts() -> None:
     """Repeats a Ctrl-C that Python dropped.
 
     JAX has the garbage collector call it. What is raised there goes nowhere but here, and that is
     where a Ctrl-C during a compilation often arrives.
     """
+    usual = sys.unraisablehook
 
     def hook(lost: Any) -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
             # A moment later: at once would be inside this hook.
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
-            sys.__unraisablehook__(lost)
+            usual(lost)
 
     sys.unraisablehook = hook
 

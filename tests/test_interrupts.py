@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kjax.interrupts import run_program
+from kjax.interrupts import hear_lost_interrupts, run_program
 
 ROOT = Path(__file__).parents[1]
 INTERRUPTED_IMPORT = """
@@ -57,3 +57,17 @@ def test_uninterrupted_programs_keep_their_exit_code():
     with pytest.raises(SystemExit) as ended:
         run_program(lambda argv: 2, "never printed")
     assert ended.value.code == 2
+
+
+def test_other_errors_that_go_nowhere_are_told_as_before(monkeypatch):
+    """By whoever was asked to, first or last: kjax.train.checkpoint_damage asks, too."""
+
+    class Lost:
+        def __del__(self):
+            raise ValueError("lost")
+
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: told.append(str(lost.exc_value)))
+    hear_lost_interrupts.__wrapped__()
+    Lost()
+    assert told == ["lost"]

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,11 @@ def close_failed(close: Callable[[], None]) -> None:
 def _silence_orbax() -> None:
     """Keeps off the terminal what is raised as well.
 
-    That is its log, and the writes that are under way when one fails: they report to nobody.
+    That is its log, and the writes that are under way when one fails: they report to nobody, which
+    asyncio and TensorStore print in ways of their own.
     """
     logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
+    logging.getLogger("asyncio").addFilter(lambda record: not _is_of_orbax(record))
     usual = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
@@ -100,3 +103,10 @@ def _silence_orbax() -> None:
             usual(unraisable)
 
     sys.unraisablehook = hook
+
+
+def _is_of_orbax(record: logging.LogRecord) -> bool:
+    """Whether asyncio tells of an error in orbax's files, or one that went through its code."""
+    frames = traceback.extract_tb(record.exc_info[2] if record.exc_info else None)
+    went_through = any("orbax" in Path(frame.filename).parts for frame in frames)
+    return went_through or ".orbax-checkpoint-tmp" in record.getMessage()

@@ -1,4 +1,5 @@
 import json
+import logging
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorstore
-from disk import full_disk, without_late_callbacks
+from disk import full_disk
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint.type_handlers import NumpyHandler
 
@@ -341,7 +342,18 @@ def test_full_disk_is_one_line_and_earlier_checkpoints_stay(checkpoints, capfd):
     again.close()
     assert steps_in(checkpoints.folder) == ["1", "2"]
     printed = capfd.readouterr()
-    assert (printed.out, without_late_callbacks(printed.err)) == ("", "")
+    assert (printed.out, printed.err) == ("", "")
+
+
+def test_what_asyncio_tells_of_a_failed_save_was_told(checkpoints, caplog):
+    """Of errors of others it still tells."""
+
+    def tell(message):
+        logging.getLogger("asyncio").error("never retrieved: %s", message)
+
+    tell(f"{checkpoints.folder}/2.orbax-checkpoint-tmp/default: File too large")
+    tell("something else")
+    assert caplog.messages == ["never retrieved: something else"]
 
 
 def test_nothing_is_written_after_a_failure_is_told(checkpoints, monkeypatch):
