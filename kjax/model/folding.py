@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Float64
 
 from kjax.errors import InputError
-from kjax.model.aggregation import dense_matrix
 from kjax.model.descriptor import SYSTEMS, Descriptor
 from kjax.model.dimensions import ENCODED_HEADS, TRUNK_STRIDE
 from kjax.model.kernels.batch_norm import EPSILON
@@ -51,22 +51,27 @@ def fold_head(
     if folded.head not in ENCODED_HEADS or folded.head == "combined_star":
         return folded, weights
     params = dict(weights["params"])
-    side, kernel = folded.patch_size // TRUNK_STRIDE, jnp.asarray(params["head"]["kernel"])
+    kernel, side = np.asarray(params["head"]["kernel"]), folded.patch_size // TRUNK_STRIDE
     systems = SYSTEMS[folded.head]
-    with jax.default_matmul_precision("highest"):
-        layers = [
-            dense_matrix(
-                jnp.asarray(position_matrix(side, folded.position_kernel, system), kernel.dtype),
-                part,
-            )
-            for system, part in zip(systems, jnp.split(kernel, len(systems)), strict=True)
-        ]
+    layers = [
+        _dense_matrix(position_matrix(side, folded.position_kernel, system), part)
+        for system, part in zip(systems, np.split(kernel, len(systems)), strict=True)
+    ]
     shape = (side, side, folded.channels[-1], folded.dimension)
     params["head"] = {
-        "kernel": sum(layers[1:], start=layers[0]).reshape(shape),
-        "bias": params["head"].get("bias", jnp.zeros(folded.dimension, kernel.dtype)),
+        "kernel": sum(layers[1:], start=layers[0]).reshape(shape).astype(kernel.dtype),
+        "bias": params["head"].get("bias", np.zeros(folded.dimension, kernel.dtype)),
     }
-    return folded.clone(head="hardnet"), {"params": params}
+    return folded.clone(head="hardnet"), {"params": jax.device_put(params)}
+
+
+def _dense_matrix(
+    positions: Float64[np.ndarray, "p k"], matrix: Float[np.ndarray, "inputs outputs"]
+) -> Float64[np.ndarray, "rows outputs"]:
+    """As `kjax.model.aggregation.dense_matrix`, once for all and in double precision."""
+    size = positions.shape[1]
+    by_position = matrix.reshape(-1, size, matrix.shape[1]).swapaxes(0, 1)
+    return (positions @ by_position.reshape(size, -1)).reshape(-1, matrix.shape[1])
 
 
 def _fold_trunk(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +79,12 @@ def _fold_trunk(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str
 
 
 def _absorb(layer: Mapping[str, Any], norm: Mapping[str, Any]) -> dict[str, Any]:
-    kernel = jnp.asarray(layer["kernel"])
-    scale = 1 / jnp.sqrt(jnp.asarray(norm["var"]) + EPSILON)
+    kernel, xp = layer["kernel"], _namespace(norm["var"])
+    scale = 1 / xp.sqrt(norm["var"] + EPSILON)
     broadcast = (1,) * (kernel.ndim - 1) + (-1,)  # the output channel is the last axis
     return {"kernel": kernel * scale.reshape(broadcast), "bias": -norm["mean"] * scale}
+
+
+def _namespace(array: Any) -> Any:
+    """Of the array's functions: NumPy's stay there, where nothing is compiled for a few numbers."""
+    return array.__array_namespace__()

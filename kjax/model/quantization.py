@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, UInt8
-from scipy.linalg import hadamard
 
 from kjax.errors import InputError, unknown_name
 
@@ -97,6 +96,8 @@ def rotation(size: int) -> Float32[np.ndarray, "n n"]:
 
     The signs are those of a hash, which is the same on every machine for ever.
     """
+    from scipy.linalg import hadamard  # takes a while, and most do not quantise
+
     digest = hashlib.shake_256(_KEY).digest(2 * size)
     first, second = np.unpackbits(np.frombuffer(digest, np.uint8)).reshape(-1, size)[:2] * 2.0 - 1
     mixed = hadamard(size) / math.sqrt(size)

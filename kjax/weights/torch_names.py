@@ -61,7 +61,7 @@ def from_torch(
     Raises:
         InputError: naming every entry that is missing, unexpected, wrong-shaped or not finite.
     """
-    import jax.numpy as jnp  # here, because those who read weights for PyTorch may not have it
+    import jax  # here, because those who read weights for PyTorch may not have it
 
     arrays = plain_arrays(state_dict)
     expected = _announced_contract(arrays) if model is None else contract_of(model)
@@ -72,7 +72,7 @@ def from_torch(
         node: dict[str, Any] = variables
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[leaf] = jnp.asarray(_from_torch_layout(arrays[name]))
+        node[leaf] = jax.device_put(_from_torch_layout(arrays[name]), may_alias=False)
     return variables
 
 
