@@ -82,8 +82,7 @@ class Runner:
             require("onnx", "describing with onnxruntime")
             require("onnxruntime", "describing with onnxruntime")
         self._model, self._weights = fold_head(folded, weights)
-        blank = np.zeros((1, folded.patch_size, folded.patch_size), np.float32)
-        self.dimension = int(jax.eval_shape(self._model.apply, self._weights, blank).shape[1])
+        self.dimension = self._dimension()
 
     def __getstate__(self) -> dict[str, Any]:
         """Programs stay where they are: another process makes its own."""
@@ -158,6 +157,13 @@ class Runner:
             self.describe_in(way, patches)
             seconds[way] = time.perf_counter() - started
         return min(seconds, key=seconds.__getitem__)
+
+    def _dimension(self) -> int:
+        """Of a descriptor: as its projection says, and of heads without one as their maps give."""
+        if "head" in self._weights["params"]:
+            return int(self._weights["params"]["head"]["kernel"].shape[-1])
+        blank = np.zeros((1, self._model.patch_size, self._model.patch_size), np.float32)
+        return int(jax.eval_shape(self._model.apply, self._weights, blank).shape[1])
 
     def _has_onnx(self) -> bool:
         installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
