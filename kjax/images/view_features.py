@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
 from kjax.data.correspondence import transform_keypoints
-from kjax.data.cutting.detectors import STEADY
+from kjax.data.cutting.detectors import FAINT, STEADY
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.selfsupervised import View, ViewConfig, random_view, reduce_photo
@@ -39,6 +39,7 @@ VIEWS = ViewConfig(
     max_blur=1.5,
     max_noise=8.0,
     max_side=800,
+    contrast_threshold=FAINT,
 )
 """How views differ: more than patches of a set do, since a matcher sees what surrounds them."""
 
@@ -131,7 +132,7 @@ def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[
 
 
 def steadiest(pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float) -> Keypoints:
-    """SIFT's keypoints of the highest contrast times size, which other views show most often."""
+    """SIFT's keypoints of the highest contrast times size², which other views show most often."""
     return detect_in_grey(pixels, max_keypoints=count, contrast=contrast, detector=STEADY)
 
 

@@ -176,12 +176,21 @@ def test_sets_are_cut_without_jax():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_keypoints_are_chosen_by_contrast_by_size_or_by_both():
+def test_keypoints_are_chosen_by_contrast_or_by_size():
     photo = skimage.data.camera()
     every = detect_in_grey(photo, max_keypoints=None, contrast=0.02)
-    ranks = {SIFT: every.scores, LARGEST: every.scales, STEADY: every.scores * every.scales}
-    for detector, rank in ranks.items():
+    for detector, rank in {SIFT: every.scores, LARGEST: every.scales}.items():
         few = detect_in_grey(photo, max_keypoints=20, detector=detector)
         best = every.keep(np.argsort(-rank, kind="stable")[:20])
         np.testing.assert_array_equal(np.sort(few.scales), np.sort(best.scales), detector)
     assert len(every.xy) > len(detect_in_grey(photo, max_keypoints=None).xy)
+
+
+def test_steady_keypoints_are_chosen_by_both_and_have_a_place_once():
+    photo = skimage.data.camera()
+    every = detect_in_grey(photo, max_keypoints=None, contrast=0.01)
+    order = np.argsort(-every.scores * every.scales**2, kind="stable")
+    places = list(dict.fromkeys(map(tuple, every.xy[order].tolist())))
+    assert len(places) < len(every.xy), "no place has two orientations"
+    steady = detect_in_grey(photo, max_keypoints=20, detector=STEADY)
+    assert list(map(tuple, steady.xy.tolist())) == places[:20]

@@ -1,10 +1,11 @@
 """OpenCV's detectors of keypoints with a scale and an angle, by name.
 
 SIFT's keypoints are chosen in three ways. OpenCV keeps those of the strongest contrast, COLMAP
-those of the largest scale; "SIFT-steady" ranks by the product of both, among more: contrast says
-that a point is there, scale that noise, blur and another distance leave it there. Under random
-homographies 2,048 keypoints gave a third more correct matches than the strongest, and about as many
-as the largest (docs/peers.md).
+those of the largest scale; "SIFT-steady" ranks by contrast × size², among more: contrast says that
+a point is there, scale that noise, blur and another distance leave it there. It has a place once,
+with the first orientation that OpenCV tells: another place is worth more than another orientation.
+Under random homographies 2,048 keypoints gave half as many correct matches again as the strongest
+(docs/peers.md).
 
 Patches are cut by SIFT's measure, `KeyPoint.size` = 2σ. Others' sizes are made such diameters:
 
@@ -20,7 +21,7 @@ Right matches were counted with the factors 1, 1.4, 2, … 11 on one pair of pho
 keypoints each: 1 gave AKAZE most, 4 and 5.6 gave BRISK most (377 and 379), and 5.6 gave ORB most.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -35,10 +36,11 @@ CONTRAST = 0.04
 """OpenCV's own threshold, of SIFT."""
 LOW_CONTRAST = 0.02
 """COLMAP's."""
+FAINT = 0.01
 LABELS = {
     SIFT: "OpenCV SIFT, precise upscale",
     LARGEST: f"OpenCV SIFT, precise upscale, contrast {LOW_CONTRAST}, largest first",
-    STEADY: f"OpenCV SIFT, precise upscale, contrast {LOW_CONTRAST}, by contrast times size",
+    STEADY: f"OpenCV SIFT, precise upscale, contrast {FAINT}, by contrast times size², places once",
 }
 """For people and records, where it is not "OpenCV" and the name."""
 SMALLEST_SIDE = 8
@@ -60,6 +62,7 @@ class Detector(NamedTuple):
         turns_late: whether it finds angles only when it describes.
         rank: of a keypoint: those of the highest are kept.
         contrast: SIFT's threshold, where the caller has none.
+        places_once: whether a place with several orientations is one keypoint.
     """
 
     create: Callable[[ModuleType, int | None, float], Any]
@@ -67,6 +70,11 @@ class Detector(NamedTuple):
     turns_late: bool = False
     rank: Callable[[Any], float] = _response
     contrast: float = CONTRAST
+    places_once: bool = False
+
+
+def _steadiness(point: Any) -> float:
+    return point.response * point.size**2
 
 
 def _sift(cv2: ModuleType, count: int | None, contrast: float) -> Any:
@@ -85,7 +93,7 @@ def _contributed(cv2: ModuleType, name: str) -> Any:
 
 
 DETECTORS = {
-    STEADY: Detector(_sift, rank=lambda one: one.response * one.size, contrast=LOW_CONTRAST),
+    STEADY: Detector(_sift, rank=_steadiness, contrast=FAINT, places_once=True),
     SIFT: Detector(_sift),
     LARGEST: Detector(_sift, rank=lambda one: one.size, contrast=LOW_CONTRAST),
     "ORB": Detector(lambda cv2, count, _: cv2.ORB_create(nfeatures=count or _ALL), 31 / 6),
@@ -133,8 +141,19 @@ def find_keypoints(
     found = (
         detector.detectAndCompute(grey, mask)[0] if kind.turns_late else detector.detect(grey, mask)
     )
-    best = sorted(found, key=kind.rank, reverse=True)[:max_keypoints]
+    ranked = sorted(found, key=kind.rank, reverse=True)
+    if kind.places_once:
+        ranked = _once(ranked)
+    best = ranked[:max_keypoints]
     if kind.sizes != 1:
         for point in best:
             point.size /= kind.sizes
     return best
+
+
+def _once(ranked: Sequence[Any]) -> list[Any]:
+    """The first keypoint of each place."""
+    firsts: dict[tuple[float, float], Any] = {}
+    for point in ranked:
+        firsts.setdefault(point.pt, point)
+    return list(firsts.values())
