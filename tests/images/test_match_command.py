@@ -118,7 +118,7 @@ def test_saved_for_numpy(shifted, geometry, capsys):
 def test_a_place_is_matched_once_unless_asked(shifted):
     counts = {}
     for words in ((), ("--repeated",)):
-        assert match("a photo.png", shifted, "--save", "m.npz", *words) == 0
+        assert match("a photo.png", shifted, "--detector=SIFT", "--save=m.npz", *words) == 0
         with np.load("m.npz") as saved:
             places = saved["keypoints0"][saved["indices"][:, 0]]
         counts[words] = len(places), len(np.unique(places, axis=0))
