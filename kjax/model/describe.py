@@ -33,6 +33,7 @@ def describe(
     batch: int | None = None,
     dimension: int | None = None,
     threads: int | None = None,
+    compiles: bool = True,
     progress: bool = True,
 ) -> Float32[np.ndarray, "patches dim"]:
     """One descriptor per patch, in the order given.
@@ -50,6 +51,7 @@ def describe(
         batch: patches per call of `apply`, by default `preferred_batch()`.
         dimension: of a descriptor; JAX is asked for it if it is not given.
         threads: that call `apply`, by default `default_threads()`.
+        compiles: whether `apply` does so when it is called first, as functions of JAX do.
         progress: whether to show a bar.
 
     Returns:
@@ -77,7 +79,7 @@ def describe(
             bar.update(len(kept))
 
     with bar:
-        in_threads(describe_block, range(0, count, batch), threads=threads)
+        in_threads(describe_block, range(0, count, batch), threads=threads, first_alone=compiles)
     return descriptors
 
 
@@ -125,9 +127,13 @@ def cores() -> int:
 
 
 def in_threads(
-    work: Callable[[Item], Any], items: Iterable[Item], *, threads: int | None = None
+    work: Callable[[Item], Any],
+    items: Iterable[Item],
+    *,
+    threads: int | None = None,
+    first_alone: bool = True,
 ) -> None:
-    """Does the work on all items, on the first alone: that compiles what the others share.
+    """Does the work on all items, on the first alone if that compiles what the others share.
 
     In the threads the caller's `jax.default_matmul_precision` holds as well, and `default_device`.
 
@@ -136,7 +142,7 @@ def in_threads(
             may be left undone.
     """
     left = collections.deque(enumerate(items))
-    if left:
+    if left and first_alone:
         work(left.popleft()[1])
     failures: list[tuple[int, Exception]] = []
     precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
