@@ -3,7 +3,7 @@
 onnxruntime holds channels in blocks, sixteen with AVX-512, and convolves wide layers at nearly the
 processor's peak. What is left to save: in the last layer multiplications, by Winograd's filtering
 as in `cpu_convolution`; in a light model's first layers, whose channels fill half a block, the
-other half, by taking two columns of a map for one with twice the channels.
+other half, by taking two rows of a map for one with twice the channels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def write_trunk(
     weights = [(np.asarray(each["kernel"]), np.asarray(each["bias"])) for each in convolutions]
     x, done, side = images, 0, size // TRUNK_STRIDE
     if all(2 * len(bias) == block for _, bias in weights[:2]):
-        x, done = _write_by_columns(graph, images, weights[:3], size), 3
+        x, done = _write_in_pairs(graph, images, weights[:3], size), 3
     for (kernel, bias), stride in zip(weights[done:-1], STRIDES[done:-1], strict=True):
         x = graph.add("Relu", graph.convolve(x, kernel, bias, stride=stride))
     kernel, bias = weights[-1]
@@ -102,37 +102,43 @@ def _write_by_rows(
     return graph.add("Reshape", together, graph.constant([-1, len(bias), side, side], np.int64))
 
 
-def _write_by_columns(graph: GraphWriter, images: str, layers: Sequence[Layer], size: int) -> str:
-    """The first three layers, between which a column has all channels of two columns of the map.
+def _write_in_pairs(graph: GraphWriter, images: str, layers: Sequence[Layer], size: int) -> str:
+    """The first three layers, between which a row has all channels of two rows of the map.
 
-    Behind the first layer they are 2j−1 and 2j, as the second makes columns 2j and 2j+1 of two such
+    Behind the first layer they are 2j−1 and 2j, as the second makes rows 2j and 2j+1 of two such
     pairs, and must be zero where they are outside: a second channel of the images marks the places
     at which ReLU shall see to that.
     """
     (kernel1, bias1), (kernel2, bias2), (kernel3, bias3) = layers
     marks = np.zeros((1, 2, size, size))
-    marks[:, 1, :, [1, -2]] = 1
+    marks[:, 1, [1, -2]] = 1
     image_alone = graph.constant(np.reshape([1, 0], (1, 2, 1, 1)))
     marked = graph.add("Add", graph.add("Mul", images, image_alone), graph.constant(marks))
     # Of pixels 2j−2 to 2j+1 the last is marked for j = 0 alone, the first for j = N/2 alone.
-    at_marks = np.zeros((3, 4, 1, 2, len(bias1)))
-    at_marks[1, 3, 0, 0] = at_marks[1, 0, 0, 1] = SURELY_NEGATIVE
-    first = np.concatenate([_two_columns(kernel1), at_marks.reshape(3, 4, 1, -1)], axis=2)
-    x = graph.convolve(marked, first, np.tile(bias1, 2), stride=(1, 2), pads=(1, 2, 1, 2))
-    second = _two_columns(kernel2).reshape(3, 2, 2 * len(bias1), -1)
-    x = graph.convolve(graph.add("Relu", x), second, np.tile(bias2, 2), pads=(1, 0, 1, 0))
-    third = _from_column(kernel3, 1).reshape(3, 2, 2 * len(bias2), -1)
-    x = graph.convolve(graph.add("Relu", x), third, bias3, stride=(2, 1), pads=(1, 1, 1, 0))
+    at_marks = np.zeros((4, 3, 1, 2, len(bias1)))
+    at_marks[3, 1, 0, 0] = at_marks[0, 1, 0, 1] = SURELY_NEGATIVE
+    first = np.concatenate([_two_rows(kernel1), at_marks.reshape(4, 3, 1, -1)], axis=2)
+    x = graph.convolve(marked, first, np.tile(bias1, 2), stride=(2, 1), pads=(2, 1, 2, 1))
+    second = _of_pairs(_two_rows(kernel2))
+    x = graph.convolve(graph.add("Relu", x), second, np.tile(bias2, 2), pads=(0, 1, 0, 1))
+    third = _of_pairs(_from_row(kernel3, 1))
+    x = graph.convolve(graph.add("Relu", x), third, bias3, stride=(1, 2), pads=(1, 1, 0, 1))
     return graph.add("Relu", x)
 
 
-def _two_columns(kernel: Float32[np.ndarray, "3 3 C C2"]) -> Float32[np.ndarray, "3 4 C 2*C2"]:
-    """A kernel that makes two neighbouring columns of four."""
-    return np.concatenate([_from_column(kernel, 0), _from_column(kernel, 1)], axis=3)
-
-
-def _from_column(
+def _from_row(
     kernel: Float32[np.ndarray, "3 3 C C2"], start: int
-) -> Float32[np.ndarray, "3 4 C C2"]:
-    """A kernel that takes three of four columns, the first of them or the last."""
-    return np.pad(kernel, ((0, 0), (start, 1 - start), (0, 0), (0, 0)))
+) -> Float32[np.ndarray, "4 3 C C2"]:
+    """A kernel that takes three of four rows, the first of them or the last."""
+    return np.pad(kernel, ((start, 1 - start), (0, 0), (0, 0), (0, 0)))
+
+
+def _two_rows(kernel: Float32[np.ndarray, "3 3 C C2"]) -> Float32[np.ndarray, "4 3 C 2*C2"]:
+    """A kernel that makes two rows of four."""
+    return np.concatenate([_from_row(kernel, 0), _from_row(kernel, 1)], axis=3)
+
+
+def _of_pairs(kernel: Float32[np.ndarray, "4 3 C C2"]) -> Float32[np.ndarray, "2 3 2*C C2"]:
+    """The same kernel for rows in pairs."""
+    apart = kernel.reshape(2, 2, *kernel.shape[1:]).swapaxes(1, 2)
+    return apart.reshape(2, 3, -1, kernel.shape[3])

@@ -40,7 +40,7 @@ def test_descriptors_are_the_same(rng, head, channels, size):
 @pytest.mark.parametrize(
     ("channels", "block", "size", "convolutions"),
     [
-        (LIGHT, 16, 32, [[3, 4], [3, 2], [3, 2], [3, 3], [3, 3], [3, 3]]),
+        (LIGHT, 16, 32, [[4, 3], [2, 3], [2, 3], [3, 3], [3, 3], [3, 3]]),
         (LIGHT, 8, 32, [[3, 3]] * 6),
         (WIDE, 16, 8, [[3, 3]] * 6),
         (WIDE, 16, 16, [[3, 3]] * 5 + 6 * [[6, 1], [1, 3]] + [[1, 1]] * 5),
