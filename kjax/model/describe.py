@@ -135,7 +135,8 @@ def in_threads(
 ) -> None:
     """Does the work on all items, on the first alone if that compiles what the others share.
 
-    In the threads the caller's `jax.default_matmul_precision` holds as well, and `default_device`.
+    The caller's thread is one of those that share it. In the others, too, its
+    `jax.default_matmul_precision` and `default_device` hold.
 
     Raises:
         Exception: the work's own, on the first item for which there was one; those that follow it
@@ -161,12 +162,14 @@ def in_threads(
                     failures.append((place, error))
                     left.clear()
 
-    if count := min(threads or default_threads(), len(left)):
-        with ThreadPoolExecutor(count) as pool:
-            try:
-                wait([pool.submit(drain) for _ in range(count)])
-            finally:
-                left.clear()  # when interrupted
+    count = min(threads or default_threads(), len(left))
+    with ThreadPoolExecutor(max(count, 1)) as pool:
+        try:
+            others = [pool.submit(drain) for _ in range(count - 1)]
+            drain()
+            wait(others)
+        finally:
+            left.clear()  # when interrupted
     if failures:
         raise min(failures, key=lambda failure: failure[0])[1]
 
