@@ -33,6 +33,7 @@ def describe(
     batch: int | None = None,
     dimension: int | None = None,
     threads: int | None = None,
+    compiles: bool = True,
     progress: bool = True,
 ) -> Float32[np.ndarray, "patches dim"]:
     """One descriptor per patch, in the order given.
@@ -50,6 +51,7 @@ def describe(
         batch: patches per call of `apply`, by default `preferred_batch()`.
         dimension: of a descriptor; JAX is asked for it if it is not given.
         threads: that call `apply`, by default `default_threads()`.
+        compiles: whether `apply` does so when it is called first, as functions of JAX do.
         progress: whether to show a bar.
 
     Returns:
@@ -77,7 +79,7 @@ def describe(
             bar.update(len(kept))
 
     with bar:
-        in_threads(describe_block, range(0, count, batch), threads=threads)
+        in_threads(describe_block, range(0, count, batch), threads=threads, first_alone=compiles)
     return descriptors
 
 
@@ -125,18 +127,23 @@ def cores() -> int:
 
 
 def in_threads(
-    work: Callable[[Item], Any], items: Iterable[Item], *, threads: int | None = None
+    work: Callable[[Item], Any],
+    items: Iterable[Item],
+    *,
+    threads: int | None = None,
+    first_alone: bool = True,
 ) -> None:
-    """Does the work on all items, on the first alone: that compiles what the others share.
+    """Does the work on all items, on the first alone if that compiles what the others share.
 
-    In the threads the caller's `jax.default_matmul_precision` holds as well, and `default_device`.
+    The caller's thread is one of those that share it. In the others, too, its
+    `jax.default_matmul_precision` and `default_device` hold.
 
     Raises:
         Exception: the work's own, on the first item for which there was one; those that follow it
             may be left undone.
     """
     left = collections.deque(enumerate(items))
-    if left:
+    if left and first_alone:
         work(left.popleft()[1])
     failures: list[tuple[int, Exception]] = []
     precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
@@ -155,12 +162,14 @@ def in_threads(
                     failures.append((place, error))
                     left.clear()
 
-    if count := min(threads or default_threads(), len(left)):
-        with ThreadPoolExecutor(count) as pool:
-            try:
-                wait([pool.submit(drain) for _ in range(count)])
-            finally:
-                left.clear()  # when interrupted
+    count = min(threads or default_threads(), len(left))
+    with ThreadPoolExecutor(max(count, 1)) as pool:
+        try:
+            others = [pool.submit(drain) for _ in range(count - 1)]
+            drain()
+            wait(others)
+        finally:
+            left.clear()  # when interrupted
     if failures:
         raise min(failures, key=lambda failure: failure[0])[1]
 

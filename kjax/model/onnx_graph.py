@@ -2,11 +2,12 @@
 
 Image layout is NCHW, as all runtimes like it best. Both OpenCV 5 and OpenCV 4 read it, which is why
 it looks as it does: operators of opset 12, shapes that need no arithmetic, and all attributes of a
-convolution although ONNX can do without most.
+convolution although ONNX can do without most. `kernels/onnx_layers.py` has other layers, for
+onnxruntime on CPUs alone.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy as np
 from kjax.extras import require
 from kjax.model.descriptor import Descriptor
 from kjax.model.dimensions import STRIDES, TRUNK_STRIDE
+from kjax.model.kernels import onnx_layers
+from kjax.model.kernels.onnx_writer import GraphWriter
 from kjax.model.position_encoding import CoordinateSystem, position_matrix
 
 OPSET, IR_VERSION = 12, 7
@@ -22,7 +25,12 @@ them: opset 13 made ReduceSum's an input, opset 18 the others'."""
 
 
 def onnx_model(
-    folded: Descriptor, weights: Mapping[str, Any], *, dtype: str, batch: int | None = None
+    folded: Descriptor,
+    weights: Mapping[str, Any],
+    *,
+    dtype: str,
+    batch: int | None = None,
+    block: int | None = None,
 ) -> Any:
     """The graph from `patches` [B,N,N] to `descriptors`, as onnx's `ModelProto`.
 
@@ -31,10 +39,11 @@ def onnx_model(
         weights: the same.
         dtype: of the patches.
         batch: B, if the graph shall take no other.
+        block: channels that onnxruntime holds together, if the graph is for it alone, on CPUs.
     """
     onnx = require("onnx", "an ONNX graph")
-    graph = _GraphWriter(onnx)
-    dim = _write_network(graph, folded, weights["params"], dtype)
+    graph = GraphWriter(onnx)
+    dim = _write_network(graph, folded, weights["params"], dtype, block)
     element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     size, count = folded.patch_size, batch or "batch"
     return onnx.helper.make_model(
@@ -48,41 +57,19 @@ def onnx_model(
     )
 
 
-class _GraphWriter:
-    """Collects operators; names of values are made up as they come."""
-
-    def __init__(self, onnx: ModuleType) -> None:
-        self._onnx = onnx
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-
-    def constant(self, value: Any, dtype: Any = np.float32) -> str:
-        """The name of a constant."""
-        name = f"constant{len(self._constants)}"
-        array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
-        self._constants.append(self._onnx.numpy_helper.from_array(array, name))
-        return name
-
-    def add(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """The name of what an operator gives."""
-        name = output or f"{operator}{len(self._nodes)}"
-        node = self._onnx.helper.make_node(operator, list(inputs), [name], name=name, **attributes)
-        self._nodes.append(node)
-        return name
-
-    def finish(self, patches: Any, descriptors: Any) -> Any:
-        """The graph, for a given input and output."""
-        return self._onnx.helper.make_graph(
-            self._nodes, "descriptor", [patches], [descriptors], self._constants
-        )
-
-
 def _write_network(
-    graph: _GraphWriter, model: Descriptor, params: Mapping[str, Any], dtype: str
+    graph: GraphWriter,
+    model: Descriptor,
+    params: Mapping[str, Any],
+    dtype: str,
+    block: int | None,
 ) -> int:
     """All operators from "patches" to "descriptors", whose dimension is returned."""
     images = _write_patch_normalization(graph, model.patch_size, dtype)
-    phi = _write_trunk(graph, images, params["trunk"])
+    write_trunk = _write_trunk
+    if block:
+        write_trunk = functools.partial(onnx_layers.write_trunk, size=model.patch_size, block=block)
+    phi = write_trunk(graph, images, params["trunk"])
     dim = model.dimension
     match model.head:
         case "sum":
@@ -101,13 +88,13 @@ def _write_network(
             psi = _write_encoding(graph, [(phi, model.head)], model, params["head"])
         case _:
             star = model.head == "combined_star"
-            other = _write_trunk(graph, images, params["trunk_polar"]) if star else phi
+            other = write_trunk(graph, images, params["trunk_polar"]) if star else phi
             psi = _write_encoding(graph, [(phi, "xy"), (other, "polar")], model, params["head"])
     _write_l2_normalization(graph, psi, dim)
     return dim
 
 
-def _write_patch_normalization(graph: _GraphWriter, size: int, dtype: str) -> str:
+def _write_patch_normalization(graph: GraphWriter, size: int, dtype: str) -> str:
     """`kjax.model.patches.normalize_patches`, and the axis of channels."""
     floating = "patches" if dtype == "float32" else graph.add("Cast", "patches", to=1)
     # Not Unsqueeze: OpenCV 4 makes of it the shape that it has when the file is read.
@@ -125,28 +112,17 @@ def _write_patch_normalization(graph: _GraphWriter, size: int, dtype: str) -> st
     return graph.add("Div", centred, deviation)
 
 
-def _write_trunk(graph: _GraphWriter, images: str, layers: Mapping[str, Any]) -> str:
+def _write_trunk(graph: GraphWriter, images: str, layers: Mapping[str, Any]) -> str:
     """φ [B,c,n,n]."""
     x = images
     for i, stride in enumerate(STRIDES, start=1):
         layer = layers[f"conv{i}"]
-        kernel = graph.constant(np.asarray(layer["kernel"]).transpose(3, 2, 0, 1))
-        bias = graph.constant(layer["bias"])
-        x = graph.add(
-            "Conv",
-            x,
-            kernel,
-            bias,
-            kernel_shape=[3, 3],
-            strides=[stride, stride],
-            pads=[1, 1, 1, 1],
-        )
-        x = graph.add("Relu", x)
+        x = graph.add("Relu", graph.convolve(x, layer["kernel"], layer["bias"], stride=stride))
     return x
 
 
 def _write_encoding(
-    graph: _GraphWriter,
+    graph: GraphWriter,
     maps: Sequence[tuple[str, CoordinateSystem]],
     model: Descriptor,
     head: Mapping[str, Any],
@@ -162,12 +138,12 @@ def _write_encoding(
     return _write_dense(graph, encoded, head["kernel"], head)
 
 
-def _write_dense(graph: _GraphWriter, x: str, matrix: Any, layer: Mapping[str, Any]) -> str:
+def _write_dense(graph: GraphWriter, x: str, matrix: Any, layer: Mapping[str, Any]) -> str:
     bias = [graph.constant(layer["bias"])] if "bias" in layer else []
     return graph.add("Gemm", x, graph.constant(matrix), *bias)
 
 
-def _write_l2_normalization(graph: _GraphWriter, psi: str, dim: int) -> None:
+def _write_l2_normalization(graph: GraphWriter, psi: str, dim: int) -> None:
     """`kjax.model.aggregation.l2_normalize`."""
     squared = graph.add("ReduceSumSquare", psi, axes=[1], keepdims=1)
     norm = graph.add("Sqrt", graph.add("Add", squared, graph.constant(1e-10)))

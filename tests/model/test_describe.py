@@ -112,3 +112,8 @@ def test_threads_share_the_work_and_keep_the_callers_precision(monkeypatch):
         in_threads(work, range(7))
     assert seen[0][0] == 0
     assert sorted(seen) == [(item, "highest") for item in range(7)]
+
+
+def test_what_is_compiled_already_goes_to_all_threads_at_once():
+    together = threading.Barrier(2, timeout=10)
+    in_threads(lambda _: together.wait(), range(2), threads=2, first_alone=False)

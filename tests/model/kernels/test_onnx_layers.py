@@ -1,0 +1,67 @@
+"""Layers for onnxruntime give what the network's own give, to the edges of the maps."""
+
+import numpy as np
+import pytest
+from models import make_model, random_patches
+
+import kjax
+from kjax.model.folding import fold_head
+from kjax.model.kernels import onnx_layers
+from kjax.model.onnx_graph import onnx_model
+
+LIGHT, WIDE = (8, 8, 16, 16, 32, 32), (8, 16, 16, 16, 64, 48)
+BOTH = (8, 8, 12, 16, 64, 80)
+
+
+@pytest.mark.parametrize(
+    ("head", "channels", "size"),
+    [
+        ("hardnet", LIGHT, 8),
+        ("cat", LIGHT, 32),
+        ("hardnet", WIDE, 16),
+        ("sum", WIDE, 8),
+        ("combined", BOTH, 32),
+        ("combined_star", BOTH, 16),
+    ],
+)
+def test_descriptors_are_the_same(rng, head, channels, size):
+    pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    model, variables = make_model(head, patch_size=size, channels=channels)
+    patches = random_patches(rng, 5, size).astype(np.float32)
+    patches[0] = 7
+    graph = onnx_model(*fold_head(*kjax.fold(model, variables)), dtype="float32", block=16)
+    session = ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"patches": patches})
+    # Unit vectors, through seven layers of float32: as in tests/parity/test_torch_twin.py.
+    np.testing.assert_allclose(found, model.apply(variables, patches), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("channels", "block", "size", "convolutions"),
+    [
+        (LIGHT, 16, 32, [[4, 3], [2, 3], [2, 3], [3, 3], [3, 3], [3, 3]]),
+        (LIGHT, 8, 32, [[3, 3]] * 6),
+        (WIDE, 16, 8, [[3, 3]] * 6),
+        (WIDE, 16, 16, [[3, 3]] * 5 + 6 * [[6, 1], [1, 3]] + [[1, 1]] * 5),
+    ],
+)
+def test_layers_are_taken_where_they_pay(channels, block, size, convolutions):
+    pytest.importorskip("onnx")
+    model, variables = make_model("hardnet", patch_size=size, channels=channels)
+    graph = onnx_model(*kjax.fold(model, variables), dtype="float32", block=block).graph
+    shapes = [
+        list(attribute.ints)
+        for node in graph.node
+        for attribute in node.attribute
+        if node.op_type == "Conv" and attribute.name == "kernel_shape"
+    ]
+    assert shapes == convolutions
+
+
+def test_combinations_are_those_of_minimal_filtering(rng):
+    rows, kernel = rng.normal(size=6), rng.normal(size=3)
+    m = (onnx_layers.ROW_COMBINATIONS @ rows) * (onnx_layers.KERNEL_COMBINATIONS @ kernel)
+    made = [m[0] + m[1] + m[2] + m[3] + m[4], m[1] - m[2] + 2 * (m[3] - m[4])]
+    made += [m[1] + m[2] + 4 * (m[3] + m[4]), m[1] - m[2] + 8 * (m[3] - m[4]) + m[5]]
+    np.testing.assert_allclose(made, np.correlate(rows, kernel), atol=1e-12)
