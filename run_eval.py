@@ -6,11 +6,10 @@ SOURCE is a workdir of run_train.py, shipped weights (`kjax info` lists them), a
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kjax.errors import InputError
+from kjax.errors import exit_code
 from kjax.interrupts import ending_on_interrupt, run_program
 
 INTERRUPTED = "run_eval: interrupted; what has been described is kept"
@@ -28,15 +27,10 @@ EXAMPLES = """examples:
 def main(argv: Sequence[str]) -> int:
     """Runs the evaluation; bad input is one line on stderr and exit code 2."""
     args = make_parser().parse_args(argv[1:])
-    try:
-        with ending_on_interrupt(INTERRUPTED):
-            from kjax.eval.arguments import evaluate
+    with ending_on_interrupt(INTERRUPTED):
+        from kjax.eval.arguments import evaluate
 
-        evaluate(args, command=shlex.join(["python", *argv]))
-    except (InputError, OSError) as error:
-        print(f"run_eval: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code("run_eval", lambda: evaluate(args, command=shlex.join(["python", *argv])))
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -35,11 +35,13 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def exit_code(program: str, run: Callable[[], object]) -> int:
-    """Runs a command-line program: 0, or 2 after one line on stderr about bad input."""
+def exit_code(program: str, run: Callable[[], int | None]) -> int:
+    """Runs a command-line program: its own code, or 2 after one line on stderr about bad input."""
     try:
-        run()
+        return run() or 0
     except (InputError, OSError) as error:
-        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+        said = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.strerror:
+            said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        print(f"{program}: {said}", file=sys.stderr)
         return 2
-    return 0

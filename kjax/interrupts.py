@@ -12,6 +12,10 @@ from typing import Any, NoReturn
 INTERRUPTED = 130
 
 
+class Stopped(Exception):  # noqa: N818  (not an error: the user asked for it)
+    """A training was asked to stop, and has saved its state."""
+
+
 def run_program(main: Callable[[Sequence[str]], int], line: str) -> NoReturn:
     """Runs a program to its end and leaves; after Ctrl-C with a line on stderr."""
     hear_lost_interrupts()

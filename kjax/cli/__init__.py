@@ -26,7 +26,7 @@ try:
         similarity_maps,
         tune,
     )
-    from kjax.errors import InputError
+    from kjax.errors import exit_code
     from kjax.interrupts import INTERRUPTED, end_interrupted, hear_lost_interrupts
     from kjax.version import __version__
 except KeyboardInterrupt:  # before there is a `main` to catch it
@@ -65,10 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             hear_lost_interrupts()
         args = make_parser().parse_args(argv)
         command = f"kjax {args.command}"
-        return args.run(args)
-    except (InputError, OSError) as error:
-        print(f"{command}: {_one_line(error)}", file=sys.stderr)
-        return 2
+        return exit_code(command, lambda: args.run(args))
     except KeyboardInterrupt:
         line = f"{command}: interrupted"
         if argv is None:
@@ -95,9 +92,3 @@ def make_parser() -> argparse.ArgumentParser:
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
     return parser
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return " ".join(str(error).split())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kjax.cli.checks import check_count, check_output_folder, check_positive, check_weights
 from kjax.errors import InputError
-from kjax.interrupts import INTERRUPTED
+from kjax.interrupts import INTERRUPTED, Stopped
 from kjax.pretrained import DEFAULT
 
 HELP = "tune weights to your own photographs, and report what it gives"
@@ -59,7 +59,6 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
 
     from kjax.data.set_names import EMBEDDED
-    from kjax.train.loop import Stopped
     from kjax.tune.run import tune
     from kjax.tune.settings import Settings
 

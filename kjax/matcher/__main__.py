@@ -6,43 +6,34 @@
 Ctrl-C saves and stops; the same command goes on. configs/matcher.py says what each field means.
 """
 
-import sys
+import argparse
 from collections.abc import Sequence
 
 from kjax.errors import InputError
 from kjax.interrupts import ending_on_interrupt, run_program
-from kjax.train.command_line import parse_command_line
+from kjax.train.command_line import INTERRUPTED, run_training
 
-INTERRUPTED = "kjax.matcher: interrupted: the same command goes on from the last checkpoint, if any"
+PROGRAM = "kjax.matcher"
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the training; bad input is one line on stderr and exit code 2."""
-    try:
-        args = parse_command_line(argv, description=__doc__)
-        if args.distributed or args.coordinator is not None:
-            raise InputError("a matcher is trained by one process: leave out the others")
-        with ending_on_interrupt(INTERRUPTED):
-            from kjax.matcher.config import SCHEMA
-            from kjax.matcher.run import run
-            from kjax.matcher.weights import WEIGHTS_FILE
-            from kjax.train.config import read_config
-            from kjax.train.loop import Stopped
+    return run_training(PROGRAM, argv, train, description=__doc__)
 
-        config = read_config(args.config, args.overrides, schema=SCHEMA)
-        try:
-            scores = run(config, args.workdir)
-        except Stopped as stopped:
-            print(f"kjax.matcher: {stopped}", file=sys.stderr)
-            return 0
-    except (InputError, OSError) as error:
-        print(f"kjax.matcher: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    for name, value in scores.items():
-        print(f"{name:30s} {100 * value:7.2f} %")
-    print(f"the matcher is {args.workdir / WEIGHTS_FILE}")
-    return 0
+
+def train(args: argparse.Namespace) -> tuple[dict[str, float], str]:
+    """Trains; returns the scores, and a line on where the result is."""
+    if args.distributed or args.coordinator is not None:
+        raise InputError("a matcher is trained by one process: leave out the others")
+    with ending_on_interrupt(f"{PROGRAM}: {INTERRUPTED}"):
+        from kjax.matcher.config import SCHEMA
+        from kjax.matcher.run import run
+        from kjax.matcher.weights import WEIGHTS_FILE
+        from kjax.train.config import read_config
+
+    scores = run(read_config(args.config, args.overrides, schema=SCHEMA), args.workdir)
+    return scores, f"the matcher is {args.workdir / WEIGHTS_FILE}"
 
 
 if __name__ == "__main__":
-    run_program(main, INTERRUPTED)
+    run_program(main, f"{PROGRAM}: {INTERRUPTED}")

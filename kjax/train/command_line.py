@@ -1,11 +1,44 @@
-"""The command line of run_train.py. Nothing here imports JAX: other processes are joined first."""
+"""The command line of a training. Nothing here imports JAX: other processes are joined first."""
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, exit_code, unknown_name
+from kjax.interrupts import Stopped
+
+INTERRUPTED = "interrupted: the same command goes on from the last checkpoint, if any"
+
+
+def run_training(
+    program: str,
+    argv: Sequence[str],
+    train: Callable[[argparse.Namespace], tuple[Mapping[str, float], str]],
+    *,
+    description: str | None,
+) -> int:
+    """A program that trains: its exit code, which is 0 after Ctrl-C, too, and 2 after bad input.
+
+    Args:
+        program: its name, before what it says on stderr.
+        argv: as `parse_command_line` takes it.
+        train: takes the options; returns scores, and a line on what is where.
+        description: what `--help` says the program does.
+    """
+
+    def run() -> None:
+        try:
+            scores, result = train(parse_command_line(argv, description=description))
+        except Stopped as stopped:
+            print(f"{program}: {stopped}", file=sys.stderr)
+            return
+        for name, value in scores.items():
+            print(f"{name:30s} {100 * value:7.2f} %")
+        print(result)
+
+    return exit_code(program, run)
 
 
 def parse_command_line(

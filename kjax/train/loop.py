@@ -16,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from kjax.errors import InputError
+from kjax.interrupts import Stopped
 from kjax.train.checkpoint import Checkpoints
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.processes import any_process, failing_together
@@ -63,10 +64,6 @@ class Schedule:
     def due(self, step: int, every: int) -> bool:
         """Whether something that happens `every` so many steps happens at this one."""
         return step == self.total or bool(every and step % every == 0)
-
-
-class Stopped(Exception):  # noqa: N818  (not an error: the user asked for it)
-    """The run was asked to stop, and has saved its state."""
 
 
 class Diverged(InputError):  # noqa: N818  (it may be expected)

@@ -30,7 +30,7 @@ def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
 
     Raises:
         InputError: anything is wrong with the input, or the folder is of another tuning.
-        kjax.train.loop.Stopped: after Ctrl-C in the training; the same call goes on.
+        kjax.interrupts.Stopped: after Ctrl-C in the training; the same call goes on.
     """
     settings = settings.absolute()
     source = load_source(settings.start)

@@ -17,12 +17,12 @@ from disk import filling_disk
 from scripts import load_script
 
 from kjax.errors import InputError
+from kjax.interrupts import Stopped
 from kjax.train import input as feeding
 from kjax.train import loop
 from kjax.train import run as run_module
 from kjax.train.config import load_config
 from kjax.train.load_run import load_run
-from kjax.train.loop import Stopped
 from kjax.train.metrics_log import read_metrics
 
 ROOT = Path(__file__).parents[2]
