@@ -491,7 +491,7 @@ def dying_once(module, name, flag):
     return dying
 
 folder, *words = sys.argv[1:]
-for module, name in ((describing, "describe_content"), (matching, "match_block")):
+for module, name in ((describing, "describe_content"), (matching, "match_neighbours")):
     setattr(module, name, dying_once(module.__name__, name, f"{folder}/{name}"))
 describing.AT_ONCE, matching.BLOCKS_AT_ONCE = 2, 1
 machine = {"num_cpus": 1, "object_store_memory": 100_000_000}
@@ -529,7 +529,7 @@ def test_a_cluster_of_which_workers_die_makes_the_same_database(photos, tmp_path
     assert there.stdout.endswith("exit code 1\n")
     assert there.stderr.count("left out") == 1, there.stderr[-3000:]
     assert f"cannot decode {photos / 'broken.png'}" in there.stderr
-    assert {path.name for path in flags.iterdir()} == {"describe_content", "match_block"}
+    assert {path.name for path in flags.iterdir()} == {"describe_content", "match_neighbours"}
     assert main([*words, str(tmp_path / "here")]) == 1
     found = content(tmp_path / "there" / "database.db")
     assert len(found["keypoints"]) == COUNT

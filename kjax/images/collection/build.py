@@ -15,9 +15,8 @@ from kjax.images.collection import pairs as choose
 from kjax.images.collection.describing import FeatureFiles, describe_missing
 from kjax.images.collection.engine import HERE, Engine
 from kjax.images.collection.keys import key_of
-from kjax.images.collection.learned import learned_keys, match_learned_missing
 from kjax.images.collection.mapping import map_photographs
-from kjax.images.collection.matching import match_keys, match_missing
+from kjax.images.collection.matching import by_matcher, by_neighbours, match_keys, match_missing
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.pairs import Places
 from kjax.images.collection.photographs import Photograph, read_collection
@@ -108,14 +107,9 @@ def build(
         with watch("pairs"):
             pairs = _choose_pairs(photographs, files, settings, engine)
         with watch("match"):
-            if matcher is None:
-                matched = match_keys(photographs, pairs, files, ratio=settings.ratio)
-                match_missing(
-                    photographs, matched, files, store, ratio=settings.ratio, engine=engine
-                )
-            else:
-                matched = learned_keys(photographs, pairs, files, matcher)
-                match_learned_missing(photographs, matched, files, store, matcher, engine=engine)
+            way = by_neighbours(settings.ratio) if matcher is None else by_matcher(matcher)
+            matched = match_keys(photographs, pairs, files, way)
+            match_missing(photographs, matched, files, store, way, engine=engine)
         with watch("verify"):
             keys = geometry_keys(photographs, matched, reconstructor)
             verify_missing(
