@@ -35,7 +35,7 @@ from jaxtyping import Array, Float, Float32, UInt8
 from kjax.baselines.networks import batched, check_arrays, count, read_arrays
 from kjax.baselines.rival import Rival
 from kjax.errors import InputError, unknown_name
-from kjax.files.atomic import write_whole
+from kjax.files.arrays import write_npz
 from kjax.model.aggregation import aggregate, l2_normalize
 from kjax.model.position_encoding import PositionKernel, feature_map, polar_grid, position_matrix
 
@@ -185,10 +185,8 @@ def save_whitening(path: Path, whitening: Whitening) -> None:
     if path.suffix != ".npz":
         raise InputError(f"{path}: a whitening is written as .npz")
     prefix = f"{whitening.training_set}/{whitening.algorithm}"
-    arrays: dict[str, Any] = {
-        f"{prefix}/{part}": getattr(whitening, part).astype(np.float32) for part in _PARTS
-    }
-    write_whole(path, lambda partial: np.savez(partial, **arrays))
+    parts = {f"{prefix}/{part}": getattr(whitening, part) for part in _PARTS}
+    write_npz(path, {name: array.astype(np.float32) for name, array in parts.items()})
 
 
 @functools.cache  # so that it is compiled once, however often it is asked for

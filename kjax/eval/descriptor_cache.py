@@ -4,7 +4,6 @@ Entries are named by what they were made from, the descriptor's identity and the
 patches, so none is ever out of date. They can be deleted at any time.
 """
 
-import functools
 import hashlib
 import json
 import os
@@ -18,8 +17,7 @@ from jaxtyping import Float32, UInt8
 
 from kjax.data.cache import cache_root, mendable_cache_errors
 from kjax.errors import InputError
-from kjax.files.arrays import read_npz
-from kjax.files.atomic import write_whole
+from kjax.files.arrays import read_npz, write_npz
 
 VERSION = 1
 """A number to raise when descriptors of the same model and patches come out otherwise."""
@@ -53,7 +51,7 @@ def cached(
         descriptors = describe(patches)
         with mendable_cache_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, functools.partial(np.savez, allow_pickle=False, rows=descriptors))
+            write_npz(path, {"rows": descriptors})
         return descriptors
 
     return look_first

@@ -9,12 +9,14 @@ import math
 import os
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kjax.errors import InputError, first_line
+from kjax.files.atomic import write_whole
 from kjax.files.unpacking import check_unpacked
 
 _HEADERS = {
@@ -44,6 +46,12 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         raise InputError(f"not a plain .npz file ({error})") from None
     except Exception as error:  # zipfile, zlib and NumPy raise a dozen types for damaged files
         raise InputError(f"not a plain .npz file ({first_line(error)})") from None
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes an archive of arrays by name, whole or not at all."""
+    named: dict[str, Any] = dict(arrays)
+    write_whole(path, lambda partial: np.savez(partial, allow_pickle=False, **named))
 
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:

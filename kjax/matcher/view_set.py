@@ -6,7 +6,6 @@ the steadiest first. `kjax build-views` makes one.
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from jaxtyping import Float16, Float32, Int32
 
 from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
-from kjax.files.arrays import read_npz
-from kjax.files.atomic import write_whole
-from kjax.files.json_text import parse_json
+from kjax.files.described_arrays import read_described, write_described
 
 FORMAT = "kjax views 2"
 AGAIN = "make it again with kjax build-views"
@@ -101,10 +98,7 @@ def write_view_set(path: Path, views: ViewSet) -> None:
         "described_with": dataclasses.asdict(views.described_with),
         "photographs": [list(one) for one in views.photographs],
     }
-    arrays: dict[str, Any] = {name: getattr(views, name) for name in _ARRAYS}
-    arrays["about"] = np.array(json.dumps(about))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda partial: np.savez(partial, **arrays))
+    write_described(path, {name: getattr(views, name) for name in _ARRAYS}, about)
 
 
 def read_view_set(path: Path) -> ViewSet:
@@ -116,17 +110,14 @@ def read_view_set(path: Path) -> ViewSet:
     if not path.is_file():
         raise InputError(f"no such file of views: {path}: make it with kjax build-views")
     try:
-        arrays = read_npz(path)
-        about = parse_json(str(arrays.pop("about")).encode())
-        if about["format"] != FORMAT:
-            raise ValueError(about["format"])
+        arrays, about = read_described(path, FORMAT)
         made = ViewSet(
             photographs=tuple(SetPhotograph(*one) for one in about["photographs"]),
             described_with=DescribedWith(**about["described_with"]),
             **arrays,
         )
         _check(made)
-    except (InputError, ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path} is damaged or no file of views ({error}): {AGAIN}") from None
     return made
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +12,7 @@ import jax
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.files.arrays import read_npz
-from kjax.files.atomic import write_whole
-from kjax.files.json_text import parse_json
+from kjax.files.described_arrays import ABOUT, read_described, write_described
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import DescribedWith
@@ -23,7 +20,6 @@ from kjax.pretrained.matchers import matcher_card, matcher_file, matcher_names, 
 
 WEIGHTS_FILE = "matcher.npz"
 """In the folder of a training."""
-ABOUT = "about"
 _A_PARAMETER = "embedding.frequencies"
 FORMAT = "kjax matcher 1"
 
@@ -110,10 +106,7 @@ def shipped_hint() -> str:
 def save_matcher(path: Path, weights: MatcherWeights) -> None:
     """Writes a file, whole or not at all."""
     named = flax.traverse_util.flatten_dict(jax.device_get(weights.params), sep=".")
-    arrays: dict[str, Any] = {name: np.asarray(array) for name, array in named.items()}
-    arrays[ABOUT] = np.array(json.dumps(dataclasses.asdict(weights.about)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda partial: np.savez(partial, **arrays))
+    write_described(path, named, dataclasses.asdict(weights.about))
 
 
 def read_matcher(path: Path) -> MatcherWeights:
@@ -125,15 +118,10 @@ def read_matcher(path: Path) -> MatcherWeights:
     if not path.is_file():
         raise InputError(f"no such matcher: {path}{shipped_hint()}")
     try:
-        arrays = read_npz(path)
-        if ABOUT not in arrays:
-            raise InputError("it does not say what it is")
-        values = parse_json(str(arrays.pop(ABOUT)).encode())
+        arrays, values = read_described(path, FORMAT)
         about = Schema(About, "description").read(values)
-        if about.format != FORMAT:
-            raise InputError(f"its format is {about.format!r}")
         return MatcherWeights(about, _as_params(arrays, about.model))
-    except (InputError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is no file of a matcher, or a damaged one ({error})") from None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from kjax.errors import InputError, first_line, unknown_name
 from kjax.extras import require
-from kjax.files.arrays import read_npz
+from kjax.files.arrays import read_npz, write_npz
 from kjax.files.atomic import write_whole
 from kjax.files.unpacking import check_unpacked
 from kjax.weights.fields import Fields
@@ -100,8 +100,7 @@ def save_variables(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
-        arrays: dict[str, Any] = dict(to_arrays(variables))
-        write_whole(path, lambda partial: np.savez(partial, **arrays))
+        write_npz(path, to_arrays(variables))
     elif path.suffix == ".safetensors":
         save_file = require("safetensors.numpy", SAFETENSORS_FILES).save_file
         tensors = to_arrays(variables)

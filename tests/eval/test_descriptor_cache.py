@@ -64,7 +64,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     def refuse(path, write):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(descriptor_cache, "write_whole", refuse)
+    monkeypatch.setattr(descriptor_cache, "write_npz", refuse)
     with pytest.raises(InputError, match="set KJAX_CACHE"):
         cached(Counting(), "one", cache_dir=tmp_path)(PATCHES)
 

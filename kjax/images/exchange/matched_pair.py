@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kjax.files.atomic import write_whole
+from kjax.files.arrays import write_npz
 from kjax.images.exchange.hloc import MatchWriter
 from kjax.images.features import Features
 from kjax.images.geometry import Verified
@@ -56,8 +56,7 @@ class MatchedPair(NamedTuple):
 def write_pair(path: str | os.PathLike[str], pair: MatchedPair) -> None:
     """Writes an archive .npz, or adds to a file of hloc's: see the top of this file."""
     if Path(path).suffix.lower() == NPZ:
-        arrays = _arrays(pair)
-        write_whole(Path(path), lambda partial: np.savez(partial, allow_pickle=False, **arrays))
+        write_npz(Path(path), _arrays(pair))
         return
     with MatchWriter(path) as writer:
         writer.add(*pair.names, pair.matches, len(pair.first), len(pair.second))

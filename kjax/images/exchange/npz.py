@@ -1,6 +1,5 @@
 """Features of one photograph in a NumPy archive, under the names and units of `Features`."""
 
-import functools
 import os
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from kjax.errors import InputError
 from kjax.files.arrays import read_npz as read_arrays
-from kjax.files.atomic import write_whole
+from kjax.files.arrays import write_npz as write_arrays
 from kjax.images.exchange.columns import checked_features
 from kjax.images.features import Features
 
@@ -33,7 +32,7 @@ def write_npz(
         present[DISTANCE] = np.array(features.distance)
     if provenance is not None:
         present[PROVENANCE] = np.array(provenance)
-    write_whole(path, functools.partial(np.savez, allow_pickle=False, **present))
+    write_arrays(path, present)
 
 
 def read_npz(path: str | os.PathLike[str]) -> Features:
