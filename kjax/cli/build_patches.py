@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kjax.counts import counted
 from kjax.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,9 +72,11 @@ def run(args: argparse.Namespace) -> int:
     )
     write_cut_set(args.out, cut, pairs=pairs, overwrite=args.overwrite)
     print(
-        f"{args.out}: {len(cut.patches):,} patches of {int(cut.point_ids[-1]) + 1:,} points from "
-        f"{len(set(cut.interest[:, 0]))} photographs, {int(pairs.matching.sum()):,} matching and "
-        f"{int((~pairs.matching).sum()):,} other test pairs"
+        f"{args.out}: {counted(len(cut.patches), 'patch')} of "
+        f"{counted(int(cut.point_ids[-1]) + 1, 'point')} from "
+        f"{counted(len(set(cut.interest[:, 0])), 'photograph')}, "
+        f"{int(pairs.matching.sum()):,} matching and "
+        f"{counted(int((~pairs.matching).sum()), 'other test pair')}"
     )
     for name in cut.unreadable:
         print(f"left out, cannot be read: {name}", file=sys.stderr)
@@ -106,7 +109,9 @@ def _from_photos(args: argparse.Namespace) -> "CutSet":
     photos = list_photos(args.photos)
     share = args.max_patches // (len(photos) * (args.views + 1))
     if not share:
-        raise InputError(f"--max-patches is too small for {len(photos)} photographs: raise it")
+        raise InputError(
+            f"--max-patches is too small for {counted(len(photos), 'photograph')}: raise it"
+        )
     config = ViewConfig(
         views=args.views, max_side=args.max_side, max_points=min(args.max_points, share)
     )

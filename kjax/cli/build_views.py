@@ -12,9 +12,10 @@ from kjax.cli.checks import (
     check_positive,
     check_weights,
 )
+from kjax.cli.feature_options import add_weights
+from kjax.counts import counted
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
     from kjax.matcher.view_set import ViewSet
@@ -46,16 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--features", type=Path, metavar="FILE", help="HDF5 of such pictures, in place of weights")
     add("--name", help="of the descriptor of --features, for people; that of the file")
     add("--colmap", type=Path, metavar="MODEL", help="folder of a sparse model of the photographs")
-    add(
-        "--weights",
-        default=DEFAULT,
-        help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
-    )
+    add_weights(parser)
     add("--views", type=int, default=7, metavar="N", help="of each, besides itself (%(default)s)")
     add("--rotation", type=float, default=180.0, metavar="DEGREES", help="of a view at most (180)")
     add("--keypoints", type=int, default=2048, metavar="N", help="of a view at most (%(default)s)")
     add("--max-side", type=int, default=800, metavar="N", help="longer ones are reduced (800)")
-    add("--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it")
     add("--seed", type=int, default=0, metavar="N", help="of all chance (%(default)s)")
     add("--quiet", action="store_true", help="no progress bar")
 
@@ -75,8 +71,9 @@ def _write_pictures(args: argparse.Namespace) -> list[str]:
 
     written, unreadable = write_views(args.write_views, **_photographs(args))
     print(
-        f"{args.write_views}: {1 + args.views} views each of {len(written.photographs)} "
-        "photographs: describe them into an HDF5 file, and give it as --features"
+        f"{args.write_views}: {1 + args.views} views each of "
+        f"{counted(len(written.photographs), 'photograph')}: describe them into an HDF5 file, and "
+        "give it as --features"
     )
     return unreadable
 
@@ -90,8 +87,9 @@ def _write_features(args: argparse.Namespace) -> list[str]:
     views, unreadable = _views(args)
     write_view_set(args.out, views)
     print(
-        f"{args.out}: {len(views)} groups of {views.counts.shape[1]} views of "
-        f"{len(views.photographs)} photographs, described with {views.described_with.name}"
+        f"{args.out}: {counted(len(views), 'group')} of {counted(views.counts.shape[1], 'view')} "
+        f"of {counted(len(views.photographs), 'photograph')}, described with "
+        f"{views.described_with.name}"
     )
     return unreadable
 

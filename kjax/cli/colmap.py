@@ -6,16 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjax.cli.checks import (
-    check_count,
-    check_matcher,
-    check_output_folder,
-    check_positive,
-    check_weights,
-)
+from kjax.cli.checks import check_count, check_matcher, check_output_folder, check_positive
+from kjax.cli.feature_options import add_features, check_features
+from kjax.counts import counted
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
     from kjax.images.collection.build import Built
@@ -54,18 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("photographs", type=Path, help="folder, searched for photographs")
     parser.add_argument("--out", type=Path, required=True, help="new folder, or an earlier run's")
-    parser.add_argument(
-        "--weights",
-        default=DEFAULT,
-        help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
-    )
-    parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
-    parser.add_argument(
-        "--detector",
-        default="SIFT-largest",
-        metavar="NAME",
-        help="SIFT-largest (default), SIFT-steady, SIFT (its strongest), ORB, BRISK, AKAZE or KAZE",
-    )
+    add_features(parser, keypoints=4000, detector="SIFT-largest")
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
     parser.add_argument(
         "--matcher",
@@ -97,10 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", action="store_true", help="a page with cameras, points and the weakest pairs"
     )
-    parser.add_argument(
-        "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
-    )
-    parser.add_argument("--seed", type=int, help="which of a run's several seeds")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -171,19 +151,16 @@ def _engine(cluster: str | None) -> "Engine":
 
 def _lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
     """What is printed at the end."""
-    from kjax.eval.report.phrases import plural
-
     lines = [
-        f"{summary.photos} photographs, {summary.keypoints:,} keypoints",
-        f"{summary.pairs:,} {plural('pair', summary.pairs)} matched, "
-        f"{summary.verified_pairs:,} verified by {mapper}, with "
-        f"{summary.verified_matches:,} matches",
+        f"{counted(summary.photos, 'photograph')}, {counted(summary.keypoints, 'keypoint')}",
+        f"{counted(summary.pairs, 'pair')} matched, {summary.verified_pairs:,} verified by "
+        f"{mapper}, with {counted(summary.verified_matches, 'match')}",
     ]
     if built.models:
         lines.append(
-            f"{summary.images} of {summary.photos} photographs registered, {summary.points:,} "
-            f"points, track length {summary.track_length:.2f}, reprojection error "
-            f"{summary.error:.3f} px"
+            f"{summary.images} of {counted(summary.photos, 'photograph')} registered, "
+            f"{counted(summary.points, 'point')}, track length {summary.track_length:.2f}, "
+            f"reprojection error {summary.error:.3f} px"
         )
         if summary.models > 1:
             lines.append(f"{summary.models} models: these are the largest one's figures")
@@ -202,21 +179,17 @@ def _check(args: argparse.Namespace) -> None:
     if not args.photographs.is_dir():
         raise InputError(f"no such folder: {args.photographs}")
 
-    from kjax.data.cutting.detectors import check_detector
     from kjax.data.cutting.photographs import list_photos
     from kjax.images.collection.pairs import check_word
 
     list_photos(args.photographs)
     check_word(args.pairs)
-    check_count("--keypoints", args.keypoints)
-    check_detector(args.detector)
+    check_features(args)
     check_count("--neighbours", args.neighbours)
     check_positive("--ratio", args.ratio, most=1.0)
     if args.matcher is not None:
         args.matcher = args.weights if args.matcher == "learned" else args.matcher
         check_matcher(args.matcher, needed=True, option="--matcher")
     check_output_folder(args.out)
-    check_weights(args.weights)
-    require("cv2", "finding keypoints")
     if args.report:
         require("matplotlib", "--report")

@@ -5,17 +5,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjax.cli.checks import (
-    check_count,
-    check_output_file,
-    check_output_folder,
-    check_quantization,
-    check_weights,
-)
+from kjax.cli.checks import check_output_file, check_output_folder, check_quantization
+from kjax.cli.feature_options import add_features, check_features
+from kjax.counts import plural
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
-from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,41 +51,22 @@ keypoints is reported, and written as such.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("photographs", nargs="+", help="files, folders or patterns")
-    parser.add_argument(
-        "--weights",
-        default=DEFAULT,
-        help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
-    )
     parser.add_argument("--out", type=Path, required=True, help="file .h5 or .hdf5, or a folder")
     parser.add_argument("--format", choices=("npz", "colmap"), default="npz", help="in a folder")
-    parser.add_argument("--keypoints", type=int, default=8000, help="at most per photo (8000)")
-    parser.add_argument(
-        "--detector",
-        default="SIFT-steady",
-        metavar="NAME",
-        help="SIFT-steady (default), SIFT (its strongest), SIFT-largest, ORB, BRISK, AKAZE or KAZE",
-    )
-    parser.add_argument(
-        "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
-    )
+    add_features(parser, keypoints=8000, detector="SIFT-steady")
     parser.add_argument("--quantize", metavar="FORM", help="uint8 or binary (float32)")
-    parser.add_argument("--seed", type=int, help="which of a run's several seeds")
     parser.add_argument("--overwrite", action="store_true", help="make what is there anew")
 
 
 def run(args: argparse.Namespace) -> int:
     """Describes photograph after photograph."""
     from kjax.cli.photographs import named_photographs
-    from kjax.data.cutting.detectors import check_detector
 
-    check_count("--keypoints", args.keypoints)
-    check_detector(args.detector)
+    check_features(args)
     check_quantization(args.quantize)
     _check_output(args.out)
     stored = _stored(args)
-    check_weights(args.weights)
     photographs = named_photographs(args.photographs)
-    require("cv2", "finding keypoints")
 
     from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
@@ -121,8 +97,6 @@ def _stored(args: argparse.Namespace) -> str:
 
 def _print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
     """Prints how many of the photographs are there now, and how many were."""
-    from kjax.eval.report.phrases import plural
-
     done = count - failed
     there = f"{plural('photograph', count)} {'is' if done == 1 else 'are'} in {out}"
     print(f"{done} of {count} {there}" + (f", {before} of them from before" if before else ""))

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from kjax.counts import counted
 from kjax.errors import InputError
 from kjax.files.atomic import write_json
 from kjax.files.json_text import parse_json
@@ -47,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.eval.entries import find_entry
     from kjax.eval.hpatches.descriptors import describe_sequences, write_descriptors
-    from kjax.eval.report.phrases import plural
 
     entry = find_entry(args.source, weights=rival_weights(args.source, args.weights))
     if entry.missing is not None:
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
             lambda patches: describe(patches, progress=False), [read_sequence(path)]
         )
         write_descriptors(described, args.out, progress=False)
-    count = len(sequences)
-    print(f"{count} {plural('sequence', count)} {'is' if count == 1 else 'are'} in {args.out}")
+    are = "is" if len(sequences) == 1 else "are"
+    print(f"{counted(len(sequences), 'sequence')} {are} in {args.out}")
     return 0
 
 

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from kjax.cli.checks import (
-    check_count,
     check_matcher,
     check_output_file,
     check_photograph,
     check_positive,
     check_quantization,
-    check_weights,
 )
+from kjax.cli.feature_options import add_features, check_features
+from kjax.counts import plural
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
-from kjax.pretrained import DEFAULT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,11 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", help="photograph")
     parser.add_argument("second", help="photograph of the same scene")
     parser.add_argument(
-        "--weights",
-        default=DEFAULT,
-        help="shipped name (kjax info lists them), workdir, or file[:head,s=…] (%(default)s)",
-    )
-    parser.add_argument(
         "--out",
         type=Path,
         default=Path("matches.png"),
@@ -82,18 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--geometry", default="homography", help="homography (default) or fundamental"
     )
     parser.add_argument("--threshold", type=float, default=3.0, help="pixels of an inlier (3)")
-    parser.add_argument("--keypoints", type=int, default=4000, help="at most per photo (4000)")
-    parser.add_argument(
-        "--detector",
-        default="SIFT-steady",
-        metavar="NAME",
-        help="SIFT-steady (default), SIFT (its strongest), SIFT-largest, ORB, BRISK, AKAZE or KAZE",
-    )
-    parser.add_argument(
-        "--dimension", type=int, metavar="D", help="fewer numbers, of weights trained for it"
-    )
+    add_features(parser, keypoints=4000, detector="SIFT-steady")
     parser.add_argument("--quantize", metavar="FORM", help="uint8 or binary (float32)")
-    parser.add_argument("--seed", type=int, help="which of a run's several seeds")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -191,7 +175,7 @@ def verdict(kept: "np.ndarray", geometry: str, *, all_drawn: bool = False) -> st
     drawn = "" if all_drawn else ": none is drawn"
     if not count:
         return f"no matches{drawn}"
-    matches = "1 match" if count == 1 else f"{count} matches"
+    matches = f"{count} {plural('match', count)}"
     if not kept.any():
         return f"{matches}\nno {name} explains them{drawn}"
     return f"{matches}\n{int(kept.sum())} of them agree with one {name}"
@@ -215,7 +199,6 @@ def _find(photograph: "Pixels", args: argparse.Namespace) -> "tuple[np.ndarray, 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
-    from kjax.data.cutting.detectors import check_detector
     from kjax.images.methods import MatchingMethod
 
     for path in (args.first, args.second):
@@ -230,11 +213,9 @@ def _check(args: argparse.Namespace) -> None:
     check_matcher(args.matcher, needed=learned, option="--method learned")
     check_positive("--ratio", args.ratio, most=1.0)
     check_positive("--threshold", args.threshold)
-    check_count("--keypoints", args.keypoints)
-    check_detector(args.detector)
+    check_features(args)
     check_quantization(args.quantize)
     check_output_file(args.out)
-    check_weights(args.weights)
 
     from kjax.images.drawing import check_picture_name
 
@@ -242,4 +223,3 @@ def _check(args: argparse.Namespace) -> None:
     if args.save:
         check_output_file(args.save, "--save")
         _check_matches_name(args.save)
-    require("cv2", "finding keypoints")

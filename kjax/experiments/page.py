@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kjax.counts import counted, plural
 from kjax.errors import InputError
 from kjax.eval.report import hpatches_charts, hpatches_tables, misalignment, phototour_tables
 from kjax.eval.report.markdown import to_markdown
 from kjax.eval.report.page_parts import Block, Charts, Document, Paragraph, Section, Subheading
 from kjax.eval.report.phototour_settings import arrange
-from kjax.eval.report.phrases import count, joined, plural, slugged
+from kjax.eval.report.phrases import count, joined, slugged
 from kjax.eval.report.write import write_pages
 from kjax.eval.results import DescriptorResult
 from kjax.experiments.model_results import model_results
@@ -198,7 +199,7 @@ def _setup_line(records: Sequence[Record]) -> str:
     pairs = sorted({one.pairs for one in records})
     length = count(pairs[0]) + (f" to {count(pairs[-1])}" if len(pairs) > 1 else "")
     parts = [
-        f"{len(records)} {plural('training', len(records))}",
+        counted(len(records), "training"),
         f"{plural('seed', len(seeds))} {', '.join(map(str, seeds))}",
         f"trained on {'; '.join(dict.fromkeys(one.train_label for one in records))}",
         f"{length} pairs each",

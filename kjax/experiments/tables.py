@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kjax.counts import counted
 from kjax.errors import unknown_name
 from kjax.eval.averages import Spread, pooled_std
 from kjax.eval.report.page_parts import Column, Table, TableCell, TableRow
-from kjax.eval.report.phrases import percent, plural
+from kjax.eval.report.phrases import percent
 from kjax.eval.report.table_cells import count_cell, mark_best, share_cell
 from kjax.eval.results import LEVELS, MEAN, DescriptorResult, MisalignmentScores
 from kjax.experiments.model_results import mean_result
@@ -147,10 +148,9 @@ def _cost_totals(records: Sequence[Record]) -> list[str]:
 def _cost_total(hardware: str, records: Sequence[Record]) -> str:
     steps = sum(record.seconds for record in records)
     compiling = sum(record.compile_seconds for record in records)
-    number = f"{len(records)} {plural('training', len(records))}"
     return (
-        f"In total on {hardware}: {number}, {_hours(steps + compiling)}, of which "
-        f"{_hours(compiling)} compiling."
+        f"In total on {hardware}: {counted(len(records), 'training')}, "
+        f"{_hours(steps + compiling)}, of which {_hours(compiling)} compiling."
     )
 
 

@@ -13,6 +13,7 @@ import optax
 from ml_collections import ConfigDict
 
 from kjax import pretrained
+from kjax.counts import counted
 from kjax.errors import InputError
 from kjax.files.atomic import write_json
 from kjax.matcher.attention import Attention, attend
@@ -84,7 +85,8 @@ def split(views: ViewSet, every: int) -> tuple[ViewSet, ViewSet]:
     """Groups to learn from, and those held out: each so-manieth."""
     if len(views) < every:
         raise InputError(
-            f"{len(views)} groups of views are too few for config.data.validation_every={every}: "
+            f"{counted(len(views), 'group')} of views are too few for "
+            f"config.data.validation_every={every}: "
             "give more photographs, or lower it"
         )
     places = np.arange(len(views))

@@ -34,11 +34,6 @@ def count(number: int | None) -> str:
     return NOTHING if number is None else f"{number:,}"
 
 
-def plural(noun: str, number: int) -> str:
-    """The noun as it stands after a number."""
-    return noun if number == 1 else f"{noun}s"
-
-
 def finite(value: float | None) -> float | None:
     """The value, or None if it is not finite."""
     return None if value is None or not math.isfinite(value) else value

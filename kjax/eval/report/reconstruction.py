@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from kjax.counts import counted
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Model, read_keypoints, read_model
 from kjax.data.cutting.grey import grey_values, whole_greys
 from kjax.data.cutting.photographs import read_photograph
@@ -161,7 +162,7 @@ def _weakest(photos: Path, database: Path) -> Iterator[parts.Picture]:
         drawn = draw_matches(left, right, *ends, max_width=PICTURE_WIDTH)
         buffer = io.BytesIO()
         drawn.save(buffer, format="PNG")
-        caption = f"{pair[0]} and {pair[1]}: {len(matches)} verified matches"
+        caption = f"{pair[0]} and {pair[1]}: {counted(len(matches), 'verified match')}"
         yield parts.Picture(f"pair-{number}", caption, caption, buffer.getvalue())
 
 

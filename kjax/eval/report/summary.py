@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kjax.counts import counted
 from kjax.eval.averages import TASKS
 from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.phototour_settings import Arrangement, arrange
 from kjax.eval.report.phototour_tables import paper_difference
-from kjax.eval.report.phrases import finite, interval, joined, percent, plural
+from kjax.eval.report.phrases import finite, interval, joined, percent
 from kjax.eval.results import Evaluation
 
 
@@ -42,8 +43,8 @@ def _counted(evaluation: Evaluation) -> str:
     rivals = len(scored) - ours
     more = f"; {missing} more could not be had" if missing else ""
     return (
-        f"{len(scored)} {plural('descriptor', len(scored))} compared: {ours} of kjax and "
-        f"{rivals} {plural('rival', rivals)}{more}."
+        f"{counted(len(scored), 'descriptor')} compared: {ours} of kjax and "
+        f"{counted(rivals, 'rival')}{more}."
     )
 
 
