@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 QUICK = (
     *("read_photograph", "read_grey", "similarity_maps", "read_match_file", "embedded"),
-    *("read_tasks", "read_descriptors", "read_model", "colmap", "read_colmap_text", "exchange"),
+    *("read_tasks", "read_descriptors", "read_model", "colmap", "exchange"),
     *(
         "hloc",
         "outputs",

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
 from kjax.errors import InputError, unknown_name
-from kjax.extras import require
 from kjax.images.features import Features
 from kjax.images.matches import Matches
 from kjax.images.methods import Distance, MatchingMethod
@@ -282,15 +281,7 @@ def _bits(name: str, rows: np.ndarray) -> Bool[np.ndarray, "n bits"]:
     return rows.astype(bool)
 
 
-# The forms of other libraries
-
-
-def kornia_style(
-    matches: Matches, *, ratios: bool = False
-) -> tuple[Float32[np.ndarray, "K 1"], Int64[np.ndarray, "K 2"]]:
-    """Kornia's (dists, idxs): `ratios` in the place of distances, as in its match_s(m)nn."""
-    values = matches.ratios if ratios else matches.distances
-    return values[:, None], matches.indices.astype(np.int64)
+# The form of hloc and LightGlue
 
 
 def hloc_style(matches: Matches, n0: int, n1: int) -> dict[str, np.ndarray]:
@@ -325,12 +316,3 @@ def from_hloc_style(
     """Pairs of indices, and their scores."""
     found = np.flatnonzero(matches0 != NO_MATCH)
     return np.stack([found, matches0[found]], axis=1).astype(np.int32), scores0[found]
-
-
-def opencv_style(matches: Matches) -> list[Any]:
-    """A list of OpenCV's DMatch, for `cv2.drawMatches` and the like."""
-    cv2 = require("cv2", "cv2.DMatch")
-    return [
-        cv2.DMatch(int(first), int(second), float(distance))
-        for (first, second), distance in zip(matches.indices, matches.distances, strict=True)
-    ]

@@ -27,8 +27,6 @@ TURNS = (1, 1, 2, 3)
 """Frequencies of the angle in the last rotations of each head; the others are of positions."""
 LOWEST, HIGHEST = 1.0, 40.0
 """Radians per half side of a photograph: the range of initial frequencies of positions."""
-_EXTRAS = 3
-"""Numbers of a token's input besides the descriptor: log scale, and the angle's two."""
 
 
 @dataclasses.dataclass(frozen=True)

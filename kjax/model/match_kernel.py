@@ -10,13 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def similarity_table(
-    encodings_a: Float[Array, "*batch p dim"], encodings_b: Float[Array, "*batch q dim"]
-) -> Float[Array, "*batch p q"]:
-    """g(φ_a^p, p)ᵀ g(φ_b^q, q) for all positions; its total is the descriptors' product."""
-    return jnp.einsum("...pd,...qd->...pq", encodings_a, encodings_b)
-
-
 def similarity_map(
     encodings_a: Float[Array, "*batch p dim"],
     encodings_b: Float[Array, "*batch q dim"],

@@ -72,16 +72,6 @@ class AugmentConfig(PhotometryConfig):
             raise InputError(f"max_translation must not be negative: {self.max_translation}")
 
 
-AUGMENT_OFF = AugmentConfig(
-    flip_probability=0.0,
-    transpose_probability=0.0,
-    max_rotation_degrees=0.0,
-    area=(1.0, 1.0),
-    aspect_ratio=(1.0, 1.0),
-)
-"""No augmentation: nothing but the resize of HardNet's test time, `resize_patches`."""
-
-
 def augment_pairs(
     key: Key[Array, ""],
     pairs: Num[Array, "pairs 2 height width"],

@@ -411,21 +411,6 @@ for _name, _read in {
     add(_name, _database, _read, edits=(edits.edit_database,))
 
 
-def _colmap_text(folder: Path) -> None:
-    from kjax.images.exchange.colmap_text import write_colmap_text
-
-    write_colmap_text(folder / "a.jpg.txt", _features())
-
-
-def _read_colmap_text(folder: Path) -> Any:
-    from kjax.images.exchange.colmap_text import read_colmap_text
-
-    return read_colmap_text(folder / "a.jpg.txt", (100, 90))
-
-
-add("read_colmap_text.txt", _colmap_text, _read_colmap_text)
-
-
 # Features
 
 
@@ -488,11 +473,10 @@ def _hloc(folder: Path) -> None:
 
 def _hloc_features(folder: Path) -> Any:
     from kjax.images.exchange.hdf5_groups import group_names
-    from kjax.images.exchange.hloc import read_features, read_uncertainty
+    from kjax.images.exchange.hloc import read_features
 
     path = folder / "features.h5"
-    names = group_names(path)
-    return names, read_features(path, "b/c.jpg"), read_uncertainty(path, "b/c.jpg")
+    return group_names(path), read_features(path, "b/c.jpg")
 
 
 def _hloc_matches(folder: Path) -> Any:

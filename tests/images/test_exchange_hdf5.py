@@ -12,7 +12,6 @@ from kjax.images.exchange.hloc import (
     pair_name,
     read_features,
     read_matches,
-    read_uncertainty,
 )
 from kjax.images.features import Features
 from kjax.images.matching import Matches
@@ -50,7 +49,8 @@ def test_features_round_trip(tmp_path, rng, count):
     assert group_names(tmp_path / "features.h5") == ["a.jpg", NESTED]
     for name, features in photos.items():
         assert_equal(read_features(tmp_path / "features.h5", name), features)
-        assert read_uncertainty(tmp_path / "features.h5", name) == 1.5
+        with h5py.File(tmp_path / "features.h5") as file:
+            assert file[name]["keypoints"].attrs["uncertainty"] == 1.5
     assert [path.name for path in tmp_path.iterdir()] == ["features.h5"]
 
 
@@ -251,9 +251,8 @@ def test_numbers_from_elsewhere_and_out_of_nothing_are_refused(tmp_path, rng, ma
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = file["elsewhere"] = np.full((5, 2), 7, np.float32)
     spoil(tmp_path / "features.h5", "a.jpg/keypoints", make)
-    for read in (read_features, read_uncertainty):
-        with pytest.raises(InputError, match=rf"features\.h5: a\.jpg is refused.*{problem}"):
-            read(tmp_path / "features.h5", "a.jpg")
+    with pytest.raises(InputError, match=rf"features\.h5: a\.jpg is refused.*{problem}"):
+        read_features(tmp_path / "features.h5", "a.jpg")
 
 
 @pytest.mark.parametrize("link", [h5py.ExternalLink("other.h5", "/"), h5py.SoftLink("/")])

@@ -11,10 +11,8 @@ from kjax.images.matching import (
     Matches,
     from_hloc_style,
     hloc_style,
-    kornia_style,
     match,
     match_many,
-    opencv_style,
 )
 from kjax.model import nearest
 
@@ -99,11 +97,11 @@ def test_equals_kornia(rng, method):
     threshold = {"th": 0.85} if "ratio" in method else {}
     # In double precision: its distances are good to five digits only in single precision.
     values, indices = KORNIA[method](*(torch.from_numpy(x).double() for x in (a, b)), **threshold)
-    mine, places = kornia_style(found, ratios="ratio" in method)
+    mine = found.ratios if "ratio" in method else found.distances
     # Kornia lists mutual ones by the smaller set.
     order = np.argsort(indices[:, 0].numpy(), kind="stable")
-    np.testing.assert_array_equal(places, indices.numpy()[order])
-    np.testing.assert_allclose(mine, values.numpy()[order], rtol=1e-6)
+    np.testing.assert_array_equal(found.indices, indices.numpy()[order])
+    np.testing.assert_allclose(mine, values.numpy()[order, 0], rtol=1e-6)
     assert len(found) > 20
 
 
@@ -194,8 +192,8 @@ def test_hamming_equals_opencv(rng):
     a, b = (rng.integers(0, 256, (50, 32), dtype=np.uint8) for _ in range(2))
     theirs = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(a, b)
     theirs = [(m.queryIdx, m.trainIdx, m.distance) for m in theirs]
-    mine = opencv_style(match(a, b, method="mutual", distance="Hamming"))
-    assert [(m.queryIdx, m.trainIdx, m.distance) for m in mine] == theirs
+    mine = match(a, b, method="mutual", distance="Hamming")
+    assert [(*pair, far) for pair, far in zip(mine.indices, mine.distances, strict=True)] == theirs
 
 
 def test_integers_and_jax_arrays(rng):

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from kjax.data.colmap import PIXEL_CENTRE
-from kjax.errors import InputError
 from kjax.files.atomic import write_text
 from kjax.images.exchange.colmap_bytes import DIMENSION, colmap_bytes
-from kjax.images.features import Features, from_radians, from_sigmas
+from kjax.images.features import Features
 
 
 def write_colmap_text(path: str | os.PathLike[str], features: Features) -> None:
@@ -46,31 +45,3 @@ def write_colmap_text(path: str | os.PathLike[str], features: Features) -> None:
         numbers = " ".join(f"{value:.9g}" for value in shape)
         text.write(f"{numbers} {' '.join(map(str, row))}\n")
     write_text(Path(path), text.getvalue())
-
-
-def read_colmap_text(path: str | os.PathLike[str], image_size: tuple[int, int]) -> Features:
-    """Reads such a file. It does not know the size of the photograph.
-
-    Raises:
-        InputError: it is not of this format.
-    """
-    try:
-        header, *lines = Path(path).read_text(encoding="utf-8").splitlines()
-        count, dimension = (int(number) for number in header.split())
-        rows = [line.split() for line in lines if line.strip()]
-        if len(rows) != count or any(len(row) != 4 + dimension for row in rows):
-            raise ValueError(f"not {count} lines of 4 + {dimension} values")
-        table = np.array(rows, np.float64).reshape(count, 4 + dimension)
-        if not ((table[:, 4:] >= 0) & (table[:, 4:] <= 255)).all() or not np.isfinite(table).all():
-            raise ValueError("a value that cannot be")
-    except (ValueError, OverflowError) as error:
-        raise InputError(
-            f"{path} is no text file of COLMAP features ({error}): write it again"
-        ) from error
-    return Features(
-        xy=(table[:, :2] - PIXEL_CENTRE).astype(np.float32),
-        descriptors=table[:, 4:].astype(np.uint8),
-        image_size=image_size,
-        scales=from_sigmas(table[:, 2]),
-        angles=from_radians(table[:, 3]),
-    )

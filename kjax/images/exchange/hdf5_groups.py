@@ -222,16 +222,6 @@ def read_arrays(group: Any, names: Iterable[str]) -> dict[str, Shaped[np.ndarray
     return {name: np.asarray(array) for name, array in read.items()}  # one number comes as such
 
 
-def read_number(dataset: Any, attribute: str, default: float) -> float:
-    """An attribute of a dataset that is one number."""
-    if attribute not in dataset.attrs:
-        return default
-    about = dataset.attrs.get_id(attribute)
-    if about.shape not in ((), (1,)) or about.dtype.kind not in "fiu":
-        raise _refusal(dataset.parent, f"its {attribute} is no number")
-    return float(np.asarray(dataset.attrs[attribute]).item())
-
-
 def _child(group: Any, name: str) -> Any | None:
     h5py = require("h5py", HDF5_FILES)
     link = group.get(name, getlink=True)

@@ -21,7 +21,6 @@ from kjax.images.exchange.hdf5_groups import (
     find_group,
     open_hdf5,
     read_arrays,
-    read_number,
 )
 from kjax.images.features import Features, from_sigmas
 from kjax.images.matching import Matches, from_hloc_style, hloc_style
@@ -137,15 +136,6 @@ def features_of(
     }
     found = checked_features(source, columns)
     return dataclasses.replace(found, scales=from_sigmas(found.scales))
-
-
-def read_uncertainty(path: Path, name: str) -> float:
-    """The uncertainty of a photograph's positions in pixels, 1 if the file says nothing."""
-    with open_hdf5(path) as file:
-        group = find_group(file, name)
-        if group is None or not read_arrays(group, ("keypoints",)):
-            raise InputError(f"{path} has no features of {name!r}: extract them first")
-        return read_number(group["keypoints"], "uncertainty", 1.0)
 
 
 class MatchWriter(GroupWriter):
