@@ -19,21 +19,16 @@ METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Card:
-    """The content of NAME.json.
+class TrainedCard:
+    """What is known about anything that was trained and ships.
 
     Attributes:
         name: of the model.
         summary: one line on what it is good for.
-        model: all fields of `kjax.train.config.ModelConfig`; `dtype` is the precision of the
-            training.
-        data: the training sets, also a teacher's, each with its name and origin. The name is that
-            of the set's folder: an evaluation leaves it out.
-        photographs: that the sets were cut from, in short.
+        photographs: that it learned from, in short.
         ledger_sha256: of all that the ledger says about these photographs' scenes.
         command: that trained it.
         commit: of kjax, with which.
-        extent: side of the patches that suit it, over OpenCV's KeyPoint.size.
         seed: of the training.
         pairs: seen in training.
         hardware: of the training.
@@ -42,21 +37,15 @@ class Card:
         limits: what the weights are not good for, or not known to be.
         licence: of the weights.
         parameters: how many are learned.
-        precision: of the stored numbers.
         sha256: of NAME.npz.
-        nested: numbers of first entries that are descriptors themselves, once normalised: those of
-            the training's `config.loss.nested`.
     """
 
     name: str
     summary: str
-    model: dict[str, Any]
-    data: list[dict[str, str]]
     photographs: list[Photographs]
     ledger_sha256: str
     command: str
     commit: str
-    extent: float
     seed: int
     pairs: int
     hardware: str
@@ -65,8 +54,55 @@ class Card:
     limits: list[str]
     licence: str
     parameters: int
-    precision: str
     sha256: str
+
+    @property
+    def use(self) -> str:
+        """What one may do with the weights, in one line."""
+        return use(self.photographs)
+
+    def facts(self) -> dict[str, str]:
+        """What to tell people: labels and short texts, in order."""
+        return {
+            "use": self.use,
+            **self.own_facts(),
+            "pairs": f"{self.pairs:,}",
+            "seed": str(self.seed),
+            "hardware": self.hardware,
+            "command": self.command,
+            "commit": self.commit,
+            **readable_results(self.results),
+            "evaluated": self.evaluation,
+            "limits": "; ".join(self.limits),
+            "photographs": readable_photographs(self.photographs),
+            "licence": self.licence,
+            "sha256 of npz": self.sha256,
+        }
+
+    def own_facts(self) -> dict[str, str]:
+        """Those of its kind alone."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Card(TrainedCard):
+    """The content of a descriptor's NAME.json.
+
+    Attributes:
+        model: all fields of `kjax.train.config.ModelConfig`; `dtype` is the precision of the
+            training.
+        data: the training sets, also a teacher's, each with its name and origin. The name is that
+            of the set's folder: an evaluation leaves it out.
+        extent: side of the patches that suit it, over OpenCV's KeyPoint.size.
+        precision: of the stored numbers.
+        nested: numbers of first entries that are descriptors themselves, once normalised: those of
+            the training's `config.loss.nested`.
+    """
+
+    model: dict[str, Any]
+    data: list[dict[str, str]]
+    extent: float
+    precision: str
     nested: tuple[int, ...] = ()
 
     def build(self) -> "Descriptor":
@@ -80,29 +116,12 @@ class Card:
         """The training sets."""
         return [one["name"] for one in self.data]
 
-    @property
-    def use(self) -> str:
-        """What one may do with the weights, in one line."""
-        return use(self.photographs)
-
-    def facts(self) -> dict[str, str]:
-        """What to tell people: labels and short texts, in order."""
+    def own_facts(self) -> dict[str, str]:
+        """Where it comes from, and what it takes."""
         return {
-            "use": self.use,
             "trained on": ", ".join(self.data_names),
             "precision": str(self.model["dtype"]),
-            "pairs": f"{self.pairs:,}",
-            "seed": str(self.seed),
-            "hardware": self.hardware,
-            "command": self.command,
-            "commit": self.commit,
             "extent": f"patches of {self.extent:g} × KeyPoint.size",
-            **readable_results(self.results),
-            "evaluated": self.evaluation,
-            "limits": "; ".join(self.limits),
-            "photographs": readable_photographs(self.photographs),
-            "licence": self.licence,
-            "sha256 of npz": self.sha256,
         }
 
 

@@ -12,78 +12,21 @@ from kjax.errors import InputError, unknown_name
 from kjax.files.checksum import sha256
 from kjax.files.json_text import parse_json
 from kjax.pretrained import shipped
-from kjax.pretrained.cards import (
-    check_results,
-    read_fields,
-    readable_photographs,
-    readable_results,
-)
-from kjax.pretrained.ledger import Photographs, check_told, use
+from kjax.pretrained.cards import TrainedCard, check_results, read_fields
+from kjax.pretrained.ledger import check_told
 
 SUBFOLDER = "matcher_files"
 
 
 @dataclasses.dataclass(frozen=True)
-class MatcherCard:
+class MatcherCard(TrainedCard):
     """The content of a matcher's NAME.json.
 
     Attributes:
-        name: of the matcher.
-        summary: one line on what it is good for.
         described_with: the shipped weights whose descriptors it matches.
-        photographs: that it learned from, in short.
-        ledger_sha256: of all that the ledger says about these photographs' scenes.
-        command: that trained it.
-        commit: of kjax, with which.
-        seed: of the training.
-        pairs: seen in training.
-        hardware: of the training.
-        results: by metric; shares from 0 to 1, or text.
-        evaluation: how the results were obtained.
-        limits: what it is not good for, or not known to be.
-        licence: of the weights.
-        parameters: how many are learned.
-        sha256: of NAME.npz.
     """
 
-    name: str
-    summary: str
     described_with: str
-    photographs: list[Photographs]
-    ledger_sha256: str
-    command: str
-    commit: str
-    seed: int
-    pairs: int
-    hardware: str
-    results: dict[str, float | str]
-    evaluation: str
-    limits: list[str]
-    licence: str
-    parameters: int
-    sha256: str
-
-    @property
-    def use(self) -> str:
-        """What one may do with it, in one line."""
-        return use(self.photographs)
-
-    def facts(self) -> dict[str, str]:
-        """What to tell people: labels and short texts, in order."""
-        return {
-            "use": self.use,
-            "pairs": f"{self.pairs:,}",
-            "seed": str(self.seed),
-            "hardware": self.hardware,
-            "command": self.command,
-            "commit": self.commit,
-            **readable_results(self.results),
-            "evaluated": self.evaluation,
-            "limits": "; ".join(self.limits),
-            "photographs": readable_photographs(self.photographs),
-            "licence": self.licence,
-            "sha256 of npz": self.sha256,
-        }
 
 
 def matchers_folder() -> Path:
