@@ -19,9 +19,9 @@ from jaxtyping import Array, Float32, Int32
 
 from kjax.data.cutting.keypoints import NO_ANGLE
 from kjax.errors import InputError
+from kjax.export.function import write_checked
 from kjax.export.stablehlo import PLATFORMS, STABLEHLO_FILES, read, write
 from kjax.extras import require
-from kjax.files.atomic import write_whole
 from kjax.images.features import Features
 from kjax.images.learned_matching import Matcher
 from kjax.images.matchable import LEAST_SCALE
@@ -32,8 +32,6 @@ from kjax.matcher.weights import MatcherWeights
 from kjax.version import __version__
 
 SUFFIX = ".stablehlo"
-LIMIT = 1e-4
-"""Largest difference to kjax's own scores that is accepted."""
 _TRIED = 48
 """Keypoints of the photographs that are compared, if any number will do."""
 
@@ -72,8 +70,8 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
         The largest difference to kjax's own scores that was seen.
 
     Raises:
-        InputError: it is larger than `LIMIT`, or a package is missing. No file is left, and what
-            was at `path` before stays.
+        InputError: it is too large, or a package is missing. No file is left, and what was at
+            `path` before stays.
     """
     if path.suffix != SUFFIX:
         raise InputError(f"{path}: matchers are exported to {SUFFIX} alone")
@@ -85,20 +83,12 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
         **weights.about.remarks,
         "written by": f"kjax {__version__}",
     }
-    differences: list[float] = []
 
-    def write_and_check(partial: Path) -> None:
+    def write_and_compare(partial: Path) -> float:
         write(partial, exported, about)
-        differences.append(_difference(partial, weights, keypoints or _TRIED))
-        if not differences[0] <= LIMIT:  # NaN is no agreement either
-            raise InputError(
-                f"{path} would differ from kjax by {differences[0]:.1e}, more than {LIMIT:.0e}: "
-                "it has not been kept"
-            )
+        return _difference(partial, weights, keypoints or _TRIED)
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, write_and_check)
-    return differences[0]
+    return write_checked(path, write_and_compare)
 
 
 def load_exported_matcher(path: Path) -> Callable[[Pair], Partners]:

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float32, Num
 from kjax.errors import InputError, unknown_name
 from kjax.export import onnx as export_onnx
 from kjax.export import stablehlo as export_stablehlo
-from kjax.export.function import DescribingFunction
-from kjax.files.atomic import write_whole
+from kjax.export.function import DescribingFunction, write_checked
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.dimensions import ENCODED_HEADS
 from kjax.model.folding import fold
@@ -39,8 +38,6 @@ Describe = Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]
 FUNCTIONS = {".stablehlo": export_stablehlo, ".onnx": export_onnx}
 """Formats that hold a function, by suffix; all others hold weights alone."""
 INPUT_DTYPES = ("float32", "uint8")
-LIMIT = 1e-4
-"""Largest difference to JAX that is accepted, in any entry of a descriptor."""
 BATCHES = (2, 65)
 """Sizes of the batches that are compared: models treat small and large ones differently."""
 
@@ -76,8 +73,8 @@ def export_model(
         The largest difference to JAX that was seen.
 
     Raises:
-        InputError: it is larger than `LIMIT`, the weights are not finite, or a package is missing.
-            No file is left, and what was at `path` before stays.
+        InputError: it is too large, the weights are not finite, or a package is missing. No file
+            is left, and what was at `path` before stays.
     """
     path = Path(path)
     if input_dtype not in INPUT_DTYPES:
@@ -91,25 +88,17 @@ def export_model(
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
     about = _describe_model(model, variables, extent=extent) | dict(remarks or {})
     metadata = make_metadata(fields_of(model), extent=extent, nested=nested, remarks=remarks or {})
-    differences: list[float] = []
 
-    def write_and_check(partial: Path) -> None:
+    def write(partial: Path) -> float:
         if path.suffix in FUNCTIONS:
             function = DescribingFunction(*fold(exact, variables), input_dtype, batch, about)
             FUNCTIONS[path.suffix].save(partial, function)
         else:
             save_variables(partial, variables, metadata=metadata)
         counts = (batch,) if batch else BATCHES
-        differences.append(_largest_difference(partial, exact, variables, input_dtype, counts))
-        if not differences[0] <= LIMIT:  # NaN is no agreement either
-            raise InputError(
-                f"{path} would differ from JAX by {differences[0]:.1e}, more than {LIMIT:.0e}: "
-                "it has not been kept"
-            )
+        return _largest_difference(partial, exact, variables, input_dtype, counts)
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, write_and_check)
-    return differences[0]
+    return write_checked(path, write)
 
 
 def _describe_model(

@@ -1,6 +1,5 @@
 """A whole training of a matcher, from its config to its weights."""
 
-import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -177,8 +176,7 @@ def _train(
             progress=config.progress,
         )
     finally:
-        with contextlib.suppress(OSError):  # of TensorBoard's file; the numbers are in the other
-            log.close()
+        log.close()
         checkpoints.close()
 
 

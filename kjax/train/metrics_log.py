@@ -4,6 +4,7 @@ Each line is an object with `step` and numbers, or lists of numbers with one per
 have several lines, e.g. one of training and one of evaluation.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -74,7 +75,8 @@ class MetricsLog:
     def close(self) -> None:
         """Closes TensorBoard's file."""
         if self._writer is not None:
-            self._writer.close()
+            with contextlib.suppress(OSError):  # the numbers are in the other one
+                self._writer.close()
             self._writer = None
 
     def _unwritable(self, error: OSError) -> InputError:

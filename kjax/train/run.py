@@ -1,6 +1,5 @@
 """A whole training run, from its config to its results."""
 
-import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -107,8 +106,7 @@ def _train(
             progress=config.progress,
         )
     finally:
-        with contextlib.suppress(OSError):  # of TensorBoard's file; the numbers are in the other
-            log.close()
+        log.close()
         checkpoints.close()
 
 

@@ -188,7 +188,7 @@ def refused(path, message, head="sum", *, scale=1.0):
 def test_a_wrong_onnx_graph_is_refused(tmp_path, monkeypatch):
     right = onnx_graph.position_matrix
     monkeypatch.setattr(onnx_graph, "position_matrix", lambda *args: right(*args)[::-1])
-    refused(tmp_path / "descriptor.onnx", "would differ from JAX by .*not been kept", "xy")
+    refused(tmp_path / "descriptor.onnx", "would differ from kjax by .*not been kept", "xy")
 
 
 def test_a_wrong_stablehlo_function_is_refused(tmp_path, monkeypatch):
@@ -198,7 +198,7 @@ def test_a_wrong_stablehlo_function_is_refused(tmp_path, monkeypatch):
 
     right = export.fold
     monkeypatch.setattr(export, "fold", wrongly_folded)
-    refused(tmp_path / "descriptor.stablehlo", "would differ from JAX")
+    refused(tmp_path / "descriptor.stablehlo", "would differ from kjax")
 
 
 def test_a_wrong_torch_network_is_refused(tmp_path, monkeypatch):
@@ -207,7 +207,7 @@ def test_a_wrong_torch_network_is_refused(tmp_path, monkeypatch):
 
     right = TorchDescriptor.grid
     monkeypatch.setattr(TorchDescriptor, "grid", staticmethod(lambda phi: right(phi)[::-1]))
-    refused(tmp_path / "weights.pth", "would differ from JAX", "xy")
+    refused(tmp_path / "weights.pth", "would differ from kjax", "xy")
 
 
 @pytest.mark.parametrize("suffix", [*FUNCTIONS, ".npz"])
