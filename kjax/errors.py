@@ -35,12 +35,17 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def one_line(error: Exception) -> str:
+    """All that it says, on one line; the kind of error if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def exit_code(program: str, run: Callable[[], int | None]) -> int:
     """Runs a command-line program: its own code, or 2 after one line on stderr about bad input."""
     try:
         return run() or 0
     except (InputError, OSError) as error:
-        said = " ".join(str(error).split())
+        said = one_line(error)
         if isinstance(error, OSError) and error.strerror:
             said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
         print(f"{program}: {said}", file=sys.stderr)

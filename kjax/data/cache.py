@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kjax.errors import InputError
+from kjax.files.atomic import mendable_writes
 
 BLOCK_BYTES = 1 << 20
 SAMPLED_BLOCKS = 64
@@ -85,13 +85,9 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise
 
 
-@contextlib.contextmanager
-def mendable_cache_errors(folder: Path) -> Iterator[None]:
+def mendable_cache_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Turns a failed write below `folder` into one line that says how to mend it."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"cannot write to the cache folder {folder} ({error.strerror or error}): "
-            "set KJAX_CACHE, or pass cache_dir, to a folder that you may write to"
-        ) from error
+    return mendable_writes(
+        f"to the cache folder {folder}",
+        "set KJAX_CACHE, or pass cache_dir, to a folder that you may write to",
+    )

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kjax.errors import InputError
 from kjax.eval.results import DescriptorResult
+from kjax.files.atomic import mendable_writes
 from kjax.files.json_lines import end_last_line, read_lines
 from kjax.files.typed_values import Schema
 
@@ -79,11 +79,9 @@ def append_record(path: str | Path, record: Record) -> None:
     """Adds a line, and sees it to the disk: what is recorded is never computed again."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with mendable_writes(str(path), "free some space, and run the same command again"):
         end_last_line(path, _record)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dataclasses.asdict(record), ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -1,12 +1,15 @@
 """Files that are written whole or not at all: a kill or a full disk leaves the old content."""
 
+import contextlib
 import errno
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from kjax.errors import InputError
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
@@ -61,3 +64,12 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file that a person can read."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def mendable_writes(what: str, remedy: str) -> Iterator[None]:
+    """Turns a failed write into one line: what could not be written, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {what} ({error.strerror or error}): {remedy}") from error

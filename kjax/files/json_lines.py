@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kjax.errors import one_line
 from kjax.files.json_text import parse_json
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def parse_line(line: bytes, parse: Callable[[Any], T]) -> T:
     except UnicodeDecodeError:
         reason = "it is not text in UTF-8"
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
     raise ValueError(reason)
 
 

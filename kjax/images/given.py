@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from kjax.data.cutting.photographs import as_pixels, read_photograph
-from kjax.errors import InputError
+from kjax.errors import InputError, one_line
 
 
 def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:
@@ -44,5 +44,5 @@ def as_array(values: Any, kind: str) -> jax.Array | np.ndarray:
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        given, reason = type(values).__name__, " ".join(str(error).split())
-        raise InputError(f"{kind} must be an array, not {given} ({reason})") from None
+        given = type(values).__name__
+        raise InputError(f"{kind} must be an array, not {given} ({one_line(error)})") from None

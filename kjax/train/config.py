@@ -20,7 +20,7 @@ from ml_collections import ConfigDict, config_flags
 
 from kjax.data.sampler import check_seed
 from kjax.data.set_names import EMBEDDED
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, one_line, unknown_name
 from kjax.files.typed_values import Schema
 from kjax.model.descriptor import Descriptor, build
 from kjax.model.dimensions import CHANNELS, DIMENSION
@@ -222,7 +222,7 @@ def load_config(spec: str | Path) -> ConfigDict:
     except InputError:
         raise
     except Exception as error:  # whatever the file's own code raises
-        raise InputError(f"cannot load {path} ({_one_line(error)}): mend the file") from error
+        raise InputError(f"cannot load {path} ({one_line(error)}): mend the file") from error
     if not isinstance(config, ConfigDict):
         raise InputError(f"get_config of {path} must return an ml_collections.ConfigDict")
     return config.lock()
@@ -356,7 +356,7 @@ def _refused(error: flags.Error, schema: Schema[Any]) -> InputError:
     about = re.match(r"flag --config\.([\w.]+)=(.*?): ", str(error))
     if about and about[1] in schema.types:
         return schema.wrong_type(about[1], about[2])
-    return InputError(_one_line(error))
+    return InputError(one_line(error))
 
 
 def _is_number(text: str) -> bool:
@@ -365,10 +365,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 # To typed values

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from kjax.errors import InputError
+from kjax.errors import InputError, one_line
 
 HEARTBEAT_SECONDS = 40
 """Seconds without a sign of life after which a process counts as gone."""
@@ -57,7 +57,7 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
         )
     except (ValueError, RuntimeError) as error:
         raise InputError(
-            f"cannot join the other processes ({' '.join(str(error).split())}): start all of them "
+            f"cannot join the other processes ({one_line(error)}): start all of them "
             "within minutes of each other, and give --coordinator, --processes and --process where "
             "they are not found out"
         ) from error

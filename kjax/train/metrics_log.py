@@ -16,12 +16,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from kjax.errors import InputError
-from kjax.files.atomic import write_text
+from kjax.files.atomic import mendable_writes, write_text
 from kjax.files.json_lines import is_number, read_lines
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
+_REMEDY = "free some space or mend the folder, and run the same command again"
 
 
 class MetricsLog:
@@ -40,13 +40,11 @@ class MetricsLog:
         self._writes = jax.process_index() == 0
         if not self._writes:
             return
-        try:
+        with mendable_writes(str(self._path), _REMEDY):
             _drop_after(self._path, resume_step)
             if tensorboard:
                 first = resume_step + 1 if resume_step else 0
                 self._writer = _tensorboard_writer(folder / TENSORBOARD_FOLDER, first)
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Appends a line, and hands it to the operating system at once.
@@ -62,15 +60,13 @@ class MetricsLog:
         line = {"step": int(step)} | {
             name: _json_value(value.tolist()) for name, value in values.items()
         }
-        try:
+        with mendable_writes(str(self._path), _REMEDY):
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(_as_line(line) + "\n")
             if self._writer is not None:
                 for name, number in _scalars(values):
                     self._writer.add_scalar(name, number, step)
                 self._writer.flush()
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def close(self) -> None:
         """Closes TensorBoard's file."""
@@ -78,12 +74,6 @@ class MetricsLog:
             with contextlib.suppress(OSError):  # the numbers are in the other one
                 self._writer.close()
             self._writer = None
-
-    def _unwritable(self, error: OSError) -> InputError:
-        return InputError(
-            f"cannot write {self._path} ({error.strerror or error}): "
-            "free some space or mend the folder, and run the same command again"
-        )
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ import jax
 
 import kjax
 from kjax.errors import InputError
-from kjax.files.atomic import partial_prefix, write_json
+from kjax.files.atomic import mendable_writes, partial_prefix, write_json
 from kjax.files.json_text import parse_json
 from kjax.train.config import flat_fields, optional_fields
 from kjax.train.processes import failing_together
@@ -294,13 +294,9 @@ def _record_versions(path: Path, notes: Mapping[str, str]) -> None:
         write_json(path, [*entries, current])
 
 
-@contextlib.contextmanager
-def mendable_errors(workdir: Path) -> Iterator[None]:
+def mendable_errors(workdir: Path) -> contextlib.AbstractContextManager[None]:
     """Turns whatever keeps files from being read or written into one line."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"cannot write to the workdir {workdir} ({error.strerror or error}): "
-            "free some space or mend the folder and run the same command again, or choose another"
-        ) from error
+    return mendable_writes(
+        f"to the workdir {workdir}",
+        "free some space or mend the folder and run the same command again, or choose another",
+    )

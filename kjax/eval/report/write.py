@@ -4,12 +4,11 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from kjax.errors import InputError
 from kjax.eval.report.document import compose
 from kjax.eval.report.html import to_html
 from kjax.eval.report.markdown import FIGURES, Written, to_markdown
 from kjax.eval.results import Evaluation, Illustrations
-from kjax.files.atomic import write_whole
+from kjax.files.atomic import mendable_writes, write_whole
 
 
 def write_report(
@@ -52,13 +51,8 @@ def write_pages(
     files = {f"{FIGURES}/{file}": draw() for file, draw in written.pictures.items()}
     texts = {name: written.text, **(others or {})}
     files |= {file: text.encode() for file, text in texts.items()}
-    try:
+    with mendable_writes(f"{what} to {folder}", "free some space or choose another folder"):
         for file, content in files.items():
             path = folder / file
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, functools.partial(Path.write_bytes, data=content))
-    except OSError as error:
-        raise InputError(
-            f"cannot write {what} to {folder} ({error.strerror or error}): "
-            "free some space or choose another folder"
-        ) from error
