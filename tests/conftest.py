@@ -65,19 +65,18 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def optimized():
-    """XLA's optimisations, for one test.
-
-    Where it has no library for convolutions, in float64 and inside loops, what it writes itself is
-    an order of magnitude slower without them.
-    """
+    """XLA's optimisations, for one test: where it has no library, it is far slower without them."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture
-def double_precision(optimized):
-    """JAX's 64-bit mode, for one test."""
+def double_precision():
+    """JAX's 64-bit mode, for one test.
+
+    Without XLA's optimisations its convolutions are slow: only for narrow networks.
+    """
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
