@@ -1,6 +1,7 @@
 """A whole training of a matcher, from its config to its weights."""
 
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def split(views: ViewSet, every: int) -> tuple[ViewSet, ViewSet]:
     return views.keep(places[~held_out]), views.keep(places[held_out])
 
 
+@functools.cache  # one for equal configs: it is compiled once
 def make_program(config: MatcherRunConfig) -> Program:
     """What the run compiles."""
     return Program(
@@ -159,7 +161,8 @@ def _train(
     checkpoints = Checkpoints(
         workdir / CHECKPOINTS_FOLDER, keep=config.train.keep_checkpoints, best_metric="error"
     )
-    start = initial_state(program, _start(config))
+    # Placed as a restored state is, or going on would compile anew.
+    start = jax.device_put(initial_state(program, _start(config)), jax.devices()[0])
     state = checkpoints.restore_latest(start)
     state = start if state is None else state
     log = MetricsLog(workdir, config.tensorboard, resume_step=step_of(state))

@@ -68,8 +68,7 @@ def make_run(
     program: Program, views: DeviceViews
 ) -> Callable[[TrainState, int], tuple[TrainState, Metrics]]:
     """`run(state, steps)`: the state so many steps on, and the metrics' means over them."""
-    many = jax.jit(functools.partial(_take_steps, program), donate_argnums=0)
-    return lambda state, steps: many(state, views, jnp.int32(steps))
+    return lambda state, steps: _take_steps(program, state, views, jnp.int32(steps))
 
 
 def make_validation(
@@ -81,25 +80,28 @@ def make_validation(
         A function of a state. `precision` is of what is matched and can be judged, `recall` of what
         could be; `error` is one minus their harmonic mean.
     """
-    key = jax.random.fold_in(jax.random.key(program.seed), _VALIDATION)
-
-    @jax.jit
-    def count(params: Any, views: DeviceViews, number: Int32[Array, ""]) -> Float[Array, "3"]:
-        drawn = draw_batch(
-            jax.random.fold_in(key, number), views, pairs=program.pairs, config=program.draw
-        )
-        _, said = forward(program, params, drawn.points)
-        last = jax.tree.map(lambda leaf: leaf[-1], said)
-        return _judge(mutual_partners(assign(last, drawn.points.counts)), drawn.truth)
 
     def validate(state: TrainState) -> dict[str, float]:
-        counts = sum(count(state.params, views, jnp.int32(i)) for i in range(batches))
+        counts = sum(_count(program, state.params, views, jnp.int32(i)) for i in range(batches))
         right, judged, possible = (float(one) for one in counts)
         precision, recall = right / max(judged, 1), right / max(possible, 1)
         mean = 2 * precision * recall / max(precision + recall, 1e-9)
         return {"precision": precision, "recall": recall, "error": 1 - mean}
 
     return validate
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _count(
+    program: Program, params: Any, views: DeviceViews, number: Int32[Array, ""]
+) -> Float[Array, "3"]:
+    key = jax.random.fold_in(jax.random.key(program.seed), _VALIDATION)
+    drawn = draw_batch(
+        jax.random.fold_in(key, number), views, pairs=program.pairs, config=program.draw
+    )
+    _, said = forward(program, params, drawn.points)
+    last = jax.tree.map(lambda leaf: leaf[-1], said)
+    return _judge(mutual_partners(assign(last, drawn.points.counts)), drawn.truth)
 
 
 def _judge(found: Partners, truth: Truth) -> Float[Array, "3"]:
@@ -189,6 +191,7 @@ def _update(
 _METRICS = ("loss", "last_loss", "confidence_loss", "precision", "recall", "gradient_norm")
 
 
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _take_steps(
     program: Program, state: TrainState, views: DeviceViews, steps: Int32[Array, ""]
 ) -> tuple[TrainState, Metrics]:

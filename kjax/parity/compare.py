@@ -16,6 +16,7 @@ import optax
 import torch
 
 from kjax.model.descriptor import Descriptor, build
+from kjax.model.dimensions import CHANNELS
 from kjax.model.layers import BatchNorm
 from kjax.parity import torch_reference
 from kjax.parity.torch_reference import TorchDescriptor
@@ -47,6 +48,7 @@ class Settings:
         learning_rate: of the training steps, falling linearly to zero.
         steps: number of training steps, over which it falls.
         step: mining and BatchNorm rules.
+        channels: of the six convolutions.
     """
 
     head: str
@@ -56,15 +58,27 @@ class Settings:
     learning_rate: float = 10.0
     steps: int = 20
     step: StepConfig = dataclasses.field(default_factory=StepConfig)
+    channels: tuple[int, ...] = CHANNELS
 
     def jax_model(self) -> Descriptor:
         """The linen module, without dropout."""
-        return build(self.head, s=self.s, patch_size=self.patch_size, dropout=0.0, dtype=self.dtype)
+        return build(
+            self.head,
+            s=self.s,
+            patch_size=self.patch_size,
+            dropout=0.0,
+            dtype=self.dtype,
+            channels=self.channels,
+        )
+
+    def initial_torch_model(self) -> TorchDescriptor:
+        """The torch module with initial weights."""
+        return TorchDescriptor(self.head, self.s, self.patch_size, channels=self.channels)
 
     def torch_model(self, state_dict: Mapping[str, Any]) -> TorchDescriptor:
         """The torch module with the given weights."""
         with torch.device("meta"):  # whose initial weights cost nothing
-            model = TorchDescriptor(self.head, self.s, self.patch_size)
+            model = self.initial_torch_model()
         copies = {name: torch.tensor(np.asarray(value)) for name, value in state_dict.items()}
         model.load_state_dict(copies, assign=True)
         return model.to(getattr(torch, self.dtype))
@@ -75,7 +89,7 @@ def random_state_dict(settings: Settings, *, seed: int) -> dict[str, torch.Tenso
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        state = TorchDescriptor(settings.head, settings.s, settings.patch_size).state_dict()
+        state = settings.initial_torch_model().state_dict()
     for name, tensor in state.items():
         if name.endswith("running_mean"):
             tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))

@@ -1,5 +1,6 @@
 """Optimisation as the HardNet release does it: torch's SGD and a linear decay to zero."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -55,6 +56,7 @@ def torch_sgd(
     )
 
 
+@functools.cache
 def linear_decay(learning_rate: float, steps: int) -> optax.Schedule:
     """The schedule from `learning_rate` at step 0 to zero after the last of `steps` steps."""
     return optax.linear_schedule(learning_rate, 0.0, steps)

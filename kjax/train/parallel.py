@@ -28,6 +28,8 @@ AXIS = "devices"
 # What a step's key is folded with for the augmentation; dropout takes the key as it is.
 _AUGMENT = 2
 STEPS_DRAWN_AHEAD = 50
+# Compiled programs that are kept for trainings alike in the same process.
+_KEPT_PROGRAMS = 8
 
 Metrics = dict[str, Float[Array, "..."]]
 
@@ -162,6 +164,7 @@ def replicated(program: Program) -> jax.sharding.Sharding:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
+@functools.lru_cache(_KEPT_PROGRAMS)
 def make_batch_step(
     program: Program,
 ) -> Callable[[TrainState, Array], tuple[TrainState, Metrics]]:
@@ -286,6 +289,7 @@ def _update_on_patches(
     )
 
 
+@functools.lru_cache(_KEPT_PROGRAMS)
 def _mapped(
     program: Program, function: Callable[..., Any], seed_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:

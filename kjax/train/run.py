@@ -1,6 +1,7 @@
 """A whole training run, from its config to its results."""
 
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 
@@ -141,6 +142,7 @@ def with_ordered_teacher(program: Program, config: RunConfig, patches: np.ndarra
     return dataclasses.replace(program, teacher=program.teacher.ordered(patches))
 
 
+@functools.cache  # programs with an equal optimiser are equal only if it is the same
 def make_optimizer(
     config: OptimizerConfig, learning_rate: optax.Schedule
 ) -> optax.GradientTransformation:

@@ -120,7 +120,7 @@ def made(make, patches):
 
 
 @pytest.mark.parametrize(("kind", "make"), [("random", random_image), ("constant", constant_image)])
-def test_both_official_rules_on_a_larger_set(kind, make):
+def test_both_official_rules_on_a_larger_set(kind, make, optimized):
     golden, tasks = GOLDEN["descriptors"][kind], official_tasks()
     descriptors = made(make, tasks.patches)
     found = verification(descriptors, tasks, **QUIET).average_precision.mean()
@@ -136,7 +136,7 @@ def test_both_official_rules_on_a_larger_set(kind, make):
     close(found[:, 0], [golden["retrieval_2000"][level] for level in LEVELS])
 
 
-def test_matching_by_the_matlab_rule():
+def test_matching_by_the_matlab_rule(optimized):
     golden, tasks = GOLDEN["descriptors"]["constant"], official_tasks()
     found = matching(made(constant_image, tasks.patches), tasks, protocol="matlab", **QUIET)
     names = list(tasks.patches)

@@ -53,10 +53,14 @@ needs_colmap = pytest.mark.skipif(shutil.which("colmap") is None, reason="colmap
 COUNT = 7
 
 
+def small_variables():
+    return make_model("hardnet", patch_size=8, channels=(4, 4, 8, 8, 16, 16))[1]
+
+
 @pytest.fixture(scope="module")
 def describer(tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "w.npz"
-    save_variables(path, make_model("hardnet", patch_size=8)[1])
+    save_variables(path, small_variables())
     return kjax.load(str(path))
 
 
@@ -168,7 +172,6 @@ class Stopped(BaseException):
 def test_what_was_interrupted_ends_the_same(
     place, method, calls, photos, tmp_path, describer, monkeypatch
 ):
-    whole = build(photos, tmp_path / "whole", describer, STAND_IN, ALONE).database
     real, count = getattr(place, method), [0]
 
     def interrupting(*arguments):
@@ -187,7 +190,7 @@ def test_what_was_interrupted_ends_the_same(
         database = build(photos, tmp_path / out, describer, STAND_IN, ALONE).database
         return database, count[0]
 
-    needed = all_calls("again")[1]
+    whole, needed = all_calls("whole")
     assert needed > calls
     count[0] = 0
     monkeypatch.setattr(place, method, interrupting)
@@ -245,7 +248,7 @@ main(sys.argv[1:])
 @needs_colmap
 def test_a_killed_command_goes_on(photos, tmp_path):
     weights = tmp_path / "w.npz"
-    save_variables(weights, make_model("hardnet", patch_size=8)[1])
+    save_variables(weights, small_variables())
     words = ["colmap", str(photos), "--weights", str(weights), "--no-map", "--mapper", "colmap"]
     words += ["--keypoints", "150", "--out"]
     killed = subprocess.run(
@@ -511,7 +514,7 @@ def test_a_cluster_of_which_workers_die_makes_the_same_database(photos, tmp_path
     whole = (photos / "a photo 0.png").read_bytes()
     (photos / "broken.png").write_bytes(whole[: len(whole) // 2])
     weights = tmp_path / "w.npz"
-    save_variables(weights, make_model("hardnet", patch_size=8)[1])
+    save_variables(weights, small_variables())
     words = ["colmap", str(photos), "--weights", str(weights), "--no-map", "--mapper", "colmap"]
     words += ["--keypoints", "150", "--pairs", "retrieval", "--neighbours", "4", "--out"]
     flags = tmp_path / "flags"

@@ -11,6 +11,7 @@ from kjax.errors import InputError
 from kjax.model.descriptor import parameter_count, receptive_field
 from kjax.model.layers import BatchNorm, Dropout
 
+BATCH = 4  # the same in most tests, so that single operations are compiled once for all
 PARAMETERS = {  # head, s: count at N=32, count at N=64 (the paper's table)
     ("hardnet", 1): (1_334_560, 4_480_288),
     ("xy", 1): (433_568, 433_568),
@@ -42,29 +43,27 @@ def test_every_head_is_counted():
 @pytest.mark.parametrize("head", kjax.HEADS)
 def test_descriptors_have_unit_norm_for_any_patch(rng, head):
     model, variables = make_model(head)
-    patches = random_patches(rng, 3, 32)
+    patches = random_patches(rng, BATCH, 32)
     patches[1] = 200  # constant
     patches[2] = 0
     descriptors = model.apply(variables, patches)
-    assert descriptors.shape == (3, 8192 if head == "cat" else 128)
+    assert descriptors.shape == (BATCH, 8192 if head == "cat" else 128)
     assert descriptors.dtype == jnp.float32
     np.testing.assert_allclose(jnp.linalg.norm(descriptors, axis=1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", ["hardnet", "combined"])
 def test_a_constant_patch_has_unit_norm_before_training_too(head):
-    model = kjax.build(head, s=1)
-    patches = np.full((2, 32, 32), 0.3, np.float32)
-    variables = jax.jit(model.init)(jax.random.key(0), patches)
-    np.testing.assert_allclose(
-        jnp.linalg.norm(model.apply(variables, patches), axis=1), 1, atol=1e-5
-    )
+    model = kjax.build(head, s=1, patch_size=8)
+    patches = np.full((BATCH, 8, 8), 0.3, np.float32)
+    descriptors, _ = jax.jit(model.init_with_output)(jax.random.key(0), patches)
+    np.testing.assert_allclose(jnp.linalg.norm(descriptors, axis=1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", ["hardnet", "combined_star"])
 def test_range_dtype_and_channel_axis_do_not_matter(rng, head):
     model, variables = make_model(head)
-    patches = random_patches(rng, 4, 32)
+    patches = random_patches(rng, BATCH, 32)
     expected = model.apply(variables, patches)
     for same in (
         patches.astype(np.float32),
@@ -80,8 +79,8 @@ def test_range_dtype_and_channel_axis_do_not_matter(rng, head):
 def test_one_set_of_weights_runs_on_every_size(rng, head):
     model, variables = make_model(head)
     for size in (32, 64, 36):
-        descriptors = model.apply(variables, random_patches(rng, 2, size))
-        assert descriptors.shape == (2, 128)
+        descriptors = model.apply(variables, random_patches(rng, BATCH, size))
+        assert descriptors.shape == (BATCH, 128)
 
 
 @pytest.mark.parametrize(
@@ -128,13 +127,13 @@ def test_build_refuses_what_cannot_be(options, message):
 @pytest.mark.parametrize("head", ["hardnet", "combined_star"])
 def test_eager_jit_and_vmap_agree_without_recompilation(rng, head):
     model, variables = make_model(head)
-    patches = jnp.asarray(random_patches(rng, 4, 32))
+    patches = jnp.asarray(random_patches(rng, BATCH, 32))
     eager = model.apply(variables, patches)
     jitted = jax.jit(model.apply)
     np.testing.assert_allclose(jitted(variables, patches), eager, atol=1e-5)
     jitted(variables, patches[::-1])
     assert jitted._cache_size() == 1
-    one_by_one = jax.vmap(model.apply, in_axes=(None, 0))(variables, patches[:, None])
+    one_by_one = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))(variables, patches[:, None])
     np.testing.assert_allclose(one_by_one[:, 0], eager, atol=1e-5)
 
 
@@ -157,8 +156,9 @@ def test_bfloat16_stays_close_and_keeps_float32_outside(rng, head):
 
 def test_dropout_only_when_training(rng):
     model, variables = make_model("sum", dropout=0.5)
-    patches = random_patches(rng, 4, 32)
+    patches = random_patches(rng, BATCH, 32)
 
+    @jax.jit
     def train(seed):
         rngs = {"dropout": jax.random.key(seed)}
         return model.apply(variables, patches, train=True, mutable=["batch_stats"], rngs=rngs)[0]
@@ -169,18 +169,13 @@ def test_dropout_only_when_training(rng):
 
 
 def test_dropout_scales_what_it_keeps(rng):
-    patches = random_patches(rng, 4, 32)
+    patches = random_patches(rng, BATCH, 32)
+    options = {"train": True, "mutable": ["batch_stats"], "method": "feature_maps"}
     maps = {}
     for rate in (0.0, 0.5):
         model, variables = make_model("sum", dropout=rate)
-        (maps[rate],), _ = model.apply(
-            variables,
-            patches,
-            train=True,
-            mutable=["batch_stats"],
-            rngs={"dropout": jax.random.key(0)},
-            method="feature_maps",
-        )
+        train = jax.jit(functools.partial(model.apply, **options))
+        (maps[rate],), _ = train(variables, patches, rngs={"dropout": jax.random.key(0)})
     kept = np.asarray(maps[0.5] != 0)
     np.testing.assert_allclose(maps[0.5][kept], 2 * maps[0.0][kept], rtol=1e-6)
     active = np.asarray(maps[0.0] != 0)
@@ -310,8 +305,9 @@ def test_receptive_field_by_its_gradient():
         bound = model.bind(variables)
         return bound.trunk(image)[0, row, column].sum()
 
+    gradient = jax.jit(jax.grad(response))
     for row, column in [(8, 8), (8, 5), (0, 15)]:
-        touched = np.argwhere(np.asarray(jax.grad(response)(trunk_input, row, column))[0, :, :, 0])
+        touched = np.argwhere(np.asarray(gradient(trunk_input, row, column))[0, :, :, 0])
         top, bottom, left, right = np.clip(receptive_field(row, column), 0, 64)
         np.testing.assert_array_equal(touched.min(axis=0), (top, left))
         np.testing.assert_array_equal(touched.max(axis=0) + 1, (bottom, right))

@@ -31,6 +31,7 @@ CONFIGURATIONS = [
     ("cat", 1),
 ]
 STEPS, PAIRS = 20, 3
+NARROW = (4, 4, 8, 8, 16, 16)
 
 
 @pytest.fixture(scope="module", params=[32, 64])
@@ -48,7 +49,7 @@ def test_forward_and_training_in_float32(batches, head, s, request):
     """A small learning rate: at the paper's, rounding grows a millionfold in 20 steps.
 
     What the small rate hides in the parameters, the running statistics and losses show, and the
-    test in float64 below.
+    test in float64 below. A biased variance moves the statistics by 1e-3 in the five steps.
     """
     settings = make_settings(head, s, batches, learning_rate=1e-4)
     weights = random_state_dict(settings, seed=0)
@@ -57,16 +58,15 @@ def test_forward_and_training_in_float32(batches, head, s, request):
         assert row.largest <= 1e-5, row
     if settings.patch_size == 64 and s == 1 and head in ENCODED:
         return  # the encoding is as above, and the step that of s=2 here and of s=1 at 32
-    trains_at_64 = settings.patch_size == 64 and (head, s) == ("combined", 2)
-    if trains_at_64 or (settings.patch_size == 64 and head == "hardnet"):
-        request.getfixturevalue("optimized")  # their steps take longer than compiling
+    if settings.patch_size == 64 and head == "hardnet":
+        request.getfixturevalue("optimized")  # its steps take longer than compiling
     check_gradients(settings, weights, batches)
-    if settings.patch_size == 64 and not trains_at_64:
+    if settings.patch_size == 64 and (head, s) != ("combined", 2):
         # What a step makes of the gradients depends on neither head nor size, but for the
         # BatchNorms, which all heads have: one head shows it for this size, and takes long enough.
         return
-    for row in compare_training(settings, weights, batches):
-        assert row.relative <= 1e-3, row
+    for row in compare_training(settings, weights, batches[:5]):
+        assert row.relative <= 2e-4, row
 
 
 def check_gradients(settings, weights, batches):
@@ -151,12 +151,12 @@ def test_every_layer(head):
 def test_training_at_the_papers_learning_rate_in_float64(head, s):
     """20 steps at learning rate 10, with both mining rules and both BatchNorm rules among them.
 
-    The encoded heads take 16×16 patches: 64-bit convolutions are slow, and above they had larger.
+    Narrow, on 16×16 patches: 64-bit convolutions are slow, and above they had the paper's widths.
     """
-    size = 32 if head == "hardnet" else 16
-    batches = np.split(stereo_patch_pairs(STEPS * PAIRS, size=size).astype(np.float64), STEPS)
+    batches = np.split(stereo_patch_pairs(STEPS * PAIRS, size=16).astype(np.float64), STEPS)
     step = StepConfig(loss=LossConfig(anchor_swap=s == 2), joint_batch_norm=head == "polar")
-    settings = make_settings(head, s, batches, dtype="float64", learning_rate=10.0, step=step)
+    options = {"dtype": "float64", "learning_rate": 10.0, "step": step, "channels": NARROW}
+    settings = make_settings(head, s, batches, **options)
     weights = random_state_dict(settings, seed=0)
     for row in compare_gradients(settings, weights, batches[0]):
         assert row.relative <= 1e-9, row

@@ -35,12 +35,15 @@ def make_run(workdir, *, seeds=()):
 def make_state(program, *, step):
     """A state that tells steps and seeds apart."""
     _, variables = make_model("polar", patch_size=16)
-    by_seed = [jax.tree.map(lambda leaf, i=i: leaf + step + i, variables) for i in range(2)]
+    by_seed = [
+        jax.tree.map(lambda leaf, i=i: np.asarray(leaf) + np.float32(step + i), variables)
+        for i in range(2)
+    ]
     if program.several_seeds:
-        variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *by_seed)
+        variables = jax.tree.map(lambda *leaves: np.stack(leaves), *by_seed)
     else:
         variables = by_seed[0]
-    state = create_state(program.optimizer, variables)
+    state = jax.jit(create_state, static_argnums=0)(program.optimizer, variables)
     return state.replace(step=jnp.asarray(step, jnp.int32))
 
 
@@ -73,7 +76,7 @@ def test_the_latest_checkpoint_and_then_the_final_weights(tmp_path, rng):
     assert trained.train_sets == ("liberty", "embedded")
     assert trained.config["model"]["head"] == trained.model.head == "polar"
     patches = rng.integers(0, 255, (2, 16, 16), np.uint8)
-    assert trained.model.apply(trained.variables, patches).shape == (2, 128)
+    assert jax.jit(trained.model.apply)(trained.variables, patches).shape == (2, 128)
     save_weights(workdir, program, make_state(program, step=20))
     assert bias(load_run(str(workdir))[0]) == pytest.approx(start + 20)
 

@@ -4,7 +4,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from programs import PAPERS_RATE, make_program, start, synthetic_set
+from programs import NARROW, PAPERS_RATE, make_program, start, synthetic_set
 
 import kjax
 from kjax.data.resident import draw_rows, gather_pairs, make_resident
@@ -68,12 +68,11 @@ def test_the_number_of_devices_does_not_matter_in_float32(data):
 
 @functools.cache
 def looping_run(one_dispatch):
-    model = kjax.build("sum", patch_size=8)  # on CPUs, convolutions inside loops are slow
+    model = kjax.build("sum", **NARROW)  # on CPUs, convolutions inside loops are slow
     program = make_program(model=model, learning_rate=1e-4)
     return program, make_resident_run(program, one_dispatch=one_dispatch)
 
 
-@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("one_dispatch", [True, False])
 def test_dispatches_of_any_length_add_up(data, one_dispatch):
     program, run = looping_run(one_dispatch)
@@ -88,7 +87,6 @@ def test_dispatches_of_any_length_add_up(data, one_dispatch):
     assert float(whole_metrics["loss"]) == pytest.approx(mean, rel=1e-5)
 
 
-@pytest.mark.usefixtures("optimized")
 def test_looping_on_the_device_or_the_host_is_the_same(data):
     states = []
     for one_dispatch in (True, False):

@@ -13,7 +13,6 @@ from kjax.train.input import make_run
 from kjax.train.parallel import initial_state
 
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_disable_most_optimizations", False)  # as in `optimized`
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 coordinator, process, out = sys.argv[1:]
 jax.distributed.initialize(coordinator, 2, int(process))
