@@ -1,12 +1,16 @@
 """Strict settings for every test: checked shapes, no silent broadcasting, four CPU devices."""
 
+import atexit
 import gc
 import importlib.metadata
 import os
+import shutil
 import tempfile
 
 # Shared by the processes of this run (workers, and programs that tests start), and by it alone.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="kjax-tests-"))
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    compiled = os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="kjax-tests-")
+    atexit.register(shutil.rmtree, compiled, ignore_errors=True)
 # Single operations too: many tests need the same hundreds of them.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # Tests compile hundreds of small programs and run each a few times.
