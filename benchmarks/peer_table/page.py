@@ -167,7 +167,9 @@ def _poses(records: Sequence[Record]) -> Iterator[Block]:
 
 def _those(tested: set[str]) -> str:
     """The scenes of a mean."""
-    return f"{in_a_sentence(sorted(tested))}, which are new to ours" if tested else "no scene yet"
+    return (
+        f"scenes that are new to ours ({in_a_sentence(sorted(tested))})" if tested else "no scene"
+    )
 
 
 def _scene_cell(one: Record | None) -> TableCell:
