@@ -71,6 +71,16 @@ def test_what_colmap_is_asked(colmap, tmp_path):
     assert "--SiftExtraction.max_num_features 77 " in second
 
 
+def test_a_model_may_begin_with_closer_photographs(colmap, tmp_path):
+    log = colmap('echo "asked: $@"')
+    for closer in (False, True):
+        out = tmp_path / str(closer)
+        colmap_program.reconstruct(tmp_path / "a.db", tmp_path, out, log=log, closer=closer)
+    usual, closer = (line for line in log.read_text().splitlines() if line.startswith("asked"))
+    assert "init_min" not in usual
+    assert "--Mapper.init_min_tri_angle 4 " in closer
+
+
 def test_failures_are_told_but_no_model_is_a_result(colmap, tmp_path):
     log = colmap("exit 3")
     with pytest.raises(InputError, match=r"exhaustive_matcher failed with exit code 3: see .*log"):

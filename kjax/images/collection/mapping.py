@@ -14,6 +14,8 @@ from kjax.images.mapping import model_size
 
 _REGISTERING = re.compile(rb"Registering image #\d+ \(\D*(\d+)\)")
 """A line of the mapper: which photograph, and the how manieth it is."""
+_ATTEMPTS = ("usual", "closer")
+"""Along a street no two photographs may see enough from far enough apart to begin with."""
 
 
 def map_photographs(
@@ -34,20 +36,25 @@ def map_photographs(
     database, photos = database.resolve(), photos.resolve()
     with new_folder(out) as partial, tqdm(total=count, desc="mapping", unit="photo") as bar:
         follow = _Follower(log, bar)
-        found = reconstructor.reconstruct(
-            database,
-            photos,
-            partial / "found",
-            log=log,
-            threads=os.cpu_count() or 1,
-            watch=follow,
-        )
+        for attempt in _ATTEMPTS:
+            found = reconstructor.reconstruct(
+                database,
+                photos,
+                partial / attempt,
+                log=log,
+                threads=os.cpu_count() or 1,
+                watch=follow,
+                closer=attempt == "closer",
+            )
+            if found:
+                break
         sizes = {folder: model_size(read_model(folder)) for folder in found}
         for number, folder in enumerate(sorted(found, key=sizes.__getitem__, reverse=True)):
             folder.rename(partial / str(number))
         follow.move(max(sizes.values(), default=(0, 0))[0])
-        shutil.rmtree(partial / "found")
-        (partial / "found.db").unlink(missing_ok=True)
+        for attempt in _ATTEMPTS:
+            shutil.rmtree(partial / attempt, ignore_errors=True)
+            (partial / f"{attempt}.db").unlink(missing_ok=True)
     return sorted(out.iterdir(), key=lambda folder: int(folder.name))
 
 

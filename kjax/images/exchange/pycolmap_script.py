@@ -5,7 +5,7 @@ to a log, and Ctrl-C ends it as it ends any program. Run as a file, not as a mod
 import kjax.
 
     python pycolmap_script.py verify DATABASE
-    python pycolmap_script.py map DATABASE PHOTOS OUT THREADS
+    python pycolmap_script.py map DATABASE PHOTOS OUT THREADS [OPTION=VALUE ...]
 """
 
 import sys
@@ -27,9 +27,11 @@ def verify(database: str) -> None:
     )
 
 
-def reconstruct(database: str, photos: str, out: str, threads: str) -> None:
+def reconstruct(database: str, photos: str, out: str, threads: str, *mapper: str) -> None:
     """Maps the photographs of a database: a folder below `out` for each model."""
     options = pycolmap.IncrementalPipelineOptions()
+    for name, value in (word.split("=") for word in mapper):
+        setattr(options.mapper, name, int(value))
     options.num_threads = int(threads)
     options.random_seed = SEED
     pycolmap.set_random_seed(SEED)
