@@ -126,7 +126,7 @@ class Describer(Feature2D):
         self.detector, self.max_keypoints = detector, max_keypoints
         self.extent, self.name, self.sha256 = extent, name, sha256
         self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)
-        # In NumPy: JAX would compile a program for every few numbers.
+        # NumPy's: see `fold`.
         folded = fold(model.clone(dtype=jnp.dtype(dtype)), jax.tree.map(np.asarray, variables))
         self._runner = Runner(*folded, backend=backend)
         self.patch_size, self.dimension = model.patch_size, self._runner.dimension

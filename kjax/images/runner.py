@@ -185,7 +185,7 @@ class Runner:
 
     @functools.cached_property
     def _by_jax(self) -> Callable[..., Any]:
-        return functools.partial(jax.jit(self._model.apply), jax.device_put(self._weights))
+        return functools.partial(jax.jit(self._model.apply), self._weights)
 
     @functools.cached_property
     def _by_onnxruntime(self) -> Callable[..., Any]:

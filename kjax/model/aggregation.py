@@ -4,11 +4,17 @@ The paper's Eq. for ψ moves the sum inside: vec(ΦᵀF), where Φ holds the n²
 and F the n² encoded positions. That needs n²(d+(2s+1)²) numbers instead of n²·d·(2s+1)².
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from kjax.model.precision import at_least_float32
+
+AnyArray = Array | np.ndarray
 
 
 def flatten_positions(feature_map: Float[Array, "*batch n n d"]) -> Float[Array, "*batch n*n d"]:
@@ -81,12 +87,15 @@ def project(
 
 
 def dense_matrix(
-    positions: Float[Array, "p k"], matrix: Float[Array, "inputs outputs"]
-) -> Float[Array, "rows outputs"]:
+    positions: Float[AnyArray, "p k"],
+    matrix: Float[AnyArray, "inputs outputs"],
+    *,
+    multiply: Callable[..., Any] = dense,
+) -> Float[AnyArray, "rows outputs"]:
     """The fully connected layer on vec(Φ) that F, in whose precision it is made, and M make."""
     size = positions.shape[1]
     by_position = matrix.reshape(-1, size, matrix.shape[1]).swapaxes(0, 1)
-    return dense(positions, by_position.reshape(size, -1)).reshape(-1, matrix.shape[1])
+    return multiply(positions, by_position.reshape(size, -1)).reshape(-1, matrix.shape[1])
 
 
 def encode_each(

@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Float64
 
 from kjax.errors import InputError
+from kjax.model.aggregation import dense_matrix
 from kjax.model.descriptor import SYSTEMS, Descriptor
 from kjax.model.dimensions import ENCODED_HEADS, TRUNK_STRIDE
 from kjax.model.kernels.batch_norm import EPSILON
@@ -36,7 +36,7 @@ def fold(
         folded["head"] = _absorb(params["head"], stats["head"]["norm"])
     elif "head" in params:
         folded["head"] = dict(params["head"])
-    return model.clone(folded=True), {"params": folded}
+    return model.clone(folded=True), {"params": jax.device_put(folded)}
 
 
 def fold_head(
@@ -54,7 +54,9 @@ def fold_head(
     kernel, side = np.asarray(params["head"]["kernel"]), folded.patch_size // TRUNK_STRIDE
     systems = SYSTEMS[folded.head]
     layers = [
-        _dense_matrix(position_matrix(side, folded.position_kernel, system), part)
+        dense_matrix(
+            position_matrix(side, folded.position_kernel, system), part, multiply=np.matmul
+        )
         for system, part in zip(systems, np.split(kernel, len(systems)), strict=True)
     ]
     shape = (side, side, folded.channels[-1], folded.dimension)
@@ -65,26 +67,13 @@ def fold_head(
     return folded.clone(head="hardnet"), {"params": jax.device_put(params)}
 
 
-def _dense_matrix(
-    positions: Float64[np.ndarray, "p k"], matrix: Float[np.ndarray, "inputs outputs"]
-) -> Float64[np.ndarray, "rows outputs"]:
-    """As `kjax.model.aggregation.dense_matrix`, once for all and in double precision."""
-    size = positions.shape[1]
-    by_position = matrix.reshape(-1, size, matrix.shape[1]).swapaxes(0, 1)
-    return (positions @ by_position.reshape(size, -1)).reshape(-1, matrix.shape[1])
-
-
 def _fold_trunk(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
     return {conv: _absorb(params[conv], stats[conv.replace("conv", "norm")]) for conv in params}
 
 
 def _absorb(layer: Mapping[str, Any], norm: Mapping[str, Any]) -> dict[str, Any]:
-    kernel, xp = layer["kernel"], _namespace(norm["var"])
-    scale = 1 / xp.sqrt(norm["var"] + EPSILON)
+    kernel, var = layer["kernel"], norm["var"]
+    # NumPy's arrays stay there: JAX would compile a program for every few numbers.
+    scale = 1 / var.__array_namespace__().sqrt(var + EPSILON)
     broadcast = (1,) * (kernel.ndim - 1) + (-1,)  # the output channel is the last axis
     return {"kernel": kernel * scale.reshape(broadcast), "bias": -norm["mean"] * scale}
-
-
-def _namespace(array: Any) -> Any:
-    """Of the array's functions: NumPy's stay there, where nothing is compiled for a few numbers."""
-    return array.__array_namespace__()

@@ -95,6 +95,14 @@ def test_failures_are_told_but_no_model_is_a_result(colmap, tmp_path):
     assert made == [tmp_path / "three" / "0"]
 
 
+def test_an_earlier_mapping_without_a_model_hides_no_failure(colmap, tmp_path):
+    log = colmap("echo 'ERROR: failed to create sparse model' >&2; exit 1")
+    assert colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "one", log=log) == []
+    colmap("exit 3")
+    with pytest.raises(InputError, match="mapper failed"):
+        colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "two", log=log)
+
+
 def test_cameras_are_copied_by_the_photographs_names(tmp_path):
     write_photos(tmp_path / "theirs.db", ["b", "a", "c"], focal=500.0)
     write_photos(tmp_path / "ours.db", ["a", "b", "c"])

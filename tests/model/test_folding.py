@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 from models import make_model, random_patches
@@ -16,6 +17,15 @@ def test_folding_changes_no_descriptor(rng, head):
     np.testing.assert_allclose(
         folded_model.apply(folded, patches), model.apply(variables, patches), atol=1e-5
     )
+
+
+def test_weights_of_numpy_are_folded_to_the_same_numbers_on_the_device():
+    """Else every call of the model would bring them there."""
+    model, variables = make_model("combined_star", s=1)
+    _, folded = kjax.fold(model, variables)
+    _, same = kjax.fold(model, jax.tree.map(np.asarray, variables))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(same))
+    jax.tree.map(np.testing.assert_array_equal, same, folded)
 
 
 @pytest.mark.parametrize("head", ["xy", "combined", "combined_star", "sum"])

@@ -37,6 +37,7 @@ CONTRAST = 0.04
 LOW_CONTRAST = 0.02
 """COLMAP's."""
 FAINT = 0.01
+"""Where size is weighed too, these are worth looking at."""
 LABELS = {
     SIFT: "OpenCV SIFT, precise upscale",
     LARGEST: f"OpenCV SIFT, precise upscale, contrast {LOW_CONTRAST}, largest first",

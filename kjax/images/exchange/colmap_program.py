@@ -136,10 +136,11 @@ def reconstruct(
     }
     if closer:
         options |= {f"Mapper.{name}": value for name, value in CLOSER.items()}
+    before = log.stat().st_size if log.exists() else 0
     try:
         _run("mapper", options, log, watch)
     except InputError:
-        if NO_MODEL not in log.read_text(encoding="utf-8", errors="replace"):
+        if NO_MODEL.encode() not in log.read_bytes()[before:]:
             raise
     return sorted(path.parent for path in out.glob("*/images.bin"))
 
