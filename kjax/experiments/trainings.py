@@ -225,7 +225,11 @@ OPEN_CHANGES = ("model.dropout=0.0", "augment.max_noise=0.25")
 ALONE = ("distill.teacher=",)
 NESTED = ("loss.nested=(32,64)",)
 ONCE = _taught("descriptors", 1.0)
-TAUGHT = (*ONCE, "loss.nested_weight=0.3", "model.dropout=0.0", "distill.teacher=best")
+NESTED_WEIGHT = "loss.nested_weight=0.3"
+TAUGHT = (*ONCE, NESTED_WEIGHT, "model.dropout=0.0", "distill.teacher=best")
+FIRST_64 = ("loss.nested=(64,)", NESTED_WEIGHT)
+TWICE_AS_LONG = "train.steps=78126"
+"""As the paper's 39,063."""
 SHIPPED: dict[str, Settings] = {
     **{
         row: (*HEADS[row], *AUGMENTATIONS["strong"])
@@ -235,8 +239,8 @@ SHIPPED: dict[str, Settings] = {
     "fast-research": _light((8, 8, 16, 32, 64, 96), *TAUGHT, *NESTED),
     "tiny-research": _light((8, 8, 16, 16, 32, 48), *TAUGHT, *NESTED),
     "best": (*BEST, *OPEN_CHANGES),
-    "fast": _light((8, 8, 16, 32, 64, 112), *TAUGHT, *OPEN_CHANGES, "loss.nested=(64,)"),
-    "tiny": _light((8, 8, 16, 16, 32, 32), *TAUGHT, *OPEN_CHANGES, "loss.nested=(64,)"),
+    "fast": _light((8, 8, 16, 32, 64, 112), *OPEN_CHANGES, *FIRST_64, TWICE_AS_LONG),
+    "tiny": _light((8, 8, 16, 16, 32, 32), *TAUGHT, *OPEN_CHANGES, *FIRST_64),
 }
 """The models that ship with the package."""
 LIGHT: dict[str, tuple[str, ...]] = {
