@@ -5,8 +5,8 @@ r"""Puts a trained matcher into the package, where `kjax.load_matcher("NAME")` f
 
 NAME is that of the shipped weights whose descriptors it matches. Writes NAME.npz, in half
 precision, NAME.json and NAME.md into kjax/pretrained/matcher_files, and the hashes of all cards
-into SHA256SUMS; commit all of them. The views are those that it learned from: all of their
-photographs must be in the ledger. card.json holds (`kjax.pretrained.matchers.MatcherCard` says what
+into SHA256SUMS; commit all of them. The views are those that it learned from, or folders that list
+the same photographs as sets do: all of them must be in the ledger. card.json holds (`kjax.pretrained.matchers.MatcherCard` says what
 each means):
 
     {"summary": "…", "command": "…", "commit": "…", "seed": 0, "pairs": 768000,
@@ -25,6 +25,7 @@ import numpy as np
 from ship import LARGEST, check_name, photographs_of, read_card
 
 from kjax import pretrained
+from kjax.data.set_photographs import SetPhotograph, read_photographs
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
 from kjax.files.checksum import sha256
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     check_name(args.name)
     weights = read_matcher(find_matcher(args.matcher))
     _check(args.name, weights)
-    told = photographs_of({str(path): read_view_set(path).photographs for path in args.views})
+    told = photographs_of({str(path): _photographs(path) for path in args.views})
     measured = {
         "name": args.name,
         "described_with": args.name,
@@ -71,6 +72,10 @@ def run(args: argparse.Namespace) -> None:
     shipped.seal()
     read_matcher(matcher_file(args.name))
     print(f"the matcher {card.name} ships: {card.parameters:,} parameters")
+
+
+def _photographs(views: Path) -> Sequence[SetPhotograph]:
+    return read_photographs(str(views)) if views.is_dir() else read_view_set(views).photographs
 
 
 def _check(name: str, weights: MatcherWeights) -> None:
