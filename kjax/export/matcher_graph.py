@@ -19,6 +19,8 @@ from kjax.matcher.truth import NONE
 from kjax.matcher.weights import MatcherWeights
 from kjax.model.kernels.onnx_writer import GraphWriter
 
+_INT32, _INT64 = 6, 7
+"""Of onnx.TensorProto."""
 _NEVER = -1e30
 """Added to what is known of padding: nothing outweighs it."""
 _EPSILON = 1e-6
@@ -64,6 +66,10 @@ class _Scene(NamedTuple):
     """[N] from 0 on."""
     penalties: str
     """[2,N]: 0 for keypoints, `_NEVER` for padding. The first is no padding, even of none."""
+    key_column: str
+    """[2,heads,N,1]: the same, as one more number of each key."""
+    query_column: str
+    """Ones, to go with it."""
 
 
 def _write_embedding(
@@ -104,10 +110,14 @@ def _write_scene(graph: GraphWriter, model: MatcherConfig, places: str, frequenc
     zero, one = (graph.constant(number, np.int64) for number in (0, 1))
     count = graph.add("Gather", graph.add("Shape", "scales"), one)
     numbers = graph.add("Range", zero, count, one)
-    counts = graph.reshape(graph.add("Max", graph.add("Cast", "counts", to=7), one), 2, 1)
+    counts = graph.reshape(graph.add("Max", graph.add("Cast", "counts", to=_INT64), one), 2, 1)
     there = graph.add("Less", numbers, counts)
     penalties = graph.add("Where", there, graph.constant(0), graph.constant(_NEVER))
-    return _Scene(graph.add("Cos", phases), graph.add("Sin", phases), numbers, penalties)
+    cosines, sines = (graph.add(function, phases) for function in ("Cos", "Sin"))
+    heads = graph.constant([1, model.heads, 1, 1], np.int64)
+    column = graph.add("Expand", graph.reshape(penalties, 2, 1, -1, 1), heads)
+    ones = graph.add("Exp", _times(graph, column, 0.0))
+    return _Scene(cosines, sines, numbers, penalties, column, ones)
 
 
 def _write_layer(
@@ -157,8 +167,10 @@ def _write_attention(
 ) -> str:
     """What queries [2,heads,N,size] see."""
     query = _times(graph, query, (model.width // model.heads) ** -0.5)
+    # The product adds penalties as it goes: all scores are too many to be passed over once more.
+    query = graph.add("Concat", query, scene.query_column, axis=3)
+    key = graph.add("Concat", key, scene.key_column, axis=3)
     scores = graph.add("MatMul", query, graph.add("Transpose", key, perm=[0, 1, 3, 2]))
-    scores = graph.add("Add", scores, graph.reshape(scene.penalties, 2, 1, 1, -1))
     return graph.add("MatMul", graph.add("Softmax", scores, axis=3), value)
 
 
@@ -193,13 +205,13 @@ def _write_partners(
         *(
             graph.add("Less", places, count)
             for places, count in zip(
-                (scene.numbers, best), sides(graph.add("Cast", "counts", to=7)), strict=True
+                (scene.numbers, best), sides(graph.add("Cast", "counts", to=_INT64)), strict=True
             )
         ),
     ]
     kept = functools.reduce(lambda one, other: graph.add("And", one, other), conditions)
     none = graph.constant(NONE, np.int32)
-    graph.add("Where", kept, graph.add("Cast", best, to=6), none, output="partners")
+    graph.add("Where", kept, graph.add("Cast", best, to=_INT32), none, output="partners")
     graph.add("Where", kept, highest, graph.constant(0), output="scores")
 
 
