@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   kjax export best --to descriptor.onnx --batch 64
   kjax export out/nested --to short.onnx --dimension 64
   kjax export weights.npz:polar,s=1 --to polar.pth
+  kjax export out/matcher --to matcher.onnx
   kjax export out/matcher --to matcher.stablehlo --keypoints 2048
 
 SOURCE is the name of shipped weights (`kjax info` lists them), the workdir of a training run, or a
@@ -38,7 +39,8 @@ OpenCV takes float32 patches of any range, with an axis for the one colour:
   net.setInput(patches[:, None])    # [B,1,N,N]; or cv2.dnn.blobFromImages(list(patches))
   descriptors = net.forward()       # [B,128]
 
-A learned matcher, by its matcher.npz or workdir, becomes StableHLO: see docs/howto/matcher.md.
+A learned matcher, by its matcher.npz or workdir, becomes .stablehlo or .onnx, and is kept only if
+it gives the matches that kjax gives: see docs/howto/matcher.md.
 """
 
 

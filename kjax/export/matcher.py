@@ -1,7 +1,10 @@
-"""A learned matcher as StableHLO: one file that JAX runs without kjax, or flax, or the weights.
+"""A learned matcher as one file that JAX runs, or onnxruntime, without kjax, flax, or the weights.
 
     exported = jax.export.deserialize(bytearray(Path("matcher.stablehlo").read_bytes()))
     partners, scores = exported.call(xy, scales, angles, descriptors, sizes, counts)
+
+    session = onnxruntime.InferenceSession("matcher.onnx")
+    partners, scores = session.run(None, {"xy": xy, "scales": scales, …})
 
 Both photographs are stacked on the first axis, the one with fewer keypoints filled up with anything
 finite. All layers are passed: a program cannot stop early.
@@ -15,23 +18,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32
 
 from kjax.data.cutting.keypoints import NO_ANGLE
 from kjax.errors import InputError
-from kjax.export.function import write_checked
-from kjax.export.stablehlo import PLATFORMS, STABLEHLO_FILES, read, write
+from kjax.export import onnx as export_onnx
+from kjax.export import stablehlo as export_stablehlo
+from kjax.export.function import LIMIT, write_checked
+from kjax.export.matcher_graph import matcher_graph
 from kjax.extras import require
 from kjax.images.features import Features
 from kjax.images.learned_matching import Matcher
 from kjax.images.matchable import LEAST_SCALE
-from kjax.matcher.assignment import LEAST_SCORE, assign, mutual_partners
+from kjax.matcher.assignment import LEAST_SCORE, Assignment, assign, log_scores, mutual_partners
 from kjax.matcher.network import Embedding, Layer, Points
 from kjax.matcher.truth import NONE
 from kjax.matcher.weights import MatcherWeights
 from kjax.version import __version__
 
-SUFFIX = ".stablehlo"
+STABLEHLO, ONNX = ".stablehlo", ".onnx"
 _TRIED = 48
 """Keypoints of the photographs that are compared, if any number will do."""
 
@@ -62,7 +67,7 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
     """Writes a matcher, and checks what was written.
 
     Args:
-        path: a new file, or one to replace.
+        path: a new file, or one to replace: `.stablehlo` or `.onnx`.
         weights: of the matcher.
         keypoints: N, if the function shall take no other.
 
@@ -73,10 +78,8 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
         InputError: it is too large, or a package is missing. No file is left, and what was at
             `path` before stays.
     """
-    if path.suffix != SUFFIX:
-        raise InputError(f"{path}: matchers are exported to {SUFFIX} alone")
-    require("flatbuffers", STABLEHLO_FILES)
-    exported = _export(weights, keypoints)
+    if path.suffix not in (STABLEHLO, ONNX):
+        raise InputError(f"{path}: matchers are exported to {STABLEHLO} or {ONNX}")
     origin = weights.about.described_with
     about = {
         "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
@@ -85,7 +88,10 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
     }
 
     def write_and_compare(partial: Path) -> float:
-        write(partial, exported, about)
+        if path.suffix == ONNX:
+            export_onnx.write(partial, matcher_graph(weights, keypoints), about)
+        else:
+            export_stablehlo.write(partial, _export(weights, keypoints), about)
         return _difference(partial, weights, keypoints or _TRIED)
 
     return write_checked(path, write_and_compare)
@@ -93,11 +99,17 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
 
 def load_exported_matcher(path: Path) -> Callable[[Pair], Partners]:
     """The function in a file."""
-    exported = read(path)
+    if path.suffix == ONNX:
+        session = export_onnx.read(path)
+        return lambda pair: Partners(
+            *session.run(None, {name: np.asarray(value) for name, value in pair._asdict().items()})
+        )
+    exported = export_stablehlo.read(path)
     return lambda pair: Partners(*exported.call(*pair))
 
 
 def _export(weights: MatcherWeights, keypoints: int | None) -> export.Exported:
+    require("flatbuffers", export_stablehlo.STABLEHLO_FILES)
     count = keypoints or export.symbolic_shape("keypoints")[0]
     rows = (2, count)
     numbers = ((*rows, 2), rows, rows, (*rows, weights.about.model.dimension), (2, 2))
@@ -108,11 +120,19 @@ def _export(weights: MatcherWeights, keypoints: int | None) -> export.Exported:
         return _match(weights, Pair(*columns))
 
     with jax.default_matmul_precision("highest"):
-        return export.export(jax.jit(match), platforms=PLATFORMS)(*shapes)
+        return export.export(jax.jit(match), platforms=export_stablehlo.PLATFORMS)(*shapes)
 
 
 def _match(weights: MatcherWeights, pair: Pair) -> tuple[Any, Any]:
     """All layers, as `kjax.images.learned_matching.Matcher` without early exit."""
+    found = mutual_partners(_assign(weights, pair), LEAST_SCORE)
+    partners = found.first[0]
+    # Padding finds padding, and so does everything if there is nothing else.
+    there = (jnp.arange(partners.shape[0]) < pair.counts[0]) & (partners < pair.counts[1])
+    return jnp.where(there, partners, NONE), jnp.where(there, found.scores[0], 0.0)
+
+
+def _assign(weights: MatcherWeights, pair: Pair) -> Assignment:
     model, params = weights.about.model, weights.params
     points = _as_points(pair)
     tokens, rotation = Embedding(model).apply({"params": params["embedding"]}, points)
@@ -123,10 +143,7 @@ def _match(weights: MatcherWeights, pair: Pair) -> tuple[Any, Any]:
         jax.tree.map(jnp.asarray, params["layers"]),
     )
     last = jax.tree.map(lambda leaf: leaf[-1], said)
-    found = mutual_partners(assign(last, points.counts), LEAST_SCORE)
-    # Padding finds padding.
-    there = jnp.arange(found.first.shape[1]) < pair.counts[0]
-    return jnp.where(there, found.first[0], NONE), jnp.where(there, found.scores[0], 0.0)
+    return assign(last, points.counts)
 
 
 def _as_points(pair: Pair) -> Points:
@@ -146,16 +163,38 @@ def _as_points(pair: Pair) -> Points:
 
 
 def _difference(path: Path, weights: MatcherWeights, room: int) -> float:
-    """Between a file's and kjax's scores of two random photographs; infinite if partners differ."""
+    """Between a file's and kjax's scores of two random photographs; infinite if partners differ.
+
+    Those may differ that rounding decides.
+    """
     first, second = _random_photographs(weights.about.model.dimension, room)
-    found = Matcher(weights).match(first, second, early=False)
+    pair = stack_pair(first, second, room)
+    with jax.default_matmul_precision("highest"):  # as in the files, on any device
+        found = Matcher(weights).match(first, second, early=False)
     partners, scores = np.full(room, NONE), np.zeros(room)
     partners[found.indices[:, 0]] = found.indices[:, 1]
     scores[found.indices[:, 0]] = 1 - found.ratios
-    there = load_exported_matcher(path)(stack_pair(first, second, room))
-    if not np.array_equal(there.partners, partners):
-        return float("inf")
-    return float(np.abs(np.asarray(there.scores) - scores).max())
+    there = load_exported_matcher(path)(pair)
+    same = np.asarray(there.partners) == partners
+    if not same.all():
+        with jax.default_matmul_precision("highest"):
+            own = np.exp(log_scores(_assign(weights, pair))[0, : len(first), : len(second)])
+        if not (same | undecided(own)).all():
+            return float("inf")
+    return float(np.abs(np.asarray(there.scores) - scores).max(where=same, initial=0))
+
+
+def undecided(scores: Float32[np.ndarray, "N M"]) -> Bool[np.ndarray, " N"]:
+    """Of which rows a change of scores by `LIMIT` may change the partner."""
+
+    def is_tie(rows: Float32[np.ndarray, "rows columns"]) -> Bool[np.ndarray, " rows"]:
+        second, best = np.sort(np.pad(rows, ((0, 0), (1, 0))), axis=1)[:, -2:].T
+        return best - second <= LIMIT
+
+    highest, best = scores.max(axis=1), scores.argmax(axis=1)
+    at_least = np.abs(highest - LEAST_SCORE) <= LIMIT
+    tied = is_tie(scores) | is_tie(scores.T)[best]
+    return at_least | (tied & (highest > LEAST_SCORE))
 
 
 def stack_pair(first: Features, second: Features, room: int) -> Pair:

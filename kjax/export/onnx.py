@@ -11,7 +11,7 @@
 for colours: hence the axis in the example.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,8 +30,12 @@ ONNX_FILES = "an ONNX file"
 def save(path: Path, function: DescribingFunction) -> None:
     """Writes the graph from `patches` [B,N,N] to `descriptors`."""
     folded, weights, dtype, batch, about = function
+    write(path, onnx_model(folded, weights, dtype=dtype, batch=batch), about)
+
+
+def write(path: Path, model: Any, about: Mapping[str, str]) -> None:
+    """Writes any graph, and what the file shall tell of itself."""
     onnx = require("onnx", ONNX_FILES)
-    model = onnx_model(folded, weights, dtype=dtype, batch=batch)
     onnx.helper.set_model_props(model, dict(about))
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
@@ -39,12 +43,21 @@ def save(path: Path, function: DescribingFunction) -> None:
 
 def load(path: Path) -> Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]:
     """The function in a file, run by onnxruntime."""
+    session = read(path)
+    return lambda patches: session.run(["descriptors"], {"patches": patches})[0]
+
+
+def read(path: Path) -> Any:
+    """Any graph in a file, as a session of onnxruntime.
+
+    Raises:
+        InputError: it is something else.
+    """
     onnxruntime = require("onnxruntime", ONNX_FILES)
     try:
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception:  # a dozen types, all its own
         raise InputError(f"{path} is not an ONNX file that onnxruntime can run") from None
-    return lambda patches: session.run(["descriptors"], {"patches": patches})[0]
 
 
 def read_about(path: Path) -> dict[str, str]:

@@ -19,10 +19,6 @@ from kjax.model.kernels import onnx_layers
 from kjax.model.kernels.onnx_writer import GraphWriter
 from kjax.model.position_encoding import CoordinateSystem, position_matrix
 
-OPSET, IR_VERSION = 12, 7
-"""Versions of 2020, the last in which the axes of all reductions are attributes, as OpenCV 4 wants
-them: opset 13 made ReduceSum's an input, opset 18 the others'."""
-
 
 def onnx_model(
     folded: Descriptor,
@@ -41,19 +37,13 @@ def onnx_model(
         batch: B, if the graph shall take no other.
         block: channels that onnxruntime holds together, if the graph is for it alone, on CPUs.
     """
-    onnx = require("onnx", "an ONNX graph")
-    graph = GraphWriter(onnx)
+    graph = GraphWriter(require("onnx", "an ONNX graph"))
     dim = _write_network(graph, folded, weights["params"], dtype, block)
-    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     size, count = folded.patch_size, batch or "batch"
-    return onnx.helper.make_model(
-        graph.finish(
-            onnx.helper.make_tensor_value_info("patches", element, [count, size, size]),
-            onnx.helper.make_tensor_value_info("descriptors", onnx.TensorProto.FLOAT, [count, dim]),
-        ),
-        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="kjax",
+    return graph.finish(
+        "descriptor",
+        {"patches": (dtype, [count, size, size])},
+        {"descriptors": ("float32", [count, dim])},
     )
 
 
@@ -81,9 +71,8 @@ def _write_network(
         case "hardnet":
             # The graph's maps are flattened with the channel first, W has it third.
             kernel = np.asarray(params["head"]["kernel"]).transpose(2, 0, 1, 3)
-            psi = _write_dense(
-                graph, graph.add("Flatten", phi), kernel.reshape(-1, dim), params["head"]
-            )
+            flat = graph.add("Flatten", phi)
+            psi = graph.dense(flat, kernel.reshape(-1, dim), params["head"].get("bias"))
         case "xy" | "polar":
             psi = _write_encoding(graph, [(phi, model.head)], model, params["head"])
         case _:
@@ -98,7 +87,7 @@ def _write_patch_normalization(graph: GraphWriter, size: int, dtype: str) -> str
     """`kjax.model.patches.normalize_patches`, and the axis of channels."""
     floating = "patches" if dtype == "float32" else graph.add("Cast", "patches", to=1)
     # Not Unsqueeze: OpenCV 4 makes of it the shape that it has when the file is read.
-    images = graph.add("Reshape", floating, graph.constant([-1, 1, size, size], np.int64))
+    images = graph.reshape(floating, -1, 1, size, size)
     starts, ends, spatial = ([0, 0], [1, 1], [2, 3])
     corner = graph.add(
         "Slice", images, *(graph.constant(value, np.int64) for value in (starts, ends, spatial))
@@ -131,16 +120,11 @@ def _write_encoding(
     side = model.patch_size // TRUNK_STRIDE
     parts = []
     for phi, system in maps:
-        rows = graph.add("Reshape", phi, graph.constant([0, 0, side**2], np.int64))
+        rows = graph.reshape(phi, 0, 0, side**2)
         positions = graph.constant(position_matrix(side, model.position_kernel, system))
         parts.append(graph.add("Flatten", graph.add("MatMul", rows, positions)))
     encoded = parts[0] if len(parts) == 1 else graph.add("Concat", *parts, axis=1)
-    return _write_dense(graph, encoded, head["kernel"], head)
-
-
-def _write_dense(graph: GraphWriter, x: str, matrix: Any, layer: Mapping[str, Any]) -> str:
-    bias = [graph.constant(layer["bias"])] if "bias" in layer else []
-    return graph.add("Gemm", x, graph.constant(matrix), *bias)
+    return graph.dense(encoded, head["kernel"], head.get("bias"))
 
 
 def _write_l2_normalization(graph: GraphWriter, psi: str, dim: int) -> None:

@@ -9,15 +9,23 @@ import pytest
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.export import matcher as export
-from kjax.export.matcher import export_matcher, load_exported_matcher, stack_pair
+from kjax.export.matcher import export_matcher, load_exported_matcher, stack_pair, undecided
 from kjax.images.features import Features
 from kjax.images.learned_matching import Matcher
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import DescribedWith
 from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
 
-pytest.importorskip("flatbuffers")
 MODEL = MatcherConfig(layers=2, width=32, heads=2, dimension=8)
+SUFFIXES = (".stablehlo", ".onnx")
+ROUNDING = 5e-5
+"""Scores of these weights are of three numbers up to 2·20²/√32 = 142, in steps of 1.5e-5 each."""
+
+
+@pytest.fixture(autouse=True)
+def need_packages():
+    for package in ("flatbuffers", "onnx", "onnxruntime"):
+        pytest.importorskip(package)
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +50,11 @@ def photograph(rng, rows) -> Features:
     )
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("keypoints", [None, 64])
-def test_it_gives_the_same_matches(weights, tmp_path, rng, keypoints, capsys):
+def test_it_gives_the_same_matches(weights, tmp_path, rng, keypoints, suffix, capsys):
     save_matcher(tmp_path / "matcher.npz", weights)
-    path = tmp_path / "matcher.stablehlo"
+    path = tmp_path / f"matcher{suffix}"
     words = ["export", str(tmp_path / "matcher.npz"), "--to", str(path)]
     assert main([*words, *(["--keypoints", str(keypoints)] if keypoints else [])]) == 0
     assert "a matcher of mine" in capsys.readouterr().out
@@ -56,9 +65,67 @@ def test_it_gives_the_same_matches(weights, tmp_path, rng, keypoints, capsys):
     partners, scores = load_exported_matcher(path)(stack_pair(first, second, keypoints or 40))
     rows = np.flatnonzero(np.asarray(partners) != -1)
     np.testing.assert_array_equal(np.stack([rows, partners[rows]], axis=1), expected.indices)
-    np.testing.assert_allclose(scores[rows], 1 - expected.ratios, atol=1e-5)
+    np.testing.assert_allclose(scores[rows], 1 - expected.ratios, atol=ROUNDING)
     assert main(["info", str(path)]) == 0
     assert "descriptors of mine, 8 numbers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_padding_has_no_say(weights, tmp_path, rng, suffix):
+    path = tmp_path / f"matcher{suffix}"
+    export_matcher(path, weights)
+    match = load_exported_matcher(path)
+    rows = rng.normal(size=(20, 8))
+    many, few = photograph(rng, rows), photograph(rng, rows[:13])
+    expected = Matcher(weights).match(few, many, early=False)
+    assert len(expected) > 5
+    pair = stack_pair(few, many, 20)
+    # The same keypoints on both sides: nothing matches better.
+    filled = {name: np.array(getattr(pair, name)) for name in pair._fields[:4]}
+    for column in filled.values():
+        column[0, 13:] = column[1, 13:]
+    pair = pair._replace(**filled)
+    partners, scores = match(pair)
+    rows = np.flatnonzero(np.asarray(partners) != -1)
+    np.testing.assert_array_equal(np.stack([rows, partners[rows]], axis=1), expected.indices)
+    np.testing.assert_allclose(scores[rows], 1 - expected.ratios, atol=ROUNDING)
+    for counts in ([13, 0], [0, 20], [0, 0]):
+        partners, scores = match(pair._replace(counts=np.array(counts, np.int32)))
+        assert (np.asarray(partners) == -1).all()
+        assert (np.asarray(scores) == 0).all()
+
+
+def test_partners_that_rounding_decides():
+    tiny = 1e-5
+    scores = np.array(
+        [
+            [0.9, 0.3, 0.0, 0.0],
+            [0.0, 0.5, 0.5 + tiny, 0.0],
+            [0.0, 0.0, 0.0, 0.1 - tiny],
+            [tiny, 0.0, 0.0, 0.0],
+            [0.0, 0.0, 0.4, 0.0],
+        ],
+        np.float32,
+    )
+    assert undecided(scores).tolist() == [False, True, True, False, False]
+    scores[4, 2] = 0.5
+    assert undecided(scores).tolist() == [False, True, True, False, True]
+    assert undecided(scores[:, :1]).tolist() == [False] * 5
+
+
+def test_onnx_files_that_differ_are_not_kept(weights, tmp_path, monkeypatch):
+    monkeypatch.setattr("kjax.export.matcher_graph.LEAST_SCORE", 0.99)
+    with pytest.raises(InputError, match="would differ from kjax by inf"):
+        export_matcher(tmp_path / "matcher.onnx", weights)
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_onnx_files_are_one_line(weights, tmp_path):
+    path = tmp_path / "matcher.onnx"
+    export_matcher(path, weights)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(InputError, match="is not an ONNX file that onnxruntime can run"):
+        load_exported_matcher(path)
 
 
 def test_what_differs_is_not_kept(weights, tmp_path, monkeypatch):
@@ -75,7 +142,7 @@ def test_what_differs_is_not_kept(weights, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["matcher.npz", "--to", "m.onnx"], "matchers are exported to .stablehlo alone"),
+        (["matcher.npz", "--to", "m.pth"], "m.pth: matchers are exported to .stablehlo or .onnx"),
         (["matcher.npz", "--to", "m.stablehlo", "--batch", "2"], "--batch is for descriptors"),
         (["hardnet", "--to", "h.stablehlo", "--keypoints", "2"], "--keypoints is for matchers"),
         (["hardnet", "--to", "h.stablehlo", "--keypoints", "0"], "give at least 1"),

@@ -96,10 +96,10 @@ def _write_by_rows(
         graph.add("Add", scaled(4, even2), even1),
         graph.add("Add", m5, graph.add("Add", scaled(8, odd2), odd1)),
     )
-    shape = graph.constant([-1, len(bias), side // ROWS, 1, side], np.int64)
-    rectified = [graph.add("Reshape", graph.add("Relu", y), shape) for y in outputs]
-    together = graph.add("Concat", *rectified, axis=3)
-    return graph.add("Reshape", together, graph.constant([-1, len(bias), side, side], np.int64))
+    rectified = [
+        graph.reshape(graph.add("Relu", y), -1, len(bias), side // ROWS, 1, side) for y in outputs
+    ]
+    return graph.reshape(graph.add("Concat", *rectified, axis=3), -1, len(bias), side, side)
 
 
 def _write_in_pairs(graph: GraphWriter, images: str, layers: Sequence[Layer], size: int) -> str:
