@@ -40,6 +40,7 @@ class Record:
         weights: the first digits of their SHA-256, of shipped ones; empty for others.
         hardware: that it ran on.
         versions: of the software, and the commit.
+        refined: errors of poses after `refined_pose`; none of what was recorded before that.
     """
 
     method: str
@@ -57,6 +58,7 @@ class Record:
     weights: str
     hardware: str
     versions: dict[str, str]
+    refined: list[float | None] = dataclasses.field(default_factory=list)
 
     @property
     def key(self) -> tuple[str, str, int, str, str]:
@@ -71,6 +73,10 @@ class Record:
     def area(self, threshold: float) -> float:
         """Under the curve of recall against the error."""
         return area_under_recall(self.errors, threshold)
+
+    def with_refined_errors(self) -> "Record":
+        """The record as if no pose but the refined one had been found."""
+        return dataclasses.replace(self, errors=self.refined)
 
 
 _record = Schema(Record, "record").read

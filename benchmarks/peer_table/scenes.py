@@ -18,6 +18,7 @@ from kjax.images.geometry import verify
 from kjax.images.homography_sequences import HomographySequence, project
 from kjax.images.keypoint_descriptors import read_for_describing
 from peer_table import scores
+from peer_table.refinement import refined_pose
 
 LONG_SIDE = 1024
 OVERLAP = 0.1
@@ -42,6 +43,8 @@ class Judged(NamedTuple):
     """Pixels by which each match is off; NaN of points that are taken to infinity."""
     error: float | None
     """Pixels, or degrees, by which the geometry found from them is off; None if there is none."""
+    refined: float | None = None
+    """The same of a pose after `refined_pose`."""
 
 
 class Truth(Protocol):
@@ -216,8 +219,14 @@ class PoseTruth:
         cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
         pixel = float(np.mean([*map(_ray_pixels, self.cameras, self.shapes)]))
         off = scores.epipolar_distance(a, b, cross @ self.rotation) * pixel
-        found = scores.relative_pose(a, b, threshold=scores.ESSENTIAL_PIXELS / pixel)
-        return Judged(off, scores.pose_error(found, self.rotation, self.translation))
+        threshold = scores.ESSENTIAL_PIXELS / pixel
+        found = scores.relative_pose(a, b, threshold=threshold)
+        better = refined_pose(a, b, found, threshold=threshold)
+        return Judged(
+            off,
+            scores.pose_error(found, self.rotation, self.translation),
+            scores.pose_error(better, self.rotation, self.translation),
+        )
 
 
 def _ray_pixels(camera: Camera, shape: tuple[int, int]) -> float:

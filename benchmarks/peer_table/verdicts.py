@@ -30,7 +30,10 @@ def verdicts(records: Sequence[Record]) -> Iterator[Block]:
         rows.append(_held(f"{what}61.3, of best by another protocol", best, best.area(5), 0.613))
         what += f"that of {label(BEFORE)} here"
         rows.append(_held(what, best, best.area(5), planes[BEFORE].area(5)))
-    rows += _pose_verdicts(of_kind(records, "poses", USUAL))
+    poses = of_kind(records, "poses", USUAL)
+    rows += _pose_verdicts(poses, "pose")
+    refined = [one.with_refined_errors() for one in poses if one.refined]
+    rows += _pose_verdicts(refined, "refined pose")
     yield Table(
         f"With {count(USUAL)} keypoints. Ours is the learned matcher, or while there is none "
         f"{label(PLAIN)}.",
@@ -60,7 +63,7 @@ def _yes(held: bool) -> str:
     return "yes" if held else "no"
 
 
-def _pose_verdicts(records: Sequence[Record]) -> list[TableRow]:
+def _pose_verdicts(records: Sequence[Record], of: str) -> list[TableRow]:
     """On the scenes that all three have, and ours had not seen."""
     ours = OURS if any(one.method == OURS for one in records) else PLAIN
     by_word = {
@@ -77,10 +80,10 @@ def _pose_verdicts(records: Sequence[Record]) -> list[TableRow]:
     record, where = by_word[ours][shared[0]], in_a_sentence(shared)
     rows = []
     if GLUED in means:
-        what = f"pose AUC@10° on {where}, at least ALIKED + LightGlue's less 5 points"
+        what = f"{of} AUC@10° on {where}, at least ALIKED + LightGlue's less 5 points"
         rows.append(_held(what, record, means[ours], means[GLUED] - 0.05))
     if ours == OURS and PLAIN in means:
-        what = f"pose AUC@10° on {where}, at least 15 points above {label(PLAIN)}"
+        what = f"{of} AUC@10° on {where}, at least 15 points above {label(PLAIN)}"
         rows.append(_held(what, record, means[ours], means[PLAIN] + 0.15))
     return rows
 

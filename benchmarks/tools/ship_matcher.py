@@ -6,8 +6,8 @@ r"""Puts a trained matcher into the package, where `kjax.load_matcher("NAME")` f
 NAME is that of the shipped weights whose descriptors it matches. Writes NAME.npz, in half
 precision, NAME.json and NAME.md into kjax/pretrained/matcher_files, and the hashes of all cards
 into SHA256SUMS; commit all of them. The views are those that it learned from, or folders that list
-the same photographs as sets do: all of them must be in the ledger. card.json holds (`kjax.pretrained.matchers.MatcherCard` says what
-each means):
+the same photographs as sets do: all of them must be in the ledger. card.json holds
+(`kjax.pretrained.matchers.MatcherCard` says what each means):
 
     {"summary": "…", "command": "…", "commit": "…", "seed": 0, "pairs": 768000,
      "hardware": "NVIDIA H200", "results": {"precision": 0.9, "recall": 0.8}, "evaluation": "…",
