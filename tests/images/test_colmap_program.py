@@ -79,6 +79,7 @@ def test_a_model_may_begin_with_closer_photographs(colmap, tmp_path):
     usual, closer = (line for line in log.read_text().splitlines() if line.startswith("asked"))
     assert "init_min" not in usual
     assert "--Mapper.init_min_tri_angle 4 " in closer
+    assert "--Mapper.init_max_forward_motion 1" in closer
 
 
 def test_failures_are_told_but_no_model_is_a_result(colmap, tmp_path):

@@ -28,10 +28,12 @@ SIFT_DIMENSION = 128
 ALL_THREADS = -1
 WATCHING_SECONDS = 0.2
 """Between two looks at what a program has printed."""
-CLOSER = {"init_min_tri_angle": 4, "init_min_num_inliers": 50}
-"""Of the two photographs that a model begins with: degrees between their rays, and matches.
+CLOSER = {"init_min_tri_angle": 4, "init_min_num_inliers": 50, "init_max_forward_motion": 1}
+"""Of the two photographs that a model begins with: degrees between their rays, matches, and which
+share of the way between them may lead forward.
 
-A quarter and half of what COLMAP asks for; it gives in to half of both by itself, one at a time.
+A quarter and half of what COLMAP asks for, which gives in to half of both by itself, one at a time;
+and all of the way, as along a street.
 """
 NO_MODEL = "failed to create sparse model"
 """What the mapper says, with an exit code of failure, of photographs that give none."""
