@@ -16,6 +16,7 @@ from kjax.matcher.truth import NONE, Truth
 LEAST_SCORE = 0.1
 """Of a match."""
 _NEVER = -1e30
+_NEARLY_ONE = 1 - 1e-6
 
 
 class Assignment(NamedTuple):
@@ -76,7 +77,8 @@ def mutual_partners(made: Assignment, least: float | Float[Array, ""] = LEAST_SC
 def assignment_loss(made: Assignment, truth: Truth) -> Float[Array, " B"]:
     """Negative log-likelihood of each pair: of its matches, and of keypoints that have none.
 
-    Both are means, so that pairs with few matches weigh as much as those with many.
+    Both are means, so that pairs with few matches weigh as much as those with many. Where places
+    are not known, what is off the line must not match: as much again.
     """
     partner = jnp.maximum(truth.partners, 0)
     own = jax.nn.log_sigmoid(made.matchability)
@@ -86,7 +88,14 @@ def assignment_loss(made: Assignment, truth: Truth) -> Float[Array, " B"]:
     scores = choices + own[:, 0] + jnp.take_along_axis(own[:, 1], partner, axis=1)
     matched = _mean(-scores, truth.partners != NONE)
     alone = -jax.nn.log_sigmoid(-made.matchability)
-    return 0.5 * matched + 0.5 * _mean(alone, truth.alone).mean(axis=1)
+    loss = 0.5 * matched + 0.5 * _mean(alone, truth.alone).mean(axis=1)
+    return loss if truth.off_line is None else loss + 0.5 * _off_line_loss(made, truth.off_line)
+
+
+def _off_line_loss(made: Assignment, off_line: Bool[Array, "B N N"]) -> Float[Array, " B"]:
+    """Of keypoints that match none of those that they cannot be, the negative log-likelihood."""
+    wrong = jnp.where(off_line, jnp.exp(log_scores(made)), 0).sum(axis=2)
+    return _mean(-jnp.log1p(-jnp.minimum(wrong, _NEARLY_ONE)), off_line.any(axis=2))
 
 
 def _mean(values: Float[Array, "*B N"], chosen: Bool[Array, "*B N"]) -> Float[Array, "*B"]:

@@ -91,11 +91,19 @@ class Batch(NamedTuple):
     truth: Truth
 
 
-def draw_batch(key: Key[Array, ""], views: DeviceViews, *, pairs: int, config: DrawConfig) -> Batch:
-    """A batch, wholly a function of the key."""
+def draw_batch(
+    key: Key[Array, ""],
+    views: DeviceViews,
+    *,
+    pairs: int,
+    config: DrawConfig,
+    by_lines: bool = False,
+) -> Batch:
+    """A batch, wholly a function of the key; `by_lines`: see `find_truth`."""
     keys = jax.random.split(key, pairs)
     seen, points = jax.vmap(lambda own: _draw_pair(own, views, config))(keys)
-    return Batch(points, find_truth(seen, points.descriptors, points.counts))
+    truth = find_truth(seen, points.descriptors, points.counts, by_lines=by_lines)
+    return Batch(points, truth)
 
 
 class _Window(NamedTuple):

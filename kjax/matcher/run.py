@@ -52,7 +52,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
     checked = SCHEMA.read(config.to_dict())
     views = _read_views(checked)
     learning, held_out = split(views, checked.data.validation_every)
-    program = make_program(checked)
+    program = make_program(checked, by_lines=views.has_unknown_places)
     with claim_workdir(workdir, config.to_dict(), notes={"attention": program.attention}):
         state, scores = _train(checked, program, learning, held_out, workdir)
         with mendable_errors(workdir):
@@ -95,8 +95,8 @@ def split(views: ViewSet, every: int) -> tuple[ViewSet, ViewSet]:
 
 
 @functools.cache  # one for equal configs: it is compiled once
-def make_program(config: MatcherRunConfig) -> Program:
-    """What the run compiles."""
+def make_program(config: MatcherRunConfig, *, by_lines: bool = False) -> Program:
+    """What the run compiles; `by_lines`: see `find_truth`."""
     return Program(
         model=config.model,
         draw=config.draw,
@@ -105,6 +105,7 @@ def make_program(config: MatcherRunConfig) -> Program:
         seed=config.seed,
         dtype=config.train.dtype,
         attention=choose_attention(config.train.attention, config.train.dtype),
+        by_lines=by_lines,
     )
 
 

@@ -41,6 +41,7 @@ class Program:
         seed: of all chance.
         dtype: of the computation.
         attention: what computes it.
+        by_lines: learn from lines, too, where places are not known: see `find_truth`.
     """
 
     model: MatcherConfig
@@ -50,6 +51,7 @@ class Program:
     seed: int
     dtype: str = "float32"
     attention: Attention = "xla"
+    by_lines: bool = False
 
 
 def initial_state(program: Program, params: Any = None) -> TrainState:
@@ -175,7 +177,11 @@ def _update(
 ) -> tuple[TrainState, Metrics]:
     """One step. Everything random comes from `fold_in(key, state.step)`."""
     batch = draw_batch(
-        jax.random.fold_in(key, state.step), views, pairs=program.pairs, config=program.draw
+        jax.random.fold_in(key, state.step),
+        views,
+        pairs=program.pairs,
+        config=program.draw,
+        by_lines=program.by_lines,
     )
     compute = jax.grad(functools.partial(batch_loss, program), has_aux=True)
     gradients, metrics = compute(state.params, batch)

@@ -70,6 +70,11 @@ class ViewSet:
     def __len__(self) -> int:
         return len(self.counts)
 
+    @property
+    def has_unknown_places(self) -> bool:
+        """Whether any keypoint's is not known."""
+        return bool(np.isnan(self.places).any())
+
     def keep(self, chosen: np.ndarray) -> "ViewSet":
         """Some of the groups."""
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}

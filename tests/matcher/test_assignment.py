@@ -1,5 +1,6 @@
 """Scores, matches and the loss, each beside a version written out in loops."""
 
+import cv2
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from plane import moved, random_homography
 from kjax.matcher.assignment import assign, assignment_loss, log_scores, mutual_partners
 from kjax.matcher.network import Said
 from kjax.matcher.step import confidence_loss
-from kjax.matcher.truth import FAR, MATCH, NONE, UNLIKE, Seen, Truth, find_truth, project
+from kjax.matcher.truth import FAR, MATCH, NONE, OFF_LINE, UNLIKE, Seen, Truth, find_truth, project
 
 COUNTS = np.array([[6, 8], [8, 3]], np.int32)
 ROOM = 8
@@ -80,6 +81,18 @@ def test_loss(said):
         assert float(losses[pair]) == pytest.approx(expected, rel=1e-5)
 
 
+def test_what_is_off_the_line_must_not_match(said):
+    off_line = np.zeros((2, ROOM, ROOM), bool)
+    off_line[0, 1, :3] = off_line[0, 2, 4] = True
+    made = assign(said, jnp.asarray(COUNTS))
+    nothing = Truth(jnp.full((2, ROOM), NONE, jnp.int32), jnp.zeros((2, 2, ROOM), bool))
+    losses = assignment_loss(made, nothing._replace(off_line=jnp.asarray(off_line)))
+    scores, _ = plain_scores(said, 0)
+    wrong = np.array([scores[1, :3].sum(), scores[2, 4]])
+    assert float(losses[0]) == pytest.approx(0.5 * np.mean(-np.log(1 - wrong)), rel=1e-5)
+    assert float(losses[1]) == 0
+
+
 def test_confidence_is_of_saying_what_the_last_layer_says():
     partners = jnp.array([[[[1, NONE]] * 2], [[[1, 0]] * 2]], jnp.int32)
     counts = jnp.array([[2, 2]], jnp.int32)
@@ -116,6 +129,43 @@ def test_truth_by_places(rng, unknown):
         assert expected.any()
         np.testing.assert_array_equal(found.alone[0, side, : len(expected)], expected)
         assert not np.asarray(found.alone[0, side, len(expected) :]).any()
+
+
+def test_keypoints_of_unknown_places_are_off_each_others_lines(rng):
+    """Two cameras with the same calibration see points; some know of them, others do not."""
+    points = rng.uniform([-3, -3, 4], [3, 3, 9], (20, 3))
+    matrix = np.array([[500.0, 0, 400], [0, 500, 300], [0, 0, 1]])
+    turn = cv2.Rodrigues(np.array([0, 0.2, 0]))[0]
+    move = np.array([1.0, 0.2, 0.3])
+    cameras = matrix @ np.stack([np.eye(3, 4), np.column_stack([turn, move])])
+    mapped = np.einsum("sij,nj->sni", cameras, np.column_stack([points, np.ones(20)]))
+    xy = mapped[..., :2] / mapped[..., 2:]
+    places = np.stack([points, points])
+    places[0, :8] = places[1, 4:10] = np.nan
+    cross = np.array([[0, -move[2], move[1]], [move[2], 0, -move[0]], [-move[1], move[0], 0]])
+    fundamental = np.linalg.inv(matrix).T @ cross @ turn @ np.linalg.inv(matrix)
+    lines = np.column_stack([xy[0], np.ones(20)]) @ fundamental.T
+    back = np.column_stack([xy[1], np.ones(20)]) @ fundamental
+    residual = np.abs(lines @ np.column_stack([xy[1], np.ones(20)]).T)
+    nearer = np.minimum(
+        residual / np.linalg.norm(lines[:, :2], axis=1)[:, None],
+        residual / np.linalg.norm(back[:, :2], axis=1)[None],
+    )
+    known = np.isfinite(places).all(axis=-1)
+    expected = (nearer > OFF_LINE) & ~(known[0][:, None] & known[1][None])
+    expected[18:] = expected[:, 17:] = False
+    arrays = (xy, places, cameras, np.ones((2, 20, 4)) / 2)
+    *seen, likeness = (jnp.asarray(part[None], jnp.float32) for part in arrays)
+    counts = jnp.array([[18, 17]], jnp.int32)
+    found = find_truth(Seen(*seen), likeness, counts, by_lines=True)
+    sure = np.abs(nearer - OFF_LINE) > 0.01
+    np.testing.assert_array_equal(found.off_line[0][sure], expected[sure])
+    assert 20 < expected.sum() < 300
+    assert not np.diag(found.off_line[0]).any()
+    seen[2] = seen[2].at[:, 1, :, 3].set(0.0)  # both at one place: there are no lines
+    same_place = find_truth(Seen(*seen), likeness, counts, by_lines=True)
+    assert not np.asarray(same_place.off_line).any()
+    assert find_truth(Seen(*seen), likeness, counts).off_line is None
 
 
 def plain_truth(first, second, places, descriptors, homography):

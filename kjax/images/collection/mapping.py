@@ -15,7 +15,7 @@ from kjax.images.mapping import model_size
 _REGISTERING = re.compile(rb"Registering image #\d+ \(\D*(\d+)\)")
 """A line of the mapper: which photograph, and the how manieth it is."""
 _ATTEMPTS = ("usual", "closer")
-"""Along a street no two photographs may see enough from far enough apart, or aside, to begin with."""
+"""Along a street no two photographs may see enough from far apart, or aside, to begin with."""
 
 
 def map_photographs(
