@@ -120,7 +120,7 @@ def measure(
         if judged
         else [0.0] * len(PIXELS),
         errors=[one.error for one in judged],
-        refined=[one.refined for one in judged] if scene.kind == "poses" else [],
+        refined=[one.refined for one in judged],
         describe_seconds=seconds,
         match_seconds=None if seconds is None else float(np.median(took)),
         weights=methods.weights_digits(word),

@@ -43,9 +43,9 @@ INTRODUCTION = (
     "1,024 pixels; errors are in these pixels. RootSIFT and our weights see OpenCV's strongest "
     "SIFT keypoints, or those of the largest contrast times size², which `kjax match` takes "
     "(:steady); peers find their own. Matches are nearest neighbours of each other; with a number, "
-    "they pass that ratio test both ways. Each location counts once. Geometry is MAGSAC++'s; poses "
-    "are also told as they are after a refinement, as PoseLib and pycolmap end with: OpenCV's "
-    "MAGSAC++ stops at the pose of few matches."
+    "they pass that ratio test both ways. Each location counts once. Geometry is MAGSAC++'s. It is "
+    "also told as it is after a refinement on all matches near it, as PoseLib and pycolmap end "
+    "with: OpenCV's MAGSAC++ stops at the geometry of few matches."
 )
 
 
@@ -126,6 +126,10 @@ def _homographies(records: Sequence[Record]) -> Iterator[Block]:
             "matches (within 3 px), mean matching accuracy at 3 px and area under the curve of "
             "the homography's error, %.",
         )
+        if refined := [one.with_refined_errors() for one in here if one.refined]:
+            yield _plane_table(
+                refined, "The same where homographies are refined, as `kjax match` does."
+            )
     shown = whole(of_kind(records, "homographies", USUAL))
     if shown:
         curves = {word: (PIXELS, [100 * y for y in one.accuracy]) for word, one in shown.items()}

@@ -40,7 +40,7 @@ class Record:
         weights: the first digits of their SHA-256, of shipped ones; empty for others.
         hardware: that it ran on.
         versions: of the software, and the commit.
-        refined: errors of poses after `refined_pose`; none of what was recorded before that.
+        refined: errors after a refinement on all near matches; none of what was recorded before.
     """
 
     method: str
@@ -104,4 +104,5 @@ def joined(records: Sequence[Record]) -> Record:
         correct=sum(one.correct for one in records),
         accuracy=np.average([one.accuracy for one in records], axis=0, weights=weights).tolist(),
         errors=[error for one in records for error in one.errors],
+        refined=[error for one in records for error in one.refined],
     )

@@ -44,7 +44,7 @@ class Judged(NamedTuple):
     error: float | None
     """Pixels, or degrees, by which the geometry found from them is off; None if there is none."""
     refined: float | None = None
-    """The same of a pose after `refined_pose`."""
+    """The same of the geometry after a refinement on all matches near it."""
 
 
 class Truth(Protocol):
@@ -112,14 +112,19 @@ class PlaneTruth:
     def judge(self, xy_a: Points, xy_b: Points) -> Judged:
         """Off is how far a point is from where the homography takes its match."""
         off = np.linalg.norm(project(self.matrix, xy_a) - xy_b, axis=1)
-        found = verify(xy_a, xy_b, model="homography").model
+        found, refined = (self._error(xy_a, xy_b, refine=refine) for refine in (False, True))
+        return Judged(off, found, refined)
+
+    def _error(self, xy_a: Points, xy_b: Points, *, refine: bool) -> float | None:
+        """Pixels by which the corners are off, on average."""
+        found = verify(xy_a, xy_b, model="homography", refine=refine).model
         if found is None:
-            return Judged(off, None)
+            return None
         height, width = self.shape
         corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1.0]])
         apart = project(found, corners) - project(self.matrix, corners)
         error = float(np.linalg.norm(apart, axis=1).mean())
-        return Judged(off, error if np.isfinite(error) else None)
+        return error if np.isfinite(error) else None
 
 
 def plane_scene(sequence: HomographySequence) -> Scene:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Float64
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.images.methods import Kind
+from kjax.images.refinement import refine_homography
 
 SMALLEST_SAMPLE = {"homography": 4, "fundamental": 8}
 """Matches that a model needs: with fewer there is none."""
@@ -32,6 +33,7 @@ def verify(
     threshold: float = 3.0,
     confidence: float = 0.9999,
     iterations: int = 10_000,
+    refine: bool = True,
 ) -> Verified:
     """Fits a model to matched points with OpenCV's MAGSAC++. The same input gives the same result.
 
@@ -43,6 +45,7 @@ def verify(
             epipolar line.
         confidence: that a better model does not exist, at which the search ends.
         iterations: after which it ends anyway.
+        refine: bring a homography to where all matches near it agree best.
 
     Raises:
         InputError: OpenCV is missing, or the points are not finite.
@@ -67,7 +70,10 @@ def verify(
     inliers = np.asarray(mask).reshape(-1).astype(bool)
     if inliers.sum() < SMALLEST_SAMPLE[model]:
         return nothing
-    return Verified(np.asarray(found, np.float64), inliers)
+    found = np.asarray(found, np.float64)
+    if refine and model == "homography":
+        found, inliers = refine_homography(found, inliers, xy_a, xy_b, threshold)
+    return Verified(found, inliers)
 
 
 def _fit(
