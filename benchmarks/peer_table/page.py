@@ -128,7 +128,7 @@ def _homographies(records: Sequence[Record]) -> Iterator[Block]:
         )
         if refined := [one.with_refined_errors() for one in here if one.refined]:
             yield _plane_table(
-                refined, "The same where homographies are refined, as `kjax match` does."
+                refined, "The same where homographies are refined, as kjax match does."
             )
     shown = whole(of_kind(records, "homographies", USUAL))
     if shown:

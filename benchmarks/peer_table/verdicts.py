@@ -30,6 +30,9 @@ def verdicts(records: Sequence[Record]) -> Iterator[Block]:
         rows.append(_held(f"{what}61.3, of best by another protocol", best, best.area(5), 0.613))
         what += f"that of {label(BEFORE)} here"
         rows.append(_held(what, best, best.area(5), planes[BEFORE].area(5)))
+        if len(best.refined) == best.pairs:
+            refined = best.with_refined_errors()
+            rows.append(_held("refined homographies', at least 61.3", best, refined.area(5), 0.613))
     poses = of_kind(records, "poses", USUAL)
     rows += _pose_verdicts(poses, "pose")
     refined = [one.with_refined_errors() for one in poses if one.refined]
