@@ -75,7 +75,7 @@ class Record:
         return area_under_recall(self.errors, threshold)
 
     def with_refined_errors(self) -> "Record":
-        """The record as if no pose but the refined one had been found."""
+        """The record as if nothing but the refined geometry had been found."""
         return dataclasses.replace(self, errors=self.refined)
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from scipy.optimize import least_squares
 
 from kjax.extras import require
+from peer_table.scores import essential_matrix
 
 Pose = tuple[np.ndarray, np.ndarray]
 NEARBY = 3.0
@@ -63,8 +64,7 @@ def _moved(pose: Pose, step: Float[np.ndarray, "5"]) -> Pose:
 
 def _sampson(pose: Pose, a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, " K"]:
     """To first order, how far matches are from where the pose allows them."""
-    rotation, (x, y, z) = pose
-    essential = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ rotation
+    essential = essential_matrix(*pose)
     lines_b, lines_a = a @ essential.T, b @ essential
     steepness = (lines_a[:, :2] ** 2).sum(axis=1) + (lines_b[:, :2] ** 2).sum(axis=1)
     return (b * lines_b).sum(axis=1) / np.sqrt(np.maximum(steepness, 1e-30))

@@ -17,6 +17,7 @@ from kjax.extras import require
 from kjax.images.geometry import verify
 from kjax.images.homography_sequences import HomographySequence, project
 from kjax.images.keypoint_descriptors import read_for_describing
+from kjax.images.refinement import refine_homography
 from peer_table import scores
 from peer_table.refinement import refined_pose
 
@@ -43,7 +44,7 @@ class Judged(NamedTuple):
     """Pixels by which each match is off; NaN of points that are taken to infinity."""
     error: float | None
     """Pixels, or degrees, by which the geometry found from them is off; None if there is none."""
-    refined: float | None = None
+    refined: float | None
     """The same of the geometry after a refinement on all matches near it."""
 
 
@@ -112,14 +113,15 @@ class PlaneTruth:
     def judge(self, xy_a: Points, xy_b: Points) -> Judged:
         """Off is how far a point is from where the homography takes its match."""
         off = np.linalg.norm(project(self.matrix, xy_a) - xy_b, axis=1)
-        found, refined = (self._error(xy_a, xy_b, refine=refine) for refine in (False, True))
-        return Judged(off, found, refined)
-
-    def _error(self, xy_a: Points, xy_b: Points, *, refine: bool) -> float | None:
-        """Pixels by which the corners are off, on average."""
-        found = verify(xy_a, xy_b, model="homography", refine=refine).model
+        pixels = scores.HOMOGRAPHY_PIXELS
+        found, inliers = verify(xy_a, xy_b, model="homography", threshold=pixels, refine=False)
         if found is None:
-            return None
+            return Judged(off, None, None)
+        refined, _ = refine_homography(found, inliers, xy_a, xy_b, pixels)
+        return Judged(off, self._error(found), self._error(refined))
+
+    def _error(self, found: Float[np.ndarray, "3 3"]) -> float | None:
+        """Pixels by which the corners are off, on average."""
         height, width = self.shape
         corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1.0]])
         apart = project(found, corners) - project(self.matrix, corners)
@@ -220,10 +222,10 @@ class PoseTruth:
     def judge(self, xy_a: Points, xy_b: Points) -> Judged:
         """Off is the distance from the true epipolar line."""
         a, b = map(_rays, (xy_a, xy_b), self.cameras, self.shapes)
-        x, y, z = self.translation / np.linalg.norm(self.translation)
-        cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+        along = self.translation / np.linalg.norm(self.translation)
         pixel = float(np.mean([*map(_ray_pixels, self.cameras, self.shapes)]))
-        off = scores.epipolar_distance(a, b, cross @ self.rotation) * pixel
+        essential = scores.essential_matrix(self.rotation, along)
+        off = scores.epipolar_distance(a, b, essential) * pixel
         threshold = scores.ESSENTIAL_PIXELS / pixel
         found = scores.relative_pose(a, b, threshold=threshold)
         better = refined_pose(a, b, found, threshold=threshold)

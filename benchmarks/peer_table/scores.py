@@ -10,8 +10,8 @@ from kjax.extras import require
 
 PIXELS = tuple(range(1, 11))
 """At which the curve of mean matching accuracy is measured."""
-ESSENTIAL_PIXELS = 1.0
-"""That an inlier of an essential matrix may be off."""
+ESSENTIAL_PIXELS, HOMOGRAPHY_PIXELS = 1.0, 3.0
+"""That an inlier of an essential matrix, or of a homography, may be off."""
 SMALLEST_SAMPLE = 5
 SEED = 0
 
@@ -35,6 +35,14 @@ def area_under_recall(errors: Sequence[float | None], threshold: float) -> float
 def matching_accuracy(off: Float[np.ndarray, " K"]) -> list[float]:
     """The share of matches that is off by at most 1, 2, … 10 pixels; 0 of none."""
     return [float((off <= pixels).mean()) if len(off) else 0.0 for pixels in PIXELS]
+
+
+def essential_matrix(
+    rotation: Float[np.ndarray, "3 3"], translation: Float[np.ndarray, "3"]
+) -> Float[np.ndarray, "3 3"]:
+    """E with bᵀ E a = 0, of matched points on the planes at distance 1."""
+    x, y, z = translation
+    return np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ rotation
 
 
 def epipolar_distance(
