@@ -27,6 +27,7 @@ def get_config() -> ConfigDict:
 
     config.data = ConfigDict()
     config.data.train = ("views.npz",)  # of kjax build-views
+    config.data.shares = ()  # of pairs, for each file; none: every group of views is drawn as often
     config.data.validation_every = 20  # each twentieth photograph is for validation
     config.data.only_open = False  # refuse photographs that have no open licence in kjax's ledger
 

@@ -75,13 +75,20 @@ class DeviceViews(NamedTuple):
     cameras: Float[Array, "P V 3 4"]
     turns: Float[Array, "P V"]
     ranks_by_size: Int32[Array, "P V K"]
+    up_to: Float[Array, " P"] | None
+    """Chances of drawing groups, summed up; None if they are equal."""
 
 
 def to_device(views: ViewSet) -> DeviceViews:
     """The set where a training takes place."""
     ranks = np.argsort(np.argsort(-views.scales, axis=-1, kind="stable"), axis=-1)
-    given = {name: jnp.asarray(getattr(views, name)) for name in DeviceViews._fields[:-1]}
-    return DeviceViews(**given, ranks_by_size=jnp.asarray(ranks, jnp.int32))
+    given = {name: jnp.asarray(getattr(views, name)) for name in DeviceViews._fields[:-2]}
+    chances = views.chances
+    return DeviceViews(
+        **given,
+        ranks_by_size=jnp.asarray(ranks, jnp.int32),
+        up_to=None if chances is None else jnp.asarray(np.cumsum(chances / chances.sum())),
+    )
 
 
 class Batch(NamedTuple):
@@ -120,11 +127,11 @@ def _draw_pair(key: Key[Array, ""], views: DeviceViews, config: DrawConfig) -> t
     """Keypoints as they lie in two views of a group, and as the network gets them."""
     groups, several = views.counts.shape
     which, one, two, anchor, ordering, amount, upright, left, right = jax.random.split(key, 9)
-    group = jax.random.randint(which, (), 0, groups)
+    group = _draw_group(which, groups, views.up_to)
     first = jax.random.randint(one, (), 0, several)
     second = (first + jax.random.randint(two, (), 1, several)) % several
     # Of descriptors, only those that are chosen are fetched.
-    light = views._replace(descriptors=views.counts)
+    light = views._replace(descriptors=views.counts, up_to=None)
     sides = [jax.tree.map(lambda leaf, i=i: leaf[group, i], light) for i in (first, second)]
     shared = _Shared(
         jax.random.uniform(ordering) < config.largest_share,
@@ -151,6 +158,16 @@ def _draw_pair(key: Key[Array, ""], views: DeviceViews, config: DrawConfig) -> t
         both.found,
     )
     return Seen(both.xy, both.places, jnp.stack([side.cameras for side in sides])), points
+
+
+def _draw_group(
+    key: Key[Array, ""], groups: int, up_to: Float[Array, " P"] | None
+) -> Int32[Array, ""]:
+    if up_to is None:
+        return jax.random.randint(key, (), 0, groups)
+    # The last sum may be just below 1, by rounding.
+    place = jnp.searchsorted(up_to, jax.random.uniform(key), side="right")
+    return jnp.minimum(place, groups - 1).astype(jnp.int32)
 
 
 def _seen_by_both(

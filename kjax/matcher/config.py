@@ -8,6 +8,7 @@ from kjax.errors import InputError, unknown_name
 from kjax.files.typed_values import Schema
 from kjax.matcher.batches import DrawConfig
 from kjax.matcher.network import MatcherConfig
+from kjax.train.config import check_shares
 from kjax.train.loop import Schedule
 
 DTYPES = ("float32", "bfloat16")
@@ -16,15 +17,20 @@ ATTENTIONS = ("auto", "xla", "cudnn")
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Files of views, and which of their photographs are for validation: each so-manieth."""
+    """Files of views, and which of their photographs are for validation: each so-manieth.
+
+    `shares` are of pairs, for each file; without them, every group is drawn as often.
+    """
 
     train: tuple[str, ...]
+    shares: tuple[float, ...]
     validation_every: int
     only_open: bool
 
     def __post_init__(self) -> None:
         if not self.train or "" in self.train:
             raise InputError("data.train needs a file of views: make one with kjax build-views")
+        check_shares(self.shares, self.train)
         if self.validation_every < 2:
             raise InputError(
                 f"data.validation_every must be at least 2, not {self.validation_every}"

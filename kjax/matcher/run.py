@@ -63,7 +63,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
 
 
 def _read_views(config: MatcherRunConfig) -> ViewSet:
-    views = read_view_sets([Path(name) for name in config.data.train])
+    views = read_view_sets([Path(name) for name in config.data.train], config.data.shares)
     if config.data.only_open:
         check_open("data.train", views.photographs, pretrained.photographs())
     dimension = views.described_with.dimension

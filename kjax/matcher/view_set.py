@@ -53,6 +53,8 @@ class ViewSet:
             keypoints have no angles, so that views cannot be turned further.
         photographs: names and hashes of all files that were read.
         described_with: the weights.
+        chances: of drawing each group; None if they are equal. They are of a training, not of a
+            file.
     """
 
     xy: Float32[np.ndarray, "P V K 2"]
@@ -66,6 +68,7 @@ class ViewSet:
     turns: Float32[np.ndarray, "P V"]
     photographs: tuple[SetPhotograph, ...]
     described_with: DescribedWith
+    chances: Float32[np.ndarray, " P"] | None = None
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -78,7 +81,8 @@ class ViewSet:
     def keep(self, chosen: np.ndarray) -> "ViewSet":
         """Some of the groups."""
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}
-        return dataclasses.replace(self, **arrays)
+        chances = None if self.chances is None else self.chances[chosen]
+        return dataclasses.replace(self, chances=chances, **arrays)
 
 
 _KINDS = {
@@ -127,8 +131,8 @@ def read_view_set(path: Path) -> ViewSet:
     return made
 
 
-def read_view_sets(paths: Sequence[Path]) -> ViewSet:
-    """Several files as one set.
+def read_view_sets(paths: Sequence[Path], shares: Sequence[float] = ()) -> ViewSet:
+    """Several files as one set; by shares, a pair's chance to be of each file.
 
     Raises:
         InputError: as `read_view_set`, or they do not go together.
@@ -145,7 +149,13 @@ def read_view_sets(paths: Sequence[Path]) -> ViewSet:
         name: np.concatenate([getattr(one, name) for one in sets]) for name in _ARRAYS
     }
     photographs = tuple(photograph for one in sets for photograph in one.photographs)
-    return dataclasses.replace(first, photographs=photographs, **arrays)
+    chances = [np.full(len(one), share / len(one)) for one, share in zip(sets, shares, strict=False)]
+    return dataclasses.replace(
+        first,
+        photographs=photographs,
+        chances=np.concatenate(chances).astype(np.float32) if shares else None,
+        **arrays,
+    )
 
 
 def _check(views: ViewSet) -> None:

@@ -69,6 +69,17 @@ class ModelConfig:
             raise InputError(str(error)) from error
 
 
+def check_shares(shares: tuple[float, ...], train: tuple[str, ...]) -> None:
+    """Refuses shares that are not those of the sets to train on; none are fine."""
+    if shares and (
+        len(shares) != len(train) or min(shares) <= 0 or not math.isclose(sum(shares), 1)
+    ):
+        raise InputError(
+            f"data.shares must be one for each of the {len(train)} sets of data.train, "
+            f"positive, and 1 together, not {shares}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     """The sets, as folders or `EMBEDDED`, and how their pairs reach the devices."""
@@ -82,15 +93,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not self.train or "" in (*self.train, *self.test):
             raise InputError(f"data.train needs a set: a folder, or {EMBEDDED!r}")
-        if self.shares and (
-            len(self.shares) != len(self.train)
-            or min(self.shares) <= 0
-            or not math.isclose(sum(self.shares), 1)
-        ):
-            raise InputError(
-                f"data.shares must be one for each of the {len(self.train)} sets of data.train, "
-                f"positive, and 1 together, not {self.shares}"
-            )
+        check_shares(self.shares, self.train)
         if self.pipeline not in PIPELINES:
             raise unknown_name("pipeline", self.pipeline, PIPELINES)
 

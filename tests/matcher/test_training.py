@@ -85,6 +85,24 @@ def test_drawn_pairs():
     np.testing.assert_array_equal(draw(views, DRAW).truth.partners, partners)
 
 
+def test_groups_are_drawn_by_their_chances():
+    views = plane_views()
+    chances = np.zeros(len(views), np.float32)
+    chances[2] = 0.3  # of what is left after some were held out
+    drawn = draw(to_device(dataclasses.replace(views, chances=chances)), DRAW)
+    alone = draw(to_device(views.keep(np.array([2]))), DRAW)
+    jax.tree.map(np.testing.assert_array_equal, drawn, alone)
+
+
+def test_shares_are_of_files(views_file, tmp_path, capsys):
+    views = read_view_sets([views_file, views_file], (0.75, 0.25))
+    half = len(views) // 2
+    np.testing.assert_allclose(views.chances[:half].sum(), 0.75, rtol=1e-6)
+    np.testing.assert_allclose(views.chances[half:].sum(), 0.25, rtol=1e-6)
+    assert train(views_file, tmp_path / "run", **{"data.shares": "(0.5,0.5)"}) == 2
+    assert "data.shares must be one for each of the 1 sets" in capsys.readouterr().err
+
+
 def test_upright_pairs_are_turned_back():
     views = to_device(plane_views())
     config = dataclasses.replace(DRAW, upright_share=1.0, tilt_degrees=0.0)
