@@ -194,26 +194,15 @@ RECIPES: dict[str, Settings] = {
     },
 }
 """Ways of training to choose the shipped models' from; tried on the model that questions are."""
-BEST = (
-    *HEADS["combined_star s=2"],
-    *AUGMENTATIONS["hard"],
-    *PHOTOMETRY["moderate"],
-    "model.dropout=0.1",
-)
+BEST_RECIPE = (*AUGMENTATIONS["hard"], *PHOTOMETRY["moderate"], "model.dropout=0.1")
+BEST = (*HEADS["combined_star s=2"], *BEST_RECIPE)
 HALF, QUARTER = (16, 16, 32, 32, 64, 64), (8, 8, 16, 16, 32, 32)
 """Of the paper's channels."""
 
 
 def _light(channels: tuple[int, ...], *others: str) -> tuple[str, ...]:
     """`best`'s recipe with one trunk of so many channels."""
-    return (
-        *HEADS[ABLATED],
-        *AUGMENTATIONS["hard"],
-        *PHOTOMETRY["moderate"],
-        "model.dropout=0.1",
-        f"model.channels={channels}",
-        *others,
-    )
+    return (*HEADS[ABLATED], *BEST_RECIPE, f"model.channels={channels}", *others)
 
 
 def _taught(match: str, weight: float) -> tuple[str, str]:
@@ -243,6 +232,14 @@ SHIPPED: dict[str, Settings] = {
     "tiny": _light((8, 8, 16, 16, 32, 32), *TAUGHT, *OPEN_CHANGES, *FIRST_64),
 }
 """The models that ship with the package."""
+FINAL: dict[str, Settings] = {
+    **SHIPPED,
+    **{
+        f"{row}, as best": (*HEADS[row], *BEST_RECIPE, *OPEN_CHANGES)
+        for row in ("hardnet", "combined s=1")
+    },
+}
+"""And the paper's others, trained as `best`, its `combined_star` with s=2, is."""
 LIGHT: dict[str, tuple[str, ...]] = {
     "teacher": (*BEST, *ALONE),
     "all channels": _light((32, 32, 64, 64, 128, 128), *ALONE),
@@ -338,7 +335,7 @@ EXPERIMENTS = {
     "recipes": RECIPES,
     "light": LIGHT,
     "open": OPEN,
-    "final": SHIPPED,
+    "final": FINAL,
 }
 """What can be trained: the names of each experiment's rows or questions."""
 
@@ -376,7 +373,7 @@ def make_trainings(
         case "heads":
             tried = [("", row, (*HEADS[row], *shared)) for row in names]
         case _:
-            tried = [("", row, (*SHIPPED[row], *shared)) for row in names]
+            tried = [("", row, (*FINAL[row], *shared)) for row in names]
     sets = [(name,) for name in train] if experiment == "heads" else [tuple(train)]
     return [
         Training(experiment, row, settings, together, seed, group=group)

@@ -149,7 +149,9 @@ def read_view_sets(paths: Sequence[Path], shares: Sequence[float] = ()) -> ViewS
         name: np.concatenate([getattr(one, name) for one in sets]) for name in _ARRAYS
     }
     photographs = tuple(photograph for one in sets for photograph in one.photographs)
-    chances = [np.full(len(one), share / len(one)) for one, share in zip(sets, shares, strict=False)]
+    chances = [
+        np.full(len(one), share / len(one)) for one, share in zip(sets, shares, strict=False)
+    ]
     return dataclasses.replace(
         first,
         photographs=photographs,

@@ -16,10 +16,10 @@ from kjax.experiments.compiled_training import Sets
 from kjax.experiments.records import Record, append_record, read_records
 from kjax.experiments.sweep import Sweep, weights_path
 from kjax.experiments.trainings import (
+    FINAL,
     HEADS,
     QUESTIONS,
     RECIPES,
-    SHIPPED,
     Training,
     make_trainings,
 )
@@ -168,7 +168,7 @@ def test_a_damaged_line_is_named_and_the_rest_used(tmp_path, capsys, line, reaso
     assert capsys.readouterr().err == "", "what is appended did not join the half line"
 
 
-@pytest.mark.parametrize("table", [HEADS, RECIPES, SHIPPED, *QUESTIONS.values()])
+@pytest.mark.parametrize("table", [HEADS, RECIPES, FINAL, *QUESTIONS.values()])
 def test_every_planned_training_has_a_valid_config(table):
     for row, settings in table.items():
         Training("heads", row, settings, ("one",), 0).config()
