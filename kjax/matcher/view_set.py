@@ -149,15 +149,14 @@ def read_view_sets(paths: Sequence[Path], shares: Sequence[float] = ()) -> ViewS
         name: np.concatenate([getattr(one, name) for one in sets]) for name in _ARRAYS
     }
     photographs = tuple(photograph for one in sets for photograph in one.photographs)
-    chances = [
-        np.full(len(one), share / len(one)) for one, share in zip(sets, shares, strict=False)
-    ]
-    return dataclasses.replace(
-        first,
-        photographs=photographs,
-        chances=np.concatenate(chances).astype(np.float32) if shares else None,
-        **arrays,
-    )
+    chances = None
+    if shares:
+        each = [
+            np.full(len(one), share / len(one), np.float32)
+            for one, share in zip(sets, shares, strict=True)
+        ]
+        chances = np.concatenate(each)
+    return dataclasses.replace(first, photographs=photographs, chances=chances, **arrays)
 
 
 def _check(views: ViewSet) -> None:
