@@ -164,6 +164,12 @@ def train(args: argparse.Namespace, settings: list[str]) -> int:
     return 1 if left else 0
 
 
+def holds_trainings(path: Path) -> bool:
+    """Whether a file is of this program's records: other benchmarks keep theirs beside them."""
+    with path.open(encoding="utf-8") as lines:
+        return '"experiment"' in next(lines, "")
+
+
 def main(argv: list[str]) -> int:
     """Does what is asked."""
     args, settings = parse_arguments(argv)
@@ -172,7 +178,7 @@ def main(argv: list[str]) -> int:
         from kjax.experiments.records import read_records
         from kjax.experiments.trainings import DEFAULTS
 
-        files = sorted(args.results.glob("*.jsonl"))
+        files = sorted(filter(holds_trainings, args.results.glob("*.jsonl")))
         if not files:
             raise InputError(f"{args.results} holds no records: run heads or ablation first")
         records = [record for path in files for record in read_records(path)]

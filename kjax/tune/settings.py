@@ -16,7 +16,7 @@ from kjax.files.json_text import parse_json
 from kjax.train.load_source import is_workdir
 
 SETTINGS_FILE = "tune.json"
-LEARNING_RATE = 0.03
+LEARNING_RATE = 0.1
 """Without dampening; that of a training from chance, 10 with a dampening of 0.9, is 1 without."""
 GENERAL_SHARE = 0.5
 OF_TRAINING = frozenset({"start", "general", "share", "steps", "pairs", "learning_rate"})

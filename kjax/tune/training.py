@@ -41,7 +41,7 @@ class Effort(NamedTuple):
     dtype: str
 
 
-ACCELERATOR, PROCESSOR = Effort(3000, 512, "bfloat16"), Effort(300, 256, "float32")
+ACCELERATOR, PROCESSOR = Effort(10_000, 512, "bfloat16"), Effort(300, 256, "float32")
 
 
 def train(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool) -> Path:
