@@ -76,17 +76,21 @@ def remarks(source: Source) -> dict[str, str]:
     return found | _training_facts([source])
 
 
-def metadata_of(source: Source) -> dict[str, str]:
+def metadata_of(source: Source, *, nested: tuple[int, ...] | None = None) -> dict[str, str]:
     """The metadata for a weights file made of a source; empty if its model is not known for sure.
 
     Weights that alone told what they fit tell it again.
+
+    Args:
+        source: the weights.
+        nested: numbers of first entries that are descriptors in the file, if other than before.
     """
     if source.announced:
         return {}
     return make_metadata(
         fields_of(source.model),
         extent=source.known_extent,
-        nested=source.nested,
+        nested=source.nested if nested is None else nested,
         remarks=remarks(source),
     )
 

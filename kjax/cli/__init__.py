@@ -23,6 +23,7 @@ try:
         info,
         ledger,
         match,
+        refit,
         similarity_maps,
         tune,
     )
@@ -43,6 +44,7 @@ COMMANDS = {
     "build-patches": build_patches,
     "build-views": build_views,
     "tune": tune,
+    "refit": refit,
     "download": download,
     "info": info,
     "ledger": ledger,

@@ -142,15 +142,21 @@ def matching_scores(
     rows: Float32[Array, "patches dim"], matching_set: MatchingSet
 ) -> dict[str, float]:
     """Average precision of descriptors, one per patch of the set; means over groups, by name."""
-    targets = len(matching_set.names)
+    mean = mean_precision(rows, matching_set.groups, targets=len(matching_set.names))
+    names = np.array(matching_set.names)
+    return {name: float(mean[names == name].mean()) for name in dict.fromkeys(matching_set.names)}
+
+
+def mean_precision(
+    rows: Float32[Array, "patches dim"], groups: Sequence[int], *, targets: int
+) -> Float64[np.ndarray, " {targets}"]:
+    """Average precision of descriptors in the order of `MatchingSet.patches`, mean over groups."""
     precisions, start = [], 0
-    for count in matching_set.groups:
+    for count in groups:
         found = nearest(rows, start, count, images=targets, distance="L2")
         precisions.append(matched_precision(found.place, found.nearest, "python"))
         start += count * (1 + targets)
-    mean = np.mean(precisions, axis=0)
-    names = np.array(matching_set.names)
-    return {name: float(mean[names == name].mean()) for name in dict.fromkeys(matching_set.names)}
+    return np.mean(precisions, axis=0)
 
 
 # Affine maps of the square [−1, 1]²: where a target's pixels look, in half sides of the reference.

@@ -11,12 +11,12 @@ import optax
 from ml_collections import ConfigDict
 
 from kjax.data.grouping import by_photograph
-from kjax.data.phototour import PatchSet, read_phototour
-from kjax.data.set_names import TFDS_PREFIX
+from kjax.data.phototour import PatchSet
 from kjax.data.test_sets import TestSet, read_test_sets
+from kjax.data.train_sets import read_train_sets
 from kjax.files.atomic import write_json
 from kjax.train.checkpoint import Checkpoints, saved_steps
-from kjax.train.config import EMBEDDED, OptimizerConfig, RunConfig, validate
+from kjax.train.config import OptimizerConfig, RunConfig, validate
 from kjax.train.input import make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
@@ -177,7 +177,7 @@ def read_train_set(config: RunConfig) -> PatchSet:
     """All training sets as one; points of different sets are different points."""
     if config.data.only_open:
         check_open_sets(config.data.train)
-    sets = [_read_train_set(name, config) for name in config.data.train]
+    sets = read_train_sets(config.data.train, progress=config.progress)
     if config.train.group > 1:
         sets = [by_photograph(one) for one in sets]
     if len(sets) == 1:
@@ -192,18 +192,6 @@ def read_train_set(config: RunConfig) -> PatchSet:
         folder=sets[0].folder,
         parts=tuple(len(one.patches) for one in sets) if config.data.shares else (),
     )
-
-
-def _read_train_set(name: str, config: RunConfig) -> PatchSet:
-    if name == EMBEDDED:
-        from kjax.data.embedded import embedded_train
-
-        return embedded_train(progress=config.progress)
-    if name.startswith(TFDS_PREFIX):
-        from kjax.data.tfds.reading import read_tfds
-
-        return read_tfds(name.removeprefix(TFDS_PREFIX), progress=config.progress)
-    return read_phototour(name, progress=config.progress)
 
 
 def save_weights(workdir: Path, program: Program, state: TrainState) -> None:

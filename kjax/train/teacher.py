@@ -10,6 +10,7 @@ from jaxtyping import Array, Num, UInt8
 from kjax.errors import InputError
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
+from kjax.model.nesting import remap
 from kjax.model.resampling import resize_patches
 from kjax.train.distillation import DistillConfig, Views
 from kjax.train.load_source import load_sources
@@ -34,18 +35,14 @@ class Teacher:
 
         Distances between descriptors stay the same. What learns them has nested descriptors.
         """
-        head = self.variables["params"].get("head")
-        if head is None:
+        if "head" not in self.variables["params"]:
             return self
         chosen = sample(patches)
         size = self.model.patch_size
         rows = jax.jit(lambda x: self.model.apply(self.variables, resize_patches(x, size)))(chosen)
         rows = np.asarray(rows, np.float64)
         _, directions = np.linalg.eigh(rows.T @ rows)
-        turn = directions[:, ::-1].astype(np.float32)
-        turned = {name: weights @ turn for name, weights in head.items()}
-        params = {**self.variables["params"], "head": turned}
-        return dataclasses.replace(self, variables={"params": params})
+        return dataclasses.replace(self, variables=remap(self.variables, directions[:, ::-1]))
 
     def describe(self, pairs: Num[Array, "pairs 2 N N"]) -> Views:
         """Descriptors of both views, in inference."""

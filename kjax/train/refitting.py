@@ -1,0 +1,108 @@
+"""A linear map of descriptors, learned of some that are computed once: the last layer refitted.
+
+The map is any, or a turn, which leaves the distances between whole descriptors as they are. What a
+turn changes is what the first entries, normalised, are worth by themselves: `config.loss.nested`
+trains a network for that from the start, beside its own task; here the network stays.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Float32, Float64
+from tqdm import tqdm
+
+from kjax.errors import InputError
+from kjax.model.aggregation import l2_normalize
+from kjax.train.losses import hardest_in_batch_triplets
+
+LEARNING_RATE = 3e-3
+"""Adam's, at first."""
+BATCH = 1024
+"""Points of which each is told from all others, if there are so many."""
+
+Views = Float32[np.ndarray, "views points dim"]
+"""Descriptors of some views of each point; the first one is the reference of the others."""
+
+
+def check_widths(widths: Sequence[int], dimension: int, *, least: int = 0) -> tuple[int, ...]:
+    """The widths in order.
+
+    Args:
+        widths: numbers of first entries.
+        dimension: of whole descriptors.
+        least: how many widths there must be.
+
+    Raises:
+        InputError: one of them is no shorter descriptor, or there are too few.
+    """
+    for width in widths:
+        if not 1 < width < dimension:
+            raise InputError(f"the first {width} numbers: give 2 to {dimension - 1}")
+    if len(set(widths)) < max(least, len(widths)):
+        raise InputError(f"widths {tuple(widths)}: give different ones, and at least {least}")
+    return tuple(sorted(widths))
+
+
+def learn_map(
+    views: Views, widths: Sequence[int], *, turn: bool, steps: int, seed: int, progress: bool
+) -> Float64[np.ndarray, "dim dim"]:
+    """The linear map after which descriptors match best; its columns are the new entries.
+
+    Args:
+        views: of unit length.
+        widths: how many first entries shall be descriptors.
+        turn: only turn descriptors; otherwise all entries count as one width more.
+        steps: of learning.
+        seed: of what is drawn.
+        progress: show a bar.
+    """
+    optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
+    free = jnp.asarray(agreeing_directions(views), jnp.float32)
+    state = optimizer.init(free)
+    counted = tuple(widths) if turn else (*widths, views.shape[-1])
+    step = jax.jit(functools.partial(_step, widths=counted, turn=turn, optimizer=optimizer))
+    rng = np.random.default_rng(seed)
+    points = views.shape[1]
+    for _ in tqdm(range(steps), "refitting", unit="step", disable=not progress):
+        chosen = rng.choice(points, min(BATCH, points), replace=False)
+        others = rng.integers(1, len(views), len(chosen))
+        free, state = step(free, state, views[0, chosen], views[others, chosen])
+    learned = np.asarray(free, np.float64)
+    return np.linalg.qr(learned)[0] if turn else learned
+
+
+def agreeing_directions(views: Views) -> Float64[np.ndarray, "dim dim"]:
+    """Directions, as columns, by how much views of one point have in common along them."""
+    first, others = views[0].astype(np.float64), views[1:].mean(axis=0, dtype=np.float64)
+    shared = first.T @ others
+    _, directions = np.linalg.eigh(shared + shared.T)
+    return directions[:, ::-1]
+
+
+def _step(
+    free: Float[Array, "dim dim"],
+    state: optax.OptState,
+    anchors: Float[Array, "batch dim"],
+    positives: Float[Array, "batch dim"],
+    *,
+    widths: tuple[int, ...],
+    turn: bool,
+    optimizer: optax.GradientTransformation,
+) -> tuple[Array, optax.OptState]:
+    def mean_loss(free: Array) -> Array:
+        # Column by column: the first entries do not depend on those behind them.
+        matrix = jnp.linalg.qr(free)[0] if turn else free
+        losses = [
+            hardest_in_batch_triplets(
+                *(l2_normalize(view @ matrix[:, :width]) for view in (anchors, positives))
+            ).loss.mean()
+            for width in widths
+        ]
+        return jnp.stack(losses).mean()
+
+    updates, state = optimizer.update(jax.grad(mean_loss)(free), state, free)
+    return optax.apply_updates(free, updates), state
