@@ -15,7 +15,7 @@ EXAMPLES = """examples:
   kjax export out/nested --to short.onnx --dimension 64
   kjax export weights.npz:polar,s=1 --to polar.pth
   kjax export out/matcher --to matcher.onnx
-  kjax export out/matcher --to matcher.stablehlo --keypoints 2048
+  kjax export best --matcher --to matcher.stablehlo --keypoints 2048
 
 SOURCE is the name of shipped weights (`kjax info` lists them), the workdir of a training run, or a
 weights file; if its weights fit several heads, with the head and its fields behind a colon. The
@@ -39,8 +39,8 @@ OpenCV takes float32 patches of any range, with an axis for the one colour:
   net.setInput(patches[:, None])    # [B,1,N,N]; or cv2.dnn.blobFromImages(list(patches))
   descriptors = net.forward()       # [B,128]
 
-A learned matcher, by its matcher.npz or workdir, becomes .stablehlo or .onnx, and is kept only if
-it gives the matches that kjax gives: see docs/howto/matcher.md.
+A learned matcher, by its matcher.npz or workdir or with --matcher, becomes .stablehlo or .onnx, and
+is kept only if it gives the matches that kjax gives: see docs/howto/matcher.md.
 """
 
 
@@ -63,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "any number",
     )
     parser.add_argument(
+        "--matcher", action="store_true", help="the matcher that ships under the name"
+    )
+    parser.add_argument(
         "--keypoints",
         type=int,
         metavar="N",
@@ -82,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.matcher.weights import holds_matcher
 
-    if holds_matcher(args.source):
+    if args.matcher or holds_matcher(args.source):
         return _export_matcher(args)
     if args.keypoints is not None:
         raise InputError("--keypoints is for matchers: descriptors have --batch")

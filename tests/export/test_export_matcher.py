@@ -153,3 +153,17 @@ def test_words_that_do_not_go_together(weights, tmp_path, monkeypatch, capsys, w
     save_matcher(tmp_path / "matcher.npz", weights)
     assert main(["export", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_matcher_that_ships_is_exported_by_its_name(tmp_path, capsys, monkeypatch):
+    def write(path, weights, *, keypoints):
+        path.write_text(weights.about.described_with.name)
+        return 0.0
+
+    monkeypatch.setattr(export, "export_matcher", write)
+    path = tmp_path / "matcher.onnx"
+    assert main(["export", "best", "--matcher", "--to", str(path)]) == 0
+    assert path.read_text() == "best"
+    assert "a matcher of best" in capsys.readouterr().out
+    assert main(["export", "fast", "--matcher", "--to", str(path)]) == 2
+    assert capsys.readouterr().err == "kjax export: no such matcher: fast (those that ship: best)\n"
