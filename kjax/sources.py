@@ -76,22 +76,39 @@ def remarks(source: Source) -> dict[str, str]:
     return found | _training_facts([source])
 
 
-def metadata_of(source: Source, *, nested: tuple[int, ...] | None = None) -> dict[str, str]:
+def metadata_of(source: Source) -> dict[str, str]:
     """The metadata for a weights file made of a source; empty if its model is not known for sure.
 
     Weights that alone told what they fit tell it again.
-
-    Args:
-        source: the weights.
-        nested: numbers of first entries that are descriptors in the file, if other than before.
     """
     if source.announced:
         return {}
     return make_metadata(
         fields_of(source.model),
         extent=source.known_extent,
-        nested=source.nested if nested is None else nested,
+        nested=source.nested,
         remarks=remarks(source),
+    )
+
+
+def refitted_metadata(
+    source: Source, word: str, *, nested: tuple[int, ...], sets: Sequence[str]
+) -> dict[str, str]:
+    """The metadata for weights that were refitted: neither name nor scores of those before.
+
+    Args:
+        source: the weights as they were.
+        word: that stood for them.
+        nested: numbers of first entries that are descriptors now.
+        sets: that they were refitted on.
+    """
+    if source.announced:
+        return {}
+    told = {"refitted from": word, "refitted on": ", ".join(sets)}
+    if source.train_sets:
+        told["trained on"] = ", ".join(source.train_sets)
+    return make_metadata(
+        fields_of(source.model), extent=source.known_extent, nested=nested, remarks=told
     )
 
 

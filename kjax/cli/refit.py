@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.data.train_sets import read_train_sets
     from kjax.eval.refit_views import describe_misaligned, mean_matching
     from kjax.model.nesting import check_remap, remap
-    from kjax.sources import metadata_of
+    from kjax.sources import refitted_metadata
     from kjax.train.load_source import load_source
     from kjax.train.refitting import check_widths, learn_map
     from kjax.weights.files import save_variables
@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
         seed=0,
         progress=progress,
     )
-    metadata = metadata_of(source, nested=widths)
+    names = [one.name for one in sets]
+    metadata = refitted_metadata(source, args.source, nested=widths, sets=names)
     save_variables(args.to, remap(source.variables, matrix), metadata=metadata)
     print("matching of misaligned patches of points that were not learned from, mAP:")
     after = described.held_out @ matrix.astype("f4")

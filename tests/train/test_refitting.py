@@ -9,6 +9,7 @@ from kjax.cli import main
 from kjax.errors import InputError
 from kjax.eval.refit_views import mean_matching
 from kjax.model.nesting import remap
+from kjax.sources import refitted_metadata
 from kjax.train.load_source import load_source
 from kjax.train.refitting import agreeing_directions, check_widths, learn_map
 
@@ -110,11 +111,21 @@ def test_the_command_from_weights_to_shorter_descriptors(
     patches = random_patches(rng, 9, 16)
     before, after = (load_source(word) for word in (weights, str(target)))
     assert after.nested == (16,)
+    assert after.name is None
+    assert after.metadata.remarks["refitted from"] == weights
+    assert after.metadata.remarks["refitted on"] == "synthetic"
     rows = [kjax.load(word).describe(patches) for word in (weights, str(target))]
     np.testing.assert_allclose(rows[0] @ rows[0].T, rows[1] @ rows[1].T, atol=1e-4)
     shorter = kjax.load(str(target), dimension=16).describe(patches)
     np.testing.assert_allclose(shorter, unit(rows[1][:, :16]), atol=1e-4)
     assert before.nested == ()
+
+
+def test_refitted_weights_do_not_pass_for_those_that_ship():
+    told = refitted_metadata(load_source("fast"), "fast", nested=(64,), sets=["mine"])
+    assert told["refitted from"] == "fast"
+    assert "seneca" in told["trained on"]
+    assert not {"name", "sha256 of npz", "licence", "evaluated"} & set(told)
 
 
 @pytest.mark.parametrize(
