@@ -66,6 +66,9 @@ def get_config() -> ConfigDict:
     config.augment.area = (0.9, 1.0)  # range of the crop's share of the patch
     config.augment.aspect_ratio = (0.9, 1.1)  # range of the crop's width over its height
     config.augment.max_translation = math.inf  # of the crop's centre, in half sides of the crop
+    # How far the second patch is cut askew of the first, in multiples of HPatches' noise; if not 0,
+    # the first one's turn and crop are those of both.
+    config.augment.misalignment = 0.0
     # Of grey values, each patch apart. The paper has none of it.
     config.augment.max_blur = 0.0  # σ of a Gaussian blur up to this, in pixels of the N×N patch
     config.augment.max_gamma = 1.0  # exponent of a tone curve, from 1/this to this

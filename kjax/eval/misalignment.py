@@ -13,13 +13,13 @@ patches; one kind at a time, in known amounts, shows what a descriptor owes to i
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Float64, Int, UInt8
 
+from kjax.data.misalignment import NOISE, Noise
 from kjax.data.phototour import PatchSet
 from kjax.data.sampler import make_point_table
 from kjax.errors import InputError
@@ -36,29 +36,6 @@ _PATCHES_AT_ONCE = 4096
 Maps = Float64[np.ndarray, "n 2 3"]
 
 
-class Noise(NamedTuple):
-    """Standard deviations of a random misalignment.
-
-    Attributes:
-        rotation: in degrees.
-        translation: along each side, in half sides of the reference.
-        scale: of the binary logarithm.
-        ratio: of the binary logarithm of the stretch along a random axis.
-    """
-
-    rotation: float
-    translation: float
-    scale: float
-    ratio: float
-
-
-NOISE = {
-    "easy": Noise(10.0, 0.080, 0.080, 0.10),
-    "hard": Noise(20.0, 0.165, 0.165, 0.22),
-    "tough": Noise(30.0, 0.260, 0.260, 0.35),
-}
-"""Overlaps of 0.85, 0.72 and 0.60 with the reference in the median; HPatches' notes give the first
-two."""
 TARGETS_PER_LEVEL = 5
 
 

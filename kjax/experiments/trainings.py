@@ -232,14 +232,37 @@ SHIPPED: dict[str, Settings] = {
     "tiny": _light((8, 8, 16, 16, 32, 32), *TAUGHT, *OPEN_CHANGES, *FIRST_64),
 }
 """The models that ship with the package."""
+ASKEW = (
+    "augment.misalignment=1.0",
+    "augment.area=(0.15,0.5)",
+    "augment.aspect_ratio=(0.9,1.1)",
+    "augment.max_translation=0.1",
+    "augment.max_rotation_degrees=5.0",
+)
+"""Pairs as HPatches' matching has them: a reference as it is, and a view that is cut askew."""
+
+
+def _trained_on(row: str, pairs: int, steps: int, *others: str) -> Settings:
+    """Trained weights of a row trained on, askew, in large batches and without a teacher.
+
+    `--config.init` says from which weights.
+    """
+    length = (f"train.pairs={pairs}", f"train.steps={steps}", "optimizer.learning_rate=3.0")
+    return (*SHIPPED[row], *ALONE, *ASKEW, *length, *others)
+
+
 FINAL: dict[str, Settings] = {
     **SHIPPED,
     **{
         f"{row}, as best": (*HEADS[row], *BEST_RECIPE, *OPEN_CHANGES)
         for row in ("hardnet", "combined s=1")
     },
+    "best, askew": _trained_on("best", 4096, 4000),
+    "fast, askew": _trained_on("fast", 4096, 8000),
+    "tiny, askew": _trained_on("tiny", 4096, 8000),
 }
-"""And the paper's others, trained as `best`, its `combined_star` with s=2, is."""
+"""And the paper's others, trained as `best`, its `combined_star` with s=2, is; and what ships,
+trained on."""
 LIGHT: dict[str, tuple[str, ...]] = {
     "teacher": (*BEST, *ALONE),
     "all channels": _light((32, 32, 64, 64, 128, 128), *ALONE),
@@ -325,8 +348,16 @@ OPEN: dict[str, Settings] = {
     "continued, 2048 pairs": _continued(*_batch(2048)),
     "continued, 2048 pairs, infonce": _continued(*_batch(2048), *INFONCE),
     "continued, 2048 pairs, groups of 64": _continued(*_batch(2048, 64)),
+    "continued, no decay": _continued("optimizer.weight_decay=0.0"),
+    "continued, askew": _continued(*ASKEW),
+    **{
+        f"continued, askew, {pairs} pairs, {steps} steps": _continued(
+            *ASKEW, f"train.pairs={pairs}", f"train.steps={steps}"
+        )
+        for pairs, steps in ((2048, 4000), (4096, 4000), (8192, 3000))
+    },
 }
-"""Ways of training on photographs that anyone may use, of as many pairs each."""
+"""Ways of training on photographs that anyone may use, of as many pairs each if not said."""
 
 
 EXPERIMENTS = {

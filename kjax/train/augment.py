@@ -15,14 +15,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num
 
+from kjax.data.misalignment import NOISE, Noise
 from kjax.errors import InputError
 from kjax.model.resampling import to_pixels, warp_patch
 from kjax.train.photometry import PhotometryConfig, distort_pair
 
 # A crop narrower than this would magnify a few pixels to a patch: surely a mistake.
 SMALLEST_AREA = 0.01
-# What a pair's key is folded with for its grey values; the affine maps take the key as it is.
+# Of HPatches' noise: beyond it, views of a point have little in common.
+LARGEST_MISALIGNMENT = 3.0
+# What a pair's key is folded with for its grey values, and for what is askew; the crops take the
+# key as it is.
 _PHOTOMETRY = 100
+_MISALIGNMENT = 200
 
 
 def _check_range(name: str, limits: Sequence[float], lowest: float, highest: float) -> None:
@@ -47,6 +52,9 @@ class AugmentConfig(PhotometryConfig):
             area and ratio would make longer than the patch is cut to the patch's.
         max_translation: the crop's centre moves from the patch's by up to this share of the crop's
             half side, along each side, and never so far that the crop leaves the patch.
+        misalignment: how far the second patch of a pair is cut askew of the first, as a multiple
+            of HPatches' noise, one of its three levels at a time. If it is not 0, both have the
+            turn and the crop of the first, and this is all that tells them apart.
     """
 
     flip_probability: float = 0.5
@@ -55,6 +63,7 @@ class AugmentConfig(PhotometryConfig):
     area: tuple[float, float] = (0.9, 1.0)
     aspect_ratio: tuple[float, float] = (0.9, 1.1)
     max_translation: float = math.inf
+    misalignment: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses ranges that no patch could follow."""
@@ -70,6 +79,10 @@ class AugmentConfig(PhotometryConfig):
         _check_range("aspect_ratio", self.aspect_ratio, 0.1, 10.0)
         if not self.max_translation >= 0:
             raise InputError(f"max_translation must not be negative: {self.max_translation}")
+        if not 0 <= self.misalignment <= LARGEST_MISALIGNMENT:
+            raise InputError(
+                f"misalignment must lie in 0…{LARGEST_MISALIGNMENT:g}, not {self.misalignment}"
+            )
 
 
 def augment_pairs(
@@ -121,6 +134,9 @@ def random_pair_matrices(
     draws = jax.random.uniform(key, (12,))
     orientation = _shared_orientation(draws[:2], config)
     crops = jax.vmap(lambda own: _crop_matrix(own, config))(draws[2:].reshape(2, 5))
+    if config.misalignment:
+        askew = _misalignment(jax.random.fold_in(key, _MISALIGNMENT), config.misalignment)
+        crops = jnp.stack([crops[0], _compose(crops[0], askew)])
     return jax.vmap(lambda crop: to_pixels(_compose(crop, orientation), shape, size))(crops)
 
 
@@ -147,6 +163,29 @@ def _crop_matrix(draws: Float[Array, "5"], config: AugmentConfig) -> Float[Array
         jnp.stack([cosine * offset[0] - sine * offset[1], sine * offset[0] + cosine * offset[1]]),
     ]
     return jnp.stack(columns, axis=1)
+
+
+def _misalignment(key: Key[Array, ""], strength: float) -> Float[Array, "2 3"]:
+    """A map of the crop, in units of its side, with HPatches' noise of a random level."""
+    level_key, axis_key, normal_key = jax.random.split(key, 3)
+    level = jax.random.randint(level_key, (), 0, len(NOISE))
+    noise = Noise(*(strength * jnp.array(list(NOISE.values()))[level]))
+    normal = jax.random.normal(normal_key, (5,))
+    # Symmetric, with the eigenvalues 2^(scale ± ratio): stretched along an axis at half of `twice`.
+    scale, ratio = (
+        math.log(2) * each for each in (noise.scale * normal[0], noise.ratio * normal[1] / 2)
+    )
+    twice = jax.random.uniform(axis_key, maxval=2 * jnp.pi)
+    even, odd = jnp.exp(scale) * jnp.cosh(ratio), jnp.exp(scale) * jnp.sinh(ratio)
+    along, across = odd * jnp.cos(twice), odd * jnp.sin(twice)
+    angle = jnp.radians(noise.rotation * normal[2])
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    turn = jnp.stack([jnp.stack([cosine, sine]), jnp.stack([-sine, cosine]), jnp.zeros(2)], axis=1)
+    stretch = jnp.stack(
+        [jnp.stack([even + along, across]), jnp.stack([across, even - along]), jnp.zeros(2)], axis=1
+    )
+    # HPatches' translation is in half sides.
+    return _compose(turn, stretch).at[:, 2].set(noise.translation / 2 * normal[3:])
 
 
 def _compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Array, "2 3"]:

@@ -9,8 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
+from scipy.stats import ks_2samp
 
+from kjax.data.misalignment import NOISE, Noise
 from kjax.errors import InputError
+from kjax.eval.misalignment import random_maps
 from kjax.model.resampling import resize_patches, warp_patch
 from kjax.train.augment import (
     AugmentConfig,
@@ -185,6 +188,57 @@ def test_ranges_are_respected_and_used():
     assert np.abs(centre).max() > 0.01
 
 
+def relative_maps(count, **changes):
+    """Where second patches look, in half sides of the first; how these look does not matter."""
+    config = AugmentConfig(**changes)
+
+    def matrices(key):
+        return random_pair_matrices(key, shape=(64, 64), size=32, config=config)
+
+    first, second = np.asarray(
+        jax.vmap(matrices)(jax.random.split(jax.random.key(5), count)), np.float64
+    ).swapaxes(0, 1)
+    inverse = np.linalg.inv(first[:, :, :2])
+    linear = inverse @ second[:, :, :2]
+    centre = np.full((2, 1), 15.5)
+    looked_at = second[:, :, :2] @ centre + second[:, :, 2:]
+    shift = (inverse @ (looked_at - first[:, :, 2:]) - centre) / 16
+    return np.concatenate([linear, shift], axis=2)
+
+
+def shapes_of(maps):
+    """Turn in degrees, logarithms of scale and stretch, and shift along both sides."""
+    turn = np.degrees(np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1]))
+    longest, shortest = np.linalg.svd(maps[:, :, :2])[1].T
+    scale, ratio = np.log2(longest * shortest) / 2, np.log2(longest / shortest)
+    return np.stack([turn, scale, ratio, *maps[:, :, 2].T])
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_second_patches_are_askew_as_hpatches_are(strength):
+    count = 9000
+    ours = shapes_of(
+        relative_maps(count, misalignment=strength, flip_probability=0.0, transpose_probability=0.0)
+    )
+    rng = np.random.default_rng(0)
+    theirs = shapes_of(
+        np.concatenate(
+            [
+                random_maps(Noise(*(strength * np.array(noise))), count // len(NOISE), rng)
+                for noise in NOISE.values()
+            ]
+        )
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        assert ks_2samp(mine, other).pvalue > 1e-3
+
+
+def test_askew_pairs_share_their_crop_and_nothing_changes_without():
+    nearly = relative_maps(200, misalignment=1e-5)
+    np.testing.assert_allclose(nearly, np.tile(np.eye(2, 3), (200, 1, 1)), atol=1e-3)
+    assert np.abs(relative_maps(200, misalignment=0.0) - np.eye(2, 3)).max(axis=(1, 2)).min() > 1e-3
+
+
 def test_grey_values_may_be_floats_of_any_scale(pairs):
     def augment(patches):
         return augmented(jax.random.key(0), patches, config=AugmentConfig())
@@ -202,6 +256,8 @@ def test_grey_values_may_be_floats_of_any_scale(pairs):
         ({"area": (0.9, 1.2)}, "area must be"),
         ({"area": (1.0, 0.9)}, "area must be"),
         ({"aspect_ratio": (0.0, 1.0)}, "aspect_ratio must be"),
+        ({"misalignment": -1.0}, "misalignment must lie in 0…3"),
+        ({"misalignment": 4.0}, "misalignment must lie in 0…3"),
     ],
 )
 def test_impossible_ranges_are_refused(change, message):
