@@ -29,12 +29,17 @@ from kjax.data.set_photographs import SetPhotograph, read_photographs
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
 from kjax.files.checksum import sha256
+from kjax.images.weights_checksum import weights_sha256
 from kjax.matcher.view_set import read_view_set
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
 from kjax.pretrained import shipped
 from kjax.pretrained.cards import readable_results
 from kjax.pretrained.markdown import photographs_table, table
 from kjax.pretrained.matchers import MatcherCard, make_matcher_card, matcher_file, matchers_folder
+from kjax.train.load_source import Source, load_source
+
+TURN_ERROR = 1e-4
+"""By which weights may differ from a turn of others: float32 rounds at 6e-8."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--matcher", required=True, help="workdir or file")
     parser.add_argument("--views", type=Path, nargs="+", required=True, help="it learned from")
     parser.add_argument("--card", type=Path, required=True, help="JSON file: what is known of it")
+    parser.add_argument(
+        "--trained-for", metavar="WEIGHTS", help="of which NAME's are a turn (kjax refit)"
+    )
     args = parser.parse_args(argv)
     return exit_code("ship_matcher", lambda: run(args))
 
@@ -54,6 +62,9 @@ def run(args: argparse.Namespace) -> None:
     """Writes the three files, and reads them to see that they work."""
     check_name(args.name)
     weights = read_matcher(find_matcher(args.matcher))
+    if args.trained_for:
+        before, after = load_source(args.trained_for), load_source(args.name)
+        weights = turned(weights, before, after, args.name)
     _check(args.name, weights)
     told = photographs_of({str(path): _photographs(path) for path in args.views})
     measured = {
@@ -72,6 +83,41 @@ def run(args: argparse.Namespace) -> None:
     shipped.seal()
     read_matcher(matcher_file(args.name))
     print(f"the matcher {card.name} ships: {card.parameters:,} parameters")
+
+
+def turned(weights: MatcherWeights, before: Source, after: Source, name: str) -> MatcherWeights:
+    """The same matcher for descriptors that were turned: its first layer turns them back.
+
+    Args:
+        weights: of a matcher.
+        before: what it was trained for.
+        after: of descriptors that are those, turned.
+        name: of these weights.
+
+    Raises:
+        InputError: it was trained for others, or these are no turn of them.
+    """
+    if weights.about.described_with.sha256 != weights_sha256(before):
+        raise InputError("the matcher was trained for other weights than --trained-for")
+    old, new = (
+        np.asarray(one.variables["params"]["head"]["kernel"], "f8") for one in (before, after)
+    )
+    flat = [kernel.reshape(-1, kernel.shape[-1]) for kernel in (old, new)]
+    turn = np.linalg.lstsq(flat[0], flat[1], rcond=None)[0]
+    apart = np.abs(flat[0] @ turn - flat[1]).max() / np.abs(flat[1]).max()
+    if max(apart, np.abs(turn.T @ turn - np.eye(len(turn))).max()) > TURN_ERROR:
+        raise InputError("the shipped weights are no turn of --trained-for: train anew")
+    embedding = weights.params["embedding"]
+    kernel = np.asarray(embedding["input"]["kernel"], "f8")
+    back = np.concatenate([turn.T @ kernel[: len(turn)], kernel[len(turn) :]]).astype(np.float32)
+    params = {
+        **weights.params,
+        "embedding": {**embedding, "input": {**embedding["input"], "kernel": back}},
+    }
+    origin = dataclasses.replace(
+        weights.about.described_with, name=name, sha256=weights_sha256(after)
+    )
+    return MatcherWeights(dataclasses.replace(weights.about, described_with=origin), params)
 
 
 def _photographs(views: Path) -> Sequence[SetPhotograph]:

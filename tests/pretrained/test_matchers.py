@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -44,6 +45,7 @@ def _known_weights(monkeypatch):
         sha256 = "abc"
 
     monkeypatch.setattr(ship_matcher.pretrained, "card", lambda name: Known)
+    monkeypatch.setattr(ship_matcher, "weights_sha256", lambda source: source.card.sha256)
 
 
 def write_files(weights_sha256, names):
@@ -66,6 +68,41 @@ def write_files(weights_sha256, names):
     listed = tuple(SetPhotograph(i, name, hashed(name)) for i, name in enumerate(names))
     write_view_set(Path("views.npz"), ViewSet(photographs=listed, described_with=origin, **zeros))
     Path("card.json").write_text(json.dumps(CARD))
+
+
+def head_only(kernel, sha256):
+    """As much of a source as `turned` looks at."""
+    card = SimpleNamespace(sha256=sha256)
+    return SimpleNamespace(variables={"params": {"head": {"kernel": kernel}}}, card=card)
+
+
+def test_descriptors_that_were_turned_give_the_same_tokens(rng):
+    model = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
+    params = jax.device_get(init_params(model, jax.random.key(0)))
+    about = About(FORMAT, model, DescribedWith("old", "abc", 8), {})
+    kernel, turn = rng.normal(size=(20, 8)), np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    before, after = head_only(kernel, "abc"), head_only(kernel @ turn, "def")
+    moved = ship_matcher.turned(MatcherWeights(about, params), before, after, "new")
+    assert moved.about.described_with == DescribedWith("new", "def", 8)
+
+    inputs = rng.normal(size=(5, 8 + 3))
+    theirs = np.concatenate([inputs[:, :8] @ turn, inputs[:, 8:]], axis=1)
+    own, other = (one["embedding"]["input"]["kernel"] for one in (params, moved.params))
+    # Sums of eleven products, whose factors float32 rounds.
+    np.testing.assert_allclose(theirs @ other, inputs @ own, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("other", "sha256", "message"),
+    [(np.diag(np.arange(1.0, 9)), "abc", "no turn"), (np.eye(8), "xyz", "other weights")],
+)
+def test_other_descriptors_are_not_taken_for_turned_ones(rng, other, sha256, message):
+    model = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
+    about = About(FORMAT, model, DescribedWith("old", sha256, 8), {})
+    kernel = rng.normal(size=(20, 8))
+    before, after = head_only(kernel, "abc"), head_only(kernel @ other, "def")
+    with pytest.raises(InputError, match=message):
+        ship_matcher.turned(MatcherWeights(about, {}), before, after, "new")
 
 
 def test_what_ships_is_what_loads(folder):
