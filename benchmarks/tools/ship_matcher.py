@@ -102,9 +102,8 @@ def turned(weights: MatcherWeights, before: Source, after: Source, name: str) ->
     old, new = (
         np.asarray(one.variables["params"]["head"]["kernel"], "f8") for one in (before, after)
     )
-    flat = [kernel.reshape(-1, kernel.shape[-1]) for kernel in (old, new)]
-    turn = np.linalg.lstsq(flat[0], flat[1], rcond=None)[0]
-    apart = np.abs(flat[0] @ turn - flat[1]).max() / np.abs(flat[1]).max()
+    turn = np.linalg.lstsq(old, new, rcond=None)[0]
+    apart = np.abs(old @ turn - new).max() / np.abs(new).max()
     if max(apart, np.abs(turn.T @ turn - np.eye(len(turn))).max()) > TURN_ERROR:
         raise InputError("the shipped weights are no turn of --trained-for: train anew")
     embedding = weights.params["embedding"]

@@ -231,7 +231,8 @@ SHIPPED: dict[str, Settings] = {
     "fast": _light((8, 8, 16, 32, 64, 112), *OPEN_CHANGES, *FIRST_64, TWICE_AS_LONG),
     "tiny": _light((8, 8, 16, 16, 32, 32), *TAUGHT, *OPEN_CHANGES, *FIRST_64),
 }
-"""The models that ship with the package."""
+"""The models that ship with the package; of `best`, `fast` and `tiny` the first part, from which
+they are trained on below."""
 ASKEW = (
     "augment.misalignment=1.0",
     "augment.area=(0.15,0.5)",
@@ -242,13 +243,13 @@ ASKEW = (
 """Pairs as HPatches' matching has them: a reference as it is, and a view that is cut askew."""
 
 
-def _trained_on(row: str, pairs: int, steps: int, *others: str) -> Settings:
+def _trained_on(row: str, pairs: int, steps: int) -> Settings:
     """Trained weights of a row trained on, askew, in large batches and without a teacher.
 
     `--config.init` says from which weights.
     """
     length = (f"train.pairs={pairs}", f"train.steps={steps}", "optimizer.learning_rate=3.0")
-    return (*SHIPPED[row], *ALONE, *ASKEW, *length, *others)
+    return (*SHIPPED[row], *ALONE, *ASKEW, *length)
 
 
 FINAL: dict[str, Settings] = {
