@@ -243,24 +243,29 @@ ASKEW = (
 """Pairs as HPatches' matching has them: a reference as it is, and a view that is cut askew."""
 
 
-def _trained_on(row: str, pairs: int, steps: int) -> Settings:
-    """Trained weights of a row trained on, askew, in large batches and without a teacher.
+def _trained_on(settings: Settings, pairs: int, steps: int) -> Settings:
+    """Trained weights trained on, askew, in large batches and without a teacher.
 
     `--config.init` says from which weights.
     """
     length = (f"train.pairs={pairs}", f"train.steps={steps}", "optimizer.learning_rate=3.0")
-    return (*SHIPPED[row], *ALONE, *ASKEW, *length)
+    return (*settings, *ALONE, *ASKEW, *length)
 
 
+AS_BEST: dict[str, Settings] = {
+    f"{row}, as best": (*HEADS[row], *BEST_RECIPE, *OPEN_CHANGES)
+    for row in ("hardnet", "combined s=1")
+}
+FIRST_64_ALIKE = "loss.nested_weight=1.0"
 FINAL: dict[str, Settings] = {
     **SHIPPED,
-    **{
-        f"{row}, as best": (*HEADS[row], *BEST_RECIPE, *OPEN_CHANGES)
-        for row in ("hardnet", "combined s=1")
-    },
-    "best, askew": _trained_on("best", 4096, 4000),
-    "fast, askew": _trained_on("fast", 4096, 8000),
-    "tiny, askew": _trained_on("tiny", 4096, 8000),
+    **AS_BEST,
+    "best, askew": _trained_on(SHIPPED["best"], 4096, 4000),
+    "fast, askew": _trained_on(SHIPPED["fast"], 4096, 8000),
+    "tiny, askew": _trained_on(SHIPPED["tiny"], 4096, 8000),
+    **{f"{row}, askew": _trained_on(settings, 4096, 4000) for row, settings in AS_BEST.items()},
+    "fast, further": (*_trained_on(SHIPPED["fast"], 4096, 12_000), FIRST_64_ALIKE),
+    "fast, further, 8192 pairs": (*_trained_on(SHIPPED["fast"], 8192, 6000), FIRST_64_ALIKE),
 }
 """And the paper's others, trained as `best`, its `combined_star` with s=2, is; and what ships,
 trained on."""
