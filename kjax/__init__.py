@@ -12,6 +12,7 @@ from kjax.version import __version__
 
 if TYPE_CHECKING:
     from kjax import pretrained
+    from kjax.images.aligning import align_matches
     from kjax.images.describer import Describer, load
     from kjax.images.extraction import extract_patches
     from kjax.images.learned_matching import load_matcher
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _HOME = {
     "HEADS": "kjax.model.descriptor",
     "Descriptor": "kjax.model.descriptor",
+    "align_matches": "kjax.images.aligning",
     "build": "kjax.model.descriptor",
     "fold": "kjax.model.folding",
     "PositionKernel": "kjax.model.position_encoding",
@@ -49,6 +51,7 @@ __all__ = [
     "Descriptor",
     "PositionKernel",
     "__version__",
+    "align_matches",
     "build",
     "extract_patches",
     "fold",

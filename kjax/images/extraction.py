@@ -123,7 +123,8 @@ def extract_patches(
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
         return _extract(photos, None, keypoints, options)
     padded, count = pad_keypoints(keypoints), xy.shape[-2]
-    found = _extract(*_pad_image(photos, xy.ndim - 2, options), padded, options)
+    filled = pad_image(photos, xy.ndim - 2, size=options.size, pyramid=options.pyramid)
+    found = _extract(*filled, padded, options)
     return found if padded is keypoints else _first(found, count)
 
 
@@ -217,19 +218,18 @@ def padded_count(count: int) -> int:
     return -(-count // step) * step
 
 
-def _pad_image(
-    image: jax.Array | np.ndarray, batch: int, options: _Options
+def pad_image(
+    image: jax.Array | np.ndarray, batch: int, *, size: int, pyramid: str
 ) -> tuple[jax.Array | np.ndarray, Inside | None]:
     """Repeats the border up to one of few shapes; `batch` is the number of axes before them."""
-    if isinstance(image, jax.Array) or options.pyramid in KORNIA or 0 in image.shape:
+    if isinstance(image, jax.Array) or pyramid in KORNIA or 0 in image.shape:
         return image, None
     height, width = image.shape[batch : batch + 2]
     sides = padded_count(height), padded_count(width)
     padding = [(0, 0)] * image.ndim
     padding[batch : batch + 2] = [(0, sides[0] - height), (0, sides[1] - width)]
     own, padded = (
-        plan_levels(*shape, size=options.size, kind=options.pyramid)
-        for shape in ((height, width), sides)
+        plan_levels(*shape, size=size, kind=pyramid) for shape in ((height, width), sides)
     )
     return np.pad(image, padding, mode="edge"), Inside.of(height, width, own, len(padded))
 
@@ -259,7 +259,7 @@ def _extract(
     if 0 in (grey.size, valid.size):
         patches = jnp.zeros((*valid.shape, options.size, options.size), grey.dtype)
         return ExtractedPatches(patches, jnp.zeros_like(valid))
-    frames = _neutral_where(~valid, frames, options.size)
+    frames = neutral_where(~valid, frames, options.size)
     if batched:
         patches = _cut(grey, inside, frames, options)
     else:
@@ -309,7 +309,7 @@ def _touches(frames: PatchFrames, size: Float[Array, "2"]) -> Bool[Array, "*batc
     return inside & (ahead > -0.5).all(axis=-1)
 
 
-def _neutral_where(bad: Bool[Array, "*batch N"], frames: PatchFrames, size: int) -> PatchFrames:
+def neutral_where(bad: Bool[Array, "*batch N"], frames: PatchFrames, size: int) -> PatchFrames:
     """Harmless numbers for patches that will be blank, so that no NaN reaches a gradient."""
     return PatchFrames(
         jnp.where(bad[..., None], 0, frames.center),
