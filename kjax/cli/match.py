@@ -1,6 +1,7 @@
 """`kjax match`: two photographs to a picture or a page of their matches, or a file of them."""
 
 import argparse
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from kjax.data.cutting.keypoints import Keypoints
     from kjax.data.cutting.photographs import Pixels
     from kjax.images.exchange.matched_pair import MatchedPair
+    from kjax.images.features import Features
+    from kjax.images.matches import Matches
 
 HELP = "match two photographs and draw the matches that one geometry explains"
 EXAMPLES = """examples:
@@ -33,6 +36,7 @@ EXAMPLES = """examples:
   kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --method ratio --ratio 0.9
   kjax match a.jpg b.jpg --weights weights.npz:polar,s=1 --keypoints 2000
   kjax match a.jpg b.jpg --method learned --matcher out/matcher
+  kjax match a.jpg b.jpg --align --geometry fundamental --threshold 1
 
 If there are no matches, or none that one geometry explains, it says so, the picture shows the
 photographs alone, and the exit code is 1. A page and a file always hold all matches.
@@ -71,6 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
     parser.add_argument(
         "--repeated", action="store_true", help="keep several matches of one place, too"
+    )
+    parser.add_argument(
+        "--align",
+        action="store_true",
+        help="move the second photograph's matched keypoints to where the patches fit best",
     )
     parser.add_argument(
         "--geometry", default="homography", help="homography (default) or fundamental"
@@ -114,6 +123,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.repeated:
         # SIFT gives a place with two orientations as two keypoints.
         found = found.keep(one_per_location(found, first.xy, second.xy))
+    if args.align:
+        second = _moved(photographs, first, second, found)
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     pair = MatchedPair(_names(args), first, second, found, verified, args.geometry)
@@ -125,6 +136,17 @@ def run(args: argparse.Namespace) -> int:
     return 0 if verified.inliers.any() else 1
 
 
+def _moved(
+    photographs: "tuple[Pixels, Pixels]", first: "Features", second: "Features", found: "Matches"
+) -> "Features":
+    """The second photograph's features, those that match where the patches fit best."""
+    from kjax.images.aligning import align_matches
+
+    xy = second.xy.copy()
+    xy[found.indices[:, 1]] = align_matches(*photographs, first, second, found).xy_b
+    return dataclasses.replace(second, xy=xy)
+
+
 def _check_matches_name(path: Path) -> None:
     """Refuses names of files that matches are not written to."""
     suffix = path.suffix.lower()
@@ -132,6 +154,14 @@ def _check_matches_name(path: Path) -> None:
         require("h5py", f"--save {path}")
     elif suffix != ".npz":
         raise InputError(f"--save {path}: let it end with .npz, or with .h5 for hloc")
+
+
+def _check_align(args: argparse.Namespace) -> None:
+    """Refuses what leaves a keypoint no place of its own, or its place no file."""
+    if args.align and args.repeated:
+        raise InputError("--align gives a keypoint one place: leave out --repeated")
+    if args.align and args.save and args.save.suffix.lower() in HDF5:
+        raise InputError(f"--save {args.save} has no keypoints that --align could move: save .npz")
 
 
 def _names(args: argparse.Namespace) -> tuple[str, str]:
@@ -215,6 +245,7 @@ def _check(args: argparse.Namespace) -> None:
     check_positive("--threshold", args.threshold)
     check_features(args)
     check_quantization(args.quantize)
+    _check_align(args)
     check_output_file(args.out)
 
     from kjax.images.drawing import check_picture_name

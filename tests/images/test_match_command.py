@@ -45,6 +45,8 @@ def match(*words, weights="w.npz"):
         (["--save", "folder"], "--save folder is a folder"),
         (["--save", "nowhere/m.npz"], "--save nowhere/m.npz: there is no folder nowhere"),
         (["--out", "folder"], "folder is a folder"),
+        (["--align", "--repeated"], "leave out --repeated"),
+        (["--align", "--save", "m.h5"], "no keypoints that --align could move: save .npz"),
         (["--method", "mutal"], "did you mean 'mutual'"),
         (["--geometry", "affine"], "choose from homography, fundamental"),
         (["--ratio", "0"], "--ratio 0: give a number above 0, at most 1"),
@@ -113,6 +115,21 @@ def test_saved_for_numpy(shifted, geometry, capsys):
             lines = a @ saved["geometry"].T
             away = (b * lines).sum(axis=1) / np.linalg.norm(lines[:, :2], axis=1)
             assert np.abs(away).max() < 3
+
+
+def test_aligned_keypoints_are_saved_and_nearer(shifted):
+    off = {}
+    for words in ((), ("--align",)):
+        assert match("a photo.png", shifted, "--save=m.npz", *words) == 0
+        with np.load("m.npz") as saved:
+            rows = saved["indices"]
+            first, second = (saved[f"keypoints{side}"][rows[:, side]] for side in (0, 1))
+        off[words] = np.linalg.norm(first - second - [10, 0], axis=1)
+    near = off[()] < 1
+    assert near.any()
+    moved = near & (off[("--align",)] != off[()])
+    assert moved.any()
+    assert off[("--align",)][moved].mean() < off[()][moved].mean()
 
 
 def test_a_place_is_matched_once_unless_asked(shifted):
