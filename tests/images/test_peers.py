@@ -114,8 +114,10 @@ def test_turned_photographs_keep_their_homography():
 
 
 def test_words_of_methods():
-    assert methods.parse("best:largest+0.9") == ("best", "largest", "0.9")
-    assert methods.parse("aliked+lightglue") == ("aliked", "strongest", "lightglue")
+    assert methods.parse("best:largest+0.9") == ("best", "largest", "0.9", False)
+    assert methods.parse("aliked+lightglue") == ("aliked", "strongest", "lightglue", False)
+    assert methods.parse("best+learned+aligned") == ("best", "strongest", "learned", True)
+    assert methods.parse("best+aligned") == ("best", "strongest", "", True)
     with pytest.raises(InputError, match=r"unknown choice of keypoints.*largest"):
         methods.parse("best:larges")
     assert "lund" in methods.trained_on("best:steady+0.9")
