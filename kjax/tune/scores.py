@@ -6,7 +6,6 @@ at 95 % recall. Correct matches: between a photograph and views of it by known h
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,14 +13,15 @@ from tqdm import tqdm
 
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import detect
+from kjax.data.cutting.patches import cut_patches
 from kjax.data.embedded import embedded_test
 from kjax.data.phototour import read_phototour, read_standard_pairs
 from kjax.data.selfsupervised import ViewConfig, random_view, reduce_photo
 from kjax.data.test_sets import TestSet
-from kjax.eval.entries import model_member
+from kjax.eval.entries import Member, model_member
 from kjax.eval.misalignment import matching_scores, noisy_set
-from kjax.images.describer import Describer
-from kjax.images.homography_sequences import count_matches, total
+from kjax.images.conventions import DIAMETERS
+from kjax.images.homography_sequences import Count, count_matches, total
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.train.load_source import Source
 from kjax.tune.sets import OwnSets
@@ -81,26 +81,31 @@ def correct_matches(
     source: Source, photos: Path, names: Sequence[str], *, seed: int, progress: bool
 ) -> Scores:
     """Matches of some photographs with views of themselves, and how many are correct."""
-    describer = Describer(source.model, source.variables, extent=source.extent)
+    member = model_member(source.model, source.variables, keep=False)
+    support = DIAMETERS["sigma"] * source.extent
     chosen = np.linspace(0, len(names) - 1, min(PHOTOS, len(names))).round().astype(int)
     counts = []
     for number in tqdm(chosen, desc="matching", unit="photo", disable=not progress):
         photo = read_grey(photos / names[number])
         if photo is not None:
-            counts += _with_views(describer, photo, np.random.default_rng([seed, number]))
+            counts += _with_views(member, support, photo, np.random.default_rng([seed, number]))
     found = total(counts)
     return {"correct": float(found.correct), "matches": float(found.matches)}
 
 
-def _with_views(describer: Describer, photo: np.ndarray, rng: np.random.Generator) -> list[Any]:
+def _with_views(
+    member: Member, support: float, photo: np.ndarray, rng: np.random.Generator
+) -> list[Count]:
     config = ViewConfig()
     photo = reduce_photo(photo, config.max_side)
     views = [random_view(rng, photo, config=config) for _ in range(VIEWS)]
     pictures = [photo, *(view.pixels for view in views)]
     keypoints = [detect(picture, max_keypoints=KEYPOINTS) for picture in pictures]
-    rows = [
-        describer.describe_image(picture, points).descriptors
+    # Cut on the host: every view has a size of its own, which a device would compile for.
+    patches = [
+        cut_patches(picture, points, support=support)
         for picture, points in zip(pictures, keypoints, strict=True)
     ]
+    rows = [member.describe(cut, progress=False) for cut in patches]
     homographies = [view.homography for view in views]
     return count_matches(keypoints, rows, homographies, threshold=THRESHOLD)
