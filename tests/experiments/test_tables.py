@@ -11,11 +11,12 @@ from record_files import hpatches, rate, rival, trained, tried
 from kjax.errors import InputError
 from kjax.eval.averages import Spread, pooled_std, spread_over_seeds
 from kjax.eval.phototour import fpr_interval, fpr_interval_of_counts
-from kjax.eval.report import phototour_tables
+from kjax.eval.report import phototour_tables, render
 from kjax.eval.report.hpatches_charts import comparison_charts, variants_charts
 from kjax.eval.report.hpatches_tables import headline_table, levels_table, scoreboard
 from kjax.eval.report.markdown import table_text
 from kjax.eval.report.misalignment import amount_charts, amounts_table, look, noise_tables
+from kjax.eval.report.page_parts import Charts, Key, Panel
 from kjax.eval.report.phototour_settings import arrange
 from kjax.eval.report.published import PAPER_PARAMETERS, PAPER_PHOTOTOUR, paper_parameters
 from kjax.eval.report.render import charts_image
@@ -371,6 +372,20 @@ def test_misalignment_charts(everything):
     assert [panel.title for panel in charts.panels] == ["Rotation"]
     assert charts_image(charts, "png").startswith(b"\x89PNG")
     assert amount_charts([]) is None
+
+
+def test_a_legend_is_no_wider_than_its_panels(monkeypatch):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    make = render._figure
+    monkeypatch.setattr(render, "_figure", lambda *size: drawn.append(make(*size)) or drawn[-1])
+    keys = [Key(f"best:steady + learned matcher {number}", "ours", "line") for number in range(4)]
+    charts_image(Charts("wide", "", [Panel("One", "", lambda axis: None, 200)], keys), "png")
+    (figure,) = drawn
+    (legend,) = figure.legends
+    box = legend.get_window_extent(figure.canvas.get_renderer())
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
 
 
 def test_page_holds_everything_and_is_the_same_again(everything, tmp_path):

@@ -11,6 +11,7 @@ from kjax.eval.report.page_parts import Charts, Key, Mark, Panel
 from kjax.eval.report.phrases import (
     count,
     finite,
+    letters_width,
     percent_with_std,
     printable,
     shortened,
@@ -113,7 +114,7 @@ def _bar_panel(task: str, bars: Sequence[Bar]) -> Panel:
         f"{title}: {', '.join(figures)}.",
         functools.partial(_draw, bars=bars),
         72 + _BAR_HEIGHT * len(bars),
-        left=18 + max(_letters_width(shortened(bar.name)) for bar in bars),
+        left=18 + max(letters_width(shortened(bar.name)) for bar in bars),
         right=44 if all(bar.std is None for bar in bars) else 72,
     )
 
@@ -157,11 +158,6 @@ _MARKS = (
     "same (intra) or another sequence (inter), in matching by change of light or of viewpoint, "
     "where these are known."
 )
-
-
-def _letters_width(text: str) -> int:
-    """About how wide a label is, in CSS pixels."""
-    return round(5.7 * len(text))
 
 
 def _draw(axis: Any, bars: Sequence[Bar]) -> None:

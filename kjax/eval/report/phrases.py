@@ -4,7 +4,7 @@ import math
 import re
 
 NOTHING = "–"
-_SHORT_NAME = 20
+_SHORT_NAME = 21
 
 
 def percent(share: float | None, digits: int = 2) -> str:
@@ -47,6 +47,11 @@ def joined(parts: list[str]) -> str:
 def shortened(name: str) -> str:
     """A name that fits beside a bar."""
     return name if len(name) <= _SHORT_NAME else f"{name[: _SHORT_NAME - 1]}…"
+
+
+def letters_width(text: str) -> int:
+    """About how wide a label is, in CSS pixels."""
+    return round(5.7 * len(text))
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from kjax.eval.report.page_parts import Charts, Key, Panel
-from kjax.eval.report.phrases import printable
+from kjax.eval.report.phrases import letters_width, printable
 from kjax.eval.report.theme import TONES, light
 from kjax.extras import require
 
@@ -25,6 +25,8 @@ _ANONYMOUS: dict[str, Any] = {"png": None, "svg": {"Date": None, "Creator": None
 _ABOVE, _BELOW = 26, 37
 """Room for a panel's title, and for the labels below it."""
 _PNG_COLUMNS = 3
+_KEY_WIDTH = 50
+"""Of a mark in a legend, with the space about it."""
 LINES: dict[str, Any] = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-."}
 MARKERS = {"circle": "o", "square": "s", "cross": "X", "diamond": "D", "triangle": ">"}
 
@@ -143,7 +145,9 @@ def _draw(panel: Panel, figure: Any, x: int, y: int) -> None:
 
 
 def _legend_columns(charts: Charts, columns: int) -> int:
-    return min(len(charts.legend), 2 * columns)
+    """As many as fit below the panels: what is wider than these would be cut at both sides."""
+    widest = _KEY_WIDTH + max(letters_width(key.label) for key in charts.legend)
+    return min(len(charts.legend), 2 * columns, max(1, columns * WIDTH // widest))
 
 
 def _legend_height(charts: Charts, columns: int) -> int:
