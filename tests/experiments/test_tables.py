@@ -383,7 +383,7 @@ def test_a_legend_is_no_wider_than_its_panels(monkeypatch):
     charts_image(Charts("wide", "", [Panel("One", "", lambda axis: None, 200)], keys), "png")
     (figure,) = drawn
     (legend,) = figure.legends
-    box = legend.get_window_extent(figure.canvas.get_renderer())
+    box = legend.get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.x1
 
