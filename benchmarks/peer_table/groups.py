@@ -22,7 +22,8 @@ def label(word: str) -> str:
     name = names.get(parsed.features, parsed.features)
     keypoints = "" if parsed.keypoints == STRONGEST else f":{parsed.keypoints}"
     matcher = {"": "", methods.LIGHTGLUE: " + LightGlue", methods.LEARNED: " + learned matcher"}
-    return f"{name}{keypoints}" + matcher.get(parsed.matcher, f", ratio {parsed.matcher}")
+    matched = matcher.get(parsed.matcher, f", ratio {parsed.matcher}")
+    return f"{name}{keypoints}{matched}{', aligned' if parsed.aligned else ''}"
 
 
 def of_kind(records: Iterable[Record], kind: str, keypoints: int | None = None) -> list[Record]:
