@@ -5,6 +5,7 @@ import gc
 import importlib.metadata
 import os
 import shutil
+import signal
 import tempfile
 
 # Shared by the processes of this run (workers, and programs that tests start), and by it alone.
@@ -27,6 +28,9 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
 # Tests run on every core already: torch's and NumPy's threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell's background jobs ignore Ctrl-C, and so would all programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax
 import pytest
