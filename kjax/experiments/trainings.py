@@ -263,10 +263,17 @@ FINAL: dict[str, Settings] = {
     "fast, askew": _trained_on(SHIPPED["fast"], 4096, 8000),
     "tiny, askew": _trained_on(SHIPPED["tiny"], 4096, 8000),
     **{f"{row}, askew": _trained_on(settings, 4096, 4000) for row, settings in AS_BEST.items()},
-    "fast, further, 8192 pairs": (
-        *_trained_on(SHIPPED["fast"], 8192, 6000),
-        "loss.nested_weight=1.0",
-    ),
+    **{
+        f"fast, further, {pairs} pairs{words}": (
+            *_trained_on(SHIPPED["fast"], pairs, 6000),
+            f"loss.nested_weight={weight}",
+        )
+        for pairs, words, weight in (
+            (8192, "", 1.0),
+            (16384, "", 1.0),
+            (16384, ", first 64 × 3", 3.0),
+        )
+    },
 }
 """And the paper's others, trained as `best`, its `combined_star` with s=2, is; and what ships,
 trained on."""
