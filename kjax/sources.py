@@ -48,8 +48,9 @@ def _training_facts(sources: Sequence[Source]) -> dict[str, str]:
     if first.card is not None:
         return first.card.facts()
     if first.metadata is not None:
-        extent = first.metadata.extent
+        extent, ratio = first.metadata.extent, first.metadata.ratio
         known = {} if extent is None else {"extent": f"patches of {extent:g} × KeyPoint.size"}
+        known |= {} if ratio is None else {"ratio": f"matches up to {ratio:g}"}
         return known | {
             label: text for label, text in first.metadata.remarks.items() if label != "name"
         }
@@ -87,6 +88,7 @@ def metadata_of(source: Source) -> dict[str, str]:
         fields_of(source.model),
         extent=source.known_extent,
         nested=source.nested,
+        ratio=source.known_ratio,
         remarks=remarks(source),
     )
 
@@ -108,7 +110,11 @@ def refitted_metadata(
     if source.train_sets:
         told["trained on"] = ", ".join(source.train_sets)
     return make_metadata(
-        fields_of(source.model), extent=source.known_extent, nested=nested, remarks=told
+        fields_of(source.model),
+        extent=source.known_extent,
+        nested=nested,
+        ratio=source.known_ratio,
+        remarks=told,
     )
 
 

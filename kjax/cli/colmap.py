@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("photographs", type=Path, help="folder, searched for photographs")
     parser.add_argument("--out", type=Path, required=True, help="new folder, or an earlier run's")
     add_features(parser, keypoints=4000, detector="SIFT-largest")
-    parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
+    parser.add_argument("--ratio", type=float, help="largest that is kept (what suits the weights)")
     parser.add_argument(
         "--matcher",
         metavar="FILE",
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         max_keypoints=args.keypoints,
         pairs=args.pairs,
         neighbours=args.neighbours,
-        ratio=args.ratio,
+        ratio=args.ratio or describer.ratio,
         single_camera=args.single_camera,
         mapping=not args.no_map,
     )
@@ -186,7 +186,8 @@ def _check(args: argparse.Namespace) -> None:
     check_word(args.pairs)
     check_features(args)
     check_count("--neighbours", args.neighbours)
-    check_positive("--ratio", args.ratio, most=1.0)
+    if args.ratio is not None:
+        check_positive("--ratio", args.ratio, most=1.0)
     if args.matcher is not None:
         args.matcher = args.weights if args.matcher == "learned" else args.matcher
         check_matcher(args.matcher, needed=True, option="--matcher")

@@ -130,6 +130,7 @@ def _export_descriptor(args: argparse.Namespace) -> int:
         batch=args.batch,
         extent=source.known_extent,
         nested=source.nested,
+        ratio=source.known_ratio,
         remarks=remarks(source),
     )
     size = source.model.patch_size

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="for --method learned: matcher.npz or its workdir; the one that ships for the weights",
     )
-    parser.add_argument("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
+    parser.add_argument("--ratio", type=float, help="largest that is kept (what suits the weights)")
     parser.add_argument(
         "--repeated", action="store_true", help="keep several matches of one place, too"
     )
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         first,
         second,
         method=args.method,
-        ratio=args.ratio,
+        ratio=args.ratio or describer.ratio,
         distance=first.distance,
         matcher=args.matcher,
     )
@@ -241,7 +241,8 @@ def _check(args: argparse.Namespace) -> None:
     if learned and args.matcher is None:
         args.matcher = args.weights
     check_matcher(args.matcher, needed=learned, option="--method learned")
-    check_positive("--ratio", args.ratio, most=1.0)
+    if args.ratio is not None:
+        check_positive("--ratio", args.ratio, most=1.0)
     check_positive("--threshold", args.threshold)
     check_features(args)
     check_quantization(args.quantize)

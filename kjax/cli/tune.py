@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="patches that keep the weights from forgetting; may be repeated (embedded)",
     )
     add("--share", type=float, default=0.5, help="of general patches in a batch (%(default)s)")
-    add("--steps", type=int, metavar="N", help="of training (10000; on a CPU 300)")
-    add("--pairs", type=int, metavar="N", help="in a batch (512; on a CPU 256)")
+    add("--steps", type=int, metavar="N", help="of training (3000; on a CPU 300)")
+    add("--pairs", type=int, metavar="N", help="in a batch (4096; on a CPU 256)")
     add("--learning-rate", type=float, default=0.1, metavar="X", help="at first (%(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="of all chance (%(default)s)")
     add("--map", action="store_true", help="let COLMAP map the held-out photographs, too")

@@ -265,13 +265,13 @@ FINAL: dict[str, Settings] = {
     **{f"{row}, askew": _trained_on(settings, 4096, 4000) for row, settings in AS_BEST.items()},
     **{
         f"fast, further, {pairs} pairs{words}": (
-            *_trained_on(SHIPPED["fast"], pairs, 6000),
+            *_trained_on(SHIPPED["fast"], pairs, steps),
             f"loss.nested_weight={weight}",
         )
-        for pairs, words, weight in (
-            (8192, "", 1.0),
-            (16384, "", 1.0),
-            (16384, ", first 64 × 3", 3.0),
+        for pairs, steps, words, weight in (
+            (8192, 6000, "", 1.0),
+            (12288, 8000, ", first 64 × 3", 3.0),
+            (24576, 4000, "", 1.0),
         )
     },
 }

@@ -51,6 +51,7 @@ def export_model(
     batch: int | None = None,
     extent: float | None = None,
     nested: tuple[int, ...] = (),
+    ratio: float | None = None,
     remarks: Mapping[str, str] | None = None,
 ) -> float:
     """Writes a model to a file whose suffix tells the format, and checks it.
@@ -67,6 +68,7 @@ def export_model(
         batch: B, if the function shall take no other.
         extent: side of the patches that suit the weights, over OpenCV's KeyPoint.size, if known.
         nested: numbers of first entries that are descriptors themselves.
+        ratio: the largest of a match that suits the weights, if known.
         remarks: more for `read_about` to tell, by label.
 
     Returns:
@@ -87,7 +89,9 @@ def export_model(
     # In full precision, whatever the training's: other machines may have no other.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
     about = _describe_model(model, variables, extent=extent) | dict(remarks or {})
-    metadata = make_metadata(fields_of(model), extent=extent, nested=nested, remarks=remarks or {})
+    metadata = make_metadata(
+        fields_of(model), extent=extent, nested=nested, ratio=ratio, remarks=remarks or {}
+    )
 
     def write(partial: Path) -> float:
         if path.suffix in FUNCTIONS:

@@ -36,6 +36,7 @@ from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.resampling import resize_patches
 from kjax.pretrained import DEFAULT
+from kjax.pretrained.cards import DEFAULT_RATIO
 from kjax.train.load_source import WHOLE_EXTENT, load_source
 from kjax.weights.identify import display_name
 
@@ -73,6 +74,7 @@ def load(
         found.variables,
         dtype=dtype,
         extent=found.extent,
+        ratio=found.ratio,
         name=str(source) if seed is None else f"{source}, seed {seed}",
         sha256=weights_sha256(found),
         backend=backend,
@@ -88,6 +90,7 @@ class Describer(Feature2D):
         dimension: of a descriptor.
         patch_size: side of the patches that the model sees.
         extent: of a keypoint's patch in the photograph: its side over the keypoint's diameter.
+        ratio: of a match, the largest that suits the weights.
         dtype: precision of the computation.
         model: as a word: "hardnet", "combined_star s=2".
         name: where the weights came from, if they were loaded.
@@ -103,6 +106,7 @@ class Describer(Feature2D):
         *,
         dtype: str = "float32",
         extent: float = WHOLE_EXTENT,
+        ratio: float = DEFAULT_RATIO,
         name: str | None = None,
         sha256: str | None = None,
         backend: str | None = None,
@@ -116,6 +120,7 @@ class Describer(Feature2D):
             variables: its weights.
             dtype: precision of the computation.
             extent: that suits the weights.
+            ratio: likewise.
             name: where the weights came from, for people.
             sha256: of the weights, for records.
             backend: what describes, see `kjax.images.runner`.
@@ -124,7 +129,7 @@ class Describer(Feature2D):
         """
         check_detector(detector)
         self.detector, self.max_keypoints = detector, max_keypoints
-        self.extent, self.name, self.sha256 = extent, name, sha256
+        self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
         self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)
         # NumPy's: see `fold`.
         folded = fold(model.clone(dtype=jnp.dtype(dtype)), jax.tree.map(np.asarray, variables))

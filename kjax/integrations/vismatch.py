@@ -29,7 +29,7 @@ class KjaxMatcher(BaseMatcher):
         *,
         weights: str = kjax.pretrained.DEFAULT,
         method: MatchingMethod = "mutual_ratio",
-        ratio: float = 0.9,
+        ratio: float | None = None,
         **options: Any,
     ) -> None:
         """Loads weights.
@@ -39,12 +39,13 @@ class KjaxMatcher(BaseMatcher):
             max_num_keypoints: at most so many in a photograph.
             weights: as for `kjax.load`.
             method: as for `kjax.match`.
-            ratio: as for `kjax.match`.
+            ratio: as for `kjax.match`; what suits the weights by default.
             **options: vismatch's, for its geometric verification.
         """
         super().__init__(device, **options)
         self.describer = kjax.load(weights)
-        self.max_num_keypoints, self.method, self.ratio = max_num_keypoints, method, ratio
+        self.max_num_keypoints, self.method = max_num_keypoints, method
+        self.ratio = self.describer.ratio if ratio is None else ratio
 
     def _forward(self, img0: Tensor, img1: Tensor) -> tuple[np.ndarray, ...]:
         """The seven arrays that vismatch wants, of photographs [3,H,W] from 0 to 1."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Fields = TypeVar("Fields")
 DATA_FIELDS = ("name", "origin")
+DEFAULT_RATIO = 0.9
+"""Of a match, the largest that is kept where nothing else is known of the weights."""
 METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
 """The first parts of metrics' names, as people read them."""
 
@@ -94,6 +96,7 @@ class Card(TrainedCard):
         data: the training sets, also a teacher's, each with its name and origin. The name is that
             of the set's folder: an evaluation leaves it out.
         extent: side of the patches that suit it, over OpenCV's KeyPoint.size.
+        ratio: of a match, the largest that suits it: `benchmarks/ratio.py` chooses it.
         precision: of the stored numbers.
         nested: numbers of first entries that are descriptors themselves, once normalised: those of
             the training's `config.loss.nested`.
@@ -104,6 +107,7 @@ class Card(TrainedCard):
     extent: float
     precision: str
     nested: tuple[int, ...] = ()
+    ratio: float = DEFAULT_RATIO
 
     def build(self) -> "Descriptor":
         """The model, with the position kernel's constants and the precision of the training."""
@@ -122,6 +126,7 @@ class Card(TrainedCard):
             "trained on": ", ".join(self.data_names),
             "precision": str(self.model["dtype"]),
             "extent": f"patches of {self.extent:g} × KeyPoint.size",
+            "ratio": f"matches up to {self.ratio:g}",
         }
 
 
@@ -151,6 +156,8 @@ def make_card(values: Any) -> Card:
     check_results(card.results)
     if not 0 < card.extent < math.inf:
         raise InputError(f"extent of the card must be positive, not {card.extent}")
+    if not 0 < card.ratio <= 1:
+        raise InputError(f"ratio of the card must be above 0 and at most 1, not {card.ratio}")
     if "dtype" not in card.model:
         raise InputError("model of the card must be the whole group of that name in the config")
     return card

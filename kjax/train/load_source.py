@@ -20,6 +20,7 @@ from kjax import pretrained
 from kjax.errors import InputError, unknown_name
 from kjax.model.descriptor import Descriptor
 from kjax.model.nesting import shorten
+from kjax.pretrained.cards import DEFAULT_RATIO
 from kjax.weights.fields import merge_fields, parse_fields
 from kjax.weights.files import SUFFIXES, load_variables, read_metadata, read_widths
 from kjax.weights.identify import display_name, model_of, only_model, possible_models
@@ -58,7 +59,8 @@ class Source:
     def extent(self) -> float:
         """Side of the patches that suit the weights, over OpenCV's KeyPoint.size.
 
-        A training shows crops of patches that cover 24σ; the size of a middling crop is best.
+        A training shows crops of patches that cover 24σ; the size of a middling crop is best. One
+        that went on from shipped weights keeps theirs.
         """
         return WHOLE_EXTENT if self.known_extent is None else self.known_extent
 
@@ -68,8 +70,24 @@ class Source:
         if self.card is not None:
             return self.card.extent
         if self.config is not None:
-            return typical_extent(self.config["augment"]["area"])
+            start = _shipped_start(self.config)
+            return typical_extent(self.config["augment"]["area"]) if start is None else start.extent
         return self.metadata.extent if self.metadata else None
+
+    @property
+    def ratio(self) -> float:
+        """Of a match, the largest that suits the weights."""
+        return DEFAULT_RATIO if self.known_ratio is None else self.known_ratio
+
+    @property
+    def known_ratio(self) -> float | None:
+        """The ratio that suits the weights; None if it was not looked for."""
+        if self.card is not None:
+            return self.card.ratio
+        if self.config is not None:
+            start = _shipped_start(self.config)
+            return None if start is None else start.ratio
+        return self.metadata.ratio if self.metadata else None
 
     @property
     def nested(self) -> tuple[int, ...]:
@@ -209,6 +227,17 @@ def is_workdir(word: str) -> bool:
     from kjax.train.workdir import CONFIG_FILE
 
     return (Path(word) / CONFIG_FILE).is_file()
+
+
+def _shipped_start(config: Mapping[str, Any]) -> pretrained.Card | None:
+    """The card of the shipped weights that a run went on from, maybe by way of other runs."""
+    from kjax.train.workdir import stored_config
+
+    init = config.get("init", "")
+    if init and is_workdir(init):
+        return _shipped_start(stored_config(Path(init)))
+    shipped = pretrained.find(init) if init else None
+    return None if shipped is None else pretrained.card(shipped)
 
 
 def _sets_of_run(config: Mapping[str, Any]) -> tuple[str, ...]:

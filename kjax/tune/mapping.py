@@ -14,8 +14,6 @@ from kjax.images.keypoint_descriptors import read_for_describing
 from kjax.images.mapping import keypoints_of, largest_model, verify_matches
 from kjax.train.load_source import Source
 
-RATIO = 0.9
-
 
 def map_photographs(
     source: Source, photos: Path, names: Sequence[str], base: Path, *, progress: bool
@@ -37,7 +35,9 @@ def map_photographs(
         features[name] = describer.describe_image(read_for_describing(photos / name), keypoints)
     with tempfile.TemporaryDirectory() as folder:
         database, log = Path(folder, "database.db"), Path(folder, "log.txt")
-        verify_matches(database, features, base=base, ratio=RATIO, log=log, progress=progress)
+        verify_matches(
+            database, features, base=base, ratio=source.ratio, log=log, progress=progress
+        )
         models = colmap_program.reconstruct(database, photos, Path(folder, "sparse"), log=log)
         model = largest_model(models)
     if model is None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from kjax.experiments.trainings import AUGMENTATIONS, PHOTOMETRY
+from kjax.experiments.trainings import ASKEW, PHOTOMETRY
 from kjax.files.atomic import write_json
 from kjax.train.augment import AugmentConfig
 from kjax.train.checkpoint import saved_steps
@@ -27,8 +27,9 @@ from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
 
 RUN_FOLDER = "run"
-AUGMENTATION = (*AUGMENTATIONS["hard"], *PHOTOMETRY["moderate"])
-"""That of the shipped `best`."""
+AUGMENTATION = (*ASKEW, *PHOTOMETRY["moderate"])
+"""That of the last part of the training of the shipped `best`: without pairs cut askew, weights
+forget to match them."""
 NESTED_WEIGHT = 0.3
 """That of the shipped models with shorter forms."""
 
@@ -41,7 +42,7 @@ class Effort(NamedTuple):
     dtype: str
 
 
-ACCELERATOR, PROCESSOR = Effort(10_000, 512, "bfloat16"), Effort(300, 256, "float32")
+ACCELERATOR, PROCESSOR = Effort(3_000, 4096, "bfloat16"), Effort(300, 256, "float32")
 
 
 def train(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool) -> Path:

@@ -1,7 +1,8 @@
 """What a weights file tells about its model besides the weights: texts by name.
 
 `.safetensors` files have room for them. Those of kjax are the arguments of `kjax.build`, the
-`extent`, and remarks for people; `kjax`, the version that wrote them, tells that they are ours.
+`extent`, the `ratio`, and remarks for people; `kjax`, the version that wrote them, tells that they
+are ours.
 Nothing here imports JAX.
 """
 
@@ -51,6 +52,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "channels": _widths,
     "dimension": int,
     "extent": _number,
+    "ratio": _number,
     "nested": _widths,
 }
 
@@ -64,12 +66,14 @@ class Metadata:
         extent: side of the patches that suit the weights, over OpenCV's KeyPoint.size, if known.
         remarks: what else it tells, for people.
         nested: numbers of first entries that are descriptors themselves.
+        ratio: the largest of a match that suits the weights, if known.
     """
 
     fields: Fields
     extent: float | None
     remarks: dict[str, str]
     nested: tuple[int, ...] = ()
+    ratio: float | None = None
 
 
 def make_metadata(
@@ -78,9 +82,10 @@ def make_metadata(
     extent: float | None,
     remarks: Mapping[str, str],
     nested: tuple[int, ...] = (),
+    ratio: float | None = None,
 ) -> dict[str, str]:
     """The texts for a file; `parse_metadata` gives all of it back."""
-    known = {"extent": extent, "nested": nested or None}
+    known = {"extent": extent, "nested": nested or None, "ratio": ratio}
     values = dict(fields) | {name: value for name, value in known.items() if value is not None}
     return {
         **LAYOUT,
@@ -112,8 +117,13 @@ def parse_metadata(texts: Mapping[str, str]) -> Metadata | None:
     extent = values.pop("extent", None)
     if extent is not None and extent <= 0:
         raise InputError(f"extent in the file's metadata is {extent:g}: it must be positive")
+    ratio = values.pop("ratio", None)
+    if ratio is not None and not 0 < ratio <= 1:
+        raise InputError(
+            f"ratio in the file's metadata is {ratio:g}: it must be above 0 and at most 1"
+        )
     ours = {*READERS, *LAYOUT, MARK}
     # Sorted, because files keep no order.
     remarks = {name: " ".join(texts[name].split()) for name in sorted(texts.keys() - ours)}
     remarks["written by"] = f"kjax {texts[MARK]}"
-    return Metadata(values, extent, remarks, values.pop("nested", ()))
+    return Metadata(values, extent, remarks, values.pop("nested", ()), ratio)

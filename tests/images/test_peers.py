@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import skimage.data
-from scripts import BENCHMARKS
+from scripts import BENCHMARKS, load_script
 
 from kjax import pretrained
 from kjax.data.colmap import Camera, Model, ModelImage, Points
@@ -150,3 +150,20 @@ def test_records_come_back_and_make_a_page(tmp_path):
     assert "| **best:steady, ratio 0.9** | 82.0 | 91.0 |" in text
     assert "| **best:steady, ratio 0.9** | 100.0 | 100.0 |" in text
     assert (tmp_path / "figures" / "peers-accuracy.svg").is_file()
+
+
+def test_the_ratio_that_suits_weights():
+    """By hand: of ten matches with ratios 0.82, 0.84, …, 1.0 those up to 0.9 are right."""
+    script = load_script(BENCHMARKS / "ratio.py")
+    ratios = np.arange(82, 101, 2) / 100
+    right = ratios <= 0.9
+    assert script.share_right(ratios, right, 0.94) == pytest.approx(5 / 7)
+    assert script.suitable_ratio(ratios, right, 5 / 7) == 0.95  # 0.96 is the next match's
+    assert script.suitable_ratio(ratios, right, 1.0) == 0.91
+    assert script.suitable_ratio(ratios, ~right, 1.0) == 0.9  # none fits
+
+
+def test_a_scene_that_is_missing_is_one_line(capsys, tmp_path):
+    script = load_script(BENCHMARKS / "ratio.py")
+    assert script.main(["best", "--photos", str(tmp_path / "none"), "--work", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -86,7 +86,7 @@ def tuned(photos, start, general, tmp_path_factory):
 
 def test_what_a_tuning_leaves(tuned, photos):
     found = kjax.load(str(tuned))
-    assert found.extent == 8.0
+    assert (found.extent, found.ratio) == (6.8, 0.9)  # of the crops, and nothing is known
     assert found.describe(np.zeros((2, 16, 16), np.uint8)).shape == (2, 128)
     config = validate(json.loads((tuned / "config.json").read_text()))
     assert config.init.endswith("weights.npz:polar,s=1,patch_size=16")
@@ -225,7 +225,7 @@ def test_the_config_of_a_tuning(tmp_path):
     assert config.loss.nested == source.nested != ()
     assert config.train.pairs == 200
     assert config.data.train == (str(tmp_path / "mine"), "embedded")
-    assert config.augment.area == (0.2, 0.7)
+    assert (config.augment.area, config.augment.misalignment) == ((0.15, 0.5), 1.0)
     alone = validate(make_config(dataclasses.replace(settings, share=0.0), source, own))
     assert alone.data.train == (str(tmp_path / "mine"),)
     assert alone.train.pairs == 100

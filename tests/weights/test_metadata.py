@@ -44,16 +44,25 @@ def change_texts(path, **changes):
 def polar(tmp_path):
     path = tmp_path / "polar.safetensors"
     model, variables = make_model("polar", patch_size=16, **UNUSUAL)
-    export_model(path, model, variables, extent=7.5, remarks={"trained on": "Straße\nund Weg"})
+    export_model(
+        path, model, variables, extent=7.5, ratio=0.93, remarks={"trained on": "Straße\nund Weg"}
+    )
     return path
 
 
 def test_a_file_of_kjax_needs_nothing_behind_its_name(polar, capsys):
     source = load_source(str(polar))
     assert source.model == make_model("polar", patch_size=16, **UNUSUAL)[0]
-    assert source.extent == 7.5
+    assert (source.extent, source.ratio) == (7.5, 0.93)
     texts = texts_of(polar)
-    told = {"head": "polar", "s": "1", "patch_size": "16", "extent": "7.5", "kappa_xy": "2.1"}
+    told = {
+        "head": "polar",
+        "s": "1",
+        "patch_size": "16",
+        "extent": "7.5",
+        "kappa_xy": "2.1",
+        "ratio": "0.93",
+    }
     assert told.items() <= texts.items()
     assert texts["kjax"] == kjax.__version__
     assert main(["info", str(polar)]) == 0
@@ -62,6 +71,7 @@ def test_a_file_of_kjax_needs_nothing_behind_its_name(polar, capsys):
     assert shown["head"] == "polar"
     assert shown["patch size"] == "16"
     assert shown["extent"] == "patches of 7.5 × KeyPoint.size"
+    assert shown["ratio"] == "matches up to 0.93"
     assert shown["trained on"] == "Straße und Weg"
 
 
@@ -73,7 +83,7 @@ def test_shipped_weights_keep_their_name_licence_and_extent(capsys):
     assert texts["use"] == card.use
     assert texts["licence"] == card.licence
     source = load_source("mine.safetensors")
-    assert source.extent == card.extent
+    assert (source.extent, source.ratio) == (card.extent, card.ratio)
     assert source.model == card.build().clone(dtype=np.dtype("float32"), dropout=0.3)
     assert main(["convert", "mine.safetensors", "again.safetensors"]) == 0
     assert texts_of("again.safetensors").items() >= texts.items()
@@ -114,6 +124,7 @@ def test_weights_that_fit_several_heads_are_not_said_to_be_one():
         ({"head_bias": "maybe"}, "head_bias in the file's metadata"),
         ({"head_bias": "True"}, r"missing head\.bias"),
         ({"extent": "-8"}, "must be positive"),
+        ({"ratio": "1.1"}, "ratio in the file's metadata is 1.1: it must be above 0"),
     ],
 )
 def test_metadata_that_contradict_the_weights_or_themselves(changes, message, polar):
