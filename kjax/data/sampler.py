@@ -106,11 +106,19 @@ def check_stream(
             f"{point_count} with two or more patches: choose a batch of 1 to {point_count} pairs"
         )
     check_shares(pairs, shards)
-    if math.lcm(point_count // group, pairs // group) >= 2**32:
+    if not _countable(point_count // group, pairs // group):
+        step = math.lcm(group, shards)
+        smaller = range(pairs - pairs % step, 0, -step)
+        fitting = (n for n in smaller if _countable(point_count // group, n // group))
         raise InputError(
             f"{point_count} points in batches of {pairs} are too many for 32-bit counters: "
-            "choose a batch that is a power of two, or use fewer points"
+            f"choose a batch of {next(fitting, step)}, or use fewer points"
         )
+
+
+def _countable(points: int, pairs: int) -> bool:
+    """Whether places in a stream that begins anew after whole passes fit into 32 bits."""
+    return math.lcm(points, pairs) < 2**32
 
 
 def check_seed(seed: int) -> None:
