@@ -33,7 +33,8 @@ def _what(card: Card, model: Descriptor) -> list[str]:
         *_shorter(card),
         f"The patch of a keypoint has {card.extent:g} times OpenCV's KeyPoint.size as its side "
         f"({2 * card.extent:g} σ of SIFT's) and is turned to the keypoint's orientation: "
-        "`describe_image` cuts it so.",
+        "`describe_image` cuts it so. `kjax match` keeps what is nearest to each other and at most "
+        f"{card.ratio:g} times as far as the second nearest.",
         f"```bash\nkjax match a.jpg b.jpg --weights {card.name}\n"
         f"kjax export {card.name} --to {card.name}.onnx\n```",
         "The model is built with these arguments of `kjax.build`:",
