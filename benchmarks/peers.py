@@ -103,12 +103,13 @@ def measure(
     from kjax.experiments.sweep import software
 
     matches, judged, took = [], [], []
+    opened = functools.cache(lambda place: scene.photos[place]())
     for pair in tqdm(scene.pairs, desc=f"{word}, {scene.name}", unit="pair", leave=False):
         a, b = features[pair.first], features[pair.second]
         found, spent = timed(lambda a=a, b=b: match(a, b))
         xy_a, xy_b = a.xy[found.indices[:, 0]], b.xy[found.indices[:, 1]]
         if methods.parse(word).aligned:
-            photos = scene.photos[pair.first](), scene.photos[pair.second]()
+            photos = opened(pair.first), opened(pair.second)
             moved, more = timed(functools.partial(align_matches, *photos, a, b, found))
             xy_b, spent = moved.xy_b, spent + more
         took.append(spent)

@@ -12,7 +12,7 @@ or OpenCV's. The matches go into a database with the same cameras, and COLMAP ve
 as it did its own: from the second row on, only descriptors differ. The seed is fixed and COLMAP has
 one thread: all rows but the first come out the same again. Needs COLMAP (written for 3.8; Debian:
 apt-get install colmap). --command adds `kjax colmap` as a user runs it: its own keypoints, cameras,
-threads.
+threads, and the ratio that suits the weights.
 
 What it should print: a trained descriptor that registers at least as many images, and gives at
 least as many 3-D points, as both rows of COLMAP's SIFT: then both figures bear a ≥.
@@ -202,15 +202,15 @@ def row(method: str, database: Path, folders: Sequence[Path], seconds: dict[str,
 def run_command(weights: str, base: Row, folder: Path, args: argparse.Namespace) -> Row:
     """`kjax colmap` itself: keypoints of its own, as many as COLMAP's with all orientations."""
     photos = args.photos
-    settings = Settings(
-        max_keypoints=round(base.keypoints / base.photos),
-        pairs="exhaustive",
-        ratio=args.ratio,
-        single_camera=colmap_program.of_one_size(photos),
-    )
     start = time.perf_counter()
     describer = load(weights, detector=LARGEST)
     loading = time.perf_counter() - start
+    settings = Settings(
+        max_keypoints=round(base.keypoints / base.photos),
+        pairs="exhaustive",
+        ratio=describer.ratio,
+        single_camera=colmap_program.of_one_size(photos),
+    )
     built = build(photos, folder, describer, find_reconstructor("colmap"), settings)
     seconds = {
         "describe": loading + built.seconds["describe"],

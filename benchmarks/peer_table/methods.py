@@ -139,6 +139,8 @@ def _package() -> Any:
 
 def matcher(word: Word, device: str, learned: str | None = None) -> Match:
     """Pairs the features of two photographs, each location once."""
+    if word.aligned and is_peer(word.features):
+        raise Unavailable("aligning needs keypoints that have a scale and an orientation")
     found = _matcher(word, device, learned)
 
     def once(a: Features, b: Features) -> Matches:

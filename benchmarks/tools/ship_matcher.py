@@ -102,6 +102,8 @@ def turned(weights: MatcherWeights, before: Source, after: Source, name: str) ->
     old, new = (
         np.asarray(one.variables["params"]["head"]["kernel"], "f8") for one in (before, after)
     )
+    if old.shape != new.shape:
+        raise InputError("the shipped weights are of another head than --trained-for: train anew")
     turn = np.linalg.lstsq(old, new, rcond=None)[0]
     apart = np.abs(old @ turn - new).max() / np.abs(new).max()
     if max(apart, np.abs(turn.T @ turn - np.eye(len(turn))).max()) > TURN_ERROR:

@@ -1,6 +1,6 @@
 """Matches between the descriptors of two photographs, and the forms other libraries give them.
 
-matches = match(first.descriptors, second.descriptors, method="mutual_ratio", ratio=0.9)
+matches = match(first, second, method="mutual_ratio", ratio=describer.ratio)
 first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
 """
 

@@ -16,8 +16,7 @@ from jaxtyping import Array, Float, Float32, Float64
 from tqdm import tqdm
 
 from kjax.errors import InputError
-from kjax.model.aggregation import l2_normalize
-from kjax.train.losses import hardest_in_batch_triplets
+from kjax.train.losses import LossConfig, nested_pair_loss
 
 LEARNING_RATE = 3e-3
 """Adam's, at first."""
@@ -63,8 +62,8 @@ def learn_map(
     optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
     free = jnp.asarray(agreeing_directions(views), jnp.float32)
     state = optimizer.init(free)
-    counted = tuple(widths) if turn else (*widths, views.shape[-1])
-    step = jax.jit(functools.partial(_step, widths=counted, turn=turn, optimizer=optimizer))
+    loss = LossConfig(nested=tuple(widths))
+    step = jax.jit(functools.partial(_step, loss=loss, turn=turn, optimizer=optimizer))
     rng = np.random.default_rng(seed)
     points = views.shape[1]
     for _ in tqdm(range(steps), "refitting", unit="step", disable=not progress):
@@ -89,20 +88,15 @@ def _step(
     anchors: Float[Array, "batch dim"],
     positives: Float[Array, "batch dim"],
     *,
-    widths: tuple[int, ...],
+    loss: LossConfig,
     turn: bool,
     optimizer: optax.GradientTransformation,
 ) -> tuple[Array, optax.OptState]:
     def mean_loss(free: Array) -> Array:
         # Column by column: the first entries do not depend on those behind them.
         matrix = jnp.linalg.qr(free)[0] if turn else free
-        losses = [
-            hardest_in_batch_triplets(
-                *(l2_normalize(view @ matrix[:, :width]) for view in (anchors, positives))
-            ).loss.mean()
-            for width in widths
-        ]
-        return jnp.stack(losses).mean()
+        # The loss of whole descriptors is the same whatever the turn.
+        return nested_pair_loss(anchors @ matrix, positives @ matrix, loss).loss.mean()
 
     updates, state = optimizer.update(jax.grad(mean_loss)(free), state, free)
     return optax.apply_updates(free, updates), state
