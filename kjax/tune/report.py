@@ -128,7 +128,7 @@ def _facts(sets: OwnSets, config: RunConfig) -> list[str]:
         f"Patches of {sets.points[0]:,} points to train on and of {sets.points[1]:,} held out, "
         f"from {sets.made_from}.",
         *([f"Held out: {held} photographs and every point that they see."] if held else []),
-        f"{config.train.total_steps:,} steps of {config.train.pairs} pairs from {config.init}, "
+        f"{config.train.total_steps:,} steps of {config.train.pairs:,} pairs from {config.init}, "
         f"with a learning rate of {config.optimizer.learning_rate:g}, seed {config.seed}.",
         f"Of every batch: {mixed}.",
     ]
