@@ -84,6 +84,24 @@ def table(before: Scores, after: Scores) -> str:
     return "\n".join(lines)
 
 
+def warning(start: str, pairs: int, before: Scores, after: Scores) -> str:
+    """A line that says so if the weights got worse; empty if they did not.
+
+    Args:
+        start: the weights before.
+        pairs: of a batch.
+        before: their scores.
+        after: those of the tuned ones.
+    """
+    key = f"matching/{HELD_OUT}"
+    if key not in before or after[key] >= before[key]:
+        return ""
+    return (
+        f"Worse on the held-out photographs: go on with {start}, or tune in larger batches than "
+        f"{pairs:,} pairs, as on an accelerator, or at a lower --learning-rate."
+    )
+
+
 def write_report(
     out: Path, settings: Settings, sets: OwnSets, config: RunConfig, before: Scores, after: Scores
 ) -> None:
@@ -107,6 +125,8 @@ def write_report(
         columns,
         [parts.TableRow([row.cells[0] for row in one]) for one in marked],
     )
+    worse = warning(settings.start, config.train.pairs, before, after)
+    facts = _facts(sets, config)
     document = parts.Document(
         f"Tuned to {settings.photos.resolve().name}",
         datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -114,7 +134,7 @@ def write_report(
         plain_versions(),
         [
             parts.Section("figures", "Before and after", [figures]),
-            parts.Section("how", "How", [parts.Items(_facts(sets, config))]),
+            parts.Section("how", "How", [parts.Items([*filter(None, [worse]), *facts])]),
         ],
     )
     write_text(out / REPORT_FILE, to_html(document))

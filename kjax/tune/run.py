@@ -10,7 +10,7 @@ from kjax.train.config import validate
 from kjax.train.load_source import Source, load_source
 from kjax.train.workdir import CONFIG_FILE, stored_config, weights_files
 from kjax.tune.mapping import map_photographs
-from kjax.tune.report import table, write_report
+from kjax.tune.report import table, warning, write_report
 from kjax.tune.scores import Scores, score
 from kjax.tune.sets import COLMAP_FOLDER, OwnSets, make_sets
 from kjax.tune.settings import Settings, claim
@@ -42,7 +42,8 @@ def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
     before, after = _scores(settings, source, sets, out, progress=progress)
     config = validate(stored_config(workdir))
     write_report(out, settings, sets, config, before, after)
-    return table(before, after)
+    worse = warning(settings.start, config.train.pairs, before, after)
+    return "\n".join(filter(None, (table(before, after), worse)))
 
 
 def _scores(

@@ -251,3 +251,12 @@ def test_the_table_has_what_was_measured():
         ["900", "1,200"],
         ["90.0", "80.0"],
     ]
+
+
+def test_weights_that_got_worse_are_told_of():
+    better, worse = {"matching/held-out": 0.625}, {"matching/held-out": 0.5}
+    assert report.warning("best", 4096, worse, better) == ""
+    assert report.warning("best", 4096, {}, {}) == ""
+    told = report.warning("best", 4096, better, worse)
+    assert told.startswith("Worse on the held-out photographs: go on with best, or")
+    assert "larger batches than 4,096 pairs" in told
