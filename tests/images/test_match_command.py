@@ -83,6 +83,22 @@ def test_matches_of_bits(monkeypatch):
     assert compared == [(np.uint8, 32, "Hamming")]
 
 
+@pytest.mark.parametrize(
+    ("weights", "words", "ratio"),
+    [("tiny", [], 0.94), ("w.npz", [], 0.9), ("tiny", ["--ratio", "0.8"], 0.8)],
+)
+def test_the_ratio_is_what_suits_the_weights_unless_told(weights, words, ratio, monkeypatch):
+    real, taken = kjax.match, []
+
+    def spy(a, b, **options):
+        taken.append(options["ratio"])
+        return real(a, b, **options)
+
+    monkeypatch.setattr("kjax.images.matching.match", spy)
+    assert match("blank.png", "blank.png", *words, weights=weights) == 1
+    assert taken == [ratio]
+
+
 @pytest.fixture
 def shifted(inside):
     """The photograph without its first columns, in a folder of its own."""
