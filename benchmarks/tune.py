@@ -56,6 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--share", type=float, default=0.5, help="of general patches (%(default)s)")
     add("--rates", nargs="+", type=float, default=[LEARNING_RATE], help="of learning")
     add("--steps", type=int, help="of training")
+    add("--pairs", type=int, help="in a batch")
     add("--out", type=Path, required=True, help="file of JSON lines")
     return parser
 
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
                 general=tuple(args.general),
                 share=args.share,
                 steps=args.steps,
+                pairs=args.pairs,
                 learning_rate=rate,
                 seed=SEED,
             )
@@ -113,6 +115,7 @@ def report(
         "rate": rate,
         "share": args.share,
         "steps": args.steps,
+        "pairs": args.pairs,
         "general": [Path(name).name for name in args.general],
         "seconds": round(seconds, 1),
         "hardware": jax.devices()[0].device_kind,

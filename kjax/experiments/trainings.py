@@ -248,13 +248,21 @@ def _trained_on(settings: Settings, pairs: int, steps: int) -> Settings:
 
     `--config.init` says from which weights.
     """
-    length = (f"train.pairs={pairs}", f"train.steps={steps}", "optimizer.learning_rate=3.0")
-    return (*settings, *ALONE, *ASKEW, *length)
+    return (*settings, *ALONE, *ASKEW, *_length(pairs, steps))
+
+
+def _length(pairs: int, steps: int) -> Settings:
+    """Of a training that goes on from trained weights."""
+    return f"train.pairs={pairs}", f"train.steps={steps}", "optimizer.learning_rate=3.0"
 
 
 AS_BEST: dict[str, Settings] = {
     f"{row}, as best": (*HEADS[row], *BEST_RECIPE, *OPEN_CHANGES)
     for row in ("hardnet", "combined s=1")
+}
+LARGER_PATCHES: dict[str, Settings] = {
+    f"{row}, N = 64": (*settings, "model.patch_size=64")
+    for row, settings in {"best": SHIPPED["best"], **AS_BEST}.items()
 }
 FINAL: dict[str, Settings] = {
     **SHIPPED,
@@ -263,6 +271,18 @@ FINAL: dict[str, Settings] = {
     "fast, askew": _trained_on(SHIPPED["fast"], 4096, 8000),
     "tiny, askew": _trained_on(SHIPPED["tiny"], 4096, 8000),
     **{f"{row}, askew": _trained_on(settings, 4096, 4000) for row, settings in AS_BEST.items()},
+    **LARGER_PATCHES,
+    "best, large batches alone": (*SHIPPED["best"], *_length(4096, 4000)),
+    "best, further, 12288 pairs": (
+        *_trained_on(SHIPPED["best"], 12288, 4000),
+        "loss.nested=(64,)",
+        "loss.nested_weight=1.0",
+    ),
+    "fast, further, 64 numbers": (
+        *_trained_on(SHIPPED["fast"], 12288, 4000),
+        "model.dimension=64",
+        "loss.nested=()",
+    ),
     **{
         f"fast, further, {pairs} pairs{words}": (
             *_trained_on(SHIPPED["fast"], pairs, steps),
@@ -341,6 +361,7 @@ INFONCE = ("loss.name=infonce",)
 OPEN: dict[str, Settings] = {
     "as best": _open(*_batch(512)),
     "no dropout": _open(*_batch(512), "model.dropout=0.0"),
+    "no dropout, noise 0.25": _open(*_batch(512), *OPEN_CHANGES),
     "noise 0.4": _open(*_batch(512), "augment.max_noise=0.4"),
     "strong": _open(*_batch(512), augmentation="strong"),
     "harder": _open(*_batch(512), augmentation="harder"),
