@@ -30,7 +30,8 @@ from kjax.files.json_lines import append_line
 from kjax.train.load_source import Source, load_source
 from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores
-from kjax.tune.settings import LEARNING_RATE, Settings
+from kjax.tune.settings import Settings
+from kjax.tune.training import ACCELERATOR
 
 SEED = 0
 
@@ -54,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--hpatches", type=Path, required=True, help="folder in HPatches' format")
     add("--general", nargs="*", default=["embedded"], help="sets against forgetting")
     add("--share", type=float, default=0.5, help="of general patches (%(default)s)")
-    add("--rates", nargs="+", type=float, default=[LEARNING_RATE], help="of learning")
+    add("--rates", nargs="+", type=float, default=[ACCELERATOR.rate], help="of learning")
     add("--steps", type=int, help="of training")
     add("--pairs", type=int, help="in a batch")
     add("--out", type=Path, required=True, help="file of JSON lines")

@@ -74,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
         widths,
         turn=args.keep_distances,
         steps=args.steps,
-        seed=0,
         progress=progress,
     )
     names = [one.name for one in sets]

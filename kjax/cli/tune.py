@@ -46,9 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="patches that keep the weights from forgetting; may be repeated (embedded)",
     )
     add("--share", type=float, default=0.5, help="of general patches in a batch (%(default)s)")
-    add("--steps", type=int, metavar="N", help="of training (3000; on a CPU 300)")
-    add("--pairs", type=int, metavar="N", help="in a batch (4096; on a CPU 256)")
-    add("--learning-rate", type=float, default=0.1, metavar="X", help="at first (%(default)s)")
+    add(
+        "--layers",
+        choices=("all", "last"),
+        help="what to train (all; on a CPU the last, which is a matter of minutes)",
+    )
+    add("--steps", type=int, metavar="N", help="of training (3000; of the last layer 1000)")
+    add("--pairs", type=int, metavar="N", help="in a batch (4096; of the last layer 1024)")
+    add("--learning-rate", type=float, metavar="X", help="at first (0.1; of the last layer 0.003)")
     add("--seed", type=int, default=0, metavar="N", help="of all chance (%(default)s)")
     add("--map", action="store_true", help="let COLMAP map the held-out photographs, too")
     add("--quiet", action="store_true", help="no progress bar")
@@ -69,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         database=args.database,
         general=tuple(args.general or [EMBEDDED]),
         share=args.share,
+        layers=args.layers,
         steps=args.steps,
         pairs=args.pairs,
         learning_rate=args.learning_rate,
@@ -100,6 +106,7 @@ def _check(args: argparse.Namespace) -> None:
     for option in ("steps", "pairs"):
         if getattr(args, option) is not None:
             check_count(f"--{option}", getattr(args, option))
-    check_positive("--learning-rate", args.learning_rate)
+    if args.learning_rate is not None:
+        check_positive("--learning-rate", args.learning_rate)
     check_weights(args.start)
     check_output_folder(args.out)

@@ -37,7 +37,7 @@ from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.folding import fold
 from kjax.pretrained import PREFIX, Card
-from kjax.train.load_source import Source, is_workdir, load_sources, shortened
+from kjax.train.load_source import Source, holds_weights, is_workdir, load_sources, shortened
 from kjax.train.workdir import CONFIG_FILE
 from kjax.version import __version__
 from kjax.weights.files import SUFFIXES
@@ -110,7 +110,7 @@ def _find_whole(word: str, weights: Mapping[str, str], dimension: int | None) ->
         return _rival(path, weights.get(path))
     folder = Path(word)
     shipped = pretrained.find(path)
-    if is_workdir(word):
+    if is_workdir(word) or holds_weights(word):
         return _ours(word, dimension)
     if folder.is_dir() and (shipped is None or _has_descriptors(folder)):
         return _csv_folder(folder)

@@ -1,6 +1,7 @@
 """Weights by one word, with the head and its fields behind a colon where they are needed.
 
     out/first                     a training run, whose config tells all
+    tuned                         a folder of weights.npz and weights.json, which tells all
     hardnet.pth                   weights that fit one head only
     weights.npz:polar,s=1         weights that fit several
     weights.safetensors           weights that kjax wrote, with metadata that tell all
@@ -18,14 +19,16 @@ from typing import Any
 
 from kjax import pretrained
 from kjax.errors import InputError, unknown_name
+from kjax.files.json_text import parse_json
 from kjax.model.descriptor import Descriptor
 from kjax.model.nesting import shorten
 from kjax.pretrained.cards import DEFAULT_RATIO
 from kjax.weights.fields import merge_fields, parse_fields
 from kjax.weights.files import SUFFIXES, load_variables, read_metadata, read_widths
 from kjax.weights.identify import display_name, model_of, only_model, possible_models
-from kjax.weights.metadata import Metadata
+from kjax.weights.metadata import Metadata, parse_metadata
 
+WEIGHTS_FILE, METADATA_FILE = "weights.npz", "weights.json"
 WHOLE_EXTENT = 12.0
 """Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
 
@@ -70,8 +73,9 @@ class Source:
         if self.card is not None:
             return self.card.extent
         if self.config is not None:
-            start = _shipped_start(self.config)
-            return typical_extent(self.config["augment"]["area"]) if start is None else start.extent
+            start = _known_start(self.config)
+            own = typical_extent(self.config["augment"]["area"])
+            return own if start is None or start.extent is None else start.extent
         return self.metadata.extent if self.metadata else None
 
     @property
@@ -85,7 +89,7 @@ class Source:
         if self.card is not None:
             return self.card.ratio
         if self.config is not None:
-            start = _shipped_start(self.config)
+            start = _known_start(self.config)
             return None if start is None else start.ratio
         return self.metadata.ratio if self.metadata else None
 
@@ -153,6 +157,9 @@ def load_sources(word: str) -> list[Source]:
     """The weights that a word stands for, one source for each seed of a run."""
     name, _, fields = word.partition(":")
     shipped = pretrained.find(name)
+    if holds_weights(word):
+        told = _metadata_of_folder(Path(word))
+        return [_of_told_model(Path(word) / WEIGHTS_FILE, told, {})]
     if Path(word).is_dir() and (shipped is None or is_workdir(word)):
         return _of_run(Path(word))
     if shipped is not None:
@@ -194,6 +201,10 @@ def _of_known_model(path: Path, fields: str) -> Source:
     if metadata is None:
         model = model_of(read_widths(path) | named)
         return Source(path, load_variables(path, model), (model,))
+    return _of_told_model(path, metadata, named)
+
+
+def _of_told_model(path: Path, metadata: Metadata, named: dict[str, Any]) -> Source:
     try:
         model = model_of(merge_fields(metadata.fields, named))
     except InputError as error:
@@ -229,13 +240,33 @@ def is_workdir(word: str) -> bool:
     return (Path(word) / CONFIG_FILE).is_file()
 
 
-def _shipped_start(config: Mapping[str, Any]) -> pretrained.Card | None:
-    """The card of the shipped weights that a run went on from, maybe by way of other runs."""
+def holds_weights(word: str) -> bool:
+    """Whether a folder that is no run has weights, and a file that tells their model."""
+    return (Path(word) / METADATA_FILE).is_file() and not is_workdir(word)
+
+
+def _metadata_of_folder(folder: Path) -> Metadata:
+    path = folder / METADATA_FILE
+    try:
+        told = parse_metadata(parse_json(path.read_bytes()))
+    except (ValueError, TypeError, AttributeError):
+        told = None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if told is None:
+        raise InputError(f"{path} is damaged: make the weights again")
+    return told
+
+
+def _known_start(config: Mapping[str, Any]) -> pretrained.Card | Metadata | None:
+    """What tells of the weights that a run went on from, maybe by way of other runs."""
     from kjax.train.workdir import stored_config
 
     init = config.get("init", "")
     if init and is_workdir(init):
-        return _shipped_start(stored_config(Path(init)))
+        return _known_start(stored_config(Path(init)))
+    if init and holds_weights(init):
+        return _metadata_of_folder(Path(init))
     shipped = pretrained.find(init) if init else None
     return None if shipped is None else pretrained.card(shipped)
 

@@ -22,6 +22,8 @@ LEARNING_RATE = 3e-3
 """Adam's, at first."""
 BATCH = 1024
 """Points of which each is told from all others, if there are so many."""
+STEPS = 1000
+"""Of learning."""
 
 Views = Float32[np.ndarray, "views points dim"]
 """Descriptors of some views of each point; the first one is the reference of the others."""
@@ -47,7 +49,16 @@ def check_widths(widths: Sequence[int], dimension: int, *, least: int = 0) -> tu
 
 
 def learn_map(
-    views: Views, widths: Sequence[int], *, turn: bool, steps: int, seed: int, progress: bool
+    views: Views,
+    widths: Sequence[int],
+    *,
+    turn: bool = False,
+    pull: float = 0.0,
+    learning_rate: float = LEARNING_RATE,
+    batch: int = BATCH,
+    steps: int = STEPS,
+    seed: int = 0,
+    progress: bool = False,
 ) -> Float64[np.ndarray, "dim dim"]:
     """The linear map after which descriptors match best; its columns are the new entries.
 
@@ -55,19 +66,24 @@ def learn_map(
         views: of unit length.
         widths: how many first entries shall be descriptors.
         turn: only turn descriptors; otherwise all entries count as one width more.
+        pull: how strongly the map is drawn to one that changes nothing, from which it then starts:
+            the weight of the squared distance.
+        learning_rate: Adam's, at first.
+        batch: points in a step, if there are so many.
         steps: of learning.
         seed: of what is drawn.
         progress: show a bar.
     """
-    optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
-    free = jnp.asarray(agreeing_directions(views), jnp.float32)
+    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    start = np.eye(views.shape[2]) if pull else agreeing_directions(views)
+    free = jnp.asarray(start, jnp.float32)
     state = optimizer.init(free)
     loss = LossConfig(nested=tuple(widths))
-    step = jax.jit(functools.partial(_step, loss=loss, turn=turn, optimizer=optimizer))
+    step = jax.jit(functools.partial(_step, loss=loss, turn=turn, pull=pull, optimizer=optimizer))
     rng = np.random.default_rng(seed)
     points = views.shape[1]
     for _ in tqdm(range(steps), "refitting", unit="step", disable=not progress):
-        chosen = rng.choice(points, min(BATCH, points), replace=False)
+        chosen = rng.choice(points, min(batch, points), replace=False)
         others = rng.integers(1, len(views), len(chosen))
         free, state = step(free, state, views[0, chosen], views[others, chosen])
     learned = np.asarray(free, np.float64)
@@ -90,13 +106,15 @@ def _step(
     *,
     loss: LossConfig,
     turn: bool,
+    pull: float,
     optimizer: optax.GradientTransformation,
 ) -> tuple[Array, optax.OptState]:
     def mean_loss(free: Array) -> Array:
         # Column by column: the first entries do not depend on those behind them.
         matrix = jnp.linalg.qr(free)[0] if turn else free
         # The loss of whole descriptors is the same whatever the turn.
-        return nested_pair_loss(anchors @ matrix, positives @ matrix, loss).loss.mean()
+        own = nested_pair_loss(anchors @ matrix, positives @ matrix, loss).loss.mean()
+        return own + pull * jnp.sum(jnp.square(free - jnp.eye(len(free))))
 
     updates, state = optimizer.update(jax.grad(mean_loss)(free), state, free)
     return optax.apply_updates(free, updates), state

@@ -11,11 +11,11 @@ from kjax.eval.report.html import to_html
 from kjax.eval.report.phrases import count, percent
 from kjax.eval.report.table_cells import mark_best
 from kjax.files.atomic import write_text
-from kjax.train.config import RunConfig
 from kjax.train.workdir import plain_versions
 from kjax.tune.scores import EMBEDDED_PAIR, HELD_OUT, Scores
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
+from kjax.tune.trained import Trained
 
 REPORT_FILE = "report.html"
 PLACES = {HELD_OUT: "held-out photographs", EMBEDDED_PAIR: "embedded pair"}
@@ -84,26 +84,23 @@ def table(before: Scores, after: Scores) -> str:
     return "\n".join(lines)
 
 
-def warning(start: str, pairs: int, before: Scores, after: Scores) -> str:
+def warning(start: str, trained: Trained, before: Scores, after: Scores) -> str:
     """A line that says so if the weights got worse; empty if they did not.
 
     Args:
         start: the weights before.
-        pairs: of a batch.
+        trained: what made the tuned ones of them.
         before: their scores.
         after: those of the tuned ones.
     """
     key = f"matching/{HELD_OUT}"
     if key not in before or after[key] >= before[key]:
         return ""
-    return (
-        f"Worse on the held-out photographs: go on with {start}, or tune in larger batches than "
-        f"{pairs:,} pairs, as on an accelerator, or at a lower --learning-rate."
-    )
+    return f"Worse on the held-out photographs: go on with {start}, or {trained.advice}."
 
 
 def write_report(
-    out: Path, settings: Settings, sets: OwnSets, config: RunConfig, before: Scores, after: Scores
+    out: Path, settings: Settings, sets: OwnSets, trained: Trained, before: Scores, after: Scores
 ) -> None:
     """Writes `report.html`, which needs no other file."""
     marked = [
@@ -125,8 +122,8 @@ def write_report(
         columns,
         [parts.TableRow([row.cells[0] for row in one]) for one in marked],
     )
-    worse = warning(settings.start, config.train.pairs, before, after)
-    facts = _facts(sets, config)
+    worse = warning(settings.start, trained, before, after)
+    facts = (*_facts(sets), *trained.how)
     document = parts.Document(
         f"Tuned to {settings.photos.resolve().name}",
         datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -140,15 +137,10 @@ def write_report(
     write_text(out / REPORT_FILE, to_html(document))
 
 
-def _facts(sets: OwnSets, config: RunConfig) -> list[str]:
-    shares = zip(config.data.train, config.data.shares, strict=True)
-    mixed = ", ".join(f"{Path(name).name} {100 * share:.0f} %" for name, share in shares)
+def _facts(sets: OwnSets) -> list[str]:
     held = len(sets.held_out_photos)
     return [
         f"Patches of {sets.points[0]:,} points to train on and of {sets.points[1]:,} held out, "
         f"from {sets.made_from}.",
         *([f"Held out: {held} photographs and every point that they see."] if held else []),
-        f"{config.train.total_steps:,} steps of {config.train.pairs:,} pairs from {config.init}, "
-        f"with a learning rate of {config.optimizer.learning_rate:g}, seed {config.seed}.",
-        f"Of every batch: {mixed}.",
     ]

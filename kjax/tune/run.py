@@ -4,16 +4,18 @@ import functools
 import shutil
 from pathlib import Path
 
+import jax
+
 from kjax.files.atomic import write_json, write_whole
 from kjax.files.json_text import parse_json
-from kjax.train.config import validate
-from kjax.train.load_source import Source, load_source
-from kjax.train.workdir import CONFIG_FILE, stored_config, weights_files
+from kjax.train.load_source import WEIGHTS_FILE, Source, load_source
+from kjax.tune.last_layer import can_refit, refit
 from kjax.tune.mapping import map_photographs
 from kjax.tune.report import table, warning, write_report
 from kjax.tune.scores import Scores, score
 from kjax.tune.sets import COLMAP_FOLDER, OwnSets, make_sets
 from kjax.tune.settings import Settings, claim
+from kjax.tune.trained import RUN_FOLDER, Trained
 from kjax.tune.training import has_begun, train
 
 SCORES_FILE = "scores.json"
@@ -22,8 +24,8 @@ SCORES_FILE = "scores.json"
 def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
     """Tunes, or goes on with what was begun in a folder.
 
-    Leaves `weights.npz` with `config.json`, so that the folder can be loaded as a run is, and
-    `report.html`; below it `sets`, `run`, and perhaps `colmap`.
+    Leaves `weights.npz`, with `config.json` where a network was trained, so that the folder can be
+    loaded, and `report.html`; below it `sets`, `run`, and perhaps `colmap`.
 
     Returns:
         The figures before and after, as lines.
@@ -34,16 +36,27 @@ def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
     """
     settings = settings.absolute()
     source = load_source(settings.start)
-    claim(out, settings, training_begun=has_begun(out))
+    done = (out / RUN_FOLDER / WEIGHTS_FILE).is_file()
+    claim(out, settings, training_begun=done or has_begun(out))
     sets = make_sets(settings, out, progress=progress)
-    workdir = train(settings, source, sets, out, progress=progress)
-    for path in (*weights_files(workdir, (settings.seed,)), workdir / CONFIG_FILE):
+    trained = _train(settings, source, sets, out, progress=progress)
+    for path in trained.files:
         write_whole(out / path.name, functools.partial(shutil.copyfile, path))
     before, after = _scores(settings, source, sets, out, progress=progress)
-    config = validate(stored_config(workdir))
-    write_report(out, settings, sets, config, before, after)
-    worse = warning(settings.start, config.train.pairs, before, after)
+    write_report(out, settings, sets, trained, before, after)
+    worse = warning(settings.start, trained, before, after)
     return "\n".join(filter(None, (table(before, after), worse)))
+
+
+def _train(
+    settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool
+) -> Trained:
+    """Trains what was asked for, what was begun, or what suits the device."""
+    layers = settings.layers
+    if layers is None:
+        whole = has_begun(out) or jax.default_backend() != "cpu" or not can_refit(source)
+        layers = "all" if whole else "last"
+    return (train if layers == "all" else refit)(settings, source, sets, out, progress=progress)
 
 
 def _scores(

@@ -10,16 +10,15 @@ from kjax import pretrained
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.sampler import check_seed
 from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
-from kjax.errors import InputError
+from kjax.errors import InputError, unknown_name
 from kjax.files.atomic import write_json
 from kjax.files.json_text import parse_json
 from kjax.train.load_source import is_workdir
 
 SETTINGS_FILE = "tune.json"
-LEARNING_RATE = 0.1
-"""Without dampening; that of a training from chance, 10 with a dampening of 0.9, is 1 without."""
+LAYERS = ("all", "last")
 GENERAL_SHARE = 0.5
-OF_TRAINING = frozenset({"start", "general", "share", "steps", "pairs", "learning_rate"})
+OF_TRAINING = frozenset({"start", "general", "share", "layers", "steps", "pairs", "learning_rate"})
 """Settings that patches do not depend on: they may change until the training has begun."""
 
 
@@ -34,9 +33,10 @@ class Settings:
         database: that the model was made from.
         general: sets that keep the weights from forgetting, by name or folder.
         share: of general patches in every batch.
-        steps: of the training; by default what suits the device.
+        layers: what is trained, of `LAYERS`; by default what suits the device.
+        steps: of the training; likewise.
         pairs: in a batch; likewise.
-        learning_rate: that the training begins with.
+        learning_rate: that the training begins with; likewise.
         seed: of everything random.
         compare_maps: whether COLMAP maps the held-out photographs before and after.
     """
@@ -47,15 +47,18 @@ class Settings:
     database: Path | None = None
     general: tuple[str, ...] = (EMBEDDED,)
     share: float = GENERAL_SHARE
+    layers: str | None = None
     steps: int | None = None
     pairs: int | None = None
-    learning_rate: float = LEARNING_RATE
+    learning_rate: float | None = None
     seed: int = 0
     compare_maps: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what would be noticed after minutes only."""
         check_seed(self.seed)
+        if self.layers not in (None, *LAYERS):
+            raise unknown_name("layers", self.layers, LAYERS)
         if not 0 <= self.share < 1:
             raise InputError(f"--share {self.share:g}: give at least 0 and less than 1")
         for name in self.general:

@@ -1,4 +1,4 @@
-"""The training of a tuning: an ordinary run, with a config that is made here."""
+"""The training of a whole network, for accelerators: an ordinary run, with a config made here."""
 
 import dataclasses
 from pathlib import Path
@@ -18,15 +18,16 @@ from kjax.train.config import (
     RunConfig,
     TrainConfig,
     override,
+    validate,
 )
 from kjax.train.load_source import Source
 from kjax.train.losses import LossConfig
 from kjax.train.run import run
-from kjax.train.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config
+from kjax.train.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config, weights_files
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
+from kjax.tune.trained import RUN_FOLDER, Trained
 
-RUN_FOLDER = "run"
 AUGMENTATION = (*ASKEW, *PHOTOMETRY["moderate"])
 """That of the last part of the training of the shipped `best`: without pairs cut askew, weights
 forget to match them."""
@@ -39,21 +40,49 @@ class Effort(NamedTuple):
 
     steps: int
     pairs: int
+    rate: float
     dtype: str
 
 
-ACCELERATOR, PROCESSOR = Effort(3_000, 4096, "bfloat16"), Effort(300, 256, "float32")
+ACCELERATOR = Effort(3_000, 4096, 0.1, "bfloat16")
+"""The rate is without dampening; that of a training from chance, 10 with 0.9 of it, would be 1."""
+PROCESSOR = Effort(72, 1024, 0.03, "float32")
+"""What two cores make in a quarter of an hour, and takes little away: see `docs/howto/tune.md`."""
 
 
-def train(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool) -> Path:
-    """Trains, or goes on with the training below a folder; returns its workdir.
+def train(
+    settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool
+) -> Trained:
+    """Trains, or goes on with the training below a folder.
 
     Raises:
         Stopped: after Ctrl-C; the state has been saved.
     """
     workdir = out / RUN_FOLDER
-    if (workdir / "weights.npz").is_file():
-        return workdir
+    (weights,) = weights_files(workdir, (settings.seed,))
+    if not weights.is_file():
+        _run(settings, source, sets, out, progress=progress)
+    config = validate(stored_config(workdir))
+    return Trained(
+        (weights, workdir / CONFIG_FILE),
+        _how(config),
+        f"tune in larger batches than {config.train.pairs:,} pairs, as on an accelerator, or at a "
+        "lower --learning-rate",
+    )
+
+
+def _how(config: RunConfig) -> tuple[str, ...]:
+    shares = zip(config.data.train, config.data.shares, strict=True)
+    mixed = ", ".join(f"{Path(name).name} {100 * share:.0f} %" for name, share in shares)
+    return (
+        f"{config.train.total_steps:,} steps of {config.train.pairs:,} pairs from {config.init}, "
+        f"with a learning rate of {config.optimizer.learning_rate:g}, seed {config.seed}.",
+        f"Of every batch: {mixed}.",
+    )
+
+
+def _run(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool) -> None:
+    workdir = out / RUN_FOLDER
     if has_begun(out):
         # As it was begun, whatever would suit this device.
         config = ConfigDict(stored_config(workdir))
@@ -63,7 +92,6 @@ def train(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progr
             write_json(workdir / CONFIG_FILE, config.to_dict())
     config.progress = progress
     run(config, workdir)
-    return workdir
 
 
 def has_begun(out: Path) -> bool:
@@ -92,7 +120,7 @@ def make_config(settings: Settings, source: Source, sets: OwnSets) -> ConfigDict
         loss=LossConfig(nested=source.nested, nested_weight=NESTED_WEIGHT),
         optimizer=OptimizerConfig(
             name="sgd",
-            learning_rate=settings.learning_rate,
+            learning_rate=settings.learning_rate or effort.rate,
             momentum=0.9,
             dampening=0.0,  # with it the first gradient, of one batch, counts as much as ten
             weight_decay=1e-4,

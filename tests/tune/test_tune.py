@@ -4,6 +4,7 @@ import dataclasses
 import json
 import signal
 
+import jax
 import numpy as np
 import pytest
 from models import make_model
@@ -14,12 +15,16 @@ from kjax.cli import main, make_parser
 from kjax.data.photos import CutSet, sample_test_pairs
 from kjax.data.phototour import read_phototour, write_phototour
 from kjax.errors import InputError
+from kjax.sources import refitted_metadata
 from kjax.train import loop
 from kjax.train.config import validate
 from kjax.train.load_source import load_source
-from kjax.tune import report, scores, sets
+from kjax.tune import report, run, scores, sets
+from kjax.tune.last_layer import can_refit
 from kjax.tune.settings import Settings
+from kjax.tune.trained import Trained
 from kjax.tune.training import make_config
+from kjax.weights.files import save_variables
 
 skimage_data = pytest.importorskip("skimage.data")
 pytest.importorskip("cv2")
@@ -72,9 +77,10 @@ def general(tmp_path_factory):
     return write_phototour(folder, patches.astype(np.uint8), ids, pairs=pairs, interest=interest)
 
 
-def tune(photos, out, start, general, *more):
+def tune(photos, out, start, general, *more, layers="all"):
     words = [photos, "--from", start, "--general", general, "--out", out, "--quiet"]
-    return main(["tune", *map(str, words), "--steps", str(STEPS), "--pairs", "16", *more])
+    effort = ["--layers", layers, "--steps", STEPS, "--pairs", "16"]
+    return main(["tune", *map(str, [*words, *effort]), *more])
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +163,76 @@ def test_a_folder_of_something_else_is_left_alone(photos, start, general, tmp_pa
     assert "holds something else" in capsys.readouterr().err
 
 
+# The last layer alone
+
+
+@pytest.fixture(scope="module")
+def refitted(photos, start, general, tmp_path_factory):
+    """As on a processor, where it is the default."""
+    out = tmp_path_factory.mktemp("refitted") / "out"
+    words = [photos, "--from", start, "--general", general, "--out", out, "--quiet"]
+    assert main(["tune", *map(str, words), "--steps", str(STEPS)]) == 0
+    return out
+
+
+def test_what_a_refitting_leaves(refitted, start, capsys):
+    assert not (refitted / "config.json").exists()
+    found = kjax.load(str(refitted))
+    before, after = load_source(start), load_source(str(refitted))
+    assert found.describe(np.zeros((2, 16, 16), np.uint8)).shape == (2, 128)
+    own, other = (one.variables["params"] for one in (before, after))
+    jax.tree.map(np.testing.assert_array_equal, own["trunk"], other["trunk"])
+    assert not np.array_equal(own["head"]["kernel"], other["head"]["kernel"])
+    page = (refitted / "report.html").read_text()
+    assert "The last layer alone" in page
+    own = json.loads((refitted / "sets" / "sets.json").read_text())["points"][0]
+    assert f"mine {own}, general {own}" in page
+    assert main(["info", str(refitted)]) == 0
+    assert "refitted on" in capsys.readouterr().out
+
+
+def test_a_refitting_is_not_done_again_nor_with_other_settings(
+    refitted, photos, start, general, capsys
+):
+    made = refitted / "run" / "weights.npz"
+    before = made.stat().st_mtime_ns
+    words = [photos, "--from", start, "--general", general, "--out", refitted, "--quiet"]
+    command = ["tune", *map(str, words)]
+    assert main([*command, "--steps", str(STEPS)]) == 0
+    assert made.stat().st_mtime_ns == before
+    assert main([*command, "--steps", "5"]) == 2
+    assert "steps was 4 and is 5" in capsys.readouterr().err
+
+
+def test_what_was_begun_whole_goes_on_whole(tuned, photos, start, general):
+    source, settings = load_source(start), Settings(photos, start, general=(str(general),))
+    made = sets.make_sets(settings, tuned, progress=False)
+    trained = run._train(settings, source, made, tuned, progress=False)
+    assert trained.files[-1].name == "config.json"
+
+
+def test_a_head_whose_layer_cannot_be_refitted(photos, general, tmp_path, capsys):
+    command = ["tune", str(photos), "--from", "hardnet", "--general", str(general), "--quiet"]
+    assert main([*command, "--layers", "last", "--out", str(tmp_path / "out")]) == 2
+    assert "only heads that end with their projection can be refitted" in capsys.readouterr().err
+    assert not can_refit(load_source("hardnet"))
+
+
+def test_extent_and_ratio_outlive_refitting_and_training(tmp_path):
+    source = load_source("tiny")
+    told = refitted_metadata(source, "tiny", nested=(), sets=["mine"])
+    (tmp_path / "weights.json").write_text(json.dumps(told))
+    save_variables(tmp_path / "weights.npz", source.variables)
+    found = load_source(str(tmp_path))
+    assert (found.extent, found.ratio) == (source.extent, source.ratio)
+    config = {"init": str(tmp_path), "augment": {"area": (0.5, 1.0)}}
+    later = dataclasses.replace(source, card=None, config=config)
+    assert (later.extent, later.ratio) == (source.extent, source.ratio) != (12.0, 0.9)
+    (tmp_path / "weights.json").write_text('{"kjax": 1}')
+    with pytest.raises(InputError, match=r"weights\.json"):
+        load_source(str(tmp_path))
+
+
 # Sets
 
 
@@ -236,7 +312,7 @@ def test_the_config_of_a_tuning(tmp_path):
 def test_defaults_are_those_of_the_command(tmp_path):
     args = make_parser().parse_args(["tune", str(tmp_path), "--out", "x"])
     plain = Settings(tmp_path, "best")
-    for name in ("start", "share", "steps", "pairs", "learning_rate", "seed"):
+    for name in ("start", "share", "layers", "steps", "pairs", "learning_rate", "seed"):
         assert getattr(args, name) == getattr(plain, name), name
 
 
@@ -255,8 +331,8 @@ def test_the_table_has_what_was_measured():
 
 def test_weights_that_got_worse_are_told_of():
     better, worse = {"matching/held-out": 0.625}, {"matching/held-out": 0.5}
-    assert report.warning("best", 4096, worse, better) == ""
-    assert report.warning("best", 4096, {}, {}) == ""
-    told = report.warning("best", 4096, better, worse)
-    assert told.startswith("Worse on the held-out photographs: go on with best, or")
-    assert "larger batches than 4,096 pairs" in told
+    trained = Trained((), (), "train longer")
+    assert report.warning("best", trained, worse, better) == ""
+    assert report.warning("best", trained, {}, {}) == ""
+    told = report.warning("best", trained, better, worse)
+    assert told == "Worse on the held-out photographs: go on with best, or train longer."
