@@ -75,6 +75,17 @@ def test_a_free_map_also_betters_whole_descriptors(hidden):
     assert mean_matching(mapped, 8) > 0.8
 
 
+def test_a_map_is_drawn_to_one_that_changes_nothing(hidden):
+    free, drawn, held = (
+        learn_map(hidden, [], pull=pull, steps=100, learning_rate=0.01)
+        for pull in (1e-9, 0.03, 10.0)
+    )
+    away = [np.linalg.norm(matrix - np.eye(32)) for matrix in (free, drawn, held)]
+    assert away[0] > 1.5 * away[1] > 15 * away[2]
+    before, after = (mean_matching(hidden @ one.astype("f4"), 32) for one in (np.eye(32), drawn))
+    assert after > before + 0.02
+
+
 def test_the_same_seed_gives_the_same_map(hidden):
     options = {"turn": False, "steps": 3, "seed": 1, "progress": False}
     first, second = (learn_map(hidden, [8], **options) for _ in range(2))
