@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import types
 
+import cv2
 import numpy as np
 import pytest
 import skimage.data
@@ -58,6 +59,9 @@ def test_vismatch_itself(matcher_class):
     matcher = matcher_class(weights="tiny", max_num_keypoints=100)
     result = matcher(image, image.roll(7, dims=2))
     assert result["num_inliers"] > 30
-    np.testing.assert_allclose(result["H"], [[1, 0, 7], [0, 1, 0], [0, 0, 1]], atol=0.1)
+    # Matches up to three pixels off are inliers: the corners are where that is seen most.
+    corners = np.array([[[0, 0], [299, 0], [299, 199], [0, 199]]], np.float32)
+    moved = cv2.perspectiveTransform(corners, result["H"])
+    np.testing.assert_allclose(moved, corners + np.array([7, 0]), atol=0.5)
     assert matcher.extract(image)["all_desc0"].shape[1] == 128
     assert matcher(torch.zeros(3, 64, 64), image)["num_inliers"] == 0
