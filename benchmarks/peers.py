@@ -46,7 +46,6 @@ from kjax.baselines.rival import Unavailable
 from kjax.errors import exit_code
 from kjax.images.aligning import align_matches
 from kjax.images.features import Features
-from kjax.images.geometry import keypoint_sizes
 from kjax.images.homography_sequences import find_sequences
 
 KEYPOINTS = (1000, 2048, 8000)
@@ -109,15 +108,13 @@ def measure(
         a, b = features[pair.first], features[pair.second]
         found, spent = timed(lambda a=a, b=b: match(a, b))
         xy_a, xy_b = a.xy[found.indices[:, 0]], b.xy[found.indices[:, 1]]
-        sizes = keypoint_sizes(a, b, found)
         if methods.parse(word).aligned:
-            sizes = None
             photos = opened(pair.first), opened(pair.second)
             moved, more = timed(functools.partial(align_matches, *photos, a, b, found))
             xy_b, spent = moved.xy_b, spent + more
         took.append(spent)
         matches.append(len(found))
-        judged.append(pair.truth.judge(xy_a, xy_b, sizes))
+        judged.append(pair.truth.judge(xy_a, xy_b))
     return Record(
         method=word,
         keypoints=count,

@@ -35,7 +35,6 @@ VIEWED = 6
 
 Grey = UInt8[np.ndarray, "height width"]
 Points = Float[np.ndarray, "K 2"]
-Sizes = Float[np.ndarray, " K"] | None
 
 
 class Judged(NamedTuple):
@@ -52,8 +51,8 @@ class Judged(NamedTuple):
 class Truth(Protocol):
     """The geometry of a pair."""
 
-    def judge(self, xy_a: Points, xy_b: Points, sizes: Sizes = None) -> Judged:
-        """Matched points, of keypoints of some sizes, against it, in the photographs' pixels."""
+    def judge(self, xy_a: Points, xy_b: Points) -> Judged:
+        """Matched points against it, in the photographs' pixels."""
 
 
 class Pair(NamedTuple):
@@ -111,14 +110,14 @@ class PlaneTruth:
     matrix: Float[np.ndarray, "3 3"]
     shape: tuple[int, ...]
 
-    def judge(self, xy_a: Points, xy_b: Points, sizes: Sizes = None) -> Judged:
+    def judge(self, xy_a: Points, xy_b: Points) -> Judged:
         """Off is how far a point is from where the homography takes its match."""
         off = np.linalg.norm(project(self.matrix, xy_a) - xy_b, axis=1)
         pixels = scores.HOMOGRAPHY_PIXELS
         found, inliers = verify(xy_a, xy_b, model="homography", threshold=pixels, refine=False)
         if found is None:
             return Judged(off, None, None)
-        refined, _ = refine_homography(found, inliers, xy_a, xy_b, pixels, sizes)
+        refined, _ = refine_homography(found, inliers, xy_a, xy_b, pixels)
         return Judged(off, self._error(found), self._error(refined))
 
     def _error(self, found: Float[np.ndarray, "3 3"]) -> float | None:
@@ -220,7 +219,7 @@ class PoseTruth:
     rotation: Float[np.ndarray, "3 3"]
     translation: Float[np.ndarray, "3"]
 
-    def judge(self, xy_a: Points, xy_b: Points, sizes: Sizes = None) -> Judged:
+    def judge(self, xy_a: Points, xy_b: Points) -> Judged:
         """Off is the distance from the true epipolar line."""
         a, b = map(_rays, (xy_a, xy_b), self.cameras, self.shapes)
         along = self.translation / np.linalg.norm(self.translation)

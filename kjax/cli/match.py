@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
     from kjax.images.exchange.matched_pair import MatchedPair
-    from kjax.images.geometry import keypoint_sizes, verify
+    from kjax.images.geometry import verify
     from kjax.images.homography_sequences import one_per_location
     from kjax.images.matching import match
 
@@ -123,11 +123,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.repeated:
         # SIFT gives a place with two orientations as two keypoints.
         found = found.keep(one_per_location(found, first.xy, second.xy))
-    sizes = keypoint_sizes(first, second, found)
     if args.align:
-        second, sizes = _moved(photographs, first, second, found), None
+        second = _moved(photographs, first, second, found)
     xy_a, xy_b = first.xy[found.indices[:, 0]], second.xy[found.indices[:, 1]]
-    verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold, sizes=sizes)
+    verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     pair = MatchedPair(_names(args), first, second, found, verified, args.geometry)
     drawn = drawable(photographs[0]), drawable(photographs[1])
     _write(args, pair, drawn, describer.extent)

@@ -8,8 +8,6 @@ from jaxtyping import Bool, Float, Float64
 
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
-from kjax.images.features import Features
-from kjax.images.matches import Matches
 from kjax.images.methods import Kind
 from kjax.images.refinement import refine_homography
 
@@ -27,16 +25,6 @@ class Verified(NamedTuple):
     """Which matches agree with the model: none of them without one."""
 
 
-def keypoint_sizes(
-    first: Features, second: Features, matches: Matches
-) -> Float[np.ndarray, " K"] | None:
-    """Of each match the mean size of its keypoints; None where they have none."""
-    if first.scales is None or second.scales is None:
-        return None
-    a, b = first.scales[matches.indices[:, 0]], second.scales[matches.indices[:, 1]]
-    return np.sqrt(a * b)
-
-
 def verify(
     xy_a: Float[np.ndarray, "K 2"],
     xy_b: Float[np.ndarray, "K 2"],
@@ -46,7 +34,6 @@ def verify(
     confidence: float = 0.9999,
     iterations: int = 10_000,
     refine: bool = True,
-    sizes: Float[np.ndarray, " K"] | None = None,
 ) -> Verified:
     """Fits a model to matched points with OpenCV's MAGSAC++. The same input gives the same result.
 
@@ -59,7 +46,6 @@ def verify(
         confidence: that a better model does not exist, at which the search ends.
         iterations: after which it ends anyway.
         refine: bring a homography to where all matches near it agree best.
-        sizes: of the keypoints of each match, if they are known: larger ones then count less there.
 
     Raises:
         InputError: OpenCV is missing, or the points are not finite.
@@ -70,8 +56,6 @@ def verify(
         raise InputError(f"threshold is {threshold}: give a positive number of pixels")
     if len(xy_a) != len(xy_b):
         raise InputError(f"{len(xy_a)} points do not match {len(xy_b)}: give one for each")
-    if sizes is not None and not (len(sizes) == len(xy_a) and (sizes > 0).all()):
-        raise InputError("sizes of keypoints must be positive, one for each match")
     if not (np.isfinite(xy_a).all() and np.isfinite(xy_b).all()):
         raise InputError("matched points have NaN or infinite coordinates: leave them out")
     cv2 = require("cv2", "geometric verification")
@@ -88,7 +72,7 @@ def verify(
         return nothing
     found = np.asarray(found, np.float64)
     if refine and model == "homography":
-        found, inliers = refine_homography(found, inliers, xy_a, xy_b, threshold, sizes)
+        found, inliers = refine_homography(found, inliers, xy_a, xy_b, threshold)
     return Verified(found, inliers)
 
 

@@ -1,9 +1,7 @@
 """A homography brought to where all matches near it agree best.
 
 RANSAC ends with a model of few matches. On random views of photographs a refined one is off by half
-as much at the corners, or less. Where keypoints have sizes, larger ones count less: how far SIFT's
-are off grows in proportion (a median of 0.13 px at a size of 3.5, of 0.6 px at 19, from the true
-epipolar lines of fountain).
+as much at the corners, or less.
 """
 
 import numpy as np
@@ -27,7 +25,6 @@ def refine_homography(
     xy_a: Float[np.ndarray, "K 2"],
     xy_b: Float[np.ndarray, "K 2"],
     threshold: float,
-    sizes: Float[np.ndarray, " K"] | None = None,
 ) -> tuple[Matrix, Bool[np.ndarray, " K"]]:
     """The homography of the least damped distances, and which matches are near it.
 
@@ -37,9 +34,7 @@ def refine_homography(
         xy_a: points of the first photograph.
         xy_b: the points that match them.
         threshold: pixels in the second photograph that a match may be off to have a say.
-        sizes: of the keypoints of each match, if they are known.
     """
-    unsure = _unsure(sizes, len(xy_a))
     to_a, to_b = _conditioned(xy_a), _conditioned(xy_b)
     a, b = _mapped(to_a, xy_a), _mapped(to_b, xy_b)[:, :2]
     limit = threshold * to_b[0, 0]
@@ -49,18 +44,11 @@ def refine_homography(
         if near.sum() < LEAST:
             return model, inliers
         for _ in range(STEPS):
-            found = _stepped(found, a[near], b[near], DAMPED * limit * unsure[near])
-    if not _cost(found, a, b, limit, unsure) < _cost(begun, a, b, limit, unsure):
+            found = _stepped(found, a[near], b[near], DAMPED * limit)
+    if not _cost(found, a, b, limit) < _cost(begun, a, b, limit):
         return model, inliers
     refined = np.linalg.inv(to_b) @ found @ to_a
     return refined / refined[2, 2], _distances(found, a, b) <= limit
-
-
-def _unsure(sizes: Float[np.ndarray, " K"] | None, count: int) -> Float64[np.ndarray, " K"]:
-    """By how much a place is less sure than that of a middling keypoint."""
-    if sizes is None or not count:
-        return np.ones(count)
-    return np.maximum(sizes / np.median(sizes), 1e-3).astype(np.float64)
 
 
 def _conditioned(xy: Float[np.ndarray, "K 2"]) -> Matrix:
@@ -81,18 +69,18 @@ def _distances(matrix: Matrix, a: np.ndarray, b: np.ndarray) -> Float64[np.ndarr
     return np.where(np.isfinite(off), off, np.inf)
 
 
-def _cost(matrix: Matrix, a: np.ndarray, b: np.ndarray, limit: float, unsure: np.ndarray) -> float:
+def _cost(matrix: Matrix, a: np.ndarray, b: np.ndarray, limit: float) -> float:
     off = np.minimum(_distances(matrix, a, b), limit)
-    return float(np.log1p((off / (DAMPED * limit * unsure)) ** 2).sum())
+    return float(np.log1p((off / (DAMPED * limit)) ** 2).sum())
 
 
-def _stepped(matrix: Matrix, a: np.ndarray, b: np.ndarray, scales: np.ndarray) -> Matrix:
-    """One step towards the least squares, each match weighed by how near and how sure it is."""
+def _stepped(matrix: Matrix, a: np.ndarray, b: np.ndarray, scale: float) -> Matrix:
+    """One step towards the least squares, each match weighed by how near it is."""
     there = a @ matrix.T
     depth = there[:, 2:]
     seen = there[:, :2] / depth
     off = seen - b
-    weight = scales.mean() / np.hypot(scales, np.linalg.norm(off, axis=1))
+    weight = 1 / np.sqrt(1 + (off**2).sum(axis=1) / scale**2)
     rows = np.zeros((len(a), 2, 9))
     rows[:, 0, :3] = rows[:, 1, 3:6] = a / depth
     rows[:, :, 6:] = -seen[:, :, None] * (a / depth)[:, None]

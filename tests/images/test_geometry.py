@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 
 from kjax.errors import InputError
-from kjax.images.features import Features
-from kjax.images.geometry import keypoint_sizes, verify
-from kjax.images.matches import Matches
+from kjax.images.geometry import verify
 from kjax.images.refinement import refine_homography
 
 HOMOGRAPHY = np.array([[0.9, -0.2, 40.0], [0.15, 1.1, -20.0], [1e-4, -5e-5, 1.0]])
@@ -47,33 +45,6 @@ def test_a_homography_is_refined_on_all_matches_near_it(rng):
         assert found.inliers[:100].all()
     assert np.mean(refined) < 0.6 * np.mean(plain)
     assert np.mean(refined) < 0.25
-
-
-def test_larger_keypoints_count_less(rng):
-    """As much as they are less sure: half of these have four times the noise of the others."""
-    off = {"alike": [], "by size": []}
-    for _ in range(20):
-        a, b, good = planar_matches(rng)
-        sizes = np.where(np.arange(len(a)) % 2, 4.0, 1.0)
-        exact = np.column_stack([a, np.ones(len(a))]) @ HOMOGRAPHY.T
-        noise = 0.15 * sizes[:, None] * rng.normal(size=a.shape)
-        b[good] = (exact[:, :2] / exact[:, 2:] + noise)[good]
-        off["alike"].append(corners_off(verify(a, b).model))
-        off["by size"].append(corners_off(verify(a, b, sizes=sizes).model))
-    assert np.mean(off["by size"]) < 0.85 * np.mean(off["alike"])
-    one = verify(a, b, sizes=np.full(len(a), 7.0))
-    np.testing.assert_allclose(one.model, verify(a, b).model, rtol=1e-6, atol=1e-9)
-    with pytest.raises(InputError, match="sizes of keypoints must be positive"):
-        verify(a, b, sizes=np.zeros(len(a)))
-
-
-def test_sizes_of_matched_keypoints():
-    xy, rows = np.zeros((2, 2), np.float32), np.eye(2, dtype=np.float32)
-    first = Features(xy, rows, (9, 9), scales=np.array([2.0, 8.0], np.float32))
-    second = Features(xy, rows, (9, 9), scales=np.array([1.0, 2.0], np.float32))
-    found = Matches(np.array([[0, 1], [1, 1]], np.int32), *np.zeros((2, 2), np.float32))
-    np.testing.assert_allclose(keypoint_sizes(first, second, found), [2, 4])
-    assert keypoint_sizes(first, Features(xy, rows, (9, 9)), found) is None
 
 
 def test_what_cannot_be_refined_stays():
