@@ -249,10 +249,10 @@ def _metadata_of_folder(folder: Path) -> Metadata:
     path = folder / METADATA_FILE
     try:
         told = parse_metadata(parse_json(path.read_bytes()))
-    except (ValueError, TypeError, AttributeError):
-        told = None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    except (ValueError, TypeError, AttributeError):
+        told = None
     if told is None:
         raise InputError(f"{path} is damaged: make the weights again")
     return told

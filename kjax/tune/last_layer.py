@@ -47,7 +47,6 @@ def refit(
     rate = settings.learning_rate or LEARNING_RATE
     path = out / RUN_FOLDER / WEIGHTS_FILE
     if not path.is_file():
-        check_remap(source.variables)
         views = [
             describe_misaligned(source, [one], points=points, progress=progress).seen
             for one, points in zip(

@@ -8,14 +8,15 @@ import jax
 
 from kjax.files.atomic import write_json, write_whole
 from kjax.files.json_text import parse_json
-from kjax.train.load_source import WEIGHTS_FILE, Source, load_source
+from kjax.model.nesting import check_remap
+from kjax.train.load_source import METADATA_FILE, WEIGHTS_FILE, Source, load_source
 from kjax.tune.last_layer import can_refit, refit
 from kjax.tune.mapping import map_photographs
 from kjax.tune.report import table, warning, write_report
 from kjax.tune.scores import Scores, score
 from kjax.tune.sets import COLMAP_FOLDER, OwnSets, make_sets
 from kjax.tune.settings import Settings, claim
-from kjax.tune.trained import RUN_FOLDER, Trained
+from kjax.tune.trained import RUN_FOLDER
 from kjax.tune.training import has_begun, train
 
 SCORES_FILE = "scores.json"
@@ -36,10 +37,14 @@ def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
     """
     settings = settings.absolute()
     source = load_source(settings.start)
-    done = (out / RUN_FOLDER / WEIGHTS_FILE).is_file()
-    claim(out, settings, training_begun=done or has_begun(out))
+    begun = _begun(out)
+    layers = settings.layers or begun or _suited(source)
+    if layers == "last":
+        check_remap(source.variables)
+    claim(out, settings, training_begun=begun is not None)
     sets = make_sets(settings, out, progress=progress)
-    trained = _train(settings, source, sets, out, progress=progress)
+    learn = train if layers == "all" else refit
+    trained = learn(settings, source, sets, out, progress=progress)
     for path in trained.files:
         write_whole(out / path.name, functools.partial(shutil.copyfile, path))
     before, after = _scores(settings, source, sets, out, progress=progress)
@@ -48,15 +53,16 @@ def tune(settings: Settings, out: Path, *, progress: bool = True) -> str:
     return "\n".join(filter(None, (table(before, after), worse)))
 
 
-def _train(
-    settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool
-) -> Trained:
-    """Trains what was asked for, what was begun, or what suits the device."""
-    layers = settings.layers
-    if layers is None:
-        whole = has_begun(out) or jax.default_backend() != "cpu" or not can_refit(source)
-        layers = "all" if whole else "last"
-    return (train if layers == "all" else refit)(settings, source, sets, out, progress=progress)
+def _begun(out: Path) -> str | None:
+    """Which layers the training below a folder is of, wherever it was begun; None if it was not."""
+    if not has_begun(out) and not (out / RUN_FOLDER / WEIGHTS_FILE).is_file():
+        return None
+    return "last" if (out / RUN_FOLDER / METADATA_FILE).is_file() else "all"
+
+
+def _suited(source: Source) -> str:
+    """The layers to train on this device."""
+    return "last" if jax.default_backend() == "cpu" and can_refit(source) else "all"
 
 
 def _scores(

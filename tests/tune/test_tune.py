@@ -77,10 +77,14 @@ def general(tmp_path_factory):
     return write_phototour(folder, patches.astype(np.uint8), ids, pairs=pairs, interest=interest)
 
 
-def tune(photos, out, start, general, *more, layers="all"):
+def command(photos, out, start, general):
     words = [photos, "--from", start, "--general", general, "--out", out, "--quiet"]
-    effort = ["--layers", layers, "--steps", STEPS, "--pairs", "16"]
-    return main(["tune", *map(str, [*words, *effort]), *more])
+    return ["tune", *map(str, [*words, "--steps", STEPS])]
+
+
+def tune(photos, out, start, general, *more):
+    whole = ["--layers", "all", "--pairs", "16"]
+    return main([*command(photos, out, start, general), *whole, *more])
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +174,7 @@ def test_a_folder_of_something_else_is_left_alone(photos, start, general, tmp_pa
 def refitted(photos, start, general, tmp_path_factory):
     """As on a processor, where it is the default."""
     out = tmp_path_factory.mktemp("refitted") / "out"
-    words = [photos, "--from", start, "--general", general, "--out", out, "--quiet"]
-    assert main(["tune", *map(str, words), "--steps", str(STEPS)]) == 0
+    assert main(command(photos, out, start, general)) == 0
     return out
 
 
@@ -192,29 +195,29 @@ def test_what_a_refitting_leaves(refitted, start, capsys):
 
 
 def test_a_refitting_is_not_done_again_nor_with_other_settings(
-    refitted, photos, start, general, capsys
+    refitted, photos, start, general, monkeypatch, capsys
 ):
     made = refitted / "run" / "weights.npz"
     before = made.stat().st_mtime_ns
-    words = [photos, "--from", start, "--general", general, "--out", refitted, "--quiet"]
-    command = ["tune", *map(str, words)]
-    assert main([*command, "--steps", str(STEPS)]) == 0
+    again = command(photos, refitted, start, general)
+    assert main(again) == 0
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(run, "_suited", lambda source: "all")  # as on an accelerator
+        assert main(again) == 0
     assert made.stat().st_mtime_ns == before
-    assert main([*command, "--steps", "5"]) == 2
+    assert main([*again, "--steps", "5"]) == 2
     assert "steps was 4 and is 5" in capsys.readouterr().err
 
 
-def test_what_was_begun_whole_goes_on_whole(tuned, photos, start, general):
-    source, settings = load_source(start), Settings(photos, start, general=(str(general),))
-    made = sets.make_sets(settings, tuned, progress=False)
-    trained = run._train(settings, source, made, tuned, progress=False)
-    assert trained.files[-1].name == "config.json"
+def test_what_was_begun_goes_on(tuned, refitted, tmp_path):
+    assert (run._begun(tuned), run._begun(refitted), run._begun(tmp_path)) == ("all", "last", None)
 
 
 def test_a_head_whose_layer_cannot_be_refitted(photos, general, tmp_path, capsys):
-    command = ["tune", str(photos), "--from", "hardnet", "--general", str(general), "--quiet"]
-    assert main([*command, "--layers", "last", "--out", str(tmp_path / "out")]) == 2
+    out = tmp_path / "out"
+    assert main([*command(photos, out, "hardnet", general), "--layers", "last"]) == 2
     assert "only heads that end with their projection can be refitted" in capsys.readouterr().err
+    assert not out.exists()
     assert not can_refit(load_source("hardnet"))
 
 
