@@ -28,7 +28,6 @@ Words for methods: see benchmarks/peer_table/methods.py.
 
 import argparse
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,12 +40,14 @@ from peer_table.scenes import ANGLES, Scene, plane_scene, pose_scene, turned_sce
 from peer_table.scores import PIXELS, matching_accuracy
 from tqdm import tqdm
 
-from kjax import pretrained
 from kjax.baselines.rival import Unavailable
 from kjax.errors import exit_code
+from kjax.eval.entries import shipped_words
+from kjax.extras import require
 from kjax.images.aligning import align_matches
 from kjax.images.features import Features
 from kjax.images.homography_sequences import find_sequences
+from kjax.model.describe import cores
 
 KEYPOINTS = (1000, 2048, 8000)
 RESULTS = Path("results/peers.jsonl")
@@ -56,11 +57,11 @@ KINDS = ("homographies", "poses", "rotation", "views")
 
 
 def default_methods() -> list[str]:
-    """RootSIFT, what ships (each weights file once), the peers, the matchers."""
-    shipped = dict.fromkeys(pretrained.card(name).name for name in pretrained.names())
-    chosen = ["best+0.9", "best:steady", "best:steady+0.9", "best:steady+learned"]
+    """RootSIFT, what ships, the peers, the matchers."""
+    chosen = ["best+0.9", "best:steady", "best:steady+0.9", "best:steady+0.94"]
+    chosen += ["best:steady+learned", "best:steady+learned+aligned"]
     peers = ["aliked", "aliked+lightglue", "disk", "disk+lightglue"]
-    return ["rootsift", "rootsift+0.9", *shipped, *chosen, *peers]
+    return ["rootsift", "rootsift+0.9", *shipped_words(), *chosen, *peers]
 
 
 def scenes(args: argparse.Namespace) -> Iterator[Scene]:
@@ -89,6 +90,7 @@ def measure(
     features: Sequence[Features],
     match: methods.Match,
     seconds: float | None,
+    device: str,
 ) -> Record:
     """Matches and judges the pairs of a scene.
 
@@ -99,6 +101,7 @@ def measure(
         features: of them.
         match: two photographs' features.
         seconds: that describing a photograph took; None where time is not measured.
+        device: of PyTorch.
     """
     from kjax.experiments.sweep import software
 
@@ -132,7 +135,7 @@ def measure(
         describe_seconds=seconds,
         match_seconds=None if seconds is None else float(np.median(took)),
         weights=methods.weights_digits(word),
-        hardware=hardware(),
+        hardware=hardware(word, device),
         versions=software(),
     )
 
@@ -144,12 +147,15 @@ def timed(work: Callable[[], object]) -> tuple[object, float]:
     return result, time.perf_counter() - start
 
 
-def hardware() -> str:
+def hardware(word: str, device: str) -> str:
     """The device that describes and matches; of a CPU, with the number of its cores."""
     import jax
 
-    kind = jax.devices()[0].device_kind
-    return f"{os.cpu_count()} cores" if kind == "cpu" else kind
+    if methods.is_peer(methods.parse(word).features):
+        kind = "cpu" if device == "cpu" else require("torch", word).cuda.get_device_name(device)
+    else:
+        kind = jax.devices()[0].device_kind
+    return f"{cores()} cores" if kind == "cpu" else kind
 
 
 def describe(
@@ -203,7 +209,7 @@ def _measure_alike(
         return
     features, seconds = describe(methods.parse(words[0]), count, scene, args)
     for word, match in matchers.items():
-        record = measure(word, count, scene, features, match, seconds)
+        record = measure(word, count, scene, features, match, seconds, args.device)
         append_record(args.results, record)
         areas = " / ".join(f"{100 * record.area(one):.1f}" for one in record.thresholds)
         print(f"{word}, {count}, {scene.name}: {record.correct:,} correct, AUC {areas}", flush=True)

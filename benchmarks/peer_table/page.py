@@ -269,7 +269,7 @@ def _missing(records: Sequence[Record], wanted: Sequence[str]) -> Iterator[Block
     """What the page should have and has not, by keypoints and kind."""
     lines = []
     for keypoints in (1000, USUAL, 8000):
-        for kind in ("homographies", "poses", "rotation"):
+        for kind in ("homographies", "poses", *(["rotation"] if keypoints == USUAL else [])):
             done = set(whole(of_kind(records, kind, keypoints)))
             lacking = [label(word) for word in wanted if word not in done]
             if lacking:

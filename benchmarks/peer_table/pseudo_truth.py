@@ -28,7 +28,7 @@ def scene_model(photos: Path, work: Path, *, threads: int) -> Model:
     done = work / photos.name / "sparse"
     if not done.is_dir():
         _make(photos, work / photos.name, threads)
-    model = largest_model(sorted(path.parent for path in done.glob("*/images.bin")))
+    model = largest_model(colmap_program.models_below(done))
     if model is None:
         raise InputError(f"COLMAP finds no model of {photos}: see {done.parent / 'log.txt'}")
     return model

@@ -117,14 +117,14 @@ def _find_whole(word: str, weights: Mapping[str, str], dimension: int | None) ->
     if shipped is not None or Path(path).suffix in SUFFIXES:
         return _ours(word, dimension)
     if not fields and "/" not in word and "." not in word:
-        raise unknown_name("rival", word, [*RIVALS, *_shipped_words()])
+        raise unknown_name("rival", word, [*RIVALS, *shipped_words()])
     raise InputError(
         f"{word} is no workdir, weights file ({', '.join(SUFFIXES)}), folder of CSV files, "
         f"or rival ({', '.join(RIVALS)})"
     )
 
 
-def _shipped_words() -> list[str]:
+def shipped_words() -> list[str]:
     """Words for the shipped weights, where a rival has the name with the prefix."""
     return [f"{PREFIX}{name}" if name in RIVALS else name for name in pretrained.names()]
 

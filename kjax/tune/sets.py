@@ -227,7 +227,7 @@ def _reconstruct(photos: Path, folder: Path, *, progress: bool) -> tuple[Path, P
                 _run_colmap(photos, fresh, count, log, progress=progress)
         except InputError as error:
             raise _TooFewError(str(error)) from None
-    models = [path.parent for path in sorted((folder / "sparse").glob("*/images.bin"))]
+    models = colmap_program.models_below(folder / "sparse")
     sizes = [len(read_model(model).images) for model in models]
     if max(sizes, default=0) < LEAST_REGISTERED * count:
         raise _TooFewError(f"COLMAP registers {max(sizes, default=0)} of {count} photographs")

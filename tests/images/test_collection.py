@@ -31,7 +31,6 @@ from kjax.images.collection import describing, pairs
 from kjax.images.collection.build import Settings, build
 from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE
-from kjax.images.collection.mapping import map_photographs
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.photographs import read_collection
 from kjax.images.collection.retrieval import learn_words, vlad
@@ -459,24 +458,6 @@ def test_a_scene_is_seen_from_its_mean_camera():
 
 
 # Engines
-
-
-def test_a_mapping_that_finds_nothing_begins_once_more_with_closer_photographs(tmp_path):
-    asked = []
-
-    def reconstruct(*_, closer, **__):
-        asked.append(closer)
-        return []
-
-    found = map_photographs(
-        tmp_path / "a.db",
-        tmp_path,
-        tmp_path / "sparse",
-        count=3,
-        reconstructor=Reconstructor("nothing", verify, reconstruct),
-        log=tmp_path / "log.txt",
-    )
-    assert (asked, found) == ([False, True], [])
 
 
 def test_results_come_in_order_and_nothing_is_begun_after_a_stop():

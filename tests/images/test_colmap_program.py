@@ -71,15 +71,21 @@ def test_what_colmap_is_asked(colmap, tmp_path):
     assert "--SiftExtraction.max_num_features 77 " in second
 
 
-def test_a_model_may_begin_with_closer_photographs(colmap, tmp_path):
+def test_a_mapping_that_finds_nothing_begins_once_more_with_closer_photographs(colmap, tmp_path):
     log = colmap('echo "asked: $@"')
-    for closer in (False, True):
-        out = tmp_path / str(closer)
-        colmap_program.reconstruct(tmp_path / "a.db", tmp_path, out, log=log, closer=closer)
+    found = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "out", log=log)
     usual, closer = (line for line in log.read_text().splitlines() if line.startswith("asked"))
+    assert found == []
     assert "init_min" not in usual
     assert "--Mapper.init_min_tri_angle 4 " in closer
     assert "--Mapper.init_max_forward_motion 1" in closer
+
+
+def test_a_mapping_that_finds_a_model_ends(colmap, tmp_path):
+    out = tmp_path / "out"
+    log = colmap(f'echo "asked: $@"; mkdir -p {out}/0; touch {out}/0/images.bin')
+    assert colmap_program.reconstruct(tmp_path / "a.db", tmp_path, out, log=log) == [out / "0"]
+    assert log.read_text().count("asked") == 1
 
 
 def test_failures_are_told_but_no_model_is_a_result(colmap, tmp_path):

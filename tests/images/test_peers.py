@@ -11,6 +11,7 @@ import skimage.data
 from scripts import BENCHMARKS, load_script
 
 from kjax import pretrained
+from kjax.baselines.load import RIVALS
 from kjax.data.colmap import Camera, Model, ModelImage, Points
 from kjax.errors import InputError
 
@@ -111,6 +112,14 @@ def test_turned_photographs_keep_their_homography():
     off, error, _ = quarter.pairs[0].truth.judge(a, b)
     assert off.max() < 1e-9
     assert error < 1e-3
+
+
+def test_weights_that_ship_are_asked_for_as_ours():
+    """A rival has the name of one of them, and wants a file that nobody gave."""
+    words = load_script(BENCHMARKS / "peers.py").default_methods()
+    shipped = {methods.parse(word).features for word in words if methods.weights_digits(word)}
+    assert {pretrained.find(name) for name in shipped} == set(pretrained.names())
+    assert not shipped & set(RIVALS)
 
 
 def test_words_of_methods():

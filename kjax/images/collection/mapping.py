@@ -14,8 +14,8 @@ from kjax.images.mapping import model_size
 
 _REGISTERING = re.compile(rb"Registering image #\d+ \(\D*(\d+)\)")
 """A line of the mapper: which photograph, and the how manieth it is."""
-_ATTEMPTS = ("usual", "closer")
-"""Along a street no two photographs may see enough from far apart, or aside, to begin with."""
+_FOUND = "found"
+"""Models are found in a folder of this name, then put in order beside it."""
 
 
 def map_photographs(
@@ -36,25 +36,20 @@ def map_photographs(
     database, photos = database.resolve(), photos.resolve()
     with new_folder(out) as partial, tqdm(total=count, desc="mapping", unit="photo") as bar:
         follow = _Follower(log, bar)
-        for attempt in _ATTEMPTS:
-            found = reconstructor.reconstruct(
-                database,
-                photos,
-                partial / attempt,
-                log=log,
-                threads=os.cpu_count() or 1,
-                watch=follow,
-                closer=attempt == "closer",
-            )
-            if found:
-                break
+        found = reconstructor.reconstruct(
+            database,
+            photos,
+            partial / _FOUND,
+            log=log,
+            threads=os.cpu_count() or 1,
+            watch=follow,
+        )
         sizes = {folder: model_size(read_model(folder)) for folder in found}
         for number, folder in enumerate(sorted(found, key=sizes.__getitem__, reverse=True)):
             folder.rename(partial / str(number))
         follow.move(max(sizes.values(), default=(0, 0))[0])
-        for attempt in _ATTEMPTS:
-            shutil.rmtree(partial / attempt, ignore_errors=True)
-            (partial / f"{attempt}.db").unlink(missing_ok=True)
+        shutil.rmtree(partial / _FOUND, ignore_errors=True)
+        (partial / f"{_FOUND}.db").unlink(missing_ok=True)
     return sorted(out.iterdir(), key=lambda folder: int(folder.name))
 
 

@@ -35,6 +35,10 @@ share of the way between them may lead forward.
 A quarter and half of what COLMAP asks for, which gives in to half of both by itself, one at a time;
 and all of the way, as along a street.
 """
+ATTEMPTS: tuple[dict[str, int], ...] = ({}, CLOSER)
+"""Along a street no two photographs may see enough from far apart, or aside, to begin with: where
+nothing is found a model begins once more, with photographs that were taken closer to each other.
+"""
 NO_MODEL = "failed to create sparse model"
 """What the mapper says, with an exit code of failure, of photographs that give none."""
 
@@ -123,12 +127,8 @@ def reconstruct(
     log: Path,
     threads: int = 1,
     watch: Callable[[], object] | None = None,
-    closer: bool = False,
 ) -> list[Path]:
-    """The folders of the models that COLMAP finds from verified matches: there may be none.
-
-    `closer` begins with photographs that were taken closer to each other: see `CLOSER`.
-    """
+    """The folders of the models that COLMAP finds from verified matches: there may be none."""
     out.mkdir(parents=True)
     options = {
         "database_path": database,
@@ -136,15 +136,22 @@ def reconstruct(
         "output_path": out,
         "Mapper.num_threads": threads,
     }
-    if closer:
-        options |= {f"Mapper.{name}": value for name, value in CLOSER.items()}
-    before = log.stat().st_size if log.exists() else 0
-    try:
-        _run("mapper", options, log, watch)
-    except InputError:
-        if NO_MODEL.encode() not in log.read_bytes()[before:]:
-            raise
-    return sorted(path.parent for path in out.glob("*/images.bin"))
+    for begin_with in ATTEMPTS:
+        before = log.stat().st_size if log.exists() else 0
+        asked = {f"Mapper.{name}": value for name, value in begin_with.items()}
+        try:
+            _run("mapper", options | asked, log, watch)
+        except InputError:
+            if NO_MODEL.encode() not in log.read_bytes()[before:]:
+                raise
+        if found := models_below(out):
+            return found
+    return []
+
+
+def models_below(folder: Path) -> list[Path]:
+    """The folders of the models that a mapper has written."""
+    return sorted(path.parent for path in folder.glob("*/images.bin"))
 
 
 def photo_sizes(database: Path) -> dict[str, tuple[int, int]]:

@@ -37,9 +37,8 @@ class Reconstruct(Protocol):
         log: Path,
         threads: int,
         watch: Callable[[], object],
-        closer: bool,
     ) -> list[Path]:
-        """`watch` is called now and then meanwhile; `closer`: see `colmap_program.CLOSER`."""
+        """`watch` is called now and then meanwhile."""
 
 
 class Reconstructor(NamedTuple):
@@ -91,12 +90,13 @@ def _reconstruct(
     log: Path,
     threads: int,
     watch: Callable[[], object],
-    closer: bool,
 ) -> list[Path]:
     out.mkdir(parents=True)
     # Newer versions bring a database up to date, which COLMAP 3.8 then reads no longer.
     copied = shutil.copy(database, out.with_suffix(".db"))
-    begin_with = colmap_program.CLOSER if closer else {}
-    options = [f"{name}={value}" for name, value in begin_with.items()]
-    _run(log, "map", copied, photos, out, threads, *options, watch=watch)
-    return sorted(path.parent for path in out.glob("*/images.bin"))
+    for begin_with in colmap_program.ATTEMPTS:
+        options = [f"{name}={value}" for name, value in begin_with.items()]
+        _run(log, "map", copied, photos, out, threads, *options, watch=watch)
+        if found := colmap_program.models_below(out):
+            return found
+    return []
