@@ -132,6 +132,7 @@ def measure(
         else [0.0] * len(PIXELS),
         errors=[one.error for one in judged],
         refined=[one.refined for one in judged],
+        stricter=[list(column) for column in zip(*(one.stricter for one in judged), strict=True)],
         describe_seconds=seconds,
         match_seconds=None if seconds is None else float(np.median(took)),
         weights=methods.weights_digits(word),

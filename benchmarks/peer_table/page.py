@@ -1,7 +1,7 @@
 """The page of `benchmarks/peers.py`: tables and figures of what is recorded, and of what is not."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from peer_table import methods
 from peer_table.groups import USUAL, by_method, is_fair, is_new, label, of_kind, whole
 from peer_table.keypoint_choices import WORDS
 from peer_table.records import Record
-from peer_table.scores import PIXELS
+from peer_table.scores import ESSENTIAL_PIXELS, PIXELS, STRICTER_PIXELS
+from peer_table.thresholds import VALIDATION, suited
 from peer_table.verdicts import PLAIN, verdicts
 
 PAGE = "peers.md"
@@ -147,14 +148,26 @@ def _poses(records: Sequence[Record]) -> Iterator[Block]:
         if refined := [one.with_refined_errors() for one in here if one.refined]:
             how = "the same pose refined on all matches within 3 px of it (least squares, damped)"
             yield _pose_table(refined, f"At most {count(keypoints)} keypoints, {how}")
+        tuned, pixels = suited(here)
+        if tuned:
+            yield _pose_table(
+                [one for one in tuned if one.scene != VALIDATION],
+                f"At most {count(keypoints)} keypoints, MAGSAC++'s pose with the threshold of "
+                f"{', '.join(map(str, (*STRICTER_PIXELS, ESSENTIAL_PIXELS)))} px that gives a "
+                f"method the largest area on {VALIDATION}",
+                pixels,
+            )
 
 
-def _pose_table(here: Sequence[Record], what: str) -> Table:
+def _pose_table(
+    here: Sequence[Record], what: str, pixels: Mapping[str, float] | None = None
+) -> Table:
     names = list(dict.fromkeys(one.scene for one in here))
     tested = {name for name in names if is_new(name, PLAIN)}
     columns = [Column("Method", numeric=False)]
     columns += [Column(f"@{one}°", "AUC") for one in (5, 10, 20)]
     columns += [Column(name, "AUC@10°") for name in names]
+    columns += [Column("Threshold, px")] if pixels else []
     rows = []
     for word, each in by_method(here).items():
         fair = [one for one in each if is_fair(one) and one.scene in tested]
@@ -165,6 +178,7 @@ def _pose_table(here: Sequence[Record], what: str) -> Table:
         by_name = {one.scene: one for one in each}
         cells = [share_cell(mean, digits=1) for mean in means]
         cells += [_scene_cell(by_name.get(name)) for name in names]
+        cells += [TableCell(str(pixels[word]))] if pixels else []
         rows.append(_row(word, cells))
     return Table(
         f"{what}: area under the curve of its error (the larger of rotation's and translation's), "

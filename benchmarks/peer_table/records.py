@@ -1,6 +1,7 @@
 """Results of a method on a scene, one JSON line each: what is recorded is not computed again."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +42,7 @@ class Record:
         hardware: that it ran on.
         versions: of the software, and the commit.
         refined: errors after a refinement on all near matches; none of what was recorded before.
+        stricter: errors of poses with each of `scores.STRICTER_PIXELS`; likewise.
     """
 
     method: str
@@ -59,6 +61,7 @@ class Record:
     hardware: str
     versions: dict[str, str]
     refined: list[float | None] = dataclasses.field(default_factory=list)
+    stricter: list[list[float | None]] = dataclasses.field(default_factory=list)
 
     @property
     def key(self) -> tuple[str, str, int, str, str]:
@@ -105,4 +108,8 @@ def joined(records: Sequence[Record]) -> Record:
         accuracy=np.average([one.accuracy for one in records], axis=0, weights=weights).tolist(),
         errors=[error for one in records for error in one.errors],
         refined=[error for one in records for error in one.refined],
+        stricter=[
+            list(itertools.chain(*rows))
+            for rows in zip(*(one.stricter for one in records), strict=False)
+        ],
     )

@@ -46,6 +46,8 @@ class Judged(NamedTuple):
     """Pixels, or degrees, by which the geometry found from them is off; None if there is none."""
     refined: float | None
     """The same of the geometry after a refinement on all matches near it."""
+    stricter: tuple[float | None, ...] = ()
+    """The same of poses found with each of `scores.STRICTER_PIXELS`."""
 
 
 class Truth(Protocol):
@@ -229,11 +231,19 @@ class PoseTruth:
         threshold = scores.ESSENTIAL_PIXELS / pixel
         found = scores.relative_pose(a, b, threshold=threshold)
         better = refined_pose(a, b, found, threshold=threshold)
+        stricter = [
+            scores.relative_pose(a, b, threshold=pixels / pixel)
+            for pixels in scores.STRICTER_PIXELS
+        ]
         return Judged(
             off,
-            scores.pose_error(found, self.rotation, self.translation),
-            scores.pose_error(better, self.rotation, self.translation),
+            self._error(found),
+            self._error(better),
+            tuple(map(self._error, stricter)),
         )
+
+    def _error(self, found: tuple[np.ndarray, np.ndarray] | None) -> float | None:
+        return scores.pose_error(found, self.rotation, self.translation)
 
 
 def _ray_pixels(camera: Camera, shape: tuple[int, int]) -> float:

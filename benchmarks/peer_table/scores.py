@@ -12,6 +12,8 @@ PIXELS = tuple(range(1, 11))
 """At which the curve of mean matching accuracy is measured."""
 ESSENTIAL_PIXELS, HOMOGRAPHY_PIXELS = 1.0, 3.0
 """That an inlier of an essential matrix, or of a homography, may be off."""
+STRICTER_PIXELS = (0.1, 0.2, 0.5)
+"""Of essential matrices: which of all suits a method is chosen on another scene."""
 SMALLEST_SAMPLE = 5
 SEED = 0
 

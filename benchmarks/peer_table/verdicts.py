@@ -10,6 +10,7 @@ from kjax.eval.report.phrases import joined as in_a_sentence
 from peer_table import methods
 from peer_table.groups import USUAL, by_method, is_fair, label, of_kind, whole
 from peer_table.records import Record
+from peer_table.thresholds import VALIDATION, suited
 
 OURS, PEER, GLUED = "best:steady+learned", "aliked", "aliked+lightglue"
 PLAIN, BEFORE = "best:steady+0.9", "best"
@@ -37,6 +38,7 @@ def verdicts(records: Sequence[Record]) -> Iterator[Block]:
     rows += _pose_verdicts(poses, "pose")
     refined = [one.with_refined_errors() for one in poses if one.refined]
     rows += _pose_verdicts(refined, "refined pose")
+    rows += _pose_verdicts(suited(poses)[0], f"pose, threshold chosen on {VALIDATION},")
     yield Table(
         f"With {count(USUAL)} keypoints. Ours is the learned matcher, or while there is none "
         f"{label(PLAIN)}.",
