@@ -12,8 +12,9 @@ matcher; each location counts once. Geometry is MAGSAC++'s.
 Homographies: the Oxford sequences, the first photograph with each other one; and the first with the
 second one turned by 0 to 180 degrees. Poses: every folder of --photos is a scene; the truth about
 its cameras is made by COLMAP from all of its photographs (needs the program), pairs are those that
-share at least 10 % of their 3-D points, 50 of them. Views: of each folder of --views, six
-photographs under random homographies and lights: what settings are chosen on.
+share at least 10 % of their 3-D points, 50 of them; each with four thresholds of MAGSAC++, of which
+the page takes 1 px, and the one that suits a method on fountain. Views: of each folder of --views,
+six photographs under random homographies and lights: what settings are chosen on.
 
 Each method on each scene is a line of results/peers.jsonl as soon as it is done; stopped, the same
 command goes on. A method that cannot be had is named and left out. The peers are in PyPI's
