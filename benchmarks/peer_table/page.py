@@ -1,6 +1,7 @@
 """The page of `benchmarks/peers.py`: tables and figures of what is recorded, and of what is not."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -254,7 +255,7 @@ def _choices(records: Sequence[Record]) -> Iterator[Block]:
 def _time(records: Sequence[Record]) -> Iterator[Block]:
     timed = [one for one in records if one.describe_seconds is not None]
     groups: dict[tuple[str, int, str], list[Record]] = {}
-    for one in timed:
+    for one in itertools.chain(*by_method(timed).values()):
         groups.setdefault((one.method, one.keypoints, one.hardware), []).append(one)
     if not groups:
         yield Paragraph(
@@ -272,7 +273,7 @@ def _time(records: Sequence[Record]) -> Iterator[Block]:
                 TableCell(hardware),
             ],
         )
-        for (word, keypoints, hardware), each in groups.items()
+        for (word, keypoints, hardware), each in sorted(groups.items(), key=lambda item: item[0][1])
     ]
     yield Table("Medians: to find and describe, and to match.", columns, rows)
 
