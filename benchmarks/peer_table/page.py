@@ -53,8 +53,7 @@ INTRODUCTION = (
     "also told as it is after a refinement on all matches near it, as PoseLib and pycolmap end "
     "with: OpenCV's MAGSAC++ stops at the geometry of few matches. And poses are told with the "
     "threshold of MAGSAC++ that suits a method, chosen on another scene as the Image Matching "
-    "Challenge does: 0.1 px for nearly all, with which the median error on fountain is half that "
-    "of 1 px, most of it because of the threshold itself, some because more samples are drawn."
+    "Challenge does."
 )
 
 

@@ -1,7 +1,6 @@
 """Results of a method on a scene, one JSON line each: what is recorded is not computed again."""
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,8 +107,5 @@ def joined(records: Sequence[Record]) -> Record:
         accuracy=np.average([one.accuracy for one in records], axis=0, weights=weights).tolist(),
         errors=[error for one in records for error in one.errors],
         refined=[error for one in records for error in one.refined],
-        stricter=[
-            list(itertools.chain(*rows))
-            for rows in zip(*(one.stricter for one in records), strict=False)
-        ],
+        stricter=[],  # told of single scenes alone
     )

@@ -7,7 +7,6 @@ matches happen to be off by about as much.
 import dataclasses
 from collections.abc import Iterable
 
-from peer_table.groups import by_method
 from peer_table.records import Record
 from peer_table.scores import ESSENTIAL_PIXELS, STRICTER_PIXELS
 
@@ -24,12 +23,13 @@ def suited(records: Iterable[Record]) -> tuple[list[Record], dict[str, float]]:
             and scenes that were measured with one threshold alone, are left out.
     """
     known = [one for one in records if one.stricter]
-    chosen = {}
-    for word, each in by_method(known).items():
-        for one in (one for one in each if one.scene == VALIDATION):
-            chosen[word] = max(_by_pixels(one).items(), key=lambda item: item[1].area(AUC))[0]
+    chosen = {one.method: _best_pixels(one) for one in known if one.scene == VALIDATION}
     found = [_by_pixels(one)[chosen[one.method]] for one in known if one.method in chosen]
     return found, chosen
+
+
+def _best_pixels(one: Record) -> float:
+    return max(_by_pixels(one).items(), key=lambda item: item[1].area(AUC))[0]
 
 
 def _by_pixels(one: Record) -> dict[float, Record]:

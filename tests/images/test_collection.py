@@ -31,6 +31,7 @@ from kjax.images.collection import describing, pairs
 from kjax.images.collection.build import Settings, build
 from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE
+from kjax.images.collection.mapping import map_photographs
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.photographs import read_collection
 from kjax.images.collection.retrieval import learn_words, vlad
@@ -458,6 +459,18 @@ def test_a_scene_is_seen_from_its_mean_camera():
 
 
 # Engines
+
+
+def test_a_mapping_that_finds_nothing_leaves_no_model(tmp_path):
+    found = map_photographs(
+        tmp_path / "a.db",
+        tmp_path,
+        tmp_path / "sparse",
+        count=3,
+        reconstructor=Reconstructor("nothing", verify, lambda *_, **__: []),
+        log=tmp_path / "log.txt",
+    )
+    assert found == []
 
 
 def test_results_come_in_order_and_nothing_is_begun_after_a_stop():

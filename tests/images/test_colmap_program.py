@@ -11,7 +11,7 @@ from scripts import BENCHMARKS, load_script
 
 from kjax.errors import InputError
 from kjax.images import mapping
-from kjax.images.exchange import colmap_program
+from kjax.images.exchange import colmap_program, reconstructors
 from kjax.images.exchange.colmap_database import write_database
 from kjax.images.features import Features
 from kjax.images.mapping import match_all
@@ -86,6 +86,17 @@ def test_a_mapping_that_finds_a_model_ends(colmap, tmp_path):
     log = colmap(f'echo "asked: $@"; mkdir -p {out}/0; touch {out}/0/images.bin')
     assert colmap_program.reconstruct(tmp_path / "a.db", tmp_path, out, log=log) == [out / "0"]
     assert log.read_text().count("asked") == 1
+
+
+def test_pycolmap_begins_once_more_too(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(reconstructors, "_run", lambda *words, watch: asked.append(words[6:]))
+    (tmp_path / "a.db").touch()
+    found = reconstructors._reconstruct(
+        tmp_path / "a.db", tmp_path, tmp_path / "out", log=tmp_path / "log", threads=1, watch=print
+    )
+    assert found == []
+    assert asked == [(), tuple(f"{name}={n}" for name, n in colmap_program.CLOSER.items())]
 
 
 def test_failures_are_told_but_no_model_is_a_result(colmap, tmp_path):

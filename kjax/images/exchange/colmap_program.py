@@ -136,7 +136,8 @@ def reconstruct(
         "output_path": out,
         "Mapper.num_threads": threads,
     }
-    for begin_with in ATTEMPTS:
+
+    def attempt(begin_with: Mapping[str, int]) -> None:
         before = log.stat().st_size if log.exists() else 0
         asked = {f"Mapper.{name}": value for name, value in begin_with.items()}
         try:
@@ -144,6 +145,14 @@ def reconstruct(
         except InputError:
             if NO_MODEL.encode() not in log.read_bytes()[before:]:
                 raise
+
+    return first_models(attempt, out)
+
+
+def first_models(attempt: Callable[[Mapping[str, int]], object], out: Path) -> list[Path]:
+    """The folders of the models of the first of `ATTEMPTS` that writes any: there may be none."""
+    for begin_with in ATTEMPTS:
+        attempt(begin_with)
         if found := models_below(out):
             return found
     return []

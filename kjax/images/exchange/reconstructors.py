@@ -5,7 +5,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -94,9 +94,9 @@ def _reconstruct(
     out.mkdir(parents=True)
     # Newer versions bring a database up to date, which COLMAP 3.8 then reads no longer.
     copied = shutil.copy(database, out.with_suffix(".db"))
-    for begin_with in colmap_program.ATTEMPTS:
+
+    def attempt(begin_with: Mapping[str, int]) -> None:
         options = [f"{name}={value}" for name, value in begin_with.items()]
         _run(log, "map", copied, photos, out, threads, *options, watch=watch)
-        if found := colmap_program.models_below(out):
-            return found
-    return []
+
+    return colmap_program.first_models(attempt, out)
