@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 from peer_table import methods
-from peer_table.records import Record, append_record, read_records
+from peer_table.records import Record, append_record, read_records, read_timed
 from peer_table.scenes import ANGLES, Scene, plane_scene, pose_scene, turned_scene, view_scene
 from peer_table.scores import PIXELS, matching_accuracy
 from tqdm import tqdm
@@ -174,19 +174,29 @@ def describe(
     return found, float(np.median(took)) if args.timed else None
 
 
+def recorded(count: int, scene: Scene, args: argparse.Namespace) -> Callable[[str], bool]:
+    """Tells of a method whether it need not be measured; seconds are recorded for each device."""
+    timed = args.timed
+    found = {
+        (one.key, timed and one.hardware)
+        for one in (read_timed(args.results) if timed else read_records(args.results))
+    }
+
+    def done(word: str) -> bool:
+        key = word, methods.weights_digits(word), count, scene.kind, scene.name
+        return (key, timed and hardware(word, args.device)) in found
+
+    return done
+
+
 def run(args: argparse.Namespace) -> None:
     """Measures what is not recorded yet."""
     words = args.methods or default_methods()
     missing: set[str] = set()
     for scene in scenes(args):
         for count in args.keypoints:
-            done = {one.key for one in read_records(args.results)}
-            todo = [
-                word
-                for word in words
-                if (word, methods.weights_digits(word), count, scene.kind, scene.name) not in done
-                and word not in missing
-            ]
+            done = recorded(count, scene, args)
+            todo = [word for word in words if not done(word) and word not in missing]
             for described in dict.fromkeys(methods.parse(word).described_as for word in todo):
                 alike = [word for word in todo if methods.parse(word).described_as == described]
                 try:
@@ -221,10 +231,12 @@ def page(args: argparse.Namespace) -> None:
     """Writes the page."""
     from peer_table.page import write_page
 
-    records = read_records(args.results)
     # Weights of a name that has others now are another method, which nobody can have.
-    shown = [one for one in records if one.weights == methods.weights_digits(one.method)]
-    write_page(shown, default_methods(), args.out)
+    records, timed = (
+        [one for one in found if one.weights == methods.weights_digits(one.method)]
+        for found in (read_records(args.results), read_timed(args.results))
+    )
+    write_page(records, timed, default_methods(), args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -57,11 +57,14 @@ INTRODUCTION = (
 )
 
 
-def write_page(records: Sequence[Record], wanted: Sequence[str], folder: Path) -> None:
+def write_page(
+    records: Sequence[Record], timed: Sequence[Record], wanted: Sequence[str], folder: Path
+) -> None:
     """Writes `peers.md` and its figures; the same records give the same files.
 
     Args:
         records: of any methods and scenes.
+        timed: those with seconds, of any hardware.
         wanted: methods that the page should have: what lacks is listed.
         folder: of the page.
     """
@@ -73,7 +76,7 @@ def write_page(records: Sequence[Record], wanted: Sequence[str], folder: Path) -
         Section("rotation", "Rotation", list(_rotation(records))),
         Section("losses", "Where we lose, and what should hold", list(verdicts(records))),
         Section("choices", "What the keypoints are worth", list(_choices(records))),
-        Section("time", "Time", list(_time(records))),
+        Section("time", "Time", list(_time(timed))),
         Section("missing", "Not run", list(_missing(records, wanted))),
     ]
     about = Section("about", "What is compared", [Paragraph(INTRODUCTION)])
@@ -256,8 +259,7 @@ def _choices(records: Sequence[Record]) -> Iterator[Block]:
     )
 
 
-def _time(records: Sequence[Record]) -> Iterator[Block]:
-    timed = [one for one in records if one.describe_seconds is not None]
+def _time(timed: Sequence[Record]) -> Iterator[Block]:
     groups: dict[tuple[str, int, str], list[Record]] = {}
     for one in itertools.chain(*by_method(timed).values()):
         groups.setdefault((one.method, one.keypoints, one.hardware), []).append(one)

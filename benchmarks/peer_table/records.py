@@ -89,6 +89,13 @@ def read_records(path: Path) -> list[Record]:
     return list({one.key: one for one in read_lines(path, _record, what="a record")}.values())
 
 
+def read_timed(path: Path) -> list[Record]:
+    """Those with seconds, of several with the same key and the same hardware the last."""
+    found = read_lines(path, _record, what="a record")
+    timed = (one for one in found if one.describe_seconds is not None)
+    return list({(one.key, one.hardware): one for one in timed}.values())
+
+
 def append_record(path: Path, record: Record) -> None:
     """Adds a line, and sees it to the disk."""
     append_line(path, dataclasses.asdict(record), _record)

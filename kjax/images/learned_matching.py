@@ -24,7 +24,7 @@ from kjax.matcher.truth import NONE
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher
 from kjax.pretrained import DEFAULT
 
-SURE, ENOUGH = 0.9, 0.95
+SURE, ENOUGH = 0.9, 0.85
 """How sure a layer must be of a keypoint, and of which share of them, to be the last."""
 
 

@@ -63,15 +63,23 @@ class Partners(NamedTuple):
 
 def mutual_partners(made: Assignment, least: float | Float[Array, ""] = LEAST_SCORE) -> Partners:
     """Matches: the best of each other, with a score that is high enough."""
-    scores = log_scores(made)
+    # Computed once: what is computed anew for each use may differ from its own largest value.
+    scores = jax.lax.optimization_barrier(log_scores(made))
     places = jnp.arange(scores.shape[1], dtype=jnp.int32)[None]
-    best, back = (jnp.argmax(scores, axis=axis).astype(jnp.int32) for axis in (2, 1))
-    highest = jnp.exp(jnp.take_along_axis(scores, best[:, :, None], axis=2)[..., 0])
+    best, back = (_places_of_largest(scores, axis) for axis in (2, 1))
+    highest = jnp.exp(scores.max(axis=2))
     mutual = (jnp.take_along_axis(back, best, axis=1) == places) & (highest >= least)
     first = jnp.where(mutual, best, NONE)
     chosen = jnp.take_along_axis(mutual, back, axis=1)
     kept = chosen & (jnp.take_along_axis(best, back, axis=1) == places)
     return Partners(first, jnp.where(kept, back, NONE), jnp.where(mutual, highest, 0.0))
+
+
+def _places_of_largest(scores: Float[Array, "B N N"], axis: int) -> Int32[Array, "B N"]:
+    """`argmax`, by plain reductions of floats: XLA's own is several times slower on a CPU."""
+    places = jax.lax.broadcasted_iota(jnp.float32, scores.shape, axis)
+    largest = scores == scores.max(axis=axis, keepdims=True)
+    return jnp.where(largest, places, scores.shape[axis] - 1).min(axis=axis).astype(jnp.int32)
 
 
 def assignment_loss(made: Assignment, truth: Truth) -> Float[Array, " B"]:

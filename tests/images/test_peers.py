@@ -1,5 +1,6 @@
 """The comparison with peers: areas, judges, words, records and the page."""
 
+import argparse
 import dataclasses
 import math
 import sys
@@ -177,7 +178,7 @@ def test_records_come_back_and_make_a_page(tmp_path):
         records.append_record(path, one)
     found = records.read_records(path)
     assert found == [RECORD, *rows]
-    page.write_page(found, ["best:steady+0.9", "disk"], tmp_path)
+    page.write_page(found, [], ["best:steady+0.9", "disk"], tmp_path)
     text = (tmp_path / "peers.md").read_text()
     assert "| **best:steady, ratio 0.9** | 2,000 | 800 |" in text
     assert "| best:steady, ratio 0.9 | 800 | 700 | yes |" in text
@@ -186,6 +187,35 @@ def test_records_come_back_and_make_a_page(tmp_path):
     assert "| **best:steady, ratio 0.9** | 100.0 | 100.0 |" in text
     assert "| **best:steady, ratio 0.9** | 91.0 | 95.5 | 97.8 | 95.5 | 0.1 |" in text
     assert (tmp_path / "figures" / "peers-accuracy.svg").is_file()
+
+
+def test_seconds_of_each_hardware_are_kept(tmp_path):
+    path = tmp_path / "peers.jsonl"
+    slow = dataclasses.replace(RECORD, describe_seconds=2.0, match_seconds=1.0)
+    quick = dataclasses.replace(slow, hardware="a GPU", match_seconds=0.01)
+    for one in (slow, quick, quick, RECORD):
+        records.append_record(path, one)
+    assert records.read_records(path) == [RECORD]
+    assert records.read_timed(path) == [slow, quick]
+    page.write_page([RECORD], [slow, quick], [], tmp_path)
+    text = (tmp_path / "peers.md").read_text()
+    assert "| 2,048 | 2.000 | 1.000 | 2 cores |" in text
+    assert "| 2,048 | 2.000 | 0.010 | a GPU |" in text
+
+
+def test_what_is_measured_already(tmp_path, monkeypatch):
+    script = load_script(BENCHMARKS / "peers.py")
+    monkeypatch.setattr(script, "hardware", lambda word, device: device)
+    arguments = argparse.Namespace(results=tmp_path / "peers.jsonl", device="here", timed=False)
+    known = dataclasses.replace(RECORD, method="rootsift", hardware="there", describe_seconds=1.0)
+    records.append_record(arguments.results, known)
+    graf = scenes.Scene("graf", "homographies", [], [])
+    assert script.recorded(2048, graf, arguments)("rootsift")
+    assert not script.recorded(1000, graf, arguments)("rootsift")
+    arguments.timed = True
+    assert not script.recorded(2048, graf, arguments)("rootsift")
+    arguments.device = "there"
+    assert script.recorded(2048, graf, arguments)("rootsift")
 
 
 def test_the_ratio_that_suits_weights():
