@@ -29,6 +29,7 @@ Words for methods: see benchmarks/peer_table/methods.py.
 
 import argparse
 import functools
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -150,14 +151,14 @@ def timed(work: Callable[[], object]) -> tuple[object, float]:
 
 
 def hardware(word: str, device: str) -> str:
-    """The device that describes and matches; of a CPU, with the number of its cores."""
+    """The device that describes and matches; of a CPU, how many cores of which kind."""
     import jax
 
     if methods.is_peer(methods.parse(word).features):
         kind = "cpu" if device == "cpu" else require("torch", word).cuda.get_device_name(device)
     else:
         kind = jax.devices()[0].device_kind
-    return f"{cores()} cores" if kind == "cpu" else kind
+    return f"{cores()} {platform.machine()} cores" if kind == "cpu" else kind
 
 
 def describe(
