@@ -34,6 +34,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from peer_table import methods
@@ -108,14 +109,15 @@ def measure(
     from kjax.experiments.sweep import software
 
     matches, judged, took = [], [], []
+    measured = functools.partial(timed, warm=seconds is not None)
     opened = functools.cache(lambda place: scene.photos[place]())
     for pair in tqdm(scene.pairs, desc=f"{word}, {scene.name}", unit="pair", leave=False):
         a, b = features[pair.first], features[pair.second]
-        found, spent = timed(lambda a=a, b=b: match(a, b))
+        found, spent = measured(functools.partial(match, a, b))
         xy_a, xy_b = a.xy[found.indices[:, 0]], b.xy[found.indices[:, 1]]
         if methods.parse(word).aligned:
             photos = opened(pair.first), opened(pair.second)
-            moved, more = timed(functools.partial(align_matches, *photos, a, b, found))
+            moved, more = measured(functools.partial(align_matches, *photos, a, b, found))
             xy_b, spent = moved.xy_b, spent + more
         took.append(spent)
         matches.append(len(found))
@@ -143,8 +145,13 @@ def measure(
     )
 
 
-def timed(work: Callable[[], object]) -> tuple[object, float]:
-    """What comes out, and the seconds that it took."""
+def timed(work: Callable[[], Any], *, warm: bool) -> tuple[Any, float]:
+    """What comes out, and the seconds that it took; if warm, the second time.
+
+    The first time a shape is met programs are compiled, or a GPU's are loaded.
+    """
+    if warm:
+        work()
     start = time.perf_counter()
     result = work()
     return result, time.perf_counter() - start
@@ -169,7 +176,7 @@ def describe(
     found, took = [], []
     for photo in tqdm(scene.photos, desc=f"{word.features}, {scene.name}", leave=False):
         grey = photo()
-        features, spent = timed(lambda grey=grey: work(grey))
+        features, spent = timed(functools.partial(work, grey), warm=args.timed)
         found.append(features)
         took.append(spent)
     return found, float(np.median(took)) if args.timed else None
@@ -259,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--keypoints", type=int, nargs="+", default=KEYPOINTS, help="1000 2048 8000")
     add("--device", default="cpu", help="of PyTorch: cpu, cuda; JAX takes what it finds")
     add("--threads", type=int, default=2, help="of COLMAP (2)")
-    add("--timed", action="store_true", help="record seconds: the machine does nothing else")
+    add("--timed", action="store_true", help="record seconds, of idle machines, of second times")
     args = parser.parse_args(argv)
     for folder in [*args.photos, *args.views, *([args.oxford] if args.oxford else [])]:
         if not folder.is_dir():
