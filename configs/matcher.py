@@ -23,6 +23,7 @@ def get_config() -> ConfigDict:
     config.model.layers = 9  # each learns to match; using it one may stop earlier
     config.model.width = 128  # numbers in a token
     config.model.heads = 4  # of attention
+    config.model.head_size = 0  # numbers in a head's queries, keys and values; 0: width / heads
     config.model.dimension = 128  # numbers in a descriptor
 
     config.data = ConfigDict()

@@ -100,7 +100,7 @@ def _write_embedding(
 
 
 def _write_scene(graph: GraphWriter, model: MatcherConfig, places: str, frequencies: Any) -> _Scene:
-    half = model.width // model.heads // 2
+    half = model.size // 2
     turns = np.tile(np.pad(TURNS, (half - len(TURNS), 0)), model.heads)
     matrix = np.concatenate([np.reshape(frequencies, (-1, 3)).T, turns[None]])
     phases = graph.add("MatMul", places, graph.constant(matrix))
@@ -127,11 +127,12 @@ def _write_layer(
 
     def heads(parts: int, name: str) -> list[str]:
         rows = _dense(graph, tokens, layer[name])
-        apart = graph.reshape(rows, 2, -1, parts * model.heads, model.width // model.heads)
+        apart = graph.reshape(rows, 2, -1, parts * model.heads, model.size)
         return graph.split(graph.add("Transpose", apart, perm=[0, 2, 1, 3]), parts, axis=1)
 
     def digest(seen: str, name: str) -> str:
-        joined = graph.reshape(graph.add("Transpose", seen, perm=[0, 2, 1, 3]), -1, model.width)
+        apart = graph.add("Transpose", seen, perm=[0, 2, 1, 3])
+        joined = graph.reshape(apart, -1, model.heads * model.size)
         both = graph.add("Concat", tokens, _dense(graph, joined, layer[f"{name}_out"]), axis=1)
         hidden = _dense(graph, both, layer[f"{name}_wide"])
         hidden = _write_gelu(graph, _write_layer_norm(graph, hidden, layer[f"{name}_norm"]))
@@ -166,7 +167,7 @@ def _write_attention(
     graph: GraphWriter, model: MatcherConfig, query: str, key: str, value: str, scene: _Scene
 ) -> str:
     """What queries [2,heads,N,size] see."""
-    query = _times(graph, query, (model.width // model.heads) ** -0.5)
+    query = _times(graph, query, model.size**-0.5)
     # The product adds penalties as it goes: all scores are too many to be passed over once more.
     query = graph.add("Concat", query, scene.query_column, axis=3)
     key = graph.add("Concat", key, scene.key_column, axis=3)

@@ -38,22 +38,36 @@ class MatcherConfig:
         width: of a token.
         heads: of attention.
         dimension: of descriptors.
+        head_size: numbers of a head's queries, keys and values; 0: width / heads. Attention is most
+            of the work, and grows with heads · size, not with the width.
     """
 
     layers: int = 9
     width: int = 128
     heads: int = 4
     dimension: int = 128
+    head_size: int = 0
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            if value < 1:
-                raise InputError(f"model.{name} must be at least 1, not {value}")
-        if self.width % (2 * self.heads) or self.width // self.heads < 4 * len(TURNS):
+            least = 0 if name == "head_size" else 1
+            if value < least:
+                raise InputError(f"model.{name} must be at least {least}, not {value}")
+        if not self.head_size and self.width % (2 * self.heads):
             raise InputError(
-                f"model.width must be an even multiple of model.heads, {self.heads}, and at least "
-                f"{4 * len(TURNS)} for each, not {self.width}"
+                f"model.width must be an even multiple of model.heads, {self.heads}, not "
+                f"{self.width}, or set model.head_size"
             )
+        if self.size % 2 or self.size < 4 * len(TURNS):
+            raise InputError(
+                f"model.head_size, or model.width / model.heads, must be even and at least "
+                f"{4 * len(TURNS)}, not {self.size}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Of a head."""
+        return self.head_size or self.width // self.heads
 
 
 class Points(NamedTuple):
@@ -108,7 +122,7 @@ class Embedding(nn.Module):
         extras = [points.log_scales, jnp.cos(points.angles), jnp.sin(points.angles)]
         inputs = jnp.concatenate([points.descriptors, jnp.stack(extras, axis=-1)], axis=-1)
         tokens = nn.Dense(config.width, dtype=self.dtype, name="input")(inputs)
-        half = config.width // config.heads // 2
+        half = config.size // 2
         frequencies = self.param("frequencies", _initial_frequencies, (config.heads, half, 3))
         turns = jnp.pad(jnp.asarray(TURNS, jnp.float32), (half - len(TURNS), 0))
         places = jnp.concatenate([points.positions, points.log_scales[..., None]], axis=-1)
@@ -155,15 +169,15 @@ class Layer(nn.Module):
         return tokens, self._say(tokens)
 
     def _heads(self, tokens: Array, parts: int, name: str) -> Float[Array, "B 2 N heads_parts s"]:
-        width, heads = self.config.width, self.config.heads
-        made = nn.Dense(parts * width, dtype=self.dtype, name=name)(tokens)
-        return made.reshape(*tokens.shape[:-1], parts * heads, width // heads)
+        heads, size = parts * self.config.heads, self.config.size
+        made = nn.Dense(heads * size, dtype=self.dtype, name=name)(tokens)
+        return made.reshape(*tokens.shape[:-1], heads, size)
 
     def _attend(self, query: Array, key: Array, value: Array, counts: Array) -> Array:
         # The kernels know one axis of photographs.
         flat = [part.reshape(-1, *part.shape[2:]) for part in (query, key, value)]
         seen = attend(flat[0], flat[1], flat[2], counts.reshape(-1), self.attention)
-        return seen.reshape(*query.shape[:3], self.config.width)
+        return seen.reshape(*query.shape[:3], -1)
 
     def _digest(self, tokens: Array, seen: Array, name: str) -> Float[Array, "B 2 N width"]:
         """What a token makes of what it has seen."""

@@ -89,9 +89,10 @@ def matcher_facts(source: str) -> dict[str, str]:
     model, origin = weights.about.model, weights.about.described_with
     shipped = path.parent == matchers_folder()
     parameters = sum(leaf.size for leaf in jax.tree.leaves(weights.params))
+    heads = f"{model.heads} heads of {model.size}"
     return {
         "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
-        "layers": f"at most {model.layers}, {model.width} wide, {model.heads} heads",
+        "layers": f"at most {model.layers}, {model.width} wide, {heads}",
         "parameters": f"{parameters:,}",
         **(matcher_card(path.stem).facts() if shipped else weights.about.remarks),
     }

@@ -86,7 +86,17 @@ def test_the_default_has_at_most_three_million_parameters():
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) <= 3_000_000
 
 
-@pytest.mark.parametrize("fields", [{"layers": 0}, {"width": 36}, {"width": 32, "heads": 4}])
+def test_heads_may_be_smaller_than_tokens():
+    config = MatcherConfig(layers=1, width=64, heads=2, dimension=16, head_size=16)
+    layer = layer_of(init_params(config, jax.random.key(0)), 0)
+    assert layer["self_in"]["kernel"].shape == (64, 3 * 32)
+    assert layer["cross_out"]["kernel"].shape == (32, 64)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"layers": 0}, {"width": 36}, {"width": 32, "heads": 4}, {"head_size": 17}, {"head_size": -2}],
+)
 def test_networks_that_cannot_be(fields):
     with pytest.raises(InputError, match=r"^model\."):
         MatcherConfig(**fields)
