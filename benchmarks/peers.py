@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--keypoints", type=int, nargs="+", default=KEYPOINTS, help="1000 2048 8000")
     add("--device", default="cpu", help="of PyTorch: cpu, cuda; JAX takes what it finds")
     add("--threads", type=int, default=2, help="of COLMAP (2)")
-    add("--timed", action="store_true", help="record seconds, of idle machines, of second times")
+    add("--timed", action="store_true", help="record seconds: of second times, on an idle machine")
     args = parser.parse_args(argv)
     for folder in [*args.photos, *args.views, *([args.oxford] if args.oxford else [])]:
         if not folder.is_dir():

@@ -144,7 +144,7 @@ class Matcher:
         for number in range(most):
             params = self._layers[number]
             tokens, said = _pass_layer(self._model, params, tokens, rotation, points.counts)
-            # The last one need not be asked; before the middle none has been seen to be sure.
+            # The last one need not be asked; before the middle they are sure of too few matches.
             asked = early and most // 2 <= number + 1 < most
             if asked and float(_sure_share(said, points.counts)) > ENOUGH:
                 break
