@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 from peer_table import methods
-from peer_table.records import Record, append_record, read_records, read_timed
+from peer_table.records import Record, append_record, latest, latest_timed, read_records
 from peer_table.scenes import ANGLES, Scene, plane_scene, pose_scene, turned_scene, view_scene
 from peer_table.scores import PIXELS, matching_accuracy
 from tqdm import tqdm
@@ -184,17 +184,16 @@ def describe(
 
 def recorded(count: int, scene: Scene, args: argparse.Namespace) -> Callable[[str], bool]:
     """Tells of a method whether it need not be measured; seconds are recorded for each device."""
-    timed = args.timed
-    found = {
-        (one.key, timed and one.hardware)
-        for one in (read_timed(args.results) if timed else read_records(args.results))
-    }
 
-    def done(word: str) -> bool:
-        key = word, methods.weights_digits(word), count, scene.kind, scene.name
-        return (key, timed and hardware(word, args.device)) in found
+    def key(word: str) -> tuple[str, str, int, str, str]:
+        return word, methods.weights_digits(word), count, scene.kind, scene.name
 
-    return done
+    records = read_records(args.results)
+    if not args.timed:
+        known = {one.key for one in records}
+        return lambda word: key(word) in known
+    measured = {(one.key, one.hardware) for one in latest_timed(records)}
+    return lambda word: (key(word), hardware(word, args.device)) in measured
 
 
 def run(args: argparse.Namespace) -> None:
@@ -240,11 +239,9 @@ def page(args: argparse.Namespace) -> None:
     from peer_table.page import write_page
 
     # Weights of a name that has others now are another method, which nobody can have.
-    records, timed = (
-        [one for one in found if one.weights == methods.weights_digits(one.method)]
-        for found in (read_records(args.results), read_timed(args.results))
-    )
-    write_page(records, timed, default_methods(), args.out)
+    found = read_records(args.results)
+    shown = [one for one in found if one.weights == methods.weights_digits(one.method)]
+    write_page(latest(shown), latest_timed(shown), default_methods(), args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

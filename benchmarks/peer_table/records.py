@@ -1,7 +1,7 @@
 """Results of a method on a scene, one JSON line each: what is recorded is not computed again."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,14 +85,18 @@ _record = Schema(Record, "record").read
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records, of several with the same key the last; damaged lines are named on stderr."""
-    return list({one.key: one for one in read_lines(path, _record, what="a record")}.values())
+    """All records, in the order of the file; damaged lines are named on stderr."""
+    return read_lines(path, _record, what="a record")
 
 
-def read_timed(path: Path) -> list[Record]:
+def latest(records: Iterable[Record]) -> list[Record]:
+    """Of several with the same key the last."""
+    return list({one.key: one for one in records}.values())
+
+
+def latest_timed(records: Iterable[Record]) -> list[Record]:
     """Those with seconds, of several with the same key and the same hardware the last."""
-    found = read_lines(path, _record, what="a record")
-    timed = (one for one in found if one.describe_seconds is not None)
+    timed = (one for one in records if one.describe_seconds is not None)
     return list({(one.key, one.hardware): one for one in timed}.values())
 
 

@@ -1,4 +1,4 @@
-"""A matcher of fewer heads and layers, to train on: attention is most of its work.
+r"""A matcher of fewer heads and layers, to train on: attention is most of its work.
 
     python benchmarks/tools/thin_matcher.py best --heads 2 --layers 6 --out thin.npz
     python -m kjax.matcher --config=configs/matcher.py --config.init=thin.npz \
@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Reads, thins and writes."""
+    if args.out.suffix != ".npz":
+        raise InputError(f"--out {args.out}: let it end with .npz")
     weights = read_matcher(find_matcher(args.matcher))
     model = weights.about.model
     layers = model.layers if args.layers is None else args.layers
@@ -64,7 +66,9 @@ def thinned(weights: MatcherWeights, heads: int, layers: int) -> MatcherWeights:
         blocks[f"{name}_out"]["kernel"] = rows.reshape(layers, -1, model.width)
     embedding = {**params["embedding"], "frequencies": params["embedding"]["frequencies"][own]}
     fewer = dataclasses.replace(model, heads=heads, layers=layers, head_size=model.size)
-    about = dataclasses.replace(weights.about, model=fewer)
+    thinned_from = f"from {model.heads} heads and {model.layers} layers, not trained since"
+    remarks = {**weights.about.remarks, "thinned": thinned_from}
+    about = dataclasses.replace(weights.about, model=fewer, remarks=remarks)
     return MatcherWeights(about, {"embedding": embedding, "layers": blocks})
 
 

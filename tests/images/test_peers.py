@@ -176,7 +176,7 @@ def test_records_come_back_and_make_a_page(tmp_path):
     rows.append(dataclasses.replace(poses, scene="fountain"))
     for one in (RECORD, RECORD, *rows):
         records.append_record(path, one)
-    found = records.read_records(path)
+    found = records.latest(records.read_records(path))
     assert found == [RECORD, *rows]
     page.write_page(found, [], ["best:steady+0.9", "disk"], tmp_path)
     text = (tmp_path / "peers.md").read_text()
@@ -195,8 +195,9 @@ def test_seconds_of_each_hardware_are_kept(tmp_path):
     quick = dataclasses.replace(slow, hardware="a GPU", match_seconds=0.01)
     for one in (slow, quick, quick, RECORD):
         records.append_record(path, one)
-    assert records.read_records(path) == [RECORD]
-    assert records.read_timed(path) == [slow, quick]
+    found = records.read_records(path)
+    assert records.latest(found) == [RECORD]
+    assert records.latest_timed(found) == [slow, quick]
     page.write_page([RECORD], [slow, quick], [], tmp_path)
     text = (tmp_path / "peers.md").read_text()
     assert "| 2,048 | 2.000 | 1.000 | 2 cores |" in text

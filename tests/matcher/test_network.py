@@ -4,39 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matcher_points import points, said_by
 
 from kjax.errors import InputError
 from kjax.matcher.attention import attend
-from kjax.matcher.network import Embedding, Layer, MatcherConfig, Points, init_params, layer_of
+from kjax.matcher.network import MatcherConfig, Points, init_params, layer_of
 
 CONFIG = MatcherConfig(layers=2, width=32, heads=2, dimension=16)
-
-
-def points(rng, counts=(9, 12), room=16) -> Points:
-    shape = (1, 2, room)
-    return Points(
-        jnp.asarray(rng.uniform(-1, 1, (*shape, 2)), jnp.float32),
-        jnp.asarray(rng.normal(-4, 1, shape), jnp.float32),
-        jnp.asarray(rng.uniform(-3, 3, shape), jnp.float32),
-        jnp.asarray(rng.normal(size=(*shape, 16)) / 4, jnp.float32),
-        jnp.asarray([counts], jnp.int32),
-    )
 
 
 @pytest.fixture(scope="module")
 def say():
     """What the last layer says of some points."""
     params = init_params(CONFIG, jax.random.key(1))
-
-    @jax.jit
-    def run(given: Points):
-        tokens, rotation = Embedding(CONFIG).apply({"params": params["embedding"]}, given)
-        for number in range(CONFIG.layers):
-            layer = {"params": layer_of(params, number)}
-            tokens, said = Layer(CONFIG).apply(layer, tokens, rotation, given.counts)
-        return said
-
-    return run
+    return jax.jit(lambda given: said_by(CONFIG, params, given))
 
 
 def assert_same(first, second, counts):
