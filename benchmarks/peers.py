@@ -50,6 +50,7 @@ from kjax.extras import require
 from kjax.images.aligning import align_matches
 from kjax.images.features import Features
 from kjax.images.homography_sequences import find_sequences
+from kjax.interrupts import run_program
 from kjax.model.describe import cores
 
 KEYPOINTS = (1000, 2048, 8000)
@@ -272,4 +273,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(lambda argv: main(argv[1:]), "peers: interrupted: the same command goes on")
