@@ -1,8 +1,9 @@
-r"""A matcher of fewer heads and layers, to train on: attention is most of its work.
+r"""A matcher that looks less, to train on: attention is most of its work.
 
-    python benchmarks/tools/thin_matcher.py best --heads 2 --layers 6 --out thin.npz
+    python benchmarks/tools/thin_matcher.py best --heads 2 --layers 6 --self-every 2 --out thin.npz
     python -m kjax.matcher --config=configs/matcher.py --config.init=thin.npz \
-        --config.model.heads=2 --config.model.head_size=32 --config.model.layers=6 …
+        --config.model.heads=2 --config.model.head_size=32 --config.model.layers=6 \
+        --config.model.self_every=2 …
 
 Heads that add least to tokens go, by the norm of what takes values there. Positions turn the same
 numbers of each head in every layer, so self-attention keeps the same heads in all of them. Until it
@@ -33,6 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("matcher", help="shipped name, workdir or file")
     parser.add_argument("--heads", type=int, required=True, help="to keep")
     parser.add_argument("--layers", type=int, help="to keep, from the first (all)")
+    parser.add_argument(
+        "--self-every",
+        type=int,
+        metavar="N",
+        help="let a keypoint look at each N-th of its own photograph (as it does)",
+    )
     parser.add_argument("--out", type=Path, required=True, help="file to write, .npz")
     args = parser.parse_args(argv)
     return exit_code("thin_matcher", lambda: run(args))
@@ -47,11 +54,14 @@ def run(args: argparse.Namespace) -> None:
     layers = model.layers if args.layers is None else args.layers
     if not 1 <= args.heads <= model.heads or not 1 <= layers <= model.layers:
         raise InputError(f"the matcher has 1 to {model.heads} heads and {model.layers} layers")
-    save_matcher(args.out, thinned(weights, args.heads, layers))
+    self_every = model.self_every if args.self_every is None else args.self_every
+    save_matcher(args.out, thinned(weights, args.heads, layers, self_every))
     print(f"{args.out}: {args.heads} heads of {model.size}, {layers} layers")
 
 
-def thinned(weights: MatcherWeights, heads: int, layers: int) -> MatcherWeights:
+def thinned(
+    weights: MatcherWeights, heads: int, layers: int, self_every: int = 1
+) -> MatcherWeights:
     """The first layers, with the heads that matter most."""
     model = weights.about.model
     params = jax.tree.map(np.asarray, dict(weights.params))
@@ -65,7 +75,9 @@ def thinned(weights: MatcherWeights, heads: int, layers: int) -> MatcherWeights:
         rows = np.take_along_axis(kernel, kept[name][:, :, None, None], axis=1)
         blocks[f"{name}_out"]["kernel"] = rows.reshape(layers, -1, model.width)
     embedding = {**params["embedding"], "frequencies": params["embedding"]["frequencies"][own]}
-    fewer = dataclasses.replace(model, heads=heads, layers=layers, head_size=model.size)
+    fewer = dataclasses.replace(
+        model, heads=heads, layers=layers, head_size=model.size, self_every=self_every
+    )
     thinned_from = f"from {model.heads} heads and {model.layers} layers, not trained since"
     remarks = {**weights.about.remarks, "thinned": thinned_from}
     about = dataclasses.replace(weights.about, model=fewer, remarks=remarks)

@@ -3,18 +3,23 @@
 `blocked` is XLA's work on some queries of one head at a time, whose scores then fit into a CPU's
 cache, and whose memory does not grow with the square of the keypoints. It is for matching: a
 training would keep all blocks' scores for its gradient. `xla` and `cudnn` are JAX's own.
+
+Two photographs that look at each other with the same keys have one matrix of scores, and its
+transpose: then `blocked` takes products and exponentials once for both.
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Bool, Float, Int32
 
 Attention = Literal["blocked", "xla", "cudnn"]
 BLOCK = 1024
 """Queries at a time."""
+_LEAST_TOTAL = 1e-25
+"""Of exponentials that are scaled alike: above it those that matter have all their digits."""
 
 
 def attend(
@@ -42,6 +47,32 @@ def attend(
     )
 
 
+def attend_across(
+    key: Float[Array, "B 2 N heads size"],
+    value: Float[Array, "B 2 N heads size"],
+    counts: Int32[Array, "B 2"],
+    how: Attention,
+) -> Float[Array, "B 2 N heads size"]:
+    """What the keypoints of each photograph see of the other one's values.
+
+    Args:
+        key: of keypoints, both to look with and to be looked at.
+        value: of the same.
+        counts: how many of them there are; the others are padding.
+        how: what computes it.
+    """
+
+    def separately() -> Float[Array, "B 2 N heads size"]:
+        others = (jnp.flip(part, axis=1) for part in (key, value, counts))
+        flat = [part.reshape(-1, *part.shape[2:]) for part in (key, *others)]
+        return attend(flat[0], flat[1], flat[2], flat[3].reshape(-1), how).reshape(key.shape)
+
+    if how != "blocked":
+        return separately()
+    seen, exact = _attend_both_ways(key, value, jnp.maximum(counts, 1))
+    return jax.lax.cond(exact, lambda: seen, separately)
+
+
 def _attend_in_blocks(query: Array, key: Array, value: Array, counts: Array) -> Array:
     sides, rows, heads, size = query.shape
     block = math.gcd(rows, BLOCK)
@@ -66,3 +97,54 @@ def _attend_in_blocks(query: Array, key: Array, value: Array, counts: Array) -> 
     keys, values = by_head(key).transpose(0, 2, 1), by_head(value)
     seen = jax.lax.map(look_by_head, (blocks, keys, values, own_bias))
     return seen.reshape(sides, heads, rows, size).transpose(0, 2, 1, 3)
+
+
+def _attend_both_ways(
+    key: Float[Array, "B 2 N heads size"],
+    value: Float[Array, "B 2 N heads size"],
+    counts: Int32[Array, "B 2"],
+) -> tuple[Float[Array, "B 2 N heads size"], Bool[Array, ""]]:
+    """What each photograph sees of the other, and whether floats had the range for it.
+
+    exp(k·k′) = exp(−|k − k′|²/2) · exp(|k|²/2) · exp(|k′|²/2): the first factor is the same from
+    both sides and at most 1, the second goes with what is looked at, the third is common to all
+    that a keypoint sees.
+    """
+    size = key.shape[-1]
+    there = jnp.arange(key.shape[2])[None, None] < counts[:, :, None]
+    key = key / size**0.25
+    halves = jnp.square(key).sum(axis=-1) / 2
+    highest = jnp.where(there[..., None], halves, -jnp.inf).max(axis=2, keepdims=True)
+    weights = jnp.where(there[..., None], jnp.exp(halves - highest), 0)
+    by_head = tuple(jnp.moveaxis(part, 3, 1) for part in (key, value, halves, weights))
+    flat = tuple(part.reshape(-1, *part.shape[2:]) for part in by_head)
+    seen, totals = jax.lax.map(lambda head: _look_both_ways(*head), flat)
+    totals = totals.reshape(by_head[2].shape)
+    exact = ((totals > _LEAST_TOTAL) | ~there[:, None]).all()
+    return jnp.moveaxis(seen.reshape(by_head[0].shape), 1, 3), exact
+
+
+def _look_both_ways(
+    keys: Float[Array, "2 N size"],
+    values: Float[Array, "2 N size"],
+    halves: Float[Array, "2 N"],
+    weights: Float[Array, "2 N"],
+) -> tuple[Float[Array, "2 N size"], Float[Array, "2 N"]]:
+    """One head: what is seen, and the sums of exponentials that it was divided by."""
+    _, rows, size = keys.shape
+    weighted = values * weights[..., None]
+    others = keys[1].T
+
+    def look(sums: tuple[Array, Array], some: tuple[Array, ...]) -> tuple[Any, Any]:
+        own_keys, own_halves, own_weighted, own_weights = some
+        alike = jnp.exp(own_keys @ others - own_halves[:, None] - halves[1][None])
+        back = (sums[0] + own_weighted.T @ alike, sums[1] + own_weights @ alike)
+        return back, (alike @ weighted[1], alike @ weights[1])
+
+    first = (part[0] for part in (keys, halves, weighted, weights))
+    blocks = tuple(part.reshape(-1, math.gcd(rows, BLOCK), *part.shape[1:]) for part in first)
+    start = (jnp.zeros((size, rows), keys.dtype), jnp.zeros(rows, keys.dtype))
+    (second, second_total), (first_seen, first_total) = jax.lax.scan(look, start, blocks)
+    totals = jnp.stack([first_total.reshape(-1), second_total])
+    seen = jnp.stack([first_seen.reshape(rows, size), second.T])
+    return seen / jnp.maximum(totals, _LEAST_TOTAL)[..., None], totals

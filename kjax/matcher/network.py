@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Key
 
 from kjax.errors import InputError
-from kjax.matcher.attention import Attention, attend
+from kjax.matcher.attention import Attention, attend, attend_across
 
 TURNS = (1, 1, 2, 3)
 """Frequencies of the angle in the last rotations of each head; the others are of positions."""
@@ -40,6 +40,7 @@ class MatcherConfig:
         dimension: of descriptors.
         head_size: numbers of a head's queries, keys and values; 0: width / heads. Attention is most
             of the work, and grows with heads · size, not with the width.
+        self_every: a keypoint looks at each so-manieth of its own photograph; at all of the other.
     """
 
     layers: int = 9
@@ -47,6 +48,7 @@ class MatcherConfig:
     heads: int = 4
     dimension: int = 128
     head_size: int = 0
+    self_every: int = 1
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
@@ -159,12 +161,15 @@ class Layer(nn.Module):
     ) -> tuple[Float[Array, "B 2 N width"], Said]:
         """The tokens after the layer, and what they say."""
         query, key, value = jnp.split(self._heads(tokens, 3, "self_in"), 3, axis=-2)
-        seen = self._attend(rotation(query), rotation(key), value, counts)
+        every = self.config.self_every
+        key, value = rotation(key)[:, :, ::every], value[:, :, ::every]
+        # Those that count come first, so they do among every second, too.
+        seen = self._attend(rotation(query), key, value, -(-counts // every))
         tokens = tokens + self._digest(tokens, seen, "self")
         # One projection for queries and keys: likeness is the same from both sides.
         key, value = jnp.split(self._heads(tokens, 2, "cross_in"), 2, axis=-2)
-        others = (jnp.flip(part, axis=1) for part in (key, value, counts))
-        seen = self._attend(key, *others)
+        seen = attend_across(key, value, counts, self.attention)
+        seen = seen.reshape(*tokens.shape[:3], -1)
         tokens = tokens + self._digest(tokens, seen, "cross")
         return tokens, self._say(tokens)
 

@@ -1,5 +1,7 @@
 """The network: padding has no say, positions count by their differences, attention is attention."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,17 +9,18 @@ import pytest
 from matcher_points import points, said_by
 
 from kjax.errors import InputError
-from kjax.matcher.attention import attend
+from kjax.matcher.attention import _attend_both_ways, attend, attend_across
 from kjax.matcher.network import MatcherConfig, Points, init_params, layer_of
 
 CONFIG = MatcherConfig(layers=2, width=32, heads=2, dimension=16)
 
 
-@pytest.fixture(scope="module")
-def say():
+@pytest.fixture(scope="module", params=[1, 2])
+def say(request):
     """What the last layer says of some points."""
-    params = init_params(CONFIG, jax.random.key(1))
-    return jax.jit(lambda given: said_by(CONFIG, params, given))
+    config = dataclasses.replace(CONFIG, self_every=request.param)
+    params = init_params(config, jax.random.key(1))
+    return jax.jit(lambda given: said_by(config, params, given))
 
 
 def assert_same(first, second, counts):
@@ -60,6 +63,35 @@ def test_attention_in_blocks_is_jaxs_own(rng, rows):
     counts = jnp.array([rows, 5], jnp.int32)
     expected = attend(query, key, value, counts, "xla")
     np.testing.assert_allclose(attend(query, key, value, counts, "blocked"), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("length", [1, 12])
+@pytest.mark.parametrize("rows", [16, 2048])
+def test_looking_both_ways_at_once_is_jaxs_own(rng, rows, length):
+    """Also where lengths of keys differ by so much that floats cannot hold the shared factor."""
+    key, value = (jnp.asarray(rng.normal(size=(2, 2, rows, 2, 8)), jnp.float32) for _ in range(2))
+    key = key * jnp.linspace(1, length, rows)[None, None, :, None, None]
+    counts = jnp.array([[rows, 5], [7, 0]], jnp.int32)
+    assert bool(_attend_both_ways(key, value, jnp.maximum(counts, 1))[1]) == (length == 1)
+    expected = attend_across(key, value, counts, "xla")
+    seen = attend_across(key, value, counts, "blocked")
+    np.testing.assert_allclose(seen, expected, atol=2e-6 * length**2)
+
+
+def test_a_keypoint_may_look_at_some_of_its_own_photograph_only(rng):
+    config = dataclasses.replace(CONFIG, layers=1, self_every=2)
+    params = init_params(config, jax.random.key(1))
+    given = points(rng)
+
+    def others_change(keypoint):
+        changed = given.descriptors.at[0, 0, keypoint].add(1.0)
+        before, after = (
+            said_by(config, params, given._replace(descriptors=descriptors)).matchability[0, 0]
+            for descriptors in (given.descriptors, changed)
+        )
+        return np.abs(np.delete(np.asarray(after - before)[:9], keypoint)).max()
+
+    assert others_change(3) < 1e-6 < 1e-4 < others_change(4)
 
 
 def test_the_default_has_at_most_three_million_parameters():

@@ -47,11 +47,11 @@ def test_heads_that_add_nothing_go(script, weights, rng):
 def test_the_command_writes_a_file_that_trains_on(script, weights, tmp_path, capsys):
     save_matcher(tmp_path / "all.npz", weights)
     given = [str(tmp_path / "all.npz"), "--out", str(tmp_path / "thin.npz")]
-    assert script.main([*given, "--heads", "2", "--layers", "1"]) == 0
+    assert script.main([*given, "--heads", "2", "--layers", "1", "--self-every", "2"]) == 0
     assert "2 heads of 16, 1 layers" in capsys.readouterr().out
     about = read_matcher(tmp_path / "thin.npz").about
     assert about.remarks["thinned"] == "from 3 heads and 3 layers, not trained since"
-    assert about.model == MatcherConfig(1, 48, 2, 16, head_size=16)
+    assert about.model == MatcherConfig(1, 48, 2, 16, head_size=16, self_every=2)
     assert script.main([*given, "--heads", "4"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "thin_matcher: the matcher has 1 to 3 heads and 3 layers"
