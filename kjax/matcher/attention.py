@@ -13,13 +13,21 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float32, Int32
+from numpy.polynomial import Chebyshev, Polynomial
 
 Attention = Literal["blocked", "xla", "cudnn"]
 BLOCK = 1024
 """Queries at a time."""
 _LEAST_TOTAL = 1e-25
 """Of exponentials that are scaled alike: above it those that matter have all their digits."""
+_LOWEST = -86.0
+"""Of what is exponentiated: floats have few digits below."""
+_ROUNDING = 1.5 * 2**23
+"""Added to a float it leaves no digits behind the point, and the whole number in its last bits."""
+_POWERS = Chebyshev.interpolate(np.exp2, 5, domain=[-0.5, 0.5]).convert(kind=Polynomial).coef
+"""A polynomial for 2ˣ, to 1e-7."""
 
 
 def attend(
@@ -84,7 +92,7 @@ def _attend_in_blocks(query: Array, key: Array, value: Array, counts: Array) -> 
 
         def look(some: Float[Array, "block size"]) -> Float[Array, "block size"]:
             scores = some @ keys + bias[None]
-            shares = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+            shares = exp_quickly(scores - scores.max(axis=-1, keepdims=True))
             return (shares @ values) / shares.sum(axis=-1, keepdims=True)
 
         return jax.lax.map(look, blocks)
@@ -97,6 +105,26 @@ def _attend_in_blocks(query: Array, key: Array, value: Array, counts: Array) -> 
     keys, values = by_head(key).transpose(0, 2, 1), by_head(value)
     seen = jax.lax.map(look_by_head, (blocks, keys, values, own_bias))
     return seen.reshape(sides, heads, rows, size).transpose(0, 2, 1, 3)
+
+
+def exp_quickly(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
+    """The exponential of what is not positive, to five digits: in half of XLA's time on aarch64.
+
+    2^(n + f) = 2ⁿ · 2ᶠ, with the whole number n nearest to x / ln 2: 2ᶠ is a polynomial, and n is
+    added to its exponent.
+    """
+    doublings = jnp.maximum(x, _LOWEST) * math.log2(math.e)
+    # By bits: XLA would simplify (doublings + c) - c.
+    whole = _bits(doublings + _ROUNDING) - _bits(jnp.float32(_ROUNDING))
+    rest = doublings - whole.astype(jnp.float32)
+    power = jnp.full_like(x, _POWERS[-1])
+    for coefficient in _POWERS[-2::-1]:
+        power = power * rest + np.float32(coefficient)
+    return jax.lax.bitcast_convert_type(_bits(power) + (whole << 23), jnp.float32)
+
+
+def _bits(x: Float32[Array, "*shape"]) -> Int32[Array, "*shape"]:
+    return jax.lax.bitcast_convert_type(x, jnp.int32)
 
 
 def _attend_both_ways(
@@ -137,7 +165,7 @@ def _look_both_ways(
 
     def look(sums: tuple[Array, Array], some: tuple[Array, ...]) -> tuple[Any, Any]:
         own_keys, own_halves, own_weighted, own_weights = some
-        alike = jnp.exp(own_keys @ others - own_halves[:, None] - halves[1][None])
+        alike = exp_quickly(own_keys @ others - own_halves[:, None] - halves[1][None])
         back = (sums[0] + own_weighted.T @ alike, sums[1] + own_weights @ alike)
         return back, (alike @ weighted[1], alike @ weights[1])
 

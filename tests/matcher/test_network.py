@@ -9,7 +9,7 @@ import pytest
 from matcher_points import points, said_by
 
 from kjax.errors import InputError
-from kjax.matcher.attention import _attend_both_ways, attend, attend_across
+from kjax.matcher.attention import _attend_both_ways, attend, attend_across, exp_quickly
 from kjax.matcher.network import MatcherConfig, Points, init_params, layer_of
 
 CONFIG = MatcherConfig(layers=2, width=32, heads=2, dimension=16)
@@ -63,6 +63,15 @@ def test_attention_in_blocks_is_jaxs_own(rng, rows):
     counts = jnp.array([rows, 5], jnp.int32)
     expected = attend(query, key, value, counts, "xla")
     np.testing.assert_allclose(attend(query, key, value, counts, "blocked"), expected, atol=2e-6)
+
+
+def test_the_quick_exponential_has_five_digits():
+    x = jnp.asarray(np.append(np.linspace(-86, 0, 100_001), [-1e-9, -500.0, -np.inf]), jnp.float32)
+    found, expected = jax.jit(exp_quickly)(x), np.exp(np.asarray(x, np.float64))
+    # x log₂e, below 2⁷, is off by half of its last bit, and by |x| times that of log₂e.
+    rtol = (2**-18 + 86 * 2**-24) * np.log(2) + 4e-7
+    np.testing.assert_allclose(found[:-2], expected[:-2], rtol=rtol)
+    np.testing.assert_array_less(found[-2:], 1e-37)
 
 
 @pytest.mark.parametrize("length", [1, 12])
