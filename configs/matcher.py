@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
     config.model.width = 128  # numbers in a token
     config.model.heads = 4  # of attention
     config.model.head_size = 0  # numbers in a head's queries, keys and values; 0: width / heads
-    config.model.self_every = 1  # of its own photograph a keypoint looks at each so-manieth
+    config.model.self_every = 1  # a keypoint looks at one in so many of its own photograph
     config.model.dimension = 128  # numbers in a descriptor
 
     config.data = ConfigDict()

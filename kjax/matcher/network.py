@@ -40,7 +40,7 @@ class MatcherConfig:
         dimension: of descriptors.
         head_size: numbers of a head's queries, keys and values; 0: width / heads. Attention is most
             of the work, and grows with heads · size, not with the width.
-        self_every: a keypoint looks at each so-manieth of its own photograph; at all of the other.
+        self_every: a keypoint looks at one in so many of its own photograph; at all of the other.
     """
 
     layers: int = 9

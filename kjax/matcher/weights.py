@@ -90,6 +90,8 @@ def matcher_facts(source: str) -> dict[str, str]:
     shipped = path.parent == matchers_folder()
     parameters = sum(leaf.size for leaf in jax.tree.leaves(weights.params))
     heads = f"{model.heads} heads of {model.size}"
+    if model.self_every > 1:
+        heads += f", self-attention to one in {model.self_every} keypoints"
     return {
         "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
         "layers": f"at most {model.layers}, {model.width} wide, {heads}",
