@@ -13,21 +13,16 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Float32, Int32
-from numpy.polynomial import Chebyshev, Polynomial
+from jaxtyping import Array, Bool, Float, Int32
+
+from kjax.matcher.exponential import exp_quickly
 
 Attention = Literal["blocked", "xla", "cudnn"]
 BLOCK = 1024
 """Queries at a time."""
-_LEAST_TOTAL = 1e-25
-"""Of exponentials that are scaled alike: above it those that matter have all their digits."""
-_LOWEST = -86.0
-"""Of what is exponentiated: floats have few digits below."""
-_ROUNDING = 1.5 * 2**23
-"""Added to a float it leaves no digits behind the point, and the whole number in its last bits."""
-_POWERS = Chebyshev.interpolate(np.exp2, 5, domain=[-0.5, 0.5]).convert(kind=Polynomial).coef
-"""A polynomial for 2ˣ, to 1e-7."""
+_LEAST_TOTAL = 1e-28
+"""Of exponentials that are scaled alike: thousands of the least that `exp_quickly` gives, 4e-38,
+are then a millionth."""
 
 
 def attend(
@@ -69,16 +64,11 @@ def attend_across(
         counts: how many of them there are; the others are padding.
         how: what computes it.
     """
-
-    def separately() -> Float[Array, "B 2 N heads size"]:
-        others = (jnp.flip(part, axis=1) for part in (key, value, counts))
-        flat = [part.reshape(-1, *part.shape[2:]) for part in (key, *others)]
-        return attend(flat[0], flat[1], flat[2], flat[3].reshape(-1), how).reshape(key.shape)
-
-    if how != "blocked":
-        return separately()
-    seen, exact = _attend_both_ways(key, value, jnp.maximum(counts, 1))
-    return jax.lax.cond(exact, lambda: seen, separately)
+    if how == "blocked":
+        return _attend_both_ways(key, value, jnp.maximum(counts, 1))
+    others = [jnp.flip(part, axis=1) for part in (key, value, counts)]
+    flat = [part.reshape(-1, *part.shape[2:]) for part in (key, *others[:2])]
+    return attend(flat[0], flat[1], flat[2], others[2].reshape(-1), how).reshape(key.shape)
 
 
 def _attend_in_blocks(query: Array, key: Array, value: Array, counts: Array) -> Array:
@@ -107,59 +97,49 @@ def _attend_in_blocks(query: Array, key: Array, value: Array, counts: Array) -> 
     return seen.reshape(sides, heads, rows, size).transpose(0, 2, 1, 3)
 
 
-def exp_quickly(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """The exponential of what is not positive, to five digits: in half of XLA's time on aarch64.
-
-    2^(n + f) = 2ⁿ · 2ᶠ, with the whole number n nearest to x / ln 2: 2ᶠ is a polynomial, and n is
-    added to its exponent.
-    """
-    doublings = jnp.maximum(x, _LOWEST) * math.log2(math.e)
-    # By bits: XLA would simplify (doublings + c) - c.
-    whole = _bits(doublings + _ROUNDING) - _bits(jnp.float32(_ROUNDING))
-    rest = doublings - whole.astype(jnp.float32)
-    power = jnp.full_like(x, _POWERS[-1])
-    for coefficient in _POWERS[-2::-1]:
-        power = power * rest + np.float32(coefficient)
-    return jax.lax.bitcast_convert_type(_bits(power) + (whole << 23), jnp.float32)
-
-
-def _bits(x: Float32[Array, "*shape"]) -> Int32[Array, "*shape"]:
-    return jax.lax.bitcast_convert_type(x, jnp.int32)
-
-
 def _attend_both_ways(
     key: Float[Array, "B 2 N heads size"],
     value: Float[Array, "B 2 N heads size"],
     counts: Int32[Array, "B 2"],
-) -> tuple[Float[Array, "B 2 N heads size"], Bool[Array, ""]]:
-    """What each photograph sees of the other, and whether floats had the range for it.
+) -> Float[Array, "B 2 N heads size"]:
+    """What each photograph sees of the other, head by head."""
+    heads = key.shape[3]
+    by_head = [jnp.moveaxis(part, 3, 1) for part in (key, value)]
+    flat = [part.reshape(-1, *part.shape[2:]) for part in by_head]
+    own_counts = jnp.repeat(counts, heads, axis=0)
+    seen = jax.lax.map(lambda head: _look_by_one_head(*head), (*flat, own_counts))
+    return jnp.moveaxis(seen.reshape(by_head[0].shape), 1, 3)
+
+
+def _look_by_one_head(
+    keys: Float[Array, "2 N size"], values: Float[Array, "2 N size"], counts: Int32[Array, "2"]
+) -> Float[Array, "2 N size"]:
+    """Both ways at once, or one after the other where floats have not the range for it."""
+
+    def separately() -> Float[Array, "2 N size"]:
+        alone = [part[:, :, None] for part in (keys, keys[::-1], values[::-1])]
+        return _attend_in_blocks(alone[0], alone[1], alone[2], counts[::-1])[:, :, 0]
+
+    there = jnp.arange(keys.shape[1])[None] < counts[:, None]
+    seen, totals = _look_both_ways(keys, values, there)
+    exact = ((totals > _LEAST_TOTAL) | ~there).all()
+    return jax.lax.cond(exact, lambda: seen, separately)
+
+
+def _look_both_ways(
+    keys: Float[Array, "2 N size"], values: Float[Array, "2 N size"], there: Bool[Array, "2 N"]
+) -> tuple[Float[Array, "2 N size"], Float[Array, "2 N"]]:
+    """What is seen, and the sums of exponentials that it was divided by.
 
     exp(k·k′) = exp(−|k − k′|²/2) · exp(|k|²/2) · exp(|k′|²/2): the first factor is the same from
     both sides and at most 1, the second goes with what is looked at, the third is common to all
     that a keypoint sees.
     """
-    size = key.shape[-1]
-    there = jnp.arange(key.shape[2])[None, None] < counts[:, :, None]
-    key = key / size**0.25
-    halves = jnp.square(key).sum(axis=-1) / 2
-    highest = jnp.where(there[..., None], halves, -jnp.inf).max(axis=2, keepdims=True)
-    weights = jnp.where(there[..., None], jnp.exp(halves - highest), 0)
-    by_head = tuple(jnp.moveaxis(part, 3, 1) for part in (key, value, halves, weights))
-    flat = tuple(part.reshape(-1, *part.shape[2:]) for part in by_head)
-    seen, totals = jax.lax.map(lambda head: _look_both_ways(*head), flat)
-    totals = totals.reshape(by_head[2].shape)
-    exact = ((totals > _LEAST_TOTAL) | ~there[:, None]).all()
-    return jnp.moveaxis(seen.reshape(by_head[0].shape), 1, 3), exact
-
-
-def _look_both_ways(
-    keys: Float[Array, "2 N size"],
-    values: Float[Array, "2 N size"],
-    halves: Float[Array, "2 N"],
-    weights: Float[Array, "2 N"],
-) -> tuple[Float[Array, "2 N size"], Float[Array, "2 N"]]:
-    """One head: what is seen, and the sums of exponentials that it was divided by."""
     _, rows, size = keys.shape
+    keys = keys / size**0.25
+    halves = jnp.square(keys).sum(axis=-1) / 2
+    highest = jnp.where(there, halves, -jnp.inf).max(axis=1, keepdims=True)
+    weights = jnp.where(there, jnp.exp(halves - highest), 0)
     weighted = values * weights[..., None]
     others = keys[1].T
 
