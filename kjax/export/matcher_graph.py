@@ -140,7 +140,8 @@ def _write_layer(
 
     query, key, value = heads(3, "self_in")
     query, key = (_write_rotated(graph, vectors, scene) for vectors in (query, key))
-    tokens = digest(_write_attention(graph, model, query, key, value, scene), "self")
+    seen = _write_attention(graph, model, query, key, value, scene, every=model.self_every)
+    tokens = digest(seen, "self")
     key, value = heads(2, "cross_in")
     swapped = graph.constant([1, 0], np.int64)
     # Those who look change places: whom they look at, and what is padding there, may stay.
@@ -164,13 +165,23 @@ def _write_rotated(graph: GraphWriter, vectors: str, scene: _Scene) -> str:
 
 
 def _write_attention(
-    graph: GraphWriter, model: MatcherConfig, query: str, key: str, value: str, scene: _Scene
+    graph: GraphWriter,
+    model: MatcherConfig,
+    query: str,
+    key: str,
+    value: str,
+    scene: _Scene,
+    every: int = 1,
 ) -> str:
-    """What queries [2,heads,N,size] see."""
+    """What queries [2,heads,N,size] see, of all keypoints or one in so many."""
     query = _times(graph, query, model.size**-0.5)
     # The product adds penalties as it goes: all scores are too many to be passed over once more.
     query = graph.add("Concat", query, scene.query_column, axis=3)
     key = graph.add("Concat", key, scene.key_column, axis=3)
+    if every > 1:
+        ends = (0, np.iinfo(np.int64).max, 2, every)  # first, last, axis, step
+        part = [graph.constant([number], np.int64) for number in ends]
+        key, value = (graph.add("Slice", rows, *part) for rows in (key, value))
     scores = graph.add("MatMul", query, graph.add("Transpose", key, perm=[0, 1, 3, 2]))
     return graph.add("MatMul", graph.add("Softmax", scores, axis=3), value)
 

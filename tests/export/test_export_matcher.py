@@ -16,7 +16,7 @@ from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import DescribedWith
 from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
 
-MODEL = MatcherConfig(layers=2, width=32, heads=2, dimension=8, head_size=20)
+MODEL = MatcherConfig(layers=2, width=32, heads=2, dimension=8, head_size=20, self_every=2)
 SUFFIXES = (".stablehlo", ".onnx")
 ROUNDING = 5e-5
 """Scores of these weights are of three numbers up to 2·20²/√32 = 142, in steps of 1.5e-5 each."""
