@@ -74,7 +74,7 @@ def write_page(
         Section("homographies", "Homographies: Oxford", list(_homographies(records))),
         Section("poses", "Poses", list(_poses(records))),
         Section("rotation", "Rotation", list(_rotation(records))),
-        Section("losses", "Where we lose, and what should hold", list(verdicts(records))),
+        Section("losses", "Where we lose, and what should hold", list(verdicts(records, timed))),
         Section("choices", "What the keypoints are worth", list(_choices(records))),
         Section("time", "Time", list(_time(timed))),
         Section("missing", "Not run", list(_missing(records, wanted))),

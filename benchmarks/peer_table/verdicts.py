@@ -17,7 +17,7 @@ PLAIN, BEFORE = "best:steady+0.9", "best"
 """What `kjax match` does without a learned matcher, and our weights at OpenCV's own keypoints."""
 
 
-def verdicts(records: Sequence[Record]) -> Iterator[Block]:
+def verdicts(records: Sequence[Record], timed: Sequence[Record]) -> Iterator[Block]:
     """A table of what should hold, and a list of what is lost."""
     planes = whole(of_kind(records, "homographies", USUAL))
     rows = [
@@ -39,6 +39,7 @@ def verdicts(records: Sequence[Record]) -> Iterator[Block]:
     refined = [one.with_refined_errors() for one in poses if one.refined]
     rows += _pose_verdicts(refined, "refined pose")
     rows += _pose_verdicts(suited(poses)[0], f"pose, threshold chosen on {VALIDATION},")
+    rows += _time_verdicts(of_kind(timed, "homographies", USUAL))
     yield Table(
         f"With {count(USUAL)} keypoints. Ours is the learned matcher, or while there is none "
         f"{label(PLAIN)}.",
@@ -90,6 +91,28 @@ def _pose_verdicts(records: Sequence[Record], of: str) -> list[TableRow]:
     if ours == OURS and PLAIN in means:
         what = f"{of} AUC@10° on {where}, at least 15 points above {label(PLAIN)}"
         rows.append(_held(what, record, means[ours], means[PLAIN] + 0.15))
+    return rows
+
+
+def _time_verdicts(timed: Sequence[Record]) -> list[TableRow]:
+    """Of each hardware that both have seconds on, scene by scene."""
+    seconds = {(one.hardware, one.method, one.scene): one.match_seconds for one in timed}
+    rows = []
+    for hardware in dict.fromkeys(one.hardware for one in timed):
+        shares = {
+            scene: own / theirs
+            for (where, word, scene), own in seconds.items()
+            if (where, word) == (hardware, OURS)
+            and own
+            and (theirs := seconds.get((hardware, GLUED, scene)))
+        }
+        if shares:
+            what = f"a pair's seconds on {hardware}, {in_a_sentence(list(shares))}, at most half of"
+            found = ", ".join(f"{share:.2f}" for share in shares.values())
+            cells = f"{what} ALIKED + LightGlue's", label(OURS), found, "0.50"
+            rows.append(
+                TableRow([*map(TableCell, cells), TableCell(_yes(max(shares.values()) <= 0.5))])
+            )
     return rows
 
 

@@ -204,6 +204,30 @@ def test_seconds_of_each_hardware_are_kept(tmp_path):
     assert "| 2,048 | 2.000 | 0.010 | a GPU |" in text
 
 
+def test_half_of_lightglues_time_is_judged_on_each_machine(tmp_path):
+    def took(method, scene, hardware, seconds):
+        given = {"method": method, "scene": scene, "hardware": hardware, "keypoints": 2048}
+        return dataclasses.replace(RECORD, **given, describe_seconds=1.0, match_seconds=seconds)
+
+    ours, theirs = "best:steady+learned", "aliked+lightglue"
+    timed = [
+        took(ours, "graf", "a laptop", 0.5),
+        took(theirs, "graf", "a laptop", 2.0),
+        took(ours, "wall", "a laptop", 0.6),
+        took(theirs, "wall", "a laptop", 1.0),
+        took(ours, "wall", "a phone", 0.4),
+        took(theirs, "wall", "a phone", 1.0),
+        took(ours, "wall", "a tablet", 0.1),
+    ]
+    page.write_page([RECORD], timed, [], tmp_path)
+    rows = [line for line in (tmp_path / "peers.md").read_text().splitlines() if "pair's" in line]
+    assert [row.split(" | ")[-3:] for row in rows] == [
+        ["0.25, 0.60", "0.50", "no |"],
+        ["0.40", "0.50", "yes |"],
+    ]
+    assert "a laptop, graf and wall," in rows[0]
+
+
 def test_what_is_measured_already(tmp_path, monkeypatch):
     script = load_script(BENCHMARKS / "peers.py")
     monkeypatch.setattr(script, "hardware", lambda word, device: device)
