@@ -54,15 +54,14 @@ def run(args: argparse.Namespace) -> None:
     layers = model.layers if args.layers is None else args.layers
     if not 1 <= args.heads <= model.heads or not 1 <= layers <= model.layers:
         raise InputError(f"the matcher has 1 to {model.heads} heads and {model.layers} layers")
-    self_every = model.self_every if args.self_every is None else args.self_every
-    save_matcher(args.out, thinned(weights, args.heads, layers, self_every))
+    save_matcher(args.out, thinned(weights, args.heads, layers, args.self_every))
     print(f"{args.out}: {args.heads} heads of {model.size}, {layers} layers")
 
 
 def thinned(
-    weights: MatcherWeights, heads: int, layers: int, self_every: int = 1
+    weights: MatcherWeights, heads: int, layers: int, self_every: int | None = None
 ) -> MatcherWeights:
-    """The first layers, with the heads that matter most."""
+    """The first layers, with the heads that matter most; `self_every` as it was, if not given."""
     model = weights.about.model
     params = jax.tree.map(np.asarray, dict(weights.params))
     blocks = jax.tree.map(lambda leaf: leaf[:layers], params["layers"])
@@ -75,8 +74,9 @@ def thinned(
         rows = np.take_along_axis(kernel, kept[name][:, :, None, None], axis=1)
         blocks[f"{name}_out"]["kernel"] = rows.reshape(layers, -1, model.width)
     embedding = {**params["embedding"], "frequencies": params["embedding"]["frequencies"][own]}
+    every = model.self_every if self_every is None else self_every
     fewer = dataclasses.replace(
-        model, heads=heads, layers=layers, head_size=model.size, self_every=self_every
+        model, heads=heads, layers=layers, head_size=model.size, self_every=every
     )
     thinned_from = f"from {model.heads} heads and {model.layers} layers, not trained since"
     remarks = {**weights.about.remarks, "thinned": thinned_from}

@@ -169,7 +169,6 @@ class Layer(nn.Module):
         # One projection for queries and keys: likeness is the same from both sides.
         key, value = jnp.split(self._heads(tokens, 2, "cross_in"), 2, axis=-2)
         seen = attend_across(key, value, counts, self.attention)
-        seen = seen.reshape(*tokens.shape[:3], -1)
         tokens = tokens + self._digest(tokens, seen, "cross")
         return tokens, self._say(tokens)
 
@@ -182,11 +181,12 @@ class Layer(nn.Module):
         # The kernels know one axis of photographs.
         flat = [part.reshape(-1, *part.shape[2:]) for part in (query, key, value)]
         seen = attend(flat[0], flat[1], flat[2], counts.reshape(-1), self.attention)
-        return seen.reshape(*query.shape[:3], -1)
+        return seen.reshape(query.shape)
 
     def _digest(self, tokens: Array, seen: Array, name: str) -> Float[Array, "B 2 N width"]:
         """What a token makes of what it has seen."""
         width = self.config.width
+        seen = seen.reshape(*tokens.shape[:-1], -1)
         seen = nn.Dense(width, dtype=self.dtype, name=f"{name}_out")(seen)
         both = jnp.concatenate([tokens.astype(self.dtype), seen], axis=-1)
         hidden = nn.Dense(2 * width, dtype=self.dtype, name=f"{name}_wide")(both)
