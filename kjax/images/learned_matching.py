@@ -5,6 +5,7 @@ matches = matcher.match(first, second)                 # or kjax.match(…, meth
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -26,6 +27,8 @@ from kjax.pretrained import DEFAULT
 
 SURE, ENOUGH = 0.9, 0.85
 """How sure a layer must be of a keypoint, and of which share of them, to be the last."""
+BLOCK = 512
+"""Keypoints of the first photograph whose matches are looked for at a time."""
 
 
 def load_matcher(source: str = DEFAULT) -> "Matcher":
@@ -178,7 +181,9 @@ def _sure_share(said: Said, counts: jax.Array) -> jax.Array:
 
 @jax.jit
 def _partners(said: Said, counts: jax.Array, least_score: jax.Array) -> Partners:
-    return mutual_partners(assign(said, counts), least_score)
+    made = assign(said, counts)
+    block = math.gcd(made.similarity.shape[1], BLOCK)
+    return mutual_partners(made, least_score, block=block)
 
 
 def _as_points(first: Features, second: Features) -> Points:

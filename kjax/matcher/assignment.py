@@ -33,10 +33,13 @@ class Assignment(NamedTuple):
 
 def assign(said: Said, counts: Int32[Array, "B 2"]) -> Assignment:
     """What a layer says about a pair of photographs as a whole."""
-    first, second = said.projected[:, 0], said.projected[:, 1]
+    there = jnp.arange(said.projected.shape[2])[None, None] < counts[:, :, None]
+    # Padding by two more numbers of each keypoint: the matrix of products need not be changed.
+    padding = jnp.where(there, 0.0, _NEVER).astype(said.projected.dtype)[..., None]
+    ones = jnp.ones_like(padding)
+    first = jnp.concatenate([said.projected[:, 0], padding[:, 0], ones[:, 0]], axis=-1)
+    second = jnp.concatenate([said.projected[:, 1], ones[:, 1], padding[:, 1]], axis=-1)
     alike = jnp.einsum("bnd,bmd->bnm", first, second, preferred_element_type=jnp.float32)
-    there = jnp.arange(alike.shape[1])[None, None] < counts[:, :, None]
-    alike = jnp.where(there[:, 0, :, None] & there[:, 1, None, :], alike, _NEVER)
     return Assignment(
         alike,
         jax.nn.logsumexp(alike, axis=2),
@@ -47,9 +50,20 @@ def assign(said: Said, counts: Int32[Array, "B 2"]) -> Assignment:
 
 def log_scores(made: Assignment) -> Float[Array, "B N N"]:
     """Logarithms of all scores."""
+    rows, columns = _own_terms(made)
+    return _joined(made.similarity, rows, columns)
+
+
+def _own_terms(made: Assignment) -> tuple[Float[Array, "B N"], Float[Array, "B N"]]:
+    """What a score has of its keypoint in the first photograph alone, and in the second."""
     own = jax.nn.log_sigmoid(made.matchability)
-    choices = 2 * made.similarity - made.over_second[:, :, None] - made.over_first[:, None, :]
-    return choices + own[:, 0, :, None] + own[:, 1, None, :]
+    return own[:, 0] - made.over_second, own[:, 1] - made.over_first
+
+
+def _joined(
+    similarity: Float[Array, "B n N"], rows: Float[Array, "B n"], columns: Float[Array, "B N"]
+) -> Float[Array, "B n N"]:
+    return 2 * similarity + rows[:, :, None] + columns[:, None, :]
 
 
 class Partners(NamedTuple):
@@ -61,25 +75,68 @@ class Partners(NamedTuple):
     """Of the first photograph's keypoints."""
 
 
-def mutual_partners(made: Assignment, least: float | Float[Array, ""] = LEAST_SCORE) -> Partners:
-    """Matches: the best of each other, with a score that is high enough."""
-    # Computed once: what is computed anew for each use may differ from its own largest value.
-    scores = jax.lax.optimization_barrier(log_scores(made))
-    places = jnp.arange(scores.shape[1], dtype=jnp.int32)[None]
-    best, back = (_places_of_largest(scores, axis) for axis in (2, 1))
-    highest = jnp.exp(scores.max(axis=2))
-    mutual = (jnp.take_along_axis(back, best, axis=1) == places) & (highest >= least)
+class _Best(NamedTuple):
+    """Of keypoints: the largest logarithm of their scores, and where in the other photograph."""
+
+    largest: Float[Array, "B N"]
+    places: Int32[Array, "B N"]
+
+
+def mutual_partners(
+    made: Assignment, least: float | Float[Array, ""] = LEAST_SCORE, *, block: int | None = None
+) -> Partners:
+    """Matches: the best of each other, with a score that is high enough.
+
+    Args:
+        made: what a layer says.
+        least: of scores.
+        block: so many of the first photograph's keypoints at a time, which must divide them: in
+            less memory, and on a CPU in less time. All at once if None.
+    """
+    (highest, best), (_, back) = _best_of_both(made, block)
+    places = jnp.arange(best.shape[1], dtype=jnp.int32)[None]
+    scores = jnp.exp(highest)
+    mutual = (jnp.take_along_axis(back, best, axis=1) == places) & (scores >= least)
     first = jnp.where(mutual, best, NONE)
     chosen = jnp.take_along_axis(mutual, back, axis=1)
     kept = chosen & (jnp.take_along_axis(best, back, axis=1) == places)
-    return Partners(first, jnp.where(kept, back, NONE), jnp.where(mutual, highest, 0.0))
+    return Partners(first, jnp.where(kept, back, NONE), jnp.where(mutual, scores, 0.0))
 
 
-def _places_of_largest(scores: Float[Array, "B N N"], axis: int) -> Int32[Array, "B N"]:
-    """`argmax`, by plain reductions of floats: XLA's own is several times slower on a CPU."""
+def _best_of_both(made: Assignment, block: int | None) -> tuple[_Best, _Best]:
+    """Of the first photograph's keypoints, and of the second's."""
+    rows, columns = _own_terms(made)
+    if block is None:
+        return _best_of_some(_joined(made.similarity, rows, columns))
+
+    def look(so_far: _Best, start: Array) -> tuple[_Best, _Best]:
+        similarity, own = (
+            jax.lax.dynamic_slice_in_dim(part, start, block, axis=1)
+            for part in (made.similarity, rows)
+        )
+        ahead, back = _best_of_some(_joined(similarity, own, columns))
+        better = back.largest > so_far.largest
+        largest = jnp.where(better, back.largest, so_far.largest)
+        return _Best(largest, jnp.where(better, back.places + start, so_far.places)), ahead
+
+    start = _Best(jnp.full_like(columns, -jnp.inf), jnp.zeros(columns.shape, jnp.int32))
+    starts = jnp.arange(0, rows.shape[1], block, dtype=jnp.int32)
+    back, ahead = jax.lax.scan(look, start, starts)
+    return _Best(*(jnp.moveaxis(part, 0, 1).reshape(rows.shape) for part in ahead)), back
+
+
+def _best_of_some(scores: Float[Array, "B n N"]) -> tuple[_Best, _Best]:
+    # Computed once: what is computed anew for each use may differ from its own largest value.
+    scores = jax.lax.optimization_barrier(scores)
+    return _best(scores, axis=2), _best(scores, axis=1)
+
+
+def _best(scores: Float[Array, "B n N"], axis: int) -> _Best:
+    """`max` and `argmax`, by plain reductions: XLA's own is several times slower on a CPU."""
+    largest = scores.max(axis=axis)
     places = jax.lax.broadcasted_iota(jnp.float32, scores.shape, axis)
-    largest = scores == scores.max(axis=axis, keepdims=True)
-    return jnp.where(largest, places, scores.shape[axis] - 1).min(axis=axis).astype(jnp.int32)
+    among = jnp.where(scores == jnp.expand_dims(largest, axis), places, scores.shape[axis] - 1)
+    return _Best(largest, among.min(axis=axis).astype(jnp.int32))
 
 
 def assignment_loss(made: Assignment, truth: Truth) -> Float[Array, " B"]:

@@ -9,17 +9,18 @@ transpose: then `blocked` takes products and exponentials once for both.
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
 from kjax.matcher.exponential import exp_quickly
+from kjax.model.describe import cores
 
 Attention = Literal["blocked", "xla", "cudnn"]
-BLOCK = 1024
-"""Queries at a time."""
+MANY_CORES = 8
+"""From where on they wait for each other longer than for memory."""
 _LEAST_TOTAL = 1e-28
 """Of exponentials that are scaled alike: thousands of the least that `exp_quickly` gives, 4e-38,
 are then a millionth."""
@@ -73,7 +74,7 @@ def attend_across(
 
 def _attend_in_blocks(query: Array, key: Array, value: Array, counts: Array) -> Array:
     sides, rows, heads, size = query.shape
-    block = math.gcd(rows, BLOCK)
+    block = _block_of(rows)
     absent = jnp.arange(key.shape[1])[None] >= counts[:, None]
     bias = jnp.where(absent, -jnp.inf, 0.0).astype(query.dtype)
 
@@ -95,6 +96,13 @@ def _attend_in_blocks(query: Array, key: Array, value: Array, counts: Array) -> 
     keys, values = by_head(key).transpose(0, 2, 1), by_head(value)
     seen = jax.lax.map(look_by_head, (blocks, keys, values, own_bias))
     return seen.reshape(sides, heads, rows, size).transpose(0, 2, 1, 3)
+
+
+def _block_of(rows: int) -> int:
+    """How many queries are looked at together: what caches hold, or else seldom has to wait."""
+    if jax.default_backend() != "cpu":
+        return math.gcd(rows, 8192)
+    return math.gcd(rows, 1024 if cores() < MANY_CORES else 2048)
 
 
 def _attend_both_ways(
@@ -140,19 +148,18 @@ def _look_both_ways(
     halves = jnp.square(keys).sum(axis=-1) / 2
     highest = jnp.where(there, halves, -jnp.inf).max(axis=1, keepdims=True)
     weights = jnp.where(there, jnp.exp(halves - highest), 0)
-    weighted = values * weights[..., None]
+    # The weights' own sums come with the others: sums of single numbers use one core.
+    weighted = jnp.concatenate([values * weights[..., None], weights[..., None]], axis=-1)
     others = keys[1].T
 
-    def look(sums: tuple[Array, Array], some: tuple[Array, ...]) -> tuple[Any, Any]:
-        own_keys, own_halves, own_weighted, own_weights = some
+    def look(sums: Array, some: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        own_keys, own_halves, own_weighted = some
         alike = exp_quickly(own_keys @ others - own_halves[:, None] - halves[1][None])
-        back = (sums[0] + own_weighted.T @ alike, sums[1] + own_weights @ alike)
-        return back, (alike @ weighted[1], alike @ weights[1])
+        return sums + own_weighted.T @ alike, alike @ weighted[1]
 
-    first = (part[0] for part in (keys, halves, weighted, weights))
-    blocks = tuple(part.reshape(-1, math.gcd(rows, BLOCK), *part.shape[1:]) for part in first)
-    start = (jnp.zeros((size, rows), keys.dtype), jnp.zeros(rows, keys.dtype))
-    (second, second_total), (first_seen, first_total) = jax.lax.scan(look, start, blocks)
-    totals = jnp.stack([first_total.reshape(-1), second_total])
-    seen = jnp.stack([first_seen.reshape(rows, size), second.T])
-    return seen / jnp.maximum(totals, _LEAST_TOTAL)[..., None], totals
+    first = (part[0] for part in (keys, halves, weighted))
+    blocks = tuple(part.reshape(-1, _block_of(rows), *part.shape[1:]) for part in first)
+    second_sums, first_sums = jax.lax.scan(look, jnp.zeros((size + 1, rows), keys.dtype), blocks)
+    sums = jnp.stack([first_sums.reshape(rows, size + 1), second_sums.T])
+    totals = sums[..., -1]
+    return sums[..., :-1] / jnp.maximum(totals, _LEAST_TOTAL)[..., None], totals

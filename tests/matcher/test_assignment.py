@@ -63,6 +63,17 @@ def test_matches_are_mutual_and_sure(said):
     assert (np.asarray(found.first) != NONE).any()
 
 
+def test_matches_in_blocks_are_the_same(said):
+    made = assign(said, jnp.asarray(COUNTS))
+    # Equal scores, in one block and in several: the first of them wins.
+    made = made._replace(similarity=jnp.round(made.similarity))
+    whole = mutual_partners(made, 0.0)
+    assert (np.asarray(whole.first) != NONE).any()
+    for block in (1, 2, 4, ROOM):
+        for got, expected in zip(mutual_partners(made, 0.0, block=block), whole, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
 def test_loss(said):
     partners = np.full((2, ROOM), NONE, np.int32)
     partners[0, :3] = [4, 0, 7]
