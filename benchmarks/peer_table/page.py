@@ -34,6 +34,7 @@ from peer_table import methods
 from peer_table.groups import USUAL, by_method, is_fair, is_new, label, of_kind, whole
 from peer_table.keypoint_choices import WORDS
 from peer_table.records import Record
+from peer_table.repeats import spread_of_repeats
 from peer_table.scores import ESSENTIAL_PIXELS, PIXELS, STRICTER_PIXELS
 from peer_table.thresholds import VALIDATION, suited
 from peer_table.verdicts import OURS, PLAIN, verdicts
@@ -70,8 +71,9 @@ def write_page(
     """
     if not records:
         raise InputError("there are no records to show: run some methods first")
+    planes = [*_homographies(records), *spread_of_repeats([*records, *timed])]
     sections = [
-        Section("homographies", "Homographies: Oxford", list(_homographies(records))),
+        Section("homographies", "Homographies: Oxford", planes),
         Section("poses", "Poses", list(_poses(records))),
         Section("rotation", "Rotation", list(_rotation(records))),
         Section("losses", "Where we lose, and what should hold", list(verdicts(records, timed))),

@@ -90,8 +90,12 @@ def read_records(path: Path) -> list[Record]:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Of several with the same key the last."""
-    return list({one.key: one for one in records}.values())
+    """Of several with the same key the last, but one with seconds only if all have them.
+
+    Seconds are of few scenes and many machines: the tables shall not change with each of these.
+    """
+    ordered = sorted(records, key=lambda one: one.describe_seconds is None)
+    return list({one.key: one for one in ordered}.values())
 
 
 def latest_timed(records: Iterable[Record]) -> list[Record]:
