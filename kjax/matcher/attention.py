@@ -152,7 +152,7 @@ def _look_both_ways(
     weighted = jnp.concatenate([values * weights[..., None], weights[..., None]], axis=-1)
     others = keys[1].T
 
-    def look(sums: Array, some: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    def look(sums: Array, some: tuple[Array, ...]) -> tuple[Array, Array]:
         own_keys, own_halves, own_weighted = some
         alike = exp_quickly(own_keys @ others - own_halves[:, None] - halves[1][None])
         return sums + own_weighted.T @ alike, alike @ weighted[1]
