@@ -2,7 +2,7 @@
 
     python benchmarks/reconstruct.py photos --descriptors out/base --out out/reconstruction
     python benchmarks/reconstruct.py photos --descriptors out/base rootsift --keypoints opencv ...
-    python benchmarks/reconstruct.py photos --command fast best --max-keypoints 4000 --threads 2 ...
+    python benchmarks/reconstruct.py photos --command fast best+learned --max-keypoints 4000 ...
 
 COLMAP first runs as it comes: its SIFT (which is RootSIFT), matched exhaustively with a ratio of
 0.8 both ways; on a CPU it finds neighbours only approximately, by random trees without a seed. A
@@ -12,7 +12,7 @@ or OpenCV's. The matches go into a database with the same cameras, and COLMAP ve
 as it did its own: from the second row on, only descriptors differ. The seed is fixed and COLMAP has
 one thread: all rows but the first come out the same again. Needs COLMAP (written for 3.8; Debian:
 apt-get install colmap). --command adds `kjax colmap` as a user runs it: its own keypoints, cameras,
-threads, and the ratio that suits the weights.
+threads, and the ratio that suits the weights, or with +learned the matcher that ships for them.
 
 What it should print: a trained descriptor that registers at least as many images, and gives at
 least as many 3-D points, as both rows of COLMAP's SIFT: then both figures bear a ≥.
@@ -38,7 +38,7 @@ from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
 from kjax.images.collection.build import Settings, build
 from kjax.images.collection.summary import Summary, summarize
-from kjax.images.describer import load
+from kjax.images.describer import Describer, load
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.exchange.reconstructors import find_reconstructor
@@ -49,11 +49,13 @@ from kjax.images.keypoint_descriptors import (
     load_keypoint_descriptors,
     read_for_describing,
 )
+from kjax.images.learned_matching import Matcher, load_matcher
 from kjax.images.mapping import keypoints_of, verify_matches
 from kjax.images.matching import Distance
 
 COLMAP = "COLMAP's SIFT"
 EXACT = "COLMAP's SIFT, exact matches"
+LEARNED = "+learned"
 COLUMNS = (
     "method",
     "keypoints",
@@ -199,11 +201,18 @@ def row(method: str, database: Path, folders: Sequence[Path], seconds: dict[str,
     return Row(**figures, method=method, seconds=seconds)
 
 
-def run_command(weights: str, base: Row, folder: Path, args: argparse.Namespace) -> Row:
+def load_command(word: str) -> tuple[Describer, Matcher | None]:
+    """Weights, and their matcher if the word asks for it."""
+    weights = word.removesuffix(LEARNED)
+    matcher = load_matcher(weights) if word.endswith(LEARNED) else None
+    return load(weights, detector=LARGEST), matcher
+
+
+def run_command(word: str, base: Row, folder: Path, args: argparse.Namespace) -> Row:
     """`kjax colmap` itself: keypoints of its own, as many as COLMAP's with all orientations."""
     photos = args.photos
     start = time.perf_counter()
-    describer = load(weights, detector=LARGEST)
+    describer, matcher = load_command(word)
     loading = time.perf_counter() - start
     settings = Settings(
         max_keypoints=round(base.keypoints / base.photos),
@@ -211,13 +220,16 @@ def run_command(weights: str, base: Row, folder: Path, args: argparse.Namespace)
         ratio=describer.ratio,
         single_camera=colmap_program.of_one_size(photos),
     )
-    built = build(photos, folder, describer, find_reconstructor("colmap"), settings)
+    built = build(
+        photos, folder, describer, find_reconstructor("colmap"), settings, matcher=matcher
+    )
     seconds = {
         "describe": loading + built.seconds["describe"],
         "match": sum(built.seconds[stage] for stage in ("pairs", "match", "verify")),
         "map": built.seconds["map"],
     }
-    return row(f"kjax colmap --weights {weights}", built.database, built.models, seconds)
+    method = f"kjax colmap --weights {word.replace(LEARNED, ' --matcher learned')}"
+    return row(method, built.database, built.models, seconds)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -258,6 +270,8 @@ def run(args: argparse.Namespace) -> None:
     descriptors = load_keypoint_descriptors(
         dict.fromkeys(args.descriptors), extent=args.extent, seed=args.seed, weights=args.weights
     )
+    for word in args.command:
+        load_command(word)  # a wrong word is told before COLMAP's minutes
     rows = [run_colmap(args.photos, _new_folder(args.out, 0, "colmap"), args)]
     base = args.out / "0-colmap" / "database.db"
     methods = {"colmap-exact": FeatureSource(EXACT, functools.partial(own_sift, base))}
@@ -267,9 +281,9 @@ def run(args: argparse.Namespace) -> None:
     for number, (word, method) in enumerate(methods.items(), start=1):
         folder = _new_folder(args.out, number, word)
         rows.append(run_matches(method, args.photos, base, folder, args))
-    for number, weights in enumerate(args.command, start=len(rows)):
-        folder = _new_folder(args.out, number, f"command-{weights}")
-        rows.append(run_command(weights, rows[0], folder, args))
+    for number, word in enumerate(args.command, start=len(rows)):
+        folder = _new_folder(args.out, number, f"command-{word}")
+        rows.append(run_command(word, rows[0], folder, args))
     settings = {
         name: getattr(args, name)
         for name in ("keypoints", "max_keypoints", "ratio", "extent", "seed", "threads")
@@ -300,7 +314,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("photos", type=Path, help="folder of photographs of one scene")
     add("--descriptors", nargs="+", default=[], metavar="WORD", help="what to compare")
-    add("--command", nargs="+", default=[], metavar="WEIGHTS", help="kjax colmap with these")
+    add(
+        "--command",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="kjax colmap with weights[+learned]",
+    )
     add("--threads", type=int, default=1, help="of COLMAP (1); kjax colmap takes all")
     add("--out", type=Path, required=True, help="new folder for databases, models and the table")
     add("--keypoints", choices=("colmap", "opencv"), default="colmap", help="whose (colmap)")

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import sqlite3
 
+import cv2
 import numpy as np
 import pytest
 from scripts import BENCHMARKS, load_script
@@ -55,6 +56,19 @@ def test_colmap_that_is_missing(monkeypatch, tmp_path, benchmark_module, capsys)
     asked = [str(tmp_path), "--descriptors", "sift", "--out", str(tmp_path / "out")]
     assert benchmark_module.main(asked) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["nobody", "fast+learned"])
+def test_a_wrong_command_is_told_before_colmap_runs(
+    colmap, tmp_path, benchmark_module, capsys, word
+):
+    log = colmap(f"echo ran >> {tmp_path}/log.txt")
+    (tmp_path / "photos").mkdir()
+    assert cv2.imwrite(str(tmp_path / "photos" / "a.png"), np.zeros((32, 32), np.uint8))
+    asked = [str(tmp_path / "photos"), "--command", word, "--out", str(tmp_path / "out")]
+    assert benchmark_module.main(asked) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not log.exists()
 
 
 def test_what_colmap_is_asked(colmap, tmp_path):
