@@ -20,7 +20,6 @@ sequence, or nearly every one.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -42,6 +41,7 @@ from kjax.images.keypoint_descriptors import (
     load_keypoint_descriptors,
     read_for_describing,
 )
+from kjax.interrupts import run_script
 
 BASELINE = "rootsift"
 
@@ -184,4 +184,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -12,7 +12,6 @@ with `best`. `kjax bench` compares with PyTorch and onnxruntime.
 
 import argparse
 import functools
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kjax.errors import exit_code
+from kjax.interrupts import run_script
 from kjax.model.describe import describe
 from kjax.model.folding import fold, fold_head
 from kjax.speed.inference import surroundings
@@ -138,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code("describe", main))
+    run_script(lambda argv: exit_code("describe", main))

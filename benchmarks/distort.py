@@ -23,7 +23,6 @@ What it should print: one line, how many sequences of how many photographs are w
 """
 
 import argparse
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -38,6 +37,7 @@ from kjax.errors import InputError, exit_code
 from kjax.extras import require
 from kjax.files.atomic import write_text, write_whole
 from kjax.images.homography_sequences import LENGTH
+from kjax.interrupts import run_script
 
 SIGMAS = np.geomspace(0.7, 4.0, LENGTH - 1)
 """Of the Gaussian blur, and radii of the disc, in pixels."""
@@ -196,4 +196,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

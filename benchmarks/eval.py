@@ -27,10 +27,12 @@ from tqdm import tqdm
 
 from kjax.data.hpatches import IMAGES, read_hpatches
 from kjax.data.hpatches_splits import SPLITS
+from kjax.errors import exit_code
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
 from kjax.eval.hpatches.tasks import Pairs, Tasks, VerificationTask
+from kjax.interrupts import run_script
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 DIMENSION = 128
@@ -332,4 +334,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(lambda argv: exit_code("eval", main))

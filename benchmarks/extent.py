@@ -11,7 +11,6 @@ What it should print: more than 90 % for weights that ship.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from kjax.data.embedded import embedded_test
 from kjax.data.phototour import PatchSet
 from kjax.errors import InputError, exit_code
 from kjax.eval.misalignment import controlled_set, matching_scores
+from kjax.interrupts import run_script
 from kjax.train.load_source import WHOLE_EXTENT
 
 TURNS = (0.0, 5.0)
@@ -65,4 +65,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from kjax.errors import exit_code
+from kjax.interrupts import run_script
+
 SIZE = 32
 MR_SIZE = 12.0
 SEED = 0
@@ -120,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(lambda argv: exit_code("extract", main))

@@ -34,7 +34,8 @@ from kjax.data.resident import ResidentSet, draw_rows, gather_pairs, make_reside
 from kjax.data.sampler import sample_pairs
 from kjax.data.tfdata import pair_dataset, prefetch_to_device
 from kjax.data.tfds.reading import find_builder, read_tfds
-from kjax.errors import InputError
+from kjax.errors import InputError, exit_code
+from kjax.interrupts import run_script
 from kjax.train.augment import AugmentConfig, augment_pairs
 from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.step import StepConfig, create_state, train_step
@@ -258,4 +259,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(lambda argv: exit_code("input", main))

@@ -24,6 +24,7 @@ import numpy as np
 from kjax.data.photos import sample_test_pairs
 from kjax.data.phototour import write_phototour
 from kjax.errors import InputError, exit_code
+from kjax.interrupts import run_script
 
 ROOT = Path(__file__).parents[1]
 STEPS = 60
@@ -185,4 +186,4 @@ def compare(whole: Path, killed: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -15,7 +15,6 @@ distances alone would fill 37 GiB.
 import argparse
 import importlib.util
 import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 
 import kjax
 from kjax.errors import InputError, exit_code
+from kjax.interrupts import run_script
 
 SEED = 0
 RATIO = 0.9
@@ -250,4 +250,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -10,7 +10,6 @@ others disturbed little. `kjax bench` tells what all cores make of a quiet machi
 
 import argparse
 import functools
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ import torch
 
 from kjax.errors import exit_code
 from kjax.images.runner import ONNX_BATCH, ONNXRUNTIME, Runner, Way
+from kjax.interrupts import run_script
 from kjax.model.folding import fold
 from kjax.model.onnx_graph import onnx_model
 from kjax.speed import torch_inference
@@ -78,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code("one_core", main))
+    run_script(lambda argv: exit_code("one_core", main))

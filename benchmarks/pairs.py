@@ -12,7 +12,6 @@ What it should print: with 20 neighbours, a recall of at least 95 %.
 
 import argparse
 import itertools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from kjax.images.collection.pairs import most_similar
 from kjax.images.collection.photographs import read_collection
 from kjax.images.collection.retrieval import aggregate
 from kjax.images.describer import load
+from kjax.interrupts import run_script
 
 SIZE = np.array([960, 720])
 """Of a view, in pixels."""
@@ -127,4 +127,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -166,7 +166,8 @@ def hardware(word: str, device: str) -> str:
         kind = "cpu" if device == "cpu" else require("torch", word).cuda.get_device_name(device)
     else:
         kind = jax.devices()[0].device_kind
-    return f"{cores()} {platform.machine()} cores" if kind == "cpu" else kind
+    plural = "" if cores() == 1 else "s"
+    return f"{cores()} {platform.machine()} core{plural}" if kind == "cpu" else kind
 
 
 def describe(

@@ -14,7 +14,6 @@ ship. Choose on a scene that nothing is tested on.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from peer_table.pseudo_truth import scene_model
 from peer_table.scenes import Scene, pose_scene
 
 from kjax.errors import exit_code
+from kjax.interrupts import run_script
 
 REFERENCE, REFERENCE_RATIO = "rootsift", 0.9
 RATIOS = (0.8, 0.85, 0.9, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 1.0)
@@ -97,4 +97,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -52,6 +52,7 @@ from kjax.images.keypoint_descriptors import (
 from kjax.images.learned_matching import Matcher, load_matcher
 from kjax.images.mapping import keypoints_of, verify_matches
 from kjax.images.matching import Distance
+from kjax.interrupts import run_script
 
 COLMAP = "COLMAP's SIFT"
 EXACT = "COLMAP's SIFT, exact matches"
@@ -335,4 +336,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -27,6 +27,7 @@ from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
 from kjax.eval.hpatches.protocol import matching
 from kjax.eval.stored_forms import as_numbers
 from kjax.files.atomic import write_text
+from kjax.interrupts import run_script
 from kjax.model.quantization import quantize
 from kjax.train.load_source import load_sources
 
@@ -155,4 +156,4 @@ def unit(rows: Rows) -> Rows:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -30,6 +30,9 @@ from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+from kjax.errors import exit_code  # noqa: E402
+from kjax.interrupts import run_script  # noqa: E402
+
 PAPER_PAIRS = 20_000_000
 """Ten epochs of two million."""
 PATCHES_PER_POINT = 3
@@ -263,4 +266,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(lambda argv: exit_code("train", main))

@@ -11,7 +11,6 @@ What it should print: a gain on the other site, and little lost on the folder.
 """
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from kjax.errors import exit_code
 from kjax.eval.hpatches.benchmark import open_benchmark
 from kjax.experiments.scoring import Scorer, Tests
 from kjax.files.json_lines import append_line
+from kjax.interrupts import run_script
 from kjax.train.load_source import Source, load_source
 from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores
@@ -132,4 +132,4 @@ def report(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
@@ -24,6 +25,11 @@ def run_program(main: Callable[[Sequence[str]], int], line: str) -> NoReturn:
     except KeyboardInterrupt:
         end_interrupted(line)
     sys.exit(code)
+
+
+def run_script(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """The same for a script, whose `main` takes the words after its name."""
+    run_program(lambda argv: main(argv[1:]), f"{Path(sys.argv[0]).stem}: interrupted")
 
 
 @functools.cache

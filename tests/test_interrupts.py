@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kjax.interrupts import hear_lost_interrupts, run_program
+from kjax.interrupts import hear_lost_interrupts, run_program, run_script
 
 ROOT = Path(__file__).parents[1]
 INTERRUPTED_IMPORT = """
@@ -51,6 +51,21 @@ def test_while_working(monkeypatch, capfd):
         run_program(work, "stopped short")
     assert ended.value.code == 130
     assert capfd.readouterr().err == "stopped short\n"
+
+
+def test_a_script_tells_its_name(monkeypatch, capfd):
+    asked = []
+
+    def work(words):
+        asked.extend(words)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(sys, "argv", ["benchmarks/pairs.py", "photos"])
+    with pytest.raises(SystemExit) as ended:
+        run_script(work)
+    assert (ended.value.code, asked) == (130, ["photos"])
+    assert capfd.readouterr().err == "pairs: interrupted\n"
 
 
 def test_uninterrupted_programs_keep_their_exit_code():

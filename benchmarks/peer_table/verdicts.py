@@ -96,7 +96,7 @@ def _pose_verdicts(records: Sequence[Record], of: str) -> list[TableRow]:
 
 def _time_verdicts(timed: Sequence[Record]) -> list[TableRow]:
     """Of each CPU that both have seconds on, scene by scene."""
-    timed = [one for one in timed if one.hardware.endswith("cores")]
+    timed = [one for one in timed if one.hardware.endswith(("core", "cores"))]
     seconds = {(one.hardware, one.method, one.scene): one.match_seconds for one in timed}
     rows = []
     for hardware in dict.fromkeys(one.hardware for one in timed):

@@ -13,7 +13,6 @@ import argparse
 import functools
 import io
 import platform
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -41,6 +40,7 @@ from kjax.images.geometry import verify
 from kjax.images.homography_sequences import Count, one_per_location, project
 from kjax.images.keypoint_descriptors import KeypointDescriptor, load_keypoint_descriptors
 from kjax.images.matching import Matches, match
+from kjax.interrupts import run_script
 from kjax.train.load_source import load_shipped
 
 OURS, RIVAL = "best", "rootsift"
@@ -572,4 +572,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

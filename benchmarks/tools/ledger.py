@@ -21,7 +21,6 @@ import argparse
 import csv
 import io
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from kjax.errors import InputError, exit_code
 from kjax.extras import require
 from kjax.files.atomic import write_text, write_whole
 from kjax.files.checksum import sha256
+from kjax.interrupts import run_script
 from kjax.pretrained import shipped
 from kjax.pretrained.ledger import LEDGER_FILE, Photograph, ledger_lines, make_ledger, read_ledger
 
@@ -125,4 +125,4 @@ def _named(given: Path) -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

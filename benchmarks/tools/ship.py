@@ -24,7 +24,6 @@ import dataclasses
 import json
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +37,7 @@ from kjax.data.set_photographs import SetPhotograph, read_photographs
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text, write_whole
 from kjax.files.checksum import sha256
+from kjax.interrupts import run_script
 from kjax.model.descriptor import parameter_count
 from kjax.pretrained import shipped
 from kjax.pretrained.cards import Card, make_card
@@ -189,4 +189,4 @@ def _store(path: Path, weights: Path, card: Card) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

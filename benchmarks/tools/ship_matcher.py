@@ -16,7 +16,6 @@ the same photographs as sets do: all of them must be in the ledger. card.json ho
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
 from kjax.files.checksum import sha256
 from kjax.images.weights_checksum import weights_sha256
+from kjax.interrupts import run_script
 from kjax.matcher.view_set import read_view_set
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
 from kjax.pretrained import shipped
@@ -163,4 +163,4 @@ def page(card: MatcherCard) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -12,7 +12,6 @@ is trained on it matches worse.
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from kjax.errors import InputError, exit_code
+from kjax.interrupts import run_script
 from kjax.matcher.network import MatcherConfig
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
 
@@ -118,4 +118,4 @@ def _columns(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)
