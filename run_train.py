@@ -26,7 +26,7 @@ def train(args: argparse.Namespace) -> tuple[dict[str, float], str]:
     if args.distributed or args.coordinator is not None:
         join(args.coordinator, args.processes, args.process)
     with ending_on_interrupt(f"{PROGRAM}: {INTERRUPTED}"):
-        from kjax.train.config import read_config
+        from kjax.runs.config import read_config
         from kjax.train.run import run
 
     config = read_config(args.config, args.overrides)

@@ -23,24 +23,15 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from homography_sequences import HomographySequence, find_sequences
+from keypoint_descriptors import KeypointDescriptor, extent_words, load_keypoint_descriptors
 from tqdm import tqdm
 
+from kjax.data.cutting.grey import read_for_describing
 from kjax.data.cutting.keypoints import detect
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json
-from kjax.images.homography_sequences import (
-    Count,
-    HomographySequence,
-    count_matches,
-    find_sequences,
-    total,
-)
-from kjax.images.keypoint_descriptors import (
-    KeypointDescriptor,
-    extent_words,
-    load_keypoint_descriptors,
-    read_for_describing,
-)
+from kjax.images.correct_matches import Count, count_matches, total
 from kjax.interrupts import run_script
 
 BASELINE = "rootsift"

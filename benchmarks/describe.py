@@ -19,13 +19,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from speed.inference import surroundings
 
 from kjax.errors import exit_code
 from kjax.interrupts import run_script
 from kjax.model.describe import describe
 from kjax.model.folding import fold, fold_head
-from kjax.speed.inference import surroundings
-from kjax.train.load_source import load_source
+from kjax.weights.source import load_source
 
 ON_CPU = {"dtype": "float32", "batches": (8, 16, 64), "threads": (1, 2), "patches": 1024}
 ON_ACCELERATORS = {

@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from homography_sequences import LENGTH
 from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
@@ -36,7 +37,6 @@ from kjax.data.embedded import TRAIN_PHOTOS
 from kjax.errors import InputError, exit_code
 from kjax.extras import require
 from kjax.files.atomic import write_text, write_whole
-from kjax.images.homography_sequences import LENGTH
 from kjax.interrupts import run_script
 
 SIGMAS = np.geomspace(0.7, 4.0, LENGTH - 1)

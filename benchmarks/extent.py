@@ -21,7 +21,7 @@ from kjax.data.phototour import PatchSet
 from kjax.errors import InputError, exit_code
 from kjax.eval.misalignment import controlled_set, matching_scores
 from kjax.interrupts import run_script
-from kjax.train.load_source import WHOLE_EXTENT
+from kjax.weights.source import WHOLE_EXTENT
 
 TURNS = (0.0, 5.0)
 GROUP = 1000

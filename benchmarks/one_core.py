@@ -18,15 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import onnxruntime
 import torch
+from speed import torch_inference
+from speed.inference import blocks_of
 
 from kjax.errors import exit_code
 from kjax.images.runner import ONNX_BATCH, ONNXRUNTIME, Runner, Way
 from kjax.interrupts import run_script
 from kjax.model.folding import fold
 from kjax.model.onnx_graph import onnx_model
-from kjax.speed import torch_inference
-from kjax.speed.inference import blocks_of
-from kjax.train.load_source import load_source
+from kjax.weights.source import load_source
 
 SIZE, BATCHES = 32, 4
 SOURCES = ("hardnet", "best", "fast", "tiny")

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from homography_sequences import find_sequences
 from peer_table import methods
 from peer_table.records import Record, append_record, latest, latest_timed, read_records
 from peer_table.scenes import ANGLES, Scene, plane_scene, pose_scene, turned_scene, view_scene
@@ -49,7 +50,6 @@ from kjax.eval.entries import shipped_words
 from kjax.extras import require
 from kjax.images.aligning import align_matches
 from kjax.images.features import Features
-from kjax.images.homography_sequences import find_sequences
 from kjax.interrupts import run_program
 from kjax.model.describe import cores
 
@@ -107,7 +107,7 @@ def measure(
         seconds: that describing a photograph took; None where time is not measured.
         device: of PyTorch.
     """
-    from kjax.experiments.sweep import software
+    from experiments.sweep import software
 
     matches, judged, took = [], [], []
     measured = functools.partial(timed, warm=seconds is not None)

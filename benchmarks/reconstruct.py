@@ -29,9 +29,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from keypoint_descriptors import KeypointDescriptor, extent_words, load_keypoint_descriptors
 from tqdm import tqdm
 
 from kjax.data.cutting.detectors import LARGEST
+from kjax.data.cutting.grey import read_for_describing
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
@@ -43,12 +45,6 @@ from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.exchange.reconstructors import find_reconstructor
 from kjax.images.features import Features
-from kjax.images.keypoint_descriptors import (
-    KeypointDescriptor,
-    extent_words,
-    load_keypoint_descriptors,
-    read_for_describing,
-)
 from kjax.images.learned_matching import Matcher, load_matcher
 from kjax.images.mapping import keypoints_of, verify_matches
 from kjax.images.matching import Distance

@@ -29,7 +29,7 @@ from kjax.eval.stored_forms import as_numbers
 from kjax.files.atomic import write_text
 from kjax.interrupts import run_script
 from kjax.model.quantization import quantize
-from kjax.train.load_source import load_sources
+from kjax.weights.source import load_sources
 
 LENGTHS = (64, 32)
 BITS = (512, 256, 128)

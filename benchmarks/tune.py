@@ -18,20 +18,20 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from experiments.scoring import Scorer, Tests
 
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.phototour import read_phototour, read_standard_pairs
 from kjax.data.test_sets import TestSet
 from kjax.errors import exit_code
 from kjax.eval.hpatches.benchmark import open_benchmark
-from kjax.experiments.scoring import Scorer, Tests
 from kjax.files.json_lines import append_line
 from kjax.interrupts import run_script
-from kjax.train.load_source import Source, load_source
 from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores
 from kjax.tune.settings import Settings
 from kjax.tune.training import ACCELERATOR
+from kjax.weights.source import Source, load_source
 
 SEED = 0
 

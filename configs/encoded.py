@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from kjax.train.config import load_config, override
+from kjax.runs.config import load_config, override
 
 
 def get_config(argument: str = "combined_star") -> ConfigDict:

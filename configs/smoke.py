@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from kjax.train.config import load_config
+from kjax.runs.config import load_config
 
 
 def get_config() -> ConfigDict:

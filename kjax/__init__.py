@@ -11,7 +11,6 @@ from kjax import zlib_first  # noqa: F401
 from kjax.version import __version__
 
 if TYPE_CHECKING:
-    from kjax import pretrained
     from kjax.images.aligning import align_matches
     from kjax.images.describer import Describer, load
     from kjax.images.extraction import extract_patches
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from kjax.model.position_encoding import PositionKernel
     from kjax.model.quantization import quantize
     from kjax.weights.files import load_variables, save_variables
+    from kjax.weights.shipped import list_weights
     from kjax.weights.torch_names import from_torch, to_torch
 
 _HOME = {
@@ -38,12 +38,12 @@ _HOME = {
     "match": "kjax.images.matching",
     "match_many": "kjax.images.matching",
     "from_torch": "kjax.weights.torch_names",
+    "list_weights": "kjax.weights.shipped",
     "load_matcher": "kjax.images.learned_matching",
     "load_variables": "kjax.weights.files",
     "save_variables": "kjax.weights.files",
     "to_torch": "kjax.weights.torch_names",
 }
-_MODULES = ("pretrained",)
 
 __all__ = [
     "HEADS",
@@ -56,12 +56,12 @@ __all__ = [
     "extract_patches",
     "fold",
     "from_torch",
+    "list_weights",
     "load",
     "load_matcher",
     "load_variables",
     "match",
     "match_many",
-    "pretrained",
     "quantize",
     "save_variables",
     "to_torch",
@@ -69,8 +69,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"kjax.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'kjax' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -8,8 +8,8 @@ import numpy as np
 
 from kjax.data.phototour import write_phototour
 from kjax.data.set_photographs import SetPhotograph, write_set_photographs
-from kjax.pretrained import shipped
-from kjax.pretrained.ledger import LEDGER_FILE, Photograph
+from kjax.weights import shipped
+from kjax.weights.ledger import LEDGER_FILE, Photograph
 
 
 def hashed(name: str) -> str:

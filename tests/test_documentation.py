@@ -14,8 +14,8 @@ from scripts import load_script
 
 from kjax.cli import make_parser
 from kjax.matcher.config import SCHEMA
+from kjax.runs.config import read_config, validate
 from kjax.train.command_line import parse_command_line
-from kjax.train.config import read_config, validate
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -11,7 +11,7 @@ USUAL = 2048
 CHOSEN_ON = frozenset({"fountain", "castle", "monstree", "sceaux"})
 """Scenes that choices were checked on, of keypoints or of the training of `best`: no test for ours.
 
-The validation sets of benchmarks/tools/reproduce.py are cut from the last three.
+The validation sets of benchmarks/reproduce.py are cut from the last three.
 """
 
 

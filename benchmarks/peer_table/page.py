@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiments.misalignment_charts import look
 
 from kjax.errors import InputError
 from kjax.eval.report.markdown import to_markdown
-from kjax.eval.report.misalignment import look
 from kjax.eval.report.page_parts import (
     Block,
     Charts,

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from homography_sequences import HomographySequence
 from jaxtyping import Float, UInt8
 
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage
+from kjax.data.cutting.grey import read_for_describing
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.selfsupervised import ViewConfig, random_view
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.images.correct_matches import project
 from kjax.images.geometry import verify
-from kjax.images.homography_sequences import HomographySequence, project
-from kjax.images.keypoint_descriptors import read_for_describing
 from kjax.images.refinement import refine_homography
 from peer_table import scores
 from peer_table.refinement import refined_pose

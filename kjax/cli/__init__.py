@@ -10,7 +10,6 @@ try:
     from collections.abc import Sequence
 
     from kjax.cli import (
-        bench,
         build_patches,
         build_views,
         colmap,
@@ -21,9 +20,7 @@ try:
         download,
         export,
         info,
-        ledger,
         match,
-        refit,
         similarity_maps,
         tune,
     )
@@ -44,13 +41,10 @@ COMMANDS = {
     "build-patches": build_patches,
     "build-views": build_views,
     "tune": tune,
-    "refit": refit,
     "download": download,
     "info": info,
-    "ledger": ledger,
     "convert": convert,
     "export": export,
-    "bench": bench,
 }
 
 

@@ -26,7 +26,6 @@ EXAMPLES = """examples:
   kjax build-views photos/garden photos/church --weights fast --views 7 --out views.npz
   kjax build-views photos --colmap sparse/0 --out scene.npz
       no homographies but real photographs of one scene, and what COLMAP found in them
-  kjax build-views photos --layers 3 --out worlds.npz
       made-up worlds: each photograph with up to three parts of others before it
   python -m kjax.matcher --config=configs/matcher.py --workdir=out/matcher
 
@@ -52,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_weights(parser)
     add("--views", type=int, default=7, metavar="N", help="of each, besides itself (%(default)s)")
     add("--rotation", type=float, default=180.0, metavar="DEGREES", help="of a view at most (180)")
-    add("--layers", type=int, default=0, metavar="N", help="of others before each, at most (0)")
     add("--keypoints", type=int, default=2048, metavar="N", help="of a view at most (%(default)s)")
     add("--max-side", type=int, default=800, metavar="N", help="longer ones are reduced (800)")
     add("--seed", type=int, default=0, metavar="N", help="of all chance (%(default)s)")
@@ -125,7 +123,6 @@ def _of_photographs(args: argparse.Namespace) -> "tuple[ViewSet, list[str]]":
     return describe_views(
         describer=describer,
         max_keypoints=args.keypoints,
-        layers=args.layers,
         **_photographs(args),
     )
 
@@ -178,10 +175,6 @@ def _check(args: argparse.Namespace) -> None:
     _check_output(args)
     if args.features:
         _check_features(args)
-    if args.layers < 0:
-        raise InputError(f"--layers {args.layers}: give 0 or more")
-    if args.layers and (args.write_views or args.features or args.colmap):
-        raise InputError("--layers goes without --write-views, --features and --colmap")
     check_count("--views", args.views)
     check_count("--keypoints", args.keypoints)
     check_count("--max-side", args.max_side)

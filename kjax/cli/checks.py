@@ -4,8 +4,8 @@ import math
 import tempfile
 from pathlib import Path
 
-from kjax import pretrained
 from kjax.errors import InputError, unknown_name
+from kjax.weights import shipped as pretrained
 
 
 def check_weights(word: str) -> None:
@@ -15,13 +15,13 @@ def check_weights(word: str) -> None:
         return
     if Path(name).suffix:
         raise InputError(f"{name}: no such file")
-    unknown = unknown_name("pretrained model", word, pretrained.names())
+    unknown = unknown_name("pretrained model", word, pretrained.list_weights())
     raise InputError(f"{word} is no workdir or weights file; {unknown}")
 
 
 def check_matcher(word: str | None, *, needed: bool, option: str) -> None:
     """Refuses a word that stands for no matcher, and one that is too much."""
-    from kjax.pretrained.matchers import matcher_names
+    from kjax.weights.matchers import matcher_names
 
     if not needed:
         if word is not None:

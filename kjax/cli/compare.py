@@ -50,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.data.samples import stereo_patch_pairs
     from kjax.model.descriptor import build
-    from kjax.train.load_source import weights_path
     from kjax.train.losses import LossConfig
     from kjax.train.step import StepConfig
     from kjax.weights.files import load_state_dict
+    from kjax.weights.source import weights_path
     from kjax.weights.torch_names import from_torch, to_torch
 
     require("torch", "the comparison")

@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
     check_weights(args.source)
 
     from kjax.cli.info import print_facts
-    from kjax.sources import facts, metadata_of
-    from kjax.train.load_source import load_source
+    from kjax.weights.facts import facts, metadata_of
     from kjax.weights.files import SUFFIXES, save_variables
+    from kjax.weights.source import load_source
 
     target = Path(args.target)
     if target.suffix not in SUFFIXES:

@@ -111,9 +111,9 @@ def _export_matcher(args: argparse.Namespace) -> int:
 
 def _export_descriptor(args: argparse.Namespace) -> int:
     from kjax.export.model import FUNCTIONS, export_model
-    from kjax.sources import remarks
-    from kjax.train.load_source import load_source
+    from kjax.weights.facts import remarks
     from kjax.weights.identify import display_name
+    from kjax.weights.source import load_source
 
     path = Path(args.to)
     for option, value in (("--input", args.input), ("--batch", args.batch)):

@@ -4,7 +4,7 @@ import argparse
 
 from kjax.cli.checks import check_count, check_weights
 from kjax.extras import require
-from kjax.pretrained import DEFAULT
+from kjax.weights.shipped import DEFAULT
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

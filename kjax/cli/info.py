@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from kjax import pretrained
-from kjax.pretrained.matchers import matcher_card, matcher_names
+from kjax.weights import shipped as pretrained
+from kjax.weights.matchers import matcher_card, matcher_names
 
 HELP = "tell what weights, a training run or an exported file are: head, size, training, scores"
 EXAMPLES = """examples:
@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.export.model import FUNCTIONS, read_about
     from kjax.matcher.weights import holds_matcher, matcher_facts
-    from kjax.sources import facts
-    from kjax.train.load_source import load_sources
+    from kjax.weights.facts import facts
+    from kjax.weights.source import load_sources
 
     if args.matcher or holds_matcher(args.source):
         print_facts(matcher_facts(args.source))
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list_shipped() -> int:
     """Prints the names of the weights that ship with kjax, and what they are."""
-    cards = {name: pretrained.card(name) for name in pretrained.names()}
+    cards = {name: pretrained.card(name) for name in pretrained.list_weights()}
     if not cards:
         print("no weights ship with this version of kjax")
         return 0

@@ -101,10 +101,10 @@ def run(args: argparse.Namespace) -> int:
     finding = [pool.submit(_find, photograph, args) for photograph in photographs]
 
     from kjax.images.compiled_programs import keep_compiled_programs
+    from kjax.images.correct_matches import one_per_location
     from kjax.images.describer import load
     from kjax.images.exchange.matched_pair import MatchedPair
     from kjax.images.geometry import verify
-    from kjax.images.homography_sequences import one_per_location
     from kjax.images.matching import match
 
     keep_compiled_programs()

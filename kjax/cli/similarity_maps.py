@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjax import pretrained
 from kjax.errors import InputError
+from kjax.weights import shipped as pretrained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
 def _trained(word: str, model: "Descriptor") -> "ComparedModel":
     """Weights from a file, for the model as given; or shipped ones, which bring their own."""
     from kjax.eval.similarity_maps import ComparedModel
-    from kjax.train.load_source import load_shipped
     from kjax.weights.files import load_variables
+    from kjax.weights.source import load_shipped
 
     name = pretrained.find(word)
     if name is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from kjax.cli.checks import check_count, check_output_folder, check_positive, check_weights
 from kjax.errors import InputError
 from kjax.interrupts import INTERRUPTED, Stopped
-from kjax.pretrained import DEFAULT
+from kjax.weights.shipped import DEFAULT
 
 HELP = "tune weights to your own photographs, and report what it gives"
 EXAMPLES = """examples:

@@ -4,7 +4,7 @@ All are asked for by one word on the command line:
 
     out/first                     a training run: the workdir of `run_train.py`
     weights.npz:xy,s=1            weights, with the head and fields of the model that they are for
-    combined-star, kjax-hardnet   weights that ship with kjax: `kjax.pretrained.names()`
+    combined-star, kjax-hardnet   weights that ship with kjax: `kjax.weights.shipped.list_weights()`
     rootsift                      a rival by its name
     results/mydesc                a folder of official HPatches CSV files
 
@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, UInt8
 
-from kjax import pretrained
 from kjax.baselines.load import RIVALS, load_rival
 from kjax.baselines.rival import Unavailable
 from kjax.errors import InputError, unknown_name
@@ -36,12 +35,13 @@ from kjax.eval.stored_forms import as_numbers, split_form
 from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.folding import fold
-from kjax.pretrained import PREFIX, Card
-from kjax.train.load_source import Source, holds_weights, is_workdir, load_sources, shortened
-from kjax.train.workdir import CONFIG_FILE
+from kjax.runs.workdir import CONFIG_FILE
 from kjax.version import __version__
+from kjax.weights import shipped as pretrained
 from kjax.weights.files import SUFFIXES
 from kjax.weights.identify import display_name
+from kjax.weights.shipped import PREFIX, Card
+from kjax.weights.source import Source, holds_weights, is_workdir, load_sources, shortened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _find_whole(word: str, weights: Mapping[str, str], dimension: int | None) ->
 
 def shipped_words() -> list[str]:
     """Words for the shipped weights, where a rival has the name with the prefix."""
-    return [f"{PREFIX}{name}" if name in RIVALS else name for name in pretrained.names()]
+    return [f"{PREFIX}{name}" if name in RIVALS else name for name in pretrained.list_weights()]
 
 
 def _quantized(entry: Entry, form: str) -> Entry:

@@ -10,8 +10,8 @@ from kjax.data.phototour import PatchSet
 from kjax.eval.entries import model_member
 from kjax.eval.misalignment import mean_precision, noisy_set
 from kjax.model.aggregation import l2_normalize
-from kjax.train.load_source import Source
 from kjax.train.refitting import Views
+from kjax.weights.source import Source
 
 HELD_OUT = 8
 """One of so many points is not learned from."""

@@ -21,7 +21,7 @@ from kjax.eval.hpatches.benchmark import Benchmark, score
 from kjax.eval.phototour import hardest_pairs, score_pairs, warnings_of
 from kjax.eval.results import DescriptorResult, Evaluation, HardPairs, Illustrations
 from kjax.metrics import pair_distances
-from kjax.train.workdir import plain_versions
+from kjax.runs.workdir import plain_versions
 
 
 class Options(NamedTuple):

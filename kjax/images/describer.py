@@ -35,10 +35,10 @@ from kjax.images.weights_checksum import weights_sha256
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.resampling import resize_patches
-from kjax.pretrained import DEFAULT
-from kjax.pretrained.cards import DEFAULT_RATIO
-from kjax.train.load_source import WHOLE_EXTENT, load_source
+from kjax.weights.cards import DEFAULT_RATIO
 from kjax.weights.identify import display_name
+from kjax.weights.shipped import DEFAULT
+from kjax.weights.source import WHOLE_EXTENT, load_source
 
 _resize = jax.jit(resize_patches, static_argnums=1)
 
@@ -56,8 +56,7 @@ def load(
     """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
 
     Args:
-        source: one of `kjax.pretrained.names()`, by default `kjax.pretrained.DEFAULT`; "out/first",
-            "hardnet.pth", or "weights.npz:polar,s=1" where the weights fit several heads.
+        source: one of `kjax.list_weights()`; "out/first", "hardnet.pth", or "weights.npz:polar,s=1" where the weights fit several heads.
         seed: which of a run's several seeds.
         dtype: precision of the computation, "float32" or "bfloat16".
         dimension: numbers in a descriptor: the first of all, normalised, of weights that were

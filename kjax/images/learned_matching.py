@@ -23,7 +23,7 @@ from kjax.matcher.assignment import LEAST_SCORE, Partners, assign, mutual_partne
 from kjax.matcher.network import Embedding, Layer, MatcherConfig, Points, Rotation, Said, layer_of
 from kjax.matcher.truth import NONE
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher
-from kjax.pretrained import DEFAULT
+from kjax.weights.shipped import DEFAULT
 
 SURE, ENOUGH = 0.9, 0.85
 """How sure a layer must be of a keypoint, and of which share of them, to be the last."""

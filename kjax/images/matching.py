@@ -18,7 +18,7 @@ from kjax.images.features import Features
 from kjax.images.matches import Matches
 from kjax.images.methods import Distance, MatchingMethod
 from kjax.model.nearest import Neighbours, padded_size, two_nearest
-from kjax.pretrained import DEFAULT
+from kjax.weights.shipped import DEFAULT
 
 if TYPE_CHECKING:
     from kjax.images.learned_matching import Matcher

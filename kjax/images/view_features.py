@@ -23,7 +23,6 @@ from kjax.extras import require
 from kjax.files.checksum import sha256
 from kjax.images.collection.engine import in_order
 from kjax.images.describer import Describer
-from kjax.images.layered_worlds import LayeredView, layered_views
 from kjax.matcher.view_set import DescribedWith, ViewSet
 
 CANVAS = 512
@@ -48,7 +47,7 @@ VIEWS = ViewConfig(
 class _Found(NamedTuple):
     """A view with its keypoints, the steadiest first."""
 
-    view: View | LayeredView
+    view: View
     keypoints: Keypoints
 
 
@@ -60,20 +59,17 @@ def describe_views(
     config: ViewConfig = VIEWS,
     max_keypoints: int,
     seed: int,
-    layers: int = 0,
     progress: bool = True,
 ) -> tuple[ViewSet, list[str]]:
     """The features of each photograph and of random views of it.
 
     Args:
         photographs: files to read.
-        names: what to call them; a photograph's views depend on its name and on the seed alone,
-            and with layers on all names.
+        names: what to call them; a photograph's views depend on its name and on the seed alone.
         describer: of keypoints.
         config: how views differ.
         max_keypoints: of a view.
         seed: of all chance.
-        layers: at most so many parts of other photographs are before each; 0 for flat views.
         progress: show a bar.
 
     Returns:
@@ -85,11 +81,7 @@ def describe_views(
     named = dict(zip(photographs, names, strict=True))
 
     def find(path: Path) -> list[_Found] | None:
-        views: Sequence[View | LayeredView] | None
-        if layers:
-            views = make_worlds(path, named, layers=layers, config=config, seed=seed)
-        else:
-            views = make_views(path, named[path], config=config, seed=seed)
+        views = make_views(path, named[path], config=config, seed=seed)
         if views is None:
             return None
         return [_found(view, max_keypoints, config.contrast_threshold) for view in views]
@@ -138,33 +130,8 @@ def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[
     return views + [random_view(rng, photo, config=config) for _ in range(config.views)]
 
 
-def make_worlds(
-    path: Path, named: dict[Path, str], *, layers: int, config: ViewConfig, seed: int
-) -> list[LayeredView] | None:
-    """Views of a photograph with parts of others before it; None if it cannot be read.
-
-    Args:
-        path: of the photograph.
-        named: all photographs and what they are called; of a single one, parts are before itself.
-        layers: at most so many are before it, and at least one.
-        config: how views differ.
-        seed: of all chance.
-    """
-    photo = read_grey(path)
-    if photo is None:
-        return None
-    photo = reduce_photo(photo, config.max_side)
-    rng = np.random.default_rng([seed, *named[path].encode()])
-    rest = [other for other in named if other != path] or [path]
-    chosen = rng.integers(len(rest), size=rng.integers(1, layers + 1))
-    read = [read_grey(rest[number]) for number in chosen]
-    others = [photo if one is None else reduce_photo(one, config.max_side) for one in read]
-    return layered_views(rng, photo, others, config=config)
-
-
-def _found(view: View | LayeredView, count: int, contrast: float) -> _Found:
-    keypoints = steadiest(view.pixels, count, contrast)
-    return _Found(view, view.showing(keypoints) if isinstance(view, LayeredView) else keypoints)
+def _found(view: View, count: int, contrast: float) -> _Found:
+    return _Found(view, steadiest(view.pixels, count, contrast))
 
 
 def steadiest(pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float) -> Keypoints:
@@ -176,8 +143,6 @@ def _of_view(found: _Found, describer: Describer, room: int) -> dict[str, np.nda
     """A view's part of a `ViewSet`."""
     view, keypoints = found
     columns = describe_columns(view.pixels, keypoints, describer, room)
-    if isinstance(view, LayeredView):
-        return columns | view.geometry(columns["xy"], columns["scales"])
     return columns | plane_geometry(view.homography, columns["xy"], view.pixels.shape[::-1])
 
 

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from kjax.train.load_source import Source
+from kjax.weights.source import Source
 from kjax.weights.torch_names import to_arrays
 
 

@@ -20,13 +20,14 @@ from torch import Tensor
 import kjax
 from kjax.images.conventions import FIRST_PIXEL
 from kjax.images.exchange.lightglue import to_dictionary
+from kjax.weights import shipped
 
 
 class Extractor(BaseModel):
     """SIFT's keypoints, described by kjax, which itself is not trained."""
 
     default_conf: ClassVar = {
-        "weights": kjax.pretrained.DEFAULT,
+        "weights": shipped.DEFAULT,
         "max_num_keypoints": 2048,
         "force_num_keypoints": False,  # fill up to this number, not to the batch's largest
     }

@@ -25,6 +25,7 @@ import kjax
 from kjax.images.exchange.hloc import FEATURES, feature_arrays, features_of
 from kjax.images.features import Features
 from kjax.images.matching import hloc_style
+from kjax.weights import shipped
 
 NAME = "kjax"
 EXTRACTION = {
@@ -56,7 +57,7 @@ def register(package: str = "hloc") -> None:
 class Extractor:
     """SIFT's keypoints, described by kjax; a mixin for hloc's `BaseModel`."""
 
-    default_conf: ClassVar = {"weights": kjax.pretrained.DEFAULT, "max_keypoints": 4000}
+    default_conf: ClassVar = {"weights": shipped.DEFAULT, "max_keypoints": 4000}
     required_inputs = ("image",)
     conf: dict[str, Any]
 

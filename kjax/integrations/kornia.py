@@ -17,11 +17,11 @@ from pathlib import Path
 from kornia import feature
 from torch import Tensor, nn
 
-from kjax import pretrained
 from kjax.data.cutting.keypoints import SIGMA
 from kjax.data.cutting.patches import SUPPORT
 from kjax.data.phototour import PATCH_SIDE
 from kjax.parity.torch_twin import load
+from kjax.weights import shipped as pretrained
 from kjax.weights.files import read_metadata
 
 KORNIA_SUPPORT = 12.0

@@ -17,6 +17,7 @@ from vismatch import BaseMatcher
 import kjax
 from kjax.images.features import Features
 from kjax.images.methods import MatchingMethod
+from kjax.weights import shipped
 
 
 class KjaxMatcher(BaseMatcher):
@@ -27,7 +28,7 @@ class KjaxMatcher(BaseMatcher):
         device: str = "cpu",
         max_num_keypoints: int = 2048,
         *,
-        weights: str = kjax.pretrained.DEFAULT,
+        weights: str = shipped.DEFAULT,
         method: MatchingMethod = "mutual_ratio",
         ratio: float | None = None,
         **options: Any,

@@ -29,7 +29,7 @@ def train(args: argparse.Namespace) -> tuple[dict[str, float], str]:
         from kjax.matcher.config import SCHEMA
         from kjax.matcher.run import run
         from kjax.matcher.weights import WEIGHTS_FILE
-        from kjax.train.config import read_config
+        from kjax.runs.config import read_config
 
     scores = run(read_config(args.config, args.overrides, schema=SCHEMA), args.workdir)
     return scores, f"the matcher is {args.workdir / WEIGHTS_FILE}"

@@ -8,7 +8,7 @@ from kjax.errors import InputError, unknown_name
 from kjax.files.typed_values import Schema
 from kjax.matcher.batches import DrawConfig
 from kjax.matcher.network import MatcherConfig
-from kjax.train.config import check_shares
+from kjax.runs.config import check_shares
 from kjax.train.loop import Schedule
 
 DTYPES = ("float32", "bfloat16")

@@ -12,7 +12,6 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from kjax import pretrained
 from kjax.counts import counted
 from kjax.errors import InputError
 from kjax.files.atomic import write_json
@@ -30,12 +29,13 @@ from kjax.matcher.weights import (
     read_matcher,
     save_matcher,
 )
-from kjax.pretrained.ledger import check_open
-from kjax.train.checkpoint import Checkpoints
+from kjax.runs.checkpoint import Checkpoints
+from kjax.runs.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, mendable_errors
 from kjax.train.loop import step_of, train
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.step import TrainState
-from kjax.train.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, mendable_errors
+from kjax.weights import shipped as pretrained
+from kjax.weights.ledger import check_open
 
 FINAL_SHARE = 0.01
 """Of the learning rate, at the end."""

@@ -16,7 +16,7 @@ from kjax.files.described_arrays import ABOUT, read_described, write_described
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import DescribedWith
-from kjax.pretrained.matchers import matcher_card, matcher_file, matcher_names, matchers_folder
+from kjax.weights.matchers import matcher_card, matcher_file, matcher_names, matchers_folder
 
 WEIGHTS_FILE = "matcher.npz"
 """In the folder of a training."""

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from kjax import pretrained
 from kjax.errors import InputError, unknown_name
 from kjax.model.dimensions import (
     CHANNELS,
@@ -29,6 +28,7 @@ from kjax.model.dimensions import (
     TRUNK_STRIDE,
 )
 from kjax.parity.torch_reference import TorchDescriptor
+from kjax.weights import shipped as pretrained
 from kjax.weights.fields import (
     Fields,
     fitting_fields,
@@ -61,7 +61,7 @@ def load(source: str | Path = pretrained.DEFAULT) -> "FoldedDescriptor":
     """A model with its weights, ready for inference.
 
     Args:
-        source: a name of `kjax.pretrained.names()`, or a weights file; where neither weights nor
+        source: a name of `kjax.list_weights()`, or a weights file; where neither weights nor
             metadata tell the head, with its fields behind a colon: "weights.npz:polar,s=1".
     """
     return FoldedDescriptor(load_reference(source))
@@ -175,7 +175,7 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 def _of_file(path: Path, text: str) -> TorchDescriptor:
     if path.suffix not in SUFFIXES:
         no_file = f"{path} is no weights file ({', '.join(SUFFIXES)})"
-        known = pretrained.names()
+        known = pretrained.list_weights()
         raise InputError(f"{no_file}; {unknown_name('pretrained model', str(path), known)}")
     try:
         arrays = plain_arrays(load_state_dict(path))

@@ -53,7 +53,7 @@ def parse_command_line(
 
     Returns:
         `config`, `workdir`, `coordinator`, `processes`, `process` and `distributed` as given, and
-        in `overrides` the words about fields of the config, for `kjax.train.config.read_config`.
+        in `overrides` the words about fields of the config, for `kjax.runs.config.read_config`.
 
     Raises:
         InputError: anything is wrong with it. Programs print its line and exit with code 2.

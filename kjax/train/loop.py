@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from kjax.errors import InputError
 from kjax.interrupts import Stopped
-from kjax.train.checkpoint import Checkpoints
+from kjax.runs.checkpoint import Checkpoints
+from kjax.runs.processes import any_process, failing_together
 from kjax.train.metrics_log import MetricsLog
-from kjax.train.processes import any_process, failing_together
 from kjax.train.step import TrainState
 
 Run = Callable[[TrainState, int], tuple[TrainState, dict[str, Any]]]

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from kjax import pretrained
 from kjax.data.set_photographs import read_photographs
 from kjax.errors import InputError
-from kjax.pretrained.ledger import are_open, check_open
-from kjax.train.config import flat_fields
-from kjax.train.load_source import is_workdir
-from kjax.train.workdir import stored_config
+from kjax.runs.config import flat_fields
+from kjax.runs.workdir import stored_config
+from kjax.weights import shipped as pretrained
+from kjax.weights.ledger import are_open, check_open
+from kjax.weights.source import is_workdir
 
 
 def check_open_sets(names: Iterable[str]) -> None:
@@ -29,7 +29,7 @@ def check_open_weights(role: str, word: str) -> None:
 
 
 def _learned_from_open(word: str) -> bool:
-    # A run wins over shipped weights of its name, as in `kjax.train.load_source`. One that began
+    # A run wins over shipped weights of its name, as in `kjax.weights.source`. One that began
     # with the field set was checked then, and so were its own teacher and start.
     if is_workdir(word):
         return flat_fields(stored_config(Path(word))).get("data.only_open") is True

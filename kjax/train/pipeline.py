@@ -9,8 +9,8 @@ import jax
 from kjax.data.phototour import PatchSet
 from kjax.data.resident import SHARE, room_for_set
 from kjax.errors import InputError
+from kjax.runs.processes import any_process, failing_together
 from kjax.train.parallel import Program, local_devices
-from kjax.train.processes import any_process, failing_together
 
 AUTO = "auto"
 

@@ -15,20 +15,10 @@ from kjax.data.phototour import PatchSet
 from kjax.data.test_sets import TestSet, read_test_sets
 from kjax.data.train_sets import read_train_sets
 from kjax.files.atomic import write_json
-from kjax.train.checkpoint import Checkpoints, saved_steps
-from kjax.train.config import OptimizerConfig, RunConfig, validate
-from kjax.train.input import make_evaluation, make_run
-from kjax.train.loop import Schedule, step_of, train
-from kjax.train.metrics_log import MetricsLog
-from kjax.train.open_data import check_open_sets, check_open_weights
-from kjax.train.optim import linear_decay, torch_sgd
-from kjax.train.parallel import Program, initial_state
-from kjax.train.pipeline import AUTO, choose_pipeline
-from kjax.train.processes import failing_together
-from kjax.train.start import load_start
-from kjax.train.step import StepConfig, TrainState
-from kjax.train.teacher import load_teacher
-from kjax.train.workdir import (
+from kjax.runs.checkpoint import Checkpoints, saved_steps
+from kjax.runs.config import OptimizerConfig, RunConfig, validate
+from kjax.runs.processes import failing_together
+from kjax.runs.workdir import (
     CHECKPOINTS_FOLDER,
     RESULTS_FILE,
     claim_workdir,
@@ -36,6 +26,16 @@ from kjax.train.workdir import (
     stored_pipeline,
     weights_files,
 )
+from kjax.train.input import make_evaluation, make_run
+from kjax.train.loop import Schedule, step_of, train
+from kjax.train.metrics_log import MetricsLog
+from kjax.train.open_data import check_open_sets, check_open_weights
+from kjax.train.optim import linear_decay, torch_sgd
+from kjax.train.parallel import Program, initial_state
+from kjax.train.pipeline import AUTO, choose_pipeline
+from kjax.train.start import load_start
+from kjax.train.step import StepConfig, TrainState
+from kjax.train.teacher import load_teacher
 from kjax.weights.files import save_variables
 
 

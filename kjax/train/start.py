@@ -3,9 +3,9 @@
 from typing import Any
 
 from kjax.errors import InputError
-from kjax.train.config import ModelConfig
-from kjax.train.load_source import Source, load_sources
+from kjax.runs.config import ModelConfig
 from kjax.weights.identify import fields_of
+from kjax.weights.source import Source, load_sources
 
 _SHAPES_TELL = ("head", "s", "head_bias", "channels", "dimension")
 """What bare weights tell of their model; the constants of position kernels leave no trace."""

@@ -13,7 +13,7 @@ from kjax.model.folding import fold
 from kjax.model.nesting import remap
 from kjax.model.resampling import resize_patches
 from kjax.train.distillation import DistillConfig, Views
-from kjax.train.load_source import load_sources
+from kjax.weights.source import load_sources
 
 PATCHES_TO_ORDER_BY = 4096
 

@@ -15,13 +15,13 @@ from kjax.errors import InputError
 from kjax.eval.refit_views import describe_misaligned
 from kjax.files.atomic import write_json
 from kjax.model.nesting import check_remap, remap
-from kjax.sources import refitted_metadata
-from kjax.train.load_source import METADATA_FILE, WEIGHTS_FILE, Source
 from kjax.train.refitting import BATCH, LEARNING_RATE, STEPS, learn_map
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
 from kjax.tune.trained import RUN_FOLDER, Trained
+from kjax.weights.facts import refitted_metadata
 from kjax.weights.files import save_variables
+from kjax.weights.source import METADATA_FILE, WEIGHTS_FILE, Source
 
 POINTS = 10_000
 """Of one's own that are described at most, each in sixteen patches."""

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from kjax.data.cutting.grey import read_for_describing
 from kjax.images.describer import Describer
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.features import Features
-from kjax.images.keypoint_descriptors import read_for_describing
 from kjax.images.mapping import keypoints_of, largest_model, verify_matches
-from kjax.train.load_source import Source
+from kjax.weights.source import Source
 
 
 def map_photographs(

@@ -11,7 +11,7 @@ from kjax.eval.report.html import to_html
 from kjax.eval.report.phrases import count, percent
 from kjax.eval.report.table_cells import mark_best
 from kjax.files.atomic import write_text
-from kjax.train.workdir import plain_versions
+from kjax.runs.workdir import plain_versions
 from kjax.tune.scores import EMBEDDED_PAIR, HELD_OUT, Scores
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings

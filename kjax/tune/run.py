@@ -9,7 +9,6 @@ import jax
 from kjax.files.atomic import write_json, write_whole
 from kjax.files.json_text import parse_json
 from kjax.model.nesting import check_remap
-from kjax.train.load_source import METADATA_FILE, WEIGHTS_FILE, Source, load_source
 from kjax.tune.last_layer import can_refit, refit
 from kjax.tune.mapping import map_photographs
 from kjax.tune.report import table, warning, write_report
@@ -18,6 +17,7 @@ from kjax.tune.sets import COLMAP_FOLDER, OwnSets, make_sets
 from kjax.tune.settings import Settings, claim
 from kjax.tune.trained import RUN_FOLDER
 from kjax.tune.training import has_begun, train
+from kjax.weights.source import METADATA_FILE, WEIGHTS_FILE, Source, load_source
 
 SCORES_FILE = "scores.json"
 

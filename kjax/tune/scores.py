@@ -21,10 +21,10 @@ from kjax.data.test_sets import TestSet
 from kjax.eval.entries import Member, model_member
 from kjax.eval.misalignment import matching_scores, noisy_set
 from kjax.images.conventions import DIAMETERS
-from kjax.images.homography_sequences import Count, count_matches, total
+from kjax.images.correct_matches import Count, count_matches, total
 from kjax.metrics import fpr_at_recall, pair_distances
-from kjax.train.load_source import Source
 from kjax.tune.sets import OwnSets
+from kjax.weights.source import Source
 
 HELD_OUT, EMBEDDED_PAIR = "held-out", "embedded"
 POINTS = 1000

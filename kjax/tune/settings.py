@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kjax import pretrained
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.sampler import check_seed
 from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError, unknown_name
 from kjax.files.atomic import write_json
 from kjax.files.json_text import parse_json
-from kjax.train.load_source import is_workdir
+from kjax.weights import shipped as pretrained
+from kjax.weights.source import is_workdir
 
 SETTINGS_FILE = "tune.json"
 LAYERS = ("all", "last")

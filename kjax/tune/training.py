@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from kjax.experiments.trainings import ASKEW, PHOTOMETRY
 from kjax.files.atomic import write_json
-from kjax.train.augment import AugmentConfig
-from kjax.train.checkpoint import saved_steps
-from kjax.train.config import (
+from kjax.runs.checkpoint import saved_steps
+from kjax.runs.config import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,
@@ -20,15 +18,33 @@ from kjax.train.config import (
     override,
     validate,
 )
-from kjax.train.load_source import Source
+from kjax.runs.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config, weights_files
+from kjax.train.augment import AugmentConfig
 from kjax.train.losses import LossConfig
 from kjax.train.run import run
-from kjax.train.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config, weights_files
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
 from kjax.tune.trained import RUN_FOLDER, Trained
+from kjax.weights.source import Source
 
-AUGMENTATION = (*ASKEW, *PHOTOMETRY["moderate"])
+MISALIGNED = (
+    "augment.misalignment=1.0",
+    "augment.area=(0.15,0.5)",
+    "augment.aspect_ratio=(0.9,1.1)",
+    "augment.max_translation=0.1",
+    "augment.max_rotation_degrees=5.0",
+)
+"""Pairs as in HPatches' matching task: an exact reference patch and a jittered one."""
+PHOTOMETRY = (
+    "augment.max_blur=1.2",
+    "augment.max_gamma=1.8",
+    "augment.saturation=0.15",
+    "augment.max_noise=0.15",
+    "augment.compression=1.0",
+    "augment.photometric_probability=0.5",
+)
+"""Moderate changes of grey values."""
+AUGMENTATION = (*MISALIGNED, *PHOTOMETRY)
 """That of the last part of the training of the shipped `best`: without pairs cut askew, weights
 forget to match them."""
 NESTED_WEIGHT = 0.3

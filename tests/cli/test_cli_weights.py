@@ -12,8 +12,8 @@ from models import make_model
 
 from kjax.cli import main
 from kjax.export.model import load_exported
-from kjax.train.checkpoint import Checkpoints
-from kjax.train.config import load_config, validate
+from kjax.runs.checkpoint import Checkpoints
+from kjax.runs.config import load_config, validate
 from kjax.train.run import make_program
 from kjax.train.step import create_state
 from kjax.weights.files import load_variables, save_variables

@@ -11,7 +11,7 @@ from PIL import Image
 from kjax.data.hpatches import IMAGES
 from kjax.data.phototour import TestPairs, write_phototour
 from kjax.eval.hpatches import tasks as hpatches_tasks
-from kjax.train.config import load_config
+from kjax.runs.config import load_config
 from kjax.weights.files import save_variables
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -3,7 +3,7 @@ import pytest
 from kjax.errors import InputError
 from kjax.eval.results import Evaluation
 from kjax.files.json_text import DEEPEST, parse_json
-from kjax.train.workdir import stored_config
+from kjax.runs.workdir import stored_config
 
 BAD = ["[" * 100_000, '{"a":' * 100_000, "[" * 900 + "]" * 900, "", "{", "[1,]"]
 

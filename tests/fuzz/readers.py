@@ -86,7 +86,7 @@ def photograph(name: str) -> Callable[[Path], Any]:
 
 def grey(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        from kjax.images.keypoint_descriptors import read_for_describing
+        from kjax.data.cutting.grey import read_for_describing
 
         return read_for_describing(folder / name)
 
@@ -516,7 +516,7 @@ def _homographies(kind: str) -> Make:
 
 
 def _read_homographies(folder: Path) -> Any:
-    from kjax.images.homography_sequences import find_sequences
+    from homography_sequences import find_sequences
 
     return find_sequences([folder])
 
@@ -553,8 +553,8 @@ def _described_weights(folder: Path) -> None:
 
 def _read_weights(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        from kjax.sources import facts
-        from kjax.train.load_source import load_sources
+        from kjax.weights.facts import facts
+        from kjax.weights.source import load_sources
 
         return facts(load_sources(str(folder / name)))
 
@@ -802,7 +802,7 @@ for _name in ("function.stablehlo", "function.onnx"):
 
 @functools.cache
 def _config() -> dict[str, Any]:
-    from kjax.train.config import load_config
+    from kjax.runs.config import load_config
 
     config = load_config(str(TESTS.parent / "configs" / "smoke.py"))
     with config.unlocked():
@@ -821,8 +821,8 @@ def _run(folder: Path) -> None:
 
 
 def _load_run(folder: Path) -> Any:
-    from kjax.sources import facts
-    from kjax.train.load_source import load_sources
+    from kjax.weights.facts import facts
+    from kjax.weights.source import load_sources
 
     return facts(load_sources(str(folder)))
 
@@ -831,7 +831,7 @@ add("load_run.workdir", _run, _load_run, spared="weights.npz")
 
 
 def _go_on(folder: Path) -> Any:
-    from kjax.train.workdir import prepare_workdir
+    from kjax.runs.workdir import prepare_workdir
 
     return prepare_workdir(folder, _config())
 
@@ -862,7 +862,7 @@ def _checkpoint(folder: Path) -> None:
     import jax.numpy as jnp
     from models import make_model
 
-    from kjax.train.checkpoint import Checkpoints
+    from kjax.runs.checkpoint import Checkpoints
     from kjax.train.step import TrainState
 
     zeros = jax.tree.map(jnp.zeros_like, make_model("sum")[1])
@@ -883,7 +883,7 @@ def _resume(folder: Path) -> Any:
     import jax
     from models import make_model
 
-    from kjax.train.checkpoint import Checkpoints
+    from kjax.runs.checkpoint import Checkpoints
     from kjax.train.step import TrainState
 
     shapes = jax.eval_shape(lambda: make_model("sum")[1])
@@ -917,18 +917,16 @@ add("checkpoints.resume_foreign", _foreign_checkpoint, _resume)
 
 
 def _records(folder: Path) -> None:
+    from experiments.records import append_record
     from record_files import rival, trained
-
-    from kjax.experiments.records import append_record
 
     append_record(folder / "heads.jsonl", trained("xy", "castle", 0, {"fpr95/x": 0.1}))
     append_record(folder / "heads.jsonl", rival("SIFT", {"fpr95/x": 0.3}))
 
 
 def _read_records(folder: Path) -> Any:
+    from experiments.records import append_record, read_records
     from record_files import rival
-
-    from kjax.experiments.records import append_record, read_records
 
     found = read_records(folder / "heads.jsonl")
     append_record(folder / "heads.jsonl", rival("ORB", {"fpr95/x": 0.4}))
@@ -964,7 +962,7 @@ add("evaluation.json", _evaluation, _read_evaluation)
 
 
 def _card(folder: Path) -> None:
-    from kjax.pretrained import shipped
+    from kjax.weights import shipped
 
     for path in (Path(shipped.__file__).parent).glob("*.[cj]s*"):
         shutil.copy(path, folder)
@@ -976,12 +974,12 @@ def _card(folder: Path) -> None:
 
 
 def _read_card(folder: Path) -> Any:
-    from kjax.pretrained import shipped
+    from kjax.weights import shipped
 
     usual, shipped.FOLDER = shipped.FOLDER, folder
     try:
         shipped.seal()  # else no damage would come further
-        for name in shipped.names():
+        for name in shipped.list_weights():
             card = shipped.card(name)
             card.build()
             card.facts()

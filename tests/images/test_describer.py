@@ -8,12 +8,12 @@ from PIL import Image
 
 import kjax
 import kjax.train.augment
-from kjax import pretrained
 from kjax.cli import main
 from kjax.data.cutting.keypoints import as_keypoints, detect, to_opencv
 from kjax.errors import InputError
-from kjax.train.load_source import typical_extent
+from kjax.weights import shipped as pretrained
 from kjax.weights.files import save_variables
+from kjax.weights.source import typical_extent
 
 cv2 = pytest.importorskip("cv2")
 

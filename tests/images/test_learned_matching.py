@@ -87,7 +87,7 @@ def test_build_views_writes_a_file(photographs, tmp_path, capsys, monkeypatch):
     assert "2 groups of 2 views of 2 photographs" in capsys.readouterr().out
     views = read_view_set(out)
     assert views.described_with.name == "hardnet"
-    assert views.described_with.sha256 == kjax.pretrained.card("hardnet").sha256
+    assert views.described_with.sha256 == kjax.weights.shipped.card("hardnet").sha256
     assert views.xy.shape == (2, 2, 30, 2)
 
 

@@ -133,7 +133,7 @@ def test_a_training_learns_and_resumes_exactly(views_file, tmp_path, capsys):
 
 def _stop_after(step: int, views: Path, workdir: Path) -> None:
     """Runs until a checkpoint is there, and dies."""
-    from kjax.train.checkpoint import Checkpoints
+    from kjax.runs.checkpoint import Checkpoints
 
     save = Checkpoints.save
 

@@ -12,11 +12,11 @@ import kjax
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.model.nesting import shorten
-from kjax.sources import metadata_of
-from kjax.train.config import load_config
-from kjax.train.load_source import load_source
+from kjax.runs.config import load_config
+from kjax.weights.facts import metadata_of
 from kjax.weights.files import save_variables
 from kjax.weights.metadata import parse_metadata
+from kjax.weights.source import load_source
 
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.py"
 

@@ -3,7 +3,7 @@
 import pytest
 from ledger_files import ROWS, write_ledger
 
-from kjax.pretrained import shipped
+from kjax.weights import shipped
 
 
 @pytest.fixture

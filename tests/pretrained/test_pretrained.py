@@ -12,13 +12,13 @@ from models import make_model, random_patches
 from PIL import Image
 
 import kjax
-from kjax import pretrained
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.eval.entries import find_entry
-from kjax.pretrained import shipped
-from kjax.train.load_source import load_shipped, load_source, load_sources
+from kjax.weights import shipped
+from kjax.weights import shipped as pretrained
 from kjax.weights.files import load_variables, save_variables
+from kjax.weights.source import load_shipped, load_source, load_sources
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "tools"))
 import ship
@@ -83,8 +83,8 @@ def test_what_ships_is_what_loads(folder, rng):
     variables, code = put()
     assert code == 0
     assert files(folder) == ["toy.json", "toy.md", "toy.npz"]
-    assert kjax.pretrained.names() == ["toy"]
-    card = kjax.pretrained.card("toy")
+    assert kjax.weights.shipped.list_weights() == ["toy"]
+    card = kjax.weights.shipped.card("toy")
     assert card.parameters == 433_568
     assert card.precision == "float32"
     source = load_shipped("toy")
@@ -202,7 +202,7 @@ def test_a_workdir_wins_and_other_folders_do_not(folder):
 def test_a_second_name(folder, capsys):
     put()
     assert ship.main(["best", "--same-as", "toy"]) == 0
-    assert pretrained.names() == ["best", "toy"]
+    assert pretrained.list_weights() == ["best", "toy"]
     assert not (folder / "best.npz").exists()
     assert "[`toy`](toy.md)" in (folder / "best.md").read_text()
     assert pretrained.card("best") == pretrained.card("toy")
@@ -214,7 +214,7 @@ def test_a_second_name(folder, capsys):
         f"best  the same as toy; {allowed}\ntoy   a toy; {allowed}\n"
     )
     assert ship.main(["toy", "--same-as", "best"]) == 2
-    assert "toy" in pretrained.names()
+    assert "toy" in pretrained.list_weights()
 
 
 def test_info(folder, capsys):
@@ -327,9 +327,9 @@ def test_what_else_is_refused(folder, capsys, monkeypatch):
 
 def test_every_shipped_model_loads():
     """Those that the package really holds."""
-    for name in pretrained.names():
+    for name in pretrained.list_weights():
         source = load_shipped(name)
         assert source.path.stat().st_size <= ship.LARGEST
         assert shipped.FOLDER.joinpath(f"{name}.md").is_file()
     for path in shipped.FOLDER.glob("*.npz"):
-        assert path.stem in pretrained.names()
+        assert path.stem in pretrained.list_weights()

@@ -13,7 +13,7 @@ joining.HEARTBEAT_SECONDS = 4  # a test cannot wait as long as a training
 coordinator, process, victim = sys.argv[1:]
 joining.join(coordinator, 2, int(process))
 
-from kjax.train.processes import any_process  # noqa: E402  (after joining, as in run_train.py)
+from kjax.runs.processes import any_process  # noqa: E402  (after joining, as in run_train.py)
 
 with joining.ending_when_alone():
     any_process(False)

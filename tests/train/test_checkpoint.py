@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint.type_handlers import NumpyHandler
 
 from kjax.errors import InputError
-from kjax.train.checkpoint import Checkpoints
+from kjax.runs.checkpoint import Checkpoints
 from kjax.train.optim import torch_sgd
 from kjax.train.step import TrainState, create_state
 
@@ -449,7 +449,7 @@ KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
 import jax.numpy as jnp
-from kjax.train.checkpoint import Checkpoints
+from kjax.runs.checkpoint import Checkpoints
 from kjax.train.step import TrainState
 
 rename = os.rename

@@ -9,9 +9,7 @@ from ml_collections import ConfigDict
 
 import kjax
 from kjax.errors import InputError
-from kjax.train.augment import AugmentConfig
-from kjax.train.command_line import parse_command_line
-from kjax.train.config import (
+from kjax.runs.config import (
     CONFIG_FOLDERS,
     RunConfig,
     load_config,
@@ -20,6 +18,8 @@ from kjax.train.config import (
     read_config,
     validate,
 )
+from kjax.train.augment import AugmentConfig
+from kjax.train.command_line import parse_command_line
 from kjax.train.losses import LossConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -126,7 +126,7 @@ def test_names_are_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_config("smoke").train.pairs == 8
     (tmp_path / "configs").mkdir()
-    own = "from kjax.train.config import load_config\n\n"
+    own = "from kjax.runs.config import load_config\n\n"
     own += "def get_config():\n    c = load_config('base')\n"
     (tmp_path / "configs" / "own.py").write_text(own + "    c.train.pairs = 32\n    return c\n")
     assert load_config("own").train.pairs == 32
@@ -141,7 +141,7 @@ def test_names_are_found_from_any_folder(tmp_path, monkeypatch):
         ("def get_config():\n    return 3", "must return an ml_collections.ConfigDict"),
         ("def get_config():\n    raise OSError('a\\nb')", "a b"),
         (
-            "from kjax.train.config import load_config\n"
+            "from kjax.runs.config import load_config\n"
             "def get_config():\n    c = load_config('base')\n    c.model.haed = 'xy'",
             'Did you mean "head"',
         ),

@@ -13,12 +13,12 @@ import pytest
 from models import make_model
 
 from kjax.errors import InputError
-from kjax.train.checkpoint import Checkpoints
-from kjax.train.config import load_config, validate
-from kjax.train.load_run import load_run
+from kjax.runs.checkpoint import Checkpoints
+from kjax.runs.config import load_config, validate
+from kjax.runs.workdir import prepare_workdir
 from kjax.train.run import make_program, save_weights
 from kjax.train.step import create_state
-from kjax.train.workdir import prepare_workdir
+from kjax.weights.load_run import load_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 NO_TENSORFLOW = """
 import sys
-import kjax.train.load_run
+import kjax.weights.load_run
 assert not [name for name in sys.modules if name.split(".")[0].startswith("tensorflow")]
 """
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from ledger_files import ROWS, write_ledger, write_set
 
-from kjax import pretrained
 from kjax.errors import InputError
-from kjax.pretrained import shipped
-from kjax.train.config import load_config, validate
+from kjax.runs.config import load_config, validate
 from kjax.train.open_data import check_open_weights
 from kjax.train.run import make_program, read_train_set, run
+from kjax.weights import shipped
+from kjax.weights import shipped as pretrained
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,7 +86,9 @@ def test_a_teacher_must_be_known_to_be_open(config, stored):
 
 
 def test_weights_for_research_teach_no_open_ones():
-    closed = [name for name in pretrained.names() if pretrained.card(name).use.startswith("resea")]
+    closed = [
+        name for name in pretrained.list_weights() if pretrained.card(name).use.startswith("resea")
+    ]
     assert "hardnet" in closed
     for name in closed:
         with pytest.raises(InputError, match=f"the teacher {name} is not known"):

@@ -10,7 +10,7 @@ import pytest
 from programs import make_program, start, synthetic_set
 
 from kjax.errors import InputError
-from kjax.train.config import load_config, validate
+from kjax.runs.config import load_config, validate
 from kjax.train.input import make_run
 from kjax.train.pipeline import choose_pipeline
 from kjax.train.run import read_train_set

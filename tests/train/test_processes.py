@@ -16,7 +16,7 @@ import pytest
 from programs import PAPERS_RATE, environment, make_program, synthetic_set
 
 from kjax.errors import InputError
-from kjax.train.checkpoint import read_latest
+from kjax.runs.checkpoint import read_latest
 from kjax.train.input import make_run
 from kjax.train.joining import ending_when_alone
 from kjax.train.parallel import initial_state

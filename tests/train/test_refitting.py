@@ -9,9 +9,9 @@ from kjax.cli import main
 from kjax.errors import InputError
 from kjax.eval.refit_views import mean_matching
 from kjax.model.nesting import remap
-from kjax.sources import refitted_metadata
-from kjax.train.load_source import load_source
 from kjax.train.refitting import agreeing_directions, check_widths, learn_map
+from kjax.weights.facts import refitted_metadata
+from kjax.weights.source import load_source
 
 
 def random_turn(rng, dim):

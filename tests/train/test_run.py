@@ -18,12 +18,12 @@ from scripts import load_script
 
 from kjax.errors import InputError
 from kjax.interrupts import Stopped
+from kjax.runs.config import load_config
 from kjax.train import input as feeding
 from kjax.train import loop
 from kjax.train import run as run_module
-from kjax.train.config import load_config
-from kjax.train.load_run import load_run
 from kjax.train.metrics_log import read_metrics
+from kjax.weights.load_run import load_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -252,7 +252,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
 import run_train
-from kjax.train.checkpoint import Checkpoints
+from kjax.runs.checkpoint import Checkpoints
 
 save = Checkpoints.save
 

@@ -11,12 +11,12 @@ from test_run import assert_same_weights, make_config, run_until_stopped
 
 import kjax
 from kjax.errors import InputError
-from kjax.sources import facts
+from kjax.runs.config import ModelConfig, validate
 from kjax.train import run as run_module
-from kjax.train.config import ModelConfig, validate
-from kjax.train.load_source import load_source, load_sources
 from kjax.train.parallel import initial_state
 from kjax.train.start import load_start
+from kjax.weights.facts import facts
+from kjax.weights.source import load_source, load_sources
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def later_config(set_folder, first, **train):
 
 
 def model_config(**changes) -> ModelConfig:
-    fields = kjax.pretrained.card("best").model | changes
+    fields = kjax.weights.shipped.card("best").model | changes
     return ModelConfig(**fields)
 
 
@@ -78,7 +78,7 @@ def test_what_a_run_tells_of_its_start(set_folder, first, tmp_path):
 
 
 def test_the_sets_of_the_start_count_as_trained_on(tmp_path):
-    card = kjax.pretrained.card("best")
+    card = kjax.weights.shipped.card("best")
     source = load_source("best")
     config = {"data": {"train": ["sets/mine"]}, "init": "kjax-best"}
     later = source.__class__(tmp_path, source.variables, source.candidates, config=config)

@@ -10,7 +10,7 @@ import pytest
 from disk import full_disk
 
 from kjax.errors import InputError
-from kjax.train.workdir import (
+from kjax.runs.workdir import (
     claim_workdir,
     prepare_workdir,
     source_version,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from kjax.train.checkpoint import Checkpoints
+from kjax.runs.checkpoint import Checkpoints
 from kjax.train.step import TrainState
 
 jax.config.update("jax_cpu_collectives_implementation", "gloo")

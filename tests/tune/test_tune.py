@@ -15,16 +15,16 @@ from kjax.cli import main, make_parser
 from kjax.data.photos import CutSet, sample_test_pairs
 from kjax.data.phototour import read_phototour, write_phototour
 from kjax.errors import InputError
-from kjax.sources import refitted_metadata
+from kjax.runs.config import validate
 from kjax.train import loop
-from kjax.train.config import validate
-from kjax.train.load_source import load_source
 from kjax.tune import report, run, scores, sets
 from kjax.tune.last_layer import can_refit
 from kjax.tune.settings import Settings
 from kjax.tune.trained import Trained
 from kjax.tune.training import make_config
+from kjax.weights.facts import refitted_metadata
 from kjax.weights.files import save_variables
+from kjax.weights.source import load_source
 
 skimage_data = pytest.importorskip("skimage.data")
 pytest.importorskip("cv2")

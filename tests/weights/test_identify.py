@@ -3,10 +3,10 @@ from models import make_model
 
 from kjax.errors import InputError
 from kjax.model.descriptor import build
-from kjax.train.load_source import load_source
 from kjax.weights.fields import parse_fields
 from kjax.weights.files import save_variables
 from kjax.weights.identify import display_name, model_of, only_model, possible_models
+from kjax.weights.source import load_source
 
 
 @pytest.mark.parametrize(

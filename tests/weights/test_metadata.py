@@ -12,8 +12,8 @@ import kjax
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.export.model import export_model
-from kjax.train.load_source import load_source
 from kjax.weights.files import load_variables, save_variables
+from kjax.weights.source import load_source
 
 safetensors = pytest.importorskip("safetensors")
 
@@ -77,7 +77,7 @@ def test_a_file_of_kjax_needs_nothing_behind_its_name(polar, capsys):
 
 def test_shipped_weights_keep_their_name_licence_and_extent(capsys):
     assert main(["convert", "best", "mine.safetensors"]) == 0
-    card = kjax.pretrained.card("best")
+    card = kjax.weights.shipped.card("best")
     texts = texts_of("mine.safetensors")
     assert texts["name"] == card.name
     assert texts["use"] == card.use

@@ -9,9 +9,9 @@ import kjax
 from kjax.baselines import mkd, tfeat
 from kjax.errors import InputError
 from kjax.eval.entries import find_entry
-from kjax.train.load_source import load_source
 from kjax.weights import files
 from kjax.weights.files import load_variables, save_variables
+from kjax.weights.source import load_source
 from kjax.weights.torch_names import to_arrays, to_torch
 
 

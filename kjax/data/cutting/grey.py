@@ -159,3 +159,11 @@ def as_image(image: Any, *, batched: bool = False) -> Any:
 def _is_floating(values: Any) -> bool:
     """Also bfloat16, which NumPy itself does not know."""
     return "float" in values.dtype.name
+
+
+def read_for_describing(path: Path) -> UInt8[np.ndarray, "height width"]:
+    """A photograph in grey, its pixels as they are stored, or one line that it cannot be read."""
+    photo = read_grey(path)
+    if photo is None:
+        raise InputError(f"cannot read {path}: give a JPEG, PNG or the like")
+    return photo

@@ -1,0 +1,121 @@
+r"""A matcher that looks less, to train on: attention is most of its work.
+
+    python benchmarks/thin_matcher.py best --heads 2 --layers 6 --self-every 2 --out thin.npz
+    python -m kjax.matcher --config=configs/matcher.py --config.init=thin.npz \
+        --config.model.heads=2 --config.model.head_size=32 --config.model.layers=6 \
+        --config.model.self_every=2 …
+
+Heads that add least to tokens go, by the norm of what takes values there. Positions turn the same
+numbers of each head in every layer, so self-attention keeps the same heads in all of them. Until it
+is trained on it matches worse.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from kjax.errors import InputError, exit_code
+from kjax.interrupts import run_script
+from kjax.matcher.network import MatcherConfig
+from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes one file; bad input is one line on stderr and exit code 2."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("matcher", help="shipped name, workdir or file")
+    parser.add_argument("--heads", type=int, required=True, help="to keep")
+    parser.add_argument("--layers", type=int, help="to keep, from the first (all)")
+    parser.add_argument(
+        "--self-every",
+        type=int,
+        metavar="N",
+        help="let a keypoint look at each N-th of its own photograph (as it does)",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="file to write, .npz")
+    args = parser.parse_args(argv)
+    return exit_code("thin_matcher", lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Reads, thins and writes."""
+    if args.out.suffix != ".npz":
+        raise InputError(f"--out {args.out}: let it end with .npz")
+    weights = read_matcher(find_matcher(args.matcher))
+    model = weights.about.model
+    layers = model.layers if args.layers is None else args.layers
+    if not 1 <= args.heads <= model.heads or not 1 <= layers <= model.layers:
+        raise InputError(f"the matcher has 1 to {model.heads} heads and {model.layers} layers")
+    save_matcher(args.out, thinned(weights, args.heads, layers, args.self_every))
+    print(f"{args.out}: {args.heads} heads of {model.size}, {layers} layers")
+
+
+def thinned(
+    weights: MatcherWeights, heads: int, layers: int, self_every: int | None = None
+) -> MatcherWeights:
+    """The first layers, with the heads that matter most; `self_every` as it was, if not given."""
+    model = weights.about.model
+    params = jax.tree.map(np.asarray, dict(weights.params))
+    blocks = jax.tree.map(lambda leaf: leaf[:layers], params["layers"])
+    kept = {"cross": _largest(_strengths(model, blocks, "cross"), heads)}
+    own = _largest(_strengths(model, blocks, "self").mean(axis=0), heads)
+    kept["self"] = np.tile(own, (layers, 1))
+    for name, parts in (("self", 3), ("cross", 2)):
+        blocks[f"{name}_in"] = _columns(model, blocks[f"{name}_in"], parts, kept[name])
+        kernel = _by_head(model, blocks[f"{name}_out"]["kernel"])
+        rows = np.take_along_axis(kernel, kept[name][:, :, None, None], axis=1)
+        blocks[f"{name}_out"]["kernel"] = rows.reshape(layers, -1, model.width)
+    embedding = {**params["embedding"], "frequencies": params["embedding"]["frequencies"][own]}
+    every = model.self_every if self_every is None else self_every
+    fewer = dataclasses.replace(
+        model, heads=heads, layers=layers, head_size=model.size, self_every=every
+    )
+    thinned_from = f"from {model.heads} heads and {model.layers} layers, not trained since"
+    remarks = {**weights.about.remarks, "thinned": thinned_from}
+    about = dataclasses.replace(weights.about, model=fewer, remarks=remarks)
+    return MatcherWeights(about, {"embedding": embedding, "layers": blocks})
+
+
+def _by_head(
+    model: MatcherConfig, kernel: Float[np.ndarray, "L inner width"]
+) -> Float[np.ndarray, "L heads size width"]:
+    return kernel.reshape(len(kernel), model.heads, model.size, -1)
+
+
+def _strengths(model: MatcherConfig, blocks: Any, name: str) -> Float[np.ndarray, "L heads"]:
+    """The norm of the matrix by which a head's values reach the tokens, over that of all heads."""
+    values = blocks[f"{name}_in"]["kernel"]
+    values = values.reshape(*values.shape[:2], -1, model.heads, model.size)[:, :, -1]
+    back = _by_head(model, blocks[f"{name}_out"]["kernel"])
+    norms = np.linalg.norm(np.einsum("lwhs,lhsv->lhwv", values, back), axis=(2, 3))
+    return norms / np.maximum(norms.sum(axis=1, keepdims=True), 1e-12)
+
+
+def _largest(strengths: Float[np.ndarray, "*L heads"], count: int) -> Int[np.ndarray, "*L count"]:
+    """Their places, in order."""
+    return np.sort(np.argsort(-strengths, axis=-1, kind="stable")[..., :count], axis=-1)
+
+
+def _columns(
+    model: MatcherConfig, dense: dict[str, np.ndarray], parts: int, kept: Int[np.ndarray, "L K"]
+) -> dict[str, np.ndarray]:
+    """What makes queries, keys and values of the heads that are kept."""
+
+    def of_kept(leaf: np.ndarray) -> np.ndarray:
+        apart = leaf.reshape(*leaf.shape[:-1], parts, model.heads, model.size)
+        places = kept.reshape(len(kept), *[1] * (apart.ndim - 3), -1, 1)
+        return np.take_along_axis(apart, places, axis=-2).reshape(*leaf.shape[:-1], -1)
+
+    return {name: of_kept(leaf) for name, leaf in dense.items()}
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,1 @@
+"""Folders of runs: config, checkpoints and files; no training."""
