@@ -56,7 +56,8 @@ def load(
     """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
 
     Args:
-        source: one of `kjax.list_weights()`; "out/first", "hardnet.pth", or "weights.npz:polar,s=1" where the weights fit several heads.
+        source: one of `kjax.list_weights()`; "out/first", "hardnet.pth", or
+            "weights.npz:polar,s=1" where the weights fit several heads.
         seed: which of a run's several seeds.
         dtype: precision of the computation, "float32" or "bfloat16".
         dimension: numbers in a descriptor: the first of all, normalised, of weights that were
