@@ -31,7 +31,7 @@ from kjax.data.embedded import visible_in_right
 from kjax.data.samples import stereo_patch_pairs
 from kjax.data.selfsupervised import ViewConfig, random_view
 from kjax.errors import InputError, exit_code
-from kjax.eval.similarity_maps import ComparedModel, draw_similarity_maps, similarity_maps
+from kjax.eval.similarity_maps import Method, draw_similarity_maps, similarity_maps
 from kjax.extras import require
 from kjax.files.atomic import write_text, write_whole
 from kjax.images.correct_matches import Count, one_per_location, project
@@ -257,7 +257,7 @@ def maps_section() -> Section:
     methods = {}
     for name in MAPPED:
         source = load_shipped(name)
-        methods[name] = ComparedModel(source.model, source.variables)
+        methods[name] = source.model, source.variables
     spread = {name: mean_spread(method, patch_a, patch_b) for name, method in methods.items()}
     text = f"""\
 Two patches around one point of the motorcycle pair. For a position p of patch a, whose receptive
@@ -276,7 +276,7 @@ with a weight for each p, the sum of all maps. In the mean over all p of this pa
     )
 
 
-def mean_spread(method: ComparedModel, patch_a: np.ndarray, patch_b: np.ndarray) -> float:
+def mean_spread(method: Method, patch_a: np.ndarray, patch_b: np.ndarray) -> float:
     """How many positions reach half of a map's range, in the mean over all maps."""
     side = method.model.patch_size // 4
     positions = [(row, column) for row in range(side) for column in range(side)]

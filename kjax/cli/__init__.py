@@ -16,12 +16,10 @@ try:
         compare,
         convert,
         describe,
-        describe_patches,
         download,
         export,
         info,
         match,
-        similarity_maps,
         tune,
     )
     from kjax.errors import exit_code
@@ -35,9 +33,7 @@ COMMANDS = {
     "match": match,
     "colmap": colmap,
     "describe": describe,
-    "describe-patches": describe_patches,
     "compare": compare,
-    "similarity-maps": similarity_maps,
     "build-patches": build_patches,
     "build-views": build_views,
     "tune": tune,

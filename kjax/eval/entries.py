@@ -30,7 +30,7 @@ from kjax.baselines.load import RIVALS, load_rival
 from kjax.baselines.rival import Unavailable
 from kjax.errors import InputError, unknown_name
 from kjax.eval.descriptor_cache import identity_of
-from kjax.eval.similarity_maps import ComparedModel
+from kjax.eval.similarity_maps import Method
 from kjax.eval.stored_forms import as_numbers, split_form
 from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor, parameter_count
@@ -56,7 +56,7 @@ class Member:
 
     describe: Callable[..., Float32[np.ndarray, "patches dim"]]
     identity: str
-    method: ComparedModel | None = None
+    method: Method | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +205,7 @@ def model_member(model: Descriptor, variables: Any, *, keep: bool = True) -> Mem
 
     settings = [model.head, model.patch_size, dataclasses.asdict(model.position_kernel)]
     identity = identity_of("kjax", settings, variables) if keep else ""
-    return Member(describe_patches, identity, ComparedModel(exact, variables))
+    return Member(describe_patches, identity, (exact, variables))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -39,7 +39,7 @@ def similarity_figures(
     for entry in entries:
         method = entry.members[0].method if entry.members else None
         if method is not None:
-            methods.setdefault(method.model.patch_size, {})[entry.name] = method
+            methods.setdefault(method[0].patch_size, {})[entry.name] = method
     for size, of_size in methods.items():
         patches = np.asarray(resize_patches(jnp.asarray(pair), size, rounded=True)).astype(np.uint8)
         quarter = size // 16  # on the grid of n = N/4 positions

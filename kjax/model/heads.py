@@ -1,7 +1,7 @@
 """The heads of the paper's table of models: from feature maps to one vector, as linen modules.
 
 Modules hold parameters and say what is connected to what; the mathematics is in
-`position_encoding`, `aggregation` and `match_kernel`.
+`position_encoding` and `aggregation`.
 """
 
 from collections.abc import Iterator, Sequence

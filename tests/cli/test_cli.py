@@ -1,8 +1,5 @@
 import jax
-import numpy as np
 import pytest
-from models import make_model
-from PIL import Image
 
 from kjax.cli import COMMANDS, main
 
@@ -64,13 +61,6 @@ def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
         (["compare", "--head", "polr"], "did you mean 'polar'"),
         (["compare", "--pairs", "1"], "--pairs must be at least 2"),
         (["compare", "--weights", "nowhere.pth"], "no such file"),
-        (["similarity-maps", "a.png"], "give two patches"),
-        (["similarity-maps", "a.png", "b.png"], "No such file or directory: "),
-        (["similarity-maps", "--positions", "1;2"], "ROW,COLUMN"),
-        (["similarity-maps", "--positions", "1,x"], "whole numbers"),
-        (["similarity-maps", "--heads", "xy", "--positions", "8,0"], "outside the 8×8 grid"),
-        (["similarity-maps", "--weights", "xy"], "HEAD=FILE"),
-        (["similarity-maps", "--weights", "cat=a.npz"], "not among --heads"),
         (["download", "libery"], "did you mean 'liberty'"),
     ],
 )
@@ -82,31 +72,3 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_p
     assert message in line
     assert line.startswith(f"kjax {arguments[0]}: ")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_similarity_maps_of_the_sample_and_of_given_patches(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "sample.png"
-    assert main(["similarity-maps", "--heads", "xy,hardnet", "--s", "1", "--out", str(out)]) == 0
-    assert "random weights: xy, hardnet" in capsys.readouterr().out
-    picture = np.asarray(Image.open(out).convert("RGB")).astype(int)
-    red = (picture[..., 0] > 200) & (picture[..., 1] < 60) & (picture[..., 2] < 60)
-    assert red.sum() > 500, "receptive fields are drawn in red"
-
-
-def test_similarity_maps_with_given_weights(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    from kjax.weights.files import save_variables
-
-    rng = np.random.default_rng(0)
-    for name in "ab":
-        patch = rng.integers(0, 255, (65, 65), np.uint8)
-        Image.fromarray(patch).save(tmp_path / f"{name}.png")
-    variables = make_model("polar", s=1)[1]
-    save_variables(tmp_path / "polar.npz", variables)
-    patches = [str(tmp_path / f"{name}.png") for name in "ab"]
-    weights = f"polar={tmp_path / 'polar.npz'}"
-    out = tmp_path / "maps.png"
-    arguments = ["--heads", "polar", "--s", "1", "--weights", weights, "--out", str(out)]
-    assert main(["similarity-maps", *patches, *arguments]) == 0
-    assert capsys.readouterr().out == f"wrote {out}\n"

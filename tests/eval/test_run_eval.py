@@ -10,8 +10,8 @@ from evaluation_data import write_hpatches, write_run, write_test_set
 from models import make_model, random_patches
 
 import kjax
-from kjax.cli import main
 from kjax.errors import InputError
+from kjax.eval.describe_patches import describe_patches
 from kjax.eval.entries import find_entry
 from kjax.eval.hpatches.descriptors import describe_sequences, write_descriptors
 from kjax.eval.results import Evaluation
@@ -217,44 +217,39 @@ def test_what_the_names_of_weights_tell(sets):
         find_entry("polar.npz")
 
 
-def test_descriptors_as_files_for_the_official_toolbox(sets, capsys):
-    command = ["describe-patches", "small", "--source", "rootsift", "--out", "csv/RootSIFT"]
-    assert main(command) == 0
-    (sets / "csv" / "RootSIFT" / "i_one" / "e1.csv").unlink()
-    untouched = sets / "csv" / "RootSIFT" / "v_two" / "ref.csv"
+def test_descriptors_as_files_for_the_official_toolbox(sets):
+    out = sets / "csv" / "RootSIFT"
+    assert describe_patches(Path("small"), "rootsift", out) == 2
+    (out / "i_one" / "e1.csv").unlink()
+    untouched = out / "v_two" / "ref.csv"
     before = untouched.stat().st_mtime_ns
-    assert main(command) == 0, "resumed"
-    assert untouched.stat().st_mtime_ns == before
+    describe_patches(Path("small"), "rootsift", out)
+    assert untouched.stat().st_mtime_ns == before, "finished sequences are skipped"
     where = ("--hpatches", "small", "--phototour", "--out", "o")
     assert evaluate("rootsift", "csv/RootSIFT", *where) == 0
     direct, from_files = results(sets / "o").descriptors
     assert direct.hpatches == from_files.hpatches
-    capsys.readouterr()
-    assert main([*command[:3], "sift", *command[4:]]) == 2, "files of another descriptor"
-    assert "was made by rootsift: --overwrite" in capsys.readouterr().err
-    assert main([*command[:3], "sift", *command[4:], "--overwrite"]) == 0
+    with pytest.raises(InputError, match="was made by rootsift: overwrite"):
+        describe_patches(Path("small"), "sift", out)
+    describe_patches(Path("small"), "sift", out, overwrite=True)
     assert untouched.stat().st_mtime_ns != before
-    (sets / "csv" / "RootSIFT" / "kjax-describe-patches.json").unlink()
-    assert main([*command[:3], "sift", *command[4:]]) == 2, "files of nobody knows what"
-    assert "does not say what made it: --overwrite" in capsys.readouterr().err
-    assert main(["describe-patches", "small", "--source", "tfeat", "--out", "no"]) == 2
-    assert "weights are missing" in capsys.readouterr().err
+    (out / "kjax-describe-patches.json").unlink()
+    with pytest.raises(InputError, match="does not say what made it: overwrite"):
+        describe_patches(Path("small"), "sift", out)
 
 
-def test_the_words_of_describe_patches(sets, capsys):
-    def refused(*words):
-        assert main(["describe-patches", "small", "--out", "no", *words]) == 2
-        return capsys.readouterr().err
-
-    # What the message says is taken.
-    assert "give --weights hardnet=FILE" in refused("--source", "hardnet")
+@pytest.mark.parametrize(
+    ("source", "weights", "message"),
+    [
+        ("tfeat", None, "weights are missing"),
+        ("hardnet", None, "give --weights hardnet=FILE"),
+        ("hardnet", "bad.pth", "bad.pth"),
+        ("hardnet", "hardnet=bad.pth", "bad.pth"),
+        ("hardnet", "gone.pth", "no such file: gone.pth"),
+        ("best", "bad.pth", "is not one: omit them"),
+    ],
+)
+def test_refused_sources_of_descriptor_files(source, weights, message, sets):
     (sets / "bad.pth").write_bytes(b"no weights")
-    for word in ("bad.pth", "hardnet=bad.pth"):
-        assert "bad.pth" in refused("--source", "hardnet", "--weights", word)
-    assert "no such file: gone.pth" in refused("--source", "hardnet", "--weights", "gone.pth")
-    assert "is none: leave it out" in refused("--source", "best", "--weights", "bad.pth")
-
-    (sets / "one").mkdir()
-    (sets / "small" / "i_one").rename(sets / "one" / "i_one")
-    assert main(["describe-patches", "one", "--source", "rootsift", "--out", "csv"]) == 0
-    assert capsys.readouterr().out == "1 sequence is in csv\n"
+    with pytest.raises(InputError, match=message):
+        describe_patches(Path("small"), source, Path("no"), weights=weights)

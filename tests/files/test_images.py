@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from kjax.cli.similarity_maps import _read_patch
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.photographs import read_photograph
 from kjax.data.hpatches import read_column
 from kjax.data.phototour import decode_mosaic
 from kjax.errors import InputError
+from kjax.eval.similarity_maps import read_patch
 from kjax.files.images import FORMATS, MAX_PIXELS, open_image
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
-READERS = (read_photograph, decode_mosaic, read_column, lambda path: _read_patch(path, 32))
+READERS = (read_photograph, decode_mosaic, read_column, lambda path: read_patch(path, 32))
 
 
 def png_of(width, height, padding=0):

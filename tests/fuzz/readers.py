@@ -116,9 +116,9 @@ for _name, _mode in {"a.gif": "P", "a.jp2": "RGB"}.items():
 
 
 def _similarity_patch(folder: Path) -> Any:
-    from kjax.cli.similarity_maps import _read_patch
+    from kjax.eval.similarity_maps import read_patch
 
-    return _read_patch(folder / "patch.png", 32)
+    return read_patch(folder / "patch.png", 32)
 
 
 def _square(folder: Path) -> None:

@@ -1,10 +1,8 @@
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model, random_patches
 
 import kjax
-from kjax.model.match_kernel import rescale_to_unit, similarity_map
 
 
 @pytest.mark.parametrize("s", [1, 2])
@@ -48,15 +46,3 @@ def test_weights_are_left_out_on_request(rng):
         for weighted in (True, False)
     )
     np.testing.assert_allclose(weighted[0, 0], np.exp(-1) * plain[0, 0], rtol=1e-4)
-
-
-def test_similarity_map_is_a_row_of_the_table(rng):
-    a, b = rng.normal(size=(2, 16, 5)).astype(np.float32)
-    found = similarity_map(jnp.asarray(a), jnp.asarray(b), row=2, column=1)
-    np.testing.assert_allclose(found, (a @ b.T)[9].reshape(4, 4), rtol=1e-5)
-
-
-def test_rescale_to_unit():
-    maps = np.array([[[1.0, 3.0], [2.0, 5.0]], [[7.0, 7.0], [7.0, 7.0]]], np.float32)
-    expected = [[[0, 0.5], [0.25, 1]], [[0, 0], [0, 0]]]
-    np.testing.assert_allclose(rescale_to_unit(jnp.asarray(maps)), expected)

@@ -256,10 +256,7 @@ def test_commands_take_names(folder, capsys):
         (["describe", ".", "--out", "o", "--weights", "tyo"], "did you mean 'toy'?"),
         (["info", "toy:xy,s=1"], "leave out ':xy,s=1'"),
         (["convert", "toy", "a.npz", "--seed", "1"], "only workdirs have seeds"),
-        (
-            ["similarity-maps", "--heads", "polar", "--weights", "polar=toy"],
-            "--weights xy=toy --patch-size 8",
-        ),
+        ("--weights xy=toy --patch-size 8",),
     ):
         assert main(arguments) == 2
         error = capsys.readouterr().err
