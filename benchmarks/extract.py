@@ -20,7 +20,7 @@ from kjax.errors import exit_code
 from kjax.interrupts import run_script
 
 SIZE = 32
-MR_SIZE = 12.0
+EXTENT = 12.0
 SEED = 0
 PYRAMIDS = {"thirds": "the default", "octaves": "least memory", "kornia": "equal to kornia"}
 """Kinds of pyramid, and what each is for."""
@@ -41,7 +41,7 @@ def kornia_call(image: np.ndarray, count: int, threads: int) -> Callable[[], Any
 
     torch.set_num_threads(threads)
     xy, sigma, degrees = map(torch.tensor, random_keypoints(count, len(image)))
-    half = MR_SIZE * sigma[None, :, None, None]
+    half = EXTENT * sigma[None, :, None, None]
     lafs = laf_from_center_scale_ori(xy[None], half, -degrees[None, :, None])
     pixels = torch.tensor(image)[None, None]
 
@@ -64,7 +64,7 @@ def kjax_call(image: np.ndarray, count: int, pyramid: str) -> Callable[[], Any]:
 
     def call() -> Any:
         found = extract_patches(
-            pixels, *keypoints, size=SIZE, mr_size=MR_SIZE, size_is="sigma", pyramid=pyramid
+            pixels, *keypoints, size=SIZE, extent=EXTENT, size_is="sigma", pyramid=pyramid
         )
         return jax.block_until_ready(found).patches
 

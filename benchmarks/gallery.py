@@ -346,7 +346,7 @@ def patches_of(described: Described) -> Float32[np.ndarray, "N 64 64"]:
     """What ours sees of each keypoint."""
     xy, scales, angles, _ = described.keypoints
     extent = pretrained.card(OURS).extent
-    found = extract_patches(described.photo, xy, scales, angles, size=64, mr_size=extent)
+    found = extract_patches(described.photo, xy, scales, angles, size=64, extent=extent)
     return np.asarray(found.patches)
 
 

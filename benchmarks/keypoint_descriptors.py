@@ -138,7 +138,7 @@ def _rival(word: str, extent: float, weights: str | None) -> KeypointDescriptor:
 
     def describe(image: np.ndarray, keypoints: Keypoints) -> np.ndarray:
         xy, scales, angles, _ = keypoints
-        patches, _ = extract_patches(image, xy, scales, angles, size=PATCH_SIDE, mr_size=extent)
+        patches, _ = extract_patches(image, xy, scales, angles, size=PATCH_SIDE, extent=extent)
         return rival.describe(np.asarray(patches).round().clip(0, 255).astype(np.uint8))
 
     return KeypointDescriptor(rival.name, "Hamming" if rival.distance == "L1" else "L2", describe)

@@ -39,6 +39,7 @@ from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
 from kjax.images.collection.build import Settings, build
+from kjax.images.collection.mapping import verify_matches
 from kjax.images.collection.summary import Summary, summarize
 from kjax.images.describer import Describer, load
 from kjax.images.exchange import colmap_program
@@ -46,7 +47,6 @@ from kjax.images.exchange.colmap_database import read_features
 from kjax.images.exchange.reconstructors import find_reconstructor
 from kjax.images.features import Features
 from kjax.images.learned_matching import Matcher, load_matcher
-from kjax.images.mapping import keypoints_of, verify_matches
 from kjax.images.matching import Distance
 from kjax.interrupts import run_script
 
@@ -173,7 +173,7 @@ def describe_photos(
     for name in tqdm(sizes, desc="describing", unit="photo", disable=args.quiet):
         photo = read_for_describing(photos / name)
         if args.keypoints == "colmap":
-            keypoints = keypoints_of(theirs[name])
+            keypoints = theirs[name].keypoints()
         else:
             keypoints = detect(photo, max_keypoints=args.max_keypoints)
         xy, scales, angles, scores = keypoints

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kjax.data.colmap import Model
 from kjax.errors import InputError
+from kjax.images.collection.mapping import largest_model, verify_matches
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
-from kjax.images.mapping import largest_model, verify_matches
 
 KEYPOINTS = 4096
 RATIO = 0.8

@@ -1,6 +1,7 @@
 """`kjax build-views`: photographs in, the features that a matcher learns from out."""
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,11 +104,12 @@ def _views(args: argparse.Namespace) -> "tuple[ViewSet, list[str]]":
 
 def _of_features(args: argparse.Namespace) -> "ViewSet":
     """Pictures that others described."""
+    from kjax.images.exchange.hloc import read_features
     from kjax.images.written_views import views_of_features
 
     return views_of_features(
         args.photographs[0],
-        args.features,
+        functools.partial(read_features, args.features),
         descriptor=args.name or args.features.stem,
         max_keypoints=args.keypoints,
         progress=not args.quiet,

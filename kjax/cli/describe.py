@@ -148,8 +148,7 @@ def _describe_into(
 
     from kjax.data.cutting.grey import grey_values
     from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
-    from kjax.data.cutting.photographs import read_photograph
-    from kjax.images.collection.engine import in_order
+    from kjax.data.cutting.photographs import in_order, read_photograph
     from kjax.model.quantization import FORMS
 
     def find(photograph: tuple[str, Path]) -> "tuple[Provenance, np.ndarray, Keypoints]":

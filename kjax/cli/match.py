@@ -229,7 +229,7 @@ def _find(photograph: "Pixels", args: argparse.Namespace) -> "tuple[np.ndarray, 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses, before any work, what cannot be."""
-    from kjax.images.methods import MatchingMethod
+    from kjax.images.features import MatchingMethod
 
     for path in (args.first, args.second):
         check_photograph(path)

@@ -27,7 +27,7 @@ from kjax.data.colmap import (
 from kjax.data.correspondence import wrap_angle
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints
-from kjax.data.cutting.patches import SUPPORT, cut_patches
+from kjax.data.cutting.patches import EXTENT, cut_patches
 from kjax.data.photos import CutSet
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
@@ -92,7 +92,7 @@ def cut_reconstruction(
     photos: Path,
     *,
     filters: TrackFilters,
-    support: float = SUPPORT,
+    extent: float = EXTENT,
     max_patches: int,
     seed: int,
     progress: bool = True,
@@ -105,7 +105,7 @@ def cut_reconstruction(
         photos: folder that the model's names are below. Unreadable ones are left out and named in
             the result.
         filters: which points and observations are taken.
-        support: side of a patch in units of σ.
+        extent: side of a patch over the keypoint's diameter.
         max_patches: whole points are dropped at random until no more are left.
         seed: the same seed always gives the same set.
         progress: show a bar.
@@ -122,7 +122,7 @@ def cut_reconstruction(
             "first --max-reprojection-error and --max-octaves"
         )
     observations = _limit(np.random.default_rng(seed), observations, max_patches)
-    patches, hashes = _cut_all(model, images, photos, observations, support, progress=progress)
+    patches, hashes = _cut_all(model, images, photos, observations, extent, progress=progress)
     unreadable = [image.name for image, one in zip(images, hashes, strict=True) if not one]
     if len(unreadable) == len(images):
         raise InputError(
@@ -263,7 +263,7 @@ def _cut_all(
     images: Sequence[ModelImage],
     photos: Path,
     observations: Observations,
-    support: float,
+    extent: float,
     *,
     progress: bool,
 ) -> tuple[np.ndarray, list[str]]:
@@ -283,7 +283,7 @@ def _cut_all(
             )
         hashes[number] = sha256(photos / image.name)
         here = np.flatnonzero(observations.image == number)
-        patches[here] = cut_patches(photo, observations.keypoints.keep(here), support=support)
+        patches[here] = cut_patches(photo, observations.keypoints.keep(here), extent=extent)
     return patches, hashes
 
 

@@ -25,7 +25,7 @@ from kjax.data.correspondence import (
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.levels import antialias_sigma
-from kjax.data.cutting.patches import SUPPORT, cut_patches
+from kjax.data.cutting.patches import EXTENT, cut_patches
 from kjax.data.photos import CutSet
 from kjax.errors import InputError
 from kjax.extras import require
@@ -51,7 +51,7 @@ class ViewConfig:
         contrast_threshold: of OpenCV's SIFT detector; lower finds more points.
         min_sigma: finer keypoints are dropped, as their patches would be mostly interpolation.
         max_points: taken from one photograph, at random.
-        support: side of a patch in units of σ.
+        extent: side of a patch over the keypoint's diameter.
         tolerances: how well two detections must agree to be one point.
     """
 
@@ -69,7 +69,7 @@ class ViewConfig:
     contrast_threshold: float = 0.02
     min_sigma: float = 1.2
     max_points: int = 1500
-    support: float = SUPPORT
+    extent: float = EXTENT
     tolerances: Tolerances = Tolerances()  # noqa: RUF009  # frozen, so safe to share
 
 
@@ -165,7 +165,7 @@ def _cut_points(
     )
     shared = np.flatnonzero((matches >= 0).sum(axis=1) >= 2)
     chosen = np.sort(rng.permutation(shared)[: config.max_points])
-    return _cut_views(views, found, matches[chosen], support=config.support)
+    return _cut_views(views, found, matches[chosen], extent=config.extent)
 
 
 def random_view(
@@ -246,14 +246,14 @@ def _cut_views(
     found: Sequence[Keypoints],
     matches: Int64[np.ndarray, "K views"],
     *,
-    support: float,
+    extent: float,
 ) -> PointPatches:
     """Patches of all matched keypoints, in order of their points."""
     patches, points, keypoints = [], [], []
     for number, (view, detections) in enumerate(zip(views, found, strict=True)):
         seen = np.flatnonzero(matches[:, number] >= 0)
         here = detections.keep(matches[seen, number])
-        patches.append(cut_patches(view.pixels, here, support=support))
+        patches.append(cut_patches(view.pixels, here, extent=extent))
         points.append(seen)
         keypoints.append(here)
     point_ids = np.concatenate(points)

@@ -183,7 +183,7 @@ def _frames(
     a: _Keypoints, b: _Keypoints, size_a: Int32[Array | np.ndarray, "2"], size_b: Int32[Array, "2"]
 ) -> tuple[PatchFrames, PatchFrames, Bool[Array, " N"]]:
     """Patches of both sides, and which of them are two that can be compared."""
-    frames_a, frames_b = (patch_frames(*one, mr_size=EXTENT) for one in (a, b))
+    frames_a, frames_b = (patch_frames(*one, extent=EXTENT) for one in (a, b))
     usable = _within(frames_a, size_a) & _within(frames_b, size_b)
     frames_a, frames_b = (neutral_where(~usable, one, SIZE) for one in (frames_a, frames_b))
     return frames_a, frames_b, usable

@@ -7,9 +7,9 @@ in radians, clockwise on screen; of an affine frame, the columns of its matrix o
 
 | `size_is`      | `scale` holds                            | side of the patch     | 24σ with |
 |----------------|------------------------------------------|-----------------------|----------|
-| `"diameter"`   | OpenCV's `KeyPoint.size`; of SIFT, 2σ    | `mr_size` · scale     | 12       |
-| `"sigma"`      | σ, as COLMAP and pycolmap store it       | 2 · `mr_size` · scale | 12       |
-| `"hloc"`       | σ, read as hloc's `dog` extractor does   | `mr_size` · scale     | 24       |
+| `"diameter"`   | OpenCV's `KeyPoint.size`; of SIFT, 2σ    | `extent` · scale      | 12       |
+| `"sigma"`      | σ, as COLMAP and pycolmap store it       | 2 · `extent` · scale  | 12       |
+| `"hloc"`       | σ, read as hloc's `dog` extractor does   | `extent` · scale      | 24       |
 | `"half_width"` | half the patch's side: a kornia LAF's    | 2 · scale             | –        |
 
 The first two cut the same square about the same keypoint, that of PhotoTourism and of the Image
@@ -36,7 +36,7 @@ from jaxtyping import Array, Bool, Float
 from kjax.errors import unknown_name
 
 DIAMETERS = {"diameter": 1.0, "sigma": 2.0, "hloc": 1.0}
-"""Side of the patch over `mr_size` · scale."""
+"""Side of the patch over `extent` · scale."""
 HALF_WIDTH = "half_width"
 SIZE_IS = (*DIAMETERS, HALF_WIDTH)
 
@@ -77,7 +77,7 @@ def patch_frames(
     *,
     shape: Float[Array, "*batch N 2 2"] | None = None,
     size_is: str = "diameter",
-    mr_size: float = 12.0,
+    extent: float = 12.0,
     angle_is: str = "opencv",
     pixel_origin: str = "center",
 ) -> PatchFrames:
@@ -89,12 +89,12 @@ def patch_frames(
         angle: orientations.
         shape: of affine frames, in the place of their angles; the matrices' own size is left out.
         size_is: what `scale` holds.
-        mr_size: side of a patch in units of the keypoint's diameter; `"half_width"` ignores it.
+        extent: side of a patch in units of the keypoint's diameter; `"half_width"` ignores it.
         angle_is: what `angle` holds.
         pixel_origin: which point of the first pixel is (0, 0).
     """
     check_conventions(size_is, angle_is, pixel_origin)
-    side = 2 * scale if size_is == HALF_WIDTH else DIAMETERS[size_is] * mr_size * scale
+    side = 2 * scale if size_is == HALF_WIDTH else DIAMETERS[size_is] * extent * scale
     axes, usable = _turned(angle, angle_is) if shape is None else _of_unit_area(shape)
     return PatchFrames(xy - FIRST_PIXEL[pixel_origin], jnp.where(usable, side, 0), axes)
 

@@ -275,7 +275,7 @@ class Describer(Feature2D):
             shape=arrays.shape,
             mask=arrays.mask,
             size=PATCH_SIDE,
-            mr_size=self.extent,
+            extent=self.extent,
         )
         if self.patch_size != PATCH_SIDE:
             patches = _resize(patches, self.patch_size)

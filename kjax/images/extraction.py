@@ -63,7 +63,7 @@ def extract_patches(
     mask: Numbers | None = None,
     size: int = 32,
     size_is: str = "diameter",
-    mr_size: float = 12.0,
+    extent: float = 12.0,
     angle_is: str = "opencv",
     pixel_origin: str = "center",
     pyramid: str = "thirds",
@@ -99,7 +99,7 @@ def extract_patches(
         mask: bool `[N]` or `[B,N]`, False for what only pads a batch; all True if not given.
         size: side of the patches in pixels.
         size_is: what `scale` holds: see `kjax.images.conventions` for this and the next three.
-        mr_size: side of a patch in units of the keypoint's diameter.
+        extent: side of a patch in units of the keypoint's diameter.
         angle_is: what `angle` holds.
         pixel_origin: which point of the first pixel is (0, 0).
         pyramid: how the image is low-passed: see `kjax.data.cutting.levels`. `"octaves"` takes a
@@ -119,7 +119,7 @@ def extract_patches(
     opened, order = open_image(image, order)
     photos = as_image(opened, batched=xy.ndim == 3)
     keypoints = _check_keypoints(photos.shape[: xy.ndim - 2], xy, scale, angle, mask, shape)
-    options = _Options(size, size_is, float(mr_size), angle_is, pixel_origin, pyramid, order)
+    options = _Options(size, size_is, float(extent), angle_is, pixel_origin, pyramid, order)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
         return _extract(photos, None, keypoints, options)
     padded, count = pad_keypoints(keypoints), xy.shape[-2]
@@ -138,7 +138,7 @@ class _Options(NamedTuple):
 
     size: int
     size_is: str
-    mr_size: float
+    extent: float
     angle_is: str
     pixel_origin: str
     pyramid: str
@@ -249,7 +249,7 @@ def _extract(
         *(jnp.asarray(values).astype(grey.dtype) for values in keypoints[:3]),
         shape=None if shape is None else jnp.asarray(shape).astype(grey.dtype),
         size_is=options.size_is,
-        mr_size=options.mr_size,
+        extent=options.extent,
         angle_is=options.angle_is,
         pixel_origin=options.pixel_origin,
     )

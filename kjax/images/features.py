@@ -6,14 +6,17 @@ degrees, clockwise on screen. `kjax.images.exchange` turns them into what other 
 
 import dataclasses
 import math
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
-from kjax.data.cutting.keypoints import SIGMA, upright_without
+from kjax.data.cutting.keypoints import NO_ANGLE, SIGMA, Keypoints, upright_without
 from kjax.errors import InputError
-from kjax.images.methods import Distance
 from kjax.model.quantization import FORMS, quantize
+
+MatchingMethod = Literal["nearest", "mutual", "ratio", "mutual_ratio", "learned"]
+Distance = Literal["L2", "Hamming"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,19 @@ class Features:
         if self.angles is None:
             return None
         return upright_without(self.angles) * np.float32(math.radians(1))
+
+    def keypoints(self) -> Keypoints:
+        """Return the keypoints alone; those without an angle are upright.
+
+        Raises:
+            InputError: The keypoints have no scales.
+        """
+        if self.scales is None:
+            raise InputError("keypoints without scales: use a detector that gives them, as SIFT")
+        blank = np.full(len(self), NO_ANGLE, np.float32)
+        angles = blank if self.angles is None else self.angles
+        scores = np.ones(len(self), np.float32) if self.scores is None else self.scores
+        return Keypoints(self.xy, self.scales, angles, scores)
 
 
 def unit_rows(rows: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N D"]:

@@ -1,16 +1,16 @@
 """Geometric verification: which matches one homography or one epipolar geometry explains."""
 
 import contextlib
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
-from kjax.images.methods import Kind
 from kjax.images.refinement import refine_homography
 
+Kind = Literal["homography", "fundamental"]
 SMALLEST_SAMPLE = {"homography": 4, "fundamental": 8}
 """Matches that a model needs: with fewer there is none."""
 SEED = 0

@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
 from kjax.errors import InputError, unknown_name
-from kjax.images.features import Features
+from kjax.images.features import Distance, Features, MatchingMethod
 from kjax.images.matches import Matches
-from kjax.images.methods import Distance, MatchingMethod
 from kjax.model.nearest import Neighbours, padded_size, two_nearest
 from kjax.weights.shipped import DEFAULT
 

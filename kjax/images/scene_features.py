@@ -17,12 +17,12 @@ from tqdm import tqdm
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage, read_model
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints
+from kjax.data.cutting.photographs import in_order
 from kjax.data.selfsupervised import reduce_photo
 from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
-from kjax.images.collection.engine import in_order
 from kjax.images.describer import Describer
 from kjax.images.view_features import VIEWS, describe_columns, steadiest
 from kjax.matcher.view_set import DescribedWith, ViewSet

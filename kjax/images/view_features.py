@@ -16,12 +16,12 @@ from kjax.data.correspondence import transform_keypoints
 from kjax.data.cutting.detectors import FAINT, STEADY
 from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cutting.photographs import in_order
 from kjax.data.selfsupervised import View, ViewConfig, random_view, reduce_photo
 from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
-from kjax.images.collection.engine import in_order
 from kjax.images.describer import Describer
 from kjax.matcher.view_set import DescribedWith, ViewSet
 

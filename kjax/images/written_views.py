@@ -5,13 +5,14 @@ A folder of them has `views.json`, which tells what they are views of, and pictu
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from kjax.data.cutting.photographs import in_order
 from kjax.data.selfsupervised import View, ViewConfig
 from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
@@ -19,8 +20,6 @@ from kjax.files.atomic import write_json, write_whole
 from kjax.files.checksum import sha256
 from kjax.files.json_text import parse_json
 from kjax.files.typed_values import Schema
-from kjax.images.collection.engine import in_order
-from kjax.images.exchange.hloc import read_features
 from kjax.images.features import Features
 from kjax.images.matchable import matchable
 from kjax.images.view_features import VIEWS, as_columns, make_views, plane_geometry, stacked
@@ -118,13 +117,18 @@ def write_views(
 
 
 def views_of_features(
-    folder: Path, features: Path, *, descriptor: str, max_keypoints: int, progress: bool = True
+    folder: Path,
+    read: Callable[[str], Features],
+    *,
+    descriptor: str,
+    max_keypoints: int,
+    progress: bool = True,
 ) -> ViewSet:
     """The features that any extractor found in written views.
 
     Args:
         folder: that `write_views` wrote.
-        features: an HDF5 file as hloc's, with the pictures' names.
+        read: returns the features of a picture by its name.
         descriptor: what to call it.
         max_keypoints: of a view, those of the highest scores.
         progress: show a bar.
@@ -134,12 +138,12 @@ def views_of_features(
     """
     written = _read(folder).photographs
     groups = [
-        [_of_view(view, read_features(features, view.file), max_keypoints) for view in one.views]
+        [_of_view(view, read(view.file), max_keypoints) for view in one.views]
         for one in tqdm(written, "views", unit=" photographs", disable=not progress)
     ]
     dimensions = sorted({view["descriptors"].shape[-1] for views in groups for view in views})
     if len(dimensions) > 1:
-        raise InputError(f"{features} has descriptors of {dimensions} numbers: extract them again")
+        raise InputError(f"descriptors of {dimensions} numbers in one set: extract them again")
     listed = tuple(SetPhotograph(i, one.name, one.sha256) for i, one in enumerate(written))
     origin = DescribedWith(descriptor, "", *dimensions)
     made = stacked([stacked(views) for views in groups])

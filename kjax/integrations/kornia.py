@@ -17,15 +17,14 @@ from pathlib import Path
 from kornia import feature
 from torch import Tensor, nn
 
-from kjax.data.cutting.keypoints import SIGMA
-from kjax.data.cutting.patches import SUPPORT
+from kjax.data.cutting.patches import EXTENT
 from kjax.data.phototour import PATCH_SIDE
 from kjax.parity.torch_twin import load
 from kjax.weights import shipped as pretrained
 from kjax.weights.files import read_metadata
 
-KORNIA_SUPPORT = 12.0
-"""Side of the frames of kornia's detectors (`mr_size=6`), in units of σ."""
+KORNIA_EXTENT = 6.0
+"""Side of the frames of kornia's detectors (its `mr_size`) over the keypoint's diameter."""
 
 
 class PatchDescriptor(nn.Module):
@@ -60,12 +59,12 @@ class LAFDescriptor(feature.LAFDescriptor):
             source: as for `kjax.parity.torch_twin.load`: a shipped name, or a weights file.
         """
         super().__init__(PatchDescriptor(source), patch_size=PATCH_SIDE)
-        self.scaling_coef = _support(source) / KORNIA_SUPPORT
+        self.scaling_coef = _extent(source) / KORNIA_EXTENT
 
 
-def _support(source: str | Path) -> float:
-    """Side of the patches that suit weights, in units of σ."""
+def _extent(source: str | Path) -> float:
+    """Side of the patches that suit weights over the keypoint's diameter."""
     name = str(source).partition(":")[0]
     shipped = pretrained.find(name)
     known = pretrained.card(shipped) if shipped else read_metadata(Path(name))
-    return SUPPORT if known is None or known.extent is None else known.extent / SIGMA
+    return EXTENT if known is None or known.extent is None else known.extent

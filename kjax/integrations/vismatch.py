@@ -15,8 +15,7 @@ from torch import Tensor
 from vismatch import BaseMatcher
 
 import kjax
-from kjax.images.features import Features
-from kjax.images.methods import MatchingMethod
+from kjax.images.features import Features, MatchingMethod
 from kjax.weights import shipped
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from kjax.data.cutting.grey import read_for_describing
+from kjax.images.collection.mapping import largest_model, verify_matches
 from kjax.images.describer import Describer
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.features import Features
-from kjax.images.mapping import keypoints_of, largest_model, verify_matches
 from kjax.weights.source import Source
 
 
@@ -31,7 +31,7 @@ def map_photographs(
     theirs = read_features(base, colmap_program.photo_sizes(base))
     features: dict[str, Features] = {}
     for name in tqdm(names, desc="describing", unit="photo", disable=not progress):
-        keypoints = keypoints_of(theirs[name])
+        keypoints = theirs[name].keypoints()
         features[name] = describer.describe_image(read_for_describing(photos / name), keypoints)
     with tempfile.TemporaryDirectory() as folder:
         database, log = Path(folder, "database.db"), Path(folder, "log.txt")

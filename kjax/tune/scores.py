@@ -20,7 +20,6 @@ from kjax.data.selfsupervised import ViewConfig, random_view, reduce_photo
 from kjax.data.test_sets import TestSet
 from kjax.eval.entries import Member, model_member
 from kjax.eval.misalignment import matching_scores, noisy_set
-from kjax.images.conventions import DIAMETERS
 from kjax.images.correct_matches import Count, count_matches, total
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.tune.sets import OwnSets
@@ -82,19 +81,20 @@ def correct_matches(
 ) -> Scores:
     """Matches of some photographs with views of themselves, and how many are correct."""
     member = model_member(source.model, source.variables, keep=False)
-    support = DIAMETERS["sigma"] * source.extent
     chosen = np.linspace(0, len(names) - 1, min(PHOTOS, len(names))).round().astype(int)
     counts = []
     for number in tqdm(chosen, desc="matching", unit="photo", disable=not progress):
         photo = read_grey(photos / names[number])
         if photo is not None:
-            counts += _with_views(member, support, photo, np.random.default_rng([seed, number]))
+            counts += _with_views(
+                member, source.extent, photo, np.random.default_rng([seed, number])
+            )
     found = total(counts)
     return {"correct": float(found.correct), "matches": float(found.matches)}
 
 
 def _with_views(
-    member: Member, support: float, photo: np.ndarray, rng: np.random.Generator
+    member: Member, extent: float, photo: np.ndarray, rng: np.random.Generator
 ) -> list[Count]:
     config = ViewConfig()
     photo = reduce_photo(photo, config.max_side)
@@ -103,7 +103,7 @@ def _with_views(
     keypoints = [detect(picture, max_keypoints=KEYPOINTS) for picture in pictures]
     # Cut on the host: every view has a size of its own, which a device would compile for.
     patches = [
-        cut_patches(picture, points, support=support)
+        cut_patches(picture, points, extent=extent)
         for picture, points in zip(pictures, keypoints, strict=True)
     ]
     rows = [member.describe(cut, progress=False) for cut in patches]

@@ -57,7 +57,7 @@ runpy.run_module("kjax", run_name="__main__")
     ("module", "line"),
     [
         ("kjax.cli.match", "kjax: interrupted\n"),
-        ("kjax.images.methods", "kjax match: interrupted\n"),
+        ("kjax.images.features", "kjax match: interrupted\n"),
         ("PIL", "kjax match: interrupted\n"),
     ],
 )

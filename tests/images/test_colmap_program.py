@@ -11,11 +11,11 @@ import pytest
 from scripts import BENCHMARKS, load_script
 
 from kjax.errors import InputError
-from kjax.images import mapping
+from kjax.images.collection import mapping
+from kjax.images.collection.mapping import match_all
 from kjax.images.exchange import colmap_program, reconstructors
 from kjax.images.exchange.colmap_database import write_database
 from kjax.images.features import Features
-from kjax.images.mapping import match_all
 from kjax.images.matching import match
 
 

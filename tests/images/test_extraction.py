@@ -67,7 +67,7 @@ def warp(image, matrix, size=SIZE):
 
 
 def test_a_square_of_its_own_size_is_a_crop(image):
-    found = extract_patches(image, [[40, 30]], [17.0], size=17, mr_size=1.0)
+    found = extract_patches(image, [[40, 30]], [17.0], size=17, extent=1.0)
     np.testing.assert_allclose(found.patches[0], image[22:39, 32:49], atol=1e-4)
     assert found.valid.all()
 
@@ -75,7 +75,7 @@ def test_a_square_of_its_own_size_is_a_crop(image):
 def test_angles_run_clockwise_on_screen():
     ramp = np.broadcast_to(np.arange(64, dtype=np.float32), (64, 64))
     upright, quarter = extract_patches(
-        ramp, [[30, 30]] * 2, [8.0] * 2, [0, 90], mr_size=1.0, size=8
+        ramp, [[30, 30]] * 2, [8.0] * 2, [0, 90], extent=1.0, size=8
     )[0]
     offsets = np.arange(8) - 3.5
     # At 90° the patch's rows point down the screen, and its columns to the left.
@@ -85,9 +85,7 @@ def test_angles_run_clockwise_on_screen():
 
 def test_without_pyramid_it_is_bilinear_sampling(image, rng):
     xy, side, degrees = random_keypoints(rng, 30)
-    patches, valid = extract_patches(
-        image, xy, side, degrees, size=SIZE, mr_size=1.0, pyramid="off"
-    )
+    patches, valid = extract_patches(image, xy, side, degrees, size=SIZE, extent=1.0, pyramid="off")
     for number in np.flatnonzero(valid):
         matrix = patch_matrix(xy[number], side[number], degrees[number])
         np.testing.assert_allclose(patches[number], bilinear(image, matrix), atol=2e-3)
@@ -100,7 +98,7 @@ def test_without_pyramid_it_is_bilinear_sampling(image, rng):
         ({}, (70.25, 50.5), 3.0, 30.0, 36.0),
         ({}, (70.25, 50.5), 3.0, -1.0, 36.0),
         ({"size_is": "sigma"}, (70.25, 50.5), 1.5, 30.0, 36.0),
-        ({"size_is": "sigma", "mr_size": 6.0}, (70.25, 50.5), 3.0, 30.0, 36.0),
+        ({"size_is": "sigma", "extent": 6.0}, (70.25, 50.5), 3.0, 30.0, 36.0),
         ({"size_is": "hloc"}, (70.25, 50.5), 1.5, 30.0, 18.0),
         ({"size_is": "half_width"}, (70.25, 50.5), 18.0, 30.0, 36.0),
         ({"angle_is": "radians"}, (70.25, 50.5), 3.0, np.radians(30), 36.0),
@@ -130,7 +128,7 @@ def opencv_level(image, number):
 
 def test_pyramid_against_opencv(image, rng):
     xy, side, degrees = random_keypoints(rng, 100, sides=(10.0, 300.0))
-    patches, valid = extract_patches(image, xy, side, degrees, size=SIZE, mr_size=1.0)
+    patches, valid = extract_patches(image, xy, side, degrees, size=SIZE, extent=1.0)
     last = int(np.ceil(3 * np.log2(151 / SIZE)))
     levels = np.rint(3 * np.log2(np.maximum(side / SIZE, 1))).astype(int).clip(0, last)
     assert set(levels) >= set(range(last + 1))
@@ -169,7 +167,7 @@ def test_large_patches_do_not_alias():
     spread = {}
     for kind in ("thirds", "octaves", "off"):
         patches, _ = extract_patches(
-            board, [[100, 100]], [110.0], [20.0], size=SIZE, mr_size=1.0, pyramid=kind
+            board, [[100, 100]], [110.0], [20.0], size=SIZE, extent=1.0, pyramid=kind
         )
         spread[kind] = patches.std()
     assert spread["off"] > 40
@@ -275,8 +273,8 @@ def test_a_turned_square_is_an_affine_frame_too(image, rng):
     xy, side, degrees = random_keypoints(rng, 19)
     cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
     shape = np.stack([np.stack([cosine, -sine], -1), np.stack([sine, cosine], -1)], -2)
-    square = extract_patches(image, xy, side, degrees, size=SIZE, mr_size=1.0)
-    affine = extract_patches(image, xy, side, shape=shape, size=SIZE, mr_size=1.0)
+    square = extract_patches(image, xy, side, degrees, size=SIZE, extent=1.0)
+    affine = extract_patches(image, xy, side, shape=shape, size=SIZE, extent=1.0)
     np.testing.assert_array_equal(affine.valid, square.valid)
     np.testing.assert_allclose(affine.patches, square.patches, atol=1e-2)
 
@@ -292,7 +290,7 @@ def test_batches_equal_single_images(image, rng):
     )
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
     both = extract_patches(
-        images, xy, side, degrees, mask=mask, size=SIZE, mr_size=1.0, pyramid="octaves"
+        images, xy, side, degrees, mask=mask, size=SIZE, extent=1.0, pyramid="octaves"
     )
     for number in range(2):
         one = extract_patches(
@@ -301,7 +299,7 @@ def test_batches_equal_single_images(image, rng):
             side[number],
             degrees[number],
             size=SIZE,
-            mr_size=1.0,
+            extent=1.0,
             pyramid="octaves",
         )
         np.testing.assert_array_equal(both.valid[number], one.valid & mask[number])
@@ -313,7 +311,7 @@ def test_batches_equal_single_images(image, rng):
 
 def test_jit_and_vmap_equal_eager(image, rng):
     xy, side, degrees = (jnp.asarray(values) for values in random_keypoints(rng, 6))
-    cut = functools.partial(extract_patches, size=SIZE, mr_size=1.0, pyramid="octaves")
+    cut = functools.partial(extract_patches, size=SIZE, extent=1.0, pyramid="octaves")
     eager = cut(image, xy, side, degrees)
     jitted = jax.jit(cut)(image, xy, side, degrees)
     one_by_one = jax.vmap(lambda *keypoint: cut(image, *(values[None] for values in keypoint)))
@@ -389,7 +387,7 @@ def test_keypoints_that_mean_nothing_are_blank(image):
 
 def test_keypoints_outside_see_the_repeated_border(image):
     # Half-sides of 12: the first patch reaches 2 pixels in, the second none.
-    found = extract_patches(image, [[-10, 60], [-13, 60]], [24.0] * 2, mr_size=1.0, size=24)
+    found = extract_patches(image, [[-10, 60], [-13, 60]], [24.0] * 2, extent=1.0, size=24)
     assert found.valid.tolist() == [True, False]
     rows = np.linspace(48.5, 71.5, 24)
     border = (image[rows.astype(int), 0] + image[rows.astype(int) + 1, 0]) / 2
@@ -434,7 +432,7 @@ def test_thin_images(height, kind):
 def test_kinds_of_images_agree(image, rng):
     grey = image.astype(np.uint8)
     keypoints = random_keypoints(rng, 4)
-    cut = functools.partial(extract_patches, size=SIZE, mr_size=1.0, pyramid="off")
+    cut = functools.partial(extract_patches, size=SIZE, extent=1.0, pyramid="off")
     expected = cut(grey.astype(np.float32), *keypoints).patches
     same = [
         grey,
@@ -463,7 +461,7 @@ def test_positions_stay_exact_in_huge_images(optimized):
     image[-60:, -60:] = corner
     xy = np.array([[30.25, 28.5], [57.5, 59.0]])
     patches, valid = extract_patches(
-        image, xy + side - 60, [20.0, 20.0], [33.0, 0.0], size=SIZE, mr_size=1.0, pyramid="off"
+        image, xy + side - 60, [20.0, 20.0], [33.0, 0.0], size=SIZE, extent=1.0, pyramid="off"
     )
     assert valid.all()
     for patch, position, degrees in zip(patches, xy, (33.0, 0.0), strict=True):

@@ -129,7 +129,7 @@ def test_hover_shows_both_patches_distance_and_ratio(open_page, end):
         one = side.features
         patch = extract_patches(
             side.photo, one.xy[row][None], one.scales[row : row + 1], one.angles[row : row + 1],
-            size=len(shown), mr_size=EXTENT,
+            size=len(shown), extent=EXTENT,
         ).patches[0]  # fmt: skip
         # JPEG and the browser's interpolation.
         assert np.abs(shown - np.asarray(patch)).mean() < 3

@@ -7,8 +7,8 @@ fast: its memory then goes back to the system after every call.
 
 Pixel centres are integers: the centre of the top-left pixel is (0, 0). A keypoint has a scale σ in
 pixels and an orientation a in radians, clockwise on screen: the direction (cos a, sin a), x to the
-right and y down. Its patch is the square of side `support`·σ about it whose horizontal axis follows
+right and y down. Its patch is the square of side `extent`·2σ about it whose horizontal axis follows
 the orientation, so that patch pixel (u, v) of S×S looks at
 
-    xy + t · R(a) · (u − (S−1)/2, v − (S−1)/2),    t = support · σ / S.
+    xy + t · R(a) · (u − (S−1)/2, v − (S−1)/2),    t = extent · 2σ / S.
 """

@@ -10,17 +10,17 @@ from kjax.data.cutting.levels import Level, choose_level, plan_levels
 from kjax.data.phototour import PATCH_SIDE
 from kjax.extras import require
 
-SUPPORT = 24.0
-"""Side of a patch on the photograph, in units of σ: what cv2 and kornia users call mrSize 12."""
+EXTENT = 12.0
+"""Side of a patch on the photograph over the keypoint's diameter (24σ)."""
 PYRAMID = "thirds"
 
 
 def cut_patches(
-    photo: UInt8[np.ndarray, "height width"], keypoints: Keypoints, *, support: float = SUPPORT
+    photo: UInt8[np.ndarray, "height width"], keypoints: Keypoints, *, extent: float = EXTENT
 ) -> UInt8[np.ndarray, "K 64 64"]:
     """The patch of each keypoint; beyond its border the photograph is repeated."""
     cv2 = require("cv2", "cutting patches")
-    steps = support * keypoints.sigma / PATCH_SIDE
+    steps = extent * keypoints.scales.astype(np.float64) / PATCH_SIDE
     levels = plan_levels(*photo.shape, size=PATCH_SIDE, kind=PYRAMID)
     chosen = choose_level(steps, count=len(levels), kind=PYRAMID)
     zoom = np.array([level.zoom[0] for level in levels])[chosen]

@@ -1,6 +1,10 @@
 """Photographs from files, and the pixels of Pillow's pictures, whatever their mode."""
 
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float32, UInt8, UInt16
@@ -8,6 +12,9 @@ from PIL import Image, ImageOps
 
 from kjax.errors import InputError
 from kjax.files.images import open_image
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 PHOTO_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -63,3 +70,21 @@ def as_pixels(picture: Image.Image) -> Pixels:
     if picture.mode in ("I", "F"):
         return np.asarray(picture, np.float32)
     return np.asarray(picture.convert("L" if picture.mode in ("L", "1") else "RGB"))
+
+
+def in_order(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Generator[tuple[Item, Future[Result]], None, None]:
+    """Yield each item with the future of `work(item)`, in order; few results wait at a time."""
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) > threads + 1:
+                    yield waiting.popleft()
+            while waiting:
+                yield waiting.popleft()
+        finally:
+            for _, future in waiting:
+                future.cancel()

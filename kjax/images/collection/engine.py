@@ -12,11 +12,11 @@ import itertools
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kjax.data.cutting.photographs import in_order
 from kjax.errors import InputError, first_line
 from kjax.extras import require
 from kjax.version import __version__
@@ -28,7 +28,6 @@ SHARDS_WAITING = 2
 ARENAS, MOST_ARENAS = -8, 2
 """glibc's M_ARENA_MAX. Each shard has new threads, for which it would keep ever more memory: after
 64 photographs 1.4 GB, with two arenas from the start 0.7."""
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
@@ -201,21 +200,3 @@ def _groups(items: Iterable[tuple], size: int) -> Iterator[list[tuple]]:
     rest = iter(items)
     while group := list(itertools.islice(rest, size)):
         yield group
-
-
-def in_order(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Generator[tuple[Item, Future[Result]], None, None]:
-    """Items with what becomes of them in threads, in their order; few results wait at a time."""
-    waiting: deque[tuple[Item, Future[Result]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > threads + 1:
-                    yield waiting.popleft()
-            while waiting:
-                yield waiting.popleft()
-        finally:
-            for _, future in waiting:
-                future.cancel()

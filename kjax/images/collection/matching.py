@@ -14,10 +14,9 @@ from kjax.images.collection.keys import key_of
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.pairs import SIDE, Places, among_themselves, in_blocks
 from kjax.images.collection.photographs import Photograph
-from kjax.images.features import Features
+from kjax.images.features import Features, MatchingMethod
 from kjax.images.learned_matching import Matcher
 from kjax.images.matching import match_many
-from kjax.images.methods import MatchingMethod
 
 METHOD: MatchingMethod = "mutual_ratio"
 AT_ONCE, BLOCKS_AT_ONCE = 8, 4

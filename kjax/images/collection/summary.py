@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from kjax.data.colmap import NO_POINT, read_keypoints
+from kjax.images.collection.mapping import largest_model
 from kjax.images.exchange.colmap_database import read_matches
-from kjax.images.mapping import largest_model
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from kjax.data.cutting.photographs import in_order
 from kjax.images.collection.describing import FeatureFiles
-from kjax.images.collection.engine import in_order
 from kjax.images.collection.keys import key_of
 from kjax.images.collection.pair_store import PairStore
 from kjax.images.collection.pairs import Places, in_blocks

@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Float32, Shaped
 
 from kjax.errors import InputError
-from kjax.images.features import Features
-from kjax.images.methods import Distance
+from kjax.images.features import Distance, Features
 
 _COLUMNS = ("xy", "descriptors", "scales", "angles", "scores")
 _LARGEST_SIDE = 2**31

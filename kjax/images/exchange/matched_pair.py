@@ -26,9 +26,8 @@ import numpy as np
 from kjax.files.arrays import write_npz
 from kjax.images.exchange.hloc import MatchWriter
 from kjax.images.features import Features
-from kjax.images.geometry import Verified
+from kjax.images.geometry import Kind, Verified
 from kjax.images.matching import Matches
-from kjax.images.methods import Kind
 
 NPZ = ".npz"
 
