@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
     true = write_views([photos[place] for place in spread], args.out / "photos")
     describer = load(args.weights)
     photographs, _ = read_collection(args.out / "photos")
-    files = FeatureFiles(args.out / "features", describer.provenance(args.keypoints))
+    files = FeatureFiles(args.out / "features", describer.feature_settings(args.keypoints))
     describe_missing(photographs, describer, files)
     found = set(most_similar(aggregate(photographs, files), args.neighbours))
     print(

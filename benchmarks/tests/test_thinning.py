@@ -7,8 +7,8 @@ from matcher_points import points, said_by
 from scripts import BENCHMARKS, load_script
 
 from kjax.matcher.network import MatcherConfig, init_params
-from kjax.matcher.view_set import DescribedWith
 from kjax.matcher.weights import FORMAT, About, MatcherWeights, read_matcher, save_matcher
+from kjax.weights.info import Provenance
 
 MODEL = MatcherConfig(layers=3, width=48, heads=3, dimension=16)
 IDLE = 1
@@ -26,7 +26,7 @@ def weights():
     rows = slice(MODEL.size * IDLE, MODEL.size * (IDLE + 1))
     for name in ("self_out", "cross_out"):
         params["layers"][name]["kernel"][:, rows] = 0
-    return MatcherWeights(About(FORMAT, MODEL, DescribedWith("mine", "abc", 16), {}), params)
+    return MatcherWeights(About(FORMAT, MODEL, Provenance("mine", "abc", 16), {}), params)
 
 
 def test_heads_that_add_nothing_go(script, weights, rng):

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kjax.images.describer import Describer
-    from kjax.images.exchange.outputs import Output
-    from kjax.images.exchange.provenance import Provenance
+    from kjax.images.exchange.outputs import Output, Settings
 
 HDF5 = (".h5", ".hdf5")
 HELP = "describe photographs: keypoints and descriptors for hloc, COLMAP or NumPy"
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
-    settings = describer.provenance(args.keypoints, stored=stored)
+    settings = describer.feature_settings(args.keypoints, stored=stored)
     output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)
     missing = _still_missing(output, photographs, args.out)
@@ -124,24 +123,23 @@ def _still_missing(
     Raises:
         InputError: the output has another photograph by the name of one.
     """
-    origins = output.origins()
     for name, path in photographs.items():
-        origin = origins.get(name)
-        if origin is None or not path.is_file():
+        recorded = output.recorded.get(name)
+        if recorded is None or not path.is_file():
             continue
-        if origin.photograph != sha256(path):
+        if recorded["photograph"] != sha256(path):
             raise InputError(
                 f"{out} has another photograph as {name} than {path}: --overwrite makes it anew, "
                 "or give another --out"
             )
-    return {name: path for name, path in photographs.items() if name not in origins}
+    return {name: path for name, path in photographs.items() if name not in output.recorded}
 
 
 def _describe_into(
     output: "Output",
     photographs: "Mapping[str, Path]",
     describer: "Describer",
-    settings: "Provenance",
+    settings: "Settings",
 ) -> int:
     """Adds photographs to the output; returns how many had to be left out."""
     from tqdm import tqdm
@@ -151,13 +149,13 @@ def _describe_into(
     from kjax.data.cutting.photographs import in_order, read_photograph
     from kjax.model.quantization import FORMS
 
-    def find(photograph: tuple[str, Path]) -> "tuple[Provenance, np.ndarray, Keypoints]":
-        origin = settings.of(sha256(photograph[1]))
+    def find(photograph: tuple[str, Path]) -> "tuple[Settings, np.ndarray, Keypoints]":
+        own = settings | {"photograph": sha256(photograph[1])}
         grey = grey_values(read_photograph(photograph[1], upright=False))
         keypoints = detect_in_grey(
-            grey, max_keypoints=settings.max_keypoints, detector=describer.detector
+            grey, max_keypoints=settings["max_keypoints"], detector=describer.detector
         )
-        return origin, grey, keypoints
+        return own, grey, keypoints
 
     failed = 0
     # Keypoints of the next photograph are found, in one thread, while this one is described.
@@ -167,15 +165,15 @@ def _describe_into(
     )
     for (name, path), finding in bar:
         try:
-            origin, grey, keypoints = finding.result()
+            own, grey, keypoints = finding.result()
             features = describer.describe_grey(grey, keypoints)
         except (InputError, OSError) as error:
             tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
             failed += 1
             continue
-        if settings.stored in FORMS:
-            features = features.quantized(settings.stored)
+        if settings["stored"] in FORMS:
+            features = features.quantized(settings["stored"])
         if not len(features):
             tqdm.write(f"kjax describe: no keypoints in {path}", file=sys.stderr)
-        output.add(name, features, origin)
+        output.add(name, features, own)
     return failed

@@ -19,7 +19,6 @@ from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import MAX_KEYPOINTS, Keypoints, detect_in_grey
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
-from kjax.images.exchange.provenance import Provenance
 from kjax.images.extraction import (
     ExtractedPatches,
     KeypointArrays,
@@ -35,8 +34,10 @@ from kjax.images.weights_checksum import weights_sha256
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.resampling import resize_patches
+from kjax.version import __version__
 from kjax.weights.cards import DEFAULT_RATIO
 from kjax.weights.identify import display_name
+from kjax.weights.info import Provenance
 from kjax.weights.shipped import DEFAULT
 from kjax.weights.source import WHOLE_EXTENT, load_source
 
@@ -143,26 +144,33 @@ class Describer(Feature2D):
             f"dimension={self.dimension}, extent={self.extent:g}, dtype={self.dtype!r})"
         )
 
-    def provenance(
+    @property
+    def provenance(self) -> Provenance:
+        """The weights, as recorded with sets of views and learned matchers."""
+        return Provenance(self.name or "", self.sha256 or "", self.dimension)
+
+    def feature_settings(
         self, max_keypoints: int | None = None, *, stored: str = "float32"
-    ) -> Provenance:
-        """What `describe_image` makes features with, for the files that they go to.
+    ) -> dict[str, Any]:
+        """Return the settings of `describe_image`, as recorded with features.
 
         Args:
-            max_keypoints: that it is told to look for, if it is.
-            stored: what descriptors become in the files.
+            max_keypoints: overrides the describer's own maximum.
+            stored: type of the descriptors in the files, "float32" or a form of `kjax.quantize`.
         """
-        return Provenance(
-            weights=self.name or "",
-            sha256=self.sha256 or "",
-            model=self.model,
-            patch_size=self.patch_size,
-            dtype=self.dtype,
-            extent=self.extent,
-            detector=detector_label(self.detector),
-            max_keypoints=self.max_keypoints if max_keypoints is None else max_keypoints,
-            stored=stored,
-        )
+        return {
+            "weights": self.name or "",
+            "sha256": self.sha256 or "",
+            "model": self.model,
+            "patch_size": self.patch_size,
+            "dtype": self.dtype,
+            "extent": self.extent,
+            "detector": detector_label(self.detector),
+            "max_keypoints": self.max_keypoints if max_keypoints is None else max_keypoints,
+            "photograph": "",
+            "kjax": __version__,
+            "stored": stored,
+        }
 
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:
         """Descriptors of patches.

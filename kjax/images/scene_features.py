@@ -25,7 +25,7 @@ from kjax.extras import require
 from kjax.files.checksum import sha256
 from kjax.images.describer import Describer
 from kjax.images.view_features import VIEWS, describe_columns, steadiest
-from kjax.matcher.view_set import DescribedWith, ViewSet
+from kjax.matcher.view_set import ViewSet
 
 SAME_KEYPOINT = 1.0
 """Pixels of the reduced photograph: farther from COLMAP's keypoint, ours is another."""
@@ -98,8 +98,7 @@ def describe_scene(
         SetPhotograph(number, image.name, sha256(photos / image.name))
         for number, image in enumerate(read)
     )
-    origin = DescribedWith(describer.name or "", describer.sha256 or "", describer.dimension)
-    return ViewSet(photographs=listed, described_with=origin, **made), unreadable
+    return ViewSet(photographs=listed, described_with=describer.provenance, **made), unreadable
 
 
 def _geometry(

@@ -23,7 +23,7 @@ from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
 from kjax.images.describer import Describer
-from kjax.matcher.view_set import DescribedWith, ViewSet
+from kjax.matcher.view_set import ViewSet
 
 CANVAS = 512
 """Pixels: views are padded to squares of multiples of it, so that few programs are compiled."""
@@ -102,9 +102,8 @@ def describe_views(
         kept.append(SetPhotograph(len(kept), named[path], sha256(path)))
     if not described:
         raise InputError(f"none of the {total} photographs could be read: give other photographs")
-    origin = DescribedWith(describer.name or "", describer.sha256 or "", describer.dimension)
     made = stacked(described)
-    return ViewSet(photographs=tuple(kept), described_with=origin, **made), unreadable
+    return ViewSet(photographs=tuple(kept), described_with=describer.provenance, **made), unreadable
 
 
 def stacked(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from kjax.files.typed_values import Schema
 from kjax.images.features import Features
 from kjax.images.matchable import matchable
 from kjax.images.view_features import VIEWS, as_columns, make_views, plane_geometry, stacked
-from kjax.matcher.view_set import DescribedWith, ViewSet
+from kjax.matcher.view_set import ViewSet
+from kjax.weights.info import Provenance
 
 VIEWS_FILE = "views.json"
 FORMAT = "kjax written views 1"
@@ -145,7 +146,7 @@ def views_of_features(
     if len(dimensions) > 1:
         raise InputError(f"descriptors of {dimensions} numbers in one set: extract them again")
     listed = tuple(SetPhotograph(i, one.name, one.sha256) for i, one in enumerate(written))
-    origin = DescribedWith(descriptor, "", *dimensions)
+    origin = Provenance(descriptor, "", *dimensions)
     made = stacked([stacked(views) for views in groups])
     return ViewSet(photographs=listed, described_with=origin, **made)
 

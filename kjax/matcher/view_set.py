@@ -16,24 +16,10 @@ from jaxtyping import Float16, Float32, Int32
 from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
 from kjax.files.described_arrays import read_described, write_described
+from kjax.weights.info import Provenance
 
 FORMAT = "kjax views 2"
 AGAIN = "make it again with kjax build-views"
-
-
-@dataclasses.dataclass(frozen=True)
-class DescribedWith:
-    """What made descriptors: a matcher is for no others.
-
-    Attributes:
-        name: for people.
-        sha256: of kjax's weights: see `kjax.images.weights_checksum`; empty for what is not kjax's.
-        dimension: of a descriptor.
-    """
-
-    name: str
-    sha256: str
-    dimension: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +53,7 @@ class ViewSet:
     cameras: Float32[np.ndarray, "P V 3 4"]
     turns: Float32[np.ndarray, "P V"]
     photographs: tuple[SetPhotograph, ...]
-    described_with: DescribedWith
+    described_with: Provenance
     chances: Float32[np.ndarray, " P"] | None = None
 
     def __len__(self) -> int:
@@ -122,7 +108,7 @@ def read_view_set(path: Path) -> ViewSet:
         arrays, about = read_described(path, FORMAT)
         made = ViewSet(
             photographs=tuple(SetPhotograph(*one) for one in about["photographs"]),
-            described_with=DescribedWith(**about["described_with"]),
+            described_with=Provenance(**about["described_with"]),
             **arrays,
         )
         _check(made)

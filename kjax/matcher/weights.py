@@ -15,7 +15,7 @@ from kjax.errors import InputError
 from kjax.files.described_arrays import ABOUT, read_described, write_described
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
-from kjax.matcher.view_set import DescribedWith
+from kjax.weights.info import Provenance
 from kjax.weights.matchers import matcher_card, matcher_file, matcher_names, matchers_folder
 
 WEIGHTS_FILE = "matcher.npz"
@@ -37,7 +37,7 @@ class About:
 
     format: str
     model: MatcherConfig
-    described_with: DescribedWith
+    described_with: Provenance
     remarks: dict[str, str]
 
 

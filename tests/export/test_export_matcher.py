@@ -13,8 +13,8 @@ from kjax.export.matcher import export_matcher, load_exported_matcher, stack_pai
 from kjax.images.features import Features
 from kjax.images.learned_matching import Matcher
 from kjax.matcher.network import MatcherConfig, init_params
-from kjax.matcher.view_set import DescribedWith
 from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
+from kjax.weights.info import Provenance
 
 MODEL = MatcherConfig(layers=2, width=32, heads=2, dimension=8, head_size=20, self_every=2)
 SUFFIXES = (".stablehlo", ".onnx")
@@ -35,7 +35,7 @@ def weights():
     params["embedding"]["input"]["kernel"][:8, :8] += 20 * np.eye(8)
     params["layers"]["likeness"]["kernel"][:] = np.eye(32)
     params["layers"]["matchability"]["bias"][:] = 3.0
-    about = About(FORMAT, MODEL, DescribedWith("mine", "", 8), {"seed": "0"})
+    about = About(FORMAT, MODEL, Provenance("mine", "", 8), {"seed": "0"})
     return MatcherWeights(about, params)
 
 

@@ -414,10 +414,19 @@ for _name, _read in {
 # Features
 
 
-def _provenance() -> Any:
-    from kjax.images.exchange.provenance import Provenance
-
-    return Provenance("best", "ab" * 32, "xy s=1", 32, "float32", 12.0, "SIFT", 100, "cd" * 32)
+_SETTINGS: dict[str, Any] = {
+    "weights": "best",
+    "sha256": "ab" * 32,
+    "model": "xy s=1",
+    "patch_size": 32,
+    "dtype": "float32",
+    "extent": 12.0,
+    "detector": "SIFT",
+    "max_keypoints": 100,
+    "photograph": "cd" * 32,
+    "kjax": "0",
+    "stored": "float32",
+}
 
 
 def _output(form: str, where: str) -> tuple[Make, Callable[[Path], Any]]:
@@ -429,13 +438,13 @@ def _output(form: str, where: str) -> tuple[Make, Callable[[Path], Any]]:
 
         with open_output(folder / where, names, form=form, overwrite=False) as output:
             for name in names:
-                output.add(name, _features(), _provenance())
+                output.add(name, _features(), _SETTINGS)
 
     def read(folder: Path) -> Any:
         from kjax.images.exchange.outputs import check_same_settings, open_output
 
         output = open_output(folder / where, names, form=form, overwrite=False)
-        check_same_settings(output, folder / where, _provenance())
+        check_same_settings(output, folder / where, _SETTINGS)
 
     return make, read
 

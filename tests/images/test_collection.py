@@ -45,9 +45,9 @@ from kjax.images.exchange.colmap_database import (
 )
 from kjax.images.exchange.reconstructors import Reconstructor, find_reconstructor
 from kjax.matcher.network import MatcherConfig, init_params
-from kjax.matcher.view_set import DescribedWith
 from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
 from kjax.weights.files import save_variables
+from kjax.weights.info import Provenance
 
 pytest.importorskip("cv2")
 needs_colmap = pytest.mark.skipif(shutil.which("colmap") is None, reason="colmap is not installed")
@@ -122,7 +122,7 @@ def test_a_database_of_all_pairs(photos, tmp_path, describer):
 
 def test_a_database_by_a_learned_matcher(photos, tmp_path, describer):
     model = MatcherConfig(layers=1, width=32, heads=2, dimension=describer.dimension)
-    origin = DescribedWith("w", describer.sha256, describer.dimension)
+    origin = Provenance("w", describer.sha256, describer.dimension)
     weights = MatcherWeights(
         About(FORMAT, model, origin, {}), init_params(model, jax.random.key(0))
     )

@@ -11,9 +11,8 @@ from PIL import Image
 import kjax
 from kjax.errors import InputError
 from kjax.images.exchange import colmap_program
-from kjax.images.exchange.colmap_bytes import NORM, SHRINKING, colmap_bytes
+from kjax.images.exchange.colmap_bytes import NORM, SHRINKING, colmap_bytes, write_colmap_text
 from kjax.images.exchange.colmap_database import read_matches
-from kjax.images.exchange.colmap_text import write_colmap_text
 from kjax.images.features import Features
 
 
@@ -68,7 +67,7 @@ def test_what_is_not_negative_stays_sift(rng):
     ("descriptors", "more", "message"),
     [
         (np.ones((1, 129), np.float32), {}, "128 numbers, not 129"),
-        (np.ones((1, 32), np.uint8), {"distance": "Hamming"}, "cannot compare bits"),
+        (np.ones((1, 32), np.uint8), {"distance": "Hamming"}, "cannot compare binary descriptors"),
         (np.full((1, 128), np.nan, np.float32), {}, "NaN or infinite"),
     ],
 )

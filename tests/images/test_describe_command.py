@@ -13,10 +13,9 @@ from PIL import Image
 import kjax
 from kjax.cli import checks, main
 from kjax.images.describer import Describer, load
-from kjax.images.exchange import provenance
 from kjax.images.exchange.hloc import FeatureWriter, read_features
 from kjax.images.exchange.npz import read_npz, write_npz
-from kjax.images.exchange.outputs import SIDECAR
+from kjax.images.exchange.outputs import SIDECAR, parse_settings
 from kjax.images.features import Features
 from kjax.weights.files import save_variables
 
@@ -85,11 +84,10 @@ def test_what_cannot_be_quantized(capsys):
     assert "COLMAP's text files have bytes of their own kind" in capsys.readouterr().err
 
 
-def test_files_from_before_there_was_a_choice():
-    settings = provenance.Provenance("w", "0", "hardnet", 8, "float32", 12.0, "sift", COUNT)
-    values = json.loads(settings.to_json())
-    assert values.pop("stored") == "float32"
-    assert provenance.from_values(values) == settings
+def test_settings_from_before_descriptors_could_be_quantized(describers):
+    settings = describers["w.npz"].feature_settings(COUNT)
+    values = {key: value for key, value in settings.items() if key != "stored"}
+    assert parse_settings(json.dumps(values)) == settings
 
 
 def load_described(path):
@@ -114,17 +112,17 @@ def written(output):
     if output == "hloc":
         texts = FeatureWriter("f.h5").attributes(FeatureWriter.PROVENANCE)
         return {
-            name: (read_features("f.h5", name).xy, provenance.from_json(text))
+            name: (read_features("f.h5", name).xy, parse_settings(text))
             for name, text in texts.items()
         }
     if output == "npz":
         paths = {path.relative_to("f").as_posix()[:-4]: path for path in Path("f").rglob("*.npz")}
         return {
-            name: (read_npz(path).xy, provenance.from_json(str(np.load(path)["provenance"])))
+            name: (read_npz(path).xy, parse_settings(str(np.load(path)["provenance"])))
             for name, path in paths.items()
         }
     lines = [json.loads(line) for line in Path("f", SIDECAR).read_text().splitlines()]
-    return {line["name"]: (None, provenance.from_values(line)) for line in lines}
+    return {line["name"]: (None, line) for line in lines}
 
 
 def stamps(folder="."):
@@ -137,18 +135,21 @@ def test_outputs_say_what_they_were_made_with_and_others_are_refused(output, cap
     where = OUTPUTS[output]
     assert describe("my photos/a", *where) == 0
     ((_, origin),) = written(output).values()
-    assert origin.weights == "w.npz"
-    assert len(origin.sha256) == len(origin.photograph) == 64
-    assert (origin.model, origin.patch_size, origin.dtype) == ("hardnet N=8", 8, "float32")
-    assert (origin.extent, origin.max_keypoints) == (12.0, COUNT)
-    assert "SIFT" in origin.detector
-    assert origin.kjax
+    assert origin["weights"] == "w.npz"
+    assert len(origin["sha256"]) == len(origin["photograph"]) == 64
+    assert (origin["model"], origin["patch_size"], origin["dtype"]) == ("hardnet N=8", 8, "float32")
+    assert (origin["extent"], origin["max_keypoints"]) == (12.0, COUNT)
+    assert "SIFT" in origin["detector"]
+    assert origin["kjax"]
     before = stamps()
     capsys.readouterr()
 
     for settings, message in (
         ({"keypoints": 19}, "keypoints 20, not 19"),
-        ({"weights": "other.npz"}, f"weights w.npz (SHA-256 {origin.sha256[:12]}…), not other.npz"),
+        (
+            {"weights": "other.npz"},
+            f"weights w.npz (SHA-256 {origin['sha256'][:12]}…), not other.npz",
+        ),
     ):
         assert describe("my photos/a", *where, **settings) == 2
         error = capsys.readouterr().err
@@ -161,8 +162,8 @@ def test_outputs_say_what_they_were_made_with_and_others_are_refused(output, cap
 
     assert describe("my photos/a", *where, "--overwrite", weights="other.npz", keypoints=5) == 0
     ((_, again),) = written(output).values()
-    assert (again.weights, again.max_keypoints) == ("other.npz", 5)
-    assert again.sha256 != origin.sha256
+    assert (again["weights"], again["max_keypoints"]) == ("other.npz", 5)
+    assert again["sha256"] != origin["sha256"]
     assert describe("my photos/a", *where, weights="other.npz", keypoints=5) == 0
 
 
@@ -180,10 +181,10 @@ def test_what_does_not_say_where_it_came_from_is_refused(output, capsys):
             file.write("0 128\n")
     assert describe("my photos/a", *OUTPUTS[output]) == 2
     error = capsys.readouterr().err
-    assert "does not say what 000.png in it was made with: --overwrite" in error
+    assert "does not record the settings of 000.png: use --overwrite" in error
     assert error.count("\n") == 1
     assert describe("my photos/a", *OUTPUTS[output], "--overwrite") == 0
-    assert written(output)["000.png"][1].max_keypoints == COUNT
+    assert written(output)["000.png"][1]["max_keypoints"] == COUNT
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"hello"])
@@ -191,7 +192,7 @@ def test_damaged_archives_are_refused_and_made_anew(content, inside, capsys):
     (inside / "f").mkdir()
     (inside / "f" / "000.png.npz").write_bytes(content)
     assert describe("my photos/a", "--out", "f") == 2
-    assert "does not say what 000.png in it was made with" in capsys.readouterr().err
+    assert "does not record the settings of 000.png" in capsys.readouterr().err
     assert describe("my photos/a", "--out", "f", "--overwrite") == 0
 
 
@@ -208,7 +209,7 @@ def test_photographs_of_one_name_stay_apart(output):
     assert describe("my photos/a", "my photos/b", *OUTPUTS[output]) == 0
     found = written(output)
     assert sorted(found) == ["a/000.png", "b/000.png"]
-    assert found["a/000.png"][1].photograph != found["b/000.png"][1].photograph
+    assert found["a/000.png"][1]["photograph"] != found["b/000.png"][1]["photograph"]
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -235,7 +236,7 @@ def test_stopped_and_resumed(output, overwrite, monkeypatch):
     else:
         assert describe("my photos", *OUTPUTS[output]) == 0
         assert len(calls) == 3, "the first was not described again"
-    assert {one.max_keypoints for _, one in written(output).values()} == {COUNT}
+    assert {one["max_keypoints"] for _, one in written(output).values()} == {COUNT}
     assert sorted(written(output)) == ["a/000.png", "b/000.png"]
 
 
@@ -247,7 +248,7 @@ def test_killed_before_the_file_was_closed(monkeypatch, capsys):
     assert describe("my photos/a", "--out", "f.h5", keypoints=3) == 2
     assert "keypoints 20, not 3" in capsys.readouterr().err
     assert describe("my photos/a", "--out", "f.h5", "--overwrite", keypoints=3) == 0
-    assert written("hloc")["000.png"][1].max_keypoints == 3
+    assert written("hloc")["000.png"][1]["max_keypoints"] == 3
 
 
 def test_killed_between_the_sidecar_and_the_text(monkeypatch):

@@ -6,8 +6,8 @@ import pytest
 from kjax.data.colmap import read_keypoints
 from kjax.errors import InputError
 from kjax.images.exchange import colmap_database
+from kjax.images.exchange.colmap_bytes import write_colmap_text
 from kjax.images.exchange.colmap_database import PAIR_BASE, Pair, write_database
-from kjax.images.exchange.colmap_text import write_colmap_text
 from kjax.images.exchange.lightglue import to_dictionary
 from kjax.images.exchange.npz import read_npz, write_npz
 from kjax.images.features import Features

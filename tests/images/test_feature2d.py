@@ -125,8 +125,8 @@ def test_other_detectors_by_name(photograph):
     keypoints, descriptors = orb.detectAndCompute(photograph)
     assert len(keypoints) == len(descriptors) > 20
     assert {one.octave for one in keypoints} <= set(range(8))
-    assert orb.provenance().detector == "OpenCV ORB"
-    assert orb.provenance().max_keypoints == 50
+    assert orb.feature_settings()["detector"] == "OpenCV ORB"
+    assert orb.feature_settings()["max_keypoints"] == 50
     np.testing.assert_array_equal(orb.describe_image(photograph).descriptors, descriptors)
 
 

@@ -16,8 +16,9 @@ from kjax.images.features import Features
 from kjax.images.learned_matching import Matcher
 from kjax.images.view_features import describe_views
 from kjax.matcher.network import MatcherConfig, init_params
-from kjax.matcher.view_set import DescribedWith, read_view_set
+from kjax.matcher.view_set import read_view_set
 from kjax.matcher.weights import FORMAT, About, MatcherWeights, read_matcher, save_matcher
+from kjax.weights.info import Provenance
 
 cv2 = pytest.importorskip("cv2")
 MODEL = MatcherConfig(layers=2, width=32, heads=2, dimension=8)
@@ -52,7 +53,7 @@ def test_views_are_what_homographies_make_of_a_photograph(photographs, tmp_path)
     )
     assert unreadable == ["broken"]
     assert [one.name for one in views.photographs] == ["a", "b"]
-    assert views.described_with == DescribedWith("x", "y", 128)
+    assert views.described_with == Provenance("x", "y", 128)
     assert views.counts.min() > 20
     assert views.counts.shape == (2, 3)
     np.testing.assert_array_equal(views.cameras[0, 0], np.eye(3, 4))
@@ -113,7 +114,7 @@ def weights():
     params["embedding"]["input"]["kernel"][:8, :8] = 30 * np.eye(8)
     params["layers"]["likeness"]["kernel"][:] = np.eye(32)
     params["layers"]["matchability"]["bias"][:] = 9.0
-    about = About(FORMAT, MODEL, DescribedWith("mine", "abc", 8), {"seed": "0"})
+    about = About(FORMAT, MODEL, Provenance("mine", "abc", 8), {"seed": "0"})
     return MatcherWeights(about, params)
 
 
@@ -210,7 +211,7 @@ def test_features_of_others_are_refused(folder, pair, change, said):
 
 def test_a_matcher_for_descriptors_of_others(weights, pair):
     first, second, chosen = pair
-    about = dataclasses.replace(weights.about, described_with=DescribedWith("disk", "", 8))
+    about = dataclasses.replace(weights.about, described_with=Provenance("disk", "", 8))
     matcher = Matcher(dataclasses.replace(weights, about=about))
     # Neither scales nor angles, and descriptors of any length.
     bare = [

@@ -13,7 +13,8 @@ from kjax.data.cutting.grey import read_grey
 from kjax.images.exchange.hloc import FeatureWriter
 from kjax.images.features import Features
 from kjax.images.view_features import VIEWS, make_views
-from kjax.matcher.view_set import DescribedWith, read_view_set
+from kjax.matcher.view_set import read_view_set
+from kjax.weights.info import Provenance
 
 pytest.importorskip("h5py")
 FILES = [f"{photograph:05d}/{view}.png" for photograph in (0, 2) for view in (0, 1)]
@@ -71,7 +72,7 @@ def test_features_of_others_become_a_set(pictures, tmp_path, upright, capsys):
     assert main(["build-views", str(pictures), *words]) == 0
     assert "2 groups of 2 views of 2 photographs, described with sift" in capsys.readouterr().out
     views = read_view_set(out)
-    assert views.described_with == DescribedWith("sift", "", 32)
+    assert views.described_with == Provenance("sift", "", 32)
     assert views.counts.min() > 20
     # Views whose keypoints have no angles are never to be turned.
     np.testing.assert_array_equal(np.isnan(views.turns), np.full((2, 2), upright))

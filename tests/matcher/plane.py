@@ -3,7 +3,8 @@
 import numpy as np
 
 from kjax.data.set_photographs import SetPhotograph
-from kjax.matcher.view_set import DescribedWith, ViewSet
+from kjax.matcher.view_set import ViewSet
+from kjax.weights.info import Provenance
 
 DIMENSION = 16
 SIDE = 400
@@ -59,5 +60,5 @@ def plane_views(photographs: int = 5, views: int = 3, keypoints: int = 40) -> Vi
             arrays["cameras"][place] = np.column_stack([homography, np.zeros(3)])
     listed = tuple(SetPhotograph(i, f"{i}.jpg", f"{i:064x}") for i in range(photographs))
     return ViewSet(
-        photographs=listed, described_with=DescribedWith("mine", "abc", DIMENSION), **arrays
+        photographs=listed, described_with=Provenance("mine", "abc", DIMENSION), **arrays
     )

@@ -96,7 +96,7 @@ def build(
     """
     work, log = prepare(out), out / WORK / "log.txt"
     watch = Stopwatch()
-    files = FeatureFiles(work / "features", describer.provenance(settings.max_keypoints))
+    files = FeatureFiles(work / "features", describer.feature_settings(settings.max_keypoints))
     with watch("describe"):
         found, left_out = read_collection(photos, single_camera=settings.single_camera)
         left_out += describe_missing(found, describer, files, engine)

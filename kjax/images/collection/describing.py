@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 import threading
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from kjax.images.collection.keys import key_of
 from kjax.images.collection.photographs import Photograph
 from kjax.images.describer import Describer
 from kjax.images.exchange.npz import read_npz, write_npz
-from kjax.images.exchange.provenance import LABELS, Provenance
+from kjax.images.exchange.outputs import LABELS, Settings
 from kjax.images.features import Features
 
 MAX_SIDE = 3200
@@ -61,21 +62,21 @@ def enlarged(features: Features, size: tuple[int, int]) -> Features:
 class FeatureFiles:
     """A folder with the features of photographs, by their content and what they are made with."""
 
-    def __init__(self, folder: Path, settings: Provenance) -> None:
+    def __init__(self, folder: Path, settings: Settings) -> None:
         """Makes the folder.
 
         Args:
             folder: of the files.
             settings: what features are made with; photographs are reduced besides.
         """
-        detector = f"{settings.detector}, to {MAX_SIDE} pixels"
-        self.settings = dataclasses.replace(settings, detector=detector)
+        detector = f"{settings['detector']}, to {MAX_SIDE} pixels"
+        self.settings = settings | {"detector": detector}
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def key(self, photograph: Photograph) -> str:
         """What tells these features from all others."""
-        return key_of(photograph.sha256, {label: getattr(self.settings, label) for label in LABELS})
+        return key_of(photograph.sha256, {label: self.settings[label] for label in LABELS})
 
     def path(self, photograph: Photograph) -> Path:
         """Of the file, which may not be there yet."""
@@ -93,8 +94,10 @@ class FeatureFiles:
 
     def write(self, photograph: Photograph, features: Features) -> None:
         """Keeps features, whole or not at all."""
-        origin = self.settings.of(photograph.sha256).to_json()
-        write_npz(self.path(photograph), features, provenance=origin)
+        recorded = self.settings | {"photograph": photograph.sha256}
+        write_npz(
+            self.path(photograph), features, provenance=json.dumps(recorded, ensure_ascii=False)
+        )
 
 
 def describe_missing(
@@ -120,7 +123,7 @@ def describe_missing(
     with tqdm(total=len(photographs), desc="describing", unit="photo") as bar:
         bar.update(len(photographs) - len(missing))
         described = engine.map(
-            functools.partial(describe_content, describer, files.settings.max_keypoints),
+            functools.partial(describe_content, describer, files.settings["max_keypoints"]),
             ((one.path, _content(one.path)) for one in missing),
             threads=threads_for(one.size for one in missing),
             shard=AT_ONCE,

@@ -1,32 +1,57 @@
-"""The files that `kjax describe` fills, photograph by photograph, and what they say of themselves.
+"""Files that `kjax describe` fills image by image, with the settings of each image's features.
 
-All kinds of output answer the same questions: which photographs are there, what were they made
-with, and where does the next one go. So a run that is repeated goes on only with what it would have
-written itself.
+| output             | place of the settings (JSON)                                 |
+|--------------------|--------------------------------------------------------------|
+| hloc HDF5          | attribute `kjax` of each image's group                       |
+| NumPy archives     | entry `provenance`, a string                                 |
+| COLMAP text        | `kjax-describe.jsonl` in the folder, one line per image      |
+
+A repeated run only continues an output that has the same settings.
 """
 
-import abc
-import dataclasses
-from collections.abc import Mapping
+import json
 from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
 from kjax.files.arrays import read_npz
 from kjax.files.json_lines import append_line, read_lines
-from kjax.images.exchange.colmap_text import write_colmap_text
+from kjax.files.json_text import parse_json
+from kjax.images.exchange.colmap_bytes import write_colmap_text
 from kjax.images.exchange.hloc import FeatureWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz
-from kjax.images.exchange.provenance import Provenance, from_json, from_values
 from kjax.images.features import Features
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SIDECAR = "kjax-describe.jsonl"
-"""Beside COLMAP's text files, which have no place for it: what each was made with."""
+Settings = dict[str, Any]
+"""Settings of features, see `Describer.feature_settings`."""
+LABELS = {
+    "sha256": "weights",
+    "model": "model",
+    "patch_size": "patch size",
+    "dtype": "precision",
+    "extent": "extent",
+    "detector": "detector",
+    "max_keypoints": "keypoints",
+    "stored": "descriptors as",
+}
+"""Settings that must agree within an output, and their names in messages.
+
+The weights' name and the version of kjax may differ: their content has a checksum, and a version
+that finds other features gives the detector or the model another name.
+"""
+SHA256_DIGITS_SHOWN = 12
 
 
-class Output(abc.ABC):
-    """Where features go: use it in a `with` statement."""
+class Output:
+    """Destination of features. Use it in a `with` statement.
+
+    Attributes:
+        recorded: settings by image already in the output; None if they are not recorded.
+    """
+
+    recorded: dict[str, Settings | None]
 
     def __enter__(self) -> "Output":
         return self
@@ -34,42 +59,48 @@ class Output(abc.ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @abc.abstractmethod
-    def origins(self) -> Mapping[str, Provenance | None]:
-        """The photographs that are there by name, with what they say; None if they say nothing."""
-
-    @abc.abstractmethod
-    def add(self, name: str, features: Features, origin: Provenance) -> None:
-        """Writes one photograph, in the place of an earlier one of that name."""
+    def add(self, name: str, features: Features, settings: Settings) -> None:
+        """Write the features of an image, replacing earlier ones of the same name."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Finishes the files."""
-        return
+        """Finish the files."""
 
 
 def open_output(path: Path, names: list[str], *, form: str, overwrite: bool) -> Output:
-    """The output at a path.
+    """Open the output at a path.
 
     Args:
         path: a file .h5 or .hdf5, or a folder.
-        names: of the photographs that are to go there.
-        form: in a folder, "npz" or "colmap".
-        overwrite: whether to take no notice of what is there. A file is then replaced as a whole;
-            in a folder, files of other photographs stay.
+        names: images that will be written.
+        form: "npz" or "colmap", for a folder.
+        overwrite: ignore existing files. A file is replaced as a whole; in a folder, files of
+            other images stay.
     """
     if path.suffix.lower() in HDF5_SUFFIXES:
         return _Hdf5(path, overwrite)
     return (_ColmapFolder if form == "colmap" else _NpzFolder)(path, names, overwrite)
 
 
-def check_same_settings(output: Output, where: Path, wanted: Provenance) -> None:
-    """Refuses to add to what was made with other settings, or says not with which."""
-    remedy = "--overwrite makes it anew, or give another --out"
-    for name, origin in output.origins().items():
-        if origin is None:
-            raise InputError(f"{where} does not say what {name} in it was made with: {remedy}")
-        if differing := origin.differences(wanted):
-            raise InputError(f"{where} was made with other settings ({differing}): {remedy}")
+def check_same_settings(output: Output, where: Path, wanted: Settings) -> None:
+    """Raise unless all images of an output have the wanted settings."""
+    remedy = "use --overwrite to replace it, or choose another --out"
+    for name, found in output.recorded.items():
+        if found is None:
+            raise InputError(f"{where} does not record the settings of {name}: {remedy}")
+        differences = "; ".join(
+            f"{label} {_shown(found, key)}, not {_shown(wanted, key)}"
+            for key, label in LABELS.items()
+            if found[key] != wanted[key]
+        )
+        if differences:
+            raise InputError(f"{where} was made with other settings ({differences}): {remedy}")
+
+
+def _shown(settings: Settings, key: str) -> str:
+    if key == "sha256":
+        return f"{settings['weights']} (SHA-256 {str(settings[key])[:SHA256_DIGITS_SHOWN]}…)"
+    return str(settings[key])
 
 
 class _Hdf5(Output):
@@ -77,79 +108,77 @@ class _Hdf5(Output):
 
     def __init__(self, path: Path, overwrite: bool) -> None:
         self._writer = FeatureWriter(path, fresh=overwrite)
-
-    def origins(self) -> Mapping[str, Provenance | None]:
         texts = self._writer.attributes(FeatureWriter.PROVENANCE)
-        return {name: from_json(text) for name, text in texts.items()}
+        self.recorded = {name: parse_settings(text) for name, text in texts.items()}
 
-    def add(self, name: str, features: Features, origin: Provenance) -> None:
-        self._writer.add(name, features, provenance=origin.to_json())
+    def add(self, name: str, features: Features, settings: Settings) -> None:
+        self._writer.add(name, features, provenance=json.dumps(settings, ensure_ascii=False))
 
     def close(self) -> None:
         self._writer.close()
 
 
 class _NpzFolder(Output):
-    """An archive per photograph."""
+    """One archive per image."""
 
     def __init__(self, folder: Path, names: list[str], overwrite: bool) -> None:
         self._folder = folder
-        present = () if overwrite else [name for name in names if self._path(name).exists()]
-        self._origins = {name: _read_npz(self._path(name)) for name in present}
+        paths = {} if overwrite else {name: folder / f"{name}.npz" for name in names}
+        self.recorded = {name: _read_npz(path) for name, path in paths.items() if path.exists()}
 
-    def origins(self) -> Mapping[str, Provenance | None]:
-        return self._origins
-
-    def add(self, name: str, features: Features, origin: Provenance) -> None:
-        path = self._path(name)
+    def add(self, name: str, features: Features, settings: Settings) -> None:
+        path = self._folder / f"{name}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_npz(path, features, provenance=origin.to_json())
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.npz"
+        write_npz(path, features, provenance=json.dumps(settings, ensure_ascii=False))
 
 
 class _ColmapFolder(Output):
-    """A text file per photograph, and a sidecar for all of them."""
+    """One text file per image, and a sidecar with all settings."""
 
     def __init__(self, folder: Path, names: list[str], overwrite: bool) -> None:
         self._folder, self._sidecar = folder, folder / SIDECAR
-        self._origins: dict[str, Provenance | None] = {}
+        self.recorded = {}
         if overwrite:
             self._sidecar.unlink(missing_ok=True)
             return
-        recorded = dict(read_lines(self._sidecar, _named_origin, what="of a photograph"))
-        for name in dict.fromkeys([*names, *recorded]):
-            if self._path(name).exists():
-                self._origins[name] = recorded.get(name)
+        lines = dict(read_lines(self._sidecar, _named_settings, what="settings of an image"))
+        for name in dict.fromkeys([*names, *lines]):
+            if (folder / f"{name}.txt").exists():
+                self.recorded[name] = lines.get(name)
 
-    def origins(self) -> Mapping[str, Provenance | None]:
-        return self._origins
-
-    def add(self, name: str, features: Features, origin: Provenance) -> None:
-        path = self._path(name)
+    def add(self, name: str, features: Features, settings: Settings) -> None:
+        path = self._folder / f"{name}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        # In this order a kill never leaves a file beside a line that is about another one.
+        # In this order a crash never leaves a text beside the settings of another one.
         path.unlink(missing_ok=True)
-        line = {"name": name, **dataclasses.asdict(origin)}
-        append_line(self._sidecar, line, _named_origin)
+        append_line(self._sidecar, {"name": name, **settings}, _named_settings)
         write_colmap_text(path, features)
 
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.txt"
 
-
-def _read_npz(path: Path) -> Provenance | None:
-    """What the features of an archive were made with; None if it does not say, or is no archive."""
+def parse_settings(text: Any) -> Settings | None:
+    """Parse settings from JSON; None if it is anything else."""
     try:
-        archive = read_npz(path)
-    except InputError:
+        return _checked(parse_json(text))
+    except (ValueError, TypeError, KeyError):
         return None
-    return from_json(str(archive[PROVENANCE])) if PROVENANCE in archive else None
 
 
-def _named_origin(values: Any) -> tuple[str, Provenance]:
-    """What a line of the sidecar says."""
-    if not isinstance(values["name"], str):
-        raise ValueError("its name is no text")
-    return values["name"], from_values(values)
+def _read_npz(path: Path) -> Settings | None:
+    try:
+        return parse_settings(str(read_npz(path)[PROVENANCE]))
+    except (InputError, KeyError):
+        return None
+
+
+def _named_settings(line: Any) -> tuple[str, Settings]:
+    if not isinstance(line["name"], str):
+        raise ValueError("the name is not a string")
+    return line["name"], _checked(line)
+
+
+def _checked(values: Any) -> Settings:
+    # Files from before version 0.2 lack `stored`.
+    settings = {"stored": "float32", **values}
+    if missing := {"weights", "photograph", *LABELS} - settings.keys():
+        raise KeyError(f"{', '.join(sorted(missing))} missing")
+    return settings
