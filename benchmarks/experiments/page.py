@@ -1,233 +1,419 @@
-"""A page of results: every table and figure that the records tell, as Markdown with SVG beside."""
+"""`docs/results.md`: the tables that a reader would quote, computed from `results/*.jsonl`."""
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from experiments.model_results import model_results
-from experiments.records import Record
-from experiments.tables import ablation_table, cost_table
-from experiments.trainings import DEFAULT
-from kjax.counts import counted, plural
+import numpy as np
+from program import percent, read_card, read_records, table
+
+from experiments.trainings import DEFAULT, DEFAULTS
 from kjax.errors import InputError
-from kjax.eval.report import hpatches_charts, hpatches_tables, misalignment, phototour_tables
-from kjax.eval.report.markdown import to_markdown
-from kjax.eval.report.page_parts import Block, Charts, Document, Paragraph, Section, Subheading
-from kjax.eval.report.phototour_settings import arrange
-from kjax.eval.report.phrases import count, joined, slugged
-from kjax.eval.report.write import write_pages
-from kjax.eval.results import DescriptorResult
+from kjax.extras import require
+from kjax.files.atomic import write_text, write_whole
 
-PAGE = "results.md"
-TITLES = {
-    "heads": "Heads",
-    "long": "Heads, trained longer",
-    "final": "Models trained on all sets",
-    "recipes": "Ways of training",
-    "light": "Light models, and what a teacher adds",
-    "open": "Ways of training on open photographs",
-    "photometry": "Changes of grey values in training",
-    "rivals": "Rivals",
+PAGE, FIGURE = "results.md", "figures/heads-jitter.svg"
+SHIPPED = ("best", "fast", "tiny", "hardnet")
+TASKS = ("verification", "matching", "retrieval")
+RIVALS = ("RootSIFT", "TFeat", "MKD lw")
+"""Descriptors of others beside the heads: all are in the first table."""
+AMOUNTS = {"Moved 15 %": ("translation", "0.15"), "Turned 30°": ("rotation", "30")}
+AMOUNTS["Scaled 2^±0.45"] = ("scale", "0.45")
+AXES = {
+    "translation": ("% of the patch side", 100),
+    "rotation": ("degrees", 1),
+    "scale": ("octaves", 1),
 }
+"""Label of each misalignment's axis, and the factor of its amounts."""
+CURVES = ("hardnet", "sum", "cat", "xy s=2", "polar s=2", "combined s=2", "combined_star s=2")
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#7f7f7f", "#e377c2", "#9467bd", "#d62728")
+
+Record = Mapping[str, Any]
+Value = Callable[[Record], float | None]
 
 
-def write_page(
-    records: Sequence[Record], folder: str | Path, *, defaults: Mapping[str, str] | None = None
-) -> None:
-    """Writes `results.md` and `figures/*.svg`; the same records give the same files.
+class Spread(NamedTuple):
+    """A mean, its standard deviation over seeds (None for one seed), and the number of seeds."""
+
+    mean: float
+    std: float | None
+    seeds: int
+
+    def text(self, digits: int = 1) -> str:
+        """The mean and the deviation in percent."""
+        deviation = "" if self.std is None else f" ± {percent(self.std, digits)}"
+        return percent(self.mean, digits) + deviation
+
+
+def spread(columns: Iterable[Mapping[Any, float]]) -> Spread | None:
+    """Average over columns and seeds; the deviation is that of each seed's mean over columns.
 
     Args:
-        records: of any experiments. Rivals are shown beside every other experiment.
-        folder: made if it is not there.
-        defaults: of ablations, by question: the value to mark as the default.
-
-    Raises:
-        InputError: there are no records, matplotlib is missing, or the folder cannot be written to.
+        columns: values by seed, e.g. one mapping per training set. Only seeds that all columns
+            share enter the deviation.
     """
-    written = to_markdown(compose_page(records, defaults or {}), charts="svg")
-    write_pages(Path(folder), written, PAGE, what="results")
+    known = [column for column in columns if column]
+    if not known:
+        return None
+    mean = float(np.mean([np.mean(list(column.values())) for column in known]))
+    shared = [seed for seed in known[0] if all(seed in column for column in known)]
+    means = [float(np.mean([column[seed] for column in known])) for seed in shared]
+    return Spread(mean, float(np.std(means, ddof=1)) if len(means) > 1 else None, len(shared))
 
 
-def compose_page(records: Sequence[Record], defaults: Mapping[str, str]) -> Document:
-    """The sections: one for each experiment, the ablations, and the cost."""
-    if not records:
-        raise InputError("there are no records to show: run some experiments first")
-    sections = [
-        Section(name, TITLES.get(name, name), list(_experiment(records, name)))
-        for name in _experiments(records)
+def mean_of(records: Iterable[Record], value: Value) -> Spread | None:
+    """Average a score over training sets and seeds."""
+    columns: dict[str, dict[Any, float]] = {}
+    for record in records:
+        if (score := value(record)) is not None:
+            columns.setdefault("+".join(record["train"]), {})[record["seed"]] = score
+    return spread(columns.values())
+
+
+def cell(found: Spread | None, digits: int = 1) -> str:
+    """A table's cell."""
+    return "–" if found is None else found.text(digits)
+
+
+def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group records by the name of their model, or by the value tried."""
+    rows: dict[str, list[Record]] = {}
+    for record in records:
+        rows.setdefault(record["result"]["name"], []).append(record)
+    return rows
+
+
+# Scores of a record
+
+
+def parameters(record: Record) -> str:
+    """The number of learned parameters, or a dash."""
+    count = record["result"]["parameters"]
+    return f"{count:,}" if count else "–"
+
+
+def hpatches(task: str) -> Value:
+    """Mean average precision of a task on the Oxford sequences, by HPatches' Python rules."""
+
+    def value(record: Record) -> float | None:
+        for scores in record["result"]["hpatches"]:
+            if (scores["split"], scores["protocol"]) == ("oxford", "python"):
+                return scores[f"{task}_map"]
+        return None
+
+    return value
+
+
+def noisy(*, validation: bool = False) -> Value:
+    """Matching mAP of patches with HPatches' noise, the mean of its three levels."""
+
+    def value(record: Record) -> float | None:
+        for scores in record["result"]["misaligned"]:
+            if scores["validation"] == validation and scores["by_level"]:
+                return float(np.mean(list(scores["by_level"].values())))
+        return None
+
+    return value
+
+
+def misaligned(kind: str, amount: str) -> Value:
+    """Matching mAP with one misalignment of a known amount."""
+
+    def value(record: Record) -> float | None:
+        for scores in record["result"]["misaligned"]:
+            if not scores["validation"]:
+                return scores["by_amount"].get(kind, {}).get(amount)
+        return None
+
+    return value
+
+
+def mean_fpr(records: Sequence[Record], columns: Iterable[tuple[str, str]]) -> Spread | None:
+    """FPR@95, averaged over pairs of a training and a test set; rivals have one per test set."""
+    values: list[dict[Any, float]] = []
+    for train, test in columns:
+        values.append(
+            {
+                record["seed"]: scores["fpr95"]
+                for record in records
+                if record["train"] in ([], [train])
+                for scores in record["result"]["phototour"]
+                if scores["test"] == test
+            }
+        )
+    return spread(values)
+
+
+# Sections
+
+
+def compose_page(records: Mapping[str, Sequence[Record]]) -> str:
+    """Return the page in Markdown.
+
+    Args:
+        records: of each experiment, by the name of its file.
+    """
+    parts = [
+        "# Results",
+        "Every figure here is computed from `results/*.jsonl` by `python benchmarks/reproduce.py "
+        "page`. A record holds one training with one seed, or one "
+        "descriptor of others: its scores, configuration, seed, hardware, versions and commit. "
+        "Scores are percentages; ± is the standard deviation over seeds. Trainings ran on an "
+        "NVIDIA H200 in bfloat16, other descriptors on a CPU.",
+        "**HPatches protocol, Oxford**: the eight Oxford affine sequences cut into HPatches' "
+        "format and scored by its Python rules (mean average precision; tasks generated with seed "
+        "42). Nothing was trained on them. **FPR@95**: false positive rate at 95 % recall on "
+        "80,000 matching and 80,000 non-matching pairs of a set that was not trained on. "
+        "**Misaligned**: matching mAP of patches with HPatches' geometric noise, the mean of easy, "
+        "hard and tough.",
     ]
-    sections.append(Section("ablations", "Ablations", list(_ablations(records, defaults))))
-    costs = cost_table(records)
-    sections.append(Section("cost", "Cost", [costs] if costs else []))
-    return Document(
-        "Results", "", "", _software(records), [section for section in sections if section.blocks]
+    sections = (
+        shipped_section(records["rivals"]),
+        heads_section(records["heads"], records["rivals"]),
+        longer_section([*records["long"], *records["final"]]),
+        ablation_section(records["ablation"]),
+        trials_section(records),
+        cost_section(records),
+    )
+    for section in sections:
+        parts += section
+    return "\n\n".join(parts) + "\n"
+
+
+def shipped_section(rivals: Sequence[Record]) -> Iterator[str]:
+    """What ships, by the weights' own files, and descriptors of others."""
+    yield "## Shipped weights and other descriptors"
+    yield (
+        "HPatches protocol, Oxford. `kjax info NAME` shows how each was trained and measured; "
+        "the "
+        "others are in `results/rivals.jsonl`."
+    )
+    yield command("rivals --test castle herzjesu fountain garden --protocols python matlab")
+    rows: list[list[str]] = []
+    for name in SHIPPED:
+        card = read_card(name)
+        assert card is not None
+        scores = [card["results"][f"hpatches/oxford/python/{task}"] for task in TASKS]
+        rows.append([f"**{name}**", "128", f"{card['parameters']:,}", *map(percent, scores)])
+    for record in rivals:
+        result, scores = record["result"], [hpatches(task)(record) for task in TASKS]
+        own = [result["name"], str(result["dimension"]), parameters(record)]
+        rows.append([*own, *map(percent, scores)])
+    yield table(("Descriptor", "Dimension", "Parameters", *map(str.title, TASKS)), rows)
+
+
+def heads_section(heads: Sequence[Record], rivals: Sequence[Record]) -> Iterator[str]:
+    """The paper's models, trained alike."""
+    yield "## Heads of the paper"
+    yield (
+        "Each head was trained on castle, herzjesu and fountain alone, with seeds 0, 1 and 2: "
+        "1,024,000 pairs, otherwise `configs/base.py`. Means over nine trainings. FPR@95 is the "
+        "mean over the nine pairs of training and test set (garden included)."
+    )
+    yield command(
+        "heads --train castle herzjesu fountain --test castle herzjesu fountain garden \\\n"
+        "    --jitter garden --config.model.dtype=bfloat16 --config.train.steps=2000"
+    )
+    trained = sorted({record["train"][0] for record in heads})
+    tests = sorted({one["test"] for record in heads for one in record["result"]["phototour"]})
+    columns = [(train, test) for train in trained for test in tests if train != test]
+    rows = [
+        [
+            name if record["train"] == [] else f"**{name}**",
+            parameters(record),
+            cell(mean_fpr(each, columns), 2),
+            *(cell(mean_of(each, hpatches(task))) for task in TASKS),
+        ]
+        for name, each in by_row([*heads, *rivals]).items()
+        for record in each[:1]
+        if record["train"] or name in RIVALS
+    ]
+    yield table(("Descriptor", "Parameters", "FPR@95", *map(str.title, TASKS)), rows)
+    yield "Misaligned patches of garden: HPatches' noise, and one misalignment at a time."
+    rows = [
+        [
+            name,
+            cell(mean_of(each, noisy())),
+            *(cell(mean_of(each, misaligned(*amount))) for amount in AMOUNTS.values()),
+        ]
+        for name, each in by_row(heads).items()
+    ]
+    yield table(("Head", "Misaligned", *AMOUNTS), rows)
+    yield (
+        f"![Matching mAP of seven heads as the second patch is moved, turned or scaled]({FIGURE})"
     )
 
 
-def _experiments(records: Sequence[Record]) -> list[str]:
-    """Names of experiments other than ablations; rivals alone only if nothing else is there."""
-    names = list(dict.fromkeys(record.experiment for record in records if not record.group))
-    trained = [name for name in names if any(_of(records, name))]
-    return trained or names[:1]
+def longer_section(records: Sequence[Record]) -> Iterator[str]:
+    """Longer trainings, and those on all photographs together."""
+    yield "## Longer training and more photographs"
+    yield (
+        "HPatches protocol, Oxford. `long` trains heads on each of the three sets alone, `final` "
+        "on all sets together; `as best` means `best`'s recipe. The shipped `best`, `fast` and "
+        "`tiny` are trained further from these rows, in larger batches and on misaligned pairs, as "
+        "`kjax info` shows."
+    )
+    rows = []
+    for experiment in ("long", "final"):
+        own = [record for record in records if record["experiment"] == experiment]
+        for name, each in by_row(own).items():
+            if name.endswith("-research"):  # weights that no longer ship
+                continue
+            sets = {len(record["train"]) for record in each}
+            rows.append(
+                [
+                    experiment,
+                    name,
+                    "/".join(map(str, sorted(sets))),
+                    f"{each[0]['pairs'] / 1e6:.1f}",
+                    *(cell(mean_of(each, hpatches(task))) for task in TASKS),
+                ]
+            )
+    header = ("Experiment", "Model", "Sets", "Million pairs", *map(str.title, TASKS))
+    yield table(header, rows, text=2)
 
 
-def _of(records: Iterable[Record], experiment: str) -> list[Record]:
-    """The trainings of an experiment."""
-    return [one for one in records if one.experiment == experiment and one.train and not one.group]
-
-
-def _experiment(records: Sequence[Record], experiment: str) -> Iterator[Block]:
-    """A section: its trainings beside the rivals."""
-    own = _of(records, experiment)
-    rivals = [record for record in records if not record.train]
-    yield Paragraph(_setup_line(own))
-    yield from _settings(own, "They all")
-    shown = _comparable(model_results([*own, *rivals]))
-    yield from _verification(shown)
-    apart = _comparable(model_results([*own, *rivals], apart=True))
-    yield from _hpatches(shown, apart, experiment, _means_of(own))
-    yield from _misaligned(shown, experiment, _means_of(own))
-
-
-def _comparable(results: Sequence[DescriptorResult]) -> list[DescriptorResult]:
-    """Rivals are there to compare with: what no model of ours was tested on is left out."""
-    own = [one for one in results if one.ours]
-    if not own:
-        return list(results)
-    tests = {scores.test for one in own for scores in one.phototour}
-    splits = {(scores.split, scores.protocol) for one in own for scores in one.hpatches}
-    return [
-        dataclasses.replace(
-            one,
-            phototour=[scores for scores in one.phototour if scores.test in tests],
-            hpatches=[s for s in one.hpatches if (s.split, s.protocol) in splits],
-        )
-        for one in results
-    ]
-
-
-def _verification(results: Sequence[DescriptorResult]) -> Iterator[Block]:
-    for arrangement in arrange(results):
-        yield Subheading("Verification of pairs")
-        yield phototour_tables.fpr_table(arrangement)
-        yield phototour_tables.by_test_table(arrangement)
-        if (beside := phototour_tables.paper_table(arrangement)) is not None:
-            yield beside
-
-
-def _hpatches(
-    results: Sequence[DescriptorResult],
-    apart: Sequence[DescriptorResult],
-    experiment: str,
-    means: str,
-) -> Iterator[Block]:
-    by_set = hpatches_tables.scoreboard(apart)
-    for benchmark, scored in hpatches_tables.scoreboard(results).items():
-        yield Subheading(f"HPatches: {benchmark.split}, {benchmark.protocol} rules")
-        yield hpatches_tables.headline_table(benchmark, by_set[benchmark], digits=1)
-        if len(by_set[benchmark]) > len(scored):
-            yield Paragraph(f"Below{means}.")
-        yield hpatches_tables.levels_table(benchmark, scored, digits=1)
-        if (variants := hpatches_charts.variants_charts(benchmark, scored)) is not None:
-            yield _named(variants, experiment)
-        if len(scored) > 1 and not all(one.result.ours for one in scored):
-            yield _named(hpatches_charts.comparison_charts(benchmark, scored), experiment)
-
-
-def _misaligned(
-    results: Sequence[DescriptorResult], experiment: str, means: str
-) -> Iterator[Block]:
-    blocks = [
-        *misalignment.noise_tables(results, means),
-        misalignment.amounts_table(results, means),
-        misalignment.amount_charts(_few(results), means),
-    ]
-    found = [block for block in blocks if block is not None]
-    if found:
-        yield Subheading("Misaligned patches")
-    yield from (_named(one, experiment) if isinstance(one, Charts) else one for one in found)
-
-
-def _named(charts: Charts, experiment: str) -> Charts:
-    """Charts whose file is the experiment's own."""
-    return dataclasses.replace(charts, slug=f"{slugged(experiment)}-{charts.slug}")
-
-
-def _few(results: Sequence[DescriptorResult]) -> list[DescriptorResult]:
-    """Those whose curves can be told apart: of each head the largest, and the rival to beat."""
-    heads: dict[str, DescriptorResult] = {}
-    for one in results:
-        head = one.name.split(" s=")[0]
-        if one.ours and (one.parameters or 0) >= (heads.get(head, one).parameters or 0):
-            heads[head] = one
-    rivals = [one for one in results if not one.ours]
-    reference = phototour_tables.REFERENCE.lower()
-    return [*heads.values(), *(one for one in rivals if not heads or one.name.lower() == reference)]
-
-
-def _means_of(records: Sequence[Record]) -> str:
-    """What was averaged for some model, if anything was."""
-    models: dict[str, list[Record]] = {}
-    for record in records:
-        models.setdefault(record.row, []).append(record)
-    sets = max((len({one.train_label for one in each}) for each in models.values()), default=0)
-    seeds = max((len({one.seed for one in each}) for each in models.values()), default=0)
-    numbers = {"training sets": sets, "seeds": seeds}
-    parts = [f"{number} {name}" for name, number in numbers.items() if number > 1]
-    return f", means over {joined(parts)}" if parts else ""
-
-
-def _ablations(records: Sequence[Record], defaults: Mapping[str, str]) -> Iterator[Block]:
-    tried = [record for record in records if record.group]
-    groups = [name for name in dict.fromkeys(one.group for one in tried) if name != DEFAULT]
-    if not groups:
+def ablation_section(records: Sequence[Record]) -> Iterator[str]:
+    """One table: the values of every question beside its default."""
+    yield "## Ablations"
+    yield (
+        "One setting changed at a time, for `combined` with s = 2, trained on castle, herzjesu and "
+        "fountain together: 1,024,000 pairs, seeds 0, 1 and 2. The score is misaligned matching on "
+        "the validation set (motorcycle). Changes larger than one pooled standard deviation are "
+        "bold."
+    )
+    yield command(
+        "ablation --train castle herzjesu fountain --validation embedded --test \\\n"
+        "    --jitter garden --config.model.dtype=bfloat16 --config.train.steps=2000"
+    )
+    usual = mean_of((one for one in records if one["group"] == DEFAULT), noisy(validation=True))
+    if usual is None:
         return
-    usual = [record for record in tried if record.group == DEFAULT]
-    yield Paragraph(_setup_line(tried))
-    yield from _settings(usual or tried, "Unless a table says otherwise, they")
-    for group in groups:
-        yield Subheading(group)
-        yield ablation_table(records, group, defaults.get(group))
+    rows = [["(all defaults)", "", usual.text(2), ""]]
+    for group in dict.fromkeys(one["group"] for one in records if one["group"] != DEFAULT):
+        own = (one for one in records if one["group"] == group)
+        for place, (value, each) in enumerate(by_row(own).items()):
+            found = mean_of(each, noisy(validation=True))
+            if found is not None:
+                change = found.mean - usual.mean
+                text = f"{100 * change:+.2f}".replace("-", "−")
+                significant = abs(change) > (pooled_std(found, usual) or math.inf)
+                question = "" if place else f"{group} ({DEFAULTS[group]})"
+                rows.append(
+                    [question, value, found.text(2), f"**{text}**" if significant else text]
+                )
+    yield table(("Setting (default)", "Value", "Matching", "Change"), rows, text=2)
 
 
-def _setup_line(records: Sequence[Record]) -> str:
-    """How the trainings of a section were done: seeds, sets, length, hardware."""
-    if not records:
-        return "Nothing was trained."
-    seeds = sorted({one.seed for one in records if one.seed is not None})
-    pairs = sorted({one.pairs for one in records})
-    length = count(pairs[0]) + (f" to {count(pairs[-1])}" if len(pairs) > 1 else "")
-    parts = [
-        counted(len(records), "training"),
-        f"{plural('seed', len(seeds))} {', '.join(map(str, seeds))}",
-        f"trained on {'; '.join(dict.fromkeys(one.train_label for one in records))}",
-        f"{length} pairs each",
-        ", ".join(dict.fromkeys(one.hardware for one in records)),
-    ]
-    return " · ".join(parts)
-
-
-def _settings(records: Sequence[Record], subject: str) -> Iterator[Paragraph]:
-    shared = _shared_settings(records) if records else {}
-    settings = ", ".join(f"`{name}={value}`" for name, value in shared.items())
-    if shared:
-        yield Paragraph(f"{subject} differ from `configs/base.py` in {settings}.")
-
-
-def _shared_settings(records: Sequence[Record]) -> dict[str, Any]:
-    """Fields of the config that all records have with the same value."""
-    first, *others = [one.config for one in records]
-    return {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in others)
+def trials_section(records: Mapping[str, Sequence[Record]]) -> Iterator[str]:
+    """Single trainings that decided how the shipped weights are trained."""
+    yield "## Trials of recipes"
+    yield (
+        "One training each (seed 0), to choose how the shipped weights are trained; "
+        "differences of a point are within what seeds change. The score is misaligned matching, on "
+        "garden for the first two tables and on ground for the third. The records have each "
+        "training's settings."
+    )
+    titles = {
+        ("recipes", "photometry"): "Augmentation, loss and optimiser, 512 pairs per batch:",
+        ("light",): "Narrower trunks, with and without a teacher (`taught`: weight 1):",
+        ("open",): "On openly licensed photographs (`continued`: from the trained `best`):",
     }
+    for names, title in titles.items():
+        yield title
+        found = [
+            (name, cell(mean_of(each, noisy())))
+            for experiment in names
+            for name, each in by_row(records[experiment]).items()
+        ]
+        half = -(-len(found) // 2)
+        pairs = zip(found[:half], [*found[half:], *[("", "")] * half], strict=False)
+        yield table(("Training", "mAP", "Training ", "mAP "), [[*a, *b] for a, b in pairs])
 
 
-def _software(records: Sequence[Record]) -> dict[str, str]:
-    found: dict[str, dict[str, None]] = {}
-    for record in records:
-        for name, version in record.versions.items():
-            found.setdefault(name, {})[version] = None
-    return {name: ", ".join(each) for name, each in found.items()}
+def cost_section(records: Mapping[str, Sequence[Record]]) -> Iterator[str]:
+    """Time of all trainings, by experiment."""
+    yield "## Cost"
+    rows = []
+    for name, each in records.items():
+        trained = [record for record in each if record["pairs"]]
+        if trained:
+            pairs, seconds, compiling = (
+                sum(record[field] for record in trained)
+                for field in ("pairs", "seconds", "compile_seconds")
+            )
+            rows.append(
+                [
+                    f"`{name}`",
+                    len(trained),
+                    f"{pairs / 1e6:,.0f}",
+                    f"{seconds / 60:.1f}",
+                    f"{compiling / 60:.1f}",
+                    f"{pairs / seconds:,.0f}",
+                ]
+            )
+    header = ("Experiment", "Trainings", "Million pairs", "Training, min", "Compiling, min")
+    yield table((*header, "Pairs/s"), rows)
+    yield (
+        "Trainings that differ in their seed only share a compilation. Part of `final` and `open` "
+        "shared the GPU with others; their records say so."
+    )
+
+
+def command(arguments: str) -> str:
+    """A command line of `benchmarks/reproduce.py`, as a block."""
+    given = "" if arguments.startswith("ablation") else " --hpatches data/oxford"
+    return f"```bash\npython benchmarks/reproduce.py {arguments} --data data{given}\n```"
+
+
+def pooled_std(first: Spread, second: Spread) -> float | None:
+    """The common standard deviation of two groups, or None if neither has one."""
+    weighted = [(one.seeds - 1, one.std**2) for one in (first, second) if one.std is not None]
+    total = sum(degrees for degrees, _ in weighted)
+    return math.sqrt(sum(n * variance for n, variance in weighted) / total) if total else None
+
+
+# Files
+
+
+def read_all(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Read the records of all experiments; files of other benchmarks are left out."""
+    found = {path.stem: read_records(path) for path in sorted(folder.glob("*.jsonl"))}
+    return {name: each for name, each in found.items() if each and "experiment" in each[0]}
+
+
+def write_page(results: Path, folder: Path) -> None:
+    """Write the page and its figure; the same records give the same files."""
+    records = read_all(results)
+    if not records:
+        raise InputError(f"no records in {results}: run some experiments first")
+    text = compose_page(records)
+    (folder / FIGURE).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / FIGURE, lambda path: path.write_bytes(draw_figure(records["heads"])))
+    write_text(folder / PAGE, text)
+
+
+def draw_figure(heads: Sequence[Record]) -> bytes:
+    """Draw matching mAP against the amount of each misalignment, as SVG."""
+    require("matplotlib", "figures").use("agg")
+    import matplotlib
+    from matplotlib import pyplot
+
+    rows = by_row(heads)
+    with matplotlib.rc_context({"svg.hashsalt": "kjax", "svg.fonttype": "none", "font.size": 9}):
+        figure, axes = pyplot.subplots(1, len(AXES), figsize=(9, 3.1), layout="constrained")
+        for axis, (kind, (label, factor)) in zip(axes, AXES.items(), strict=True):
+            for name, colour in zip(CURVES, COLOURS, strict=True):
+                amounts = rows[name][0]["result"]["misaligned"][0]["by_amount"][kind]
+                found = [mean_of(rows[name], misaligned(kind, amount)) for amount in amounts]
+                x = [factor * float(amount) for amount in amounts]
+                axis.plot(x, [100 * one.mean for one in found if one], color=colour, label=name)
+            axis.set(xlabel=label, ylim=(0, None), title=kind.capitalize())
+        axes[0].set_ylabel("matching mAP, %")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
+        stream = io.BytesIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+    return stream.getvalue()

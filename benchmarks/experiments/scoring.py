@@ -1,4 +1,4 @@
-"""Scores of trained models on everything there is to test, with the tests kept in memory."""
+"""Score trained models on several test sets, which stay in memory."""
 
 import dataclasses
 import functools
@@ -26,18 +26,18 @@ JITTER = {
     "rotation": (0.0, 10.0, 20.0, 30.0, 40.0, 50.0),
     "scale": (0.0, 0.15, 0.3, 0.45, 0.6, 0.75),
 }
-"""Amounts of each misalignment whose effect is measured."""
+"""Amounts of each misalignment."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tests:
-    """What models are tested on; each may be absent.
+    """Test sets; each may be absent.
 
     Attributes:
-        sets: of pairs, by the PhotoTourism protocol.
+        sets: pairs, scored by the PhotoTourism protocol.
         benchmark: HPatches, or a folder in its format.
-        validation: a set whose noisy matching decides between settings.
-        jittered: a set on which the tolerance of misalignment is measured, noise and one by one.
+        validation: set whose noisy matching decides between settings.
+        jittered: set on which the tolerance of misalignment is measured.
     """
 
     sets: Sequence[TestSet] = ()
@@ -47,10 +47,9 @@ class Tests:
 
 
 class Scorer:
-    """Scores models as `run_eval.py` does; HPatches is read and resized once per patch size."""
+    """Score models as `run_eval.py` does; HPatches is read and resized once per patch size."""
 
     def __init__(self, tests: Tests) -> None:
-        """Reads nothing yet."""
         self._tests = tests
         self._benchmarks: dict[int, Benchmark] = {}
         self._matching_sets: dict[tuple[str, bool, int], MatchingSet] = {}
@@ -58,14 +57,7 @@ class Scorer:
     def score(
         self, name: str, model: Descriptor, variables: Any, *, trained_on: Sequence[str] = ()
     ) -> DescriptorResult:
-        """Everything but curves.
-
-        Args:
-            name: of the model in tables.
-            model: with BatchNorm.
-            variables: its weights.
-            trained_on: names of sets that it is not tested on.
-        """
+        """Score a model on all tests except the sets in `trained_on`; curves are not kept."""
         tests, size = self._tests, model.patch_size
         member = model_member(model, variables, keep=False)
         entry = Entry(
@@ -84,12 +76,12 @@ class Scorer:
         )
 
     def warm_up(self, model: Descriptor, variables: Any) -> None:
-        """Compiles the description."""
+        """Compile the description."""
         blank = np.zeros((1, model.patch_size, model.patch_size), np.uint8)
         model_member(model, variables, keep=False).describe(blank, progress=False)
 
     def _benchmark(self, size: int) -> Benchmark | None:
-        """With the patches in memory, at the size that a model sees."""
+        """Return the benchmark with its patches in memory, resized for the model."""
         whole = self._tests.benchmark
         if whole is not None and size not in self._benchmarks:
             kept = [
@@ -142,7 +134,7 @@ def _dimension(model: Descriptor, variables: Any) -> int:
 def _resized(
     images: UInt8[np.ndarray, "images n side side"], size: int
 ) -> UInt8[np.ndarray, "images n {size} {size}"]:
-    """As HardNet resizes at test time, in batches."""
+    """Resize in batches, as HardNet does at test time."""
     patches, batch = images.reshape(-1, *images.shape[2:]), preferred_batch()
     parts = [
         np.asarray(_resized_batch(patches[start : start + batch], size=size))

@@ -1,48 +1,133 @@
-"""Runs and scores trainings, one after the other, and records each as soon as it is done.
+"""Run many trainings in one process, score them, and record each as soon as it is done.
 
-While one runs, the next ones compile. A sweep can be stopped at any time: what is recorded is not
-computed again, and the training that was interrupted starts anew with the same result.
+Sets are read and placed on the device once, and trainings that differ in their seed share a
+compiled program. While one training runs, the next ones compile. A sweep can be stopped at any
+time: recorded trainings are skipped, and an interrupted one starts again with the same result.
 """
 
 import dataclasses
 import re
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+from program import append_record, read_records, software
 from tqdm import tqdm
 
-from experiments.compiled_training import CompiledTraining, Sets, Trained, prepare
-from experiments.records import Record, append_record, read_records
-from experiments.scoring import Scorer
+from experiments.scoring import Scorer, Tests
 from experiments.trainings import Training
-from kjax.runs.workdir import plain_versions
-from kjax.train.loop import Diverged
-from kjax.train.parallel import initial_state
+from kjax.baselines.load import RIVALS
+from kjax.data.resident import ResidentSet, make_resident
+from kjax.data.sampler import check_streams
+from kjax.errors import InputError, unknown_name
+from kjax.eval.entries import find_entry
+from kjax.eval.run import Options, examine
+from kjax.runs.config import DataConfig, RunConfig
+from kjax.train.loop import Diverged, Schedule, train
+from kjax.train.parallel import Program, initial_state, make_resident_run, replicated
+from kjax.train.run import (
+    make_learning_rate,
+    make_program,
+    read_train_set,
+    with_ordered_teacher,
+)
+from kjax.train.teacher import sample
 from kjax.weights.files import save_variables
 
-SOFTWARE = ("kjax", "python", "jax", "flax", "optax", "commit")
+STEPS_PER_DISPATCH = 250
 COMPILING_AHEAD = 2
-"""Trainings that compile while another runs."""
+"""Number of trainings that compile while another runs."""
+
+
+class ResidentSets:
+    """Training sets on the device, each combination once."""
+
+    def __init__(self, folder: Path, progress: bool) -> None:
+        self._folder, self._progress = folder, progress
+        self._kept: dict[tuple[DataConfig, int], tuple[ResidentSet, np.ndarray]] = {}
+        self._lock = threading.Lock()  # several trainings may be prepared at once
+
+    def place(self, config: RunConfig, program: Program) -> tuple[ResidentSet, np.ndarray]:
+        """Return the config's training sets as one, and a sample of their patches on the host."""
+        key = config.data, config.train.group
+        with self._lock:
+            if key not in self._kept:
+                folders = tuple(str(self._folder / name) for name in config.data.train)
+                data = dataclasses.replace(config.data, train=folders)
+                own = dataclasses.replace(config, data=data, progress=self._progress)
+                patches = read_train_set(own)
+                resident = make_resident(patches, device=replicated(program))
+                self._kept[key] = resident, np.array(sample(patches.patches))
+            return self._kept[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledTraining:
+    """A compiled training that any seed can use."""
+
+    config: RunConfig
+    program: Program
+    data: ResidentSet
+    run: Callable[..., Any]
+    compile_seconds: float
+
+    def train(self, seed: int, *, name: str, progress: bool) -> tuple[dict[str, Any], float]:
+        """Train with a seed; return the variables and the seconds of the steps."""
+        program = dataclasses.replace(self.program, seeds=(seed,))
+        state = jax.block_until_ready(initial_state(program))
+        begun = time.perf_counter()
+        state, _ = train(
+            program,
+            lambda state, steps: self.run(state, self.data, steps, seed=seed),
+            schedule=Schedule(
+                total=self.config.train.total_steps,
+                per_dispatch=STEPS_PER_DISPATCH,
+                log_every=STEPS_PER_DISPATCH,
+                eval_every=0,
+                checkpoint_every=0,
+            ),
+            learning_rate=make_learning_rate(self.config),
+            state=state,
+            name=name,
+            progress=progress,
+        )
+        seconds = time.perf_counter() - begun
+        return jax.device_get({"params": state.params, "batch_stats": state.batch_stats}), seconds
+
+
+def prepare(config: RunConfig, sets: ResidentSets) -> CompiledTraining:
+    """Compile a training."""
+    program = make_program(config)
+    data, some_patches = sets.place(config, program)
+    program = with_ordered_teacher(program, config, some_patches)
+    check_streams(data.tables, program.pairs, program.shares, seed=config.seed, group=program.group)
+    begun = time.perf_counter()
+    run = make_resident_run(program)
+    # Zero steps compile the same program. On CPUs the host loops, and the first step compiles.
+    if jax.default_backend() != "cpu":
+        jax.block_until_ready(run(initial_state(program), data, 0))
+    return CompiledTraining(config, program, data, run, time.perf_counter() - begun)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """How trainings are run.
+    """Settings of a sweep.
 
     Attributes:
-        sets: to train on.
-        scorer: of what is trained.
-        records: file to add to.
-        weights: folder for the trained weights; None to keep none.
-        seconds: after which no other training is begun; None for no limit.
-        progress: whether to show bars.
+        sets: training sets.
+        scorer: scores trained models.
+        records: file to append to.
+        weights: folder for the trained weights, or None to discard them.
+        seconds: start no further training after this time; None for no limit.
+        progress: show bars.
     """
 
-    sets: Sets
+    sets: ResidentSets
     scorer: Scorer
     records: Path
     weights: Path | None = None
@@ -50,41 +135,62 @@ class Sweep:
     progress: bool = True
 
     def run(self, trainings: Sequence[Training]) -> int:
-        """Runs those that are not recorded yet. One that fails is told of, and not recorded.
+        """Run the trainings that are not recorded; failures are reported and not recorded.
 
         Returns:
-            How many are left.
+            The number of trainings left.
         """
         begun, failed = time.perf_counter(), 0
-        known = {record.name for record in read_records(self.records)}
+        known = {record["name"] for record in read_records(self.records)}
         missing = [training for training in trainings if training.name not in known]
         with tqdm(
             total=len(missing), desc="trainings", unit="training", disable=not self.progress
         ) as bar:
-            for done, (training, compiled, compiled_now) in enumerate(self._prepared(missing)):
+            for done, (training, compiled, first) in enumerate(self._prepared(missing)):
                 if self.seconds is not None and time.perf_counter() - begun > self.seconds:
                     return failed + len(missing) - done
                 try:
-                    trained = compiled.train(
+                    variables, seconds = compiled.train(
                         training.seed, name=training.name, progress=self.progress
                     )
                 except Diverged as error:
                     failed += 1
                     bar.write(f"{training.name}: {error}")
                     continue
-                record = self._record(training, compiled, trained, compiled_now)
                 if self.weights is not None:
-                    save_variables(weights_path(self.weights, training), trained.variables)
-                append_record(self.records, record)
-                bar.write(summary(record))
+                    save_variables(weights_path(self.weights, training), variables)
+                result = self.scorer.score(
+                    training.row, compiled.program.model, variables, trained_on=training.train
+                )
+                append_record(
+                    self.records,
+                    make_record(
+                        training.name,
+                        training.experiment,
+                        result,
+                        group=training.group,
+                        train=list(training.train),
+                        seed=training.seed,
+                        pairs=compiled.config.train.total_steps * compiled.program.pairs,
+                        seconds=round(seconds, 3),
+                        compile_seconds=round(compiled.compile_seconds, 1) if first else 0.0,
+                        config=training.difference(),
+                    ),
+                )
+                bar.write(summary(training.name, seconds, result))
                 bar.update()
         return failed
 
     def _prepared(
         self, trainings: Sequence[Training]
     ) -> Iterator[tuple[Training, CompiledTraining, bool]]:
-        """Every training, compiled, and whether that was compiled for it."""
-        groups = _grouped(trainings)
+        """Yield each training, compiled, and whether it was the first to use the program."""
+        groups: list[list[Training]] = []  # neighbours that differ in their seed only
+        for training in trainings:
+            if groups and dataclasses.replace(groups[-1][0], seed=training.seed) == training:
+                groups[-1].append(training)
+            else:
+                groups.append([training])
         with ThreadPoolExecutor(COMPILING_AHEAD) as pool:
             waiting: list[Future[CompiledTraining]] = []
             try:
@@ -102,53 +208,68 @@ class Sweep:
     def _prepare(self, training: Training) -> CompiledTraining:
         compiled = prepare(training.config(), self.sets)
         state = initial_state(compiled.program)
-        self.scorer.warm_up(
-            compiled.model, {"params": state.params, "batch_stats": state.batch_stats}
-        )
+        variables = {"params": state.params, "batch_stats": state.batch_stats}
+        self.scorer.warm_up(compiled.program.model, variables)
         return compiled
 
-    def _record(
-        self, training: Training, compiled: CompiledTraining, trained: Trained, compiled_now: bool
-    ) -> Record:
-        return Record(
-            name=training.name,
-            experiment=training.experiment,
-            group=training.group,
-            train=list(training.train),
-            seed=training.seed,
-            result=self.scorer.score(
-                training.row, compiled.model, trained.variables, trained_on=training.train
-            ),
-            pairs=compiled.pairs,
-            seconds=round(trained.seconds, 3),
-            compile_seconds=round(compiled.compile_seconds, 1) if compiled_now else 0.0,
-            config=training.difference(),
-            hardware=jax.devices()[0].device_kind,
-            versions=software(),
-        )
+
+def score_rivals(
+    names: Sequence[str] | None, tests: Tests, records: Path, *, weights: dict[str, str]
+) -> list[str]:
+    """Score descriptors of others that are not recorded yet.
+
+    Args:
+        names: of rivals; None for all.
+        tests: sets to score on.
+        records: file to append to.
+        weights: files of rivals that need them, by name.
+
+    Returns:
+        Why some could not be scored.
+    """
+    for name in names or ():
+        if name not in RIVALS:
+            raise unknown_name("rival", name, RIVALS)
+    if not tests.sets and tests.benchmark is None:
+        raise InputError("nothing to score on: give --test or --hpatches")
+    known = {record["name"] for record in read_records(records)}
+    missing = []
+    for name in tqdm(names or list(RIVALS), desc="rivals", unit="rival"):
+        if f"rivals/{name}" in known:
+            continue
+        entry = find_entry(name, weights=weights)
+        if entry.missing is not None:
+            missing.append(f"{name}: {entry.missing}")
+            continue
+        found = examine(entry, tests.sets, tests.benchmark, Options(progress=False))
+        append_record(records, make_record(f"rivals/{name}", "rivals", found.result.concise()))
+    return missing
 
 
-def _grouped(trainings: Sequence[Training]) -> list[list[Training]]:
-    """Neighbours that differ in their seed only, together: they share what is compiled."""
-    groups: list[list[Training]] = []
-    for training in trainings:
-        if groups and dataclasses.replace(groups[-1][0], seed=training.seed) == training:
-            groups[-1].append(training)
-        else:
-            groups.append([training])
-    return groups
+def make_record(name: str, experiment: str, result: Any, **training: Any) -> dict[str, Any]:
+    """Return a record; descriptors of others have no training."""
+    blank = {"group": "", "train": [], "seed": None, "pairs": 0, "seconds": 0.0}
+    return {
+        "name": name,
+        "experiment": experiment,
+        **blank,
+        "compile_seconds": 0.0,
+        "config": {},
+        **training,
+        "result": dataclasses.asdict(result),
+        "hardware": jax.devices()[0].device_kind,
+        "versions": software(),
+    }
 
 
 def weights_path(folder: Path, training: Training) -> Path:
-    """Where a training's weights are kept."""
-    # Only characters that every file system and shell takes as they are.
+    """Return the file for a training's weights, named by characters that every system takes."""
     return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', training.name)}.npz"
 
 
-def summary(record: Record) -> str:
-    """A line for the terminal."""
-    result = record.result
-    parts = [f"{record.name}: {record.seconds:.1f} s"]
+def summary(name: str, seconds: float, result: Any) -> str:
+    """Return a line for the terminal."""
+    parts = [f"{name}: {seconds:.1f} s"]
     if result.phototour:
         mean = np.mean([one.fpr95 for one in result.phototour])
         parts.append(f"mean FPR@95 {100 * mean:.2f} %")
@@ -163,9 +284,3 @@ def summary(record: Record) -> str:
         if one.protocol == "python"
     ]
     return ", ".join(parts)
-
-
-def software() -> dict[str, str]:
-    """What a result may depend on: versions and commit."""
-    found = plain_versions()
-    return {name: found[name] for name in SOFTWARE if name in found}

@@ -1,4 +1,4 @@
-"""What is to be trained: the trainings of a table, each a config, its training sets and a seed."""
+"""The trainings of each experiment: a configuration, its training sets and a seed."""
 
 import dataclasses
 import math
@@ -8,35 +8,38 @@ from typing import Any
 from kjax.runs.config import RunConfig, flat_fields, load_config, override, validate
 from kjax.tune.training import MISALIGNED
 
+Settings = tuple[str, ...]
+"""Overrides of `configs/base.py`, e.g. "model.head=xy"."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Training:
     """One training.
 
     Attributes:
-        experiment: which table it belongs to.
+        experiment: name of the table and of the file of records.
         row: name of the model, or of the value tried.
-        settings: what differs from `configs/base.py`, e.g. "model.head=xy".
+        settings: overrides of `configs/base.py`.
         train: names of the training sets.
-        seed: of everything random.
-        group: in ablations, the question asked.
+        seed: random seed.
+        group: the setting under study, in ablations.
     """
 
     experiment: str
     row: str
-    settings: tuple[str, ...]
+    settings: Settings
     train: tuple[str, ...]
     seed: int
     group: str = ""
 
     @property
     def name(self) -> str:
-        """Unique in a file of records; says all but the settings."""
+        """Unique name in a file of records."""
         parts = (self.experiment, self.group, self.row, "+".join(self.train), str(self.seed))
         return "/".join(part for part in parts if part)
 
     def config(self) -> RunConfig:
-        """The whole config. It names the training sets without their folder."""
+        """The complete configuration; training sets are named without their folder."""
         config = load_config("base")
         override(config, [f"--config.{setting}" for setting in self.settings])
         config.seed = self.seed
@@ -45,9 +48,11 @@ class Training:
         return validate(config)
 
     def difference(self) -> dict[str, Any]:
-        """The fields that differ from `configs/base.py`, and their values."""
-        base, own = (flat_fields(dataclasses.asdict(one)) for one in (_base(), self.config()))
-        # The record has fields of its own for these.
+        """The fields that differ from `configs/base.py`, except those the record has itself."""
+        base, own = (
+            flat_fields(dataclasses.asdict(one))
+            for one in (validate(load_config("base")), self.config())
+        )
         return {
             name: value
             for name, value in own.items()
@@ -55,15 +60,8 @@ class Training:
         }
 
 
-def _base() -> RunConfig:
-    return validate(load_config("base"))
-
-
-Settings = tuple[str, ...]
-
-
 def _table(fields: Sequence[str], rows: dict[str, Settings]) -> dict[str, Settings]:
-    """The settings of each row: the fields with its values."""
+    """Settings of each row: the fields with its values."""
     return {
         name: tuple(f"{field}={value}" for field, value in zip(fields, values, strict=True))
         for name, values in rows.items()
@@ -71,7 +69,7 @@ def _table(fields: Sequence[str], rows: dict[str, Settings]) -> dict[str, Settin
 
 
 def _values(field: str, *values: str) -> dict[str, Settings]:
-    """Each value as a row of its own."""
+    """One row for each value of a field."""
     return _table([field], {value: (value,) for value in values})
 
 
@@ -86,9 +84,7 @@ HEADS: dict[str, Settings] = {
         },
     ),
 }
-"""The models of the paper, and what makes each."""
-
-
+"""The models of the paper."""
 AUGMENTATIONS = _table(
     (
         "augment.area",
@@ -103,7 +99,7 @@ AUGMENTATIONS = _table(
         "harder": ("(0.15,0.6)", "(0.6,1.6)", "40.0", "0.4"),
     },
 )
-"""Stronger than the paper's, which is the default."""
+"""Geometric augmentations stronger than the paper's, which is the default."""
 PHOTOMETRY = _table(
     (
         "augment.max_blur",
@@ -119,10 +115,9 @@ PHOTOMETRY = _table(
         "heavy": ("1.8", "2.5", "0.3", "0.25", "2.0", "0.6"),
     },
 )
-"""Changes of grey values, which the paper has none of."""
-ABLATED = "combined s=2"
-"""The model that open questions are settled on: both coordinate systems, and half the time of two
-trunks."""
+"""Photometric augmentations; the paper has none."""
+ABLATED = HEADS["combined s=2"]
+"""The model of ablations: both coordinate systems, and half the time of two trunks."""
 QUESTIONS: dict[str, dict[str, Settings]] = {
     "kappa_xy": _values("model.kappa_xy", "2.0", "4.0", "8.0"),
     "scale_xy": _table(["model.scale_xy"], {"π/4": (str(math.pi / 4),), "π": (str(math.pi),)}),
@@ -141,7 +136,7 @@ QUESTIONS: dict[str, dict[str, Settings]] = {
     "augmentation": AUGMENTATIONS,
     "loss": _values("loss.name", "sosnet", "hynet", "softmax"),
 }
-"""What the paper leaves open, and ways beyond it: values tried besides the default."""
+"""Settings under study, each with the values tried besides its default."""
 DEFAULTS = {
     "kappa_xy": "1.0",
     "scale_xy": "π/2",
@@ -158,164 +153,119 @@ DEFAULTS = {
     "augmentation": "plain",
     "loss": "triplet",
 }
-"""What the trainings of the group below have."""
 DEFAULT = "default"
-"""The group of the trainings with the default of every question."""
+"""Group of the trainings that have every default."""
+
+
+def _strong(*others: str, augmentation: str = "strong") -> Settings:
+    return (*AUGMENTATIONS[augmentation], *others)
 
 
 RECIPES: dict[str, Settings] = {
     "plain": (),
-    "medium": AUGMENTATIONS["medium"],
-    "medium, softmax": (*AUGMENTATIONS["medium"], "loss.name=softmax"),
-    "strong": AUGMENTATIONS["strong"],
-    "strong, softmax": (*AUGMENTATIONS["strong"], "loss.name=softmax"),
-    "strong, rate 3": (*AUGMENTATIONS["strong"], "optimizer.learning_rate=3.0"),
-    "strong, winners": (
-        *AUGMENTATIONS["strong"],
-        "model.scale_xy=0.785398",
-        "model.kappa_theta=1.0",
-        "train.joint_batch_norm=False",
+    "medium": _strong(augmentation="medium"),
+    "medium, softmax": _strong("loss.name=softmax", augmentation="medium"),
+    "strong": _strong(),
+    "strong, softmax": _strong("loss.name=softmax"),
+    "strong, rate 3": _strong("optimizer.learning_rate=3.0"),
+    "strong, winners": _strong(
+        "model.scale_xy=0.785398", "model.kappa_theta=1.0", "train.joint_batch_norm=False"
     ),
-    "hard": AUGMENTATIONS["hard"],
-    "strong, dropout 0.1": (*AUGMENTATIONS["strong"], "model.dropout=0.1"),
-    "medium, sosnet, rate 1": (
-        *AUGMENTATIONS["medium"],
-        "loss.name=sosnet",
-        "optimizer.learning_rate=1.0",
+    "hard": _strong(augmentation="hard"),
+    "strong, dropout 0.1": _strong("model.dropout=0.1"),
+    "medium, sosnet, rate 1": _strong(
+        "loss.name=sosnet", "optimizer.learning_rate=1.0", augmentation="medium"
     ),
-    "medium, hynet, adam": (
-        *AUGMENTATIONS["medium"],
+    "medium, hynet, adam": _strong(
         "loss.name=hynet",
         "optimizer.name=adam",
         "optimizer.learning_rate=0.01",
+        augmentation="medium",
     ),
-    **{
-        f"strong, {level} photometry": (*AUGMENTATIONS["strong"], *settings)
-        for level, settings in PHOTOMETRY.items()
-    },
+    **{f"strong, {level} photometry": _strong(*own) for level, own in PHOTOMETRY.items()},
 }
-"""Ways of training to choose the shipped models' from; tried on the model that questions are."""
+"""Recipes to choose from for the shipped weights."""
 BEST_RECIPE = (*AUGMENTATIONS["hard"], *PHOTOMETRY["moderate"], "model.dropout=0.1")
 BEST = (*HEADS["combined_star s=2"], *BEST_RECIPE)
 HALF, QUARTER = (16, 16, 32, 32, 64, 64), (8, 8, 16, 16, 32, 32)
-"""Of the paper's channels."""
-
-
-def _light(channels: tuple[int, ...], *others: str) -> tuple[str, ...]:
-    """`best`'s recipe with one trunk of so many channels."""
-    return (*HEADS[ABLATED], *BEST_RECIPE, f"model.channels={channels}", *others)
-
-
-def _taught(match: str, weight: float) -> tuple[str, str]:
-    return f"distill.match={match}", f"distill.weight={weight}"
-
-
+"""Channels of narrower trunks, as fractions of the paper's."""
 OPEN_CHANGES = ("model.dropout=0.0", "augment.max_noise=0.25")
-"""What was found on open photographs, whose variety needs no dropout."""
+"""Changes that help on the larger, openly licensed sets."""
 ALONE = ("distill.teacher=",)
+TAUGHT = ("distill.match=descriptors", "distill.weight=1.0")
 NESTED = ("loss.nested=(32,64)",)
-ONCE = _taught("descriptors", 1.0)
-NESTED_WEIGHT = "loss.nested_weight=0.3"
-TAUGHT = (*ONCE, NESTED_WEIGHT, "model.dropout=0.0", "distill.teacher=best")
-FIRST_64 = ("loss.nested=(64,)", NESTED_WEIGHT)
-TWICE_AS_LONG = "train.steps=78126"
-"""As the paper's 39,063."""
-SHIPPED: dict[str, Settings] = {
-    **{
-        row: (*HEADS[row], *AUGMENTATIONS["strong"])
-        for row in ("hardnet", "combined s=1", "combined_star s=2")
-    },
-    "best-research": BEST,
-    "fast-research": _light((8, 8, 16, 32, 64, 96), *TAUGHT, *NESTED),
-    "tiny-research": _light((8, 8, 16, 16, 32, 48), *TAUGHT, *NESTED),
+FIRST_64 = ("loss.nested=(64,)", "loss.nested_weight=0.3")
+
+
+def _light(channels: tuple[int, ...], *others: str) -> Settings:
+    """`best`'s recipe with one trunk of these channels."""
+    return (*ABLATED, *BEST_RECIPE, f"model.channels={channels}", *others)
+
+
+def _further(settings: Settings, pairs: int, steps: int, *others: str) -> Settings:
+    """Further training on misaligned pairs in large batches, from the weights `--config.init`."""
+    length = (f"train.pairs={pairs}", f"train.steps={steps}", "optimizer.learning_rate=3.0")
+    return (*settings, *ALONE, *MISALIGNED, *length, *others)
+
+
+FIRST_PARTS: dict[str, Settings] = {
     "best": (*BEST, *OPEN_CHANGES),
-    "fast": _light((8, 8, 16, 32, 64, 112), *OPEN_CHANGES, *FIRST_64, TWICE_AS_LONG),
-    "tiny": _light((8, 8, 16, 16, 32, 32), *TAUGHT, *OPEN_CHANGES, *FIRST_64),
-}
-"""The models that ship with the package; of `best`, `fast` and `tiny` the first part, from which
-they are trained on below."""
-
-
-def _trained_on(settings: Settings, pairs: int, steps: int) -> Settings:
-    """Trained weights trained on, askew, in large batches and without a teacher.
-
-    `--config.init` says from which weights.
-    """
-    return (*settings, *ALONE, *MISALIGNED, *_length(pairs, steps))
-
-
-def _length(pairs: int, steps: int) -> Settings:
-    """Of a training that goes on from trained weights."""
-    return f"train.pairs={pairs}", f"train.steps={steps}", "optimizer.learning_rate=3.0"
-
-
-AS_BEST: dict[str, Settings] = {
-    f"{row}, as best": (*HEADS[row], *BEST_RECIPE, *OPEN_CHANGES)
-    for row in ("hardnet", "combined s=1")
-}
-LARGER_PATCHES: dict[str, Settings] = {
-    f"{row}, N = 64": (*settings, "model.patch_size=64")
-    for row, settings in {"best": SHIPPED["best"], **AS_BEST}.items()
-}
-FINAL: dict[str, Settings] = {
-    **SHIPPED,
-    **AS_BEST,
-    "best, askew": _trained_on(SHIPPED["best"], 4096, 4000),
-    "fast, askew": _trained_on(SHIPPED["fast"], 4096, 8000),
-    "tiny, askew": _trained_on(SHIPPED["tiny"], 4096, 8000),
-    **{f"{row}, askew": _trained_on(settings, 4096, 4000) for row, settings in AS_BEST.items()},
-    **LARGER_PATCHES,
-    "best, large batches alone": (*SHIPPED["best"], *_length(4096, 4000)),
-    "best, further, 12288 pairs": (
-        *_trained_on(SHIPPED["best"], 12288, 4000),
-        "loss.nested=(64,)",
-        "loss.nested_weight=1.0",
-    ),
-    "fast, further, 64 numbers": (
-        *_trained_on(SHIPPED["fast"], 12288, 4000),
-        "model.dimension=64",
-        "loss.nested=()",
-    ),
+    "fast": _light((8, 8, 16, 32, 64, 112), *OPEN_CHANGES, *FIRST_64, "train.steps=78126"),
+    "tiny": _light(QUARTER, *TAUGHT, "distill.teacher=best", *OPEN_CHANGES, *FIRST_64),
     **{
-        f"fast, further, {pairs} pairs{words}": (
-            *_trained_on(SHIPPED["fast"], pairs, steps),
-            f"loss.nested_weight={weight}",
-        )
-        for pairs, steps, words, weight in (
-            (8192, 6000, "", 1.0),
-            (12288, 8000, ", first 64 × 3", 3.0),
-            (24576, 4000, "", 1.0),
-        )
+        f"{row}, as best": (*HEADS[row], *BEST_RECIPE, *OPEN_CHANGES)
+        for row in ("hardnet", "combined s=1")
     },
 }
-"""And the paper's others, trained as `best`, its `combined_star` with s=2, is; and what ships,
-trained on."""
-LIGHT: dict[str, tuple[str, ...]] = {
+"""Trainings from scratch, from which the shipped weights are trained further."""
+FINAL: dict[str, Settings] = {
+    **{row: (*HEADS[row], *_strong()) for row in ("hardnet", "combined s=1", "combined_star s=2")},
+    **FIRST_PARTS,
+    **{
+        f"{row}, further": _further(own, 4096, 8000 if row in ("fast", "tiny") else 4000)
+        for row, own in FIRST_PARTS.items()
+    },
+    **{
+        f"{row}, N = 64": (*own, "model.patch_size=64")
+        for row, own in FIRST_PARTS.items()
+        if "best" in row
+    },
+    "best, further, 12288 pairs": _further(
+        FIRST_PARTS["best"], 12288, 4000, "loss.nested=(64,)", "loss.nested_weight=1.0"
+    ),
+    **{
+        f"fast, further, {pairs} pairs": _further(
+            FIRST_PARTS["fast"], pairs, steps, "loss.nested_weight=1.0"
+        )
+        for pairs, steps in ((8192, 6000), (24576, 4000))
+    },
+}
+"""Models trained on all sets together."""
+LIGHT: dict[str, Settings] = {
     "teacher": (*BEST, *ALONE),
     "all channels": _light((32, 32, 64, 64, 128, 128), *ALONE),
     "half": _light(HALF, *ALONE),
     **{
-        f"half, {match} × {weight:g}": _light(HALF, *_taught(match, weight))
-        for match, weight in (
-            ("descriptors", 0.5),
-            ("descriptors", 1.0),
-            ("descriptors", 2.0),
-            ("descriptors", 4.0),
-            ("distances", 1.0),
-            ("distances", 10.0),
+        f"half, {match} × {weight:g}": _light(
+            HALF, f"distill.match={match}", f"distill.weight={weight}"
         )
+        for match, weights in {
+            "descriptors": (0.5, 1.0, 2.0, 4.0),
+            "distances": (1.0, 10.0),
+        }.items()
+        for weight in weights
     },
     "half, nested": _light(HALF, *ALONE, *NESTED),
     **{
         f"half, taught, nested × {weight:g}": _light(
-            HALF, *ONCE, *NESTED, f"loss.nested_weight={weight}"
+            HALF, *TAUGHT, *NESTED, f"loss.nested_weight={weight}"
         )
         for weight in (0.1, 0.3, 1.0)
     },
-    "half, taught, no dropout": _light(HALF, *ONCE, "model.dropout=0.0"),
+    "half, taught, no dropout": _light(HALF, *TAUGHT, "model.dropout=0.0"),
     "quarter": _light(QUARTER, *ALONE),
     **{
-        f"{'-'.join(map(str, channels))}, taught": _light(channels, *ONCE)
+        f"{'-'.join(map(str, channels))}, taught": _light(channels, *TAUGHT)
         for channels in (
             (8, 8, 32, 32, 64, 64),
             (8, 8, 32, 32, 64, 128),
@@ -328,65 +278,51 @@ LIGHT: dict[str, tuple[str, ...]] = {
         )
     },
 }
-"""Light models, alone and taught by the first row's; which teacher, the command line says."""
-
-
-def _open(*others: str, augmentation: str = "hard", photometry: str = "moderate") -> Settings:
-    """`best`'s recipe for the model that questions are settled on, with something changed."""
-    recipe = (*AUGMENTATIONS[augmentation], *PHOTOMETRY[photometry], "model.dropout=0.1")
-    return (*HEADS[ABLATED], *recipe, *others)
+"""Narrow models, alone and with the teacher that `--config.distill.teacher` names."""
 
 
 def _batch(pairs: int, group: int = 1) -> Settings:
-    """Batches of so many pairs, in groups of one photograph, and as many pairs in all."""
-    steps = OPEN_STEPS * 512 // pairs
-    return f"train.pairs={pairs}", f"train.group={group}", f"train.steps={steps}"
+    """Batches of `pairs`, in groups from one photo; the number of pairs seen stays the same."""
+    return f"train.pairs={pairs}", f"train.group={group}", f"train.steps={6000 * 512 // pairs}"
 
 
-def _continued(*others: str) -> Settings:
-    """`best` itself trained on, with something changed; `--config.init` says from which weights."""
-    own = (*_batch(512), "optimizer.learning_rate=3.0", *others)
-    return (*SHIPPED["best"], *own)
+def _open(*others: str, pairs: int = 512, group: int = 1, augmentation: str = "hard") -> Settings:
+    """`best`'s recipe for the model of ablations, with some change."""
+    recipe = (*AUGMENTATIONS[augmentation], *PHOTOMETRY["moderate"], "model.dropout=0.1")
+    return (*ABLATED, *recipe, *_batch(pairs, group), *others)
 
 
-OPEN_STEPS = 6000
-INFONCE = ("loss.name=infonce",)
+def _continued(*others: str, pairs: int = 512, group: int = 1) -> Settings:
+    """`best` trained further with some change, from the weights `--config.init`."""
+    return (*FIRST_PARTS["best"], *_batch(pairs, group), "optimizer.learning_rate=3.0", *others)
+
+
+INFONCE = "loss.name=infonce"
 OPEN: dict[str, Settings] = {
-    "as best": _open(*_batch(512)),
-    "no dropout": _open(*_batch(512), "model.dropout=0.0"),
-    "no dropout, noise 0.25": _open(*_batch(512), *OPEN_CHANGES),
-    "noise 0.4": _open(*_batch(512), "augment.max_noise=0.4"),
-    "strong": _open(*_batch(512), augmentation="strong"),
-    "harder": _open(*_batch(512), augmentation="harder"),
-    **{f"groups of {group}": _open(*_batch(512, group)) for group in (8, 32, 128)},
-    **{f"{pairs} pairs": _open(*_batch(pairs)) for pairs in (1024, 2048)},
-    "2048 pairs, groups of 64": _open(*_batch(2048, 64)),
-    "2048 pairs, rate 20": _open(*_batch(2048), "optimizer.learning_rate=20.0"),
-    "softmax": _open(*_batch(512), "loss.name=softmax"),
-    "sosnet, rate 3": _open(*_batch(512), "loss.name=sosnet", "optimizer.learning_rate=3.0"),
-    "infonce": _open(*_batch(512), "model.dropout=0.0", *INFONCE),
-    "2048 pairs, infonce": _open(*_batch(2048), "model.dropout=0.0", *INFONCE),
+    "as best": _open(),
+    "no dropout": _open("model.dropout=0.0"),
+    "no dropout, noise 0.25": _open(*OPEN_CHANGES),
+    "noise 0.4": _open("augment.max_noise=0.4"),
+    "strong": _open(augmentation="strong"),
+    "harder": _open(augmentation="harder"),
+    **{f"groups of {group}": _open(group=group) for group in (8, 32, 128)},
+    **{f"{pairs} pairs": _open(pairs=pairs) for pairs in (1024, 2048)},
+    "2048 pairs, groups of 64": _open(pairs=2048, group=64),
+    "2048 pairs, rate 20": _open("optimizer.learning_rate=20.0", pairs=2048),
+    "softmax": _open("loss.name=softmax"),
+    "sosnet, rate 3": _open("loss.name=sosnet", "optimizer.learning_rate=3.0"),
+    "infonce": _open("model.dropout=0.0", INFONCE),
+    "2048 pairs, infonce": _open("model.dropout=0.0", INFONCE, pairs=2048),
     "continued": _continued(),
-    "continued, infonce": _continued(*INFONCE),
-    "continued, infonce, colder": _continued(*INFONCE, "loss.temperature=0.05"),
+    "continued, infonce": _continued(INFONCE),
+    "continued, infonce, colder": _continued(INFONCE, "loss.temperature=0.05"),
     "continued, softmax": _continued("loss.name=softmax"),
     "continued, sosnet": _continued("loss.name=sosnet"),
-    "continued, harder": _continued(*AUGMENTATIONS["harder"]),
-    "continued, both rows": _continued("loss.anchor_swap=True"),
-    "continued, 2048 pairs": _continued(*_batch(2048)),
-    "continued, 2048 pairs, infonce": _continued(*_batch(2048), *INFONCE),
-    "continued, 2048 pairs, groups of 64": _continued(*_batch(2048, 64)),
-    "continued, no decay": _continued("optimizer.weight_decay=0.0"),
-    "continued, askew": _continued(*MISALIGNED),
-    **{
-        f"continued, askew, {pairs} pairs, {steps} steps": _continued(
-            *MISALIGNED, f"train.pairs={pairs}", f"train.steps={steps}"
-        )
-        for pairs, steps in ((2048, 4000), (4096, 4000), (8192, 3000))
-    },
+    "continued, 2048 pairs": _continued(pairs=2048),
+    "continued, 2048 pairs, infonce": _continued(INFONCE, pairs=2048),
+    "continued, misaligned": _continued(*MISALIGNED),
 }
-"""Ways of training on photographs that anyone may use, of as many pairs each if not said."""
-
+"""Trainings on openly licensed photographs, of the same number of pairs each."""
 
 EXPERIMENTS = {
     "heads": HEADS,
@@ -396,7 +332,7 @@ EXPERIMENTS = {
     "open": OPEN,
     "final": FINAL,
 }
-"""What can be trained: the names of each experiment's rows or questions."""
+"""Rows of each experiment; of the ablation, its settings under study."""
 
 
 def make_trainings(
@@ -406,33 +342,28 @@ def make_trainings(
     seeds: Sequence[int],
     shared: Sequence[str],
 ) -> list[Training]:
-    """The trainings of an experiment.
+    """Return the trainings of an experiment.
 
     Args:
-        experiment: of `EXPERIMENTS`. Heads are trained on every set alone, all else on all sets
-            together; an ablation also has the default of all questions.
-        names: of its rows, or questions.
+        experiment: one of `EXPERIMENTS`. Heads are trained on every set alone, all others on all
+            sets together; an ablation also has a training with every default.
+        names: its rows, or settings under study.
         train: names of the training sets.
-        seeds: of each.
-        shared: settings that all of them have.
+        seeds: random seeds.
+        shared: overrides of all trainings; ablations, recipes and light models override them.
     """
-    # What is asked about comes last, so that it overrides what is shared.
-    base = (*HEADS[ABLATED], *shared)
     tried: list[tuple[str, str, Settings]]
-    match experiment:
-        case "ablation":
-            tried = [(DEFAULT, DEFAULT, base)]
-            for name in names:
-                tried += [(name, row, (*base, *own)) for row, own in QUESTIONS[name].items()]
-        case "recipes":
-            tried = [("", row, (*base, *RECIPES[row])) for row in names]
-        case "light" | "open":
-            rows = LIGHT if experiment == "light" else OPEN
-            tried = [("", row, (*shared, *rows[row])) for row in names]
-        case "heads":
-            tried = [("", row, (*HEADS[row], *shared)) for row in names]
-        case _:
-            tried = [("", row, (*FINAL[row], *shared)) for row in names]
+    if experiment == "ablation":
+        base = (*ABLATED, *shared)
+        tried = [(DEFAULT, DEFAULT, base)]
+        for name in names:
+            tried += [(name, row, (*base, *own)) for row, own in QUESTIONS[name].items()]
+    elif experiment == "recipes":
+        tried = [("", row, (*ABLATED, *shared, *RECIPES[row])) for row in names]
+    elif experiment in ("light", "open"):
+        tried = [("", row, (*shared, *EXPERIMENTS[experiment][row])) for row in names]
+    else:
+        tried = [("", row, (*EXPERIMENTS[experiment][row], *shared)) for row in names]
     sets = [(name,) for name in train] if experiment == "heads" else [tuple(train)]
     return [
         Training(experiment, row, settings, together, seed, group=group)

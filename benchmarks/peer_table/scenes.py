@@ -1,7 +1,8 @@
-"""Photographs in pairs whose geometry is known: a homography, or the poses of two cameras."""
+"""Pairs of photos whose geometry is known: a homography, or two cameras by COLMAP."""
 
 import dataclasses
 import itertools
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -12,79 +13,79 @@ from jaxtyping import Float, UInt8
 
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage
 from kjax.data.cutting.grey import read_for_describing
-from kjax.data.cutting.photographs import list_photos
-from kjax.data.selfsupervised import ViewConfig, random_view
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.images.collection.mapping import largest_model, verify_matches
 from kjax.images.correct_matches import project
+from kjax.images.exchange import colmap_program
+from kjax.images.exchange.colmap_database import read_features
+from kjax.images.features import Features
 from kjax.images.geometry import verify
 from kjax.images.refinement import refine_homography
-from peer_table import scores
-from peer_table.refinement import refined_pose
+from peer_table import geometry
 
 LONG_SIDE = 1024
 OVERLAP = 0.1
-"""The least share of the 3-D points of either photograph that the other one sees too."""
+"""Minimum share of either photo's 3-D points that the other one sees."""
 VIEW_ANGLE = 1.0
-"""Degrees between two views of the points that they share: with less, no direction is known."""
-MOST_PAIRS = 50
-"""Of a scene: others are left out by chance."""
+"""Minimum median angle between two views of shared points, in degrees."""
+MAX_PAIRS = 50
+"""Maximum number of pairs per scene; others are dropped at random."""
 ANGLES = tuple(range(0, 181, 30))
-VIEWS = ViewConfig(views=2, max_rotation_degrees=60.0, max_zoom=2.0, max_stretch=2.0)
-VIEWED = 6
-"""Photographs of a folder that random views are made of."""
+SIFT_KEYPOINTS, SIFT_RATIO = 4096, 0.8
+"""COLMAP's keypoints per photo, and the ratio of their matches, for true cameras."""
 
 Grey = UInt8[np.ndarray, "height width"]
 Points = Float[np.ndarray, "K 2"]
 
 
-class Judged(NamedTuple):
-    """What a pair's matches are worth."""
+class PairErrors(NamedTuple):
+    """Errors of a pair's matches and of the geometry estimated from them."""
 
     off: Float[np.ndarray, " K"]
-    """Pixels by which each match is off; NaN of points that are taken to infinity."""
+    """Error of each match in pixels; NaN for points at infinity."""
     error: float | None
-    """Pixels, or degrees, by which the geometry found from them is off; None if there is none."""
+    """Error of the estimated geometry in pixels or degrees; None if there is none."""
     refined: float | None
-    """The same of the geometry after a refinement on all matches near it."""
+    """The same after refinement on all near matches."""
     stricter: tuple[float | None, ...] = ()
-    """The same of poses found with each of `scores.STRICTER_PIXELS`."""
+    """Errors of poses estimated with each of `geometry.STRICTER_PIXELS`."""
 
 
-class Truth(Protocol):
-    """The geometry of a pair."""
+class PairTruth(Protocol):
+    """The true geometry of a pair."""
 
-    def judge(self, xy_a: Points, xy_b: Points) -> Judged:
-        """Matched points against it, in the photographs' pixels."""
+    def judge(self, xy_a: Points, xy_b: Points) -> PairErrors:
+        """Compare matched points with it, in the photos' pixels."""
 
 
-class Pair(NamedTuple):
-    """Two photographs of a scene."""
+class ScenePair(NamedTuple):
+    """Indices of two photos of a scene, and their true geometry."""
 
     first: int
     second: int
-    truth: Truth
+    truth: PairTruth
 
 
 @dataclasses.dataclass(frozen=True)
-class Scene:
-    """Photographs, and pairs of them.
+class PeerScene:
+    """Photos and pairs of them.
 
     Attributes:
         name: of the scene.
-        kind: "homographies", "rotation", "poses" or "views".
-        photos: read when they are asked for, with a long side of 1,024 pixels.
-        pairs: with their truth.
+        kind: "homographies", "rotation" or "poses".
+        photos: functions that read a photo with a long side of 1,024 pixels.
+        pairs: with their true geometry.
     """
 
     name: str
     kind: str
     photos: Sequence[Callable[[], Grey]]
-    pairs: Sequence[Pair]
+    pairs: Sequence[ScenePair]
 
 
 def resized(photo: Grey) -> Grey:
-    """The photograph with the long side that all methods get."""
+    """Resize a photo to the long side that all methods get."""
     cv2 = require("cv2", "resizing photographs")
     factor = LONG_SIDE / max(photo.shape)
     size = round(photo.shape[1] * factor), round(photo.shape[0] * factor)
@@ -93,7 +94,7 @@ def resized(photo: Grey) -> Grey:
 
 
 def resizing(before: tuple[int, ...], after: tuple[int, ...]) -> Float[np.ndarray, "3 3"]:
-    """Where pixels go when a photograph of one shape gets another; centres stay centres."""
+    """Return the homography of a resize, which maps pixel centres to pixel centres."""
     y, x = np.array(after) / np.array(before)
     return np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1.0]])
 
@@ -103,28 +104,28 @@ def resizing(before: tuple[int, ...], after: tuple[int, ...]) -> Float[np.ndarra
 
 @dataclasses.dataclass(frozen=True)
 class PlaneTruth:
-    """A homography between photographs of 1,024 pixels.
+    """A homography between photos of 1,024 pixels.
 
     Attributes:
         matrix: from the first to the second.
-        shape: height and width of the first, whose corners show how far an estimate is off.
+        shape: height and width of the first, whose corners measure the error of an estimate.
     """
 
     matrix: Float[np.ndarray, "3 3"]
     shape: tuple[int, ...]
 
-    def judge(self, xy_a: Points, xy_b: Points) -> Judged:
-        """Off is how far a point is from where the homography takes its match."""
+    def judge(self, xy_a: Points, xy_b: Points) -> PairErrors:
+        """Measure errors as distances from the projected match."""
         off = np.linalg.norm(project(self.matrix, xy_a) - xy_b, axis=1)
-        pixels = scores.HOMOGRAPHY_PIXELS
+        pixels = geometry.HOMOGRAPHY_PIXELS
         found, inliers = verify(xy_a, xy_b, model="homography", threshold=pixels, refine=False)
         if found is None:
-            return Judged(off, None, None)
+            return PairErrors(off, None, None)
         refined, _ = refine_homography(found, inliers, xy_a, xy_b, pixels)
-        return Judged(off, self._error(found), self._error(refined))
+        return PairErrors(off, self._error(found), self._error(refined))
 
     def _error(self, found: Float[np.ndarray, "3 3"]) -> float | None:
-        """Pixels by which the corners are off, on average."""
+        """Mean corner error in pixels."""
         height, width = self.shape
         corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1.0]])
         apart = project(found, corners) - project(self.matrix, corners)
@@ -132,13 +133,13 @@ class PlaneTruth:
         return error if np.isfinite(error) else None
 
 
-def plane_scene(sequence: HomographySequence) -> Scene:
-    """The first photograph of a sequence with each of the others."""
+def plane_scene(sequence: HomographySequence) -> PeerScene:
+    """Pair the first photo of a sequence with each other one."""
     shapes = [read_for_describing(path).shape for path in sequence.photos]
     photos = [lambda path=path: resized(read_for_describing(path)) for path in sequence.photos]
     sizes = [resizing(shape, _resized_shape(shape)) for shape in shapes]
     pairs = [
-        Pair(
+        ScenePair(
             0,
             other,
             PlaneTruth(
@@ -147,7 +148,7 @@ def plane_scene(sequence: HomographySequence) -> Scene:
         )
         for other, homography in enumerate(sequence.homographies, start=1)
     ]
-    return Scene(sequence.name, "homographies", photos, pairs)
+    return PeerScene(sequence.name, "homographies", photos, pairs)
 
 
 def _resized_shape(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -155,8 +156,8 @@ def _resized_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     return round(shape[0] * factor), round(shape[1] * factor)
 
 
-def turned_scene(planes: Sequence[Scene], angle: int) -> Scene:
-    """First photographs of sequences with the second ones, turned about their centres."""
+def turned_scene(planes: Sequence[PeerScene], angle: int) -> PeerScene:
+    """Pair the first photo of each sequence with the second one, rotated about its centre."""
     photos: list[Callable[[], Grey]] = []
     pairs = []
     for plane in planes:
@@ -166,12 +167,12 @@ def turned_scene(planes: Sequence[Scene], angle: int) -> Scene:
         truth = plane.pairs[0].truth
         assert isinstance(truth, PlaneTruth)
         turned = PlaneTruth(turn @ truth.matrix, truth.shape)
-        pairs.append(Pair(len(photos) - 2, len(photos) - 1, turned))
-    return Scene(f"{angle}°", "rotation", photos, pairs)
+        pairs.append(ScenePair(len(photos) - 2, len(photos) - 1, turned))
+    return PeerScene(f"{angle}°", "rotation", photos, pairs)
 
 
 def _turn(shape: tuple[int, ...], angle: int) -> tuple[Float[np.ndarray, "3 3"], tuple[int, int]]:
-    """A rotation into a photograph that holds all of it, and that one's width and height."""
+    """Return a rotation into a canvas that holds the whole photo, and its width and height."""
     height, width = shape
     cos, sin = np.cos(np.deg2rad(angle)), np.sin(np.deg2rad(angle))
     rotation = np.array([[cos, -sin], [sin, cos]])
@@ -188,21 +189,6 @@ def _warp(photo: Grey, matrix: np.ndarray, size: tuple[int, int]) -> Grey:
     return cv2.warpAffine(photo, matrix[:2], size, flags=cv2.INTER_CUBIC)
 
 
-def view_scene(folder: Path) -> Scene:
-    """Random views of some photographs, each with the photograph itself."""
-    photos: list[Callable[[], Grey]] = []
-    pairs = []
-    for path in list_photos(folder)[:VIEWED]:
-        photo = resized(read_for_describing(path))
-        rng = np.random.default_rng([0, *path.name.encode()])
-        views = [random_view(rng, photo, config=VIEWS) for _ in range(VIEWS.views)]
-        first = len(photos)
-        photos += [lambda pixels=pixels: pixels for pixels in (photo, *(v.pixels for v in views))]
-        for place, view in enumerate(views, start=first + 1):
-            pairs.append(Pair(first, place, PlaneTruth(view.homography, photo.shape)))
-    return Scene(folder.name, "views", photos, pairs)
-
-
 # Cameras
 
 
@@ -211,8 +197,8 @@ class PoseTruth:
     """Two cameras, by COLMAP.
 
     Attributes:
-        cameras: of the photographs as COLMAP read them.
-        shapes: that photographs have here.
+        cameras: of the original photos.
+        shapes: of the resized photos.
         rotation: from the first camera's directions to the second's.
         translation: likewise.
     """
@@ -222,21 +208,21 @@ class PoseTruth:
     rotation: Float[np.ndarray, "3 3"]
     translation: Float[np.ndarray, "3"]
 
-    def judge(self, xy_a: Points, xy_b: Points) -> Judged:
-        """Off is the distance from the true epipolar line."""
+    def judge(self, xy_a: Points, xy_b: Points) -> PairErrors:
+        """Measure errors as distances from the true epipolar line."""
         a, b = map(_rays, (xy_a, xy_b), self.cameras, self.shapes)
         along = self.translation / np.linalg.norm(self.translation)
         pixel = float(np.mean([*map(_ray_pixels, self.cameras, self.shapes)]))
-        essential = scores.essential_matrix(self.rotation, along)
-        off = scores.epipolar_distance(a, b, essential) * pixel
-        threshold = scores.ESSENTIAL_PIXELS / pixel
-        found = scores.relative_pose(a, b, threshold=threshold)
+        essential = geometry.essential_matrix(self.rotation, along)
+        off = geometry.epipolar_distance(a, b, essential) * pixel
+        threshold = geometry.ESSENTIAL_PIXELS / pixel
+        found = geometry.relative_pose(a, b, threshold=threshold)
         better = refined_pose(a, b, found, threshold=threshold)
         stricter = [
-            scores.relative_pose(a, b, threshold=pixels / pixel)
-            for pixels in scores.STRICTER_PIXELS
+            geometry.relative_pose(a, b, threshold=pixels / pixel)
+            for pixels in geometry.STRICTER_PIXELS
         ]
-        return Judged(
+        return PairErrors(
             off,
             self._error(found),
             self._error(better),
@@ -244,19 +230,21 @@ class PoseTruth:
         )
 
     def _error(self, found: tuple[np.ndarray, np.ndarray] | None) -> float | None:
-        return scores.pose_error(found, self.rotation, self.translation)
+        return geometry.pose_error(found, self.rotation, self.translation)
 
 
 def _ray_pixels(camera: Camera, shape: tuple[int, int]) -> float:
-    """The focal length in a photograph of that shape."""
+    """Focal length in pixels of a resized photo."""
     return camera.focal * shape[1] / camera.width
 
 
 def _rays(xy: Points, camera: Camera, shape: tuple[int, int]) -> Points:
-    """Points on the plane at distance 1, without the lens's distortion."""
+    """Undistorted points on the plane at distance 1."""
     cv2 = require("cv2", "undistorting points")
     if len(camera.parameters) not in (3, 4):
-        raise InputError("poses need COLMAP's cameras SIMPLE_PINHOLE or SIMPLE_RADIAL: map again")
+        raise InputError(
+            "unsupported camera model: map again with SIMPLE_PINHOLE or SIMPLE_RADIAL cameras"
+        )
     focal, x, y, *radial = camera.parameters
     if not len(xy):
         return xy.astype(np.float64)
@@ -266,14 +254,14 @@ def _rays(xy: Points, camera: Camera, shape: tuple[int, int]) -> Points:
     return cv2.undistortPoints(whole[:, None].astype(np.float64), matrix, distortion)[:, 0]
 
 
-def pose_scene(name: str, folder: Path, model: Model, *, seed: int = 0) -> Scene:
-    """The pairs of a model's photographs that see enough of the same points.
+def pose_scene(name: str, folder: Path, model: Model, *, seed: int = 0) -> PeerScene:
+    """Return the pairs of a model's photos that share enough 3-D points.
 
     Args:
         name: of the scene.
-        folder: of the photographs.
-        model: of all of them.
-        seed: of the choice where there are many pairs.
+        folder: of the photos.
+        model: COLMAP's, of all photos.
+        seed: of the selection if there are many pairs.
     """
     images = sorted(model.images.values(), key=lambda image: image.name)
     places = [
@@ -281,18 +269,18 @@ def pose_scene(name: str, folder: Path, model: Model, *, seed: int = 0) -> Scene
         for first, second in itertools.combinations(range(len(images)), 2)
         if _overlap(images[first], images[second], model)
     ]
-    if len(places) > MOST_PAIRS:
-        chosen = np.random.default_rng(seed).choice(len(places), MOST_PAIRS, replace=False)
+    if len(places) > MAX_PAIRS:
+        chosen = np.random.default_rng(seed).choice(len(places), MAX_PAIRS, replace=False)
         places = [places[place] for place in sorted(chosen)]
     photos = [
         lambda path=folder / image.name: resized(read_for_describing(path)) for image in images
     ]
-    pairs = [Pair(a, b, _pose_truth(images[a], images[b], model)) for a, b in places]
-    return Scene(name, "poses", photos, pairs)
+    pairs = [ScenePair(a, b, _pose_truth(images[a], images[b], model)) for a, b in places]
+    return PeerScene(name, "poses", photos, pairs)
 
 
 def _overlap(first: ModelImage, second: ModelImage, model: Model) -> bool:
-    """Whether two photographs share enough points, and see them from two places."""
+    """Whether two photos share enough points, seen from different positions."""
     a, b = (np.unique(one.point_ids[one.point_ids != NO_POINT]) for one in (first, second))
     shared = np.intersect1d(a, b)
     if not len(shared) or len(shared) < OVERLAP * min(len(a), len(b)):
@@ -310,3 +298,46 @@ def _pose_truth(first: ModelImage, second: ModelImage, model: Model) -> PoseTrut
     rotation = second.rotation @ first.rotation.T
     translation = second.translation - rotation @ first.translation
     return PoseTruth(cameras, (shapes[0], shapes[1]), rotation, translation)
+
+
+def scene_model(photos: Path, work: Path, *, threads: int) -> Model:
+    """Return COLMAP's largest model of a folder of photos, from a cache or made now.
+
+    COLMAP's own SIFT descriptors are matched exactly (mutual, ratio 0.8), because COLMAP 3.8 is
+    slow at that on a CPU.
+
+    Args:
+        photos: the folder.
+        work: cache of models, each in a folder of the scene's name.
+        threads: of COLMAP.
+    """
+    folder = work / photos.name
+    if not (folder / "sparse").is_dir():
+        begun = folder.with_name(f"{folder.name}.begun")  # renamed when it is complete
+        shutil.rmtree(begun, ignore_errors=True)
+        begun.mkdir(parents=True)
+        own, database, log = (begun / name for name in ("sift.db", "database.db", "log.txt"))
+        colmap_program.extract_sift(
+            own,
+            photos,
+            max_keypoints=SIFT_KEYPOINTS,
+            single_camera=colmap_program.of_one_size(photos),
+            log=log,
+            threads=threads,
+        )
+        features = colmap_sift(own)
+        verify_matches(database, features, base=own, ratio=SIFT_RATIO, log=log, threads=threads)
+        colmap_program.reconstruct(database, photos, begun / "sparse", log=log, threads=threads)
+        shutil.rmtree(folder, ignore_errors=True)
+        begun.rename(folder)
+    model = largest_model(colmap_program.models_below(folder / "sparse"))
+    if model is None:
+        raise InputError(f"COLMAP cannot reconstruct {photos}: see {folder / 'log.txt'}")
+    return model
+
+
+def colmap_sift(database: Path) -> dict[str, Features]:
+    """Return the features that COLMAP itself found and described."""
+    rows = colmap_program.read_sift(database)
+    found = read_features(database, colmap_program.photo_sizes(database))
+    return {name: dataclasses.replace(one, descriptors=rows[name]) for name, one in found.items()}

@@ -1,0 +1,13 @@
+"""Settings and fixtures of `tests/`, and the programs' folder on the path."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests")]
+
+_spec = importlib.util.spec_from_file_location("kjax_tests", ROOT / "tests" / "conftest.py")
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+globals().update({name: value for name, value in vars(_module).items() if name[0] != "_"})
