@@ -1,33 +1,31 @@
-"""How fast patches are cut out of a photograph, against kornia in the same run, on a CPU.
+"""Measure how fast patches are cut out of a photo, beside kornia, on a CPU.
 
     python benchmarks/extract.py               # one megapixel, 8,000 keypoints; half a minute
     python benchmarks/extract.py --threads 1
 
-Both get the image as float32 and the keypoints as arrays of their own library, and are timed in
-turns, so that a busy machine slows both. To reach: 3 times kornia's speed with the default pyramid.
+Both get the image as float32 and the keypoints as arrays of their own library, and take turns.
+Expected: 3 times kornia's speed with the default pyramid.
 """
 
 import argparse
 import os
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import program
 
-from kjax.errors import exit_code
 from kjax.interrupts import run_script
 
 SIZE = 32
 EXTENT = 12.0
 SEED = 0
 PYRAMIDS = {"thirds": "the default", "octaves": "least memory", "kornia": "equal to kornia"}
-"""Kinds of pyramid, and what each is for."""
 
 
-def random_keypoints(count: int, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions, σ as SIFT's octaves spread them, and angles in degrees."""
+def random_keypoints(count: int, side: int) -> tuple[np.ndarray, ...]:
+    """Return positions, σ distributed like SIFT's octaves, and angles in degrees."""
     rng = np.random.default_rng(SEED)
     sigma = 1.6 * 2 ** rng.exponential(0.7, count)
     values = rng.uniform(0, side, (count, 2)), sigma, rng.uniform(0, 360, count)
@@ -35,7 +33,7 @@ def random_keypoints(count: int, side: int) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def kornia_call(image: np.ndarray, count: int, threads: int) -> Callable[[], Any]:
-    """One extraction by kornia."""
+    """Return one extraction by kornia."""
     import torch
     from kornia.feature import extract_patches_from_pyramid, laf_from_center_scale_ori
 
@@ -53,7 +51,7 @@ def kornia_call(image: np.ndarray, count: int, threads: int) -> Callable[[], Any
 
 
 def kjax_call(image: np.ndarray, count: int, pyramid: str) -> Callable[[], Any]:
-    """One extraction by kjax."""
+    """Return one extraction by kjax."""
     import jax
     import jax.numpy as jnp
 
@@ -71,56 +69,52 @@ def kjax_call(image: np.ndarray, count: int, pyramid: str) -> Callable[[], Any]:
     return call
 
 
-def timed(call: Callable[[], Any]) -> float:
-    """Seconds of one call."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def run(args: argparse.Namespace) -> None:
+    """Print the table."""
+    # XLA starts one thread per core that the process may use.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
+    os.environ["JAX_PLATFORMS"] = "cpu"
 
-
-def measure(args: argparse.Namespace) -> None:
-    """Prints the table."""
     import kornia
 
     image = np.random.default_rng(SEED).random((args.side, args.side), np.float32)
-    calls = {f"kornia {kornia.__version__}": kornia_call(image, args.keypoints, args.threads)}
+    reference = f"kornia {kornia.__version__}"
+    calls = {reference: kornia_call(image, args.keypoints, args.threads)}
     for pyramid, purpose in PYRAMIDS.items():
-        name = f'kjax, `pyramid="{pyramid}"` ({purpose})'
-        calls[name] = kjax_call(image, args.keypoints, pyramid)
-    first = {name: timed(call) for name, call in calls.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(args.repeats):
-        for name, call in calls.items():
-            seconds[name].append(timed(call))
+        calls[f'kjax, `pyramid="{pyramid}"` ({purpose})'] = kjax_call(
+            image, args.keypoints, pyramid
+        )
+    seconds, found = program.take_turns(calls, 1 + args.repeats, warm_up=False)
+    medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
     print(
         f"{args.keypoints:,} patches of {SIZE}×{SIZE} out of {args.side}×{args.side} pixels, "
         f"float32, CPU, {args.threads} thread(s), median of {args.repeats} calls in turns\n"
     )
-    print("| | ms | patches/s | × kornia | first call, s |")
-    print("|---|---:|---:|---:|---:|")
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
-    base = next(iter(medians.values()))
-    for name, median in medians.items():
-        rate = args.keypoints / median
-        ratio = base / median
-        print(f"| {name} | {1e3 * median:.0f} | {rate:,.0f} | {ratio:.1f} | {first[name]:.1f} |")
-    theirs, ours = (np.asarray(calls[name]()) for name in (next(iter(calls)), name))
+    rows = [
+        [
+            name,
+            f"{1e3 * median:.0f}",
+            f"{args.keypoints / median:,.0f}",
+            f"{medians[reference] / median:.1f}",
+            f"{seconds[name][0]:.1f}",
+        ]
+        for name, median in medians.items()
+    ]
+    print(program.table(("", "ms", "patches/s", "× kornia", "first call, s"), rows))
+    theirs, *_, ours = map(np.asarray, found.values())
     print(f"\nLargest difference of the last row from kornia: {np.abs(ours - theirs).max():.1e}")
 
 
-def main() -> None:
-    """Reads the flags, fixes the threads, measures."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--side", type=int, default=1000, help="of the image, in pixels")
-    parser.add_argument("--keypoints", type=int, default=8000)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    args = parser.parse_args()
-    # XLA takes one thread per core that the process may run on, asked when it starts.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    measure(args)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    add = parser.add_argument
+    add("--side", type=int, default=1000, help="of the image in pixels (default: 1000)")
+    add("--keypoints", type=int, default=8000, help="(default: 8000)")
+    add("--repeats", type=int, default=7, help="rounds (default: 7)")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="(default: all cores)")
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":
-    run_script(lambda argv: exit_code("extract", main))
+    run_script(main)

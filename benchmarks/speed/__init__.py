@@ -1,1 +1,1 @@
-"""How fast weights describe patches, beside PyTorch."""
+"""Speed of description, of kjax and of HardNet in PyTorch."""

@@ -1,13 +1,10 @@
-"""How fast descriptors are computed: candidates that take turns, and the best time of each.
-
-Taking turns shares out whatever else the machine does; the best time is the one it disturbed least.
-"""
+"""Runs of kjax and of exported files that describe random patches, for timing."""
 
 import dataclasses
 import functools
 import importlib.metadata
+import importlib.util
 import platform
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
-from tqdm import tqdm
+from program import take_turns
 
-from kjax.extras import require
 from kjax.images.runner import JAX, Runner, processor
 from kjax.model.describe import cores, in_threads
 from kjax.model.descriptor import Descriptor, build
@@ -25,21 +21,21 @@ from kjax.model.folding import fold, fold_head
 from kjax.model.onnx_graph import onnx_model
 
 IN_MEMORY, END_TO_END = "in memory", "end to end"
-"""Patches and descriptors stay on the device, in float32; or both are NumPy arrays, from bytes."""
+"""Float32 patches and descriptors stay on the device; or both are NumPy arrays, from uint8."""
 PACKAGES = ("kjax", "jax", "jaxlib", "onnxruntime", "torch", "kornia")
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
-    """Something that describes patches.
+class TimedRun:
+    """A way to describe patches.
 
     Attributes:
         name: e.g. "kjax hardnet".
         variant: e.g. "bfloat16".
         place: `IN_MEMORY` or `END_TO_END`.
-        batch: patches in a call.
-        patches: that a run describes.
-        run: describes them all and waits for the last.
+        batch: patches per call.
+        patches: number of patches that a run describes.
+        run: describes all patches and waits for the last.
     """
 
     name: str
@@ -50,54 +46,39 @@ class Candidate:
     run: Callable[[], Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class RateRow:
-    """What was measured of one candidate, in patches a second."""
-
-    name: str
-    variant: str
-    place: str
-    batch: int
-    rate: float
-
-
 def measure(
-    candidates: Sequence[Candidate], *, repeats: int, progress: bool = True
-) -> list[RateRow]:
-    """Rates, best of `repeats` rounds in which each runs once; a round before them compiles."""
-    best = [float("inf")] * len(candidates)
-    total = (1 + repeats) * len(candidates)
-    with tqdm(total=total, desc="measuring", disable=not progress) as bar:
-        for attempt in range(1 + repeats):
-            for i, candidate in enumerate(candidates):
-                begun = time.perf_counter()
-                candidate.run()
-                if attempt:
-                    best[i] = min(best[i], time.perf_counter() - begun)
-                bar.update()
+    runs: Sequence[TimedRun], *, repeats: int, progress: bool = True
+) -> list[dict[str, Any]]:
+    """Return a row with the rate (patches per second) of each run, by its best time."""
+    seconds, _ = take_turns(
+        {index: one.run for index, one in enumerate(runs)}, repeats, progress=progress
+    )
     return [
-        RateRow(each.name, each.variant, each.place, each.batch, each.patches / seconds)
-        for each, seconds in zip(candidates, best, strict=True)
+        {
+            **{name: getattr(one, name) for name in ("name", "variant", "place", "batch")},
+            "rate": one.patches / min(seconds[index]),
+        }
+        for index, one in enumerate(runs)
     ]
 
 
-def kjax_candidates(
+def kjax_runs(
     source: str,
     model: Descriptor,
     variables: Any,
     dtypes: Sequence[str],
     batches: Sequence[int],
     patches: int,
-) -> Iterator[Candidate]:
-    """Weights with BatchNorm folded: on the device in batches of given sizes, and by a `Describer`.
+) -> Iterator[TimedRun]:
+    """Yield runs of weights with folded BatchNorm: on the device, and by a `Describer`'s runner.
 
     Args:
-        source: where they come from, for the table.
+        source: name in the table.
         model: not folded.
-        variables: the same.
-        dtypes: precisions of the computation.
-        batches: sizes to try.
-        patches: that a run describes, rounded up to whole batches.
+        variables: its variables.
+        dtypes: precisions.
+        batches: batch sizes.
+        patches: number of patches, rounded up to whole batches.
     """
     name, size = f"kjax {source}", model.patch_size
     images = blocks_of(patches, patches, size)[0]
@@ -111,48 +92,53 @@ def kjax_candidates(
         apply = functools.partial(jax.jit(folded.apply), weights)
         for batch, blocks in zip(batches, resident, strict=True):
             in_memory = functools.partial(_apply_to_all, apply, blocks)
-            yield Candidate(name, dtype, IN_MEMORY, batch, batch * len(blocks), in_memory)
+            yield TimedRun(name, dtype, IN_MEMORY, batch, batch * len(blocks), in_memory)
         runner = Runner(*fold(exact, variables))
         way = runner.way(images)
         variant = dtype if way.backend == JAX else f"{dtype}, {way.backend}"
         end_to_end = functools.partial(runner.describe_in, way, images)
-        yield Candidate(name, variant, END_TO_END, way.batch, patches, end_to_end)
+        yield TimedRun(name, variant, END_TO_END, way.batch, patches, end_to_end)
 
 
-def onnx_candidates(
+def onnx_runs(
     source: str, model: Descriptor, variables: Any, batches: Sequence[int], patches: int
-) -> Iterator[Candidate]:
-    """The graph that `kjax export` writes, run by onnxruntime as it comes, on all cores."""
-    onnxruntime = require("onnxruntime", "the comparison with the exported file")
-    exact = model.clone(dtype=jnp.dtype("float32"))
-    graph = onnx_model(*fold(exact, variables), dtype="uint8").SerializeToString()
-    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-
-    def run(blocks: Sequence[np.ndarray]) -> Any:
-        found = [session.run(["descriptors"], {"patches": block})[0] for block in blocks]
-        return np.concatenate(found)
-
+) -> Iterator[TimedRun]:
+    """Yield runs of the graph that `kjax export` writes, on CPUs with onnxruntime."""
+    packages = ("onnx", "onnxruntime")
+    if jax.default_backend() != "cpu" or not all(map(importlib.util.find_spec, packages)):
+        return
+    session = onnx_session(model, variables)
     for batch in batches:
         blocks = blocks_of(patches, batch, model.patch_size)
-        yield Candidate(
-            f"exported {source}",
-            "float32",
-            END_TO_END,
-            batch,
-            batch * len(blocks),
-            functools.partial(run, blocks),
-        )
+        run = functools.partial(run_session, session, blocks)
+        yield TimedRun(f"exported {source}", "float32", END_TO_END, batch, batch * len(blocks), run)
+
+
+def onnx_session(model: Descriptor, variables: Any, threads: int = 0) -> Any:
+    """Return an onnxruntime session of a model; 0 threads means onnxruntime's default."""
+    import onnxruntime
+
+    folded = fold(model.clone(dtype=jnp.dtype("float32")), variables)
+    graph = onnx_model(*folded, dtype="uint8").SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: Any, blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """Describe all blocks."""
+    return np.concatenate([session.run(None, {"patches": block})[0] for block in blocks])
 
 
 def untrained(channels: Sequence[int]) -> tuple[Descriptor, Any]:
-    """A light model without training, which is as fast as with: `combined`, s = 2."""
+    """Return an untrained `combined` model with s = 2, which is as fast as a trained one."""
     model = build("combined", s=2, channels=tuple(channels))
     blank = np.zeros((1, model.patch_size, model.patch_size), np.float32)
     return model, jax.jit(model.init)(jax.random.key(0), blank)
 
 
 def _apply_to_all(apply: Callable[[Array], Array], blocks: Sequence[Array]) -> None:
-    """Describes all batches: an accelerator is given all at once, a CPU's cores one each."""
+    """Describe all batches: an accelerator queues them, each CPU core takes one at a time."""
     if jax.default_backend() == "cpu":
         in_threads(lambda block: jax.block_until_ready(apply(block)), blocks)
     else:
@@ -160,14 +146,14 @@ def _apply_to_all(apply: Callable[[Array], Array], blocks: Sequence[Array]) -> N
 
 
 def blocks_of(patches: int, batch: int, size: int) -> list[UInt8[np.ndarray, "batch size size"]]:
-    """Random patches in as many whole batches as it takes."""
-    rng = np.random.default_rng(0)
+    """Return random patches in as many whole batches as needed."""
     count = -(-patches // batch)
-    return list(rng.integers(0, 256, (count, batch, size, size), dtype=np.uint8))
+    shape = (count, batch, size, size)
+    return list(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
 
 
 def surroundings() -> dict[str, Any]:
-    """Hardware and versions, as far as they tell about speed."""
+    """Return the hardware and the versions that matter for speed."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -182,3 +168,9 @@ def surroundings() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def print_surroundings(about: dict[str, Any]) -> None:
+    """Print the hardware and versions on one line."""
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    print(f"{about['device']}, {about['processor']}, {about['cores']} cores; {versions}\n")

@@ -1,28 +1,25 @@
-"""HardNet in PyTorch, as fast as it goes unchanged: what kjax's speed is compared with."""
+"""Runs of HardNet in PyTorch, the reference for kjax's speed."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
+from kjax.errors import first_line
 from kjax.model.describe import cores
 from kjax.parity.torch_reference import TorchDescriptor
 from kjax.weights.source import load_source
 from kjax.weights.torch_names import to_torch
-from speed.inference import END_TO_END, IN_MEMORY, Candidate, blocks_of
+from speed.inference import END_TO_END, IN_MEMORY, TimedRun, blocks_of
 
 SIZE = 32
-EAGER = "float32"
 TWIN = "torch twin of HardNet"
-"""`kjax.parity.torch_reference`, where kornia is missing."""
+"""`kjax.parity.torch_reference`, if kornia is not installed."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Variant:
-    """One way to run the network."""
+class TorchVariant(NamedTuple):
+    """Precision, memory format and compilation of the network."""
 
     name: str
     dtype: torch.dtype = torch.float32
@@ -30,45 +27,65 @@ class _Variant:
     compiled: bool = False
 
 
-ON_CPU = (_Variant(EAGER), _Variant("float32 channels-last", channels_last=True))
+ON_CPU = (TorchVariant("float32"), TorchVariant("float32 channels-last", channels_last=True))
 ON_GPU = (
-    _Variant(EAGER),
-    _Variant("compiled float32 channels-last", torch.float32, True, True),
-    _Variant("bfloat16 channels-last", torch.bfloat16, True),
-    _Variant("compiled bfloat16 channels-last", torch.bfloat16, True, True),
+    TorchVariant("float32"),
+    TorchVariant("compiled float32 channels-last", torch.float32, True, True),
+    TorchVariant("bfloat16 channels-last", torch.bfloat16, True),
+    TorchVariant("compiled bfloat16 channels-last", torch.bfloat16, True, True),
 )
 
 
-def torch_candidates(
+def torch_runs(
     batches: Sequence[int], patches: int, notes: list[str], *, device: str
-) -> Iterator[Candidate]:
-    """HardNet with the weights that ship with kjax, in the ways that suit the device.
+) -> Iterator[TimedRun]:
+    """Yield runs of HardNet with the shipped weights.
 
     Args:
-        batches: sizes to try.
-        patches: that a run describes, rounded up to whole batches.
-        notes: gets a line about every way that does not work here.
+        batches: batch sizes.
+        patches: number of patches, rounded up to whole batches.
+        notes: gets a line about every variant that fails.
         device: "cpu" or "cuda".
     """
     torch.set_num_threads(cores())
     for variant in ON_CPU if device == "cpu" else ON_GPU:
         name, describe = make_hardnet(variant, device)
+        layout = torch.channels_last if variant.channels_last else torch.contiguous_format
         try:
-            describe(_as_tensor(blocks_of(1, batches[0], SIZE)[0], variant))
-        except Exception as error:  # compilers fail in a dozen ways of their own
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            notes.append(f"{name}, {variant.name}, does not run here: {reason[0]}")
+            describe(torch.from_numpy(blocks_of(1, batches[0], SIZE)[0])[:, None])
+        except Exception as error:  # compilers fail in many ways
+            notes.append(f"{name}, {variant.name}, fails here: {first_line(error)}")
             continue
         for batch in batches:
-            yield from _in_both_places(
-                name, variant, describe, blocks_of(patches, batch, SIZE), device
+            blocks = blocks_of(patches, batch, SIZE)
+            resident = [
+                torch.from_numpy(block)[:, None]
+                .to(dtype=variant.dtype, memory_format=layout)
+                .to(device)
+                for block in blocks
+            ]
+
+            def in_memory(describe: Any = describe, resident: Any = resident) -> None:
+                descriptors = [describe(block) for block in resident]
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                del descriptors
+
+            def end_to_end(describe: Any = describe, blocks: Any = blocks) -> Any:
+                found = [describe(torch.from_numpy(block)[:, None]) for block in blocks]
+                return torch.cat(found).float().cpu().numpy()
+
+            made = functools.partial(
+                TimedRun, name, variant.name, batch=batch, patches=batch * len(blocks)
             )
+            yield made(place=IN_MEMORY, run=in_memory)
+            yield made(place=END_TO_END, run=end_to_end)
 
 
 def make_hardnet(
-    variant: _Variant, device: str
+    variant: TorchVariant, device: str
 ) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """The name of a HardNet, kornia's or else kjax's twin, and its function of [B,1,N,N]."""
+    """Return the name of a HardNet, kornia's or else kjax's twin, and its function of [B,1,N,N]."""
     try:
         from kornia.feature import HardNet
     except ImportError:
@@ -87,35 +104,3 @@ def make_hardnet(
         return forward(patches.to(device, variant.dtype, memory_format=layout))
 
     return name, describe
-
-
-def _in_both_places(
-    name: str,
-    variant: _Variant,
-    describe: Callable[[torch.Tensor], torch.Tensor],
-    blocks: Sequence[np.ndarray],
-    device: str,
-) -> Iterator[Candidate]:
-    batch, count = len(blocks[0]), sum(map(len, blocks))
-    candidate = functools.partial(
-        Candidate, name=name, variant=variant.name, batch=batch, patches=count
-    )
-    resident = [_as_tensor(block, variant).to(device) for block in blocks]
-
-    def in_memory() -> None:
-        descriptors = [describe(block) for block in resident]
-        if device == "cuda":
-            torch.cuda.synchronize()
-        del descriptors
-
-    def end_to_end() -> Any:
-        found = [describe(torch.from_numpy(block)[:, None]) for block in blocks]
-        return torch.cat(found).float().cpu().numpy()
-
-    yield candidate(place=IN_MEMORY, run=in_memory)
-    yield candidate(place=END_TO_END, run=end_to_end)
-
-
-def _as_tensor(block: np.ndarray, variant: _Variant) -> torch.Tensor:
-    layout = torch.channels_last if variant.channels_last else torch.contiguous_format
-    return torch.from_numpy(block)[:, None].to(dtype=variant.dtype, memory_format=layout)
