@@ -1,6 +1,7 @@
 """The command `kjax`: one module per subcommand, each with HELP, EXAMPLES, add_arguments and run.
 
-Command modules import what they need inside `run`, so that `kjax --help` answers at once.
+Values are checked by argparse; files and folders at the start of `run`. Command modules import
+what they need inside `run`, so that `kjax --help` and refusals are instant.
 """
 
 import sys
@@ -8,13 +9,13 @@ import sys
 try:
     import argparse
     from collections.abc import Sequence
+    from typing import NoReturn
 
     from kjax.cli import (
         build_patches,
         build_views,
         colmap,
         compare,
-        convert,
         describe,
         download,
         export,
@@ -31,31 +32,40 @@ except KeyboardInterrupt:  # before there is a `main` to catch it
 
 COMMANDS = {
     "match": match,
-    "colmap": colmap,
     "describe": describe,
-    "compare": compare,
+    "colmap": colmap,
+    "tune": tune,
     "build-patches": build_patches,
     "build-views": build_views,
-    "tune": tune,
+    "compare": compare,
     "download": download,
     "info": info,
-    "convert": convert,
     "export": export,
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and exit with code 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and returns its exit code; bad input is one line on stderr and code 2.
+    """Run one subcommand and return its exit code; bad input is one line on stderr and code 2.
 
     Args:
-        argv: the words behind `kjax`. Without it they are those of the process, which is taken to
-            be the command's own, so that Ctrl-C ends it.
+        argv: arguments after `kjax`. By default those of the process, which Ctrl-C then ends.
     """
     command = "kjax"
     try:
         if argv is None:
             hear_lost_interrupts()
-        args = make_parser().parse_args(argv)
+        try:
+            args = make_parser().parse_args(argv)
+        except SystemExit as end:
+            return int(end.code or 0)
         command = f"kjax {args.command}"
         return exit_code(command, lambda: args.run(args))
     except KeyboardInterrupt:
@@ -67,10 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands."""
-    parser = argparse.ArgumentParser(
-        prog="kjax", description="Learned local patch descriptors in JAX."
-    )
+    """Return the parser of all subcommands."""
+    parser = Parser(prog="kjax", description="Learned local patch descriptors in JAX.")
     parser.add_argument("--version", action="version", version=f"kjax {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():

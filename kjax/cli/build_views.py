@@ -1,19 +1,14 @@
-"""`kjax build-views`: photographs in, the features that a matcher learns from out."""
+"""`kjax build-views`: describe views of photographs, to train a matcher on."""
 
 import argparse
+import dataclasses
 import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kjax.cli.checks import (
-    check_count,
-    check_output_file,
-    check_output_folder,
-    check_positive,
-    check_weights,
-)
-from kjax.cli.feature_options import add_weights
+from kjax.cli import options
+from kjax.cli.options import add_option, at_least, path_ending, positive
 from kjax.counts import counted
 from kjax.errors import InputError
 from kjax.extras import require
@@ -26,113 +21,128 @@ EXAMPLES = """examples:
   kjax build-views photos --out views.npz
   kjax build-views photos/garden photos/church --weights fast --views 7 --out views.npz
   kjax build-views photos --colmap sparse/0 --out scene.npz
-      no homographies but real photographs of one scene, and what COLMAP found in them
-      made-up worlds: each photograph with up to three parts of others before it
+      real views of one scene from a COLMAP model, instead of homographies
   python -m kjax.matcher --config=configs/matcher.py --workdir=out/matcher
 
-For descriptors of others: write the views as pictures, let any extractor describe them in hloc's
-HDF5, and read that.
+For other descriptors, write the views as pictures, describe them in hloc's HDF5 with any
+extractor, and read that file:
   kjax build-views photos --write-views pictures --rotation 30
   kjax build-views pictures --features features.h5 --out views.npz
 
-The matcher will be for the descriptors of these weights, or of the features' extractor. Photographs
-that cannot be read are named and left out, and the exit code is then 1.
+The matcher will be for these descriptors. Photographs that cannot be read are reported and
+skipped; the exit code is then 1.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    add = parser.add_argument
-    add("photographs", type=Path, nargs="+", help="folders, searched for photographs")
-    add("--out", type=Path, metavar="FILE", help="to write, .npz")
-    add("--write-views", type=Path, metavar="DIR", help="write pictures only, for --features")
-    add("--features", type=Path, metavar="FILE", help="HDF5 of such pictures, in place of weights")
-    add("--name", help="of the descriptor of --features, for people; that of the file")
-    add("--colmap", type=Path, metavar="MODEL", help="folder of a sparse model of the photographs")
-    add_weights(parser)
-    add("--views", type=int, default=7, metavar="N", help="of each, besides itself (%(default)s)")
-    add("--rotation", type=float, default=180.0, metavar="DEGREES", help="of a view at most (180)")
-    add("--keypoints", type=int, default=2048, metavar="N", help="of a view at most (%(default)s)")
-    add("--max-side", type=int, default=800, metavar="N", help="longer ones are reduced (800)")
-    add("--seed", type=int, default=0, metavar="N", help="of all chance (%(default)s)")
-    add("--quiet", action="store_true", help="no progress bar")
+    """Add the command's arguments."""
+    advanced = parser.add_argument_group("advanced options")
+    text = "folders of photographs, searched recursively"
+    parser.add_argument("photographs", type=Path, nargs="+", metavar="DIR", help=text)
+    add_option(parser, "--out", path_ending(".npz"), "PATH", ".npz file to write")
+    add_option(parser, "--colmap", Path, "DIR", "sparse model of the photographs")
+    options.add_shared(parser, "--weights")
+    text = "views per photograph, besides itself"
+    add_option(parser, "--views", at_least(1), "N", text, default=7)
+    add_option(parser, "--keypoints", at_least(1), "N", "maximum keypoints per view", default=2048)
+    options.add_quiet(parser)
+    options.add_shared(advanced, "--dimension")
+    text = "maximum rotation of a view"
+    add_option(advanced, "--rotation", positive(most=180.0), "DEG", text, default=180.0)
+    text = "larger photographs are reduced to this side"
+    add_option(advanced, "--max-side", at_least(1), "PX", text, default=800)
+    add_option(advanced, "--seed", int, "N", "random seed", default=0)
+    add_option(advanced, "--write-views", Path, "DIR", "write the views as pictures")
+    text = "HDF5 features of the pictures that --write-views wrote, instead of --weights"
+    add_option(advanced, "--features", Path, "PATH", text)
+    text = "name of the descriptor in --features"
+    add_option(advanced, "--name", str, "NAME", text, unset="the name of the file")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Check files and combinations of options, before any work."""
+    for folder in args.photographs:
+        options.check_folder(folder)
+    if args.write_views:
+        if args.out or args.features or args.colmap:
+            raise InputError("--write-views goes without --out, --features and --colmap")
+        options.check_output_folder(args.write_views)
+    elif args.out is None:
+        raise InputError("give --out FILE.npz, or --write-views DIR")
+    else:
+        options.check_output_file(args.out)
+    if args.colmap and len(args.photographs) > 1:
+        raise InputError("--colmap needs exactly one folder of photographs")
+    if args.features:
+        if args.colmap or len(args.photographs) > 1:
+            raise InputError("--features needs exactly one folder, written by --write-views")
+        if not args.features.is_file():
+            raise InputError(f"no such file: {args.features}")
+    options.check_weights(args.weights)
+    require("cv2", "making views")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Makes views, describes them, writes the file."""
-    _check(args)
-    unreadable = _write_pictures(args) if args.write_views else _write_features(args)
+    """Make views, describe them and write the file."""
+    check(args)
+
+    from kjax.images.compiled_programs import keep_compiled_programs
+    from kjax.images.describer import load
+    from kjax.images.exchange.hloc import read_features
+    from kjax.images.scene_features import describe_scene
+    from kjax.images.view_features import describe_views
+    from kjax.images.written_views import views_of_features, write_views
+    from kjax.matcher.view_set import write_view_set
+
+    unreadable: list[str] = []
+    if args.write_views:
+        written, unreadable = write_views(args.write_views, **_view_options(args))
+        print(
+            f"{args.write_views}: {1 + args.views} views each of "
+            f"{counted(len(written.photographs), 'photograph')}: describe them in an HDF5 file, "
+            "then give it as --features"
+        )
+    else:
+        keep_compiled_programs()
+        views: ViewSet
+        if args.features:
+            views = views_of_features(
+                args.photographs[0],
+                functools.partial(read_features, args.features),
+                descriptor=args.name or args.features.stem,
+                max_keypoints=args.keypoints,
+                progress=not args.quiet,
+            )
+        elif args.colmap:
+            views, unreadable = describe_scene(
+                args.colmap,
+                args.photographs[0],
+                load(args.weights, dimension=args.dimension),
+                views=args.views,
+                max_keypoints=args.keypoints,
+                max_side=args.max_side,
+                progress=not args.quiet,
+            )
+        else:
+            views, unreadable = describe_views(
+                describer=load(args.weights, dimension=args.dimension),
+                max_keypoints=args.keypoints,
+                **_view_options(args),
+            )
+        write_view_set(args.out, views)
+        print(
+            f"{args.out}: {counted(len(views), 'group')} of "
+            f"{counted(views.counts.shape[1], 'view')} of "
+            f"{counted(len(views.photographs), 'photograph')}, described with "
+            f"{views.described_with.name}"
+        )
     for name in unreadable:
         print(f"left out, cannot be read: {name}", file=sys.stderr)
     return 1 if unreadable else 0
 
 
-def _write_pictures(args: argparse.Namespace) -> list[str]:
-    """Views for others to describe; returns what could not be read."""
-    from kjax.images.written_views import write_views
-
-    written, unreadable = write_views(args.write_views, **_photographs(args))
-    print(
-        f"{args.write_views}: {1 + args.views} views each of "
-        f"{counted(len(written.photographs), 'photograph')}: describe them into an HDF5 file, and "
-        "give it as --features"
-    )
-    return unreadable
-
-
-def _write_features(args: argparse.Namespace) -> list[str]:
-    """The file to train on; returns what could not be read."""
-    from kjax.images.compiled_programs import keep_compiled_programs
-    from kjax.matcher.view_set import write_view_set
-
-    keep_compiled_programs()
-    views, unreadable = _views(args)
-    write_view_set(args.out, views)
-    print(
-        f"{args.out}: {counted(len(views), 'group')} of {counted(views.counts.shape[1], 'view')} "
-        f"of {counted(len(views.photographs), 'photograph')}, described with "
-        f"{views.described_with.name}"
-    )
-    return unreadable
-
-
-def _views(args: argparse.Namespace) -> "tuple[ViewSet, list[str]]":
-    if args.features:
-        return _of_features(args), []
-    return _of_scene(args) if args.colmap else _of_photographs(args)
-
-
-def _of_features(args: argparse.Namespace) -> "ViewSet":
-    """Pictures that others described."""
-    from kjax.images.exchange.hloc import read_features
-    from kjax.images.written_views import views_of_features
-
-    return views_of_features(
-        args.photographs[0],
-        functools.partial(read_features, args.features),
-        descriptor=args.name or args.features.stem,
-        max_keypoints=args.keypoints,
-        progress=not args.quiet,
-    )
-
-
-def _of_photographs(args: argparse.Namespace) -> "tuple[ViewSet, list[str]]":
-    """Each photograph by homographies."""
-    from kjax.images.describer import load
-    from kjax.images.view_features import describe_views
-
-    describer = load(args.weights, dimension=args.dimension)
-    return describe_views(
-        describer=describer,
-        max_keypoints=args.keypoints,
-        **_photographs(args),
-    )
-
-
-def _photographs(args: argparse.Namespace) -> dict[str, Any]:
-    """Files, their names, and how views of them differ, as functions take them."""
-    import dataclasses
-
+def _view_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of functions that make random views."""
     from kjax.data.cutting.photographs import list_photos
     from kjax.images.view_features import VIEWS
 
@@ -141,64 +151,8 @@ def _photographs(args: argparse.Namespace) -> dict[str, Any]:
         "photographs": [path for _, path in found],
         "names": [f"{top.name}/{path.relative_to(top).as_posix()}" for top, path in found],
         "config": dataclasses.replace(
-            VIEWS,
-            views=args.views,
-            max_side=args.max_side,
-            max_rotation_degrees=args.rotation,
+            VIEWS, views=args.views, max_side=args.max_side, max_rotation_degrees=args.rotation
         ),
         "seed": args.seed,
         "progress": not args.quiet,
     }
-
-
-def _of_scene(args: argparse.Namespace) -> "tuple[ViewSet, list[str]]":
-    """Photographs of a scene as they are."""
-    from kjax.images.describer import load
-    from kjax.images.scene_features import describe_scene
-
-    return describe_scene(
-        args.colmap,
-        args.photographs[0],
-        load(args.weights, dimension=args.dimension),
-        views=args.views,
-        max_keypoints=args.keypoints,
-        max_side=args.max_side,
-        progress=not args.quiet,
-    )
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Refuses, before any work, what cannot be."""
-    for folder in args.photographs:
-        if not folder.is_dir():
-            raise InputError(f"no such folder: {folder}")
-    if args.colmap and len(args.photographs) > 1:
-        raise InputError("--colmap is of one folder of photographs: give that one")
-    _check_output(args)
-    if args.features:
-        _check_features(args)
-    check_count("--views", args.views)
-    check_count("--keypoints", args.keypoints)
-    check_count("--max-side", args.max_side)
-    check_positive("--rotation", args.rotation, most=180.0)
-    check_weights(args.weights)
-    require("cv2", "making views")
-
-
-def _check_output(args: argparse.Namespace) -> None:
-    if args.write_views:
-        if args.out or args.features or args.colmap:
-            raise InputError("--write-views goes without --out, --features and --colmap")
-        return check_output_folder(args.write_views, "--write-views")
-    if args.out is None:
-        raise InputError("give --out FILE.npz, or --write-views DIR")
-    if args.out.suffix != ".npz":
-        raise InputError(f"--out {args.out}: let it end with .npz")
-    return check_output_file(args.out)
-
-
-def _check_features(args: argparse.Namespace) -> None:
-    if args.colmap or len(args.photographs) > 1:
-        raise InputError("--features is of one folder that --write-views wrote: give that one")
-    if not args.features.is_file():
-        raise InputError(f"no such file: {args.features}")

@@ -1,4 +1,4 @@
-"""`kjax colmap`: a folder of photographs to COLMAP's database and a reconstruction."""
+"""`kjax colmap`: match a folder of photographs and reconstruct the scene with COLMAP."""
 
 import argparse
 import shlex
@@ -6,100 +6,96 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjax.cli.checks import check_count, check_matcher, check_output_folder, check_positive
-from kjax.cli.feature_options import add_features, check_features
+from kjax.cli import options
+from kjax.cli.options import add_option, at_least
 from kjax.counts import counted
-from kjax.errors import InputError
 from kjax.extras import require
 
 if TYPE_CHECKING:
     from kjax.images.collection.build import Built
-    from kjax.images.collection.engine import Engine
     from kjax.images.collection.summary import Summary
-    from kjax.images.describer import Describer
-    from kjax.images.learned_matching import Matcher
 
 HELP = "match a folder of photographs and reconstruct the scene with COLMAP"
 EXAMPLES = """examples:
   kjax colmap photos --out scene                        # scene/database.db, scene/sparse/0
   kjax colmap photos --out scene --weights fast --report        # and scene/report.html
-  kjax colmap photos --out scene --no-map               # the database alone
-  kjax colmap photos --out scene --matcher out/matcher  # a learned one: see docs/howto/matcher.md
+  kjax colmap photos --out scene --no-map               # only the database
+  kjax colmap photos --out scene --matcher learned      # with the matcher of the weights
   kjax colmap video --out scene --pairs sequential --neighbours 10 --single-camera
   kjax colmap photos --out scene --cluster auto         # on the machines of a Ray cluster
 
-Keypoints are SIFT's, descriptors ours, matches mutual with a ratio test; COLMAP verifies them and
-maps: pycolmap where it is installed, otherwise the program colmap (3.8). Cameras are guessed from
-EXIF as COLMAP does.
+Matches are mutual nearest neighbours that pass the ratio test. pycolmap verifies and maps if it is
+installed, otherwise the program colmap (3.8). Camera parameters are guessed from EXIF, as in
+COLMAP.
 
---pairs says which photographs are matched: all (exhaustive); each with those most similar by their
-descriptors (retrieval), that follow it by name (sequential), or that were taken nearest by EXIF's
-positions (spatial), --neighbours of them. auto is exhaustive up to 2 × neighbours + 1 photographs,
-then retrieval.
+--pairs chooses the image pairs: all (exhaustive), or each image with --neighbours others that have
+similar descriptors (retrieval), follow it by name (sequential) or are nearest by EXIF position
+(spatial). auto is exhaustive up to 2 × neighbours + 1 images, then retrieval.
 
-The same command goes on where it stopped, at the photograph or the pair. Work that other settings
-share is not done again; the database and the models are those of the last command.
-
-A photograph that cannot be read is reported and left out, and the exit code is then 1; so it is if
-COLMAP finds no model.
+Run the same command to resume. Work shared with other settings is reused; the database and the
+models are those of the last command. The exit code is 1 if a photograph cannot be read or COLMAP
+finds no model.
 """
+PAIRS = ("auto", "exhaustive", "retrieval", "sequential", "spatial")
+MAPPERS = ("auto", "pycolmap", "colmap")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("photographs", type=Path, help="folder, searched for photographs")
-    parser.add_argument("--out", type=Path, required=True, help="new folder, or an earlier run's")
-    add_features(parser, keypoints=4000, detector="SIFT-largest")
-    parser.add_argument("--ratio", type=float, help="largest that is kept (what suits the weights)")
-    parser.add_argument(
-        "--matcher",
-        metavar="FILE",
-        help="a learned one, instead of mutual nearest neighbours with a ratio test: learned (the "
-        "one that ships for the weights), matcher.npz or its workdir",
-    )
-    parser.add_argument(
-        "--pairs",
-        default="auto",
-        help="auto (default), exhaustive, retrieval, sequential or spatial",
-    )
-    parser.add_argument("--neighbours", type=int, default=20, help="of each photograph (20)")
-    parser.add_argument(
-        "--single-camera", action="store_true", help="photographs of one size are one camera's"
-    )
-    parser.add_argument(
-        "--mapper",
-        choices=("auto", "pycolmap", "colmap"),
-        default="auto",
-        help="who verifies and maps (auto)",
-    )
-    parser.add_argument("--no-map", action="store_true", help="stop at the database")
-    parser.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="describe and match on this Ray cluster; auto: the one that runs here",
-    )
-    parser.add_argument(
-        "--report", action="store_true", help="a page with cameras, points and the weakest pairs"
-    )
+    """Add the command's arguments."""
+    advanced = parser.add_argument_group("advanced options")
+    text = "folder of photographs, searched recursively"
+    parser.add_argument("photographs", type=Path, metavar="DIR", help=text)
+    add_option(parser, "--out", Path, "DIR", options.RESUMABLE, required=True)
+    options.add_features(parser, advanced, keypoints=4000, detector="SIFT-largest")
+    add_option(parser, "--pairs", PAIRS, "NAME", "image pairs to match", default="auto")
+    add_option(parser, "--neighbours", at_least(1), "N", "neighbours per image", default=20)
+    text = "assume one camera for all images of the same size"
+    parser.add_argument("--single-camera", action="store_true", help=text)
+    parser.add_argument("--no-map", action="store_true", help="stop after the database")
+    text = "write a page with cameras, points and the weakest pairs"
+    parser.add_argument("--report", action="store_true", help=text)
+    options.add_shared(advanced, "--ratio")
+    text = "learned matcher: learned (the weights' own), matcher.npz or its workdir"
+    add_option(advanced, "--matcher", str, "PATH", text, unset="nearest neighbours")
+    text = "program for verification and mapping"
+    add_option(advanced, "--mapper", MAPPERS, "NAME", text, default="auto")
+    text = "describe and match on this Ray cluster; auto: the one running on this machine"
+    add_option(advanced, "--cluster", str, "ADDRESS", text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describes, matches, verifies, maps, sums up."""
-    _check(args)
+    """Describe, match, verify, map and summarise."""
+    options.check_folder(args.photographs)
+
+    from kjax.data.cutting.photographs import list_photos
+
+    list_photos(args.photographs)
+    options.check_features(args)
+    if args.matcher == "learned":
+        args.matcher = args.weights
+    if args.matcher is not None:
+        options.check_matcher(args.matcher)
+    options.check_output_folder(args.out)
+    if args.report:
+        require("matplotlib", "--report")
 
     from kjax.images.exchange.reconstructors import find_reconstructor
 
     reconstructor = find_reconstructor(args.mapper)
-    engine = _engine(args.cluster)
 
     from kjax.images.collection.build import Settings, build
+    from kjax.images.collection.engine import HERE, Cluster
     from kjax.images.collection.summary import summarize
     from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
+    from kjax.images.learned_matching import load_matcher
 
+    engine = Cluster(args.cluster) if args.cluster else HERE
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
-    matcher = _matcher(args, describer)
+    matcher = None if args.matcher is None else load_matcher(args.matcher)
+    if matcher is not None:
+        matcher.check_weights(describer.sha256, describer.dimension)
     settings = Settings(
         max_keypoints=args.keypoints,
         pairs=args.pairs,
@@ -120,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     for line in built.left_out:
         print(f"kjax colmap: left out: {line}", file=sys.stderr)
     summary = summarize(built.database, built.models)
-    print("\n".join(_lines(built, summary, reconstructor.name)))
+    print("\n".join(summary_lines(built, summary, reconstructor.name)))
     if args.report:
         from kjax.eval.report.reconstruction import write_page
 
@@ -131,26 +127,8 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _matcher(args: argparse.Namespace, describer: "Describer") -> "Matcher | None":
-    """The learned matcher, if it is asked for."""
-    if args.matcher is None:
-        return None
-    from kjax.images.learned_matching import load_matcher
-
-    matcher = load_matcher(args.matcher)
-    matcher.check_weights(describer.sha256, describer.dimension)
-    return matcher
-
-
-def _engine(cluster: str | None) -> "Engine":
-    """What describes and matches."""
-    from kjax.images.collection.engine import HERE, Cluster
-
-    return Cluster(cluster) if cluster else HERE
-
-
-def _lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
-    """What is printed at the end."""
+def summary_lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
+    """Return the lines printed at the end."""
     lines = [
         f"{counted(summary.photos, 'photograph')}, {counted(summary.keypoints, 'keypoint')}",
         f"{counted(summary.pairs, 'pair')} matched, {summary.verified_pairs:,} verified by "
@@ -163,34 +141,10 @@ def _lines(built: "Built", summary: "Summary", mapper: str) -> list[str]:
             f"reprojection error {summary.error:.3f} px"
         )
         if summary.models > 1:
-            lines.append(f"{summary.models} models: these are the largest one's figures")
+            lines.append(f"{summary.models} models: the figures are those of the largest")
     elif "map" in built.seconds:
         lines.append(f"{mapper} finds no model in these matches: see {built.database.parent}/work")
     times = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in built.seconds.items())
     lines.append(f"seconds: {times}")
     wrote = [built.database, *built.models[:1]]
     return [*lines, f"wrote {' and '.join(map(str, wrote))}"]
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Refuses, before any work, what cannot be."""
-    if args.photographs.is_file():
-        raise InputError(f"{args.photographs} is a file: give a folder of photographs")
-    if not args.photographs.is_dir():
-        raise InputError(f"no such folder: {args.photographs}")
-
-    from kjax.data.cutting.photographs import list_photos
-    from kjax.images.collection.pairs import check_word
-
-    list_photos(args.photographs)
-    check_word(args.pairs)
-    check_features(args)
-    check_count("--neighbours", args.neighbours)
-    if args.ratio is not None:
-        check_positive("--ratio", args.ratio, most=1.0)
-    if args.matcher is not None:
-        args.matcher = args.weights if args.matcher == "learned" else args.matcher
-        check_matcher(args.matcher, needed=True, option="--matcher")
-    check_output_folder(args.out)
-    if args.report:
-        require("matplotlib", "--report")

@@ -1,49 +1,45 @@
 """`kjax compare`: JAX against PyTorch on the same weights and patches."""
 
 import argparse
-from typing import TYPE_CHECKING
 
-from kjax.errors import InputError
+from kjax.cli.options import add_option, at_least, positive
 from kjax.extras import require
-
-if TYPE_CHECKING:
-    from kjax.parity.compare import Difference
 
 HELP = "compare the JAX implementation with PyTorch: layers, descriptor, loss, gradient, training"
 EXAMPLES = """examples:
   kjax compare                                        combined_star, s=2, random weights
   kjax compare --head hardnet --weights checkpoint.pth
-  kjax compare --head hardnet --weights hardnet       weights that ship with kjax
+  kjax compare --head hardnet --weights hardnet       shipped weights
   kjax compare --head polar --s 1 --steps 100
 
-Each difference is given in float32 and in float64. Training amplifies rounding by orders of
+The table has differences in float32 and in float64. Training amplifies rounding by orders of
 magnitude within a few steps (the hardest negative is an arg min), so trained parameters are judged
-in float64; everything before them in float32. The exit code is 1 if a limit is passed.
+in float64, all other rows in float32. The exit code is 1 if a difference is too large.
 """
-
+HEADS = ("hardnet", "xy", "polar", "combined", "combined_star", "sum", "cat")
 LIMITS = {"layer": 1e-5, "descriptor": 1e-5, "loss": 1e-5, "gradient": 1e-4}
-"""Largest difference allowed in float32: absolute, for gradients relative."""
+"""Maximum difference in float32: relative for gradients, otherwise absolute."""
 TRAINED_LIMIT = 1e-3
-"""Largest relative difference allowed in float64 after training."""
+"""Maximum relative difference in float64 after training."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    parser.add_argument("--head", default="combined_star", help="one of kjax.HEADS (%(default)s)")
-    parser.add_argument("--s", type=int, default=2, help="number of frequencies (%(default)s)")
-    parser.add_argument("--patch-size", type=int, default=32, metavar="N", help="(%(default)s)")
-    parser.add_argument(
-        "--weights", metavar="FILE", help="or a shipped name (kjax info); otherwise random weights"
-    )
-    parser.add_argument("--pairs", type=int, default=8, help="pairs in a batch (%(default)s)")
-    parser.add_argument("--steps", type=int, default=20, help="training steps (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=10.0, help="(%(default)s)")
-    parser.add_argument("--anchor-swap", action="store_true", help="HardNet's mining rule")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and patches (%(default)s)")
+    """Add the command's arguments."""
+    advanced = parser.add_argument_group("advanced options")
+    add_option(parser, "--head", HEADS, "NAME", "model", default="combined_star")
+    add_option(parser, "--s", at_least(1), "N", "number of frequencies", default=2)
+    add_option(parser, "--patch-size", at_least(1), "PX", "side of the patches", default=32)
+    text = "weights file or shipped name"
+    add_option(parser, "--weights", str, "NAME", text, unset="random weights")
+    add_option(parser, "--steps", at_least(1), "N", "number of training steps", default=20)
+    add_option(advanced, "--pairs", at_least(2), "N", "pairs per batch", default=8)
+    add_option(advanced, "--learning-rate", positive(), "X", "initial learning rate", default=10.0)
+    advanced.add_argument("--anchor-swap", action="store_true", help="HardNet's mining rule")
+    add_option(advanced, "--seed", int, "N", "random seed", default=0)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table and a verdict."""
+    """Print the table and a verdict."""
     import jax
     import numpy as np
     from tqdm import tqdm
@@ -57,16 +53,11 @@ def run(args: argparse.Namespace) -> int:
     from kjax.weights.torch_names import from_torch, to_torch
 
     require("torch", "the comparison")
-    from kjax.parity.compare import Settings, compare, random_state_dict
+    from kjax.parity.compare import Comparison, compare, random_state_dict
 
-    if args.pairs < 2 or args.steps < 1:
-        raise InputError(
-            "--pairs must be at least 2 (mining needs another pair), --steps at least 1"
-        )
     jax.config.update("jax_enable_x64", True)
-    model = build(args.head, s=args.s, patch_size=args.patch_size)
-    settings = {
-        dtype: Settings(
+    single, double = (
+        Comparison(
             head=args.head,
             s=args.s,
             patch_size=args.patch_size,
@@ -76,39 +67,31 @@ def run(args: argparse.Namespace) -> int:
             step=StepConfig(loss=LossConfig(anchor_swap=args.anchor_swap)),
         )
         for dtype in ("float32", "float64")
-    }
+    )
     if args.weights:
+        model = build(args.head, s=args.s, patch_size=args.patch_size)
         weights = to_torch(from_torch(load_state_dict(weights_path(args.weights)), model))
     else:
-        weights = random_state_dict(settings["float32"], seed=args.seed)
+        weights = random_state_dict(single, seed=args.seed)
     pairs = stereo_patch_pairs(args.pairs * args.steps, size=args.patch_size, seed=args.seed)
     batches = np.split(pairs, args.steps)
-    columns = {
-        dtype: list(tqdm(compare(settings[dtype], weights, batches), desc=dtype, unit=" rows"))
-        for dtype in settings
-    }
-    return _print_table(columns["float32"], columns["float64"])
-
-
-def _print_table(single: "list[Difference]", double: "list[Difference]") -> int:
-    """Prints the table of both precisions and returns the exit code."""
-    width = max(len(row.quantity) for row in single)
+    in_single, in_double = (
+        list(tqdm(compare(each, weights, batches), desc=each.dtype, unit=" rows"))
+        for each in (single, double)
+    )
+    width = max(len(row.quantity) for row in in_single)
     print(f"{'':{width}}   {'float32':^21}   {'float64':^21}")
     print(f"{'JAX − PyTorch':{width}}" + f"   {'largest':>9}   {'relative':>9}" * 2)
-    failed = []
-    for low, high in zip(single, double, strict=True):
+    failed = 0
+    for low, high in zip(in_single, in_double, strict=True):
+        kind = low.quantity.split()[0]
+        if kind in LIMITS:
+            passed = (low.relative if kind == "gradient" else low.largest) <= LIMITS[kind]
+        else:
+            passed = high.relative <= TRAINED_LIMIT
         numbers = (low.largest, low.relative, high.largest, high.relative)
-        passed = _within_limits(low, high)
-        print(f"{low.quantity:{width}}   " + "   ".join(f"{x:9.1e}" for x in numbers), end="")
-        print("" if passed else "   too large")
-        failed += [] if passed else [low.quantity]
-    print(f"{len(single) - len(failed)} of {len(single)} rows within their limits")
+        line = f"{low.quantity:{width}}   " + "   ".join(f"{x:9.1e}" for x in numbers)
+        print(line + ("" if passed else "   too large"))
+        failed += not passed
+    print(f"{len(in_single) - failed} of {len(in_single)} rows within their limits")
     return 1 if failed else 0
-
-
-def _within_limits(single: "Difference", double: "Difference") -> bool:
-    """Whether a row is as small as it should be."""
-    kind = single.quantity.split()[0]
-    if kind not in LIMITS:
-        return double.relative <= TRAINED_LIMIT
-    return (single.relative if kind == "gradient" else single.largest) <= LIMITS[kind]

@@ -1,12 +1,12 @@
-"""`kjax describe`: photographs to files of keypoints and descriptors."""
+"""`kjax describe`: write keypoints and descriptors of photographs."""
 
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kjax.cli.checks import check_output_file, check_output_folder, check_quantization
-from kjax.cli.feature_options import add_features, check_features
+from kjax.cli import options
+from kjax.cli.options import HDF5, add_option
 from kjax.counts import plural
 from kjax.errors import InputError
 from kjax.extras import require
@@ -15,57 +15,61 @@ from kjax.files.checksum import sha256
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
-
     from kjax.images.describer import Describer
     from kjax.images.exchange.outputs import Output, Settings
 
-HDF5 = (".h5", ".hdf5")
-HELP = "describe photographs: keypoints and descriptors for hloc, COLMAP or NumPy"
+HELP = "write keypoints and descriptors of photographs, for hloc, COLMAP or NumPy"
 EXAMPLES = """examples:
   kjax describe photos --out features.h5                            # hloc's HDF5
   kjax describe a.jpg 'shots/*.png' --weights hardnet.pth --out features     # one .npz each
   kjax describe photos --weights out/first --out features --format colmap    # one .txt each
-  kjax describe photos --out small.h5 --quantize binary             # 32 bytes a descriptor
+  kjax describe photos --out small.h5 --quantize binary             # 32 bytes per descriptor
 
-Folders are searched for photographs. Of a single folder, names in the output are paths below it; of
-several files or folders, paths below the folder that they have in common: photos/a photos/b gives
-a/000.jpg and b/000.jpg. What is given twice counts once.
+Names in the output are paths below the folder, or below the common parent of several files or
+folders: photos/a photos/b gives a/000.jpg and b/000.jpg.
 
-Descriptors are float32, unless --quantize makes them bytes that are compared by L2 (uint8), or bits
-that are compared by Hamming distance (binary): see kjax.quantize. The files say which distance.
-COLMAP's text has bytes that COLMAP's own matcher compares: colmap feature_importer, then
-colmap exhaustive_matcher.
+Descriptors are float32. --quantize stores bytes, compared by L2 (uint8), or bits, compared by
+Hamming distance (binary). COLMAP's text has bytes for COLMAP's own matcher: run colmap
+feature_importer, then colmap exhaustive_matcher.
 
-The output says what it was made with: weights, keypoints, extent, patch size, precision, version.
-The same command goes on where it stopped. With other settings, or where another photograph has the
-name now, it refuses before any work; --overwrite then makes the output anew. Of a folder, only the
-files of the given photographs are replaced.
-
-A photograph that cannot be read is reported and left out, and the exit code is then 1. One without
-keypoints is reported, and written as such.
+Run the same command to resume. An output of other settings or photographs is refused; --overwrite
+replaces it. Photographs that cannot be read are reported and skipped; the exit code is then 1.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("photographs", nargs="+", help="files, folders or patterns")
-    parser.add_argument("--out", type=Path, required=True, help="file .h5 or .hdf5, or a folder")
-    parser.add_argument("--format", choices=("npz", "colmap"), default="npz", help="in a folder")
-    add_features(parser, keypoints=8000, detector="SIFT-steady")
-    parser.add_argument("--quantize", metavar="FORM", help="uint8 or binary (float32)")
-    parser.add_argument("--overwrite", action="store_true", help="make what is there anew")
+    """Add the command's arguments."""
+    advanced = parser.add_argument_group("advanced options")
+    text = "files, folders or glob patterns"
+    parser.add_argument("photographs", nargs="+", metavar="IMAGE", help=text)
+    add_option(parser, "--out", Path, "PATH", ".h5 file, or a folder", required=True)
+    text = "format of files in a folder"
+    add_option(parser, "--format", ("npz", "colmap"), "NAME", text, default="npz")
+    options.add_features(parser, advanced, keypoints=8000, detector="SIFT-steady")
+    text = "replace an output of other settings"
+    parser.add_argument("--overwrite", action="store_true", help=text)
+    options.add_shared(advanced, "--quantize")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describes photograph after photograph."""
-    from kjax.cli.photographs import named_photographs
-
-    check_features(args)
-    check_quantization(args.quantize)
-    _check_output(args.out)
-    stored = _stored(args)
-    photographs = named_photographs(args.photographs)
+    """Describe the photographs that are not in the output yet."""
+    options.check_features(args)
+    stored = args.quantize or "float32"
+    if args.out.suffix.lower() in HDF5:
+        require("h5py", f"--out {args.out}")
+        options.check_output_file(args.out)
+    else:
+        if args.out.suffix and not args.out.exists():
+            raise InputError(
+                f"--out {args.out}: use a name that ends with .h5, or a folder; if {args.out} is "
+                "meant as a folder, create it first"
+            )
+        options.check_output_folder(args.out)
+        if args.format == "colmap":
+            if args.quantize:
+                raise InputError("--format colmap has its own bytes: omit --quantize")
+            stored = "COLMAP's bytes"
+    photographs = options.named_photographs(args.photographs)
 
     from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
@@ -76,63 +80,21 @@ def run(args: argparse.Namespace) -> int:
     settings = describer.feature_settings(args.keypoints, stored=stored)
     output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)
-    missing = _still_missing(output, photographs, args.out)
-    with output:
-        failed = _describe_into(output, missing, describer, settings)
-    _print_summary(
-        args.out, len(photographs), failed=failed, before=len(photographs) - len(missing)
-    )
-    return 1 if failed else 0
-
-
-def _stored(args: argparse.Namespace) -> str:
-    """What descriptors become in the output."""
-    if args.format != "colmap" or args.out.suffix.lower() in HDF5:
-        return args.quantize or "float32"
-    if args.quantize:
-        raise InputError("COLMAP's text files have bytes of their own kind: leave out --quantize")
-    return "COLMAP's bytes"
-
-
-def _print_summary(out: Path, count: int, *, failed: int, before: int) -> None:
-    """Prints how many of the photographs are there now, and how many were."""
-    done = count - failed
-    there = f"{plural('photograph', count)} {'is' if done == 1 else 'are'} in {out}"
-    print(f"{done} of {count} {there}" + (f", {before} of them from before" if before else ""))
-
-
-def _check_output(out: Path) -> None:
-    """Refuses, before any work, an output that cannot be."""
-    if out.suffix.lower() in HDF5:
-        require("h5py", f"--out {out}")
-        check_output_file(out)
-        return
-    if out.suffix and not out.exists():
-        raise InputError(
-            f"--out {out}: features go into a file .h5, or into a folder; if {out} is to be a "
-            "folder, make it first"
-        )
-    check_output_folder(out)
-
-
-def _still_missing(
-    output: "Output", photographs: "Mapping[str, Path]", out: Path
-) -> dict[str, Path]:
-    """The photographs that are not in the output yet.
-
-    Raises:
-        InputError: the output has another photograph by the name of one.
-    """
     for name, path in photographs.items():
         recorded = output.recorded.get(name)
-        if recorded is None or not path.is_file():
-            continue
-        if recorded["photograph"] != sha256(path):
+        if recorded and path.is_file() and recorded["photograph"] != sha256(path):
             raise InputError(
-                f"{out} has another photograph as {name} than {path}: --overwrite makes it anew, "
-                "or give another --out"
+                f"{args.out} has another photograph as {name} than {path}: use --overwrite, or "
+                "another --out"
             )
-    return {name: path for name, path in photographs.items() if name not in output.recorded}
+    missing = {name: path for name, path in photographs.items() if name not in output.recorded}
+    with output:
+        failed = _describe_into(output, missing, describer, settings)
+    count, before = len(photographs), len(photographs) - len(missing)
+    done = count - failed
+    there = f"{plural('photograph', count)} {'is' if done == 1 else 'are'} in {args.out}"
+    print(f"{done} of {count} {there}" + (f", {before} of them from before" if before else ""))
+    return 1 if failed else 0
 
 
 def _describe_into(
@@ -141,15 +103,15 @@ def _describe_into(
     describer: "Describer",
     settings: "Settings",
 ) -> int:
-    """Adds photographs to the output; returns how many had to be left out."""
+    """Add photographs to the output and return the number of failures."""
     from tqdm import tqdm
 
     from kjax.data.cutting.grey import grey_values
-    from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+    from kjax.data.cutting.keypoints import detect_in_grey
     from kjax.data.cutting.photographs import in_order, read_photograph
     from kjax.model.quantization import FORMS
 
-    def find(photograph: tuple[str, Path]) -> "tuple[Settings, np.ndarray, Keypoints]":
+    def detect(photograph: tuple[str, Path]) -> Any:
         own = settings | {"photograph": sha256(photograph[1])}
         grey = grey_values(read_photograph(photograph[1], upright=False))
         keypoints = detect_in_grey(
@@ -158,14 +120,14 @@ def _describe_into(
         return own, grey, keypoints
 
     failed = 0
-    # Keypoints of the next photograph are found, in one thread, while this one is described.
-    found = in_order(find, photographs.items(), threads=1)
+    # A second thread detects keypoints of the next photograph while this one is described.
+    detected = in_order(detect, photographs.items(), threads=1)
     bar = tqdm(
-        found, desc="describing", unit="photo", total=len(photographs), disable=not photographs
+        detected, desc="describing", unit="photo", total=len(photographs), disable=not photographs
     )
-    for (name, path), finding in bar:
+    for (name, path), future in bar:
         try:
-            own, grey, keypoints = finding.result()
+            own, grey, keypoints = future.result()
             features = describer.describe_grey(grey, keypoints)
         except (InputError, OSError) as error:
             tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)

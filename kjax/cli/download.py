@@ -1,36 +1,32 @@
-"""`kjax download`: fetches PhotoTourism sets and HPatches."""
+"""`kjax download`: download PhotoTourism sets and HPatches."""
 
 import argparse
 from pathlib import Path
 
-from kjax.errors import unknown_name
+from kjax.cli import options
 
-HELP = "download a data set: liberty, notredame, yosemite or hpatches"
+HELP = "download a dataset: liberty, notredame, yosemite or hpatches"
 EXAMPLES = """examples:
   kjax download liberty --to data
   kjax download liberty notredame yosemite hpatches --to data
 
-An interrupted download goes on where it stopped. Data already there are not fetched again.
+Run the same command to resume an interrupted download. Existing data are not downloaded again.
 """
+NAMES = ("liberty", "notredame", "yosemite", "hpatches")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    parser.add_argument("names", nargs="+", metavar="NAME", help="what to fetch")
-    parser.add_argument(
-        "--to", type=Path, default=Path("data"), metavar="DIR", help="(%(default)s)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    """Add the command's arguments."""
+    text = " or ".join(NAMES)
+    parser.add_argument("names", nargs="+", choices=NAMES, metavar="NAME", help=text)
+    options.add_option(parser, "--to", Path, "DIR", "folder of the datasets", default=Path("data"))
+    options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetches one set after the other."""
-    from kjax.data.download import PHOTOTOUR, download_hpatches, download_phototour
+    """Download one set after the other."""
+    from kjax.data.download import download_hpatches, download_phototour
 
-    known = (*PHOTOTOUR, "hpatches")
-    for name in args.names:
-        if name not in known:
-            raise unknown_name("data set", name, known)
     for name in args.names:
         if name == "hpatches":
             folder = download_hpatches(args.to, progress=not args.quiet)

@@ -1,77 +1,59 @@
-"""`kjax info`: what weights, matchers, a file or a run hold, and which weights ship with kjax."""
+"""`kjax info`: details of weights, matchers, training runs and exported files."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
 from kjax.weights import shipped as pretrained
 from kjax.weights.matchers import matcher_card, matcher_names
 
-HELP = "tell what weights, a training run or an exported file are: head, size, training, scores"
+HELP = "show details of weights, a training run or an exported file"
 EXAMPLES = """examples:
-  kjax info                       the weights that ship with kjax
+  kjax info                       list the shipped weights
   kjax info hardnet               one of them: origin, licence, training, results, limits
-  kjax info out/first             a workdir, of a run that is finished or still going on
-  kjax info checkpoint.pth        a weights file; :head,s=… behind it checks that it fits
-  kjax info best.safetensors      the same; such files of kjax tell their head and origin themselves
+  kjax info out/first             a workdir, of a finished or a running training
+  kjax info checkpoint.pth        a weights file; append :head,s=… to check that it fits
+  kjax info best.safetensors      a weights file with its head and origin as metadata
   kjax info descriptor.onnx       an exported file
   kjax info out/matcher           a trained matcher; also its matcher.npz
-  kjax info best --matcher        the matcher that ships for these weights
+  kjax info best --matcher        the shipped matcher of these weights
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    parser.add_argument(
-        "source",
-        metavar="SOURCE",
-        nargs="?",
-        help="a shipped name, a workdir, a weights file, or an exported file; none lists the names",
-    )
-    parser.add_argument(
-        "--matcher", action="store_true", help="of the matcher that ships under the name"
-    )
+    """Add the command's arguments."""
+    text = "shipped name, workdir, weights file or exported file (default: list shipped names)"
+    parser.add_argument("source", metavar="NAME", nargs="?", help=text)
+    parser.add_argument("--matcher", action="store_true", help="show the shipped matcher instead")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints one fact per line, or one shipped model."""
+    """Print one fact per line, or one shipped model per line."""
     if args.source is None:
-        return _list_shipped()
-
-    from kjax.export.model import FUNCTIONS, read_about
-    from kjax.matcher.weights import holds_matcher, matcher_facts
-    from kjax.weights.facts import facts
-    from kjax.weights.source import load_sources
-
-    if args.matcher or holds_matcher(args.source):
-        print_facts(matcher_facts(args.source))
-    elif Path(args.source).suffix in FUNCTIONS:
-        print_facts(read_about(args.source))
+        facts = {}
+        for name in pretrained.list_weights():
+            card = pretrained.card(name)
+            about = card.summary if card.name == name else f"the same as {card.name}"
+            facts[name] = f"{about}; for {card.use}"
+        for name in matcher_names():
+            facts[f"{name} --matcher"] = (
+                f"{matcher_card(name).summary}; for {matcher_card(name).use}"
+            )
+        if not facts:
+            print("no weights ship with this version of kjax")
+            return 0
     else:
-        print_facts(facts(load_sources(args.source)))
-    return 0
+        from kjax.export.model import FUNCTIONS, read_about
+        from kjax.matcher.weights import holds_matcher, matcher_facts
+        from kjax.weights import facts as weights_facts
+        from kjax.weights.source import load_sources
 
-
-def _list_shipped() -> int:
-    """Prints the names of the weights that ship with kjax, and what they are."""
-    cards = {name: pretrained.card(name) for name in pretrained.list_weights()}
-    if not cards:
-        print("no weights ship with this version of kjax")
-        return 0
-    about = {
-        name: card.summary if card.name == name else f"the same as {card.name}"
-        for name, card in cards.items()
-    }
-    told = {name: f"{text}; for {cards[name].use}" for name, text in about.items()}
-    for name in matcher_names():
-        card = matcher_card(name)
-        told[f"{name} --matcher"] = f"{card.summary}; for {card.use}"
-    print_facts(told)
-    return 0
-
-
-def print_facts(facts: Mapping[str, str]) -> None:
-    """Prints labels in one column and texts in the next."""
+        if args.matcher or holds_matcher(args.source):
+            facts = matcher_facts(args.source)
+        elif Path(args.source).suffix in FUNCTIONS:
+            facts = read_about(args.source)
+        else:
+            facts = weights_facts.facts(load_sources(args.source))
     width = max(len(label) for label in facts)
     for label, text in facts.items():
         print(f"{label:{width}}  {text}")
+    return 0

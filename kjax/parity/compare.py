@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Comparison:
     """What is compared.
 
     Attributes:
@@ -84,7 +84,7 @@ class Settings:
         return model.to(getattr(torch, self.dtype))
 
 
-def random_state_dict(settings: Settings, *, seed: int) -> dict[str, torch.Tensor]:
+def random_state_dict(settings: Comparison, *, seed: int) -> dict[str, torch.Tensor]:
     """Initial weights, with running statistics as a trained network might have."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -99,7 +99,7 @@ def random_state_dict(settings: Settings, *, seed: int) -> dict[str, torch.Tenso
 
 
 def compare(
-    settings: Settings, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
+    settings: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> Iterator[Difference]:
     """All rows, one after the other as they are computed.
 
@@ -118,7 +118,7 @@ def compare(
 
 
 def compare_layers(
-    settings: Settings, state_dict: Mapping[str, Any], patches: np.ndarray
+    settings: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray
 ) -> Iterator[Difference]:
     """Output of every BatchNorm, in inference."""
     reference = settings.torch_model(state_dict).eval()
@@ -141,7 +141,7 @@ def compare_layers(
 
 
 def compare_descriptors(
-    settings: Settings, state_dict: Mapping[str, Any], patches: np.ndarray, *, train: bool
+    settings: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray, *, train: bool
 ) -> Difference:
     """Descriptors, normalised by running or by batch statistics."""
     reference = settings.torch_model(state_dict).train(train)
@@ -152,7 +152,7 @@ def compare_descriptors(
 
 
 def compare_gradients(
-    settings: Settings, state_dict: Mapping[str, Any], pairs: np.ndarray
+    settings: Comparison, state_dict: Mapping[str, Any], pairs: np.ndarray
 ) -> Iterator[Difference]:
     """Loss of one batch, and its gradient in every parameter."""
     reference = settings.torch_model(state_dict).train()
@@ -172,7 +172,7 @@ def compare_gradients(
 
 
 def compare_training(
-    settings: Settings, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
+    settings: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> Iterator[Difference]:
     """Parameters, running statistics and losses after one SGD step per batch."""
     reference = settings.torch_model(state_dict).train()
@@ -200,7 +200,7 @@ def compare_training(
 
 
 def _train_jax(
-    settings: Settings, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
+    settings: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, TrainState]:
     """The losses, and a state whose optimiser holds the last gradients."""
     state = create_state(_recording_optimizer(settings), _variables(settings, state_dict))
@@ -213,7 +213,7 @@ def _train_jax(
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled_step(settings: Settings) -> Callable[..., Any]:
+def _compiled_step(settings: Comparison) -> Callable[..., Any]:
     # Kept, so that gradients and training are of one program, which takes seconds to compile.
     return jax.jit(
         functools.partial(
@@ -230,7 +230,7 @@ class _Recorded(NamedTuple):
     inner: Any
 
 
-def _recording_optimizer(settings: Settings) -> optax.GradientTransformation:
+def _recording_optimizer(settings: Comparison) -> optax.GradientTransformation:
     """The training's SGD, which keeps the gradients it was given last."""
     sgd = torch_sgd(linear_decay(settings.learning_rate, settings.steps))
 
@@ -245,7 +245,7 @@ def _recording_optimizer(settings: Settings) -> optax.GradientTransformation:
 
 
 def _batch_norm_outputs(
-    settings: Settings, state_dict: Mapping[str, Any], patches: np.ndarray
+    settings: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray
 ) -> list[np.ndarray]:
     """The outputs in torch's order: first trunk, fully connected head, second trunk."""
     model = settings.jax_model()
@@ -263,7 +263,7 @@ def _batch_norm_outputs(
     ]
 
 
-def _describe(settings: Settings, variables: Any, patches: np.ndarray, *, train: bool) -> Any:
+def _describe(settings: Comparison, variables: Any, patches: np.ndarray, *, train: bool) -> Any:
     # Not compiled as a whole: single operations compile once for all heads, and run as exactly.
     model = settings.jax_model()
     if not train:
@@ -271,7 +271,7 @@ def _describe(settings: Settings, variables: Any, patches: np.ndarray, *, train:
     return model.apply(variables, jnp.asarray(patches), train=True, mutable=["batch_stats"])[0]
 
 
-def _variables(settings: Settings, state_dict: Mapping[str, Any]) -> Any:
+def _variables(settings: Comparison, state_dict: Mapping[str, Any]) -> Any:
     variables = from_torch(state_dict, settings.jax_model())
     return jax.tree.map(lambda leaf: leaf.astype(settings.dtype), variables)
 

@@ -1,36 +1,80 @@
-import jax
-import pytest
+"""The command line: help, refusals, interrupts. Tables of refusals run in one process."""
 
-from kjax.cli import COMMANDS, main
+import argparse
+import subprocess
+import sys
+from typing import get_args
+
+import jax
+import numpy as np
+import pytest
+from models import make_model
+from PIL import Image
+
+from kjax.cli import COMMANDS, main, make_parser
+from kjax.weights.files import save_variables
 
 
 @pytest.fixture(autouse=True)
 def keep_the_precision():
-    """`kjax compare` switches JAX to 64 bits, for its process; not for the other tests."""
+    """`kjax compare` switches its process to 64 bits; other tests keep theirs."""
     yield
     jax.config.update("jax_enable_x64", False)
 
 
-def error_line(capsys) -> str:
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1, captured.err
-    return captured.err
+def test_ten_commands():
+    first = ["match", "describe", "colmap", "tune", "build-patches", "build-views"]
+    assert list(COMMANDS) == [*first, "compare", "download", "info", "export"]
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help(command, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main([command, "--help"] if command else ["--help"])
-    assert exit_.value.code == 0
+    assert main([command, "--help"] if command else ["--help"]) == 0
     assert "usage: kjax" in capsys.readouterr().out
 
 
-SMALL = ("--patch-size", "8", "--steps", "2", "--pairs", "3")
+def test_every_option_is_explained_and_shows_its_default():
+    (commands,) = (
+        action
+        for action in make_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    for name, parser in commands.choices.items():
+        for action in parser._actions:
+            assert action.help, (name, action.dest)
+            if action.default not in (None, False, argparse.SUPPRESS):
+                assert "(default: " in action.help, (name, action.dest)
+
+
+def test_choices_are_those_of_the_library():
+    from kjax.cli import compare, download, export, match, options
+    from kjax.data.cutting.detectors import DETECTORS
+    from kjax.data.download import PHOTOTOUR
+    from kjax.export.model import FUNCTIONS
+    from kjax.images.collection.pairs import PairsWord
+    from kjax.images.features import MatchingMethod
+    from kjax.images.geometry import Kind
+    from kjax.model.descriptor import HEADS
+    from kjax.model.quantization import FORMS
+    from kjax.weights.files import SUFFIXES
+
+    assert set(options.DETECTORS) == set(DETECTORS)
+    assert options.SHARED["--quantize"][0] == tuple(FORMS)
+    assert get_args(MatchingMethod) == match.METHODS
+    assert tuple(match.GEOMETRIES) == get_args(Kind)
+    assert get_args(PairsWord) == COMMANDS["colmap"].PAIRS
+    assert set(compare.HEADS) == set(HEADS)
+    assert set(download.NAMES) == {*PHOTOTOUR, "hpatches"}
+    assert set(export.FUNCTIONS) == set(FUNCTIONS)
+    assert set(export.WEIGHTS) == set(SUFFIXES)
+
+
+COMPARED = ("compare", "--head", "sum", "--patch-size", "8", "--steps", "2", "--pairs", "3")
 
 
 def test_compare_prints_a_table_and_a_verdict(capsys):
     pytest.importorskip("torch")
-    assert main(["compare", "--head", "sum", *SMALL]) == 0
+    assert main(COMPARED) == 0
     table = capsys.readouterr().out
     for expected in (
         "float32",
@@ -51,24 +95,205 @@ def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
 
     norm = TorchDescriptor.input_norm
     monkeypatch.setattr(TorchDescriptor, "input_norm", staticmethod(lambda x: 1.001 * norm(x)))
-    assert main(["compare", "--head", "sum", *SMALL]) == 1
+    assert main(COMPARED) == 1
     assert "too large" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["compare", "--head", "polr"], "did you mean 'polar'"),
-        (["compare", "--pairs", "1"], "--pairs must be at least 2"),
-        (["compare", "--weights", "nowhere.pth"], "no such file"),
-        (["download", "libery"], "did you mean 'liberty'"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
-    pytest.importorskip("torch")
+MATCH = ("match", "a.png", "a.png")
+DESCRIBE = ("describe", "photos", "--out", "f")
+EXPORT = ("export", "xy.npz:xy,s=1", "--out")
+WITHOUT_JAX = [
+    ((), "the following arguments are required: COMMAND"),
+    (("mtach",), "invalid choice: 'mtach'"),
+    (("match", "no.jpg", "no.jpg"), "no such file: no.jpg"),
+    (("match", "a.png", "photos"), "photos is a folder: give a photograph"),
+    (("match", "text.jpg", "text.jpg"), "text.jpg"),
+    ((*MATCH, "--weights", "bst"), "did you mean 'best'"),
+    ((*MATCH, "--weights", "nope.npz"), "nope.npz: no such file"),
+    ((*MATCH, "--out", "m.xyz"), "m.xyz: unsupported file type: use .png, .jpg, .jpeg, .html"),
+    ((*MATCH, "--out", "nowhere/m.png"), "there is no folder nowhere"),
+    ((*MATCH, "--out", "folder.png"), "folder.png is a folder"),
+    ((*MATCH, "--save", "m.txt"), "--save: m.txt: unsupported file type: use .npz, .h5, .hdf5"),
+    ((*MATCH, "--save", "nowhere/m.npz"), "cannot write nowhere/m.npz: there is no folder"),
+    ((*MATCH, "--align", "--repeated"), "omit --repeated"),
+    ((*MATCH, "--align", "--save", "m.h5"), "has no keypoints for --align: save .npz"),
+    ((*MATCH, "--method", "mutal"), "--method: invalid choice: 'mutal'"),
+    ((*MATCH, "--geometry", "affine"), "'homography', 'fundamental'"),
+    ((*MATCH, "--ratio", "0"), "--ratio: must be above 0 and at most 1, not 0"),
+    ((*MATCH, "--ratio", "1.01"), "not 1.01"),
+    ((*MATCH, "--ratio", "nan"), "not nan"),
+    ((*MATCH, "--threshold", "-1"), "--threshold: must be above 0, not -1"),
+    ((*MATCH, "--threshold", "inf"), "not inf"),
+    ((*MATCH, "--keypoints", "0"), "--keypoints: must be at least 1, not 0"),
+    ((*MATCH, "--keypoints", "x"), "--keypoints: invalid integer value: 'x'"),
+    ((*MATCH, "--quantize", "uint7"), "--quantize: invalid choice: 'uint7'"),
+    ((*MATCH, "--detector", "SIFT-stead"), "'SIFT-steady'"),
+    ((*MATCH, "--method", "learned", "--weights", "hardnet"), "no matcher hardnet: give --matcher"),
+    ((*MATCH, "--method", "learned", "--matcher", "no"), "no matcher no: give --matcher"),
+    ((*MATCH, "--matcher", "no"), "--matcher no needs --method learned"),
+    (("describe", "no", "--out", "f"), "no such file, folder or pattern: no"),
+    ((*DESCRIBE, "--weights", "w.pth"), "w.pth: no such file"),
+    ((*DESCRIBE, "--format", "colmap", "--quantize", "uint8"), "omit --quantize"),
+    (("describe", "photos", "--out", "c.npz"), "use a name that ends with .h5, or a folder"),
+    (("describe", "photos", "--out", "nowhere/f.h5"), "there is no folder nowhere"),
+    (("describe", "photos", "--out", "a.png"), "a.png is a file, not a folder"),
+    (("describe", "photos", "--out", "a.png/f"), "a.png is a file, not a folder"),
+    (("colmap", "no", "--out", "f"), "no such folder: no"),
+    (("colmap", "a.png", "--out", "f"), "a.png is a file: give a folder"),
+    (("colmap", "photos", "--out", "f", "--weights", "bst"), "did you mean 'best'"),
+    (("colmap", "photos", "--out", "f", "--pairs", "al"), "--pairs: invalid choice: 'al'"),
+    (("colmap", "photos", "--out", "f", "--matcher", "no"), "no matcher no"),
+    (("tune", "no", "--out", "f"), "no such folder: no"),
+    (("tune", "photos", "--from", "bst", "--out", "f"), "did you mean 'best'"),
+    (("tune", "photos", "--out", "f", "--colmap", "m"), "--colmap and --database go together"),
+    (("tune", "photos", "--out", "f", "--steps", "0"), "--steps: must be at least 1"),
+    (("build-views", "photos"), "give --out FILE.npz, or --write-views DIR"),
+    (("build-views", "no", "--out", "v.npz"), "no such folder: no"),
+    (("build-views", "photos", "--out", "v.h5"), "unsupported file type: use .npz"),
+    (("build-views", "photos", "--out", "v.npz", "--views", "0"), "must be at least 1, not 0"),
+    (("build-views", "photos", "--out", "v.npz", "--rotation", "200"), "at most 180, not 200"),
+    (("build-views", "photos", "--write-views", "v", "--out", "v.npz"), "goes without --out"),
+    (("build-views", "photos", "--features", "no.h5", "--out", "v.npz"), "no such file: no.h5"),
+    (
+        ("build-views", "photos", "--features", "a.h5", "--out", "v.npz", "--colmap", "m"),
+        "exactly one folder, written by --write-views",
+    ),
+    (
+        ("build-views", "photos", "photos", "--colmap", "m", "--out", "v.npz"),
+        "--colmap needs exactly one folder",
+    ),
+    (("build-patches", "--photos", "p", "--out", "o", "--views", "0"), "must be at least 1"),
+    (("build-patches", "--photos", "p", "--out", "o", "--max-turn", "-1"), "must be at least 0"),
+    (("build-patches", "--colmap", "m", "--out", "o"), "needs --database and --images"),
+    (("build-patches", "--photos", "p", "--out", "o", "--images", "i"), "not with --photos"),
+    (("compare", "--head", "polr"), "'polar'"),
+    (("compare", "--pairs", "1"), "--pairs: must be at least 2, not 1"),
+    (("download", "libery"), "'liberty'"),
+    (("export", "bst", "--out", "a.onnx"), "did you mean 'best'"),
+    (("export", "w.pth", "--out", "a.npz"), "w.pth: no such file"),
+    ((*EXPORT, "xy.onx"), "unsupported file type: use .onnx"),
+    ((*EXPORT, "xy.onnx", "--input", "int8"), "'uint8'"),
+    ((*EXPORT, "xy.onnx", "--batch", "0"), "--batch: must be at least 1"),
+    (("export", "best", "--out", "h.onnx", "--keypoints", "0"), "must be at least 1"),
+]
+WITH_JAX = [
+    (("info", "nowhere.npz"), "no such file"),
+    (("info", "nowhere.onnx"), "No such file or directory: nowhere.onnx"),
+    (("info", "nowhere.stablehlo"), "No such file or directory: nowhere.stablehlo"),
+    (("info", "nowhere"), "workdir or weights file"),
+    (("info", "."), "is not of a run"),
+    (("info", "xy.npz:hardnet"), "does not fit"),
+    (("compare", "--weights", "nowhere.pth"), "no such file"),
+    (("export", "xy.npz", "--out", "xy.onnx"), "fits several heads, xy and polar"),
+    ((*EXPORT, "xy.pth", "--input", "uint8"), "--input is only for"),
+    ((*EXPORT, "xy.npz", "--batch", "8"), "--batch is only for"),
+    (("export", "hardnet", "--out", "h.onnx", "--keypoints", "2"), "--keypoints is only for"),
+    (("export", "best", "--matcher", "--out", "m.pth"), "matchers are exported to .onnx or"),
+    (("export", "best", "--matcher", "--out", "m.onnx", "--batch", "2"), "--batch is only for"),
+]
+
+ALL_AT_ONCE = """
+import sys
+sys.modules["jax"] = None
+import contextlib, io, json
+from kjax.cli import main
+ended = []
+for argv in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(argv)
+    ended.append((code, said.getvalue()))
+print(json.dumps(ended))
+"""
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    line = error_line(capsys)
-    assert message in line
-    assert line.startswith(f"kjax {arguments[0]}: ")
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "text.jpg").write_text("hello")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "folder.png").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 32), np.uint8)
+    for name in ("a.png", "photos/a.png"):
+        Image.fromarray(pixels).save(tmp_path / name)
+    (tmp_path / "a.h5").touch()
+    save_variables(tmp_path / "xy.npz", make_model("xy")[1])
+    return tmp_path
+
+
+def check_refusal(argv, message, code, said):
+    command = f"kjax {argv[0]}: " if argv and argv[0] in COMMANDS else "kjax: "
+    assert code == 2, (argv, said)
+    assert message in said, (argv, said)
+    assert said.startswith(command), (argv, said)
+    assert said.count("\n") == 1, (argv, said)
+
+
+def test_refusals_need_no_jax_and_leave_nothing(inside):
+    import json
+
+    pytest.importorskip("cv2")
+    before = sorted(inside.rglob("*"))
+    ended = subprocess.run(
+        [sys.executable, "-c", ALL_AT_ONCE],
+        input=json.dumps([argv for argv, _ in WITHOUT_JAX]),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    results = json.loads(ended.stdout)
+    for (argv, message), (code, said) in zip(WITHOUT_JAX, results, strict=True):
+        check_refusal(argv, message, code, said)
+    assert sorted(inside.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("argv", "message"), WITH_JAX)
+def test_refusals_of_contents_leave_nothing(argv, message, inside, capsys):
+    pytest.importorskip("onnx")
+    before = sorted(inside.rglob("*"))
+    code = main(argv)
+    check_refusal(argv, message, code, capsys.readouterr().err)
+    assert sorted(inside.rglob("*")) == before
+
+
+INTERRUPTED = """
+import runpy, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["kjax", "match", "a.png", "a.png"]
+runpy.run_module("kjax", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [("kjax.cli.match", "kjax: interrupted\n"), ("PIL", "kjax match: interrupted\n")],
+)
+def test_an_interrupt_during_imports_is_one_line(module, line, inside):
+    code = INTERRUPTED.format(module=module)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, line)
+
+
+LOST = """
+import gc, signal, sys, time
+from kjax import cli
+def collecting(phase, info):
+    if phase == "start":
+        gc.callbacks.clear()
+        signal.raise_signal(signal.SIGINT)
+def work(args):
+    gc.callbacks.append(collecting)
+    gc.collect()
+    time.sleep(20)
+cli.info.run = work
+sys.argv = ["kjax", "info"]
+sys.exit(cli.main())
+"""
+
+
+def test_an_interrupt_inside_a_callback_of_the_garbage_collector_is_not_lost():
+    ended = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=15)
+    assert (ended.returncode, ended.stderr) == (130, "kjax info: interrupted\n")

@@ -140,13 +140,6 @@ def test_a_share_of_no_points_is_refused(tmp_path, photos, capsys):
     assert "--max-patches is too small for 2 photographs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--views", "0"], ["--max-turn", "-1"], ["--max-side", "9"]])
-def test_impossible_values_are_refused(capsys, words):
-    with pytest.raises(SystemExit):
-        build("--photos", "p", "--out", "o", *words)
-    assert "must" in capsys.readouterr().err
-
-
 def test_the_options_defaults_are_those_of_the_library():
     args = make_parser().parse_args(["build-patches", "--photos", "p", "--out", "o"])
     for settings in (TrackFilters(), ViewConfig()):

@@ -270,9 +270,9 @@ def test_a_killed_command_goes_on(photos, tmp_path):
 def test_one_pair_is_no_pairs(tmp_path):
     built = building.Built(tmp_path / "database.db", [], [], {})
     counts = Summary(2, 9, 1, 1, 5, 0, 0, 0, 0, 0.0, 0.0)
-    assert "1 pair matched, 1 verified" in "\n".join(colmap._lines(built, counts, "COLMAP"))
+    assert "1 pair matched, 1 verified" in "\n".join(colmap.summary_lines(built, counts, "COLMAP"))
     more = dataclasses.replace(counts, pairs=3)
-    assert "3 pairs matched" in "\n".join(colmap._lines(built, more, "COLMAP"))
+    assert "3 pairs matched" in "\n".join(colmap.summary_lines(built, more, "COLMAP"))
 
 
 def test_folders_of_others_are_left_alone(photos, tmp_path, capsys):
@@ -281,7 +281,7 @@ def test_folders_of_others_are_left_alone(photos, tmp_path, capsys):
     with pytest.raises(InputError, match="is not empty"):
         building.prepare(tmp_path / "out")
     assert main(["colmap", str(photos), "--out", str(tmp_path / "new"), "--pairs", "al"]) == 2
-    assert "unknown --pairs 'al'" in capsys.readouterr().err
+    assert "--pairs: invalid choice: 'al'" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

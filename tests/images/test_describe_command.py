@@ -11,7 +11,7 @@ from models import make_model
 from PIL import Image
 
 import kjax
-from kjax.cli import checks, main
+from kjax.cli import main, options
 from kjax.images.describer import Describer, load
 from kjax.images.exchange.hloc import FeatureWriter, read_features
 from kjax.images.exchange.npz import read_npz, write_npz
@@ -75,13 +75,6 @@ def test_quantized_descriptors_say_how_they_are_compared(kind, form, capsys):
     capsys.readouterr()
     assert describe("my photos/a", *OUTPUTS[kind]) == 2
     assert f"descriptors as {form}, not float32" in capsys.readouterr().err
-
-
-def test_what_cannot_be_quantized(capsys):
-    assert describe("my photos", "--out", "f", "--quantize", "uint7") == 2
-    assert "did you mean 'uint8'" in capsys.readouterr().err
-    assert describe("my photos", *OUTPUTS["colmap"], "--quantize", "uint8") == 2
-    assert "COLMAP's text files have bytes of their own kind" in capsys.readouterr().err
 
 
 def test_settings_from_before_descriptors_could_be_quantized(describers):
@@ -289,7 +282,7 @@ def test_a_line_of_the_sidecar_that_a_kill_cut_short_is_passed_over():
     ],
 )
 def test_names(words, names, inside):
-    from kjax.cli.photographs import named_photographs
+    from kjax.cli.options import named_photographs
 
     (inside / "w.png").write_bytes(b"")
     found = named_photographs(words)
@@ -298,14 +291,14 @@ def test_names(words, names, inside):
 
 
 def test_a_folder_that_is_called_like_a_photograph_is_none(inside):
-    from kjax.cli.photographs import named_photographs
+    from kjax.cli.options import named_photographs
 
     (inside / "my photos" / "a" / "folder.png").mkdir()
     assert list(named_photographs(["my photos/a"])) == ["000.png"]
 
 
 def test_names_from_another_folder(inside, monkeypatch):
-    from kjax.cli.photographs import named_photographs
+    from kjax.cli.options import named_photographs
 
     monkeypatch.chdir(inside / "my photos" / "a")
     assert sorted(named_photographs(["../b", "000.png"])) == ["a/000.png", "b/000.png"]
@@ -318,39 +311,11 @@ def test_a_name_that_no_file_can_hold_is_refused(inside, capsys):
     assert "rename the file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--out", "castle.png"], "features go into a file .h5, or into a folder"),
-        (["--out", "c.npz"], "features go into a file .h5, or into a folder"),
-        (["--out", "nowhere/f.h5"], "there is no folder nowhere"),
-        (["--out", "taken.h5"], "is a folder"),
-        (["--out", "w.npz"], "w.npz is a file, not a folder"),
-        (["--out", "w.npz/f"], "w.npz is a file, not a folder"),
-        (["--out", "f", "--keypoints", "-5"], "--keypoints -5: give at least 1"),
-        (["--out", "f", "--keypoints", "0"], "--keypoints 0: give at least 1"),
-        (["--out", "f", "--weights", "nope.npz"], "nope.npz: no such file"),
-        (["--out", "f", "--weights", "hardnt"], "did you mean 'hardnet'"),
-        (["nowhere", "--out", "f"], "no such file, folder or pattern: nowhere"),
-    ],
-)
-def test_bad_words_are_refused_before_any_work(words, message, inside, capsys, monkeypatch):
-    (inside / "taken.h5").mkdir()
-    before = stamps()
-    monkeypatch.setattr("kjax.images.describer.load", pytest.fail)
-    assert main(["describe", "my photos", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert stamps() == before
-    assert not (inside / "f").exists()
-
-
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(capsys, monkeypatch):
     def refuse(**_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(checks.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(options.tempfile, "TemporaryFile", refuse)
     for out in ("f", "f.h5", "deep/er/f"):
         assert describe("my photos", "--out", out) == 2
         error = capsys.readouterr().err

@@ -92,20 +92,6 @@ def test_build_views_writes_a_file(photographs, tmp_path, capsys, monkeypatch):
     assert views.xy.shape == (2, 2, 30, 2)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["absent", "--out", "views.npz"], "no such folder: absent"),
-        ([".", "--out", "views.h5"], "let it end with .npz"),
-        ([".", "--out", "views.npz", "--views", "0"], "--views 0: give at least 1"),
-    ],
-)
-def test_views_that_cannot_be_built(tmp_path, monkeypatch, capsys, words, said):
-    monkeypatch.chdir(tmp_path)
-    assert main(["build-views", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def weights():
     params = init_params(MODEL, jax.random.key(0))
@@ -258,20 +244,6 @@ def test_what_is_no_matcher(folder, tmp_path):
         np.savez(path, **others, **({} if spoilt is None else {name: spoilt}))
         with pytest.raises(InputError, match="no file of a matcher, or a damaged one"):
             read_matcher(path)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--method", "learned", "--weights", "hardnet"], "no matcher hardnet: give --matcher"),
-        (["--method", "learned", "--matcher", "absent"], "no matcher absent: give --matcher"),
-        (["--matcher", "absent"], "--matcher absent goes with --method learned"),
-    ],
-)
-def test_command_lines_without_a_matcher(photographs, tmp_path, capsys, words, said):
-    given = [str(photographs / "a.png"), str(photographs / "b.png")]
-    assert main(["match", *given, "--out", str(tmp_path / "m.png"), *words]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_the_command_refuses_other_descriptors(photographs, folder, tmp_path, capsys):

@@ -35,41 +35,6 @@ def match(*words, weights="w.npz"):
     return main(["match", *words, "--weights", weights])
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--out", "m.xyz"], "m.xyz is no name for a picture: let it end with .png or .jpg"),
-        (["--out", "m"], "let it end with .png or .jpg or .jpeg or .html"),
-        (["--out", "nowhere/m.png"], "there is no folder nowhere"),
-        (["--save", "m.txt"], "--save m.txt: let it end with .npz, or with .h5 for hloc"),
-        (["--save", "folder"], "--save folder is a folder"),
-        (["--save", "nowhere/m.npz"], "--save nowhere/m.npz: there is no folder nowhere"),
-        (["--out", "folder"], "folder is a folder"),
-        (["--align", "--repeated"], "leave out --repeated"),
-        (["--align", "--save", "m.h5"], "no keypoints that --align could move: save .npz"),
-        (["--method", "mutal"], "did you mean 'mutual'"),
-        (["--geometry", "affine"], "choose from homography, fundamental"),
-        (["--ratio", "0"], "--ratio 0: give a number above 0, at most 1"),
-        (["--ratio", "1.01"], "--ratio 1.01"),
-        (["--ratio", "nan"], "--ratio nan"),
-        (["--threshold", "-1"], "--threshold -1: give a number above 0"),
-        (["--threshold", "inf"], "--threshold inf"),
-        (["--keypoints", "0"], "--keypoints 0: give at least 1"),
-        (["--quantize", "uint7"], "did you mean 'uint8'"),
-        (["--detector", "SIFT-stead"], "did you mean 'SIFT-steady'"),
-        (["--keypoints", "-5"], "--keypoints -5: give at least 1"),
-    ],
-)
-def test_bad_words_are_refused_before_any_work(words, message, capsys, inside, monkeypatch):
-    monkeypatch.setattr("kjax.images.describer.load", pytest.fail)
-    before = sorted(inside.rglob("*"))
-    assert match("a photo.png", "a photo.png", *words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert sorted(inside.rglob("*")) == before
-
-
 def test_matches_of_bits(monkeypatch):
     real, compared = kjax.match, []
 
@@ -183,13 +148,6 @@ def test_a_page_holds_what_no_geometry_explains(capsys):
     page = Path("m.html").read_text(encoding="utf-8")
     assert "<title>Matches of a photo.png and blank.png</title>" in page
     assert page.count("data:image/jpeg") == 2
-
-
-def test_files_that_are_none(capsys):
-    assert match("a photo.png", "folder") == 2
-    assert "folder is a folder: give a photograph" in capsys.readouterr().err
-    assert match("a photo.png", "a photo.png", weights="nope.npz") == 2
-    assert "nope.npz: no such file" in capsys.readouterr().err
 
 
 def test_no_matches_are_said_and_the_exit_code_tells(capsys):

@@ -6,7 +6,6 @@ from models import make_model
 from PIL import Image
 
 import kjax
-from kjax.cli import main
 from kjax.errors import InputError
 from kjax.images.scene_features import describe_scene
 from kjax.images.view_features import steadiest
@@ -86,9 +85,3 @@ def test_scenes_that_do_not_do(model, photos):
     (model / "cameras.txt").write_text(f"1 PINHOLE {WIDTH} {HEIGHT} 100 100 80 60\n")
     with pytest.raises(InputError, match="map with one of these"):
         describe(model, photos)
-
-
-def test_the_command_takes_one_folder(photos, capsys, tmp_path):
-    words = [str(photos), str(photos), "--colmap", str(tmp_path), "--out", "views.npz"]
-    assert main(["build-views", *words]) == 2
-    assert "--colmap is of one folder of photographs" in capsys.readouterr().err

@@ -101,22 +101,3 @@ def test_damaged_lists_of_views(tmp_path, capsys, spoilt):
     words = ["--features", str(tmp_path / "a.h5"), "--out", str(tmp_path / "views.npz")]
     assert main(["build-views", str(tmp_path), *words]) == 2
     assert "is damaged or no list of views" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "give --out FILE.npz, or --write-views DIR"),
-        (["--write-views", "v", "--out", "v.npz"], "goes without --out"),
-        (["--features", "absent.h5", "--out", "v.npz"], "no such file: absent.h5"),
-        (
-            ["--features", "a.h5", "--out", "v.npz", "--colmap", "m"],
-            "one folder that --write-views",
-        ),
-        (["--out", "v.npz", "--rotation", "200"], "at most 180"),
-    ],
-)
-def test_words_that_do_not_go_together(tmp_path, monkeypatch, capsys, words, said):
-    monkeypatch.chdir(tmp_path)
-    assert main(["build-views", ".", *words]) == 2
-    assert said in capsys.readouterr().err

@@ -64,7 +64,7 @@ def test_a_run_that_was_trained_for_it(nested_run, rng, capsys):
 @pytest.mark.parametrize("name", ["short.pth", "short.safetensors"])
 def test_export(nested_run, name):
     # What is written is compared with JAX before it is kept.
-    assert main(["export", nested_run, "--dimension", "64", "--to", name]) == 0
+    assert main(["export", nested_run, "--dimension", "64", "--out", name]) == 0
     source = load_source(nested_run, dimension=64)
     written = load_source(name if name.endswith("s") else f"{name}:polar,s=1,patch_size=16")
     assert written.model.dimension == 64
@@ -77,6 +77,6 @@ def test_export(nested_run, name):
 def test_weights_that_say_nothing_of_it(tmp_path, capsys):
     path = tmp_path / "polar.npz"
     save_variables(path, make_model("polar")[1])
-    assert main(["export", f"{path}:polar,s=1", "--dimension", "64", "--to", "x.npz"]) == 2
+    assert main(["export", f"{path}:polar,s=1", "--dimension", "64", "--out", "x.npz"]) == 2
     told = "no descriptors of 64 numbers, but of 128: shorter ones come from a training with"
     assert told in capsys.readouterr().err

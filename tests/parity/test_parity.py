@@ -14,7 +14,7 @@ from models import ENCODED
 from kjax.data.samples import stereo_patch_pairs
 from kjax.parity import torch_reference
 from kjax.parity.compare import (
-    Settings,
+    Comparison,
     compare_descriptors,
     compare_gradients,
     compare_layers,
@@ -41,7 +41,7 @@ def batches(request):
 
 
 def make_settings(head, s, batches, **options):
-    return Settings(head=head, s=s, patch_size=batches[0].shape[-1], steps=STEPS, **options)
+    return Comparison(head=head, s=s, patch_size=batches[0].shape[-1], steps=STEPS, **options)
 
 
 @pytest.mark.parametrize(("head", "s"), CONFIGURATIONS)
@@ -139,7 +139,7 @@ def torch_gradients(settings, weights, batch, *, all_open=None):
 @pytest.mark.parametrize("head", ["hardnet", "combined_star"])
 def test_every_layer(head):
     batch = stereo_patch_pairs(4, size=32)[:, 0].astype(np.float32)
-    settings = Settings(head=head)
+    settings = Comparison(head=head)
     rows = list(compare_layers(settings, random_state_dict(settings, seed=0), batch))
     assert len(rows) == {"hardnet": 7, "combined_star": 12}[head]
     for row in rows:

@@ -246,7 +246,7 @@ def test_info(folder, capsys):
 
 def test_commands_take_names(folder, capsys):
     variables, _ = put()
-    assert main(["convert", "toy", "copy.npz"]) == 0
+    assert main(["export", "toy", "--out", "copy.npz"]) == 0
     jax.tree.map(np.testing.assert_array_equal, load_variables("copy.npz"), variables)
     for name in ("a.png", "b.png"):
         Image.new("L", (40, 30)).save(name)
@@ -255,7 +255,7 @@ def test_commands_take_names(folder, capsys):
         (["match", "a.png", "b.png"], "unknown pretrained model 'best': choose from toy"),
         (["describe", ".", "--out", "o", "--weights", "tyo"], "did you mean 'toy'?"),
         (["info", "toy:xy,s=1"], "leave out ':xy,s=1'"),
-        (["convert", "toy", "a.npz", "--seed", "1"], "only workdirs have seeds"),
+        (["export", "toy", "--out", "a.npz", "--seed", "1"], "only workdirs have seeds"),
         ("--weights xy=toy --patch-size 8",),
     ):
         assert main(arguments) == 2

@@ -76,7 +76,7 @@ def test_a_file_of_kjax_needs_nothing_behind_its_name(polar, capsys):
 
 
 def test_shipped_weights_keep_their_name_licence_and_extent(capsys):
-    assert main(["convert", "best", "mine.safetensors"]) == 0
+    assert main(["export", "best", "--out", "mine.safetensors"]) == 0
     card = kjax.weights.shipped.card("best")
     texts = texts_of("mine.safetensors")
     assert texts["name"] == card.name
@@ -85,9 +85,9 @@ def test_shipped_weights_keep_their_name_licence_and_extent(capsys):
     source = load_source("mine.safetensors")
     assert (source.extent, source.ratio) == (card.extent, card.ratio)
     assert source.model == card.build().clone(dtype=np.dtype("float32"), dropout=0.3)
-    assert main(["convert", "mine.safetensors", "again.safetensors"]) == 0
+    assert main(["export", "mine.safetensors", "--out", "again.safetensors"]) == 0
     assert texts_of("again.safetensors").items() >= texts.items()
-    assert main(["convert", "again.safetensors", "bare.npz"]) == 0
+    assert main(["export", "again.safetensors", "--out", "bare.npz"]) == 0
     assert main(["info", "again.safetensors"]) == 0
     assert card.use in capsys.readouterr().out
 
@@ -105,7 +105,7 @@ def test_files_without_metadata_are_read_as_before():
 
 def test_weights_that_fit_several_heads_are_not_said_to_be_one():
     save_variables("polar.npz", make_model("polar")[1])
-    assert main(["convert", "polar.npz", "polar.safetensors"]) == 0
+    assert main(["export", "polar.npz", "--out", "polar.safetensors"]) == 0
     assert texts_of("polar.safetensors") is None
 
 

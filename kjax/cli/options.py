@@ -1,0 +1,233 @@
+"""Options and checks that several commands share. Nothing here imports JAX."""
+
+import argparse
+import glob
+import itertools
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from kjax.errors import InputError, unknown_name
+from kjax.extras import require
+from kjax.weights import shipped as pretrained
+
+HDF5 = (".h5", ".hdf5")
+DETECTORS = ("SIFT-steady", "SIFT-largest", "SIFT", "ORB", "BRISK", "AKAZE", "KAZE")
+RESUMABLE = "new folder, or the folder of an earlier run to resume"
+
+# Types of arguments
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """Return the argparse type of integers that are not below `lowest`."""
+
+    def integer(text: str) -> int:
+        value = int(text)
+        if value < lowest:
+            raise argparse.ArgumentTypeError(f"must be at least {lowest}, not {value}")
+        return value
+
+    return integer
+
+
+def positive(*, most: float = math.inf, zero: bool = False) -> Callable[[str], float]:
+    """Return the argparse type of finite positive numbers (or zero) up to `most`."""
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not (0 < value <= most or (zero and value == 0)) or math.isinf(value):
+            limit = "" if math.isinf(most) else f" and at most {most:g}"
+            lowest = "at least 0" if zero else "above 0"
+            raise argparse.ArgumentTypeError(f"must be {lowest}{limit}, not {text}")
+        return value
+
+    return number
+
+
+def path_ending(*suffixes: str) -> Callable[[str], Path]:
+    """Return the argparse type of paths with one of the suffixes, in any case."""
+
+    def path(text: str) -> Path:
+        if Path(text).suffix.lower() not in suffixes:
+            known = ", ".join(suffixes)
+            raise argparse.ArgumentTypeError(f"{text}: unsupported file type: use {known}")
+        return Path(text)
+
+    return path
+
+
+# Options
+
+
+def add_option(
+    group: argparse._ActionsContainer,
+    name: str,
+    kind: Callable[[str], Any] | tuple[str, ...],
+    metavar: str,
+    text: str,
+    *,
+    default: Any = None,
+    unset: str = "",
+    **more: Any,
+) -> None:
+    """Add an option whose help ends with its choices and its default, or what is done `unset`."""
+    if isinstance(kind, tuple):
+        text = f"{text}: {', '.join(kind)}"
+        more["choices"] = kind
+    else:
+        more["type"] = kind
+    shown = unset or ("" if default is None else "%(default)s")
+    text += f" (default: {shown})" if shown else ""
+    group.add_argument(name, metavar=metavar, default=default, help=text, **more)
+
+
+SHARED: dict[str, tuple[Any, str, str, dict[str, Any]]] = {
+    "--weights": (
+        str,
+        "NAME",
+        "shipped weights (see kjax info), workdir, or FILE[:head,s=…]",
+        {"default": pretrained.DEFAULT},
+    ),
+    "--dimension": (
+        at_least(1),
+        "N",
+        "descriptor size; the weights must support it",
+        {"unset": "their full size"},
+    ),
+    "--seed": (int, "N", "which model of a run with several seeds", {}),
+    "--ratio": (positive(most=1.0), "X", "maximum distance ratio", {"unset": "the weights' own"}),
+    "--quantize": (
+        ("uint8", "binary"),
+        "FORM",
+        "reduce descriptors to bytes or bits",
+        {"unset": "float32"},
+    ),
+}
+"""Options of several commands: arguments of `add_option`."""
+
+
+def add_shared(group: argparse._ActionsContainer, *names: str) -> None:
+    """Add options of `SHARED`."""
+    for name in names:
+        kind, metavar, text, more = SHARED[name]
+        add_option(group, name, kind, metavar, text, **more)
+
+
+def add_features(
+    parser: argparse.ArgumentParser,
+    advanced: argparse._ArgumentGroup,
+    *,
+    keypoints: int,
+    detector: str,
+) -> None:
+    """Add the options of weights and keypoints, with these defaults."""
+    add_shared(parser, "--weights")
+    text = "maximum keypoints per image"
+    add_option(parser, "--keypoints", at_least(1), "N", text, default=keypoints)
+    add_option(advanced, "--detector", DETECTORS, "NAME", "keypoint detector", default=detector)
+    add_shared(advanced, "--dimension", "--seed")
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add --quiet."""
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+# Checks of files and folders, before any work
+
+
+def check_weights(source: str) -> None:
+    """Raise if no weights have this name; damaged ones are found when they are loaded."""
+    name = source.partition(":")[0]
+    if pretrained.find(name) is not None or any(Path(path).exists() for path in (source, name)):
+        return
+    if Path(name).suffix:
+        raise InputError(f"{name}: no such file")
+    unknown = unknown_name("pretrained model", source, pretrained.list_weights())
+    raise InputError(f"{source} is not a workdir or a weights file; {unknown}")
+
+
+def check_features(args: argparse.Namespace) -> None:
+    """Check the weights, and that OpenCV is installed."""
+    check_weights(args.weights)
+    require("cv2", "keypoint detection")
+
+
+def check_matcher(name: str | None) -> None:
+    """Raise if no matcher has this name."""
+    from kjax.weights.matchers import matcher_names
+
+    if name not in matcher_names() and not (name and Path(name).exists()):
+        names = ", ".join(matcher_names()) or "none"
+        raise InputError(
+            f"no matcher {name}: give --matcher a matcher.npz, the workdir of its training, or a "
+            f"shipped one ({names})"
+        )
+
+
+def check_folder(path: Path) -> None:
+    """Raise if there is no such folder."""
+    if path.is_file():
+        raise InputError(f"{path} is a file: give a folder of photographs")
+    if not path.is_dir():
+        raise InputError(f"no such folder: {path}")
+
+
+def check_output_file(path: Path) -> None:
+    """Raise if the file could not be written."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}; create it first")
+    check_output_folder(path.parent)
+
+
+def check_output_folder(path: Path) -> None:
+    """Raise if the folder could not be created or written to."""
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise InputError(f"cannot write into {path}: {existing} is a file, not a folder")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write into the folder {existing}: {error.strerror}") from None
+
+
+def named_photographs(arguments: Iterable[str]) -> dict[str, Path]:
+    """Return images by name, each once, from files, folders or glob patterns.
+
+    A name is the path below the only folder given, or below the common parent of all files and
+    folders given. So images of the same name in two folders stay apart.
+
+    Raises:
+        InputError: an argument matches nothing, or a name is not valid UTF-8.
+    """
+    from kjax.data.cutting.photographs import list_photos
+
+    given: list[Path] = []
+    for argument in arguments:
+        exists = os.path.exists(argument)
+        matching = [argument] if exists else sorted(glob.glob(argument, recursive=True))
+        if not matching:
+            raise InputError(f"no such file, folder or pattern: {argument}")
+        given += [Path(os.path.abspath(path)) for path in matching]  # links stay links
+    try:
+        root = os.path.commonpath([path if path.is_dir() else path.parent for path in given])
+    except ValueError:
+        raise InputError("images on several drives have no common folder: use one") from None
+    files = itertools.chain.from_iterable(
+        list_photos(path) if path.is_dir() else [path] for path in given
+    )
+    named = {file.relative_to(root).as_posix(): file for file in files}
+    for name in named:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{name!r} is not valid UTF-8: rename the file") from None
+    return named
