@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 
 if TYPE_CHECKING:
-    from kjax.weights.ledger import Photographs
+    from kjax.weights.ledger import PhotoGroup
 
 HELP = "check that a set's photographs are in the ledger, and under which licences"
 EXAMPLES = """examples:
@@ -43,10 +43,12 @@ def run(args: argparse.Namespace) -> int:
         if not (name == EMBEDDED or name.startswith(TFDS_PREFIX) or Path(name).is_dir()):
             raise InputError(f"no such folder: {name}")
 
-    from kjax.data.set_photographs import read_photographs
-    from kjax.weights.ledger import check_open, find_photographs, summarize, use
+    from ledger import find_photographs, summarize
 
-    ledger = pretrained.photographs()
+    from kjax.data.set_photographs import read_photographs
+    from kjax.weights.ledger import check_open, permitted_use
+
+    ledger = shipped.photographs()
     if not args.sets:
         _print_table(summarize(ledger.values()))
         return 0
@@ -61,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"not in the ledger: {one.name} ({one.sha256})", file=sys.stderr)
     if strangers:
         return 1
-    print(f"use: {use(scenes)}")
+    print(f"use: {permitted_use(scenes)}")
     return 0
 
 
-def _print_table(scenes: "Sequence[Photographs]") -> None:
+def _print_table(scenes: "Sequence[PhotoGroup]") -> None:
     rows = [("scene", "photographs", "licence", "author")]
     rows += [(one.scene, str(one.count), one.licence, "; ".join(one.authors)) for one in scenes]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -40,7 +40,7 @@ from kjax.images.extraction import extract_patches
 from kjax.images.geometry import verify
 from kjax.images.matching import Matches, match
 from kjax.interrupts import run_script
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 from kjax.weights.source import load_shipped
 
 OURS, RIVAL = "best", "rootsift"
@@ -345,7 +345,7 @@ def rank(
 def patches_of(described: Described) -> Float32[np.ndarray, "N 64 64"]:
     """What ours sees of each keypoint."""
     xy, scales, angles, _ = described.keypoints
-    extent = pretrained.card(OURS).extent
+    extent = shipped.card(OURS).extent
     found = extract_patches(described.photo, xy, scales, angles, size=64, extent=extent)
     return np.asarray(found.patches)
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
-from kjax.baselines.load import RIVALS, load_rival, rival_file
+from kjax.baselines import BASELINES, baseline_file, load_baseline
+from kjax.baselines.descriptor import Unavailable
 from kjax.baselines.opencv import root_sift
-from kjax.baselines.rival import Unavailable
 from kjax.data.cutting.keypoints import Keypoints, to_opencv, upright_without
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
@@ -69,7 +69,7 @@ def load_keypoint_descriptors(
     """
     if extent is not None and not extent > 0:
         raise InputError(f"extent is {extent}: give a positive multiple of KeyPoint.size, as 12")
-    files = dict(rival_file(item) for item in weights)
+    files = dict(baseline_file(item) for item in weights)
     return {word: _load(word, extent, seed, files.get(word)) for word in words}
 
 
@@ -78,7 +78,7 @@ def _load(
 ) -> KeypointDescriptor:
     if word in IN_THE_PHOTOGRAPH:
         return _sift(rooted=word == "rootsift")
-    if word in RIVALS:
+    if word in BASELINES:
         return _rival(word, WHOLE_EXTENT if extent is None else extent, weights)
     describer = load(word, seed=seed if is_workdir(word) else None)
 
@@ -132,7 +132,7 @@ def _sift(*, rooted: bool) -> KeypointDescriptor:
 
 def _rival(word: str, extent: float, weights: str | None) -> KeypointDescriptor:
     try:
-        rival = load_rival(word, weights)
+        rival = load_baseline(word, weights)
     except Unavailable as unavailable:
         raise InputError(f"{word}: {unavailable}") from None
 

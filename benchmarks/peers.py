@@ -44,7 +44,7 @@ from peer_table.scenes import (
 )
 from tqdm import tqdm
 
-from kjax.baselines.rival import Unavailable
+from kjax.baselines.descriptor import Unavailable
 from kjax.extras import require
 from kjax.images.aligning import align_matches
 from kjax.images.features import Features

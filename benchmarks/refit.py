@@ -23,9 +23,8 @@ from kjax.eval.refit_views import describe_misaligned, mean_matching
 from kjax.interrupts import run_script
 from kjax.model.nesting import check_remap, remap
 from kjax.train.refitting import check_widths, learn_map
-from kjax.weights.facts import refitted_metadata
 from kjax.weights.files import save_variables
-from kjax.weights.source import load_source
+from kjax.weights.source import load_source, refitted_info
 
 SUFFIXES = (".safetensors", ".npz")
 
@@ -45,8 +44,10 @@ def run(args: argparse.Namespace) -> None:
         described.seen, widths, turn=args.keep_distances, steps=args.steps, progress=progress
     )
     names = [one.name for one in sets]
-    metadata = refitted_metadata(source, args.source, nested=widths, sets=names)
-    save_variables(args.to, remap(source.variables, matrix), metadata=metadata)
+    info = None
+    if not source.inferred:
+        info = refitted_info(source, args.source, nested=widths, sets=names)
+    save_variables(args.to, remap(source.variables, matrix), info=info)
     print("Matching mAP on held-out points (misaligned patches):")
     after = described.held_out @ matrix.astype("f4")
     for width in (*widths, whole):

@@ -144,9 +144,9 @@ def run(args: argparse.Namespace, settings: list[str]) -> int:
     if args.experiment == "rivals":
         from experiments.sweep import score_rivals
 
-        from kjax.baselines.load import rival_file
+        from kjax.baselines import baseline_file
 
-        weights = dict(rival_file(item) for item in args.rival_weights)
+        weights = dict(baseline_file(item) for item in args.rival_weights)
         check_commit(args.allow_changes)
         records = args.results / "rivals.jsonl"
         for line in score_rivals(args.rows, open_tests(args), records, weights=weights):

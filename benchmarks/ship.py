@@ -2,12 +2,11 @@ r"""Puts trained weights into the package, where `kjax.load("NAME")` finds them.
 
     python benchmarks/ship.py hardnet --weights weights.npz --card card.json \
         --sets data/liberty data/yosemite
-    python benchmarks/ship.py best --same-as combined-star      # a second name
 
-Writes NAME.npz, NAME.json and NAME.md into kjax/pretrained, and the hashes of all cards into
+Writes NAME.npz, NAME.json and NAME.md into kjax/weights/trained, and the hashes of all cards into
 SHA256SUMS; commit all of them. The sets are those that the weights, and a teacher of theirs,
 learned from: all of their photographs must be in the ledger (ledger.py). card.json holds, with
-everything a value and nothing else (`kjax.weights.shipped.Card` says what each means):
+everything a value and nothing else (`model_card.Card` says what each means):
 
     {"summary": "…", "model": {the group of that name in the run's config.json},
      "data": [{"name": "liberty", "origin": "…"}, {"name": "yosemite", "origin": "…"}],
@@ -31,7 +30,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from model_card import model_card, reference
+from ledger import find_photographs, scenes_digest, seal_folder, summarize
+from model_card import Card, make_card, model_card
 
 from kjax.data.set_photographs import SetPhotograph, read_photographs
 from kjax.errors import InputError, exit_code
@@ -40,11 +40,8 @@ from kjax.files.checksum import sha256
 from kjax.interrupts import run_script
 from kjax.model.descriptor import parameter_count
 from kjax.weights import shipped
-from kjax.weights import shipped as pretrained
-from kjax.weights.cards import Card, make_card
 from kjax.weights.files import load_variables, save_variables
-from kjax.weights.ledger import find_photographs, scenes_digest, summarize
-from kjax.weights.source import load_shipped
+from kjax.weights.source import load_shipped, model_of
 
 LARGEST = 6_000_000
 """Bytes of a weights file: the package must stay quick to install."""
@@ -59,13 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Ships what is asked for, and says so."""
-    if args.same_as:
-        ship_name(args.name, args.same_as)
-        print(f"{args.name} is the same as {args.same_as}")
-    else:
-        card = ship(args.name, args.weights, args.card, args.sets)
-        size = (shipped.FOLDER / f"{card.name}.npz").stat().st_size / 1e6
-        print(f"{card.name} ships: {card.parameters:,} parameters, {size:.1f} MB")
+    card = ship(args.name, args.weights, args.card, args.sets)
+    size = (shipped.FOLDER / f"{card.name}.npz").stat().st_size / 1e6
+    print(f"{card.name} ships: {card.parameters:,} parameters, {size:.1f} MB")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -77,7 +70,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights", type=Path, help="file of the weights")
     parser.add_argument("--card", type=Path, help="JSON file: what is known about them")
     parser.add_argument("--sets", nargs="+", default=[], help="folders of all training sets")
-    parser.add_argument("--same-as", metavar="NAME", help="ship a second name, not weights")
     return parser
 
 
@@ -89,7 +81,7 @@ def ship(name: str, weights: Path | None, card_file: Path | None, sets: Sequence
     """
     check_name(name)
     if weights is None or card_file is None or not sets:
-        raise InputError("give --weights FILE, --card FILE and --sets SET…, or --same-as NAME")
+        raise InputError("give --weights FILE, --card FILE and --sets SET…")
     given = read_card(card_file) | photographs_of({name: read_photographs(name) for name in sets})
     with tempfile.TemporaryDirectory() as folder:
         stored = Path(folder) / f"{name}.npz"
@@ -105,21 +97,9 @@ def ship(name: str, weights: Path | None, card_file: Path | None, sets: Sequence
         write_whole(shipped.FOLDER / stored.name, lambda partial: shutil.copyfile(stored, partial))
     write_json(shipped.FOLDER / f"{name}.json", dataclasses.asdict(card))
     write_text(shipped.FOLDER / f"{name}.md", page)
-    shipped.seal()
+    seal_folder()
     load_shipped(name)
     return card
-
-
-def ship_name(name: str, target: str) -> None:
-    """Makes a name stand for weights that ship already."""
-    check_name(name)
-    found = shipped.card(target).name
-    if found == name:
-        raise InputError(f"{target} is {name}: nothing to do")
-    (shipped.FOLDER / f"{name}.npz").unlink(missing_ok=True)
-    write_json(shipped.FOLDER / f"{name}.json", {shipped.SAME_AS: found})
-    write_text(shipped.FOLDER / f"{name}.md", reference(name, found))
-    shipped.seal()
 
 
 def check_name(name: str) -> None:
@@ -144,7 +124,7 @@ def read_card(path: Path) -> dict[str, Any]:
 
 def photographs_of(sets: Mapping[str, Sequence[SetPhotograph]]) -> dict[str, Any]:
     """What a card tells about the photographs of sets."""
-    ledger = pretrained.photographs()
+    ledger = shipped.photographs()
     found = []
     for name, listed in sets.items():
         known, strangers = find_photographs(listed, ledger)
@@ -163,19 +143,19 @@ def photographs_of(sets: Mapping[str, Sequence[SetPhotograph]]) -> dict[str, Any
 
 def _check_sets(card: Card, sets: Sequence[str]) -> None:
     given = {Path(name).name for name in sets}
-    if odd := given ^ {*card.data_names}:
+    if odd := given ^ {one["name"] for one in card.data}:
         raise InputError(f"--sets and data of the card must name the same sets: see {min(odd)}")
 
 
 def _card(name: str, given: dict[str, Any]) -> Card:
     """The card as far as it is known before the weights are stored."""
     measured = {"name": name, "parameters": 0, "precision": PRECISION, "sha256": "unknown"}
-    return make_card(given | measured)
+    return make_card(Card, given | measured)
 
 
 def _store(path: Path, weights: Path, card: Card) -> Any:
     """Writes the weights as they ship, and returns them."""
-    variables = load_variables(weights, card.build())
+    variables = load_variables(weights, model_of(card.model))
     variables = jax.tree.map(lambda leaf: np.asarray(leaf, np.dtype(PRECISION)), variables)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables)):
         raise InputError(f"{weights} holds numbers that are not finite")

@@ -4,10 +4,10 @@ r"""Puts a trained matcher into the package, where `kjax.load_matcher("NAME")` f
         --card card.json
 
 NAME is that of the shipped weights whose descriptors it matches. Writes NAME.npz, in half
-precision, NAME.json and NAME.md into kjax/pretrained/matcher_files, and the hashes of all cards
+precision, NAME.json and NAME.md into kjax/weights/trained/matchers, and the hashes of all cards
 into SHA256SUMS; commit all of them. The views are those that it learned from, or folders that list
 the same photographs as sets do: all of them must be in the ledger. card.json holds
-(`kjax.weights.matchers.MatcherCard` says what each means):
+(`model_card.MatcherCard` says what each means):
 
     {"summary": "…", "command": "…", "commit": "…", "seed": 0, "pairs": 768000,
      "hardware": "NVIDIA H200", "results": {"precision": 0.9, "recall": 0.8}, "evaluation": "…",
@@ -21,7 +21,8 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from model_card import photographs_table, table
+from ledger import seal_folder
+from model_card import MatcherCard, make_card, photographs_table, table
 from ship import LARGEST, check_name, photographs_of, read_card
 
 from kjax.data.set_photographs import SetPhotograph, read_photographs
@@ -33,10 +34,7 @@ from kjax.interrupts import run_script
 from kjax.matcher.view_set import read_view_set
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
 from kjax.weights import shipped
-from kjax.weights import shipped as pretrained
-from kjax.weights.cards import readable_results
-from kjax.weights.matchers import MatcherCard, make_matcher_card, matcher_file, matchers_folder
-from kjax.weights.source import Source, load_source
+from kjax.weights.source import LoadedModel, load_source
 
 TURN_ERROR = 1e-4
 """By which weights may differ from a turn of others: float32 rounds at 6e-8."""
@@ -73,19 +71,21 @@ def run(args: argparse.Namespace) -> None:
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(weights.params)),
         "sha256": "unknown",
     }
-    card = make_matcher_card(read_card(args.card) | told | measured)
-    folder = matchers_folder()
+    card = make_card(MatcherCard, read_card(args.card) | told | measured)
+    folder = shipped.FOLDER / shipped.MATCHERS
     half = jax.tree.map(lambda leaf: leaf.astype(np.float16), weights.params)
     save_matcher(folder / f"{args.name}.npz", dataclasses.replace(weights, params=half))
     card = dataclasses.replace(card, sha256=sha256(folder / f"{args.name}.npz"))
     write_json(folder / f"{args.name}.json", dataclasses.asdict(card))
     write_text(folder / f"{args.name}.md", page(card))
-    shipped.seal()
-    read_matcher(matcher_file(args.name))
+    seal_folder()
+    read_matcher(shipped.matcher_file(args.name))
     print(f"the matcher {card.name} ships: {card.parameters:,} parameters")
 
 
-def turned(weights: MatcherWeights, before: Source, after: Source, name: str) -> MatcherWeights:
+def turned(
+    weights: MatcherWeights, before: LoadedModel, after: LoadedModel, name: str
+) -> MatcherWeights:
     """The same matcher for descriptors that were turned: its first layer turns them back.
 
     Args:
@@ -127,7 +127,7 @@ def _photographs(views: Path) -> Sequence[SetPhotograph]:
 
 def _check(name: str, weights: MatcherWeights) -> None:
     """Refuses a matcher of other weights than the name's, or one that is broken or too large."""
-    own = pretrained.card(name)
+    own = shipped.card(name)
     if weights.about.described_with.sha256 != own.sha256:
         raise InputError(f"the matcher is for other weights than the shipped {name}: train anew")
     leaves = jax.tree.leaves(weights.params)
@@ -154,7 +154,7 @@ def page(card: MatcherCard) -> str:
         f"`{card.commit}`:",
         f"```bash\n{card.command}\n```",
         "## Results",
-        table(("metric", "value"), readable_results(card.results).items()),
+        table(("metric", "value"), shipped.readable_results(card.results).items()),
         card.evaluation,
         "## Limits",
         "\n".join(f"- {limit}" for limit in card.limits),

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kjax.baselines.load import load_rival
-from kjax.baselines.rival import Unavailable
+from kjax.baselines import load_baseline
+from kjax.baselines.descriptor import Unavailable
 from kjax.data.embedded import embedded_train
 from kjax.errors import exit_code
 from kjax.eval.descriptor_cache import cached
@@ -124,12 +124,12 @@ def stored_forms(name: str, rows: Rows) -> Iterator[Form]:
 
 def rival_forms(benchmark: Benchmark) -> Iterator[Form]:
     """RootSIFT, as numbers and as bytes in SIFT's own units; and OpenCV's bits."""
-    rows = described(load_rival("rootsift").describe, benchmark)
+    rows = described(load_baseline("rootsift").describe, benchmark)
     yield Form("RootSIFT", 4 * rows.shape[1], rows)
     yield Form("RootSIFT, uint8", rows.shape[1], np.clip(np.rint(SIFT_UNIT * rows), 0, 255))
     for name in BINARY_RIVALS:
         try:
-            rival = load_rival(name)
+            rival = load_baseline(name)
         except Unavailable as unavailable:
             print(f"without {name}: {unavailable}", file=sys.stderr)
             continue

@@ -31,7 +31,7 @@ from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores
 from kjax.tune.settings import Settings
 from kjax.tune.training import ACCELERATOR
-from kjax.weights.source import Source, load_source
+from kjax.weights.source import LoadedModel, load_source
 
 SEED = 0
 
@@ -97,7 +97,7 @@ class Judge:
         self.names = [str(path.relative_to(self.photos)) for path in list_photos(self.photos)]
         self.folder = Scorer(Tests(benchmark=open_benchmark(args.hpatches, progress=False)))
 
-    def score(self, source: Source) -> dict[str, float]:
+    def score(self, source: LoadedModel) -> dict[str, float]:
         """Of the other site, and of the folder."""
         scores = patch_scores(source, self.test, seed=SEED)
         scores |= correct_matches(source, self.photos, self.names, seed=SEED, progress=False)

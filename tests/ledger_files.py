@@ -8,8 +8,9 @@ import numpy as np
 
 from kjax.data.phototour import write_phototour
 from kjax.data.set_photographs import SetPhotograph, write_set_photographs
+from kjax.files.checksum import CHECKSUMS, checksum_lines
 from kjax.weights import shipped
-from kjax.weights.ledger import LEDGER_FILE, Photograph
+from kjax.weights.ledger import LEDGER_FILE, LedgerRow
 
 
 def hashed(name: str) -> str:
@@ -17,8 +18,8 @@ def hashed(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def row(scene: str, file: str, author: str, licence: str) -> Photograph:
-    return Photograph(
+def row(scene: str, file: str, author: str, licence: str) -> LedgerRow:
+    return LedgerRow(
         hashed(f"{scene}/{file}"), scene, file, f"example.org/{scene}", author, licence
     )
 
@@ -32,11 +33,18 @@ ROWS = [
 ]
 
 
-def write_ledger(folder: Path, rows: list[Photograph]) -> None:
+def write_ledger(folder: Path, rows: list[LedgerRow]) -> None:
     """Writes and seals, whatever the rows are."""
     with (folder / LEDGER_FILE).open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([Photograph._fields, *rows])
-    shipped.seal()
+        csv.writer(file, lineterminator="\n").writerows([LedgerRow._fields, *rows])
+    seal()
+
+
+def seal() -> None:
+    """Writes the hashes of the cards and the ledger, as `benchmarks/ship.py` does."""
+    folder = shipped.FOLDER
+    files = [*folder.glob("*.json"), *folder.glob("*/*.json"), folder / LEDGER_FILE]
+    (folder / CHECKSUMS).write_text("".join(checksum_lines(folder, files)))
 
 
 def write_set(folder: Path, *names: str) -> Path:

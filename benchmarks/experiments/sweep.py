@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from experiments.scoring import Scorer, Tests
 from experiments.trainings import Training
-from kjax.baselines.load import RIVALS
+from kjax.baselines import BASELINES
 from kjax.data.resident import ResidentSet, make_resident
 from kjax.data.sampler import check_streams
 from kjax.errors import InputError, unknown_name
@@ -228,13 +228,13 @@ def score_rivals(
         Why some could not be scored.
     """
     for name in names or ():
-        if name not in RIVALS:
-            raise unknown_name("rival", name, RIVALS)
+        if name not in BASELINES:
+            raise unknown_name("rival", name, BASELINES)
     if not tests.sets and tests.benchmark is None:
         raise InputError("nothing to score on: give --test or --hpatches")
     known = {record["name"] for record in read_records(records)}
     missing = []
-    for name in tqdm(names or list(RIVALS), desc="rivals", unit="rival"):
+    for name in tqdm(names or list(BASELINES), desc="rivals", unit="rival"):
         if f"rivals/{name}" in known:
             continue
         entry = find_entry(name, weights=weights)

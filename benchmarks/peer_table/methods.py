@@ -18,7 +18,7 @@ import numpy as np
 from keypoint_descriptors import load_keypoint_descriptors
 from program import read_card
 
-from kjax.baselines.rival import Unavailable
+from kjax.baselines.descriptor import Unavailable
 from kjax.data.cutting.detectors import CONTRAST, FAINT, LARGEST, LOW_CONTRAST, SIFT, STEADY
 from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.errors import InputError, unknown_name

@@ -195,7 +195,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch):
     made = Recorder()
-    monkeypatch.setattr(keypoint_descriptors, "load_rival", lambda word, weights: made)
+    monkeypatch.setattr(keypoint_descriptors, "load_baseline", lambda word, weights: made)
     monkeypatch.setattr(keypoint_descriptors, "load", lambda word, seed: made)
     return made
 

@@ -12,38 +12,29 @@ from kjax.cli import main
 from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
 from kjax.weights import shipped
-from kjax.weights import shipped as pretrained
-from kjax.weights.ledger import (
-    OPEN_LICENCES,
-    check_open,
-    check_told,
-    ledger_lines,
-    make_ledger,
-    scenes_digest,
-    summarize,
-    use,
-)
+from kjax.weights.ledger import OPEN_LICENCES, check_open, permitted_use
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "tools"))
 import ledger as ledger_tool
+from ledger import ledger_lines, make_ledger, scenes_digest, seal_folder, summarize
 
 
 def test_the_shipped_ledger():
     """It is read, so its rows are whole, known and unique; here is what else must hold."""
-    ledger = pretrained.photographs()
+    ledger = shipped.photographs()
     assert len(ledger) > 300
     assert list(ledger.values()) == ledger_lines(ledger), "in order"
     assert not [one for one in ledger.values() if " /" in f" {one.source}"], "no paths of a machine"
-    for name in pretrained.list_weights():
-        assert {one.scene for one in pretrained.card(name).photographs} <= {
+    for name in shipped.list_weights():
+        assert {one.scene for one in shipped.card(name).photographs} <= {
             one.scene for one in ledger.values()
         }
 
 
 def test_weights_for_research_say_so():
-    for name in pretrained.list_weights():
+    for name in shipped.list_weights():
         if name.endswith("-research"):
-            assert pretrained.card(name).use.startswith("research: "), name
+            assert shipped.card(name).use.startswith("research: "), name
 
 
 def test_licences_that_are_not_permissive_are_not_open():
@@ -54,7 +45,7 @@ def test_photographs_of_the_shipped_ledger(shared_data):
     """The files themselves, where they are at hand."""
     from kjax.files.checksum import sha256
 
-    ledger = pretrained.photographs()
+    ledger = shipped.photographs()
     for path in sorted((shared_data / "photos").glob("*/000.jpg")):
         assert ledger[sha256(path)].scene == path.parent.name
 
@@ -134,17 +125,17 @@ def test_rows_that_will_not_do(folder, bad, message):
         make_ledger([*ROWS, bad])
     write_ledger(folder, [*ROWS, bad])
     with pytest.raises(InputError, match=message):
-        pretrained.photographs()
+        shipped.photographs()
 
 
 @pytest.mark.parametrize("text", ["", "sha256,scene\n", "\0"])
 def test_a_damaged_ledger_is_refused(folder, text):
     (folder / "photographs.csv").write_text(text)
     with pytest.raises(InputError, match=r"photographs\.csv was altered.*reinstall kjax"):
-        pretrained.photographs()
-    shipped.seal()
+        shipped.photographs()
+    seal_folder()
     with pytest.raises(InputError, match=r"photographs\.csv is damaged"):
-        pretrained.photographs()
+        shipped.photographs()
 
 
 def test_a_check_sees_every_photograph():
@@ -157,11 +148,14 @@ def test_a_check_sees_every_photograph():
 
 def test_many_authors_are_in_the_card():
     some = [row("sky", f"{number}.jpg", f"author {number}", "MIT") for number in range(20)]
-    assert use(summarize(some)) == (
+    assert permitted_use(summarize(some)) == (
         "anything, also commercial; name the 20 authors that the card lists"
     )
-    assert use(summarize(ROWS[3:4])) == "anything, also commercial"
-    assert use(summarize(ROWS)) == "research: 1 of 5 training photographs have no stated licence"
+    assert permitted_use(summarize(ROWS[3:4])) == "anything, also commercial"
+    assert (
+        permitted_use(summarize(ROWS))
+        == "research: 1 of 5 training photographs have no stated licence"
+    )
 
 
 def test_a_card_agrees_with_the_ledger():
@@ -192,7 +186,7 @@ def test_photographs_are_added(folder, capsys):
     for name in ("photos/b.jpg", "photos/deep/a.png", "c.jpg"):
         Path(name).write_bytes(name.encode())
     assert add("photos", "c.jpg") == 0
-    ledger = pretrained.photographs()
+    ledger = shipped.photographs()
     assert ledger[hashed("photos/deep/a.png")][1:] == (
         "sky", "deep/a.png", "example.org", "Di", "MIT",
     )  # fmt: skip
@@ -226,7 +220,7 @@ def test_an_edit_by_hand_must_be_sealed(folder, capsys):
     path = folder / "photographs.csv"
     path.write_text(path.read_text().replace("none-stated", "CC0-1.0"))
     with pytest.raises(InputError, match="was altered"):
-        pretrained.photographs()
+        shipped.photographs()
     assert ledger_tool.main(["seal"]) == 0
     assert "0 cards, 5 photographs" in capsys.readouterr().out
-    assert len(pretrained.photographs()) == 5
+    assert len(shipped.photographs()) == 5

@@ -17,8 +17,8 @@ from kjax.errors import InputError
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import ViewSet, write_view_set
 from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
+from kjax.weights import shipped
 from kjax.weights.info import Provenance
-from kjax.weights.matchers import matcher_card, matcher_names
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "tools"))
 import ship_matcher
@@ -45,8 +45,8 @@ def _known_weights(monkeypatch):
     class Known:
         sha256 = "abc"
 
-    monkeypatch.setattr(ship_matcher.pretrained, "card", lambda name: Known)
-    monkeypatch.setattr(ship_matcher, "weights_sha256", lambda source: source.card.sha256)
+    monkeypatch.setattr(shipped, "card", lambda name: Known)
+    monkeypatch.setattr(ship_matcher, "weights_sha256", lambda source: source.info.sha256)
 
 
 def write_files(weights_sha256, names):
@@ -73,8 +73,8 @@ def write_files(weights_sha256, names):
 
 def head_only(kernel, sha256):
     """As much of a source as `turned` looks at."""
-    card = SimpleNamespace(sha256=sha256)
-    return SimpleNamespace(variables={"params": {"head": {"kernel": kernel}}}, card=card)
+    info = SimpleNamespace(sha256=sha256)
+    return SimpleNamespace(variables={"params": {"head": {"kernel": kernel}}}, info=info)
 
 
 def test_descriptors_that_were_turned_give_the_same_tokens(rng):
@@ -108,13 +108,13 @@ def test_other_descriptors_are_not_taken_for_turned_ones(rng, other, sha256, mes
 
 def test_what_ships_is_what_loads(folder):
     write_files("abc", ["beach/0.jpg", "field/0.jpg"])
-    assert matcher_names() == []
+    assert shipped.list_matchers() == []
     assert ship_matcher.main(GIVEN) == 0
-    assert matcher_names() == ["toy"]
+    assert shipped.list_matchers() == ["toy"]
     assert kjax.load_matcher("toy").described_with.sha256 == "abc"
-    card = matcher_card("toy")
+    card = shipped.matcher_card("toy")
     assert card.use == "anything, also commercial; name Ann (CC-BY-4.0)"
-    page = (folder / "matcher_files" / "toy.md").read_text()
+    page = (folder / "matchers" / "toy.md").read_text()
     assert card.sha256 in page
     assert "beach" in page
 
@@ -136,7 +136,7 @@ def test_info_about_what_ships(folder, capsys):
 def test_what_was_altered_is_refused(folder):
     write_files("abc", ["beach/0.jpg"])
     ship_matcher.main(GIVEN)
-    files = folder / "matcher_files"
+    files = folder / "matchers"
     weights, card = (files / name for name in ("toy.npz", "toy.json"))
     before = weights.read_bytes()
     weights.write_bytes(before[:-1])
@@ -159,7 +159,7 @@ def test_what_may_not_ship(folder, capsys, weights_sha256, photograph, said):
     write_files(weights_sha256, [photograph])
     assert ship_matcher.main(GIVEN) == 2
     assert said in capsys.readouterr().err
-    assert not (folder / "matcher_files").exists()
+    assert not (folder / "matchers").exists()
 
 
 def test_a_name_that_does_not_ship(folder):

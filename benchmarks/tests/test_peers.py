@@ -11,10 +11,10 @@ import pytest
 import skimage.data
 from scripts import BENCHMARKS, load_script
 
-from kjax.baselines.load import RIVALS
+from kjax.baselines import BASELINES
 from kjax.data.colmap import Camera, Model, ModelImage, Points
 from kjax.errors import InputError
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 
 sys.path.insert(0, str(BENCHMARKS))
 from peer_table import methods, page, records, scenes, scores
@@ -143,8 +143,8 @@ def test_weights_that_ship_are_asked_for_as_ours():
     """A rival has the name of one of them, and wants a file that nobody gave."""
     words = load_script(BENCHMARKS / "peers.py").default_methods()
     shipped = {methods.parse(word).features for word in words if methods.weights_digits(word)}
-    assert {pretrained.find(name) for name in shipped} == set(pretrained.list_weights())
-    assert not shipped & set(RIVALS)
+    assert {shipped.find(name) for name in shipped} == set(shipped.list_weights())
+    assert not shipped & set(BASELINES)
 
 
 def test_words_of_methods():
@@ -156,7 +156,7 @@ def test_words_of_methods():
         methods.parse("best:larges")
     assert "lund" in methods.trained_on("best:steady+0.9")
     assert methods.trained_on("aliked") == set()
-    assert methods.weights_digits("best@9:steady+0.9") == pretrained.card("best").sha256[:12]
+    assert methods.weights_digits("best@9:steady+0.9") == shipped.card("best").sha256[:12]
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -24,6 +24,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from kjax.baselines.descriptor import PatchDescriptor
 from kjax.baselines.networks import (
     batched,
     check_arrays,
@@ -32,7 +33,6 @@ from kjax.baselines.networks import (
     layer_shapes,
     read_arrays,
 )
-from kjax.baselines.rival import Rival
 from kjax.baselines.torch7 import TorchObject, convolutions_of, modules_of, read_torch7
 from kjax.errors import InputError
 from kjax.model.aggregation import l2_normalize
@@ -86,7 +86,7 @@ class Siam2Stream(nn.Module):
         return l2_normalize(both, epsilon=_NORM_EPSILON)
 
 
-def load(path: Path) -> Rival:
+def load(path: Path) -> PatchDescriptor:
     """DeepCompare with published weights; patches of 65×65 are resized to 64×64 bilinearly."""
     network, params = load_params(path)
     module = Siam() if network == "siam" else Siam2Stream()
@@ -101,7 +101,7 @@ def load(path: Path) -> Rival:
     describe = batched(apply, params, size=PATCH_SIZE)
     dimension = 256 if network == "siam" else 512
     name = f"DeepCompare {network}"
-    return Rival(name, path.name, "L2", dimension, count(params), describe)
+    return PatchDescriptor(name, path.name, "L2", dimension, count(params), describe)
 
 
 def load_params(path: Path) -> tuple[str, dict[str, Any]]:

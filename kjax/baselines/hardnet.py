@@ -5,8 +5,8 @@ from typing import Any
 
 from jaxtyping import Array
 
+from kjax.baselines.descriptor import PatchDescriptor
 from kjax.baselines.networks import batched, count
-from kjax.baselines.rival import Rival
 from kjax.model.descriptor import build
 from kjax.model.dimensions import DIMENSION
 from kjax.model.folding import fold
@@ -15,7 +15,7 @@ from kjax.weights.files import load_variables
 PATCH_SIZE = 32
 
 
-def load(path: Path) -> Rival:
+def load(path: Path) -> PatchDescriptor:
     """HardNet with released weights, BatchNorm folded; patches are resized as its authors do."""
     model = build("hardnet", patch_size=PATCH_SIZE)
     variables = load_variables(path, model)
@@ -26,4 +26,4 @@ def load(path: Path) -> Rival:
 
     describe = batched(apply, folded, size=PATCH_SIZE)
     parameters = count(variables["params"])
-    return Rival("HardNet", path.name, "L2", DIMENSION, parameters, describe)
+    return PatchDescriptor("HardNet", path.name, "L2", DIMENSION, parameters, describe)

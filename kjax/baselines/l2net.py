@@ -23,9 +23,9 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from kjax.baselines.descriptor import PatchDescriptor
 from kjax.baselines.matlab import read_mat
 from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
-from kjax.baselines.rival import Rival
 from kjax.errors import InputError
 from kjax.model.aggregation import l2_normalize
 from kjax.model.patches import normalize_patches
@@ -60,7 +60,7 @@ class L2Net(nn.Module):
         return l2_normalize(x.reshape(x.shape[0], DIMENSION))
 
 
-def load(path: Path) -> Rival:
+def load(path: Path) -> PatchDescriptor:
     """L2-Net with published or ported weights; patches are resized to 32×32 bilinearly."""
     params, mean_image = load_params(path)
     source = path.name
@@ -74,7 +74,7 @@ def load(path: Path) -> Rival:
 
     variables = {"params": params, "mean": jnp.asarray(mean_image, jnp.float32)}
     describe = batched(apply, variables, size=PATCH_SIZE)
-    return Rival("L2-Net", source, "L2", DIMENSION, count(params), describe)
+    return PatchDescriptor("L2-Net", source, "L2", DIMENSION, count(params), describe)
 
 
 def load_params(path: Path) -> tuple[dict[str, Any], np.ndarray | None]:

@@ -20,7 +20,7 @@ Whitening, then ℓ2 normalisation, takes it to 128 dimensions:
 
 A whitening is read from the released `mkd-concat-64.pth` (as kornia downloads it) or from an `.npz`
 with the names `<training set>/<lw or pca>/{mean, eigvecs, eigvals}`. The release's own `.pkl` is a
-pickle, which can run any code, and is refused. Or fit one: `fit_rival` and `fit_pca`.
+pickle, which can run any code, and is refused. Or fit one: `fit_mkd` and `fit_pca`.
 """
 
 import dataclasses
@@ -32,8 +32,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, UInt8
 
+from kjax.baselines.descriptor import PatchDescriptor
 from kjax.baselines.networks import batched, check_arrays, count, read_arrays
-from kjax.baselines.rival import Rival
 from kjax.errors import InputError, unknown_name
 from kjax.files.arrays import write_npz
 from kjax.model.aggregation import aggregate, l2_normalize
@@ -190,31 +190,31 @@ def save_whitening(path: Path, whitening: Whitening) -> None:
 
 
 @functools.cache  # so that it is compiled once, however often it is asked for
-def raw_rival() -> Rival:
+def raw_mkd() -> PatchDescriptor:
     """MKD without whitening: nothing is learned."""
     describe = batched(lambda _, patches: _raw(patches), ())
     source = "its definition, not whitened"
-    return Rival("MKD", source, "L2", DIMENSIONS["concat"], None, describe)
+    return PatchDescriptor("MKD", source, "L2", DIMENSIONS["concat"], None, describe)
 
 
-def load(mode: str, path: Path, training_set: str | None = None) -> Rival:
+def load(mode: str, path: Path, training_set: str | None = None) -> PatchDescriptor:
     """MKD with a released or saved whitening."""
     whitening = load_whitening(path, mode, training_set)
-    return _whitened_rival(whitening, mode, source=f"{path.name} ({whitening.training_set})")
+    return _whitened_mkd(whitening, mode, source=f"{path.name} ({whitening.training_set})")
 
 
-def fit_rival(
+def fit_mkd(
     mode: str, patches: UInt8[np.ndarray, "patches n n"], *, fitted_on: str, progress: bool = False
-) -> Rival:
+) -> PatchDescriptor:
     """MKD with a PCA whitening fitted here, for want of a released one; its source says so."""
     if mode == "lw":
         raise InputError("lw is learned from matching pairs and cannot be fitted here: use pcawt")
-    whitening = fit_pca(raw_rival().describe(patches, progress=progress), fitted_on=fitted_on)
+    whitening = fit_pca(raw_mkd().describe(patches, progress=progress), fitted_on=fitted_on)
     source = f"PCA fitted by kjax on {len(patches)} patches of {fitted_on}"
-    return _whitened_rival(whitening, mode, source=source)
+    return _whitened_mkd(whitening, mode, source=source)
 
 
-def _whitened_rival(whitening: Whitening, mode: str, *, source: str) -> Rival:
+def _whitened_mkd(whitening: Whitening, mode: str, *, source: str) -> PatchDescriptor:
     """MKD with a whitening."""
     matrix, power = projection(whitening, mode)
     learned = jnp.asarray(whitening.mean, jnp.float32), jnp.asarray(matrix)
@@ -223,7 +223,7 @@ def _whitened_rival(whitening: Whitening, mode: str, *, source: str) -> Rival:
         return whiten(_raw(patches), *learned, power=power)
 
     describe = batched(apply, learned)
-    return Rival(f"MKD {mode}", source, "L2", matrix.shape[1], count(learned), describe)
+    return PatchDescriptor(f"MKD {mode}", source, "L2", matrix.shape[1], count(learned), describe)
 
 
 def resize_area(

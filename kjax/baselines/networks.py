@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from kjax.baselines.rival import check_patches
+from kjax.baselines.descriptor import check_patches
 from kjax.errors import InputError
 from kjax.model.describe import describe
 from kjax.weights.files import load_state_dict

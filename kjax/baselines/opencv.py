@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 from tqdm import tqdm
 
-from kjax.baselines.rival import Rival, Unavailable, check_patches
+from kjax.baselines.descriptor import PatchDescriptor, Unavailable, check_patches
 from kjax.errors import InputError
 from kjax.extras import require
 
@@ -55,7 +55,7 @@ class _Recipe:
     keypoint: Callable[[int], tuple[float, ...]]
 
 
-def load(name: str) -> Rival:
+def load(name: str) -> PatchDescriptor:
     """One of OpenCV's rivals, or `Unavailable` where this OpenCV lacks it."""
     cv2 = _require_opencv()
     recipe = _recipe(cv2, name)
@@ -70,7 +70,7 @@ def load(name: str) -> Rival:
 
     distance = "L1" if recipe.bits else "L2"
     source = f"OpenCV {cv2.__version__}"
-    return Rival(recipe.name, source, distance, recipe.dimension, None, describe)
+    return PatchDescriptor(recipe.name, source, distance, recipe.dimension, None, describe)
 
 
 def root_sift(

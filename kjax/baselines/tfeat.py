@@ -16,6 +16,7 @@ from typing import Any
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from kjax.baselines.descriptor import PatchDescriptor
 from kjax.baselines.networks import (
     batched,
     check_arrays,
@@ -25,7 +26,6 @@ from kjax.baselines.networks import (
     layer_shapes,
     read_arrays,
 )
-from kjax.baselines.rival import Rival
 
 PATCH_SIZE = 32
 DIMENSION = 128
@@ -51,7 +51,7 @@ class TFeat(nn.Module):
         return x.reshape(x.shape[0], DIMENSION)
 
 
-def load(path: Path) -> Rival:
+def load(path: Path) -> PatchDescriptor:
     """TFeat with published weights; patches are resized to 32×32 bilinearly.
 
     From 65×65 the resize is exact up to the rounding to whole grey values; some builds of OpenCV,
@@ -63,7 +63,7 @@ def load(path: Path) -> Rival:
         return TFeat().apply({"params": variables}, patches[..., None])
 
     describe = batched(apply, params, size=PATCH_SIZE)
-    return Rival("TFeat", path.name, "L2", DIMENSION, count(params), describe)
+    return PatchDescriptor("TFeat", path.name, "L2", DIMENSION, count(params), describe)
 
 
 def load_params(path: Path) -> dict[str, Any]:

@@ -87,15 +87,14 @@ def run(args: argparse.Namespace) -> int:
         what = f"matcher of {weights.about.described_with.name}"
     else:
         from kjax.export.model import export_model
-        from kjax.weights.facts import metadata_of, remarks
         from kjax.weights.files import save_variables
-        from kjax.weights.identify import display_name
+        from kjax.weights.info import display_name
         from kjax.weights.source import load_source
 
         source = load_source(args.source, seed=args.seed, dimension=args.dimension)
         what = " or ".join(display_name(model) for model in source.candidates)
         if not is_function:
-            save_variables(path, source.variables, metadata=metadata_of(source))
+            save_variables(path, source.variables, info=source.info)
             print(f"wrote {path}: weights of {what}")
             return 0
         difference = export_model(
@@ -104,8 +103,7 @@ def run(args: argparse.Namespace) -> int:
             source.variables,
             input_dtype=args.input or "float32",
             batch=args.batch,
-            extent=source.known_extent,
-            remarks=remarks(source),
+            info=source.info,
         )
     size = path.stat().st_size / 1e6
     print(f"wrote {path}: {what}, {size:.1f} MB, within {difference:.0e} of JAX")

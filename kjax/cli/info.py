@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kjax.weights import shipped as pretrained
-from kjax.weights.matchers import matcher_card, matcher_names
+from kjax.weights import shipped
 
 HELP = "show details of weights, a training run or an exported file"
 EXAMPLES = """examples:
@@ -29,30 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one fact per line, or one shipped model per line."""
     if args.source is None:
-        facts = {}
-        for name in pretrained.list_weights():
-            card = pretrained.card(name)
-            about = card.summary if card.name == name else f"the same as {card.name}"
-            facts[name] = f"{about}; for {card.use}"
-        for name in matcher_names():
-            facts[f"{name} --matcher"] = (
-                f"{matcher_card(name).summary}; for {matcher_card(name).use}"
-            )
-        if not facts:
-            print("no weights ship with this version of kjax")
-            return 0
+        cards = {name: shipped.card(name) for name in shipped.list_weights()}
+        for name in shipped.list_matchers():
+            cards[f"{name} --matcher"] = shipped.matcher_card(name)
+        facts = {name: f"{card.summary}; for {card.use}" for name, card in cards.items()}
     else:
         from kjax.export.model import FUNCTIONS, read_about
         from kjax.matcher.weights import holds_matcher, matcher_facts
-        from kjax.weights import facts as weights_facts
-        from kjax.weights.source import load_sources
+        from kjax.weights import source
 
         if args.matcher or holds_matcher(args.source):
             facts = matcher_facts(args.source)
         elif Path(args.source).suffix in FUNCTIONS:
             facts = read_about(args.source)
         else:
-            facts = weights_facts.facts(load_sources(args.source))
+            facts = source.facts(source.load_sources(args.source))
     width = max(len(label) for label in facts)
     for label, text in facts.items():
         print(f"{label:{width}}  {text}")

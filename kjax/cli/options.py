@@ -12,7 +12,7 @@ from typing import Any
 
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 
 HDF5 = (".h5", ".hdf5")
 DETECTORS = ("SIFT-steady", "SIFT-largest", "SIFT", "ORB", "BRISK", "AKAZE", "KAZE")
@@ -89,7 +89,7 @@ SHARED: dict[str, tuple[Any, str, str, dict[str, Any]]] = {
         str,
         "NAME",
         "shipped weights (see kjax info), workdir, or FILE[:head,s=…]",
-        {"default": pretrained.DEFAULT},
+        {"default": shipped.DEFAULT},
     ),
     "--dimension": (
         at_least(1),
@@ -142,11 +142,11 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 def check_weights(source: str) -> None:
     """Raise if no weights have this name; damaged ones are found when they are loaded."""
     name = source.partition(":")[0]
-    if pretrained.find(name) is not None or any(Path(path).exists() for path in (source, name)):
+    if shipped.find(name) is not None or any(Path(path).exists() for path in (source, name)):
         return
     if Path(name).suffix:
         raise InputError(f"{name}: no such file")
-    unknown = unknown_name("pretrained model", source, pretrained.list_weights())
+    unknown = unknown_name("pretrained model", source, shipped.list_weights())
     raise InputError(f"{source} is not a workdir or a weights file; {unknown}")
 
 
@@ -158,10 +158,8 @@ def check_features(args: argparse.Namespace) -> None:
 
 def check_matcher(name: str | None) -> None:
     """Raise if no matcher has this name."""
-    from kjax.weights.matchers import matcher_names
-
-    if name not in matcher_names() and not (name and Path(name).exists()):
-        names = ", ".join(matcher_names()) or "none"
+    if name not in shipped.list_matchers() and not (name and Path(name).exists()):
+        names = ", ".join(shipped.list_matchers()) or "none"
         raise InputError(
             f"no matcher {name}: give --matcher a matcher.npz, the workdir of its training, or a "
             f"shipped one ({names})"

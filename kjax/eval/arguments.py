@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kjax.baselines.load import rival_file
+from kjax.baselines import baseline_file
 from kjax.data.set_names import EMBEDDED
 from kjax.data.test_sets import read_test_sets
 from kjax.errors import InputError, unknown_name
@@ -22,7 +22,7 @@ RESULTS_FILE = "results.json"
 def evaluate(args: argparse.Namespace, *, command: str) -> None:
     """Evaluates, writes results and report, and prints a summary."""
     progress = not args.quiet
-    weights = dict(rival_file(item) for item in args.weights)
+    weights = dict(baseline_file(item) for item in args.weights)
     if args.rule not in FPR_RULES:
         raise unknown_name("FPR rule", args.rule, FPR_RULES)
     entries = [find_entry(word, weights=weights) for word in args.sources]

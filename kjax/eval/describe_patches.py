@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from kjax.baselines.load import RIVALS, rival_file
+from kjax.baselines import BASELINES, baseline_file
 from kjax.data.hpatches import IMAGES, list_sequences, read_sequence
 from kjax.errors import InputError
 from kjax.eval.entries import find_entry
@@ -38,10 +38,10 @@ def describe_patches(
     sequences = list_sequences(folder)
     rival_weights = {}
     if weights is not None:
-        if source not in RIVALS:
+        if source not in BASELINES:
             raise InputError(f"weights are for learned rivals, and {source} is not one: omit them")
         named = weights if weights.startswith(f"{source}=") else f"{source}={weights}"
-        rival_weights = dict([rival_file(named)])
+        rival_weights = dict([baseline_file(named)])
     entry = find_entry(source, weights=rival_weights)
     if entry.missing is not None:
         raise InputError(entry.missing)

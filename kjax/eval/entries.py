@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, UInt8
 
-from kjax.baselines.load import RIVALS, load_rival
-from kjax.baselines.rival import Unavailable
+from kjax.baselines import BASELINES, load_baseline
+from kjax.baselines.descriptor import Unavailable
 from kjax.errors import InputError, unknown_name
 from kjax.eval.descriptor_cache import identity_of
 from kjax.eval.similarity_maps import Method
@@ -37,11 +37,11 @@ from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.folding import fold
 from kjax.runs.workdir import CONFIG_FILE
 from kjax.version import __version__
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 from kjax.weights.files import SUFFIXES
-from kjax.weights.identify import display_name
-from kjax.weights.shipped import PREFIX, Card
-from kjax.weights.source import Source, holds_weights, is_workdir, load_sources, shortened
+from kjax.weights.info import display_name
+from kjax.weights.shipped import PREFIX
+from kjax.weights.source import LoadedModel, holds_weights, is_workdir, load_sources, shortened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,27 +106,27 @@ def find_entry(word: str, *, weights: Mapping[str, str] | None = None) -> Entry:
 
 def _find_whole(word: str, weights: Mapping[str, str], dimension: int | None) -> Entry:
     path, _, fields = word.partition(":")
-    if path in RIVALS:
+    if path in BASELINES:
         return _rival(path, weights.get(path))
     folder = Path(word)
-    shipped = pretrained.find(path)
+    known = shipped.find(path)
     if is_workdir(word) or holds_weights(word):
         return _ours(word, dimension)
-    if folder.is_dir() and (shipped is None or _has_descriptors(folder)):
+    if folder.is_dir() and (known is None or _has_descriptors(folder)):
         return _csv_folder(folder)
-    if shipped is not None or Path(path).suffix in SUFFIXES:
+    if known is not None or Path(path).suffix in SUFFIXES:
         return _ours(word, dimension)
     if not fields and "/" not in word and "." not in word:
-        raise unknown_name("rival", word, [*RIVALS, *shipped_words()])
+        raise unknown_name("rival", word, [*BASELINES, *shipped_words()])
     raise InputError(
         f"{word} is no workdir, weights file ({', '.join(SUFFIXES)}), folder of CSV files, "
-        f"or rival ({', '.join(RIVALS)})"
+        f"or rival ({', '.join(BASELINES)})"
     )
 
 
 def shipped_words() -> list[str]:
     """Words for the shipped weights, where a rival has the name with the prefix."""
-    return [f"{PREFIX}{name}" if name in RIVALS else name for name in pretrained.list_weights()]
+    return [f"{PREFIX}{name}" if name in BASELINES else name for name in shipped.list_weights()]
 
 
 def _quantized(entry: Entry, form: str) -> Entry:
@@ -155,8 +155,8 @@ def _ours(word: str, dimension: int | None) -> Entry:
     if dimension is not None:
         sources = [shortened(source, dimension) for source in sources]
     first = sources[0]
-    if first.card is not None:
-        return _shipped(first, first.card)
+    if first.info.sha256:
+        return _shipped(first)
     data = first.config["data"] if first.config is not None else None
     seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if len(sources) > 1 else ""
     return Entry(
@@ -164,21 +164,22 @@ def _ours(word: str, dimension: int | None) -> Entry:
         ours=True,
         source=f"{first.path}{seeds}",
         parameters=parameter_count(first.variables),
-        train="+".join(first.train_sets) if data else None,
+        train="+".join(first.info.train_sets) if data else None,
         members=tuple(model_member(one.model, one.variables) for one in sources),
         workdir=first.path if data else None,
         test_sets=tuple(data["test"]) if data else (),
     )
 
 
-def _shipped(source: Source, card: Card) -> Entry:
-    shorter = f" D={source.model.dimension}" if source.model != card.build() else ""
+def _shipped(source: LoadedModel) -> Entry:
+    dimension = source.model.dimension
+    shorter = f" D={dimension}" if dimension in source.info.nested else ""
     return Entry(
-        name=f"{PREFIX}{card.name}{shorter}",
+        name=f"{PREFIX}{source.info.name}{shorter}",
         ours=True,
         source=f"ships with kjax {__version__}",
         parameters=parameter_count(source.variables),
-        train="+".join(card.data_names),
+        train="+".join(source.info.train_sets),
         members=(model_member(source.model, source.variables),),
     )
 
@@ -216,9 +217,9 @@ def _applied(model: Descriptor, weights: Any, patches: Float32[Array, "n N N"]) 
 
 def _rival(name: str, weights: str | None) -> Entry:
     try:
-        rival = load_rival(name, weights)
+        rival = load_baseline(name, weights)
     except Unavailable as unavailable:
-        own = f"; kjax's own are {PREFIX}{name}" if pretrained.find(name) else ""
+        own = f"; kjax's own are {PREFIX}{name}" if shipped.find(name) else ""
         return Entry(name, ours=False, source="–", missing=f"{unavailable}{own}")
     content = np.fromfile(weights, np.uint8) if weights else np.empty(0, np.uint8)
     identity = identity_of("rival", [name, rival.source], content)

@@ -11,7 +11,7 @@ from kjax.eval.entries import model_member
 from kjax.eval.misalignment import mean_precision, noisy_set
 from kjax.model.aggregation import l2_normalize
 from kjax.train.refitting import Views
-from kjax.weights.source import Source
+from kjax.weights.source import LoadedModel
 
 HELD_OUT = 8
 """One of so many points is not learned from."""
@@ -25,7 +25,7 @@ class Described(NamedTuple):
 
 
 def describe_misaligned(
-    source: Source, sets: Sequence[PatchSet], *, points: int, progress: bool
+    source: LoadedModel, sets: Sequence[PatchSet], *, points: int, progress: bool
 ) -> Described:
     """Describes patches that are cut askew by as much as HPatches' are.
 

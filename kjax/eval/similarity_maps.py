@@ -21,7 +21,7 @@ from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.images import open_image
 from kjax.model.descriptor import Descriptor, build, receptive_field
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 from kjax.weights.files import load_variables
 from kjax.weights.source import load_shipped
 
@@ -171,16 +171,16 @@ def draw_paper_figure(
         source = weights.get(head)
         if source is None:
             variables = jax.jit(model.init)(jax.random.key(seed), patch_a[None])
-        elif (name := pretrained.find(source)) is None:
+        elif shipped.find(source) is None:
             variables = load_variables(source, model)
         else:
-            shipped = load_shipped(name)
-            if (shipped.model.head, shipped.model.patch_size) != (head, patch_size):
+            own = load_shipped(source)
+            model, variables = own.model, own.variables
+            if (model.head, model.patch_size) != (head, patch_size):
                 raise InputError(
-                    f"{source} has head {shipped.model.head} and {shipped.model.patch_size}×"
-                    f"{shipped.model.patch_size} patches: change the head or the patch size"
+                    f"{source} has head {model.head} and {model.patch_size}×{model.patch_size} "
+                    "patches: change the head or the patch size"
                 )
-            model, variables = shipped.model, shipped.variables
         methods[TITLES[head]] = model, variables
     random = [head for head in heads if head not in weights]
     caption = f"random weights: {', '.join(random)}" if random else ""

@@ -29,8 +29,7 @@ from kjax.weights.files import (
     load_variables,
     save_variables,
 )
-from kjax.weights.identify import fields_of
-from kjax.weights.metadata import make_metadata
+from kjax.weights.info import ModelInfo, fields_of
 from kjax.weights.torch_names import check_finite
 
 Describe = Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]
@@ -49,10 +48,7 @@ def export_model(
     *,
     input_dtype: str = "float32",
     batch: int | None = None,
-    extent: float | None = None,
-    nested: tuple[int, ...] = (),
-    ratio: float | None = None,
-    remarks: Mapping[str, str] | None = None,
+    info: ModelInfo | None = None,
 ) -> float:
     """Writes a model to a file whose suffix tells the format, and checks it.
 
@@ -66,10 +62,7 @@ def export_model(
         variables: the same.
         input_dtype: of the patches that the function takes: "float32" (of any range) or "uint8".
         batch: B, if the function shall take no other.
-        extent: side of the patches that suit the weights, over OpenCV's KeyPoint.size, if known.
-        nested: numbers of first entries that are descriptors themselves.
-        ratio: the largest of a match that suits the weights, if known.
-        remarks: more for `read_about` to tell, by label.
+        info: what else is known, stored in formats that have room for it.
 
     Returns:
         The largest difference to JAX that was seen.
@@ -88,33 +81,28 @@ def export_model(
     check_finite(variables)
     # In full precision, whatever the training's: other machines may have no other.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
-    about = _describe_model(model, variables, extent=extent) | dict(remarks or {})
-    metadata = make_metadata(
-        fields_of(model), extent=extent, nested=nested, ratio=ratio, remarks=remarks or {}
-    )
+    info = dataclasses.replace(info or ModelInfo(), model=fields_of(model))
+    name = {"name": info.name} if info.name else {}
+    about = _describe_model(model, variables) | name | info.facts()
 
     def write(partial: Path) -> float:
         if path.suffix in FUNCTIONS:
             function = DescribingFunction(*fold(exact, variables), input_dtype, batch, about)
             FUNCTIONS[path.suffix].save(partial, function)
         else:
-            save_variables(partial, variables, metadata=metadata)
+            save_variables(partial, variables, info=info)
         counts = (batch,) if batch else BATCHES
         return _largest_difference(partial, exact, variables, input_dtype, counts)
 
     return write_checked(path, write)
 
 
-def _describe_model(
-    model: Descriptor, variables: Mapping[str, Any], *, extent: float | None = None
-) -> dict[str, str]:
+def _describe_model(model: Descriptor, variables: Mapping[str, Any]) -> dict[str, str]:
     """What an exported file tells about its model."""
     about = {"head": model.head}
     if model.head in ENCODED_HEADS:
         about["s"] = str(model.position_kernel.s)
     about["patch size"] = str(model.patch_size)
-    if extent is not None:
-        about["extent"] = f"patches of {extent:g} × KeyPoint.size"
     return about | {
         "parameters": f"{parameter_count(variables):,}",
         "written by": f"kjax {__version__}",

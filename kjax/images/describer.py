@@ -35,10 +35,8 @@ from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.resampling import resize_patches
 from kjax.version import __version__
-from kjax.weights.cards import DEFAULT_RATIO
-from kjax.weights.identify import display_name
-from kjax.weights.info import Provenance
-from kjax.weights.shipped import DEFAULT
+from kjax.weights.info import Provenance, display_name
+from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO
 from kjax.weights.source import WHOLE_EXTENT, load_source
 
 _resize = jax.jit(resize_patches, static_argnums=1)

@@ -4,17 +4,17 @@ import hashlib
 
 import numpy as np
 
-from kjax.weights.source import Source
+from kjax.weights.source import LoadedModel
 from kjax.weights.torch_names import to_arrays
 
 
-def weights_sha256(source: Source) -> str:
+def weights_sha256(source: LoadedModel) -> str:
     """The SHA-256 of shipped weights' file, or of other weights' names and numbers.
 
     It depends neither on the format of a file nor on where it lies.
     """
-    if source.card is not None:
-        return source.card.sha256
+    if source.info.sha256:
+        return source.info.sha256
     digest = hashlib.sha256()
     for name, array in sorted(to_arrays(source.variables).items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode())

@@ -20,19 +20,19 @@ from torch import Tensor, nn
 from kjax.data.cutting.patches import EXTENT
 from kjax.data.phototour import PATCH_SIDE
 from kjax.parity.torch_twin import load
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 from kjax.weights.files import read_metadata
 
 KORNIA_EXTENT = 6.0
 """Side of the frames of kornia's detectors (its `mr_size`) over the keypoint's diameter."""
 
 
-class PatchDescriptor(nn.Module):
+class PatchModule(nn.Module):
     """Descriptors of patches [B,1,64,64], the size that training sets are cut in."""
 
     patch_size = PATCH_SIDE
 
-    def __init__(self, source: str | Path = pretrained.DEFAULT) -> None:
+    def __init__(self, source: str | Path = shipped.DEFAULT) -> None:
         super().__init__()
         self.network = load(source)
 
@@ -52,19 +52,18 @@ class LAFDescriptor(feature.LAFDescriptor):
             `kornia.feature.LocalFeature` and `scale_laf`.
     """
 
-    def __init__(self, source: str | Path = pretrained.DEFAULT) -> None:
+    def __init__(self, source: str | Path = shipped.DEFAULT) -> None:
         """Loads weights.
 
         Args:
             source: as for `kjax.parity.torch_twin.load`: a shipped name, or a weights file.
         """
-        super().__init__(PatchDescriptor(source), patch_size=PATCH_SIDE)
+        super().__init__(PatchModule(source), patch_size=PATCH_SIDE)
         self.scaling_coef = _extent(source) / KORNIA_EXTENT
 
 
 def _extent(source: str | Path) -> float:
     """Side of the patches that suit weights over the keypoint's diameter."""
     name = str(source).partition(":")[0]
-    shipped = pretrained.find(name)
-    known = pretrained.card(shipped) if shipped else read_metadata(Path(name))
+    known = shipped.card(name) if shipped.find(name) else read_metadata(Path(name))
     return EXTENT if known is None or known.extent is None else known.extent

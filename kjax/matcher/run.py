@@ -34,7 +34,7 @@ from kjax.runs.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, m
 from kjax.train.loop import step_of, train
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.step import TrainState
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 from kjax.weights.ledger import check_open
 
 FINAL_SHARE = 0.01
@@ -65,7 +65,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
 def _read_views(config: MatcherRunConfig) -> ViewSet:
     views = read_view_sets([Path(name) for name in config.data.train], config.data.shares)
     if config.data.only_open:
-        check_open("data.train", views.photographs, pretrained.photographs())
+        check_open("data.train", views.photographs, shipped.photographs())
     dimension = views.described_with.dimension
     if dimension != config.model.dimension:
         raise InputError(

@@ -15,8 +15,8 @@ from kjax.errors import InputError
 from kjax.files.described_arrays import ABOUT, read_described, write_described
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
+from kjax.weights import shipped
 from kjax.weights.info import Provenance
-from kjax.weights.matchers import matcher_card, matcher_file, matcher_names, matchers_folder
 
 WEIGHTS_FILE = "matcher.npz"
 """In the folder of a training."""
@@ -58,9 +58,9 @@ def find_matcher(source: str | Path) -> Path:
     path = Path(source)
     if path.is_dir():
         return path / WEIGHTS_FILE
-    if path.exists() or path.suffix or str(source) not in matcher_names():
+    if path.exists() or path.suffix or str(source) not in shipped.list_matchers():
         return path
-    return matcher_file(str(source))
+    return shipped.matcher_file(str(source))
 
 
 def holds_matcher(source: str | Path) -> bool:
@@ -87,7 +87,7 @@ def matcher_facts(source: str) -> dict[str, str]:
     path = find_matcher(source)
     weights = read_matcher(path)
     model, origin = weights.about.model, weights.about.described_with
-    shipped = path.parent == matchers_folder()
+    ships = path.parent == shipped.FOLDER / shipped.MATCHERS
     parameters = sum(leaf.size for leaf in jax.tree.leaves(weights.params))
     heads = f"{model.heads} heads of {model.size}"
     if model.self_every > 1:
@@ -96,13 +96,13 @@ def matcher_facts(source: str) -> dict[str, str]:
         "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
         "layers": f"at most {model.layers}, {model.width} wide, {heads}",
         "parameters": f"{parameters:,}",
-        **(matcher_card(path.stem).facts() if shipped else weights.about.remarks),
+        **(shipped.matcher_card(path.stem).facts() if ships else weights.about.remarks),
     }
 
 
 def shipped_hint() -> str:
     """What matchers ship, for messages."""
-    names = ", ".join(matcher_names())
+    names = ", ".join(shipped.list_matchers())
     return f" (those that ship: {names})" if names else " (none ships with this version: train one)"
 
 

@@ -28,20 +28,15 @@ from kjax.model.dimensions import (
     TRUNK_STRIDE,
 )
 from kjax.parity.torch_reference import TorchDescriptor
-from kjax.weights import shipped as pretrained
-from kjax.weights.fields import (
-    Fields,
-    fitting_fields,
-    merge_fields,
-    only_fields,
-    parse_fields,
-)
+from kjax.weights import shipped
 from kjax.weights.files import SUFFIXES, load_state_dict, read_metadata
+from kjax.weights.info import Fields, merge_fields, only_fields, parse_fields
 from kjax.weights.torch_names import (
     FC_INDEX,
-    announced_widths,
-    check,
-    contract_of_fields,
+    check_arrays,
+    expected_shapes,
+    infer_fields,
+    infer_widths,
     plain_arrays,
 )
 
@@ -57,7 +52,7 @@ TRAINING_FIELDS = ("dropout", "dtype")
 """Fields of a card's model that change nothing in inference."""
 
 
-def load(source: str | Path = pretrained.DEFAULT) -> "FoldedDescriptor":
+def load(source: str | Path = shipped.DEFAULT) -> "FoldedDescriptor":
     """A model with its weights, ready for inference.
 
     Args:
@@ -67,16 +62,15 @@ def load(source: str | Path = pretrained.DEFAULT) -> "FoldedDescriptor":
     return FoldedDescriptor(load_reference(source))
 
 
-def load_reference(source: str | Path = pretrained.DEFAULT) -> TorchDescriptor:
+def load_reference(source: str | Path = shipped.DEFAULT) -> TorchDescriptor:
     """A model with its weights, not folded, for those who want to train on."""
     name, _, text = str(source).partition(":")
-    shipped = pretrained.find(name)
-    if shipped is None:
+    if shipped.find(name) is None:
         return _of_file(Path(name), text)
     if text:
-        raise InputError(f"{name} ships with all that is known of it: leave out ':{text}'")
-    card = pretrained.card(shipped)
-    path = pretrained.weights_file(card)
+        raise InputError(f"{name} ships with its own model: leave out ':{text}'")
+    card = shipped.card(name)
+    path = shipped.weights_file(card)
     fields = {key: value for key, value in card.model.items() if key not in TRAINING_FIELDS}
     return _with_weights(fields, plain_arrays(load_state_dict(path)))
 
@@ -175,41 +169,27 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 def _of_file(path: Path, text: str) -> TorchDescriptor:
     if path.suffix not in SUFFIXES:
         no_file = f"{path} is no weights file ({', '.join(SUFFIXES)})"
-        known = pretrained.list_weights()
+        known = shipped.list_weights()
         raise InputError(f"{no_file}; {unknown_name('pretrained model', str(path), known)}")
     try:
         arrays = plain_arrays(load_state_dict(path))
         metadata = read_metadata(path)
         named = parse_fields(text) if text else {}
-        told = merge_fields(metadata.fields if metadata else {}, named)
-        return _with_weights(told or only_fields(_fitting(arrays), path), arrays)
+        told = merge_fields(metadata.model if metadata else {}, named)
+        return _with_weights(told or only_fields(infer_fields(arrays), path), arrays)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _fitting(arrays: dict[str, np.ndarray]) -> list[Fields]:
-    """What the names and shapes of weights announce."""
-    side, inputs = arrays.get(f"features.{FC_INDEX}.weight"), arrays.get("head.weight")
-    widths = announced_widths(arrays)
-    candidates = fitting_fields(
-        channels=widths["channels"],
-        side=None if side is None else side.shape[-1],
-        inputs=None if inputs is None else inputs.shape[-1],
-        two_trunks=any(name.startswith("features_polar.") for name in arrays),
-    )
-    bias = inputs is None or "head.bias" in arrays
-    return [{**fields, **widths, "head_bias": bias} for fields in candidates]
-
-
 def _with_weights(told: Fields, arrays: dict[str, np.ndarray]) -> TorchDescriptor:
-    fields = DEFAULTS | announced_widths(arrays) | told
+    fields = DEFAULTS | infer_widths(arrays) | told
     if fields["head"] not in HEADS:
         raise unknown_name("head", fields["head"], HEADS)
     if fields["s"] < 1 or fields["patch_size"] < 8 or fields["patch_size"] % TRUNK_STRIDE:
         raise InputError("s must be at least 1, patch_size a multiple of 4 from 8 on")
     head, head_bias = fields.pop("head"), fields.pop("head_bias")
     sizes = {name: fields[name] for name in DEFAULTS if name in fields}
-    check(arrays, contract_of_fields(head, head_bias=head_bias, **sizes))
+    check_arrays(arrays, expected_shapes(head, head_bias=head_bias, **sizes))
     state = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in arrays.items()}
     if head in ENCODED_HEADS and not head_bias:
         state["head.bias"] = torch.zeros(fields["dimension"])  # the reference has no choice

@@ -7,14 +7,14 @@ from kjax.data.set_photographs import read_photographs
 from kjax.errors import InputError
 from kjax.runs.config import flat_fields
 from kjax.runs.workdir import stored_config
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 from kjax.weights.ledger import are_open, check_open
 from kjax.weights.source import is_workdir
 
 
 def check_open_sets(names: Iterable[str]) -> None:
     """Refuses sets that hold other photographs, or that do not tell which."""
-    ledger = pretrained.photographs()
+    ledger = shipped.photographs()
     for name in names:
         check_open(name, read_photographs(name), ledger)
 
@@ -33,6 +33,6 @@ def _learned_from_open(word: str) -> bool:
     # with the field set was checked then, and so were its own teacher and start.
     if is_workdir(word):
         return flat_fields(stored_config(Path(word))).get("data.only_open") is True
-    if (name := pretrained.find(word)) is not None:
-        return are_open(pretrained.card(name).photographs)
+    if shipped.find(word) is not None:
+        return are_open(shipped.card(word).photographs)
     return False  # a weights file tells nothing that could be checked

@@ -4,8 +4,8 @@ from typing import Any
 
 from kjax.errors import InputError
 from kjax.runs.config import ModelConfig
-from kjax.weights.identify import fields_of
-from kjax.weights.source import Source, load_sources
+from kjax.weights.info import fields_of
+from kjax.weights.source import LoadedModel, load_sources
 
 _SHAPES_TELL = ("head", "s", "head_bias", "channels", "dimension")
 """What bare weights tell of their model; the constants of position kernels leave no trace."""
@@ -36,12 +36,12 @@ def load_start(word: str, config: ModelConfig) -> dict[str, Any] | None:
     return source.variables
 
 
-def _known_fields(source: Source, head: str) -> dict[str, Any]:
+def _known_fields(source: LoadedModel, head: str) -> dict[str, Any]:
     """What is known of the weights' model; of several that they fit, of the one with the head."""
     fitting = [model for model in source.candidates if model.head == head]
     model = fitting[0] if fitting else source.candidates[0]
-    fields = fields_of(model) | {"channels": model.channels, "dimension": model.dimension}
-    if not source.announced:
+    fields = fields_of(model)
+    if not source.inferred:
         return fields
     told = {*_SHAPES_TELL, *(["patch_size"] if model.head == "hardnet" else [])}
     return {name: value for name, value in fields.items() if name in told}

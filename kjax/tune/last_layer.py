@@ -5,7 +5,6 @@ and weights that learned from large ones get worse by it. Describing patches onc
 linear map of the descriptors, takes minutes.
 """
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,9 @@ from kjax.train.refitting import BATCH, LEARNING_RATE, STEPS, learn_map
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
 from kjax.tune.trained import RUN_FOLDER, Trained
-from kjax.weights.facts import refitted_metadata
 from kjax.weights.files import save_variables
-from kjax.weights.source import METADATA_FILE, WEIGHTS_FILE, Source
+from kjax.weights.info import make_metadata
+from kjax.weights.source import METADATA_FILE, WEIGHTS_FILE, LoadedModel, refitted_info
 
 POINTS = 10_000
 """Of one's own that are described at most, each in sixteen patches."""
@@ -29,7 +28,7 @@ PULL = 0.003
 """To the map that changes nothing, so that little is forgotten."""
 
 
-def can_refit(source: Source) -> bool:
+def can_refit(source: LoadedModel) -> bool:
     """Whether the weights have a last layer that a map can be merged with."""
     try:
         check_remap(source.variables)
@@ -39,7 +38,7 @@ def can_refit(source: Source) -> bool:
 
 
 def refit(
-    settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool
+    settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
 ) -> Trained:
     """Refits the last layer, unless that is done."""
     names = _shares(settings, sets)
@@ -65,13 +64,13 @@ def refit(
         )
         path.parent.mkdir(exist_ok=True)
         # Whatever told the model of the weights, from here on they tell it themselves.
-        told = refitted_metadata(
-            dataclasses.replace(source, announced=False),
+        info = refitted_info(
+            source,
             settings.start,
             nested=source.nested,
             sets=[Path(name).name for name in names],
         )
-        write_json(path.with_name(METADATA_FILE), told)
+        write_json(path.with_name(METADATA_FILE), make_metadata(info))
         save_variables(path, remap(source.variables, matrix))
     mixed = ", ".join(f"{Path(name).name} {points:,}" for name, points in names.items())
     return Trained(

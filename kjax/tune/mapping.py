@@ -12,11 +12,11 @@ from kjax.images.describer import Describer
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.features import Features
-from kjax.weights.source import Source
+from kjax.weights.source import LoadedModel
 
 
 def map_photographs(
-    source: Source, photos: Path, names: Sequence[str], base: Path, *, progress: bool
+    source: LoadedModel, photos: Path, names: Sequence[str], base: Path, *, progress: bool
 ) -> dict[str, float]:
     """Photographs that are registered, and their points.
 

@@ -17,7 +17,7 @@ from kjax.tune.sets import COLMAP_FOLDER, OwnSets, make_sets
 from kjax.tune.settings import Settings, claim
 from kjax.tune.trained import RUN_FOLDER
 from kjax.tune.training import has_begun, train
-from kjax.weights.source import METADATA_FILE, WEIGHTS_FILE, Source, load_source
+from kjax.weights.source import METADATA_FILE, WEIGHTS_FILE, LoadedModel, load_source
 
 SCORES_FILE = "scores.json"
 
@@ -60,13 +60,13 @@ def _begun(out: Path) -> str | None:
     return "last" if (out / RUN_FOLDER / METADATA_FILE).is_file() else "all"
 
 
-def _suited(source: Source) -> str:
+def _suited(source: LoadedModel) -> str:
     """The layers to train on this device."""
     return "last" if jax.default_backend() == "cpu" and can_refit(source) else "all"
 
 
 def _scores(
-    settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool
+    settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
 ) -> tuple[Scores, Scores]:
     path = out / SCORES_FILE
     found = parse_json(path.read_bytes()) if path.is_file() else {}

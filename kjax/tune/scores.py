@@ -23,7 +23,7 @@ from kjax.eval.misalignment import matching_scores, noisy_set
 from kjax.images.correct_matches import Count, count_matches, total
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.tune.sets import OwnSets
-from kjax.weights.source import Source
+from kjax.weights.source import LoadedModel
 
 HELD_OUT, EMBEDDED_PAIR = "held-out", "embedded"
 POINTS = 1000
@@ -36,7 +36,7 @@ Scores = dict[str, float]
 """`matching/<where>` and its levels, `fpr95/<where>`, `correct` and `matches`."""
 
 
-def score(source: Source, sets: OwnSets, photos: Path, *, seed: int, progress: bool) -> Scores:
+def score(source: LoadedModel, sets: OwnSets, photos: Path, *, seed: int, progress: bool) -> Scores:
     """All figures of some weights.
 
     Args:
@@ -62,7 +62,7 @@ def score(source: Source, sets: OwnSets, photos: Path, *, seed: int, progress: b
     return scores
 
 
-def patch_scores(source: Source, test: TestSet, *, seed: int) -> Scores:
+def patch_scores(source: LoadedModel, test: TestSet, *, seed: int) -> Scores:
     """Verification, and matching of patches cut askew: its mean, and by level."""
     member = model_member(source.model, source.variables, keep=False)
     rows = member.describe(test.patches.patches, progress=False)
@@ -77,7 +77,7 @@ def patch_scores(source: Source, test: TestSet, *, seed: int) -> Scores:
 
 
 def correct_matches(
-    source: Source, photos: Path, names: Sequence[str], *, seed: int, progress: bool
+    source: LoadedModel, photos: Path, names: Sequence[str], *, seed: int, progress: bool
 ) -> Scores:
     """Matches of some photographs with views of themselves, and how many are correct."""
     member = model_member(source.model, source.variables, keep=False)

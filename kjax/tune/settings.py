@@ -12,7 +12,7 @@ from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError, unknown_name
 from kjax.files.atomic import write_json
 from kjax.files.json_text import parse_json
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 from kjax.weights.source import is_workdir
 
 SETTINGS_FILE = "tune.json"
@@ -72,7 +72,7 @@ class Settings:
 
     def absolute(self) -> "Settings":
         """The same in words that mean the same in every folder."""
-        own = pretrained.find(self.start) is None or is_workdir(self.start)
+        own = shipped.find(self.start) is None or is_workdir(self.start)
         return dataclasses.replace(
             self,
             start=str(Path(self.start).resolve()) if own else self.start,

@@ -25,7 +25,7 @@ from kjax.train.run import run
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
 from kjax.tune.trained import RUN_FOLDER, Trained
-from kjax.weights.source import Source
+from kjax.weights.source import LoadedModel
 
 MISALIGNED = (
     "augment.misalignment=1.0",
@@ -67,7 +67,7 @@ PROCESSOR = Effort(72, 1024, 0.03, "float32")
 
 
 def train(
-    settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool
+    settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
 ) -> Trained:
     """Trains, or goes on with the training below a folder.
 
@@ -97,7 +97,9 @@ def _how(config: RunConfig) -> tuple[str, ...]:
     )
 
 
-def _run(settings: Settings, source: Source, sets: OwnSets, out: Path, *, progress: bool) -> None:
+def _run(
+    settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
+) -> None:
     workdir = out / RUN_FOLDER
     if has_begun(out):
         # As it was begun, whatever would suit this device.
@@ -115,7 +117,7 @@ def has_begun(out: Path) -> bool:
     return bool(saved_steps(out / RUN_FOLDER / CHECKPOINTS_FOLDER))
 
 
-def make_config(settings: Settings, source: Source, sets: OwnSets) -> ConfigDict:
+def make_config(settings: Settings, source: LoadedModel, sets: OwnSets) -> ConfigDict:
     """Every field of the run."""
     effort = PROCESSOR if jax.default_backend() == "cpu" else ACCELERATOR
     steps = settings.steps or effort.steps
@@ -167,7 +169,7 @@ def _fitting_pairs(wanted: int, most: float) -> int:
     return max(2, pairs - pairs % jax.device_count())
 
 
-def _model_config(source: Source, dtype: str) -> ModelConfig:
+def _model_config(source: LoadedModel, dtype: str) -> ModelConfig:
     model = source.model
     fields: dict[str, Any] = {
         name: getattr(model, name)

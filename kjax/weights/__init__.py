@@ -1,1 +1,1 @@
-"""Weights: files of them, their names in PyTorch, and which model they belong to."""
+"""Weights: files, their names in PyTorch, and the models they belong to."""

@@ -1,106 +1,144 @@
-"""The folder of shipped weights: names, cards, the ledger, and files that are what they were.
+"""Weights, matchers and the ledger that ship with kjax.
 
-SHA256SUMS holds the hashes of all cards and of the ledger, a card those of its weights and of what
-the ledger says about its photographs. So damage is found, and so are careless edits: of a licence,
-of a card whose weights were replaced, of one file out of another version. It is no signature: who
-can write all of these files can make them agree.
+`benchmarks/ship.py` writes NAME.npz, the card NAME.json, and NAME.md for people. SHA256SUMS holds
+the hashes of all cards and of the ledger, and a card the hash of its weights. This detects damage
+and careless edits. It is not a signature: whoever can write all of these files can make them agree.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError, unknown_name
-from kjax.files.atomic import write_text
-from kjax.files.checksum import CHECKSUMS, checksum_lines, sha256
-from kjax.files.json_text import parse_json
-from kjax.weights.cards import Card, make_card
-from kjax.weights.ledger import LEDGER_FILE, Ledger, check_told, read_ledger
+from kjax.files.checksum import CHECKSUMS, sha256
+from kjax.weights.info import ModelInfo
+from kjax.weights.ledger import LEDGER_FILE, Ledger, PhotoGroup, read_ledger
 
 FOLDER = Path(__file__).parent / "trained"
+MATCHERS = "matchers"
+"""Subfolder of learned matchers, named after the weights whose descriptors they match."""
 DEFAULT = "best"
-"""What commands and `kjax.load` use if nothing is named."""
+"""Default weights of commands and `kjax.load`."""
 PREFIX = "kjax-"
-"""What may stand before a name, to tell kjax's own weights from a rival's: kjax-hardnet."""
-SAME_AS = "same_as"
-"""The one field of a NAME.json that stands for another name."""
+"""Optional prefix of a name, which distinguishes kjax-hardnet from the baseline hardnet."""
+DEFAULT_RATIO = 0.9
+"""Maximum distance ratio of matches for weights without a default of their own."""
+METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
+"""Names of metrics for people, by the first part of their names in cards."""
 
 
 def list_weights() -> list[str]:
-    """Names of the models that ship with this version."""
+    """Names of the shipped weights."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def find(word: str) -> str | None:
-    """The shipped name that a word stands for, with or without `PREFIX`; None if there is none."""
-    name = word.removeprefix(PREFIX)
+def list_matchers() -> list[str]:
+    """Names of the shipped matchers."""
+    return sorted(path.stem for path in (FOLDER / MATCHERS).glob("*.json"))
+
+
+def find(name: str) -> str | None:
+    """Return the shipped name of weights, without `PREFIX`; None if there is none."""
+    name = name.removeprefix(PREFIX)
     return name if name in list_weights() else None
 
 
-def card(name: str) -> Card:
-    """What is known about a shipped model; of a name that stands for another, about that one."""
+def card(name: str) -> ModelInfo:
+    """Read the card of shipped weights."""
     found = find(name)
     if found is None:
         raise unknown_name("pretrained model", name, list_weights())
-    values = _read(found)
-    if isinstance(values, dict) and SAME_AS in values:
-        if (other := values[SAME_AS]) not in list_weights():
-            raise InputError(f"{_path(found)} is damaged ({other!r} is not there): reinstall kjax")
-        found, values = other, _read(other)
-    known = photographs()
-    try:
-        made = make_card(values)
-        check_told(made.photographs, made.ledger_sha256, known)
-    except InputError as error:
-        raise InputError(f"{_path(found)} is damaged ({error}): reinstall kjax") from None
-    return made
+    return _read_card(FOLDER / f"{found}.json")
 
 
-def photographs() -> Ledger:
-    """What is known about the photographs that weights learned from."""
-    path = FOLDER / LEDGER_FILE
-    check_unaltered(path)
-    return read_ledger(path)
+def matcher_card(name: str) -> ModelInfo:
+    """Read the card of a shipped matcher."""
+    if name not in list_matchers():
+        raise unknown_name("matcher", name, list_matchers())
+    return _read_card(FOLDER / MATCHERS / f"{name}.json")
 
 
-def seal() -> None:
-    """Writes the hashes of all cards and of the ledger, as they are now."""
-    cards = [*sorted(FOLDER.glob("*.json")), *sorted(FOLDER.glob("*/*.json"))]
-    files = [*cards, FOLDER / LEDGER_FILE]
-    write_text(FOLDER / CHECKSUMS, "".join(checksum_lines(FOLDER, files)))
-
-
-def weights_file(shipped: Card) -> Path:
-    """The weights of a card.
-
-    Raises:
-        InputError: they are missing, or not those that were shipped.
-    """
-    path = FOLDER / f"{shipped.name}.npz"
-    if not path.is_file():
-        raise InputError(f"{path} is missing: reinstall kjax")
-    if sha256(path) != shipped.sha256:
-        raise InputError(f"{path} was altered (its SHA-256 is not its card's): reinstall kjax")
+def weights_file(info: ModelInfo, folder: str = ".") -> Path:
+    """Return the weights file of a card, after comparing its SHA-256."""
+    path = FOLDER / folder / f"{info.name}.npz"
+    if not path.is_file() or sha256(path) != info.sha256:
+        raise InputError(f"{path} is missing or was altered: reinstall kjax")
     return path
 
 
-def _read(name: str) -> Any:
-    check_unaltered(_path(name))
+def matcher_file(name: str) -> Path:
+    """Return the weights file of a shipped matcher, after comparing its SHA-256."""
+    return weights_file(matcher_card(name), MATCHERS)
+
+
+def photographs() -> Ledger:
+    """Read the ledger of all training photographs."""
+    _check_unaltered(FOLDER / LEDGER_FILE)
+    return read_ledger(FOLDER / LEDGER_FILE)
+
+
+def readable_results(results: dict[str, float | str]) -> dict[str, str]:
+    """Return a card's metrics as people write them, e.g. "FPR@95, liberty" and "1.23 %"."""
+    texts = {}
+    for metric, value in results.items():
+        family, *rest = metric.split("/")
+        label = ", ".join([METRICS.get(family, family), *rest])
+        texts[label] = value if isinstance(value, str) else f"{100 * value:.2f} %"
+    return texts
+
+
+def _read_card(path: Path) -> ModelInfo:
+    _check_unaltered(path)
     try:
-        return parse_json(_path(name).read_bytes())
-    except (ValueError, OSError):
-        raise InputError(f"{_path(name)} is damaged or missing: reinstall kjax") from None
+        return _make_info(json.loads(path.read_bytes()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged ({error!r}): reinstall kjax") from None
 
 
-def _path(name: str) -> Path:
-    return FOLDER / f"{name}.json"
+def _make_info(values: dict[str, Any]) -> ModelInfo:
+    groups = tuple(PhotoGroup(**group) for group in values["photographs"])
+    info = ModelInfo(
+        model={
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.get("model", {}).items()
+        },
+        name=values["name"],
+        extent=values.get("extent"),
+        ratio=values.get("ratio", DEFAULT_RATIO) if "model" in values else None,
+        nested=tuple(values.get("nested", ())),
+        train_sets=tuple(one["name"] for one in values.get("data", ())),
+        summary=values["summary"],
+        photographs=groups,
+        sha256=values["sha256"],
+    )
+    training = {"trained on": ", ".join(info.train_sets), "precision": info.model.get("dtype")}
+    info.remarks.update(
+        {
+            "use": info.use,
+            **{label: text for label, text in training.items() if text},
+            "pairs": f"{values['pairs']:,}",
+            "seed": str(values["seed"]),
+            **{label: values[label] for label in ("hardware", "command", "commit")},
+            **readable_results(values["results"]),
+            "evaluated": values["evaluation"],
+            "limits": "; ".join(values["limits"]),
+            "photographs": "; ".join(
+                f"{one.scene}: {one.count}, {', '.join(one.authors)}, {one.licence}"
+                for one in groups
+            ),
+            "licence": values["licence"],
+            "sha256 of npz": info.sha256,
+        }
+    )
+    return info
 
 
-def check_unaltered(path: Path) -> None:
-    """Refuses a card, or a ledger, that is not what was sealed."""
+def _check_unaltered(path: Path) -> None:
+    """Raise if a card or the ledger is not what was shipped."""
     try:
-        sealed = (FOLDER / CHECKSUMS).read_text(encoding="utf-8").splitlines(keepends=True)
-        (found,) = checksum_lines(FOLDER, [path])
+        sums = (FOLDER / CHECKSUMS).read_text(encoding="utf-8").splitlines()
+        line = f"{sha256(path)}  {path.relative_to(FOLDER)}"
     except (ValueError, OSError):
         raise InputError(f"{path} or {CHECKSUMS} is damaged or missing: reinstall kjax") from None
-    if found not in sealed:
+    if line not in sums:
         raise InputError(f"{path} was altered (it is not in {CHECKSUMS}): reinstall kjax")

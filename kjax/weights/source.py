@@ -1,14 +1,13 @@
-"""Weights by one word, with the head and its fields behind a colon where they are needed.
+"""Load a model by name: shipped weights, a training run, or a weights file.
 
-    out/first                     a training run, whose config tells all
-    tuned                         a folder of weights.npz and weights.json, which tells all
-    hardnet.pth                   weights that fit one head only
-    weights.npz:polar,s=1         weights that fit several
-    weights.safetensors           weights that kjax wrote, with metadata that tell all
-    hardnet, or kjax-hardnet      weights that ship with kjax: `kjax.weights.shipped.list_weights()`
+    best, or kjax-hardnet         weights that ship with kjax: `kjax.list_weights()`
+    out/first                     a training run; its config defines the model
+    tuned                         a folder of weights.npz and weights.json
+    hardnet.pth                   a weights file that fits one head only
+    weights.npz:polar,s=1         a weights file that fits several heads
+    weights.safetensors           a weights file that kjax wrote, with metadata
 
-A workdir that has the name of shipped weights wins over them. What people are told about a source
-is in `kjax.weights.facts`.
+A training run takes precedence over shipped weights of the same name.
 """
 
 import dataclasses
@@ -17,285 +16,375 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from kjax.errors import InputError, unknown_name
 from kjax.files.json_text import parse_json
-from kjax.model.descriptor import Descriptor
+from kjax.model.descriptor import Descriptor, build, parameter_count
+from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS
 from kjax.model.nesting import shorten
-from kjax.weights import shipped as pretrained
-from kjax.weights.cards import DEFAULT_RATIO
-from kjax.weights.fields import merge_fields, parse_fields
-from kjax.weights.files import SUFFIXES, load_variables, read_metadata, read_widths
-from kjax.weights.identify import display_name, model_of, only_model, possible_models
-from kjax.weights.metadata import Metadata, parse_metadata
+from kjax.weights import shipped
+from kjax.weights.files import SUFFIXES, load_state_dict, load_variables, read_metadata
+from kjax.weights.info import (
+    Fields,
+    ModelInfo,
+    display_name,
+    fields_of,
+    merge_fields,
+    only_fields,
+    parse_fields,
+    parse_metadata,
+)
+from kjax.weights.torch_names import (
+    check_finite,
+    infer_fields,
+    infer_widths,
+    plain_arrays,
+    to_arrays,
+)
 
 WEIGHTS_FILE, METADATA_FILE = "weights.npz", "weights.json"
 WHOLE_EXTENT = 12.0
-"""Side of PhotoTourism's patches over KeyPoint.size, which of SIFT is 2σ."""
+"""Patch side of PhotoTourism divided by KeyPoint.size, which for SIFT is 2σ."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """Weights with the models that they can be for.
+class LoadedModel:
+    """Weights with their model.
 
     Attributes:
-        path: the weights file, or the workdir.
-        variables: of the model, not folded.
-        candidates: one, unless a bare weights file fits several.
-        announced: whether the weights alone told the candidates: they do not tell the patch size of
-            encoded heads.
-        seed: of the training run, if there was one.
-        config: of that run.
-        card: of weights that ship with kjax.
-        metadata: of a file that kjax wrote with them.
+        path: weights file or workdir.
+        variables: not folded.
+        candidates: models that the weights fit; several only for bare weights files.
+        info: what else is known.
+        inferred: whether the candidates were inferred from the weights' shapes, which do not
+            determine the patch size of encoded heads.
+        seed: seed of the training run, if there is one.
+        config: config of that run.
     """
 
     path: Path
     variables: dict[str, Any]
     candidates: tuple[Descriptor, ...]
-    announced: bool = False
+    info: ModelInfo
+    inferred: bool = False
     seed: int | None = None
     config: dict[str, Any] | None = None
-    card: pretrained.Card | None = None
-    metadata: Metadata | None = None
-
-    @property
-    def extent(self) -> float:
-        """Side of the patches that suit the weights, over OpenCV's KeyPoint.size.
-
-        A training shows crops of patches that cover 24σ; the size of a middling crop is best. One
-        that went on from shipped weights keeps theirs.
-        """
-        return WHOLE_EXTENT if self.known_extent is None else self.known_extent
-
-    @property
-    def known_extent(self) -> float | None:
-        """The extent that suits the weights; None if nothing is known of their training."""
-        if self.card is not None:
-            return self.card.extent
-        if self.config is not None:
-            start = _known_start(self.config)
-            own = typical_extent(self.config["augment"]["area"])
-            return own if start is None or start.extent is None else start.extent
-        return self.metadata.extent if self.metadata else None
-
-    @property
-    def ratio(self) -> float:
-        """Of a match, the largest that suits the weights."""
-        return DEFAULT_RATIO if self.known_ratio is None else self.known_ratio
-
-    @property
-    def known_ratio(self) -> float | None:
-        """The ratio that suits the weights; None if it was not looked for."""
-        if self.card is not None:
-            return self.card.ratio
-        if self.config is not None:
-            start = _known_start(self.config)
-            return None if start is None else start.ratio
-        return self.metadata.ratio if self.metadata else None
-
-    @property
-    def nested(self) -> tuple[int, ...]:
-        """Numbers of first entries that are descriptors themselves, if the training saw to it."""
-        if self.card is not None:
-            told = self.card.nested
-        elif self.config is not None:
-            told = tuple(self.config["loss"].get("nested", ()))
-        else:
-            told = self.metadata.nested if self.metadata else ()
-        return tuple(sorted(width for width in told if width < self.candidates[0].dimension))
-
-    @property
-    def train_sets(self) -> tuple[str, ...]:
-        """Names of the sets that the weights have seen, as far as that is known."""
-        if self.card is not None:
-            return tuple(self.card.data_names)
-        return _sets_of_run(self.config) if self.config is not None else ()
-
-    @property
-    def name(self) -> str | None:
-        """The name of weights that shipped with kjax, also in a file written from them."""
-        if self.card is not None:
-            return self.card.name
-        return self.metadata.remarks.get("name") if self.metadata else None
 
     @property
     def model(self) -> Descriptor:
-        """The model, if there is but one candidate."""
-        return only_model(self.candidates, self.path)
+        """The only candidate; raises if there are several."""
+        only_fields([fields_of(candidate) for candidate in self.candidates], self.path)
+        return self.candidates[0]
+
+    @property
+    def extent(self) -> float:
+        """Patch side divided by OpenCV's KeyPoint.size."""
+        return WHOLE_EXTENT if self.info.extent is None else self.info.extent
+
+    @property
+    def ratio(self) -> float:
+        """Default maximum distance ratio of matches."""
+        return shipped.DEFAULT_RATIO if self.info.ratio is None else self.info.ratio
+
+    @property
+    def nested(self) -> tuple[int, ...]:
+        """Numbers of leading entries that are descriptors themselves."""
+        whole = self.candidates[0].dimension
+        return tuple(sorted(width for width in self.info.nested if width < whole))
 
 
-def typical_extent(area: Sequence[float]) -> float:
-    """The extent of a middling crop, whose share of the patch's area is uniform in a range."""
-    return round(WHOLE_EXTENT * math.sqrt(sum(area) / 2), 1)
-
-
-def load_source(word: str, *, seed: int | None = None, dimension: int | None = None) -> Source:
-    """The weights that a word of the command line stands for.
+def load_source(name: str, *, seed: int | None = None, dimension: int | None = None) -> LoadedModel:
+    """Load the model that a name stands for.
 
     Args:
-        word: see the top of this file.
-        seed: which of several a run was trained with.
-        dimension: numbers in a descriptor, if fewer than the weights give: see `shortened`.
+        name: see the top of this file.
+        seed: seed of a run that was trained with several.
+        dimension: descriptor size; smaller ones need weights that were trained for it.
     """
-    sources = load_sources(word)
+    found = load_sources(name)
     if dimension is not None:
-        sources = [shortened(source, dimension) for source in sources]
-    seeds = [source.seed for source in sources]
-    if seed is None and len(sources) == 1:
-        return sources[0]
+        found = [shortened(one, dimension) for one in found]
+    seeds = [one.seed for one in found]
+    if seed is None and len(found) == 1:
+        return found[0]
     if seed is not None and seed in seeds:
-        return sources[seeds.index(seed)]
+        return found[seeds.index(seed)]
     if seeds == [None]:
-        raise InputError(f"{word} is one set of weights: only workdirs have seeds to choose from")
+        raise InputError(f"{name} is one set of weights: only workdirs have seeds to choose from")
     known = ", ".join(map(str, seeds))
     if seed is None:
-        raise InputError(f"{word} has the seeds {known}: choose one with --seed")
-    raise InputError(f"{word} has no seed {seed}: choose from {known}")
+        raise InputError(f"{name} has the seeds {known}: choose one with --seed")
+    raise InputError(f"{name} has no seed {seed}: choose from {known}")
 
 
-def load_sources(word: str) -> list[Source]:
-    """The weights that a word stands for, one source for each seed of a run."""
-    name, _, fields = word.partition(":")
-    shipped = pretrained.find(name)
-    if holds_weights(word):
-        told = _metadata_of_folder(Path(word))
-        return [_of_told_model(Path(word) / WEIGHTS_FILE, told, {})]
-    if Path(word).is_dir() and (shipped is None or is_workdir(word)):
-        return _of_run(Path(word))
-    if shipped is not None:
-        if fields:
-            raise InputError(f"{name} ships with all that is known of it: leave out ':{fields}'")
-        return [load_shipped(shipped)]
-    path = Path(name)
+def load_sources(name: str) -> list[LoadedModel]:
+    """Load the models that a name stands for, one for each seed of a run."""
+    stem, _, text = name.partition(":")
+    found, path = shipped.find(stem), Path(stem)
+    if holds_weights(name):
+        return [_load_with_info(Path(name) / WEIGHTS_FILE, _folder_info(Path(name)), {})]
+    if Path(name).is_dir() and (found is None or is_workdir(name)):
+        return load_run(name)
+    if found is not None:
+        if text:
+            raise InputError(f"{stem} ships with its own model: leave out ':{text}'")
+        return [load_shipped(found)]
     if path.suffix not in SUFFIXES:
-        raise _unknown_source(word)
-    if fields or read_metadata(path):
-        return [_of_known_model(path, fields)]
+        no_file = f"{name} is not a workdir or a weights file ({', '.join(SUFFIXES)})"
+        raise InputError(
+            f"{no_file}; {unknown_name('pretrained model', name, shipped.list_weights())}"
+        )
+    named = parse_fields(text) if text else {}
+    if info := read_metadata(path):
+        return [_load_with_info(path, info, named)]
+    if named:
+        try:
+            widths = infer_widths(plain_arrays(load_state_dict(path)))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        model = model_of(widths | named)
+        info = ModelInfo(model=fields_of(model))
+        return [LoadedModel(path, load_variables(path, model), (model,), info)]
     variables = load_variables(path)
-    return [Source(path, variables, tuple(possible_models(variables)), announced=True)]
+    return [LoadedModel(path, variables, possible_models(variables), ModelInfo(), inferred=True)]
 
 
-def shortened(source: Source, dimension: int) -> Source:
-    """The source whose descriptors are the first entries, normalised.
+def load_shipped(name: str) -> LoadedModel:
+    """Load shipped weights, ignoring the current folder."""
+    info = shipped.card(name)
+    path, model = shipped.weights_file(info), model_of(info.model)
+    return LoadedModel(path, load_variables(path, model), (model,), info)
 
-    Raises:
-        InputError: the weights were not trained for that.
+
+def load_run(workdir: str | Path) -> list[LoadedModel]:
+    """Load the models of a training run, one per seed: final, or of the latest checkpoint.
+
+    The folder is only read, so the run may still be active.
     """
+    # Here, because they bring orbax, which weights files do not need.
+    from kjax.runs.checkpoint import read_latest, saved_steps
+    from kjax.runs.config import validate
+    from kjax.runs.workdir import CHECKPOINTS_FOLDER, stored_config, weights_files
+
+    workdir = Path(workdir)
+    config = stored_config(workdir)
+    try:
+        run = validate(config)
+    except InputError as error:
+        raise InputError(f"{workdir} is not a run of this version of kjax: {error}") from None
+    model, seeds, several = run.model.build(), run.all_seeds, len(run.all_seeds) > 1
+    files = weights_files(workdir, seeds)
+    steps = f"{run.train.total_steps:,}"
+    if all(path.exists() for path in files):
+        by_seed = [load_variables(path, model) for path in files]
+    else:
+        patches = np.zeros((1, model.patch_size, model.patch_size), np.float32)
+        shapes = jax.eval_shape(model.init, jax.random.key(0), patches)
+        like = {name: shapes[name] for name in ("params", "batch_stats")}
+        if several:
+            like = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct((len(seeds), *leaf.shape), leaf.dtype), like
+            )
+        saved = read_latest(workdir / CHECKPOINTS_FOLDER, like)
+        if saved is None:
+            raise InputError(f"the run in {workdir} has saved nothing yet: try again later")
+        by_seed = [
+            jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i] if several else leaf), saved)
+            for i in range(len(seeds))
+        ]
+        steps = f"{max(saved_steps(workdir / CHECKPOINTS_FOLDER)):,} of {steps}"
+    for variables in by_seed:
+        check_finite(variables)
+    info = run_info(config)
+    rates = _false_positive_rates(workdir)
+    remarks = {
+        "trained on": ", ".join(info.train_sets),
+        **({"started from": run.init} if run.init else {}),
+        "precision": run.model.dtype,
+        "steps": steps,
+        "seed": "",
+        **({"FPR@95": rates} if rates else {}),
+    }
+    found = []
+    for seed, variables in zip(seeds, by_seed, strict=True):
+        remarks["seed"] = str(seed)
+        own = dataclasses.replace(info, model=fields_of(model), remarks=dict(remarks))
+        found.append(LoadedModel(workdir, variables, (model,), own, seed=seed, config=config))
+    return found
+
+
+def shortened(source: LoadedModel, dimension: int) -> LoadedModel:
+    """Return the model whose descriptors are the first entries, normalised."""
     whole = source.candidates[0].dimension
     if dimension == whole:
         return source
     if dimension not in source.nested:
         known = " and ".join(map(str, (*source.nested, whole)))
         raise InputError(
-            f"{source.name or source.path} has no descriptors of {dimension} numbers, but of "
-            f"{known}: shorter ones come from a training with config.loss.nested"
+            f"{source.info.name or source.path} has descriptors of {known} numbers, not "
+            f"{dimension}: train with config.loss.nested for others"
         )
     model, variables = shorten(source.model, source.variables, dimension)
-    return dataclasses.replace(source, candidates=(model,), variables=variables)
+    info = dataclasses.replace(source.info, model=fields_of(model))
+    return dataclasses.replace(source, candidates=(model,), variables=variables, info=info)
 
 
-def _of_known_model(path: Path, fields: str) -> Source:
-    """A weights file of which we are told the model, by its metadata or by the user."""
-    named = parse_fields(fields) if fields else {}
-    metadata = read_metadata(path)
-    if metadata is None:
-        model = model_of(read_widths(path) | named)
-        return Source(path, load_variables(path, model), (model,))
-    return _of_told_model(path, metadata, named)
+def facts(sources: Sequence[LoadedModel]) -> dict[str, str]:
+    """Return what is known about a model, as labels and short texts.
+
+    Args:
+        sources: one, or one per seed of a run.
+    """
+    source, model = sources[0], sources[0].candidates[0]
+    texts = {"name": source.info.name} if source.info.name else {}
+    texts["head"] = " or ".join(candidate.head for candidate in source.candidates)
+    if model.head in ENCODED_HEADS:
+        texts["s"] = str(model.position_kernel.s)
+    any_size = source.inferred and model.head != "hardnet"
+    texts["patch size"] = "any multiple of 4 (default: 32)" if any_size else str(model.patch_size)
+    if model.channels != CHANNELS:
+        texts["channels"] = ", ".join(map(str, model.channels))
+    if model.dimension != DIMENSION:
+        texts["dimension"] = str(model.dimension)
+    if source.nested:
+        texts["shorter forms"] = f"the first {' or '.join(map(str, source.nested))} numbers"
+    texts["parameters"] = f"{parameter_count(source.variables):,}"
+    texts["weights"] = str(jax.tree.leaves(source.variables["params"])[0].dtype)
+    texts |= source.info.facts()
+    if len(sources) > 1:
+        texts["seed"] = ", ".join(str(one.seed) for one in sources)
+    return texts
 
 
-def _of_told_model(path: Path, metadata: Metadata, named: dict[str, Any]) -> Source:
+def refitted_info(
+    source: LoadedModel, name: str, *, nested: tuple[int, ...], sets: Sequence[str]
+) -> ModelInfo:
+    """Return the info of refitted weights, without the name and scores of the original.
+
+    Args:
+        source: original weights.
+        name: name that they were loaded by.
+        nested: numbers of leading entries that are descriptors now.
+        sets: datasets that they were refitted on.
+    """
+    remarks = {"refitted from": name, "refitted on": ", ".join(sets)}
+    if source.info.train_sets:
+        remarks["trained on"] = ", ".join(source.info.train_sets)
+    return ModelInfo(
+        model=fields_of(source.model),
+        extent=source.info.extent,
+        ratio=source.info.ratio,
+        nested=nested,
+        remarks=remarks,
+    )
+
+
+def weights_path(name: str) -> Path:
+    """Return the weights file of a shipped name, or the path itself."""
+    found = shipped.find(name)
+    return Path(name) if found is None else shipped.weights_file(shipped.card(found))
+
+
+def is_workdir(name: str) -> bool:
+    """Whether a folder is a training run."""
+    from kjax.runs.workdir import CONFIG_FILE
+
+    return (Path(name) / CONFIG_FILE).is_file()
+
+
+def holds_weights(name: str) -> bool:
+    """Whether a folder that is not a run holds weights and their metadata."""
+    return (Path(name) / METADATA_FILE).is_file() and not is_workdir(name)
+
+
+def model_of(fields: Mapping[str, Any]) -> Descriptor:
+    """Build a model; all errors are about input."""
     try:
-        model = model_of(merge_fields(metadata.fields, named))
+        return build(**fields)
+    except InputError:
+        raise
+    except (ValueError, TypeError) as error:  # PositionKernel does not know InputError
+        raise InputError(str(error)) from error
+
+
+def possible_models(variables: Mapping[str, Any]) -> tuple[Descriptor, ...]:
+    """Return all models that variables fit, with the default patch size for encoded heads."""
+    return tuple(build(**fields) for fields in infer_fields(to_arrays(variables)))
+
+
+def typical_extent(area: Sequence[float]) -> float:
+    """Return the extent of a medium crop, whose share of the patch area is uniform in a range."""
+    return round(WHOLE_EXTENT * math.sqrt(sum(area) / 2), 1)
+
+
+def _load_with_info(path: Path, info: ModelInfo, named: Fields) -> LoadedModel:
+    """Load a weights file whose metadata define the model."""
+    try:
+        model = model_of(merge_fields(info.model, named))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     try:
         variables = load_variables(path, model)
     except InputError as error:
         raise InputError(f"{error} (its metadata says {display_name(model)})") from None
-    return Source(path, variables, (model,), metadata=metadata)
+    return LoadedModel(path, variables, (model,), dataclasses.replace(info, model=fields_of(model)))
 
 
-def load_shipped(name: str) -> Source:
-    """Weights that ship with kjax, whatever lies in the current folder.
-
-    Args:
-        name: one of `kjax.weights.shipped.list_weights()`.
-    """
-    card = pretrained.card(name)
-    path, model = pretrained.weights_file(card), card.build()
-    return Source(path, load_variables(path, model), (model,), card=card)
-
-
-def weights_path(word: str) -> Path:
-    """The weights file that a word stands for: a path, or the file of a shipped name."""
-    name = pretrained.find(word)
-    return Path(word) if name is None else pretrained.weights_file(pretrained.card(name))
-
-
-def is_workdir(word: str) -> bool:
-    """Whether a folder is that of a training run."""
-    from kjax.runs.workdir import CONFIG_FILE
-
-    return (Path(word) / CONFIG_FILE).is_file()
-
-
-def holds_weights(word: str) -> bool:
-    """Whether a folder that is no run has weights, and a file that tells their model."""
-    return (Path(word) / METADATA_FILE).is_file() and not is_workdir(word)
-
-
-def _metadata_of_folder(folder: Path) -> Metadata:
+def _folder_info(folder: Path) -> ModelInfo:
     path = folder / METADATA_FILE
     try:
-        told = parse_metadata(parse_json(path.read_bytes()))
+        info = parse_metadata(parse_json(path.read_bytes()))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except (ValueError, TypeError, AttributeError):
-        told = None
-    if told is None:
+        info = None
+    if info is None:
         raise InputError(f"{path} is damaged: make the weights again")
-    return told
+    return info
 
 
-def _known_start(config: Mapping[str, Any]) -> pretrained.Card | Metadata | None:
-    """What tells of the weights that a run went on from, maybe by way of other runs."""
+def run_info(config: Mapping[str, Any]) -> ModelInfo:
+    """Return extent, ratio and training sets of a run.
+
+    A run that continues from other weights inherits their extent and ratio.
+    """
     from kjax.runs.workdir import stored_config
 
-    init = config.get("init", "")
+    init, start = config.get("init", ""), ModelInfo()
     if init and is_workdir(init):
-        return _known_start(stored_config(Path(init)))
-    if init and holds_weights(init):
-        return _metadata_of_folder(Path(init))
-    shipped = pretrained.find(init) if init else None
-    return None if shipped is None else pretrained.card(shipped)
+        start = run_info(stored_config(Path(init)))
+    elif init and holds_weights(init):
+        start = _folder_info(Path(init))
+    elif init and shipped.find(init) is not None:
+        start = shipped.card(init)
+    own = typical_extent(config["augment"]["area"])
+    sets = (Path(folder).name for folder in config["data"]["train"])
+    return ModelInfo(
+        extent=own if start.extent is None else start.extent,
+        ratio=start.ratio,
+        nested=tuple(config["loss"].get("nested", ())),
+        train_sets=tuple(dict.fromkeys([*start.train_sets, *sets])),
+    )
 
 
-def _sets_of_run(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The sets of a run, after those of the weights that it started from."""
-    from kjax.runs.workdir import stored_config
+def _false_positive_rates(workdir: Path) -> str:
+    """Return a run's final FPR@95 by test set; empty if there is none yet."""
+    from kjax.runs.workdir import RESULTS_FILE
 
-    before: Sequence[str] = ()
-    if (init := config.get("init", "")) and is_workdir(init):
-        before = _sets_of_run(stored_config(Path(init)))
-    elif init and (shipped := pretrained.find(init)) is not None:
-        before = pretrained.card(shipped).data_names
-    own = (Path(folder).name for folder in config["data"]["train"])
-    return tuple(dict.fromkeys([*before, *own]))
-
-
-def _unknown_source(word: str) -> InputError:
-    no_file = f"{word} is no workdir or weights file ({', '.join(SUFFIXES)})"
-    if not (known := pretrained.list_weights()):
-        return InputError(f"{no_file}, and no weights ship with this version of kjax")
-    return InputError(f"{no_file}; {unknown_name('pretrained model', word, known)}")
-
-
-def _of_run(workdir: Path) -> list[Source]:
-    # Here, because it brings orbax, which weights files can do without.
-    from kjax.weights.load_run import load_run
-
-    return [
-        Source(workdir, one.variables, (one.model,), seed=one.seed, config=one.config)
-        for one in load_run(workdir)
-    ]
+    path = workdir / RESULTS_FILE
+    if not path.exists():
+        return ""
+    try:
+        scores = parse_json(path.read_bytes())
+        rates = []
+        for name in scores:
+            if name.startswith("fpr95/") and not name.endswith("_std"):
+                spread = scores.get(f"{name}_std")
+                spread = "" if spread is None else f" ± {100 * spread:.2f}"
+                rates.append(f"{name.removeprefix('fpr95/')} {100 * scores[name]:.2f}{spread} %")
+        return ", ".join(rates)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return f"unknown ({RESULTS_FILE} is damaged)"

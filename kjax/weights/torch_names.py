@@ -11,256 +11,192 @@
 | head.weight (encoded heads)        | [128, K]         | params/head/kernel               |
 | head.bias (encoded heads)          | [128]            | params/head/bias                 |
 
-With other channels or another dimension than the paper's, the sizes above follow.
-`features` is laid out as in the HardNet release and in kornia, so their checkpoints load as they
-are. `…num_batches_tracked` is ignored on the way in and written as 0 on the way out.
+Models with other channels or another dimension have the same names with other sizes. `features` is
+laid out as in the HardNet release and in kornia, so their checkpoints load unchanged.
+`…num_batches_tracked` is ignored when reading and written as 0.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS, TRUNK_STRIDE
-from kjax.weights.fields import Fields
+from kjax.weights.info import Fields, fields_of
 
 if TYPE_CHECKING:
     import torch
 
     from kjax.model.descriptor import Descriptor
 
-CONV_INDICES = tuple(range(0, 18, 3))
-NORM_INDICES = tuple(range(1, 18, 3))
-FC_INDEX, FC_NORM_INDEX = 19, 20
+FC_INDEX = 19
+"""Index of `hardnet`'s fully connected layer in `features`."""
+FC, FC_NORM = f"features.{FC_INDEX}", f"features.{FC_INDEX + 1}"
+TRUNKS = {"features": "trunk", "features_polar": "trunk_polar"}
 
 
-class Entry(NamedTuple):
-    """One array of the state dict: its shape there, and where it lives in the variables."""
+def _paths() -> dict[str, tuple[str, ...]]:
+    paths = {}
+    for prefix, trunk in TRUNKS.items():
+        for i in range(len(CHANNELS)):
+            paths[f"{prefix}.{3 * i}.weight"] = ("params", trunk, f"conv{i + 1}", "kernel")
+            for part in ("mean", "var"):
+                name = f"{prefix}.{3 * i + 1}.running_{part}"
+                paths[name] = ("batch_stats", trunk, f"norm{i + 1}", part)
+    return paths | {
+        f"{FC}.weight": ("params", "head", "kernel"),
+        f"{FC_NORM}.running_mean": ("batch_stats", "head", "norm", "mean"),
+        f"{FC_NORM}.running_var": ("batch_stats", "head", "norm", "var"),
+        "head.weight": ("params", "head", "kernel"),
+        "head.bias": ("params", "head", "bias"),
+    }
 
-    shape: tuple[int, ...]
-    path: tuple[str, ...]
+
+PATHS = _paths()
+"""Where each array of a state dict lives in the variables."""
 
 
 def from_torch(
     state_dict: Mapping[str, Any], model: "Descriptor | None" = None
 ) -> dict[str, dict[str, Any]]:
-    """The variables of a PyTorch state dict of tensors or NumPy arrays.
+    """Return the variables of a PyTorch state dict of tensors or NumPy arrays.
 
-    A wrapper `{"state_dict": …}` and the prefix `module.` of a data-parallel checkpoint are taken
-    off first.
+    A wrapper `{"state_dict": …}` and a data-parallel checkpoint's prefix `module.` are removed.
 
     Args:
         state_dict: names as in this module's table.
-        model: the module that the variables are for. Without it, the head follows from the names
-            and shapes present.
+        model: model that the variables are for. By default, the head follows from the names and
+            shapes.
 
     Raises:
-        InputError: naming every entry that is missing, unexpected, wrong-shaped or not finite.
+        InputError: arrays are missing, unexpected, wrong-shaped or not finite; all are named.
     """
-    import jax  # here, because those who read weights for PyTorch may not have it
+    import jax  # here, because the PyTorch twin reads weights without JAX
 
+    if model is not None and model.folded:
+        raise InputError("a folded model has no PyTorch counterpart: convert the original")
     arrays = plain_arrays(state_dict)
-    expected = _announced_contract(arrays) if model is None else contract_of(model)
-    check(arrays, expected)
+    shapes = expected_shapes(**(infer_fields(arrays)[0] if model is None else fields_of(model)))
+    check_arrays(arrays, shapes)
     variables: dict[str, dict[str, Any]] = {"params": {}, "batch_stats": {}}
-    for name, entry in expected.items():
-        *parents, leaf = entry.path
+    for name in shapes:
+        *parents, leaf = PATHS[name]
         node: dict[str, Any] = variables
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[leaf] = jax.device_put(_from_torch_layout(arrays[name]), may_alias=False)
+        array = arrays[name]  # OIHW → HWIO, [out, in] → [in, out]
+        array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+        node[leaf] = jax.device_put(array, may_alias=False)
     return variables
 
 
 def to_torch(variables: Mapping[str, Any]) -> "dict[str, torch.Tensor]":
-    """The PyTorch state dict of kjax variables, ready for `load_state_dict(strict=True)`."""
+    """Return the PyTorch state dict of variables, ready for `load_state_dict(strict=True)`."""
     torch = require("torch", "a PyTorch state dict")
     return {name: torch.from_numpy(np.array(array)) for name, array in to_arrays(variables).items()}
 
 
 def to_arrays(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The PyTorch state dict of kjax variables as NumPy arrays, without torch."""
+    """Return the PyTorch state dict of variables as NumPy arrays, without torch."""
+    if "batch_stats" not in variables:
+        raise InputError("variables without batch_stats (folded?) have no PyTorch counterpart")
+    kernel = variables["params"].get("head", {}).get("kernel")
+    absent = "head.weight" if kernel is not None and kernel.ndim == 4 else f"{FC}.weight"
     arrays: dict[str, np.ndarray] = {}
-    for name, entry in _contract_of_variables(variables).items():
+    for name, path in PATHS.items():
         value: Any = variables
-        for key in entry.path:
-            value = value[key]
-        arrays[name] = _to_torch_layout(np.asarray(value))
+        for key in path:
+            value = value.get(key, {})
+        if name == absent or isinstance(value, Mapping):  # not an array of this head
+            continue
+        array = np.asarray(value)  # HWIO → OIHW, [in, out] → [out, in]
+        array = array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
+        arrays[name] = np.ascontiguousarray(array)
         if name.endswith("running_var"):
             counter = name.replace("running_var", "num_batches_tracked")
             arrays[counter] = np.zeros((), np.int64)
     return arrays
 
 
-def contract(
-    *,
-    side: int | None = None,
-    two_trunks: bool = False,
-    inputs: int | None = None,
-    bias: bool = True,
-    channels: Sequence[int] = CHANNELS,
-    dimension: int = DIMENSION,
-) -> dict[str, Entry]:
-    """All entries of a state dict.
-
-    Args:
-        side: n of `hardnet`'s fully connected layer, None for the other heads.
-        two_trunks: whether there is a second trunk.
-        inputs: K of an encoded head, None for the other heads.
-        bias: whether that head has a bias.
-        channels: of the convolutions.
-        dimension: of the descriptors.
-    """
-    entries = _trunk_contract("features", "trunk", channels)
-    if two_trunks:
-        entries |= _trunk_contract("features_polar", "trunk_polar", channels)
-    if side is not None:
-        shape = (dimension, channels[-1], side, side)
-        entries[f"features.{FC_INDEX}.weight"] = Entry(shape, ("params", "head", "kernel"))
-        entries |= _norm_contract(f"features.{FC_NORM_INDEX}", dimension, ("head", "norm"))
-    if inputs is not None:
-        entries["head.weight"] = Entry((dimension, inputs), ("params", "head", "kernel"))
-        if bias:
-            entries["head.bias"] = Entry((dimension,), ("params", "head", "bias"))
-    return entries
-
-
-def _trunk_contract(prefix: str, trunk: str, channels: Sequence[int]) -> dict[str, Entry]:
-    entries: dict[str, Entry] = {}
-    channels_in = 1
-    for i, channels_out in enumerate(channels):
-        shape = (channels_out, channels_in, 3, 3)
-        entries[f"{prefix}.{CONV_INDICES[i]}.weight"] = Entry(
-            shape, ("params", trunk, f"conv{i + 1}", "kernel")
-        )
-        norm = f"{prefix}.{NORM_INDICES[i]}"
-        entries |= _norm_contract(norm, channels_out, (trunk, f"norm{i + 1}"))
-        channels_in = channels_out
-    return entries
-
-
-def _norm_contract(prefix: str, channels: int, path: tuple[str, ...]) -> dict[str, Entry]:
-    return {
-        f"{prefix}.running_{statistic}": Entry((channels,), ("batch_stats", *path, statistic))
-        for statistic in ("mean", "var")
-    }
-
-
-def contract_of(model: "Descriptor") -> dict[str, Entry]:
-    """All entries of the state dict of a model."""
-    if model.folded:
-        raise InputError("a folded model has no PyTorch counterpart: convert the original")
-    return contract_of_fields(
-        model.head,
-        s=model.position_kernel.s,
-        patch_size=model.patch_size,
-        head_bias=model.head_bias,
-        channels=model.channels,
-        dimension=model.dimension,
-    )
-
-
-def contract_of_fields(
+def expected_shapes(
     head: str,
     *,
-    s: int,
-    patch_size: int,
+    s: int = 2,
+    patch_size: int = 32,
     head_bias: bool = True,
     channels: Sequence[int] = CHANNELS,
     dimension: int = DIMENSION,
-) -> dict[str, Entry]:
-    """All entries of the state dict of a model, from the arguments of `kjax.build`."""
-    systems = 2 if head.startswith("combined") else 1
-    return contract(
-        side=patch_size // TRUNK_STRIDE if head == "hardnet" else None,
-        two_trunks=head == "combined_star",
-        inputs=systems * channels[-1] * (2 * s + 1) ** 2 if head in ENCODED_HEADS else None,
-        bias=head_bias,
-        channels=channels,
-        dimension=dimension,
-    )
+    **position_constants: float,
+) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of a model's state dict, from the arguments of `kjax.build`."""
+    del position_constants  # they leave no trace in the weights
+    shapes: dict[str, tuple[int, ...]] = {}
+    for prefix in list(TRUNKS)[: 2 if head == "combined_star" else 1]:
+        inputs = (1, *channels)
+        for i, width in enumerate(channels):
+            shapes[f"{prefix}.{3 * i}.weight"] = (width, inputs[i], 3, 3)
+            for part in ("mean", "var"):
+                shapes[f"{prefix}.{3 * i + 1}.running_{part}"] = (width,)
+    if head == "hardnet":
+        side = patch_size // TRUNK_STRIDE
+        shapes[f"{FC}.weight"] = (dimension, channels[-1], side, side)
+        shapes |= {f"{FC_NORM}.running_{part}": (dimension,) for part in ("mean", "var")}
+    if head in ENCODED_HEADS:
+        systems = 2 if head.startswith("combined") else 1
+        shapes["head.weight"] = (dimension, systems * channels[-1] * (2 * s + 1) ** 2)
+        if head_bias:
+            shapes["head.bias"] = (dimension,)
+    return shapes
 
 
-def _contract_of_variables(variables: Mapping[str, Any]) -> dict[str, Entry]:
-    if "batch_stats" not in variables:
-        raise InputError("variables without batch_stats (folded?) have no PyTorch counterpart")
-    params = variables["params"]
-    head = params.get("head", {})
-    kernel_shape: tuple[int, ...] = head["kernel"].shape if head else ()
-    return contract(
-        side=kernel_shape[0] if len(kernel_shape) == 4 else None,
-        two_trunks="trunk_polar" in params,
-        inputs=kernel_shape[0] if len(kernel_shape) == 2 else None,
-        bias="bias" in head,
-        channels=trunk_channels(variables),
-        dimension=kernel_shape[-1] if kernel_shape else DIMENSION,
-    )
+def infer_widths(arrays: Mapping[str, np.ndarray]) -> Fields:
+    """Infer channels and dimension from a state dict's arrays."""
 
+    def size(default: int, *names: str) -> int:
+        return next((len(arrays[n]) for n in names if n in arrays and arrays[n].ndim), default)
 
-def trunk_channels(variables: Mapping[str, Any]) -> tuple[int, ...]:
-    """Output channels of the convolutions of variables."""
-    trunk = variables["params"]["trunk"]
-    return tuple(trunk[f"conv{i + 1}"]["kernel"].shape[-1] for i in range(len(CHANNELS)))
-
-
-def announced_widths(arrays: Mapping[str, np.ndarray]) -> Fields:
-    """Channels and dimension, as most arrays of each layer have them."""
-    layers = zip(CONV_INDICES, NORM_INDICES, CHANNELS, strict=True)
     channels = tuple(
-        _announced(arrays, default, f"features.{conv}.weight", f"features.{norm}")
-        for conv, norm, default in layers
+        size(default, f"features.{3 * i + 1}.running_mean", f"features.{3 * i}.weight")
+        for i, default in enumerate(CHANNELS)
     )
-    encoded = _announced(arrays, DIMENSION, "head.weight", "head.bias")
-    full = _announced(arrays, encoded, f"features.{FC_INDEX}.weight", f"features.{FC_NORM_INDEX}")
-    return {"channels": channels, "dimension": full}
+    names = (f"{FC_NORM}.running_mean", f"{FC}.weight", "head.bias", "head.weight")
+    return {"channels": channels, "dimension": size(DIMENSION, *names)}
 
 
-def _announced(arrays: Mapping[str, np.ndarray], default: int, layer: str, after: str) -> int:
-    """The first size of a layer's arrays that most have; of what follows it, if in doubt."""
-    names = (f"{after}.running_mean", f"{after}.running_var", after, layer)
-    sizes = [arrays[name].shape[0] for name in names if name in arrays and arrays[name].ndim]
-    return Counter(sizes).most_common(1)[0][0] if sizes else default
+def infer_fields(arrays: Mapping[str, np.ndarray]) -> list[Fields]:
+    """Infer all models that a state dict's names and shapes fit, as arguments of `kjax.build`.
 
+    Encoded heads take patches of any size, so their patch size is left out. Impossible sizes are
+    replaced by possible ones, for `check_arrays` to report.
+    """
+    widths = infer_widths(arrays)
 
-def _announced_contract(arrays: Mapping[str, np.ndarray]) -> dict[str, Entry]:
-    """The contract that the names announce; impossible sizes are left for `check` to refuse."""
+    def last_axis(name: str, default: int) -> int:
+        return arrays[name].shape[-1] if name in arrays and arrays[name].ndim else default
+
+    if any(name.startswith((f"{FC}.", f"{FC_NORM}.")) for name in arrays):
+        side = max(2, last_axis(f"{FC}.weight", 8))
+        return [{"head": "hardnet", "patch_size": TRUNK_STRIDE * side, **widths}]
     two_trunks = any(name.startswith("features_polar.") for name in arrays)
-    widths = announced_widths(arrays)
-    side = inputs = None
-    if any(
-        name.startswith((f"features.{FC_INDEX}.", f"features.{FC_NORM_INDEX}.")) for name in arrays
-    ):
-        side = _last_axis(arrays, f"features.{FC_INDEX}.weight", default=8)
-    if two_trunks or any(name.startswith("head.") for name in arrays):
-        inputs = _nearest_inputs(
-            _last_axis(arrays, "head.weight", default=0), two_trunks, widths["channels"][-1]
-        )
-    return contract(side=side, two_trunks=two_trunks, inputs=inputs, **widths)
-
-
-def _last_axis(arrays: Mapping[str, np.ndarray], name: str, *, default: int) -> int:
-    return arrays[name].shape[-1] if name in arrays and arrays[name].ndim else default
-
-
-def _nearest_inputs(inputs: int, two_trunks: bool, channels: int) -> int:
-    """The possible K, m·c·(2s+1)², closest to the one found."""
-    blocks = (2,) if two_trunks else (1, 2)
-    largest_s = max(1, inputs)  # (2s+1)² passes K/c long before s does
-    possible = (
-        m * channels * (2 * s + 1) ** 2 for m in blocks for s in range(1, 2 + math.isqrt(largest_s))
-    )
-    return min(possible, key=lambda size: abs(size - inputs))
+    if not two_trunks and not any(name.startswith("head.") for name in arrays):
+        return [{"head": "sum", **widths}, {"head": "cat", **widths}]
+    # K = m·c·(2s+1)² determines m and s: the square of an odd number is never twice another.
+    per_channel = last_axis("head.weight", 0) // max(1, widths["channels"][-1])
+    systems = 2 if two_trunks or per_channel % 2 == 0 else 1
+    s = max(1, round(math.sqrt(per_channel / systems)) // 2)
+    heads = ["xy", "polar"] if systems == 1 else ["combined_star" if two_trunks else "combined"]
+    bias = "head.bias" in arrays or "head.weight" not in arrays
+    return [{"head": head, "s": s, "head_bias": bias, **widths} for head in heads]
 
 
 def plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays of a state dict by their names in the contract, without counters and wrappers."""
+    """Return a state dict as NumPy arrays, without wrappers and BatchNorm's counters."""
     inner = state_dict.get("state_dict", state_dict)
     if not isinstance(inner, Mapping) or not inner:
-        raise InputError("this is no state dict: expected a mapping from names to arrays")
+        raise InputError("not a state dict: expected a mapping from names to arrays")
     return {
         str(name).removeprefix("module."): plain_array(str(name), value)
         for name, value in inner.items()
@@ -269,77 +205,51 @@ def plain_arrays(state_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def plain_array(name: str, value: Any) -> np.ndarray:
-    """An entry of a state dict as NumPy's; a torch tensor, without importing torch to ask.
-
-    Raises:
-        InputError: it is no array, or one that NumPy does not know: sparse, bfloat16.
-    """
+    """Convert a tensor or array to a NumPy array in native byte order, without importing torch."""
     try:
         if hasattr(value, "detach"):
             return value.detach().cpu().numpy()
         if hasattr(value, "__array__"):
             array = np.asarray(value)
-            # JAX knows this machine's order of bytes only.
             return array.astype(array.dtype.newbyteorder("="), copy=False)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError):  # sparse, bfloat16, …
         pass
-    # Lists too: of lists within lists, NumPy would make an array of any size.
     kind = getattr(value, "dtype", type(value).__name__)
-    raise InputError(f"{name} holds {kind}: save float32, or float16, instead") from None
+    raise InputError(f"{name} holds {kind}: save float32 or float16 instead") from None
 
 
-def check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Entry]) -> None:
-    """Refuses arrays that are not those of a contract, naming every one that is not."""
+def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise if array names, shapes or values differ from the expected ones; list every problem."""
     problems = []
-    if missing := sorted(expected.keys() - arrays.keys()):
+    if missing := sorted(shapes.keys() - arrays.keys()):
         problems.append(f"missing {', '.join(missing)}")
-    if extra := sorted(arrays.keys() - expected.keys()):
+    if extra := sorted(arrays.keys() - shapes.keys()):
         problems.append(f"unexpected {', '.join(extra)}")
-    for name in sorted(expected.keys() & arrays.keys()):
-        found, wanted = arrays[name].shape, expected[name].shape
-        if found != wanted:
-            problems.append(f"{name} has shape {list(found)} instead of {list(wanted)}")
+    for name in sorted(shapes.keys() & arrays.keys()):
+        shape = arrays[name].shape
+        if shape != shapes[name]:
+            problems.append(f"{name} has shape {list(shape)} instead of {list(shapes[name])}")
         elif arrays[name].dtype not in (np.float16, np.float32, np.float64):
             problems.append(f"{name} holds {arrays[name].dtype}, not floating-point numbers")
-    if not problems and (broken := [n for n in sorted(expected) if not _is_finite(arrays[n])]):
-        problems.append(_not_finite(broken))
+    if not problems:
+        problems = [
+            f"{n} is not finite" for n in sorted(shapes) if not np.isfinite(arrays[n]).all()
+        ]
     if problems:
         raise InputError("the checkpoint does not fit: " + "; ".join(problems))
 
 
 def check_finite(variables: Mapping[str, Any]) -> None:
-    """Refuses variables that hold NaN or an infinity, naming the first array that does.
+    """Raise if variables hold NaN or infinity.
 
-    Looking at descriptors would not do: some machines' compiled ReLU turns NaN into 0.
-
-    Raises:
-        InputError: an array is not finite.
+    Descriptors would not show it: some compiled ReLUs turn NaN into 0.
     """
-    import jax  # here, because those who read weights for PyTorch may not have it
+    import jax  # here, because the PyTorch twin reads weights without JAX
 
     broken = [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
-        if not _is_finite(np.asarray(leaf, np.float32))
+        if not np.isfinite(np.asarray(leaf, np.float32)).all()
     ]
     if broken:
-        raise InputError(f"the weights are no use: {_not_finite(broken)}")
-
-
-def _is_finite(array: np.ndarray) -> bool:
-    return bool(np.isfinite(array).all())
-
-
-def _not_finite(names: list[str]) -> str:
-    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return f"{names[0]} is not finite: it holds NaN or an infinity{more}"
-
-
-def _from_torch_layout(array: np.ndarray) -> np.ndarray:
-    """OIHW → HWIO, [out, in] → [in, out]."""
-    return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
-
-
-def _to_torch_layout(array: np.ndarray) -> np.ndarray:
-    """HWIO → OIHW, [in, out] → [out, in]."""
-    return np.ascontiguousarray(array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T)
+        raise InputError(f"the weights are unusable: {', '.join(broken)} not finite")

@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 from scipy.spatial.distance import cdist
 
-from kjax.baselines import tfeat
-from kjax.baselines.load import load_rival
+from kjax.baselines import load_baseline, tfeat
 from kjax.metrics import precision_recall_curve
 
 cv2 = pytest.importorskip("cv2")
@@ -67,7 +66,7 @@ def test_matching_is_reproduced(shared_data, bark, golden):
         ("mkd-lw", "mkd_concat32_lw_liberty", whitening),
         ("mkd-pcawt", "mkd_concat32_pcawt_liberty", whitening),
     ):
-        rival = load_rival(name, weights)
+        rival = load_baseline(name, weights)
         found = average_precisions(rival.describe, rival.distance, bark)
         assert found == pytest.approx(golden[row], abs=TOLERANCE), name
 

@@ -3,8 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kjax.baselines import mkd
-from kjax.baselines.load import load_rival
+from kjax.baselines import load_baseline, mkd
 from kjax.data.samples import stereo_patch_pairs
 from kjax.errors import InputError
 
@@ -106,21 +105,21 @@ def test_fitted_components_are_uncorrelated(rng):
 def test_a_whitening_is_fitted_saved_and_read_again(tmp_path):
     pairs = stereo_patch_pairs(250, size=64)
     training = pairs[:, 0]
-    fitted = mkd.fit_rival("pcawt", training, fitted_on="motorcycle")
+    fitted = mkd.fit_mkd("pcawt", training, fitted_on="motorcycle")
     assert fitted.source == "PCA fitted by kjax on 250 patches of motorcycle"
     assert (fitted.name, fitted.dimension, fitted.parameters) == ("MKD pcawt", 128, 238 * 129)
-    raw = load_rival("mkd").describe(training)
+    raw = load_baseline("mkd").describe(training)
     path = tmp_path / "whitening.npz"
     mkd.save_whitening(path, mkd.fit_pca(raw, fitted_on="motorcycle"))
-    again = load_rival("mkd-pcawt", path)
+    again = load_baseline("mkd-pcawt", path)
     assert again.source == "whitening.npz (motorcycle)"
     np.testing.assert_allclose(
         again.describe(pairs[:9, 1]), fitted.describe(pairs[:9, 1]), atol=2e-4
     )
     with pytest.raises(InputError, match="holds no whitening of the kind lw"):
-        load_rival("mkd-lw", path)
+        load_baseline("mkd-lw", path)
     with pytest.raises(InputError, match="unknown training set 'yosemite'"):
-        load_rival("mkd-pca", path, training_set="yosemite")
+        load_baseline("mkd-pca", path, training_set="yosemite")
 
 
 def test_files_of_several_sets(tmp_path, rng):
@@ -156,7 +155,7 @@ def test_fitting_refuses_what_it_cannot_do(rng):
     with pytest.raises(InputError, match="must be finite"):
         mkd.fit_pca(np.full((40, 3), np.nan), fitted_on="nothing")
     with pytest.raises(InputError, match="lw is learned from matching pairs"):
-        mkd.fit_rival("lw", np.zeros((1, 64, 64), np.uint8), fitted_on="nothing")
+        mkd.fit_mkd("lw", np.zeros((1, 64, 64), np.uint8), fitted_on="nothing")
     with pytest.raises(InputError, match="unknown whitening 'zca'"):
         mkd.projection(whitening_of(3, rng), "zca")
     with pytest.raises(InputError, match="lw needs a whitening of the kind lw"):

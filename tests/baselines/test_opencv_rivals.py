@@ -4,9 +4,9 @@ import types
 import numpy as np
 import pytest
 
-from kjax.baselines.load import load_rival
+from kjax.baselines import load_baseline
+from kjax.baselines.descriptor import Unavailable
 from kjax.baselines.opencv import root_sift
-from kjax.baselines.rival import Unavailable
 from kjax.data.samples import stereo_patch_pairs
 
 cv2 = pytest.importorskip("cv2")
@@ -25,14 +25,14 @@ def test_sift_is_that_of_the_official_script(patches):
     keypoint = cv2.KeyPoint()
     keypoint.pt, keypoint.size = (32.5, 32.5), 65 / 5.303
     expected = [cv2.SIFT_create().compute(patch, [keypoint])[1][0] for patch in patches]
-    sift = load_rival("sift")
+    sift = load_baseline("sift")
     np.testing.assert_array_equal(sift.describe(patches), expected)
     assert sift.source == f"OpenCV {cv2.__version__}"
     assert (sift.name, sift.distance, sift.dimension, sift.parameters) == ("SIFT", "L2", 128, None)
 
 
 def test_root_sift_has_unit_norm_and_hellinger_products(patches):
-    sift, root = (load_rival(name).describe(patches) for name in ("sift", "rootsift"))
+    sift, root = (load_baseline(name).describe(patches) for name in ("sift", "rootsift"))
     np.testing.assert_allclose(np.linalg.norm(root, axis=1), 1, rtol=1e-6)
     shares = sift / sift.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(root[0] @ root[1], np.sqrt(shares[0] * shares[1]).sum(), rtol=1e-5)
@@ -41,12 +41,12 @@ def test_root_sift_has_unit_norm_and_hellinger_products(patches):
 
 def test_many_patches_keep_their_order(patches):
     many = np.concatenate([np.roll(patches, shift, axis=2) for shift in range(0, 60, 4)] * 10)
-    sift = load_rival("sift")
+    sift = load_baseline("sift")
     np.testing.assert_array_equal(sift.describe(many)[::97], sift.describe(many[::97]))
 
 
 def test_orb_sees_the_whole_patch(patches):
-    orb = load_rival("orb")
+    orb = load_baseline("orb")
     assert orb.distance == "L1"
     changed = patches.copy()
     changed[:, :14], changed[:, -14:] = 255, 0
@@ -63,7 +63,7 @@ def test_contrib_descriptors_are_taken_at_the_middle_pixel(patches, name, factor
     extractor = getattr(cv2.xfeatures2d, factory)(*arguments)
     keypoint = cv2.KeyPoint(32, 32, 65)
     packed = [extractor.compute(patch, [keypoint])[1][0] for patch in patches]
-    found = load_rival(name).describe(patches)
+    found = load_baseline(name).describe(patches)
     np.testing.assert_array_equal(found, np.unpackbits(np.array(packed), axis=1))
 
 
@@ -77,7 +77,7 @@ def pretend(monkeypatch, **contents):
 def test_wheels_without_contrib_are_named(monkeypatch, name):
     pretend(monkeypatch)
     with pytest.raises(Unavailable, match="pip install opencv-contrib-python-headless"):
-        load_rival(name)
+        load_baseline(name)
 
 
 def test_a_boostdesc_without_its_tables_is_reported(monkeypatch):
@@ -86,7 +86,7 @@ def test_a_boostdesc_without_its_tables_is_reported(monkeypatch):
 
     pretend(monkeypatch, xfeatures2d=types.SimpleNamespace(BoostDesc_create=create))
     with pytest.raises(Unavailable, match="built without the data of BBoost"):
-        load_rival("bboost")
+        load_baseline("bboost")
 
 
 def test_bboost_is_binboost_of_the_whole_upright_patch(monkeypatch, patches):
@@ -102,7 +102,7 @@ def test_bboost_is_binboost_of_the_whole_upright_patch(monkeypatch, patches):
 
     fake = types.SimpleNamespace(BoostDesc_create=Extractor)
     pretend(monkeypatch, xfeatures2d=fake, KeyPoint=cv2.KeyPoint)
-    found = load_rival("bboost").describe(patches[:1])
+    found = load_baseline("bboost").describe(patches[:1])
     np.testing.assert_array_equal(found[0], np.unpackbits(np.full(32, patches[0, 0, 0], np.uint8)))
     assert seen[0] == (302, True, 1.0)
     assert (seen[-1].pt, seen[-1].size, seen[-1].angle) == ((32.0, 32.0), 65.0, 0.0)
@@ -111,4 +111,4 @@ def test_bboost_is_binboost_of_the_whole_upright_patch(monkeypatch, patches):
 def test_a_missing_opencv_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(Unavailable, match="pip install opencv-contrib-python-headless"):
-        load_rival("sift")
+        load_baseline("sift")

@@ -4,8 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-from kjax.baselines.load import RIVALS, load_rival
-from kjax.baselines.rival import Unavailable
+from kjax.baselines import BASELINES, load_baseline
+from kjax.baselines.descriptor import Unavailable
 from kjax.data.samples import stereo_patch_pairs
 from kjax.errors import InputError
 
@@ -14,9 +14,9 @@ LEARNED = ("mkd-lw", "mkd-pca", "mkd-pcaws", "mkd-pcawt", "tfeat", "l2net", "dee
 
 def available():
     found = {}
-    for name in RIVALS:
+    for name in BASELINES:
         try:
-            found[name] = load_rival(name)
+            found[name] = load_baseline(name)
         except Unavailable:
             continue
     return found
@@ -34,7 +34,7 @@ def test_what_needs_nothing_is_there(rivals):
 @pytest.mark.parametrize("name", [*LEARNED, "hardnet"])
 def test_missing_weights_are_reported(name):
     with pytest.raises(Unavailable, match=f"--weights {name}=FILE; published at https://github"):
-        load_rival(name)
+        load_baseline(name)
 
 
 @pytest.mark.parametrize("name", [*LEARNED, "hardnet"])
@@ -43,22 +43,22 @@ def test_weights_that_are_no_such_thing_are_refused(name, suffix, tmp_path):
     path = tmp_path / f"junk{suffix}"
     path.write_bytes(b"no weights at all")
     with pytest.raises(InputError, match="junk") as caught:
-        load_rival(name, path)
+        load_baseline(name, path)
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError):
-        load_rival(name, tmp_path / f"absent{suffix}")
+        load_baseline(name, tmp_path / f"absent{suffix}")
 
 
 def test_weights_for_what_has_none_are_refused():
     with pytest.raises(InputError, match="takes no weights"):
-        load_rival("sift", "some.npz")
+        load_baseline("sift", "some.npz")
     with pytest.raises(InputError, match=r"give some\.npz to mkd-pcawt"):
-        load_rival("mkd", "some.npz")
+        load_baseline("mkd", "some.npz")
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(InputError, match="did you mean 'rootsift'"):
-        load_rival("rotsift")
+        load_baseline("rotsift")
 
 
 def test_descriptors_are_what_the_rival_says(rivals):
@@ -124,7 +124,7 @@ def test_other_patches_are_refused(rivals, patches, complaint):
 
 def test_the_table_of_rivals_is_light():
     code = (
-        "import sys, kjax.baselines.rival; "
+        "import sys, kjax.baselines.descriptor; "
         "print([name for name in ('jax', 'cv2', 'torch', 'scipy') if name in sys.modules])"
     )
     answer = subprocess.run(

@@ -7,8 +7,7 @@ import pytest
 from models import make_model
 from torch7_files import Module, convolution, dumps, sequential
 
-from kjax.baselines import deepcompare, l2net
-from kjax.baselines.load import load_rival
+from kjax.baselines import deepcompare, l2net, load_baseline
 from kjax.data.samples import stereo_patch_pairs
 from kjax.errors import InputError
 from kjax.model.resampling import resize_patches
@@ -72,7 +71,7 @@ def tfeat_twin(weights, images):
 def test_tfeat_with_released_weights_equals_torch(shared_data, patches, small):
     path = shared_data / "tfeat" / "tfeat-liberty.params"
     weights = torch.load(path, map_location="cpu", weights_only=True)
-    rival = load_rival("tfeat", path)
+    rival = load_baseline("tfeat", path)
     assert (rival.name, rival.dimension, rival.parameters) == ("TFeat", 128, 599_808)
     assert rival.source == "tfeat-liberty.params"
     expected = tfeat_twin(weights, torch_images(small)).numpy()
@@ -88,7 +87,7 @@ def test_tfeat_reads_every_format(tmp_path, rng, patches, small):
     wrapped = {f"module.{name}": torch.from_numpy(array) for name, array in arrays.items()}
     torch.save({"state_dict": wrapped}, tmp_path / "b.pth")
     for name in ("a.npz", "b.pth"):
-        found = load_rival("tfeat", tmp_path / name).describe(patches)
+        found = load_baseline("tfeat", tmp_path / name).describe(patches)
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
@@ -99,7 +98,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path, rng):
     arrays["features.1.bias"][3] = np.nan
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(InputError) as caught:
-        load_rival("tfeat", tmp_path / "bad.npz")
+        load_baseline("tfeat", tmp_path / "bad.npz")
     for part in (
         "missing descr.0.bias",
         "features.4.weight has shape [64, 32, 5, 5] instead of [64, 32, 6, 6]",
@@ -157,7 +156,7 @@ def test_a_ported_l2net_equals_torch(tmp_path, rng, l2net_twin, patches, small):
     arrays = l2net_arrays(l2net_twin)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     torch.save(tensors, tmp_path / "port.pth")
-    rival = load_rival("l2net", tmp_path / "port.pth")
+    rival = load_baseline("l2net", tmp_path / "port.pth")
     assert rival.source == "port.pth (holds no mean image: none subtracted)"
     assert (rival.name, rival.dimension, rival.parameters) == ("L2-Net", 128, 1_334_560 + 576)
     expected = l2net_expected(l2net_twin, small, 0.0)
@@ -165,7 +164,7 @@ def test_a_ported_l2net_equals_torch(tmp_path, rng, l2net_twin, patches, small):
     assert_constant_patches_are_fine(rival)
     mean_image = rng.uniform(80, 150, (32, 32)).astype(np.float32)
     np.savez(tmp_path / "mean.npz", pixMean=mean_image, **arrays)
-    rival = load_rival("l2net", tmp_path / "mean.npz")
+    rival = load_baseline("l2net", tmp_path / "mean.npz")
     expected = l2net_expected(l2net_twin, small, mean_image)
     np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
 
@@ -194,13 +193,13 @@ def test_matconvnet_files_equal_the_port(tmp_path, rng, l2net_twin, patches, sma
     mean_image = rng.uniform(80, 150, (32, 32))
     path = tmp_path / "L2Net-LIB.mat"
     io.savemat(path, {"net": {"layers": cells(layers)}, "pixMean": mean_image})
-    rival = load_rival("l2net", path)
+    rival = load_baseline("l2net", path)
     assert rival.source == "L2Net-LIB.mat"
     expected = l2net_expected(l2net_twin, small, mean_image)
     np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)
     io.savemat(path, {"net": {"layers": cells(layers[:-3])}})
     with pytest.raises(InputError, match=r"missing features\.18"):
-        load_rival("l2net", path)
+        load_baseline("l2net", path)
 
 
 # DeepCompare
@@ -285,7 +284,7 @@ def test_deepcompare_equals_torch_in_every_format(tmp_path, network, patches):
     np.savez(tmp_path / "arrays.npz", **state_dict(layers))
     expected = deepcompare_expected(name, layers, patches)
     for file in ("full.bin", "short.bin", "nn.t7", "arrays.npz"):
-        rival = load_rival("deepcompare", tmp_path / file)
+        rival = load_baseline("deepcompare", tmp_path / file)
         assert rival.name == f"DeepCompare {name}"
         assert rival.parameters == PARAMETERS[name]
         assert rival.dimension == expected.shape[1]
@@ -302,13 +301,13 @@ def test_deepcompare_refuses_what_has_no_descriptor(tmp_path, rng):
     path = tmp_path / "2ch_liberty.bin"
     write_binary(path, "2ch", [random_layer(rng, (96, 2, 7, 7))])
     with pytest.raises(InputError, match="'2ch' compares pairs of patches"):
-        load_rival("deepcompare", path)
+        load_baseline("deepcompare", path)
     write_binary(path, "siam", [random_layer(rng, (96, 1, 7, 7))])
     with pytest.raises(InputError, match=r"missing conv1\.weight"):
-        load_rival("deepcompare", path)
+        load_baseline("deepcompare", path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="not one of DeepCompare's binary files"):
-        load_rival("deepcompare", path)
+        load_baseline("deepcompare", path)
 
 
 # DeepDesc
@@ -345,7 +344,7 @@ def test_deepdesc_equals_torch(tmp_path, rng, patches):
     )
     content = {"desc": network, "mean": mean[None], "std": std[None]}
     (tmp_path / "net.t7").write_bytes(dumps(content))
-    rival = load_rival("ddesc", tmp_path / "net.t7")
+    rival = load_baseline("ddesc", tmp_path / "net.t7")
     assert (rival.name, rival.dimension, rival.parameters) == ("DDesc", 128, 280_320)
     expected = ddesc_twin(layers, kernels, torch_images((patches - mean) / std))
     assert expected.std(axis=0).mean() > 0.01  # the twin tells patches apart
@@ -360,17 +359,17 @@ def test_deepdesc_has_a_gaussian_where_none_is_given(tmp_path, rng, patches):
     bell = np.exp(-((np.arange(-2, 3) / 1.25) ** 2) / 2)
     kernel = np.outer(bell, bell).astype(np.float32)
     images = torch_images((patches - mean) / std)
-    found = load_rival("ddesc", tmp_path / "net.npz").describe(patches)
+    found = load_baseline("ddesc", tmp_path / "net.npz").describe(patches)
     np.testing.assert_allclose(found, ddesc_twin(layers, [kernel, kernel], images), atol=2e-5)
     # Numbers for the whole patch, and one axis of a separable kernel, as a Torch7 file may have.
     one = Module("nn.SpatialSubtractiveNormalization", {"kernel": bell})
     network = sequential(*(convolution(*pair) for pair in layers.values()), one, one)
     (tmp_path / "net.t7").write_bytes(dumps({"desc": network, "mean": 120.0, "std": 50.0}))
-    same = load_rival("ddesc", tmp_path / "net.t7").describe(patches)
+    same = load_baseline("ddesc", tmp_path / "net.t7").describe(patches)
     np.testing.assert_allclose(found, same, atol=1e-5)
     np.savez(tmp_path / "net.npz", mean=mean, std=0 * std, **state_dict(layers))
     with pytest.raises(InputError, match="deviations are not all positive"):
-        load_rival("ddesc", tmp_path / "net.npz")
+        load_baseline("ddesc", tmp_path / "net.npz")
 
 
 # HardNet
@@ -379,7 +378,7 @@ def test_deepdesc_has_a_gaussian_where_none_is_given(tmp_path, rng, patches):
 def test_hardnet_is_ours_with_another_name(tmp_path, patches, small):
     model, variables = make_model("hardnet")
     save_variables(tmp_path / "hardnet.npz", variables)
-    rival = load_rival("hardnet", tmp_path / "hardnet.npz")
+    rival = load_baseline("hardnet", tmp_path / "hardnet.npz")
     assert (rival.name, rival.dimension, rival.parameters) == ("HardNet", 128, 1_334_560)
     expected = jax.jit(model.apply)(variables, small)
     np.testing.assert_allclose(rival.describe(patches), expected, atol=1e-5)

@@ -17,6 +17,7 @@ from kjax.model import onnx_graph
 from kjax.model.descriptor import HEADS
 from kjax.model.folding import fold
 from kjax.weights.files import load_variables
+from kjax.weights.info import ModelInfo
 
 FUNCTIONS = (".stablehlo", ".onnx")
 SIZE = 16
@@ -153,7 +154,11 @@ def test_a_stablehlo_file_needs_jax_only(tmp_path, rng):
 @pytest.mark.parametrize("suffix", FUNCTIONS)
 def test_exported_files_tell_what_they_are(suffix, tmp_path):
     path = tmp_path / f"descriptor{suffix}"
-    export_model(path, *make_model("polar", patch_size=SIZE), remarks={"trained on": "Straße"})
+    export_model(
+        path,
+        *make_model("polar", patch_size=SIZE),
+        info=ModelInfo(remarks={"trained on": "Straße"}),
+    )
     about = read_about(path)
     expected = {"head": "polar", "s": "1", "patch size": "16", "trained on": "Straße"}
     assert expected.items() <= about.items()

@@ -552,18 +552,16 @@ def _described_weights(folder: Path) -> None:
     from models import make_model
 
     from kjax.weights.files import save_variables
-    from kjax.weights.identify import fields_of
-    from kjax.weights.metadata import make_metadata
+    from kjax.weights.info import ModelInfo, fields_of
 
     model, variables = make_model("sum")
-    texts = make_metadata(fields_of(model), extent=9.5, remarks={"licence": "Apache-2.0"})
-    save_variables(folder / "told.safetensors", variables, metadata=texts)
+    info = ModelInfo(model=fields_of(model), extent=9.5, remarks={"licence": "Apache-2.0"})
+    save_variables(folder / "told.safetensors", variables, info=info)
 
 
 def _read_weights(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        from kjax.weights.facts import facts
-        from kjax.weights.source import load_sources
+        from kjax.weights.source import facts, load_sources
 
         return facts(load_sources(str(folder / name)))
 
@@ -721,7 +719,7 @@ add("deepcompare.t7", _deepcompare_t7, _read_deepcompare(".t7"))
 def _ddesc_t7(folder: Path) -> None:
     from torch7_files import Module, convolution, dumps, sequential
 
-    from kjax.baselines.ddesc import _LAYERS
+    from kjax.baselines.deepdesc import _LAYERS
 
     norm = Module("nn.SpatialSubtractiveNormalization", {"kernel": _random((5, 5))})
     layers = [convolution(_random(shape), _random(shape[:1])) for shape in _LAYERS.values()]
@@ -730,7 +728,7 @@ def _ddesc_t7(folder: Path) -> None:
 
 
 def _read_ddesc(folder: Path) -> Any:
-    from kjax.baselines.ddesc import load_variables
+    from kjax.baselines.deepdesc import load_variables
 
     return load_variables(folder / "desc.t7")
 
@@ -830,8 +828,7 @@ def _run(folder: Path) -> None:
 
 
 def _load_run(folder: Path) -> Any:
-    from kjax.weights.facts import facts
-    from kjax.weights.source import load_sources
+    from kjax.weights.source import facts, load_sources
 
     return facts(load_sources(str(folder)))
 
@@ -996,7 +993,7 @@ def _read_card(folder: Path) -> Any:
         shipped.FOLDER = usual
 
 
-add("pretrained.card", _card, _read_card)
+add("shipped.card", _card, _read_card)
 
 
 # Downloads

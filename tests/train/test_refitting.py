@@ -10,8 +10,8 @@ from kjax.errors import InputError
 from kjax.eval.refit_views import mean_matching
 from kjax.model.nesting import remap
 from kjax.train.refitting import agreeing_directions, check_widths, learn_map
-from kjax.weights.facts import refitted_metadata
-from kjax.weights.source import load_source
+from kjax.weights.info import make_metadata
+from kjax.weights.source import load_source, refitted_info
 
 
 def random_turn(rng, dim):
@@ -123,8 +123,8 @@ def test_the_command_from_weights_to_shorter_descriptors(
     before, after = (load_source(word) for word in (weights, str(target)))
     assert after.nested == (16,)
     assert after.name is None
-    assert after.metadata.remarks["refitted from"] == weights
-    assert after.metadata.remarks["refitted on"] == "synthetic"
+    assert after.info.remarks["refitted from"] == weights
+    assert after.info.remarks["refitted on"] == "synthetic"
     rows = [kjax.load(word).describe(patches) for word in (weights, str(target))]
     np.testing.assert_allclose(rows[0] @ rows[0].T, rows[1] @ rows[1].T, atol=1e-4)
     shorter = kjax.load(str(target), dimension=16).describe(patches)
@@ -133,7 +133,8 @@ def test_the_command_from_weights_to_shorter_descriptors(
 
 
 def test_refitted_weights_do_not_pass_for_those_that_ship():
-    told = refitted_metadata(load_source("fast"), "fast", nested=(64,), sets=["mine"])
+    info = refitted_info(load_source("fast"), "fast", nested=(64,), sets=["mine"])
+    told = make_metadata(info)
     assert told["refitted from"] == "fast"
     assert "seneca" in told["trained on"]
     assert not {"name", "sha256 of npz", "licence", "evaluated"} & set(told)

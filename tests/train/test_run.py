@@ -23,7 +23,7 @@ from kjax.train import input as feeding
 from kjax.train import loop
 from kjax.train import run as run_module
 from kjax.train.metrics_log import read_metrics
-from kjax.weights.load_run import load_run
+from kjax.weights.source import load_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,7 +112,7 @@ def test_a_run_from_tfds_is_the_folders_and_says_how_it_was_fed(
     scores = run_module.run(config, tmp_path)
     assert_same_weights(finished[0], tmp_path)
     assert scores["fpr95"] == finished[1]["fpr95"]
-    assert load_run(tmp_path)[0].train_sets == ("liberty",)
+    assert load_run(tmp_path)[0].info.train_sets == ("liberty",)
     assert "resident pipeline: the set takes 0.5 MiB" in capfd.readouterr().err
     (versions,) = json.loads((tmp_path / "versions.json").read_text())
     assert versions["pipeline"].startswith("resident: the set takes 0.5 MiB")
@@ -154,7 +154,11 @@ def test_what_a_run_leaves_behind(set_folder, finished, tmp_path):
     np.testing.assert_allclose(rates, [1 - 1 / 6, 1 - 3 / 6, 1 - 5 / 6], rtol=1e-6)
     assert [row["step"] for row in rows if "fpr95" in row] == [0, 3, 6]
     (trained,) = load_run(workdir)
-    assert (trained.name, trained.seed, trained.train_sets) == ("finished", 0, ("synthetic",))
+    assert (trained.path.name, trained.seed, trained.info.train_sets) == (
+        "finished",
+        0,
+        ("synthetic",),
+    )
     again = shutil.copytree(workdir, tmp_path / "again")
     assert run_module.run(make_config(set_folder), again) == pytest.approx(scores)
     assert read_metrics(again) == rows, "nothing was left to do"

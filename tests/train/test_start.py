@@ -15,8 +15,7 @@ from kjax.runs.config import ModelConfig, validate
 from kjax.train import run as run_module
 from kjax.train.parallel import initial_state
 from kjax.train.start import load_start
-from kjax.weights.facts import facts
-from kjax.weights.source import load_source, load_sources
+from kjax.weights.source import facts, load_source, load_sources, run_info
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +78,13 @@ def test_what_a_run_tells_of_its_start(set_folder, first, tmp_path):
 
 def test_the_sets_of_the_start_count_as_trained_on(tmp_path):
     card = kjax.weights.shipped.card("best")
-    source = load_source("best")
-    config = {"data": {"train": ["sets/mine"]}, "init": "kjax-best"}
-    later = source.__class__(tmp_path, source.variables, source.candidates, config=config)
-    assert later.train_sets == (*card.data_names, "mine")
+    config = {
+        "data": {"train": ["sets/mine"]},
+        "init": "kjax-best",
+        "augment": {"area": (0.5, 1.0)},
+        "loss": {},
+    }
+    assert run_info(config).train_sets == (*card.train_sets, "mine")
 
 
 def test_bare_weights_start_any_model_that_they_fit(tmp_path):

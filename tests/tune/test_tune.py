@@ -22,9 +22,9 @@ from kjax.tune.last_layer import can_refit
 from kjax.tune.settings import Settings
 from kjax.tune.trained import Trained
 from kjax.tune.training import make_config
-from kjax.weights.facts import refitted_metadata
 from kjax.weights.files import save_variables
-from kjax.weights.source import load_source
+from kjax.weights.info import make_metadata
+from kjax.weights.source import load_source, refitted_info, run_info
 
 skimage_data = pytest.importorskip("skimage.data")
 pytest.importorskip("cv2")
@@ -101,7 +101,7 @@ def test_what_a_tuning_leaves(tuned, photos):
     config = validate(json.loads((tuned / "config.json").read_text()))
     assert config.init.endswith("weights.npz:polar,s=1,patch_size=16")
     assert config.data.shares == (0.5, 0.5)
-    assert load_source(str(tuned)).train_sets == ("mine", "general")
+    assert load_source(str(tuned)).info.train_sets == ("mine", "general")
     page = (tuned / "report.html").read_text()
     assert "Tuned to mine" in page
     assert "colmap is not on the PATH" in page
@@ -223,13 +223,18 @@ def test_a_head_whose_layer_cannot_be_refitted(photos, general, tmp_path, capsys
 
 def test_extent_and_ratio_outlive_refitting_and_training(tmp_path):
     source = load_source("tiny")
-    told = refitted_metadata(source, "tiny", nested=(), sets=["mine"])
-    (tmp_path / "weights.json").write_text(json.dumps(told))
+    told = refitted_info(source, "tiny", nested=(), sets=["mine"])
+    (tmp_path / "weights.json").write_text(json.dumps(make_metadata(told)))
     save_variables(tmp_path / "weights.npz", source.variables)
     found = load_source(str(tmp_path))
     assert (found.extent, found.ratio) == (source.extent, source.ratio)
-    config = {"init": str(tmp_path), "augment": {"area": (0.5, 1.0)}}
-    later = dataclasses.replace(source, card=None, config=config)
+    config = {
+        "init": str(tmp_path),
+        "augment": {"area": (0.5, 1.0)},
+        "data": {"train": []},
+        "loss": {},
+    }
+    later = run_info(config)
     assert (later.extent, later.ratio) == (source.extent, source.ratio) != (12.0, 0.9)
     (tmp_path / "weights.json").write_text('{"kjax": 1}')
     with pytest.raises(InputError, match=r"weights\.json"):

@@ -23,6 +23,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from kjax.baselines.descriptor import PatchDescriptor
 from kjax.baselines.networks import (
     batched,
     check_arrays,
@@ -31,7 +32,6 @@ from kjax.baselines.networks import (
     layer_shapes,
     read_arrays,
 )
-from kjax.baselines.rival import Rival
 from kjax.baselines.torch7 import (
     TorchObject,
     convolutions_of,
@@ -98,7 +98,7 @@ def _gaussian_kernel(side: int = 5) -> Float[np.ndarray, "{side} {side}"]:
     return np.outer(bell, bell)
 
 
-def load(path: Path) -> Rival:
+def load(path: Path) -> PatchDescriptor:
     """DeepDesc with published weights; patches of 65×65 are resized to 64×64 bilinearly."""
     variables = load_variables(path)
 
@@ -109,7 +109,7 @@ def load(path: Path) -> Rival:
 
     describe = batched(apply, variables, size=PATCH_SIZE)
     parameters = count(variables["params"])
-    return Rival("DDesc", path.name, "L2", DIMENSION, parameters, describe)
+    return PatchDescriptor("DDesc", path.name, "L2", DIMENSION, parameters, describe)
 
 
 def load_variables(path: Path) -> dict[str, Any]:

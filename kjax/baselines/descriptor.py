@@ -1,4 +1,4 @@
-"""What a rival descriptor is; `kjax.baselines.load` knows which there are.
+"""What a rival descriptor is; `kjax.baselines` knows which there are.
 
 A rival that cannot be had, because its weights or its library are missing, is `Unavailable` and
 says why; it is never replaced by something else.
@@ -21,7 +21,7 @@ class Unavailable(Exception):  # noqa: N818  # part of the interface: it is news
 
 
 @dataclasses.dataclass(frozen=True)
-class Rival:
+class PatchDescriptor:
     """A descriptor to compare with.
 
     Attributes:
