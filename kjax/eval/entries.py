@@ -173,7 +173,7 @@ def _ours(word: str, dimension: int | None) -> Entry:
 
 def _shipped(source: LoadedModel) -> Entry:
     dimension = source.model.dimension
-    shorter = f" D={dimension}" if dimension in source.info.nested else ""
+    shorter = f" D={dimension}" if dimension in shipped.card(source.info.name).nested else ""
     return Entry(
         name=f"{PREFIX}{source.info.name}{shorter}",
         ours=True,

@@ -92,8 +92,7 @@ class LoadedModel:
     @property
     def nested(self) -> tuple[int, ...]:
         """Numbers of leading entries that are descriptors themselves."""
-        whole = self.candidates[0].dimension
-        return tuple(sorted(width for width in self.info.nested if width < whole))
+        return self.info.nested
 
 
 def load_source(name: str, *, seed: int | None = None, dimension: int | None = None) -> LoadedModel:
@@ -228,7 +227,8 @@ def shortened(source: LoadedModel, dimension: int) -> LoadedModel:
             f"{dimension}: train with config.loss.nested for others"
         )
     model, variables = shorten(source.model, source.variables, dimension)
-    info = dataclasses.replace(source.info, model=fields_of(model))
+    nested = tuple(width for width in source.nested if width < dimension)
+    info = dataclasses.replace(source.info, model=fields_of(model), nested=nested)
     return dataclasses.replace(source, candidates=(model,), variables=variables, info=info)
 
 
@@ -365,7 +365,7 @@ def run_info(config: Mapping[str, Any]) -> ModelInfo:
     return ModelInfo(
         extent=own if start.extent is None else start.extent,
         ratio=start.ratio,
-        nested=tuple(config["loss"].get("nested", ())),
+        nested=tuple(sorted(config["loss"].get("nested", ()))),
         train_sets=tuple(dict.fromkeys([*start.train_sets, *sets])),
     )
 

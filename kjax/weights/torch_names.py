@@ -231,10 +231,8 @@ def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[in
             problems.append(f"{name} has shape {list(shape)} instead of {list(shapes[name])}")
         elif arrays[name].dtype not in (np.float16, np.float32, np.float64):
             problems.append(f"{name} holds {arrays[name].dtype}, not floating-point numbers")
-    if not problems:
-        problems = [
-            f"{n} is not finite" for n in sorted(shapes) if not np.isfinite(arrays[n]).all()
-        ]
+    if not problems and (broken := [n for n in shapes if not np.isfinite(arrays[n]).all()]):
+        problems.append(_not_finite(broken))
     if problems:
         raise InputError("the checkpoint does not fit: " + "; ".join(problems))
 
@@ -252,4 +250,9 @@ def check_finite(variables: Mapping[str, Any]) -> None:
         if not np.isfinite(np.asarray(leaf, np.float32)).all()
     ]
     if broken:
-        raise InputError(f"the weights are unusable: {', '.join(broken)} not finite")
+        raise InputError(f"the weights are unusable: {_not_finite(broken)}")
+
+
+def _not_finite(names: Sequence[str]) -> str:
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0]} is not finite{more}"

@@ -144,7 +144,7 @@ def test_descriptors_as_they_would_be_stored(tmp_path, monkeypatch, rng):
     np.testing.assert_array_equal(in_bytes, kjax.quantize(whole, "uint8"))
     np.testing.assert_array_equal(in_bits, np.unpackbits(kjax.quantize(whole, "binary"), axis=1))
     for word, complaint in (
-        ("weights.npz:64", "no descriptors of 64 numbers, but of 128"),
+        ("weights.npz:64", "descriptors of 128 numbers, not 64"),
         ("rootsift:64", "only kjax's own weights have shorter forms"),
         ("orb:binary", "cannot become binary"),
     ):
@@ -172,7 +172,7 @@ def test_broken_descriptors_are_warned_of_and_not_scored(sets):
 def test_weights_that_are_not_finite_are_refused_by_name(sets, capsys):
     save_with_head_times(np.nan, sets / "broken.npz")
     assert evaluate("broken.npz:xy,s=1,patch_size=16", "--phototour", "left", "--out", "o") == 2
-    assert "broken.npz: the checkpoint does not fit: head.bias is not finite" in (
+    assert "broken.npz: the checkpoint does not fit: head.weight is not finite" in (
         capsys.readouterr().err
     )
     assert not (sets / "o").exists()

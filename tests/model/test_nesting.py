@@ -54,7 +54,7 @@ def test_a_run_that_was_trained_for_it(nested_run, rng, capsys):
     expected = first_entries(whole.describe(patches), 32)
     np.testing.assert_allclose(short.describe(patches), expected, atol=1e-5)
     assert load_source(nested_run, dimension=128).model.dimension == 128
-    with pytest.raises(InputError, match="no descriptors of 48 numbers, but of 32 and 64 and 128"):
+    with pytest.raises(InputError, match="descriptors of 32 and 64 and 128 numbers, not 48"):
         kjax.load(nested_run, dimension=48)
     assert main(["info", nested_run]) == 0
     assert "the first 32 or 64 numbers" in capsys.readouterr().out
@@ -77,5 +77,5 @@ def test_weights_that_say_nothing_of_it(tmp_path, capsys):
     path = tmp_path / "polar.npz"
     save_variables(path, make_model("polar")[1])
     assert main(["export", f"{path}:polar,s=1", "--dimension", "64", "--out", "x.npz"]) == 2
-    told = "no descriptors of 64 numbers, but of 128: shorter ones come from a training with"
+    told = "has descriptors of 128 numbers, not 64: train with"
     assert told in capsys.readouterr().err

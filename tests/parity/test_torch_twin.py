@@ -75,7 +75,7 @@ def test_every_head_from_a_file(head, tmp_path, rng):
 
 
 def test_it_is_for_inference_only():
-    twin = load("combined-small")
+    twin = load("tiny")
     assert not twin.training
     assert not any(parameter.requires_grad for parameter in twin.parameters())
     assert not any("Norm" in type(module).__name__ for module in twin.modules())
@@ -108,7 +108,7 @@ def test_half_precision(rng):
         ("besst", r"did you mean 'best'"),
         ("best:hardnet", "leave out ':hardnet'"),
         ("nowhere.npz", "nowhere.npz: no such file"),
-        ("xy.npz", r"fits several heads, xy and polar: say which, as in xy.npz:xy,s=1"),
+        ("xy.npz", r"fits several heads, xy and polar: name one, as in xy.npz:xy,s=1"),
         ("xy.npz:hardnet", "does not fit"),
         ("xy.npz:polr,s=1", "did you mean 'polar'"),
         ("xy.npz:xy,s=1,patch_size=30", "multiple of 4"),

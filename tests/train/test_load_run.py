@@ -105,7 +105,7 @@ def test_what_is_no_run_or_has_no_weights_is_one_line(tmp_path):
     assert "is not of a run" in refusal(tmp_path)
     assert "is not of a run" in refusal(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"name": "another program"}')
-    assert "is not of a run of this version" in refusal(tmp_path)
+    assert "is not a run of this version" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("{")
     assert "is damaged" in refusal(tmp_path)
     workdir = tmp_path / "run"
