@@ -180,7 +180,7 @@ WITH_JAX = [
     (("info", "nowhere.npz"), "no such file"),
     (("info", "nowhere.onnx"), "No such file or directory: nowhere.onnx"),
     (("info", "nowhere.stablehlo"), "No such file or directory: nowhere.stablehlo"),
-    (("info", "nowhere"), "workdir or weights file"),
+    (("info", "nowhere"), "workdir or a weights file"),
     (("info", "."), "is not of a run"),
     (("info", "xy.npz:hardnet"), "does not fit"),
     (("compare", "--weights", "nowhere.pth"), "no such file"),
