@@ -22,9 +22,8 @@ from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
 from kjax.extras import require
 from kjax.images.collection.describing import FeatureFiles, describe_missing
-from kjax.images.collection.pairs import most_similar
+from kjax.images.collection.pairs import aggregate, most_similar
 from kjax.images.collection.photographs import read_collection
-from kjax.images.collection.retrieval import aggregate
 from kjax.images.describer import load
 from kjax.interrupts import run_script
 

@@ -38,13 +38,12 @@ from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
-from kjax.images.collection.build import Settings, build
-from kjax.images.collection.mapping import verify_matches
-from kjax.images.collection.summary import Summary, summarize
+from kjax.images.collection.build import Summary, build, summarize
+from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.describer import Describer, load
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
-from kjax.images.exchange.reconstructors import find_reconstructor
+from kjax.images.exchange.colmap_program import find_reconstructor
 from kjax.images.features import Features
 from kjax.images.learned_matching import Matcher, load_matcher
 from kjax.images.matching import Distance
@@ -143,14 +142,13 @@ def run_matches(
     with stage("describe"):
         features = method.describe()
     with stage("match"):
-        verify_matches(
+        match_and_verify_all(
             database,
             features,
             base=base,
             ratio=args.ratio,
             log=log,
             distance=method.distance,
-            progress=not args.quiet,
             threads=args.threads,
         )
     return finish(method.name, photos, folder, stage, args.threads)
@@ -211,14 +209,16 @@ def run_command(word: str, base: Row, folder: Path, args: argparse.Namespace) ->
     start = time.perf_counter()
     describer, matcher = load_command(word)
     loading = time.perf_counter() - start
-    settings = Settings(
-        max_keypoints=round(base.keypoints / base.photos),
-        pairs="exhaustive",
-        ratio=describer.ratio,
-        single_camera=colmap_program.of_one_size(photos),
-    )
     built = build(
-        photos, folder, describer, find_reconstructor("colmap"), settings, matcher=matcher
+        photos,
+        folder,
+        describer,
+        find_reconstructor("colmap"),
+        max_keypoints=round(base.keypoints / base.photos),
+        selection="exhaustive",
+        ratio=describer.ratio,
+        matcher=matcher,
+        single_camera=colmap_program.of_one_size(photos),
     )
     seconds = {
         "describe": loading + built.seconds["describe"],

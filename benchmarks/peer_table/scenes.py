@@ -15,7 +15,7 @@ from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage
 from kjax.data.cutting.grey import read_for_describing
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.images.collection.mapping import largest_model, verify_matches
+from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.correct_matches import project
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
@@ -326,11 +326,13 @@ def scene_model(photos: Path, work: Path, *, threads: int) -> Model:
             threads=threads,
         )
         features = colmap_sift(own)
-        verify_matches(database, features, base=own, ratio=SIFT_RATIO, log=log, threads=threads)
+        match_and_verify_all(
+            database, features, base=own, ratio=SIFT_RATIO, log=log, threads=threads
+        )
         colmap_program.reconstruct(database, photos, begun / "sparse", log=log, threads=threads)
         shutil.rmtree(folder, ignore_errors=True)
         begun.rename(folder)
-    model = largest_model(colmap_program.models_below(folder / "sparse"))
+    model = colmap_program.largest_model(colmap_program.models_below(folder / "sparse"))
     if model is None:
         raise InputError(f"COLMAP cannot reconstruct {photos}: see {folder / 'log.txt'}")
     return model

@@ -12,8 +12,7 @@ from kjax.counts import counted
 from kjax.extras import require
 
 if TYPE_CHECKING:
-    from kjax.images.collection.build import Built
-    from kjax.images.collection.summary import Summary
+    from kjax.images.collection.build import Built, Summary
 
 HELP = "match a folder of photographs and reconstruct the scene with COLMAP"
 EXAMPLES = """examples:
@@ -79,13 +78,12 @@ def run(args: argparse.Namespace) -> int:
     if args.report:
         require("matplotlib", "--report")
 
-    from kjax.images.exchange.reconstructors import find_reconstructor
+    from kjax.images.exchange.colmap_program import find_reconstructor
 
     reconstructor = find_reconstructor(args.mapper)
 
-    from kjax.images.collection.build import Settings, build
+    from kjax.images.collection.build import build, summarize
     from kjax.images.collection.engine import HERE, Cluster
-    from kjax.images.collection.summary import summarize
     from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
     from kjax.images.learned_matching import load_matcher
@@ -96,21 +94,18 @@ def run(args: argparse.Namespace) -> int:
     matcher = None if args.matcher is None else load_matcher(args.matcher)
     if matcher is not None:
         matcher.check_weights(describer.sha256, describer.dimension)
-    settings = Settings(
-        max_keypoints=args.keypoints,
-        pairs=args.pairs,
-        neighbours=args.neighbours,
-        ratio=args.ratio or describer.ratio,
-        single_camera=args.single_camera,
-        mapping=not args.no_map,
-    )
     built = build(
         args.photographs,
         args.out,
         describer,
         reconstructor,
-        settings,
+        max_keypoints=args.keypoints,
+        selection=args.pairs,
+        neighbours=args.neighbours,
+        ratio=args.ratio or describer.ratio,
         matcher=matcher,
+        single_camera=args.single_camera,
+        mapping=not args.no_map,
         engine=engine,
     )
     for line in built.left_out:
@@ -123,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         page = args.out / "report.html"
         write_page(page, args.photographs, built, summary, shlex.join(["kjax", *sys.argv[1:]]))
         print(f"wrote {page}")
-    failed = bool(built.left_out) or (settings.mapping and not built.models)
+    failed = bool(built.left_out) or (not args.no_map and not built.models)
     return 1 if failed else 0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kjax.images.describer import Describer
-    from kjax.images.exchange.outputs import Output, Settings
+    from kjax.images.exchange.outputs import FeatureSettings, Output
 
 HELP = "write keypoints and descriptors of photographs, for hloc, COLMAP or NumPy"
 EXAMPLES = """examples:
@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
-    from kjax.images.exchange.outputs import check_same_settings, open_output
+    from kjax.images.exchange.outputs import Output, check_same_settings
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
     settings = describer.feature_settings(args.keypoints, stored=stored)
-    output = open_output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
+    output = Output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)
     for name, path in photographs.items():
         recorded = output.recorded.get(name)
@@ -101,7 +101,7 @@ def _describe_into(
     output: "Output",
     photographs: "Mapping[str, Path]",
     describer: "Describer",
-    settings: "Settings",
+    settings: "FeatureSettings",
 ) -> int:
     """Add photographs to the output and return the number of failures."""
     from tqdm import tqdm

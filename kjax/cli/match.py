@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.correct_matches import one_per_location
     from kjax.images.describer import load
     from kjax.images.drawing import save_matches
-    from kjax.images.exchange.matched_pair import MatchedPair, write_pair
+    from kjax.images.exchange.outputs import write_pair
     from kjax.images.geometry import verify
     from kjax.images.match_page import Side, save_match_page
     from kjax.images.matching import match
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         save_matches(args.out, *drawn, xy_a[inliers], xy_b[inliers])
     if args.save:
-        write_pair(args.save, MatchedPair(names, first, second, matches, verified, args.geometry))
+        write_pair(args.save, names, first, second, matches, verified, args.geometry)
     result = verdict(inliers, args.geometry, all_drawn=is_page)
     print(f"{len(first)} and {len(second)} keypoints, {result}")
     print(f"wrote {args.out}" + (f" and {args.save}" if args.save else ""))

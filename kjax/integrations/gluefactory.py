@@ -19,7 +19,7 @@ from torch import Tensor
 
 import kjax
 from kjax.images.conventions import FIRST_PIXEL
-from kjax.images.exchange.lightglue import to_dictionary
+from kjax.images.exchange.npz import to_dictionary
 from kjax.weights import shipped
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from kjax.data.cutting.grey import read_for_describing
-from kjax.images.collection.mapping import largest_model, verify_matches
+from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.describer import Describer
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
@@ -35,11 +35,9 @@ def map_photographs(
         features[name] = describer.describe_image(read_for_describing(photos / name), keypoints)
     with tempfile.TemporaryDirectory() as folder:
         database, log = Path(folder, "database.db"), Path(folder, "log.txt")
-        verify_matches(
-            database, features, base=base, ratio=source.ratio, log=log, progress=progress
-        )
+        match_and_verify_all(database, features, base=base, ratio=source.ratio, log=log)
         models = colmap_program.reconstruct(database, photos, Path(folder, "sparse"), log=log)
-        model = largest_model(models)
+        model = colmap_program.largest_model(models)
     if model is None:
         return {"images": 0.0, "points": 0.0}
     return {"images": float(len(model.images)), "points": float(len(model.points.ids))}

@@ -302,7 +302,7 @@ def database(tmp_path, *statements):
     path.unlink(missing_ok=True)
     indices = np.array([[0, 1], [1, 0]], np.int32)
     features = Features(np.ones((2, 2), np.float32), np.ones((2, 1), np.float32), (9, 9))
-    pairs = {("a", "b"): colmap_database.Pair(indices, indices)}
+    pairs = {("a", "b"): colmap_database.PairMatches(indices, indices)}
     colmap_database.write_database(path, {"a": features, "b": features}, pairs)
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:

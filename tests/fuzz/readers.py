@@ -376,11 +376,11 @@ def _features(count: int = 5) -> Any:
 
 
 def _database(folder: Path) -> None:
-    from kjax.images.exchange.colmap_database import Pair, write_database
+    from kjax.images.exchange.colmap_database import PairMatches, write_database
 
     indices = np.array([[0, 1], [2, 2]], np.int32)
     photos = {"a.jpg": _features(), "b/c.jpg": _features()}
-    pairs = {("a.jpg", "b/c.jpg"): Pair(indices, indices, np.eye(3), np.eye(3))}
+    pairs = {("a.jpg", "b/c.jpg"): PairMatches(indices, indices, np.eye(3), np.eye(3))}
     write_database(folder / "database.db", photos, pairs)
 
 
@@ -434,16 +434,16 @@ def _output(form: str, where: str) -> tuple[Make, Callable[[Path], Any]]:
     names = ["a.jpg", "b/c.jpg"]
 
     def make(folder: Path) -> None:
-        from kjax.images.exchange.outputs import open_output
+        from kjax.images.exchange.outputs import Output
 
-        with open_output(folder / where, names, form=form, overwrite=False) as output:
+        with Output(folder / where, names, form=form, overwrite=False) as output:
             for name in names:
                 output.add(name, _features(), _SETTINGS)
 
     def read(folder: Path) -> Any:
-        from kjax.images.exchange.outputs import check_same_settings, open_output
+        from kjax.images.exchange.outputs import Output, check_same_settings
 
-        output = open_output(folder / where, names, form=form, overwrite=False)
+        output = Output(folder / where, names, form=form, overwrite=False)
         check_same_settings(output, folder / where, _SETTINGS)
 
     return make, read
@@ -481,8 +481,7 @@ def _hloc(folder: Path) -> None:
 
 
 def _hloc_features(folder: Path) -> Any:
-    from kjax.images.exchange.hdf5_groups import group_names
-    from kjax.images.exchange.hloc import read_features
+    from kjax.images.exchange.hloc import group_names, read_features
 
     path = folder / "features.h5"
     return group_names(path), read_features(path, "b/c.jpg")

@@ -1,8 +1,9 @@
-"""Collections of photographs: pieces of work are done once, whatever comes between."""
+"""Image collections: every piece of work is done once, whatever interrupts it."""
 
 import contextlib
 import dataclasses
 import importlib.util
+import inspect
 import os
 import pickle
 import shutil
@@ -19,7 +20,6 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import ExifTags, Image
-from scripts import BENCHMARKS, load_script
 
 import kjax
 from kjax.cli import colmap, main
@@ -28,14 +28,11 @@ from kjax.errors import InputError
 from kjax.eval.report.reconstruction import scene_of
 from kjax.images.collection import build as building
 from kjax.images.collection import describing, pairs
-from kjax.images.collection.build import Settings, build
+from kjax.images.collection.build import Summary, build, map_photographs, summarize
 from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE
-from kjax.images.collection.mapping import map_photographs
-from kjax.images.collection.pair_store import PairStore
+from kjax.images.collection.matching import PairStore
 from kjax.images.collection.photographs import read_collection
-from kjax.images.collection.retrieval import learn_words, vlad
-from kjax.images.collection.summary import Summary, summarize
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import (
     Geometry,
@@ -43,7 +40,7 @@ from kjax.images.exchange.colmap_database import (
     read_geometries,
     read_matches,
 )
-from kjax.images.exchange.reconstructors import Reconstructor, find_reconstructor
+from kjax.images.exchange.colmap_program import Reconstructor, find_reconstructor
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
 from kjax.weights.files import save_variables
@@ -65,10 +62,10 @@ def describer(tmp_path_factory):
     return kjax.load(str(path))
 
 
-@pytest.fixture
-def photos(tmp_path):
+@pytest.fixture(scope="module")
+def some_photos(tmp_path_factory):
     """Views of one noisy plane, each a little further to the right."""
-    folder = tmp_path / "photos"
+    folder = tmp_path_factory.mktemp("collection") / "photos"
     folder.mkdir()
     coarse = np.random.default_rng(0).integers(0, 256, (32, 64), np.uint8)
     plane = Image.fromarray(coarse).resize((256, 128), Image.Resampling.BICUBIC)
@@ -78,8 +75,19 @@ def photos(tmp_path):
     return folder
 
 
+@pytest.fixture
+def photos(some_photos, tmp_path):
+    return shutil.copytree(some_photos, tmp_path / "photos")
+
+
+@pytest.fixture(scope="module")
+def finished(some_photos, describer):
+    """The folder of a finished run."""
+    return build(some_photos, some_photos.parent / "out", describer, STAND_IN, **ALONE)
+
+
 def verify(database, *, log):
-    """Stands in for COLMAP: all matches of pairs with more than ten are right."""
+    """Stand in for COLMAP: all matches of pairs with more than ten are correct."""
     found = {}
     for pair, indices in read_matches(database).items():
         kept = indices if len(indices) > 10 else indices[:0]
@@ -89,7 +97,7 @@ def verify(database, *, log):
 
 
 STAND_IN = Reconstructor("stand-in", verify, lambda *_, **__: [])
-ALONE = Settings(max_keypoints=150, mapping=False)
+ALONE = {"max_keypoints": 150, "mapping": False, "ratio": 0.9}
 
 
 def content(database):
@@ -102,52 +110,45 @@ def content(database):
         }
 
 
-def test_a_database_of_all_pairs(photos, tmp_path, describer):
-    (photos / "broken.jpg").write_text("no picture")
-    built = build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
-    assert len(built.left_out) == 1
-    assert "broken.jpg" in built.left_out[0]
-    summary = summarize(built.database, [])
+def test_database_of_all_pairs(some_photos, describer, finished):
+    summary = summarize(finished.database, [])
     assert (summary.photos, summary.pairs) == (COUNT, COUNT * (COUNT - 1) // 2)
     assert COUNT - 1 <= summary.verified_pairs <= summary.pairs
-    pixels = [np.asarray(Image.open(photos / f"a photo {number}.png")) for number in (2, 3)]
+    pixels = [np.asarray(Image.open(some_photos / f"a photo {number}.png")) for number in (2, 3)]
     direct = [describer.describe_image(one, max_keypoints=150) for one in pixels]
-    expected = kjax.match(
-        *(one.descriptors for one in direct), method="mutual_ratio", ratio=ALONE.ratio
-    )
-    found = read_matches(built.database)["a photo 2.png", "a photo 3.png"]
+    expected = kjax.match(*(one.descriptors for one in direct), method="mutual_ratio", ratio=0.9)
+    found = read_matches(finished.database)["a photo 2.png", "a photo 3.png"]
     assert len(found) > 10
     np.testing.assert_array_equal(found, expected.indices)
 
 
-def test_a_database_by_a_learned_matcher(photos, tmp_path, describer):
+def test_database_by_a_learned_matcher(photos, tmp_path, describer, finished):
     model = MatcherConfig(layers=1, width=32, heads=2, dimension=describer.dimension)
     origin = Provenance("w", describer.sha256, describer.dimension)
     weights = MatcherWeights(
         About(FORMAT, model, origin, {}), init_params(model, jax.random.key(0))
     )
     save_matcher(tmp_path / "matcher.npz", weights)
-    # As it travels to other machines.
+    # Pickled, as it is sent to other machines.
     matcher = pickle.loads(pickle.dumps(kjax.load_matcher(str(tmp_path / "matcher.npz"))))
     matcher.check_weights(describer.sha256, describer.dimension)
-    # It has learned nothing: let it match whatever the score.
+    # It is untrained: accept any score.
     plain = matcher.match
     matcher.match = lambda first, second: plain(first, second, least_score=0.0)
-    first = build(photos, tmp_path / "out", describer, STAND_IN, ALONE, matcher=matcher)
+    first = build(photos, tmp_path / "out", describer, STAND_IN, **ALONE, matcher=matcher)
     found = read_matches(first.database)
     assert sum(map(len, found.values())) > 0
-    matcher.match = None  # all is known already
-    again = build(photos, tmp_path / "out", describer, STAND_IN, ALONE, matcher=matcher)
+    matcher.match = None  # everything is done
+    again = build(photos, tmp_path / "out", describer, STAND_IN, **ALONE, matcher=matcher)
     for pair, indices in read_matches(again.database).items():
         np.testing.assert_array_equal(indices, found[pair])
-    other = build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
     assert any(
         not np.array_equal(indices, found[pair])
-        for pair, indices in read_matches(other.database).items()
+        for pair, indices in read_matches(finished.database).items()
     )
 
 
-def test_large_photographs_are_described_smaller(photos, describer, monkeypatch):
+def test_large_images_are_reduced(photos, describer, monkeypatch):
     whole = np.asarray(Image.open(photos / "a photo 0.png"))
     small = whole[::2, ::2]
     large = np.repeat(np.repeat(small, 2, axis=0), 2, axis=1)
@@ -157,84 +158,78 @@ def test_large_photographs_are_described_smaller(photos, describer, monkeypatch)
     found = describer.describe_image(small)
     back = describing.enlarged(found, large.shape[::-1])
     assert back.image_size == large.shape[::-1]
-    # A pixel's centre becomes that of the four that it stood for.
+    # The centre of a pixel becomes the centre of the four pixels it stands for.
     np.testing.assert_allclose(back.xy, 2 * found.xy + 0.5, atol=1e-4)
     np.testing.assert_allclose(back.scales, 2 * found.scales, rtol=1e-6)
 
 
 class Stopped(BaseException):
-    """As a Ctrl-C, or a kill, ends everything."""
+    """Like Ctrl-C or a kill."""
 
 
 @pytest.mark.parametrize(
     ("place", "method", "calls"),
     [(FeatureFiles, "write", 3), (PairStore, "add_matches", 2), (PairStore, "add_geometries", 1)],
 )
-def test_what_was_interrupted_ends_the_same(
-    place, method, calls, photos, tmp_path, describer, monkeypatch
+def test_interrupted_runs_resume_with_the_same_result(
+    place, method, calls, photos, tmp_path, describer, finished, monkeypatch
 ):
     real, count = getattr(place, method), [0]
 
-    def interrupting(*arguments):
-        count[0] += 1
-        if count[0] > calls:
-            raise Stopped
-        return real(*arguments)
+    def counted(limit):
+        def call(*arguments):
+            count[0] += 1
+            if count[0] > limit:
+                raise Stopped
+            return real(*arguments)
 
-    def counting(*arguments):
-        count[0] += 1
-        return real(*arguments)
-
-    def all_calls(out):
         count[0] = 0
-        monkeypatch.setattr(place, method, counting)
-        database = build(photos, tmp_path / out, describer, STAND_IN, ALONE).database
-        return database, count[0]
+        monkeypatch.setattr(place, method, call)
 
-    whole, needed = all_calls("whole")
-    assert needed > calls
-    count[0] = 0
-    monkeypatch.setattr(place, method, interrupting)
+    counted(calls)
     with pytest.raises(Stopped):
-        build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
+        build(photos, tmp_path / "out", describer, STAND_IN, **ALONE)
     assert not (tmp_path / "out" / "database.db").exists()
-    resumed, done = all_calls("out")
-    assert done == needed - calls
-    assert content(resumed) == content(whole)
-    assert all_calls("out")[1] == 0
+    counted(1000)
+    resumed = build(photos, tmp_path / "out", describer, STAND_IN, **ALONE)
+    pieces = {"write": COUNT, "add_matches": 3, "add_geometries": 2}
+    assert count[0] == pieces[method] - calls
+    assert content(resumed.database) == content(finished.database)
+    counted(0)
+    build(photos, tmp_path / "out", describer, STAND_IN, **ALONE)
 
 
-def test_a_new_photograph_costs_its_own_pairs(photos, tmp_path, describer, monkeypatch):
-    last = photos / f"a photo {COUNT - 1}.png"
-    kept = last.read_bytes()
-    last.unlink()
-    build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
-    last.write_bytes(kept)
+def test_a_new_image_only_needs_its_own_pairs(photos, tmp_path, describer, finished, monkeypatch):
+    out = shutil.copytree(finished.database.parent, tmp_path / "out")
+    shutil.copy(photos / "a photo 0.png", photos / "z.png")
+    image = Image.open(photos / "z.png").transpose(Image.Transpose.ROTATE_180)
+    image.save(photos / "z.png")
+    (photos / "broken.jpg").write_text("no picture")
     matched, real = [], PairStore.add_matches
     monkeypatch.setattr(
         PairStore, "add_matches", lambda self, found: (matched.extend(found), real(self, found))
     )
-    build(photos, tmp_path / "out", describer, STAND_IN, ALONE)
-    assert len(matched) == COUNT - 1
+    built = build(photos, out, describer, STAND_IN, **ALONE)
+    assert len(matched) == COUNT
+    (left_out,) = built.left_out
+    assert "broken.jpg" in left_out
 
 
 @pytest.mark.parametrize(
-    "change", [{"ratio": 0.7}, {"max_keypoints": 100}, {"pairs": "sequential", "neighbours": 2}]
+    "change", [{"ratio": 0.7}, {"max_keypoints": 100}, {"selection": "sequential", "neighbours": 2}]
 )
-def test_other_settings_find_nothing_of_the_old_ones(change, photos, tmp_path, describer):
-    other = dataclasses.replace(ALONE, **change)
-    databases = [
-        content(build(photos, tmp_path / out, describer, STAND_IN, settings).database)
-        for out, settings in (("a", ALONE), ("a", other), ("b", other))
-    ]
-    assert databases[0] != databases[1]
-    assert databases[1] == databases[2]
+def test_other_settings_do_not_reuse_old_results(change, photos, tmp_path, describer, finished):
+    shutil.copytree(finished.database.parent, tmp_path / "a")
+    first, second = (
+        content(build(photos, tmp_path / out, describer, STAND_IN, **ALONE | change).database)
+        for out in ("a", "b")
+    )
+    assert first == second != content(finished.database)
 
 
 KILLED = """
 import os, signal, sys
-from kjax.images.collection.mapping import map_photographs
-from kjax.images.collection.pair_store import PairStore
+from kjax.images.collection.matching import PairStore
 real, calls = PairStore.add_matches, []
 def add(self, found):
     real(self, found)
@@ -248,7 +243,8 @@ main(sys.argv[1:])
 
 
 @needs_colmap
-def test_a_killed_command_goes_on(photos, tmp_path):
+@pytest.mark.slow
+def test_a_killed_command_resumes(photos, tmp_path):
     weights = tmp_path / "w.npz"
     save_variables(weights, small_variables())
     words = ["colmap", str(photos), "--weights", str(weights), "--no-map", "--mapper", "colmap"]
@@ -267,7 +263,7 @@ def test_a_killed_command_goes_on(photos, tmp_path):
     assert any(row[1] for row in found["two_view_geometries"])
 
 
-def test_one_pair_is_no_pairs(tmp_path):
+def test_printed_counts_have_singular_and_plural(tmp_path):
     built = building.Built(tmp_path / "database.db", [], [], {})
     counts = Summary(2, 9, 1, 1, 5, 0, 0, 0, 0, 0.0, 0.0)
     assert "1 pair matched, 1 verified" in "\n".join(colmap.summary_lines(built, counts, "COLMAP"))
@@ -275,7 +271,7 @@ def test_one_pair_is_no_pairs(tmp_path):
     assert "3 pairs matched" in "\n".join(colmap.summary_lines(built, more, "COLMAP"))
 
 
-def test_folders_of_others_are_left_alone(photos, tmp_path, capsys):
+def test_other_folders_are_refused(photos, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
@@ -288,19 +284,28 @@ def test_folders_of_others_are_left_alone(photos, tmp_path, capsys):
 # Pairs
 
 
-def test_pairs_by_order_and_place():
+def test_pairs_by_order_and_position():
     assert pairs.exhaustive(3) == [(0, 1), (0, 2), (1, 2)]
     assert pairs.sequential(4, 2) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
     line = [np.array([6e6, x, 0.0]) for x in (0.0, 30.0, 1.0, 31.0)]
     assert pairs.spatial(line, 1) == [(0, 2), (1, 3)]
-    with pytest.raises(InputError, match="1 of 3 photographs do not say where"):
+    with pytest.raises(InputError, match="1 of 3 images have no GPS position"):
         pairs.spatial([*line[:2], None], 1)
-    assert pairs.resolved("auto", 41, 20) == "exhaustive"
-    assert pairs.resolved("auto", 42, 20) == "retrieval"
-    assert pairs.resolved("spatial", 3, 20) == "spatial"
 
 
-def test_blocks_have_every_pair_once_and_few_photographs():
+@pytest.mark.parametrize(
+    ("selection", "count", "chosen"),
+    [("auto", 41, "exhaustive"), ("auto", 42, "most_similar"), ("spatial", 3, "spatial")],
+)
+def test_automatic_choice_of_pairs(selection, count, chosen, monkeypatch):
+    monkeypatch.setattr(pairs, "aggregate", lambda *_: None)
+    for name in ("exhaustive", "most_similar", "spatial"):
+        monkeypatch.setattr(pairs, name, lambda *_, name=name: [name])
+    photo = types.SimpleNamespace(position=None)
+    assert inspect.unwrap(pairs.choose_pairs)([photo] * count, None, selection, 20) == [chosen]
+
+
+def test_blocks_have_every_pair_once_and_few_images():
     every = pairs.exhaustive(50)
     blocks = list(pairs.in_blocks(every, 24))
     assert sorted(pair for block in blocks for pair in block) == every
@@ -309,34 +314,25 @@ def test_blocks_have_every_pair_once_and_few_photographs():
         assert len({place for pair in block for place in pair}) <= 2 * pairs.SIDE
 
 
-def test_retrieval_finds_photographs_of_the_same_things(rng):
+def test_retrieval_finds_images_of_the_same_things(rng):
     things = rng.normal(size=(3, 40, 16)).astype(np.float32)
     rows = [
         things[number % 3] + 0.05 * rng.normal(size=(40, 16)).astype(np.float32)
         for number in range(9)
     ]
-    words = learn_words(np.concatenate(rows), count=8)
-    vectors = np.stack([vlad(one.astype(np.float32), words) for one in rows])
+    centres = pairs.learn_centres(np.concatenate(rows), count=8)
+    vectors = np.stack([pairs.vlad(one.astype(np.float32), centres) for one in rows])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     expected = {pair for pair in pairs.exhaustive(9) if (pair[1] - pair[0]) % 3 == 0}
     assert set(pairs.most_similar(vectors, 2)) == expected
-    assert not vlad(np.empty((0, 16), np.float32), words).any()
+    assert not pairs.vlad(np.empty((0, 16), np.float32), centres).any()
 
 
 def test_pairs_by_retrieval(photos, tmp_path, describer):
-    settings = Settings(max_keypoints=150, mapping=False, pairs="retrieval", neighbours=2)
-    built = build(photos, tmp_path / "out", describer, STAND_IN, settings)
+    chosen = {"selection": "retrieval", "neighbours": 2}
+    built = build(photos, tmp_path / "out", describer, STAND_IN, **ALONE, **chosen)
     found = set(read_matches(built.database))
     assert COUNT - 1 <= len(found) <= 2 * COUNT
-
-
-def test_what_two_views_share():
-    benchmark = load_script(BENCHMARKS / "pairs.py")
-    view = np.eye(3)
-    half = np.array([[1.0, 0, 480], [0, 1, 0], [0, 0, 1]])
-    assert benchmark.overlap(view, view) == 1
-    assert benchmark.overlap(view, half) == pytest.approx(0.5)
-    assert benchmark.overlap(view, half @ half @ half) == 0
 
 
 # Cameras
@@ -380,13 +376,11 @@ def camera_table(database):
 
 @needs_colmap
 def test_cameras_are_guessed_as_colmap_does(cameras, tmp_path, describer):
-    built = build(cameras, tmp_path / "out", describer, STAND_IN, ALONE)
+    built = build(cameras, tmp_path / "out", describer, STAND_IN, **ALONE)
     theirs = tmp_path / "theirs.db"
     log = tmp_path / "log.txt"
     options = {"SiftExtraction.use_gpu": 0, "SiftExtraction.max_num_features": 5}
-    colmap_program._run(
-        "feature_extractor", {"database_path": theirs, "image_path": cameras, **options}, log
-    )
+    colmap_program._run_colmap("feature_extractor", theirs, {"image_path": cameras, **options}, log)
     assert camera_table(built.database) == camera_table(theirs)
 
 
@@ -418,10 +412,11 @@ def test_sensors_and_positions(tmp_path):
 # The real programs
 
 
-@pytest.mark.parametrize("word", ["colmap", "pycolmap"])
-def test_photographs_are_mapped(word, shared_data, tmp_path, capsys):
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["colmap", "pycolmap"])
+def test_images_are_mapped(program, shared_data, tmp_path, capsys):
     try:
-        find_reconstructor(word)
+        find_reconstructor(program)
     except InputError as missing:
         pytest.skip(str(missing))
     folder = tmp_path / "photos"
@@ -430,7 +425,7 @@ def test_photographs_are_mapped(word, shared_data, tmp_path, capsys):
         Image.open(path).reduce(2).save(folder / path.name, quality=92)
     out = tmp_path / "out"
     words = ["colmap", str(folder), "--out", str(out), "--weights", "tiny", "--keypoints", "800"]
-    assert main([*words, "--mapper", word, "--single-camera", "--report"]) == 0
+    assert main([*words, "--mapper", program, "--single-camera", "--report"]) == 0
     model = read_model(out / "sparse" / "0")
     assert len(model.images) == 4
     said = capsys.readouterr().out
@@ -439,7 +434,7 @@ def test_photographs_are_mapped(word, shared_data, tmp_path, capsys):
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Cameras and points" in page
     assert page.count("verified matches</figcaption>") == 6
-    assert page.count("<image") == 0  # points are drawn, not painted
+    assert page.count("<image") == 0  # vector graphics
 
 
 def test_a_scene_is_seen_from_its_mean_camera():
@@ -461,19 +456,14 @@ def test_a_scene_is_seen_from_its_mean_camera():
 # Engines
 
 
-def test_a_mapping_that_finds_nothing_leaves_no_model(tmp_path):
-    found = map_photographs(
-        tmp_path / "a.db",
-        tmp_path,
-        tmp_path / "sparse",
-        count=3,
-        reconstructor=Reconstructor("nothing", verify, lambda *_, **__: []),
-        log=tmp_path / "log.txt",
-    )
-    assert found == []
+def test_mapping_without_a_model_leaves_an_empty_folder(tmp_path):
+    nothing = Reconstructor("nothing", verify, lambda *_, **__: [])
+    sparse = tmp_path / "sparse"
+    map_photographs(tmp_path / "a.db", tmp_path, sparse, 3, nothing, tmp_path / "log.txt")
+    assert list(sparse.iterdir()) == []
 
 
-def test_results_come_in_order_and_nothing_is_begun_after_a_stop():
+def test_results_come_in_order_and_nothing_starts_after_a_stop():
     begun = []
 
     def work(number, stopping):
@@ -522,7 +512,8 @@ print("exit code", code)
 
 
 @needs_colmap
-def test_a_cluster_of_which_workers_die_makes_the_same_database(photos, tmp_path):
+@pytest.mark.slow
+def test_a_cluster_with_dying_workers_makes_the_same_database(photos, tmp_path):
     if importlib.util.find_spec("ray") is None:  # importing it here would leave its threads
         pytest.skip("ray is not installed")
     whole = (photos / "a photo 0.png").read_bytes()
@@ -553,8 +544,8 @@ def test_a_cluster_of_which_workers_die_makes_the_same_database(photos, tmp_path
     assert found == content(tmp_path / "here" / "database.db")
 
 
-def test_a_cluster_that_is_not_there_is_one_line(photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("kjax.images.exchange.reconstructors.find_reconstructor", lambda _: None)
+def test_a_missing_cluster_is_reported_in_one_line(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("kjax.images.exchange.colmap_program.find_reconstructor", lambda _: None)
     words = ["colmap", str(photos), "--out", str(tmp_path / "out"), "--cluster"]
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*words, "auto"]) == 2

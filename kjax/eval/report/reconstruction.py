@@ -18,8 +18,7 @@ from kjax.eval.report.html import to_html
 from kjax.eval.report.phrases import decimal
 from kjax.eval.report.theme import light
 from kjax.files.atomic import write_text
-from kjax.images.collection.build import Built
-from kjax.images.collection.summary import Summary
+from kjax.images.collection.build import Built, Summary
 from kjax.images.drawing import draw_matches
 from kjax.images.exchange.colmap_database import read_matches
 

@@ -1,6 +1,6 @@
-"""Many photographs at once: from a folder to COLMAP's database, and to a reconstruction.
+"""Image collections: from a folder of images to a COLMAP database and a reconstruction.
 
-Work is cut into pieces that are named by what goes into them: the features of a photograph, the
-matches of a pair, the geometries of a block of pairs. A piece that is there is never made again, so
-a run that was killed goes on, and ends as if nothing had happened.
+Work is split into pieces named by their inputs: the features of an image, the matches of a pair,
+the geometries of a block of pairs. Finished pieces are kept and reused, so a killed run resumes
+where it stopped and ends with the same result.
 """

@@ -1,66 +1,57 @@
-"""From a folder of photographs to COLMAP's database, and to a reconstruction.
+"""Build a COLMAP database and a reconstruction from a folder of images.
 
 DIR/database.db      cameras, keypoints, matches, verified geometries
-DIR/sparse/0         the largest model that COLMAP maps from it; others follow, if there are
-DIR/work             what has been done: features/, pairs.db, log.txt
+DIR/sparse/0         the largest model that COLMAP maps from it; smaller ones follow
+DIR/work             finished pieces of work: features/, pairs.db, log.txt
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from tqdm import tqdm
+
+from kjax.data.cache import new_folder
+from kjax.data.colmap import NO_POINT, read_keypoints, read_model
 from kjax.errors import InputError
 from kjax.files.atomic import write_text, write_whole
-from kjax.images.collection import pairs as choose
 from kjax.images.collection.describing import FeatureFiles, describe_missing
 from kjax.images.collection.engine import HERE, Engine
-from kjax.images.collection.keys import key_of
-from kjax.images.collection.mapping import map_photographs
-from kjax.images.collection.matching import by_matcher, by_neighbours, match_keys, match_missing
-from kjax.images.collection.pair_store import PairStore
-from kjax.images.collection.pairs import Places
-from kjax.images.collection.photographs import Photograph, read_collection
-from kjax.images.collection.retrieval import aggregate
-from kjax.images.collection.summary import Stopwatch
-from kjax.images.collection.verification import geometry_keys, verify_missing
+from kjax.images.collection.matching import PairStore, match_missing, verify_missing
+from kjax.images.collection.pairs import Indices, PairSelection, choose_pairs
+from kjax.images.collection.photographs import CollectionPhoto, key_of, read_collection
 from kjax.images.describer import Describer
-from kjax.images.exchange.colmap_database import Pair, add_geometries, write_database
-from kjax.images.exchange.reconstructors import Reconstructor
+from kjax.images.exchange.colmap_database import (
+    PairMatches,
+    add_geometries,
+    read_matches,
+    write_database,
+)
+from kjax.images.exchange.colmap_program import Reconstructor, largest_model, model_size
 from kjax.images.learned_matching import Matcher
 
 DATABASE, SPARSE, WORK = "database.db", "sparse", "work"
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How a collection is matched and mapped.
-
-    Attributes:
-        max_keypoints: of a photograph.
-        pairs: a word of `kjax.images.collection.pairs`.
-        neighbours: that each photograph is matched with, unless it is with all.
-        ratio: the largest of a match.
-        single_camera: one camera took all photographs of one size.
-        mapping: go on behind the database.
-    """
-
-    max_keypoints: int = 4000
-    pairs: choose.PairsWord = "auto"
-    neighbours: int = 20
-    ratio: float = 0.9
-    single_camera: bool = False
-    mapping: bool = True
+_REGISTERING = re.compile(rb"Registering image #\d+ \(\D*(\d+)\)")
+"""A line of the mapper's log, with the number of images registered so far."""
+_FOUND = "found"
+"""Folder for the mapper's models before they are sorted."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What a run leaves behind.
+    """Result of a run.
 
     Attributes:
         database: the file.
-        models: folders, the largest model first; none if nothing was mapped.
-        left_out: why photographs are not in the database.
-        seconds: of this run, by stage.
+        models: folders, the largest model first; empty if nothing was mapped.
+        left_out: reasons why images are not in the database.
+        seconds: duration by stage.
     """
 
     database: Path
@@ -74,120 +65,187 @@ def build(
     out: Path,
     describer: Describer,
     reconstructor: Reconstructor,
-    settings: Settings,
     *,
+    max_keypoints: int = 4000,
+    selection: PairSelection = "auto",
+    neighbours: int = 20,
+    ratio: float = 0.9,
     matcher: Matcher | None = None,
+    single_camera: bool = False,
+    mapping: bool = True,
     engine: Engine = HERE,
 ) -> Built:
-    """Does what has not been done yet.
+    """Build the database and the models; finished pieces of work are reused.
 
     Args:
-        photos: a folder of photographs.
-        out: a new folder, or that of an earlier run; what was made there with other settings
-            stays for the next time, only the database and the models are replaced.
-        describer: of keypoints.
-        reconstructor: who verifies and maps.
-        settings: the rest.
-        matcher: a learned one, in the place of nearest neighbours.
-        engine: what describes and matches; COLMAP always runs here.
+        photos: folder of images.
+        out: a new folder, or that of an earlier run. Work with other settings stays there for
+            later; only the database and the models are replaced.
+        describer: describes keypoints.
+        reconstructor: verifies and maps.
+        max_keypoints: maximum keypoints per image.
+        selection: how pairs are chosen.
+        neighbours: neighbours per image, unless all pairs are matched.
+        ratio: maximum distance ratio of matches.
+        matcher: a learned one, used instead of nearest neighbours.
+        single_camera: assume one camera for all images of the same size.
+        mapping: reconstruct after writing the database.
+        engine: describes and matches; COLMAP always runs on this machine.
 
     Raises:
-        InputError: there are no two photographs, or `out` is something else's.
+        InputError: there are fewer than two images, or `out` belongs to another program.
     """
-    work, log = prepare(out), out / WORK / "log.txt"
-    watch = Stopwatch()
-    files = FeatureFiles(work / "features", describer.feature_settings(settings.max_keypoints))
-    with watch("describe"):
-        found, left_out = read_collection(photos, single_camera=settings.single_camera)
+    work, log, seconds = prepare(out), out / WORK / "log.txt", dict[str, float]()
+    files = FeatureFiles(work / "features", describer.feature_settings(max_keypoints))
+    with timed(seconds, "describe"):
+        found, left_out = read_collection(photos, single_camera=single_camera)
         left_out += describe_missing(found, describer, files, engine)
         photographs = [one for one in found if files.path(one).exists()]
     if len(photographs) < 2:
-        raise InputError(f"{photos} holds fewer than two photographs that can be read: give more")
+        raise InputError(f"{photos} has fewer than two readable images: add more")
     with PairStore(work / "pairs.db") as store:
-        with watch("pairs"):
-            pairs = _choose_pairs(photographs, files, settings, engine)
-        with watch("match"):
-            way = by_neighbours(settings.ratio) if matcher is None else by_matcher(matcher)
-            matched = match_keys(photographs, pairs, files, way)
-            match_missing(photographs, matched, files, store, way, engine=engine)
-        with watch("verify"):
-            keys = geometry_keys(photographs, matched, reconstructor)
-            verify_missing(
-                photographs, matched, keys, files, store, reconstructor=reconstructor, log=log
+        with timed(seconds, "pairs"):
+            pairs = choose_pairs(photographs, files, selection, neighbours, engine)
+        with timed(seconds, "match"):
+            matched = match_missing(
+                photographs, pairs, files, store, ratio=ratio, matcher=matcher, engine=engine
+            )
+        with timed(seconds, "verify"):
+            keys = verify_missing(
+                photographs, matched, files, store, reconstructor=reconstructor, log=log
             )
             write_whole(
                 out / DATABASE,
                 lambda path: _write_database(path, photographs, files, store, matched, keys),
             )
     models: list[Path] = []
-    if settings.mapping:
+    if mapping:
         cameras = [(one.name, one.camera) for one in photographs]
         key = key_of(reconstructor.name, cameras, sorted(keys.values()))
-        with watch("map"):
-            models = _map_once(photos, out, key, len(photographs), reconstructor)
-    return Built(out / DATABASE, models, left_out, watch.seconds)
+        done, sparse = work / "mapped.txt", out / SPARSE
+        with timed(seconds, "map"):
+            if not (done.exists() and done.read_text() == key and sparse.is_dir()):
+                done.unlink(missing_ok=True)
+                map_photographs(
+                    out / DATABASE, photos, sparse, len(photographs), reconstructor, log
+                )
+                write_text(done, key)
+        models = sorted(sparse.iterdir(), key=lambda folder: int(folder.name))
+    return Built(out / DATABASE, models, left_out, seconds)
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Record the duration of a stage."""
+    start = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - start
 
 
 def prepare(out: Path) -> Path:
-    """The folder of the work in `out`, which must be new, or an earlier run's.
-
-    Raises:
-        InputError: it is something else's.
-    """
+    """Return the work folder in `out`, which must be new or from an earlier run."""
     work = out / WORK
     if out.is_dir() and not work.is_dir() and any(out.iterdir()):
-        raise InputError(f"--out {out} is not empty, and not of kjax colmap: give another folder")
+        raise InputError(f"--out {out} is not empty and not from kjax colmap: use another folder")
     work.mkdir(parents=True, exist_ok=True)
     return work
 
 
-def _choose_pairs(
-    photographs: Sequence[Photograph],
-    files: FeatureFiles,
-    settings: Settings,
-    engine: Engine,
-) -> list[Places]:
-    count, neighbours = len(photographs), settings.neighbours
-    match choose.resolved(settings.pairs, count, neighbours):
-        case "exhaustive":
-            return choose.exhaustive(count)
-        case "sequential":
-            return choose.sequential(count, neighbours)
-        case "spatial":
-            return choose.spatial([one.position for one in photographs], neighbours)
-        case _:
-            return choose.most_similar(aggregate(photographs, files, engine), neighbours)
-
-
 def _write_database(
     path: Path,
-    photographs: Sequence[Photograph],
+    photographs: Sequence[CollectionPhoto],
     files: FeatureFiles,
     store: PairStore,
-    matched: Mapping[Places, str],
-    keys: Mapping[Places, str],
+    matched: Mapping[Indices, str],
+    keys: Mapping[Indices, str],
 ) -> None:
     names = [one.name for one in photographs]
     named = {pair: (names[pair[0]], names[pair[1]]) for pair in matched}
     write_database(
         path,
         {one.name: files.read_keypoints(one) for one in photographs},
-        {named[pair]: Pair(store.matches(key)) for pair, key in matched.items()},
+        {named[pair]: PairMatches(store.matches(key)) for pair, key in matched.items()},
         cameras={one.name: one.camera for one in photographs},
     )
     add_geometries(path, {named[pair]: store.geometry(key) for pair, key in keys.items()})
 
 
-def _map_once(
-    photos: Path, out: Path, key: str, count: int, reconstructor: Reconstructor
-) -> list[Path]:
-    """Maps, unless the models are those of this very work."""
-    done, sparse, log = out / WORK / "mapped.txt", out / SPARSE, out / WORK / "log.txt"
-    if done.exists() and done.read_text() == key and sparse.is_dir():
-        return sorted(sparse.iterdir(), key=lambda folder: int(folder.name))
-    done.unlink(missing_ok=True)
-    models = map_photographs(
-        out / DATABASE, photos, sparse, count=count, reconstructor=reconstructor, log=log
+def map_photographs(
+    database: Path, photos: Path, out: Path, count: int, reconstructor: Reconstructor, log: Path
+) -> None:
+    """Map the images of a database into a folder of models 0, 1, …, the largest first.
+
+    The folder is replaced at the end. `count` is the number of images, for the progress bar.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    read = log.stat().st_size if log.exists() else 0
+    with new_folder(out) as partial, tqdm(total=count, desc="mapping", unit="photo") as bar:
+
+        def follow() -> None:
+            nonlocal read
+            with log.open("rb") as file:
+                file.seek(read)
+                text = file.read()
+            # An unfinished last line is read again.
+            whole = text[: text.rfind(b"\n") + 1]
+            read += len(whole)
+            if registered := _REGISTERING.findall(whole):
+                bar.n = int(registered[-1])
+                bar.refresh()
+
+        found = reconstructor.reconstruct(
+            database.resolve(),
+            photos.resolve(),
+            partial / _FOUND,
+            log=log,
+            threads=os.cpu_count() or 1,
+            watch=follow,
+        )
+        sizes = {folder: model_size(read_model(folder)) for folder in found}
+        for number, folder in enumerate(sorted(found, key=sizes.__getitem__, reverse=True)):
+            folder.rename(partial / str(number))
+        bar.n = max(sizes.values(), default=(0, 0))[0]
+        bar.refresh()
+        shutil.rmtree(partial / _FOUND, ignore_errors=True)
+        (partial / f"{_FOUND}.db").unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Counts of a database; registered images, points and mean error of its largest model."""
+
+    photos: int
+    keypoints: int
+    pairs: int
+    verified_pairs: int
+    verified_matches: int
+    models: int
+    images: int
+    points: int
+    observations: int
+    track_length: float
+    error: float
+    """Mean reprojection error in pixels."""
+
+
+def summarize(database: Path, folders: Sequence[Path]) -> Summary:
+    """Summarise a database and the models mapped from it."""
+    verified = [len(pair) for pair in read_matches(database, verified=True).values()]
+    keypoints = read_keypoints(database)
+    largest = largest_model(folders)
+    images = [] if largest is None else list(largest.images.values())
+    points = 0 if largest is None else len(largest.points.ids)
+    observations = int(sum((image.point_ids != NO_POINT).sum() for image in images))
+    return Summary(
+        photos=len(keypoints),
+        keypoints=sum(map(len, keypoints.values())),
+        pairs=len(read_matches(database)),
+        verified_pairs=sum(count > 0 for count in verified),
+        verified_matches=sum(verified),
+        models=len(folders),
+        images=len(images),
+        points=points,
+        observations=observations,
+        track_length=observations / points if points else 0.0,
+        error=float(np.mean(largest.points.error)) if largest is not None and points else 0.0,
     )
-    write_text(done, key)
-    return models

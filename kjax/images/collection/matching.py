@@ -1,117 +1,242 @@
-"""Matches of the pairs of a collection, block by block: features come from files when needed."""
+"""Match the pairs of a collection and verify the matches with COLMAP, block by block.
 
+COLMAP's verification is random. Each block has its own small database, one thread and a fixed seed,
+so that a pair's result does not depend on other blocks.
+"""
+
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int32
 from tqdm import tqdm
 
+from kjax.data.cutting.photographs import in_order
+from kjax.errors import InputError
 from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE, Engine
-from kjax.images.collection.keys import key_of
-from kjax.images.collection.pair_store import PairStore
-from kjax.images.collection.pairs import SIDE, Places, among_themselves, in_blocks
-from kjax.images.collection.photographs import Photograph
+from kjax.images.collection.pairs import SIDE, Indices, exhaustive, in_blocks, renumbered
+from kjax.images.collection.photographs import CollectionPhoto, key_of
+from kjax.images.exchange import colmap_program
+from kjax.images.exchange.colmap_database import (
+    Geometry,
+    PairMatches,
+    read_geometries,
+    write_database,
+)
+from kjax.images.exchange.colmap_program import Reconstructor
 from kjax.images.features import Features, MatchingMethod
 from kjax.images.learned_matching import Matcher
-from kjax.images.matching import match_many
+from kjax.images.matching import Distance, match_many
 
 METHOD: MatchingMethod = "mutual_ratio"
 AT_ONCE, BLOCKS_AT_ONCE = 8, 4
-"""Of nearest neighbours: see `Way`."""
+"""Pairs per block, which a crash may lose, and blocks sent to another machine together."""
 LEARNED_AT_ONCE, LEARNED_BLOCKS_AT_ONCE = 1, 16
+"""The same for a learned matcher."""
+VERIFIED_AT_ONCE = 16
+"""Pairs verified together."""
+NO_GEOMETRY = Geometry(0, 2, None, 0, None, None, None, None, None)
+"""Geometry of a pair without matches, which COLMAP skips."""
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS matches (key TEXT PRIMARY KEY, data BLOB) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS geometries (key TEXT PRIMARY KEY, "
+    f"{', '.join(Geometry._fields)}) WITHOUT ROWID",
+)
 
 
-class Way(NamedTuple):
-    """How pairs are matched.
+class PairStore(contextlib.AbstractContextManager["PairStore"]):
+    """Append-only store of matches and geometries by key. Use it in a `with` statement."""
 
-    Attributes:
-        settings: all that its matches depend on, besides features.
-        match_block: gives the matches of pairs, which are places among the features behind them.
-        at_once: pairs that are one piece of work: a kill costs no more.
-        blocks_at_once: such pieces that another machine is sent together.
-    """
+    def __init__(self, path: Path) -> None:
+        """Open or create the file.
 
-    settings: tuple[Any, ...]
-    match_block: Callable[..., list[Int32[np.ndarray, "_ 2"]]]
-    at_once: int
-    blocks_at_once: int
+        Raises:
+            InputError: it is damaged.
+        """
+        self._connection = sqlite3.connect(path)
+        try:
+            for statement in _TABLES:
+                self._connection.execute(statement)
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{path} is damaged ({error}): remove it to match again") from None
 
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
 
-def by_neighbours(ratio: float) -> Way:
-    """Mutual nearest neighbours, with the largest ratio that is kept."""
-    match_block = functools.partial(match_neighbours, ratio)
-    return Way((METHOD, ratio), match_block, AT_ONCE, BLOCKS_AT_ONCE)
+    def missing(self, table: str, keys: Iterable[str]) -> set[str]:
+        """Return the keys not yet in a table, `matches` or `geometries`."""
+        query = f"SELECT 1 FROM {table} WHERE key = ?"
+        return {key for key in keys if not self._connection.execute(query, (key,)).fetchone()}
 
+    def add_matches(self, found: Mapping[str, Int32[np.ndarray, "_ 2"]]) -> None:
+        """Add the matches of pairs in one transaction."""
+        rows = [(key, indices.astype("<i4").tobytes()) for key, indices in found.items()]
+        with self._connection:
+            self._connection.executemany("INSERT OR REPLACE INTO matches VALUES (?, ?)", rows)
 
-def by_matcher(matcher: Matcher) -> Way:
-    """A learned matcher, pair by pair."""
-    match_block = functools.partial(match_learned, matcher)
-    settings = ("learned", matcher.sha256)
-    return Way(settings, match_block, LEARNED_AT_ONCE, LEARNED_BLOCKS_AT_ONCE)
+    def matches(self, key: str) -> Int32[np.ndarray, "K 2"]:
+        """Return the matches of a pair."""
+        query = "SELECT data FROM matches WHERE key = ?"
+        (data,) = self._connection.execute(query, (key,)).fetchone()
+        return np.frombuffer(data, "<i4").reshape(-1, 2).astype(np.int32)
 
+    def add_geometries(self, found: Mapping[str, Geometry]) -> None:
+        """Add the geometries of pairs in one transaction."""
+        insert = f"INSERT OR REPLACE INTO geometries VALUES (?{', ?' * len(Geometry._fields)})"
+        with self._connection:
+            self._connection.executemany(insert, [(key, *one) for key, one in found.items()])
 
-def match_keys(
-    photographs: Sequence[Photograph], pairs: Sequence[Places], files: FeatureFiles, way: Way
-) -> dict[Places, str]:
-    """What the matches of each pair are kept as."""
-    keys = [files.key(photograph) for photograph in photographs]
-    return {pair: key_of(*(keys[place] for place in pair), *way.settings) for pair in pairs}
+    def geometry(self, key: str) -> Geometry:
+        """Return the geometry of a pair."""
+        query = f"SELECT {', '.join(Geometry._fields)} FROM geometries WHERE key = ?"
+        return Geometry(*self._connection.execute(query, (key,)).fetchone())
 
 
 def match_missing(
-    photographs: Sequence[Photograph],
-    keys: Mapping[Places, str],
+    photographs: Sequence[CollectionPhoto],
+    pairs: Sequence[Indices],
     files: FeatureFiles,
     store: PairStore,
-    way: Way,
     *,
+    ratio: float,
+    matcher: Matcher | None = None,
     engine: Engine = HERE,
-) -> None:
-    """Matches the pairs that have not been matched yet.
+) -> dict[Indices, str]:
+    """Match the pairs not yet in the store, and return the keys of all pairs.
 
-    Args:
-        photographs: that pairs are places of.
-        keys: of all pairs.
-        files: of the features.
-        store: of what is found.
-        way: how.
-        engine: what does the work.
+    Pairs are matched by nearest neighbours up to a maximum distance ratio, or by a learned matcher.
     """
+    settings: tuple[Any, ...] = (METHOD, ratio)
+    match_block = functools.partial(match_neighbours, ratio)
+    at_once, blocks_at_once = AT_ONCE, BLOCKS_AT_ONCE
+    if matcher is not None:
+        settings = ("learned", matcher.sha256)
+        match_block = functools.partial(match_learned, matcher)
+        at_once, blocks_at_once = LEARNED_AT_ONCE, LEARNED_BLOCKS_AT_ONCE
+    of_features = [files.key(photograph) for photograph in photographs]
+    keys = {pair: key_of(*(of_features[index] for index in pair), *settings) for pair in pairs}
 
     @functools.lru_cache(maxsize=2 * SIDE)
-    def features(place: int) -> Features:
-        return engine.share(files.read(photographs[place]))
+    def features(index: int) -> Features:
+        return engine.share(files.read(photographs[index]))
 
-    def with_features(block: list[Places]) -> tuple:
-        places, within = among_themselves(block)
-        return within, *map(features, places)
+    def with_features(block: list[Indices]) -> tuple:
+        used, within = renumbered(block)
+        return within, *map(features, used)
 
-    missing = set(store.missing("matches", keys.values()))
+    missing = store.missing("matches", keys.values())
     todo = [pair for pair, key in keys.items() if key in missing]
-    blocks = list(in_blocks(todo, way.at_once))
+    blocks = list(in_blocks(todo, at_once))
     with tqdm(total=len(keys), desc="matching", unit="pair") as bar:
         bar.update(len(keys) - len(todo))
         matched = engine.map(
-            way.match_block, map(with_features, blocks), threads=1, shard=way.blocks_at_once
+            match_block, map(with_features, blocks), threads=1, shard=blocks_at_once
         )
         for block, found in zip(blocks, matched, strict=True):
             store.add_matches({keys[pair]: one for pair, one in zip(block, found, strict=True)})
             bar.update(len(block))
+    return keys
 
 
 def match_neighbours(
-    ratio: float, pairs: list[Places], *features: Features
+    ratio: float, pairs: list[Indices], *features: Features
 ) -> list[Int32[np.ndarray, "_ 2"]]:
-    """The matches of pairs, which are places among features."""
+    """Match pairs of the given features by mutual nearest neighbours."""
     descriptors = [one.descriptors for one in features]
     return [one.indices for one in match_many(descriptors, pairs, method=METHOD, ratio=ratio)]
 
 
 def match_learned(
-    matcher: Matcher, pairs: list[Places], *features: Features
+    matcher: Matcher, pairs: list[Indices], *features: Features
 ) -> list[Int32[np.ndarray, "_ 2"]]:
-    """The same by a learned matcher."""
+    """Match pairs of the given features with a learned matcher."""
     return [matcher.match(features[first], features[second]).indices for first, second in pairs]
+
+
+def verify_missing(
+    photographs: Sequence[CollectionPhoto],
+    matched: Mapping[Indices, str],
+    files: FeatureFiles,
+    store: PairStore,
+    *,
+    reconstructor: Reconstructor,
+    log: Path,
+) -> dict[Indices, str]:
+    """Verify the pairs not yet in the store, and return the keys of all geometries.
+
+    `matched` has the keys of the pairs' matches. The output of the program goes to the log.
+    """
+    blocks, keys = list(in_blocks(matched, VERIFIED_AT_ONCE)), dict[Indices, str]()
+    for block in blocks:
+        cameras = [
+            [(photographs[index].size, photographs[index].camera.focal) for index in pair]
+            for pair in block
+        ]
+        whole = key_of(reconstructor.name, [matched[pair] for pair in block], cameras)
+        keys |= {pair: key_of(whole, number) for number, pair in enumerate(block)}
+
+    def verify(work: tuple[list[Indices], list[PairMatches]]) -> list[Geometry]:
+        block, matches = work
+        used, within = renumbered(block)
+        photos = {
+            str(at): files.read_keypoints(photographs[index]) for at, index in enumerate(used)
+        }
+        cameras = {str(at): photographs[index].camera for at, index in enumerate(used)}
+        pairs = [(str(first), str(second)) for first, second in within]
+        with tempfile.TemporaryDirectory() as folder:
+            database = Path(folder, "block.db")
+            write_database(
+                database, photos, dict(zip(pairs, matches, strict=True)), cameras=cameras
+            )
+            reconstructor.verify(database, log=log)
+            geometries = read_geometries(database)
+        return [geometries.get(pair, NO_GEOMETRY) for pair in pairs]
+
+    missing = store.missing("geometries", keys.values())
+    todo = [block for block in blocks if missing.intersection(keys[pair] for pair in block)]
+    with tqdm(total=len(keys), desc="verifying", unit="pair") as bar:
+        bar.update(len(keys) - sum(map(len, todo)))
+        work = (
+            (block, [PairMatches(store.matches(matched[pair])) for pair in block]) for block in todo
+        )
+        for (block, _), verified in in_order(verify, work, os.cpu_count() or 1):
+            found = zip(block, verified.result(), strict=True)
+            store.add_geometries({keys[pair]: geometry for pair, geometry in found})
+            bar.update(len(block))
+    return keys
+
+
+def match_all(
+    features: Mapping[str, Features], *, ratio: float, distance: Distance = "L2"
+) -> dict[tuple[str, str], PairMatches]:
+    """Match every pair of images by mutual nearest neighbours."""
+    names, pairs = list(features), exhaustive(len(features))
+    descriptors = [one.descriptors for one in features.values()]
+    found = match_many(descriptors, pairs, method=METHOD, ratio=ratio, distance=distance)
+    return {
+        (names[first], names[second]): PairMatches(matches.indices)
+        for (first, second), matches in zip(pairs, found, strict=True)
+    }
+
+
+def match_and_verify_all(
+    database: Path,
+    features: Mapping[str, Features],
+    *,
+    base: Path,
+    ratio: float,
+    log: Path,
+    distance: Distance = "L2",
+    threads: int = 1,
+) -> None:
+    """Write a database of features and matches, verified by COLMAP, with the cameras of `base`."""
+    write_database(database, features, match_all(features, ratio=ratio, distance=distance))
+    colmap_program.copy_cameras(base, database)
+    colmap_program.match_and_verify(database, log=log, threads=threads)

@@ -1,43 +1,68 @@
-"""Which photographs of a collection are matched with which."""
+"""Choose the pairs of images to match: all, neighbours in order or space, or by retrieval.
 
+Retrieval uses VLAD (Jégou et al., 2010): k-means clusters are learned from the collection itself,
+and an image's vector sums, per cluster, the differences between its descriptors and the nearest
+centre. Each cluster's part is normalised, so that repeated structures do not dominate
+(Arandjelović and Zisserman, 2013).
+"""
+
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float32, Int
+from tqdm import tqdm
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError
+from kjax.images.collection.describing import FeatureFiles
+from kjax.images.collection.engine import HERE, Engine
+from kjax.images.collection.photographs import CollectionPhoto
 
-PairsWord = Literal["auto", "exhaustive", "retrieval", "sequential", "spatial"]
-Places = tuple[int, int]
-"""Two photographs of a collection, the earlier one first."""
+PairSelection = Literal["auto", "exhaustive", "retrieval", "sequential", "spatial"]
+Indices = tuple[int, int]
+"""Two images of a collection, in order."""
 SIDE = 16
-"""Photographs on either side of the pairs that are worked on together."""
-_ROWS = 256
-"""Photographs that are compared with all others at once."""
+"""Maximum number of images on either side of a block of pairs."""
+ROWS = 256
+"""Images compared with all others at once."""
+CLUSTERS = 64
+SAMPLED = 50_000
+"""Descriptors of the whole collection used for clustering."""
+ITERATIONS = 15
+SEED = 0
+AT_ONCE = 16
+"""Images whose descriptors are sent to another machine together."""
 
 
-def check_word(word: str) -> None:
-    """Refuses a way of choosing pairs that there is not."""
-    if word not in get_args(PairsWord):
-        raise unknown_name("--pairs", word, get_args(PairsWord))
+def choose_pairs(
+    photographs: Sequence[CollectionPhoto],
+    files: FeatureFiles,
+    selection: PairSelection,
+    neighbours: int,
+    engine: Engine = HERE,
+) -> list[Indices]:
+    """Return the pairs to match; "auto" means retrieval if that gives fewer than all pairs."""
+    count = len(photographs)
+    match selection:
+        case "sequential":
+            return sequential(count, neighbours)
+        case "spatial":
+            return spatial([one.position for one in photographs], neighbours)
+        case "auto" | "retrieval" if selection == "retrieval" or count > 2 * neighbours + 1:
+            return most_similar(aggregate(photographs, files, engine), neighbours)
+        case _:
+            return exhaustive(count)
 
 
-def resolved(word: str, count: int, neighbours: int) -> str:
-    """What "auto" stands for: all pairs where these are no more than those by retrieval."""
-    if word != "auto":
-        return word
-    return "exhaustive" if count <= 2 * neighbours + 1 else "retrieval"
-
-
-def exhaustive(count: int) -> list[Places]:
-    """All pairs."""
+def exhaustive(count: int) -> list[Indices]:
+    """Return all pairs."""
     return list(itertools.combinations(range(count), 2))
 
 
-def sequential(count: int, neighbours: int) -> list[Places]:
-    """Each photograph with so many that follow it."""
+def sequential(count: int, neighbours: int) -> list[Indices]:
+    """Pair each image with those that follow it."""
     return [
         (first, second)
         for first in range(count)
@@ -45,54 +70,120 @@ def sequential(count: int, neighbours: int) -> list[Places]:
     ]
 
 
-def spatial(positions: Sequence[Float[np.ndarray, "3"] | None], neighbours: int) -> list[Places]:
-    """Each photograph with so many others that were taken nearest to it.
+def spatial(positions: Sequence[Float[np.ndarray, "3"] | None], neighbours: int) -> list[Indices]:
+    """Pair each image with those taken nearest to it.
 
     Raises:
-        InputError: some do not say where they were taken.
+        InputError: some images have no position.
     """
     known = [position for position in positions if position is not None]
     if len(known) < len(positions):
         raise InputError(
-            f"{len(positions) - len(known)} of {len(positions)} photographs do not say where they "
-            "were taken: choose --pairs retrieval"
+            f"{len(positions) - len(known)} of {len(positions)} images have no GPS position: use "
+            "--pairs retrieval"
         )
-    places = np.stack(known)
+    xyz = np.stack(known)
     return _nearest(
-        len(places),
-        neighbours,
-        lambda rows: np.linalg.norm(places[rows, None] - places[None], axis=-1),
+        len(xyz), neighbours, lambda rows: np.linalg.norm(xyz[rows, None] - xyz[None], axis=-1)
     )
 
 
-def most_similar(vectors: Float[np.ndarray, "N D"], neighbours: int) -> list[Places]:
-    """Each photograph with so many others whose vectors have the largest products with its own."""
+def most_similar(vectors: Float[np.ndarray, "N D"], neighbours: int) -> list[Indices]:
+    """Pair each image with those whose vectors have the largest dot products with its own."""
     return _nearest(len(vectors), neighbours, lambda rows: -(vectors[rows] @ vectors.T))
 
 
-def _nearest(count: int, neighbours: int, distances: Callable[[slice], np.ndarray]) -> list[Places]:
-    """Pairs by the smallest distances of some photographs, the rows, to all."""
+def _nearest(
+    count: int, neighbours: int, distances: Callable[[slice], np.ndarray]
+) -> list[Indices]:
+    """Pair images by the smallest distances, given for some rows to all images."""
     chosen = set()
-    for start in range(0, count, _ROWS):
-        for place, row in enumerate(distances(slice(start, start + _ROWS)), start=start):
-            row[place] = np.inf
+    for start in range(0, count, ROWS):
+        for index, row in enumerate(distances(slice(start, start + ROWS)), start=start):
+            row[index] = np.inf
             nearest = np.argsort(row, kind="stable")[: min(neighbours, count - 1)]
-            chosen |= {(min(place, other), max(place, other)) for other in nearest.tolist()}
+            chosen |= {(min(index, other), max(index, other)) for other in nearest.tolist()}
     return sorted(chosen)
 
 
-def among_themselves(block: Sequence[Places]) -> tuple[list[int], list[Places]]:
-    """The photographs of some pairs, and the pairs as places among these."""
-    used = sorted({place for pair in block for place in pair})
-    return used, [(used.index(first), used.index(second)) for first, second in block]
+def in_blocks(pairs: Iterable[Indices], most: int) -> Iterator[list[Indices]]:
+    """Yield all pairs in blocks of few images and at most `most` pairs."""
 
-
-def in_blocks(pairs: Iterable[Places], most: int) -> Iterator[list[Places]]:
-    """All pairs in blocks of few photographs, and of no more than so many pairs."""
-
-    def tile(pair: Places) -> Places:
+    def tile(pair: Indices) -> Indices:
         return pair[0] // SIDE, pair[1] // SIDE
 
     for _, same in itertools.groupby(sorted(pairs, key=lambda pair: (tile(pair), pair)), tile):
         block = list(same)
         yield from (block[at : at + most] for at in range(0, len(block), most))
+
+
+def renumbered(block: Sequence[Indices]) -> tuple[list[int], list[Indices]]:
+    """Return the images of some pairs, and the pairs as indices into these images."""
+    used = sorted({index for pair in block for index in pair})
+    return used, [(used.index(first), used.index(second)) for first, second in block]
+
+
+# Retrieval
+
+
+def aggregate(
+    photographs: Sequence[CollectionPhoto], files: FeatureFiles, engine: Engine = HERE
+) -> Float32[np.ndarray, "N clusters_by_D"]:
+    """Compute the unit vectors of images; images without keypoints have zero vectors."""
+
+    def rows(photograph: CollectionPhoto) -> Float32[np.ndarray, "N D"]:
+        return files.read(photograph).descriptors.astype(np.float32)
+
+    samples, each = [], max(1, SAMPLED // len(photographs))
+    for photograph in tqdm(photographs, desc="clustering", unit="photo"):
+        # Evenly spaced, as keypoints are sorted by strength.
+        all_rows = rows(photograph)
+        spread = np.linspace(0, len(all_rows) - 1, min(each, len(all_rows)))
+        samples.append(all_rows[spread.round().astype(int)])
+    vectors = engine.map(
+        functools.partial(vlad, centres=learn_centres(np.concatenate(samples))),
+        ((rows(one),) for one in photographs),
+        threads=1,
+        shard=AT_ONCE,
+    )
+    bar = tqdm(vectors, desc="choosing pairs", unit="photo", total=len(photographs))
+    return np.stack(list(bar))
+
+
+def learn_centres(
+    rows: Float32[np.ndarray, "N D"], *, count: int = CLUSTERS
+) -> Float32[np.ndarray, "clusters D"]:
+    """Compute k-means centres deterministically."""
+    generator = np.random.default_rng(SEED)
+    centres = rows[generator.choice(len(rows), min(count, len(rows)), replace=False)]
+    for _ in range(ITERATIONS):
+        nearest = nearest_centres(rows, centres)
+        counts = np.bincount(nearest, minlength=len(centres))
+        sums = np.zeros_like(centres)
+        np.add.at(sums, nearest, rows)
+        # Empty clusters keep their centres.
+        centres = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centres)
+        centres = centres.astype(np.float32)
+    return centres
+
+
+def nearest_centres(
+    rows: Float32[np.ndarray, "N D"], centres: Float32[np.ndarray, "clusters D"]
+) -> Int[np.ndarray, " N"]:
+    """Return the index of the centre nearest to each row."""
+    return np.argmax(rows @ centres.T - (centres**2).sum(axis=1) / 2, axis=1)
+
+
+def vlad(
+    rows: Float32[np.ndarray, "N D"], centres: Float32[np.ndarray, "clusters D"]
+) -> Float32[np.ndarray, " clusters_by_D"]:
+    """Compute the vector of one image from its descriptors."""
+    nearest = nearest_centres(rows, centres)
+    sums = np.zeros_like(centres)
+    np.add.at(sums, nearest, rows - centres[nearest])
+    return _unit(_unit(sums).reshape(1, -1))[0]
+
+
+def _unit(rows: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N D"]:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)

@@ -1,14 +1,11 @@
-"""Files and forms that other programs read, from `kjax.images.features.Features` and back.
+"""Convert `kjax.images.features.Features` to and from other programs' formats.
 
-| module            | for                                                 | first pixel's centre |
-|-------------------|-----------------------------------------------------|----------------------|
-| `npz`             | NumPy                                               | (0, 0)               |
-| `hloc`            | hloc's HDF5 files of features and of matches        | (0, 0)               |
-| `lightglue`       | dictionaries of LightGlue and glue-factory          | (0, 0)               |
-| `colmap_text`     | `colmap feature_importer`                           | (0.5, 0.5)           |
-| `colmap_database` | `colmap mapper`: keypoints and (verified) matches   | (0.5, 0.5)           |
-| `matched_pair`    | NumPy or hloc: the matches of `kjax match`          | (0, 0)               |
-
-`colmap_bytes` is what COLMAP's own matcher compares, `provenance` what these files say they were
-made with, `outputs` what `kjax describe` fills.
+| module            | for                                                      | first pixel |
+|-------------------|----------------------------------------------------------|-------------|
+| `npz`             | NumPy archives; dictionaries of LightGlue, glue-factory  | (0, 0)      |
+| `hloc`            | hloc's HDF5 files of features and matches                | (0, 0)      |
+| `colmap_bytes`    | COLMAP's matcher, `colmap feature_importer` (text)       | (0.5, 0.5)  |
+| `colmap_database` | `colmap mapper`: keypoints and (verified) matches        | (0.5, 0.5)  |
+| `colmap_program`  | COLMAP and pycolmap, run as programs                     |             |
+| `outputs`         | what `kjax describe` and `kjax match` write              |             |
 """

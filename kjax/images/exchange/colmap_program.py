@@ -1,23 +1,26 @@
-"""COLMAP itself, run as a program the same way every time. Written for COLMAP 3.8, on the CPU.
+"""COLMAP and pycolmap as programs, run reproducibly. Written for COLMAP 3.8, on the CPU.
 
-Every command has its random seed fixed and, unless told otherwise, one thread, as COLMAP's threads
-each draw from a generator of their own: with several, the result depends on which pair reaches
-which thread. What stays random is how 3.8 matches SIFT on the CPU: approximately, by random trees
-without a seed.
+Every command has a fixed random seed and by default one thread. COLMAP's threads each have their
+own random generator: with several, the result depends on which pair reaches which thread. Only
+COLMAP's SIFT matching on the CPU stays random: 3.8 uses random trees without a seed.
 """
 
 import contextlib
+import importlib.metadata
+import importlib.util
 import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 
-from kjax.data.colmap import read_rows
+from kjax.data.colmap import Model, read_model, read_rows
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
 from kjax.files.images import open_image
@@ -26,25 +29,63 @@ from kjax.images.exchange.colmap_database import read_matches
 SEED = 0
 SIFT_DIMENSION = 128
 ALL_THREADS = -1
-WATCHING_SECONDS = 0.2
-"""Between two looks at what a program has printed."""
-CLOSER = {"init_min_tri_angle": 4, "init_min_num_inliers": 50, "init_max_forward_motion": 1}
-"""Of the two photographs that a model begins with: degrees between their rays, matches, and which
-share of the way between them may lead forward.
+WATCH_SECONDS = 0.2
+"""Interval between calls of `watch`."""
+CLOSE_START = {"init_min_tri_angle": 4, "init_min_num_inliers": 50, "init_max_forward_motion": 1}
+"""Mapper options for an initial pair of close images: minimum angle between rays in degrees,
+minimum matches, and the maximum share of forward motion.
 
-A quarter and half of what COLMAP asks for, which gives in to half of both by itself, one at a time;
-and all of the way, as along a street.
+These are a quarter and a half of COLMAP's defaults, and no limit on forward motion.
 """
-ATTEMPTS: tuple[dict[str, int], ...] = ({}, CLOSER)
-"""Along a street no two photographs may see enough from far apart, or aside, to begin with: where
-nothing is found a model begins once more, with photographs that were taken closer to each other.
+ATTEMPTS: tuple[dict[str, int], ...] = ({}, CLOSE_START)
+"""Options of successive mapper runs, until one finds a model.
+
+Along a street, no two images may have a wide enough baseline to start with.
 """
 NO_MODEL = "failed to create sparse model"
-"""What the mapper says, with an exit code of failure, of photographs that give none."""
+"""Message of the mapper if it finds no model, with an exit code of failure."""
+SCRIPT = Path(__file__).with_name("pycolmap_script.py")
+Watch = Callable[[], object]
+
+
+class Reconstructor(NamedTuple):
+    """A program that verifies and maps.
+
+    Attributes:
+        name: with the version, as results depend on it.
+        verify: adds two-view geometries to a database with matches.
+        reconstruct: writes models below a new folder and returns their folders.
+    """
+
+    name: str
+    verify: Callable[..., None]
+    reconstruct: Callable[..., list[Path]]
+
+
+def find_reconstructor(program: Literal["auto", "pycolmap", "colmap"] = "auto") -> Reconstructor:
+    """Return pycolmap if it is installed, else COLMAP; or the given one.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    installed = importlib.util.find_spec("pycolmap") is not None
+    if program == "pycolmap" and not installed:
+        raise InputError("pycolmap is not installed: pip install pycolmap")
+    if installed and program != "colmap":
+        version = importlib.metadata.version("pycolmap")
+        return Reconstructor(f"pycolmap {version}", pycolmap_verify, pycolmap_reconstruct)
+    if program == "auto" and shutil.which("colmap") is None:
+        raise InputError(
+            "neither pycolmap nor COLMAP is installed: pip install pycolmap, or "
+            "apt-get install colmap"
+        )
+    help_command = [require_colmap(), "help"]
+    text = subprocess.run(help_command, capture_output=True, text=True, check=False).stdout
+    return Reconstructor(text.partition(" --")[0].strip() or "COLMAP", verify_matches, reconstruct)
 
 
 def require_colmap() -> str:
-    """The program's path, or one line on how to get it."""
+    """Return the path of COLMAP, or raise with a hint how to install it."""
     found = shutil.which("colmap")
     if found is None:
         raise InputError("colmap is not on the PATH: install it, e.g. with apt-get install colmap")
@@ -52,7 +93,7 @@ def require_colmap() -> str:
 
 
 def of_one_size(photos: Path) -> bool:
-    """Whether all photographs of a folder that can be read are: they may be one camera's."""
+    """Return whether all readable images of a folder have the same size."""
     sizes = set()
     for path in list_photos(photos):
         with contextlib.suppress(InputError), open_image(path) as image:
@@ -69,10 +110,10 @@ def extract_sift(
     log: Path,
     threads: int = 1,
 ) -> None:
-    """COLMAP's own keypoints and SIFT descriptors of a folder of photographs, in a new database.
+    """Run COLMAP's SIFT on a folder of images and write a new database.
 
-    Keypoints with two orientations count once. What COLMAP prints goes to the end of the log, here
-    and below.
+    Keypoints with two orientations count once. COLMAP's output is appended to the log, here and
+    below.
     """
     options = {
         "image_path": photos,
@@ -82,41 +123,44 @@ def extract_sift(
         "SiftExtraction.use_gpu": 0,
         "SiftExtraction.num_threads": threads,
     }
-    _run("feature_extractor", {"database_path": database, **options}, log)
+    _run_colmap("feature_extractor", database, options, log)
 
 
 def match_and_verify(
     database: Path, *, log: Path, threads: int = 1, neighbours: int | None = None
 ) -> None:
-    """Verifies the matches of pairs; COLMAP matches its SIFT where a pair has none yet.
+    """Verify pairs; COLMAP matches its SIFT descriptors for pairs without matches.
 
     Args:
-        database: with the keypoints.
-        log: of what COLMAP prints.
-        threads: how many, or `ALL_THREADS`.
-        neighbours: each photograph is matched with so many that follow it, in the order of their
-            names; with all others by default.
+        database: with keypoints.
+        log: for COLMAP's output.
+        threads: number of threads, or `ALL_THREADS`.
+        neighbours: number of following images, by name, to match each image with (default: all).
     """
     options = {"SiftMatching.use_gpu": 0, "SiftMatching.num_threads": threads}
-    command = "exhaustive_matcher"
-    if neighbours is not None:
-        command = "sequential_matcher"
+    if neighbours is None:
+        _run_colmap("exhaustive_matcher", database, options, log)
+    else:
         options["SequentialMatching.overlap"] = neighbours
-    _run(command, {"database_path": database, **options}, log)
+        _run_colmap("sequential_matcher", database, options, log)
 
 
 def verify_matches(database: Path, *, log: Path) -> None:
-    """Verifies the matches that are in a database, whose photographs' names have no spaces."""
+    """Verify the matches in a database; image names must not contain spaces."""
     listed = database.with_suffix(".pairs.txt")
     listed.write_text("".join(f"{first} {second}\n" for first, second in read_matches(database)))
     options = {
-        "database_path": database,
         "match_list_path": listed,
         "match_type": "pairs",
         "SiftMatching.use_gpu": 0,
         "SiftMatching.num_threads": 1,
     }
-    _run("matches_importer", options, log)
+    _run_colmap("matches_importer", database, options, log)
+
+
+def pycolmap_verify(database: Path, *, log: Path) -> None:
+    """Verify the matches in a database with pycolmap."""
+    run_logged([sys.executable, SCRIPT, "verify", database], log, what="pycolmap (verify)")
 
 
 def reconstruct(
@@ -126,45 +170,69 @@ def reconstruct(
     *,
     log: Path,
     threads: int = 1,
-    watch: Callable[[], object] | None = None,
+    watch: Watch | None = None,
 ) -> list[Path]:
-    """The folders of the models that COLMAP finds from verified matches: there may be none."""
-    out.mkdir(parents=True)
-    options = {
-        "database_path": database,
-        "image_path": photos,
-        "output_path": out,
-        "Mapper.num_threads": threads,
-    }
+    """Map verified matches into a new folder and return the folders of the models, maybe none.
 
-    def attempt(begin_with: Mapping[str, int]) -> None:
+    `watch` is called regularly while the mapper runs.
+    """
+    out.mkdir(parents=True)
+    options = {"image_path": photos, "output_path": out, "Mapper.num_threads": threads}
+
+    def attempt(start: Mapping[str, int]) -> None:
         before = log.stat().st_size if log.exists() else 0
-        asked = {f"Mapper.{name}": value for name, value in begin_with.items()}
+        mapper = {f"Mapper.{name}": value for name, value in start.items()}
         try:
-            _run("mapper", options | asked, log, watch)
+            _run_colmap("mapper", database, options | mapper, log, watch)
         except InputError:
             if NO_MODEL.encode() not in log.read_bytes()[before:]:
                 raise
 
-    return first_models(attempt, out)
+    return _first_models(attempt, out)
 
 
-def first_models(attempt: Callable[[Mapping[str, int]], object], out: Path) -> list[Path]:
-    """The folders of the models of the first of `ATTEMPTS` that writes any: there may be none."""
-    for begin_with in ATTEMPTS:
-        attempt(begin_with)
+def pycolmap_reconstruct(
+    database: Path, photos: Path, out: Path, *, log: Path, threads: int = 1, watch: Watch
+) -> list[Path]:
+    """Like `reconstruct`, with pycolmap."""
+    out.mkdir(parents=True)
+    # Newer versions migrate a database to a format that COLMAP 3.8 cannot read.
+    copied = shutil.copy(database, out.with_suffix(".db"))
+
+    def attempt(start: Mapping[str, int]) -> None:
+        options = [f"{name}={value}" for name, value in start.items()]
+        command = [sys.executable, SCRIPT, "map", copied, photos, out, threads, *options]
+        run_logged(command, log, what="pycolmap (map)", watch=watch)
+
+    return _first_models(attempt, out)
+
+
+def _first_models(attempt: Callable[[Mapping[str, int]], object], out: Path) -> list[Path]:
+    """Return the models of the first of `ATTEMPTS` that finds any."""
+    for start in ATTEMPTS:
+        attempt(start)
         if found := models_below(out):
             return found
     return []
 
 
 def models_below(folder: Path) -> list[Path]:
-    """The folders of the models that a mapper has written."""
+    """Return the folders of the models that a mapper has written."""
     return sorted(path.parent for path in folder.glob("*/images.bin"))
 
 
+def largest_model(folders: Iterable[Path]) -> Model | None:
+    """Return the model with the most images, then points; None if there is none."""
+    return max(map(read_model, folders), key=model_size, default=None)
+
+
+def model_size(model: Model) -> tuple[int, int]:
+    """Return the number of images and of points, by which models are ordered."""
+    return len(model.images), len(model.points.ids)
+
+
 def photo_sizes(database: Path) -> dict[str, tuple[int, int]]:
-    """Width and height of every photograph in a database, in the order of their numbers."""
+    """Return width and height of every image in a database, in the order of their ids."""
     query = (
         "SELECT name, width, height FROM images JOIN cameras USING (camera_id) ORDER BY image_id"
     )
@@ -176,7 +244,7 @@ def photo_sizes(database: Path) -> dict[str, tuple[int, int]]:
 
 
 def read_sift(database: Path) -> dict[str, UInt8[np.ndarray, "N 128"]]:
-    """COLMAP's own descriptors of every photograph in a database, as it keeps them."""
+    """Return COLMAP's own descriptors of every image in a database."""
     query = "SELECT name, data FROM descriptors JOIN images USING (image_id)"
     rows = read_rows(database, query, tables=("images", "descriptors"))
     for name, data in rows:
@@ -190,10 +258,10 @@ def read_sift(database: Path) -> dict[str, UInt8[np.ndarray, "N 128"]]:
 
 
 def copy_cameras(source: Path, target: Path) -> None:
-    """Gives a database the cameras of another one of the same photographs.
+    """Give a database the cameras of another one with the same images.
 
-    COLMAP guesses focal lengths from what cameras noted in the files: two reconstructions that are
-    compared should start from the same.
+    COLMAP guesses focal lengths from EXIF data. Reconstructions under comparison should start from
+    the same ones.
     """
     with contextlib.closing(sqlite3.connect(target)) as connection:
         connection.execute("ATTACH ? AS source", (str(source),))
@@ -206,49 +274,45 @@ def copy_cameras(source: Path, target: Path) -> None:
             )
 
 
-def _run(
+def _run_colmap(
     command: str,
+    database: Path,
     options: Mapping[str, object],
     log: Path,
-    watch: Callable[[], object] | None = None,
+    watch: Watch | None = None,
 ) -> None:
-    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    words = [require_colmap(), command, *flags, "--random_seed", str(SEED)]
-    run_logged(words, log, what=f"colmap {command}", watch=watch)
+    options = {"database_path": database, **options, "random_seed": SEED}
+    flags = [text for name, value in options.items() for text in (f"--{name}", value)]
+    run_logged([require_colmap(), command, *flags], log, what=f"colmap {command}", watch=watch)
 
 
 def run_logged(
-    words: Sequence[str], log: Path, *, what: str, watch: Callable[[], object] | None = None
+    command: Sequence[object], log: Path, *, what: str, watch: Watch | None = None
 ) -> None:
-    """Runs a program to its end; what it prints goes to the end of the log.
+    """Run a program to its end and append its output to the log.
 
     Args:
-        words: the program and its arguments.
+        command: the program and its arguments.
         log: a file.
-        what: is run, for the message if it fails.
-        watch: is called now and then meanwhile, and at the end.
+        what: name of the program in messages.
+        watch: called regularly while it runs, and at the end.
     """
+    words = [str(word) for word in command]
     with log.open("a", encoding="utf-8") as file:
         print(f"\n$ {' '.join(words)}", file=file, flush=True)
-        # COLMAP opens a display even where it draws nothing.
+        # COLMAP opens a display even if it draws nothing.
         environment = {"QT_QPA_PLATFORM": "offscreen", **os.environ}
         with subprocess.Popen(
             words, stdout=file, stderr=subprocess.STDOUT, env=environment
         ) as process:
             try:
-                code = _wait(process, watch)
+                while watch is not None and process.returncode is None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(WATCH_SECONDS)
+                    watch()
+                code = process.wait()
             except BaseException:
                 process.kill()
                 raise
     if code:
         raise InputError(f"{what} failed with exit code {code}: see {log}")
-
-
-def _wait(process: subprocess.Popen[bytes], watch: Callable[[], object] | None) -> int:
-    while watch is not None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(WATCHING_SECONDS)
-        watch()
-        if process.returncode is not None:
-            break
-    return process.wait()

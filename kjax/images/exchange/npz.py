@@ -1,53 +1,114 @@
-"""Features of one photograph in a NumPy archive, under the names and units of `Features`."""
+"""Features of an image as named arrays: NumPy archives and LightGlue's dictionaries."""
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
+from jaxtyping import Shaped
 
 from kjax.errors import InputError
 from kjax.files.arrays import read_npz as read_arrays
 from kjax.files.arrays import write_npz as write_arrays
-from kjax.images.exchange.columns import checked_features
-from kjax.images.features import Features
+from kjax.images.features import Distance, Features
 
-_REQUIRED = ("xy", "descriptors", "image_size")
-_OPTIONAL = ("scales", "angles", "scores")
+REQUIRED = ("xy", "descriptors", "image_size")
+OPTIONAL = ("scales", "angles", "scores")
 DISTANCE = "distance"
-"""A string beside the arrays, where it is not L2: what compares descriptors."""
+"""Entry with the distance of descriptors, if it is not L2."""
 PROVENANCE = "provenance"
-"""A string beside the arrays: what they were made with."""
+"""Entry with the settings of the features, as JSON."""
+LARGEST_SIDE = 2**31
 
 
 def write_npz(
-    path: str | os.PathLike[str], features: Features, *, provenance: str | None = None
+    path: str | os.PathLike[str], features: Features, *, settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes an archive, whole or not at all. Its name must end with .npz."""
+    """Write an archive atomically, under the names and units of `Features`."""
     path = Path(path)
     if path.suffix != ".npz":
-        raise InputError(f"{path} is no name for a NumPy archive: let it end with .npz")
-    columns = {name: getattr(features, name) for name in (*_REQUIRED, *_OPTIONAL)}
+        raise InputError(f"{path} is not a .npz file: choose a name that ends with .npz")
+    columns = {name: getattr(features, name) for name in (*REQUIRED, *OPTIONAL)}
     present = {name: column for name, column in columns.items() if column is not None}
     if features.distance != "L2":
         present[DISTANCE] = np.array(features.distance)
-    if provenance is not None:
-        present[PROVENANCE] = np.array(provenance)
+    if settings is not None:
+        present[PROVENANCE] = np.array(json.dumps(settings, ensure_ascii=False))
     write_arrays(path, present)
 
 
 def read_npz(path: str | os.PathLike[str]) -> Features:
-    """Reads what `write_npz` wrote.
+    """Read an archive written by `write_npz`.
 
     Raises:
-        InputError: it is no such archive.
+        InputError: the file is missing, damaged or something else.
     """
     if not Path(path).is_file():
         raise InputError(f"no such file: {path}")
     try:
         archive = read_arrays(path)
     except InputError as error:
-        raise InputError(f"{path} is no NumPy archive, or is damaged ({error})") from None
-    missing = [name for name in _REQUIRED if name not in archive]
-    if missing:
-        raise InputError(f"{path} lacks {', '.join(missing)}: it is no archive of features")
+        raise InputError(f"cannot read {path}: {error}") from None
     return checked_features(path, archive)
+
+
+def checked_features(
+    source: str | os.PathLike[str], columns: Mapping[str, Shaped[np.ndarray, "..."] | None]
+) -> Features:
+    """Validate arrays from a file, under the names and in the units of `Features`.
+
+    Args:
+        source: named in messages.
+        columns: bytes stay bytes, other numbers become float32.
+
+    Raises:
+        InputError: an array is missing, or has a wrong type or shape.
+    """
+    damaged = f"{source} has no features or is damaged"
+    if missing := [name for name in REQUIRED if columns.get(name) is None]:
+        raise InputError(f"{damaged}: it lacks {', '.join(missing)}")
+    found = {name: array for name, array in columns.items() if array is not None}
+    arrays: dict[str, Any] = {}
+    for name in (*REQUIRED[:2], *OPTIONAL):
+        if (array := found.get(name)) is None:
+            continue
+        rest = {"xy": (2,), "descriptors": array.shape[-1:]}.get(name, ())
+        if array.dtype.kind not in "fiu" or array.shape != (*found["xy"].shape[:1], *rest):
+            raise InputError(f"{damaged}: {name} is {array.dtype} of shape {array.shape}")
+        if name != "descriptors" or array.dtype != np.uint8:
+            with np.errstate(over="ignore"):  # becomes infinite
+                array = array.astype(np.float32)
+        arrays[name] = array
+    if not np.isfinite(arrays["xy"]).all():
+        raise InputError(f"{damaged}: some positions are not finite")
+    sides = found["image_size"]
+    if sides.shape != (2,) or sides.dtype.kind not in "fiu":
+        raise InputError(f"{damaged}: image_size is not a width and a height")
+    if not ((sides >= 0) & (sides < LARGEST_SIDE)).all():  # NaN fails both
+        raise InputError(f"{damaged}: image_size is {sides[0]}×{sides[1]}")
+    distance: Any = str(found.get(DISTANCE, "L2"))
+    if distance not in get_args(Distance):
+        raise InputError(f"{damaged}: unknown distance {distance[:40]!r}")
+    return Features(image_size=(int(sides[0]), int(sides[1])), distance=distance, **arrays)
+
+
+def to_dictionary(features: Features) -> dict[str, np.ndarray]:
+    """Convert features for LightGlue's matchers, with a batch dimension of one.
+
+    Scales are σ and `oris` radians clockwise, as in LightGlue's pycolmap backend. Pass the arrays
+    through `torch.from_numpy` before matching.
+
+    Returns:
+        `keypoints` [1, N, 2], `descriptors` [1, N, D], `image_size` and other known arrays.
+    """
+    columns = {
+        "keypoints": features.xy,
+        "descriptors": features.descriptors,
+        "image_size": np.array(features.image_size, np.float32),
+        "keypoint_scores": features.scores,
+        "scales": features.sigmas(),
+        "oris": features.radians(),
+    }
+    return {name: column[None] for name, column in columns.items() if column is not None}

@@ -1,31 +1,51 @@
-"""Files that `kjax describe` fills image by image, with the settings of each image's features.
+"""Files that `kjax describe` fills image by image, and the file that `kjax match` writes.
 
-| output             | place of the settings (JSON)                                 |
-|--------------------|--------------------------------------------------------------|
-| hloc HDF5          | attribute `kjax` of each image's group                       |
-| NumPy archives     | entry `provenance`, a string                                 |
-| COLMAP text        | `kjax-describe.jsonl` in the folder, one line per image      |
+Features have their settings with them, as JSON. A run only continues an output with the same ones.
 
-A repeated run only continues an output that has the same settings.
+| output of `kjax describe` | place of the settings                                     |
+|---------------------------|-----------------------------------------------------------|
+| hloc HDF5                 | attribute `kjax` of each image's group                    |
+| NumPy archives            | entry `provenance`, a string                              |
+| COLMAP text               | `kjax-describe.jsonl` in the folder, one line per image   |
+
+| array of a pair's archive         | content                                                   |
+|-----------------------------------|-----------------------------------------------------------|
+| `names` [2]                       | names of the images                                       |
+| `keypoints0` [N, 2], `keypoints1` | positions; the centre of the first pixel is (0, 0)        |
+| `scales0`, `angles0`, …1          | diameters and degrees, as in OpenCV, if known             |
+| `image_size0`, `image_size1`      | width, height                                             |
+| `indices` [K, 2]                  | indices of matched keypoints                              |
+| `distances`, `ratios` [K]         | of their descriptors, see `kjax.images.matching.Matches`  |
+| `scores` [K]                      | one minus the ratio                                       |
+| `inliers` [K]                     | matches consistent with the geometry                      |
+| `geometry` [3, 3]                 | H or F; absent if none was found                          |
+| `geometry_is`                     | "homography": 1 ~ H 0; "fundamental": 1ᵀ F 0 = 0          |
 """
 
-import json
+import contextlib
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kjax.errors import InputError
 from kjax.files.arrays import read_npz
+from kjax.files.arrays import write_npz as write_arrays
 from kjax.files.json_lines import append_line, read_lines
 from kjax.files.json_text import parse_json
 from kjax.images.exchange.colmap_bytes import write_colmap_text
-from kjax.images.exchange.hloc import FeatureWriter
+from kjax.images.exchange.hloc import FeatureWriter, MatchWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz
 from kjax.images.features import Features
+from kjax.images.geometry import Kind, Verified
+from kjax.images.matching import Matches
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SIDECAR = "kjax-describe.jsonl"
-Settings = dict[str, Any]
-"""Settings of features, see `Describer.feature_settings`."""
+FeatureSettings = dict[str, Any]
+"""See `Describer.feature_settings`."""
 LABELS = {
     "sha256": "weights",
     "model": "model",
@@ -51,38 +71,65 @@ class Output:
         recorded: settings by image already in the output; None if they are not recorded.
     """
 
-    recorded: dict[str, Settings | None]
+    def __init__(self, path: Path, names: Iterable[str], *, form: str, overwrite: bool) -> None:
+        """Open an output and read its settings.
+
+        Args:
+            path: a file .h5 or .hdf5, or a folder.
+            names: images that will be written.
+            form: "npz" or "colmap", for a folder.
+            overwrite: ignore existing files. A file is replaced as a whole; in a folder, files of
+                other images stay.
+        """
+        self._path, self._form, self._sidecar = path, form, path / SIDECAR
+        self._writer: FeatureWriter | None = None
+        self.recorded: dict[str, FeatureSettings | None] = {}
+        if path.suffix.lower() in HDF5_SUFFIXES:
+            self._writer = FeatureWriter(path, fresh=overwrite)
+            texts = self._writer.attributes(FeatureWriter.PROVENANCE)
+            self.recorded = {name: parse_settings(text) for name, text in texts.items()}
+        elif form == "colmap" and overwrite:
+            self._sidecar.unlink(missing_ok=True)
+        elif form == "colmap":
+            lines = dict(read_lines(self._sidecar, _parse_line, what="settings of an image"))
+            for name in dict.fromkeys([*names, *lines]):
+                if self._file(name).exists():
+                    self.recorded[name] = lines.get(name)
+        elif not overwrite:
+            for name in names:
+                if self._file(name).exists():
+                    self.recorded[name] = None
+                    with contextlib.suppress(InputError, KeyError):  # damaged, or without settings
+                        text = read_npz(self._file(name))[PROVENANCE]
+                        self.recorded[name] = parse_settings(str(text))
 
     def __enter__(self) -> "Output":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._writer is not None:
+            self._writer.close()
 
-    def add(self, name: str, features: Features, settings: Settings) -> None:
+    def add(self, name: str, features: Features, settings: FeatureSettings) -> None:
         """Write the features of an image, replacing earlier ones of the same name."""
-        raise NotImplementedError
+        if self._writer is not None:
+            self._writer.add(name, features, settings=settings)
+            return
+        path = self._file(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self._form == "npz":
+            write_npz(path, features, settings=settings)
+            return
+        # In this order a crash never leaves a text beside the settings of another one.
+        path.unlink(missing_ok=True)
+        append_line(self._sidecar, {"name": name, **settings}, _parse_line)
+        write_colmap_text(path, features)
 
-    def close(self) -> None:
-        """Finish the files."""
-
-
-def open_output(path: Path, names: list[str], *, form: str, overwrite: bool) -> Output:
-    """Open the output at a path.
-
-    Args:
-        path: a file .h5 or .hdf5, or a folder.
-        names: images that will be written.
-        form: "npz" or "colmap", for a folder.
-        overwrite: ignore existing files. A file is replaced as a whole; in a folder, files of
-            other images stay.
-    """
-    if path.suffix.lower() in HDF5_SUFFIXES:
-        return _Hdf5(path, overwrite)
-    return (_ColmapFolder if form == "colmap" else _NpzFolder)(path, names, overwrite)
+    def _file(self, name: str) -> Path:
+        return self._path / f"{name}{'.npz' if self._form == 'npz' else '.txt'}"
 
 
-def check_same_settings(output: Output, where: Path, wanted: Settings) -> None:
+def check_same_settings(output: Output, where: Path, wanted: FeatureSettings) -> None:
     """Raise unless all images of an output have the wanted settings."""
     remedy = "use --overwrite to replace it, or choose another --out"
     for name, found in output.recorded.items():
@@ -97,65 +144,13 @@ def check_same_settings(output: Output, where: Path, wanted: Settings) -> None:
             raise InputError(f"{where} was made with other settings ({differences}): {remedy}")
 
 
-def _shown(settings: Settings, key: str) -> str:
+def _shown(settings: FeatureSettings, key: str) -> str:
     if key == "sha256":
         return f"{settings['weights']} (SHA-256 {str(settings[key])[:SHA256_DIGITS_SHOWN]}…)"
     return str(settings[key])
 
 
-class _Hdf5(Output):
-    """One file for hloc."""
-
-    def __init__(self, path: Path, overwrite: bool) -> None:
-        self._writer = FeatureWriter(path, fresh=overwrite)
-        texts = self._writer.attributes(FeatureWriter.PROVENANCE)
-        self.recorded = {name: parse_settings(text) for name, text in texts.items()}
-
-    def add(self, name: str, features: Features, settings: Settings) -> None:
-        self._writer.add(name, features, provenance=json.dumps(settings, ensure_ascii=False))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _NpzFolder(Output):
-    """One archive per image."""
-
-    def __init__(self, folder: Path, names: list[str], overwrite: bool) -> None:
-        self._folder = folder
-        paths = {} if overwrite else {name: folder / f"{name}.npz" for name in names}
-        self.recorded = {name: _read_npz(path) for name, path in paths.items() if path.exists()}
-
-    def add(self, name: str, features: Features, settings: Settings) -> None:
-        path = self._folder / f"{name}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_npz(path, features, provenance=json.dumps(settings, ensure_ascii=False))
-
-
-class _ColmapFolder(Output):
-    """One text file per image, and a sidecar with all settings."""
-
-    def __init__(self, folder: Path, names: list[str], overwrite: bool) -> None:
-        self._folder, self._sidecar = folder, folder / SIDECAR
-        self.recorded = {}
-        if overwrite:
-            self._sidecar.unlink(missing_ok=True)
-            return
-        lines = dict(read_lines(self._sidecar, _named_settings, what="settings of an image"))
-        for name in dict.fromkeys([*names, *lines]):
-            if (folder / f"{name}.txt").exists():
-                self.recorded[name] = lines.get(name)
-
-    def add(self, name: str, features: Features, settings: Settings) -> None:
-        path = self._folder / f"{name}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # In this order a crash never leaves a text beside the settings of another one.
-        path.unlink(missing_ok=True)
-        append_line(self._sidecar, {"name": name, **settings}, _named_settings)
-        write_colmap_text(path, features)
-
-
-def parse_settings(text: Any) -> Settings | None:
+def parse_settings(text: Any) -> FeatureSettings | None:
     """Parse settings from JSON; None if it is anything else."""
     try:
         return _checked(parse_json(text))
@@ -163,22 +158,53 @@ def parse_settings(text: Any) -> Settings | None:
         return None
 
 
-def _read_npz(path: Path) -> Settings | None:
-    try:
-        return parse_settings(str(read_npz(path)[PROVENANCE]))
-    except (InputError, KeyError):
-        return None
-
-
-def _named_settings(line: Any) -> tuple[str, Settings]:
+def _parse_line(line: Any) -> tuple[str, FeatureSettings]:
     if not isinstance(line["name"], str):
         raise ValueError("the name is not a string")
     return line["name"], _checked(line)
 
 
-def _checked(values: Any) -> Settings:
+def _checked(values: Any) -> FeatureSettings:
     # Files from before version 0.2 lack `stored`.
     settings = {"stored": "float32", **values}
     if missing := {"weights", "photograph", *LABELS} - settings.keys():
         raise KeyError(f"{', '.join(sorted(missing))} missing")
     return settings
+
+
+def write_pair(
+    path: str | os.PathLike[str],
+    names: tuple[str, str],
+    first: Features,
+    second: Features,
+    matches: Matches,
+    verified: Verified,
+    geometry: Kind,
+) -> None:
+    """Write a pair of images to an archive .npz (see above), or add it to hloc's HDF5 file.
+
+    hloc's file has all matches and their scores, but no keypoints, inliers or geometry. Use
+    `kjax describe` to write keypoints for hloc.
+    """
+    if Path(path).suffix.lower() != ".npz":
+        with MatchWriter(path) as writer:
+            writer.add(*names, matches, len(first), len(second))
+        return
+    arrays = {
+        "names": np.array(names),
+        "indices": matches.indices,
+        "distances": matches.distances,
+        "ratios": matches.ratios,
+        "scores": 1 - matches.ratios,
+        "inliers": verified.inliers,
+        "geometry": verified.model,
+        "geometry_is": np.array(geometry),
+    }
+    for number, features in enumerate((first, second)):
+        arrays |= {
+            f"keypoints{number}": features.xy,
+            f"scales{number}": features.scales,
+            f"angles{number}": features.angles,
+            f"image_size{number}": np.array(features.image_size),
+        }
+    write_arrays(Path(path), {name: one for name, one in arrays.items() if one is not None})
