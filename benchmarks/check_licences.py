@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
+from kjax.data.sets import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError
 from kjax.weights import shipped
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     from ledger import find_photographs, summarize
 
-    from kjax.data.set_photographs import read_photographs
+    from kjax.data.sets import read_photographs
     from kjax.weights.ledger import check_open, permitted_use
 
     ledger = shipped.photographs()

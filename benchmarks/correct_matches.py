@@ -27,8 +27,8 @@ from homography_sequences import HomographySequence, find_sequences
 from keypoint_descriptors import KeypointDescriptor, extent_words, load_keypoint_descriptors
 from tqdm import tqdm
 
-from kjax.data.cutting.grey import read_for_describing
 from kjax.data.cutting.keypoints import detect
+from kjax.data.cutting.photographs import read_grey
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json
 from kjax.images.correct_matches import Count, count_matches, total
@@ -54,7 +54,7 @@ def score_sequence(
         args: of the command line.
         tick: called after each photograph that a descriptor is done with.
     """
-    photos = [read_for_describing(path) for path in sequence.photos]
+    photos = [read_grey(path) for path in sequence.photos]
     keypoints = [detect(photo, max_keypoints=args.max_keypoints) for photo in photos]
     scores: Counts = {}
     for word, descriptor in descriptors.items():

@@ -25,8 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from kjax.data.hpatches import IMAGES, read_hpatches
-from kjax.data.hpatches_splits import SPLITS
+from kjax.data.hpatches import IMAGES, SPLITS, read_hpatches
 from kjax.errors import exit_code
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches import tasks as hpatches_tasks

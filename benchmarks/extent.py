@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     """Print a table."""
     if not all(0 < extent <= WHOLE_EXTENT for extent in args.extents):
         raise InputError(f"--extents must be between 0 and {WHOLE_EXTENT:g}")
-    patch_set, _ = embedded_test()
+    patch_set = embedded_test()
     rows = []
     for name in args.weights:
         describer = kjax.load(name)

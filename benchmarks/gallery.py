@@ -25,10 +25,9 @@ from keypoint_descriptors import KeypointDescriptor, load_keypoint_descriptors
 from PIL import Image
 from tqdm import tqdm
 
-from kjax.data.cutting.grey import grey_values, whole_greys
 from kjax.data.cutting.keypoints import Keypoints, detect
-from kjax.data.embedded import visible_in_right
-from kjax.data.samples import stereo_patch_pairs
+from kjax.data.cutting.photographs import grey_values, whole_greys
+from kjax.data.embedded import stereo_patch_pairs, visible_in_right
 from kjax.data.selfsupervised import ViewConfig, random_view
 from kjax.errors import InputError, exit_code
 from kjax.eval.similarity_maps import Method, draw_similarity_maps, similarity_maps

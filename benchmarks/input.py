@@ -28,12 +28,17 @@ import jax.numpy as jnp
 import numpy as np
 
 import kjax
-from kjax.data.photos import sample_test_pairs
-from kjax.data.phototour import PatchSet, decode_folder, read_phototour, write_phototour
+from kjax.data.phototour import (
+    PatchSet,
+    decode_folder,
+    read_phototour,
+    sample_test_pairs,
+    write_phototour,
+)
 from kjax.data.resident import ResidentSet, draw_rows, gather_pairs, make_resident
 from kjax.data.sampler import sample_pairs
+from kjax.data.sets import read_tfds
 from kjax.data.tfdata import pair_dataset, prefetch_to_device
-from kjax.data.tfds.reading import find_builder, read_tfds
 from kjax.errors import InputError, exit_code
 from kjax.interrupts import run_script
 from kjax.train.augment import AugmentConfig, augment_pairs
@@ -101,12 +106,13 @@ def measure_tfds(manual: Path, root: Path, count: int) -> PatchSet | None:
     """
     os.environ["TFDS_DATA_DIR"] = str(root / "tfds")
     try:
-        builder = find_builder("phototour/liberty")
-    except InputError as error:
+        import tensorflow_datasets as tfds
+
+        from kjax.data.tfds.phototour.phototour_dataset_builder import Builder
+    except ImportError as error:
         print(f"TFDS                         skipped: {error}")
         return None
-    import tensorflow_datasets as tfds
-
+    builder = Builder(config="liberty", data_dir=root / "tfds")
     options = tfds.download.DownloadConfig(manual_dir=manual)
     builder.download_and_prepare(download_config=options)
     start = time.perf_counter()

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kjax.data.photos import sample_test_pairs
-from kjax.data.phototour import write_phototour
+from kjax.data.phototour import sample_test_pairs, write_phototour
 from kjax.errors import InputError, exit_code
 from kjax.interrupts import run_script
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kjax.data.cutting.photographs import list_photos
-from kjax.data.set_photographs import SetPhotograph
+from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError, exit_code, unknown_name
 from kjax.extras import require
 from kjax.files.atomic import write_text, write_whole

@@ -33,9 +33,8 @@ from keypoint_descriptors import KeypointDescriptor, extent_words, load_keypoint
 from tqdm import tqdm
 
 from kjax.data.cutting.detectors import LARGEST
-from kjax.data.cutting.grey import read_for_describing
 from kjax.data.cutting.keypoints import detect
-from kjax.data.cutting.photographs import list_photos
+from kjax.data.cutting.photographs import list_photos, read_grey
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
 from kjax.images.collection.build import Summary, build, summarize
@@ -169,7 +168,7 @@ def describe_photos(
     theirs = read_features(base, sizes)
     described = {}
     for name in tqdm(sizes, desc="describing", unit="photo", disable=args.quiet):
-        photo = read_for_describing(photos / name)
+        photo = read_grey(photos / name)
         if args.keypoints == "colmap":
             keypoints = theirs[name].keypoints()
         else:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import program
 
-from kjax.data.set_names import EMBEDDED
-from kjax.data.train_sets import read_train_sets
+from kjax.data.sets import EMBEDDED, read_train_sets
 from kjax.errors import InputError
 from kjax.eval.refit_views import describe_misaligned, mean_matching
 from kjax.interrupts import run_script

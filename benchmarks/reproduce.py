@@ -95,14 +95,13 @@ def open_tests(args: argparse.Namespace) -> "Tests":
 
     from kjax.data.embedded import embedded_test
     from kjax.data.phototour import read_phototour
-    from kjax.data.set_names import EMBEDDED
-    from kjax.data.test_sets import read_test_sets
+    from kjax.data.sets import EMBEDDED, read_test_sets
     from kjax.eval.hpatches.benchmark import open_benchmark
 
     progress = not args.quiet
     validation = benchmark = jittered = None
     if args.validation == EMBEDDED:
-        validation = embedded_test(progress=progress)[0]
+        validation = embedded_test(progress=progress)
     elif args.validation:
         validation = read_phototour(args.validation, progress=progress)
     if args.hpatches:

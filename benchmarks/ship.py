@@ -33,7 +33,8 @@ import numpy as np
 from ledger import find_photographs, scenes_digest, seal_folder, summarize
 from model_card import Card, make_card, model_card
 
-from kjax.data.set_photographs import SetPhotograph, read_photographs
+from kjax.data.phototour import SetPhotograph
+from kjax.data.sets import read_photographs
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text, write_whole
 from kjax.files.checksum import sha256

@@ -25,7 +25,8 @@ from ledger import seal_folder
 from model_card import MatcherCard, make_card, photographs_table, table
 from ship import LARGEST, check_name, photographs_of, read_card
 
-from kjax.data.set_photographs import SetPhotograph, read_photographs
+from kjax.data.phototour import SetPhotograph
+from kjax.data.sets import read_photographs
 from kjax.errors import InputError, exit_code
 from kjax.files.atomic import write_json, write_text
 from kjax.files.checksum import sha256

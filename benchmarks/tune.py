@@ -21,8 +21,7 @@ import numpy as np
 from experiments.scoring import Scorer, Tests
 
 from kjax.data.cutting.photographs import list_photos
-from kjax.data.phototour import read_phototour, read_standard_pairs
-from kjax.data.test_sets import TestSet
+from kjax.data.phototour import read_with_pairs
 from kjax.errors import exit_code
 from kjax.eval.hpatches.benchmark import open_benchmark
 from kjax.files.json_lines import append_line
@@ -91,8 +90,7 @@ class Judge:
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Reads the tests."""
-        patches = read_phototour(args.test_set, progress=False)
-        self.test = TestSet(patches, read_standard_pairs(patches))
+        self.test = read_with_pairs(args.test_set, progress=False)
         self.photos = args.test_photos
         self.names = [str(path.relative_to(self.photos)) for path in list_photos(self.photos)]
         self.folder = Scorer(Tests(benchmark=open_benchmark(args.hpatches, progress=False)))

@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, UInt8
 
 from kjax.data.phototour import PatchSet
-from kjax.data.test_sets import TestSet
 from kjax.eval.entries import Entry, Member, model_member
 from kjax.eval.hpatches.benchmark import Benchmark, read_sequences
 from kjax.eval.misalignment import MatchingSet, controlled_set, matching_scores, noisy_set
@@ -40,7 +39,7 @@ class Tests:
         jittered: set on which the tolerance of misalignment is measured.
     """
 
-    sets: Sequence[TestSet] = ()
+    sets: Sequence[PatchSet] = ()
     benchmark: Benchmark | None = None
     validation: PatchSet | None = None
     jittered: PatchSet | None = None

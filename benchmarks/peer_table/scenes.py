@@ -12,7 +12,7 @@ from homography_sequences import HomographySequence
 from jaxtyping import Float, UInt8
 
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage
-from kjax.data.cutting.grey import read_for_describing
+from kjax.data.cutting.photographs import read_grey
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.collection.matching import match_and_verify_all
@@ -135,8 +135,8 @@ class PlaneTruth:
 
 def plane_scene(sequence: HomographySequence) -> PeerScene:
     """Pair the first photo of a sequence with each other one."""
-    shapes = [read_for_describing(path).shape for path in sequence.photos]
-    photos = [lambda path=path: resized(read_for_describing(path)) for path in sequence.photos]
+    shapes = [read_grey(path).shape for path in sequence.photos]
+    photos = [lambda path=path: resized(read_grey(path)) for path in sequence.photos]
     sizes = [resizing(shape, _resized_shape(shape)) for shape in shapes]
     pairs = [
         ScenePair(
@@ -272,9 +272,7 @@ def pose_scene(name: str, folder: Path, model: Model, *, seed: int = 0) -> PeerS
     if len(places) > MAX_PAIRS:
         chosen = np.random.default_rng(seed).choice(len(places), MAX_PAIRS, replace=False)
         places = [places[place] for place in sorted(chosen)]
-    photos = [
-        lambda path=folder / image.name: resized(read_for_describing(path)) for image in images
-    ]
+    photos = [lambda path=folder / image.name: resized(read_grey(path)) for image in images]
     pairs = [ScenePair(a, b, _pose_truth(images[a], images[b], model)) for a, b in places]
     return PeerScene(name, "poses", photos, pairs)
 

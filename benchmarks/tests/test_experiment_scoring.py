@@ -4,7 +4,7 @@ from evaluation_data import write_hpatches, write_test_set
 from experiments import scoring
 from models import make_model
 
-from kjax.data.test_sets import read_test_sets
+from kjax.data.sets import read_test_sets
 from kjax.eval.entries import find_entry
 from kjax.eval.hpatches.benchmark import open_benchmark
 from kjax.eval.run import Options, examine

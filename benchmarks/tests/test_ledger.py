@@ -9,7 +9,7 @@ from ledger_files import ROWS, hashed, row, write_ledger, write_set
 from PIL import Image
 
 from kjax.cli import main
-from kjax.data.set_photographs import SetPhotograph
+from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError
 from kjax.weights import shipped
 from kjax.weights.ledger import OPEN_LICENCES, check_open, permitted_use

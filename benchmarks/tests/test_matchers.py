@@ -12,7 +12,7 @@ from ledger_files import hashed
 
 import kjax
 from kjax.cli import main
-from kjax.data.set_photographs import SetPhotograph
+from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import ViewSet, write_view_set

@@ -12,7 +12,7 @@ import skimage.data
 from scripts import BENCHMARKS, load_script
 
 from kjax.baselines import BASELINES
-from kjax.data.colmap import Camera, Model, ModelImage, Points
+from kjax.data.colmap import Camera, Model, ModelImage, Points3D
 from kjax.errors import InputError
 from kjax.weights import shipped
 
@@ -40,7 +40,7 @@ def test_area_under_recall(errors, area):
 
 
 def two_views(rng):
-    """Points in front of two cameras, and the truth about these."""
+    """Points3D in front of two cameras, and the truth about these."""
     xyz = rng.uniform([-2, -2, 4], [2, 2, 8], (200, 3))
     rotation = cv2.Rodrigues(np.array([0.05, -0.2, 0.1]))[0]
     translation = np.array([1.0, 0.1, 0.2])
@@ -116,7 +116,7 @@ def test_pairs_are_those_with_enough_points_in_common(rng, tmp_path):
         3: ModelImage("c.png", 1, rotation, translation, b[:2], ids[:2] + 10_000),
     }
     more = np.arange(10_000, 10_002)
-    points = Points(np.append(ids, more), np.vstack([xyz, xyz[:2]]), np.zeros(len(xyz) + 2))
+    points = Points3D(np.append(ids, more), np.vstack([xyz, xyz[:2]]), np.zeros(len(xyz) + 2))
     scene = scenes.pose_scene("toy", tmp_path, Model({1: CAMERA}, images, points))
     assert [(pair.first, pair.second) for pair in scene.pairs] == [(0, 1)]
     np.testing.assert_allclose(scene.pairs[0].truth.translation, translation, atol=1e-12)

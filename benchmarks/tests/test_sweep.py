@@ -19,9 +19,8 @@ from experiments.trainings import (
 )
 from record_files import trained
 
-from kjax.data.photos import sample_test_pairs
-from kjax.data.phototour import read_phototour, write_phototour
-from kjax.data.test_sets import read_test_sets
+from kjax.data.phototour import read_phototour, sample_test_pairs, write_phototour
+from kjax.data.sets import read_test_sets
 from kjax.eval import misalignment
 from kjax.model import describe
 from kjax.model.descriptor import parameter_count

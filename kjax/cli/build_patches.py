@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--database and --images go with --colmap, not with --photos")
 
     from kjax.data.cutting.photographs import list_photos
-    from kjax.data.photos import check_output, sample_test_pairs, write_cut_set
+    from kjax.data.phototour import check_output, sample_test_pairs, write_phototour
     from kjax.data.reconstruction import TrackFilters, cut_reconstruction
     from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
 
@@ -94,7 +94,15 @@ def run(args: argparse.Namespace) -> int:
     pairs = sample_test_pairs(
         cut.point_ids, matching=args.pairs, non_matching=args.pairs, seed=args.seed
     )
-    write_cut_set(args.out, cut, pairs=pairs, overwrite=args.overwrite)
+    write_phototour(
+        args.out,
+        cut.patches,
+        cut.point_ids,
+        pairs=pairs,
+        interest=cut.interest,
+        photographs=cut.photographs,
+        overwrite=args.overwrite,
+    )
     print(
         f"{args.out}: {counted(len(cut.patches), 'patch')} of "
         f"{counted(int(cut.point_ids[-1]) + 1, 'point')} from "

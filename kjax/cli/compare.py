@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
     from tqdm import tqdm
 
-    from kjax.data.samples import stereo_patch_pairs
+    from kjax.data.embedded import stereo_patch_pairs
     from kjax.model.descriptor import build
     from kjax.train.losses import LossConfig
     from kjax.train.step import StepConfig

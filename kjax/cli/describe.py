@@ -106,9 +106,8 @@ def _describe_into(
     """Add photographs to the output and return the number of failures."""
     from tqdm import tqdm
 
-    from kjax.data.cutting.grey import grey_values
     from kjax.data.cutting.keypoints import detect_in_grey
-    from kjax.data.cutting.photographs import in_order, read_photograph
+    from kjax.data.cutting.photographs import grey_values, in_order, read_photograph
     from kjax.model.quantization import FORMS
 
     def detect(photograph: tuple[str, Path]) -> Any:

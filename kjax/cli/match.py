@@ -87,9 +87,8 @@ def run(args: argparse.Namespace) -> int:
     """Match, verify, draw and save."""
     check(args)
 
-    from kjax.data.cutting.grey import grey_values
     from kjax.data.cutting.keypoints import detect_in_grey
-    from kjax.data.cutting.photographs import read_photograph
+    from kjax.data.cutting.photographs import grey_values, read_photograph
 
     def detect(photograph: Any) -> Any:
         grey = grey_values(photograph)
@@ -164,6 +163,6 @@ def verdict(inliers: "np.ndarray", geometry: str, *, all_drawn: bool = False) ->
 
 def drawable(photograph: "np.ndarray") -> "np.ndarray":
     """Return the photograph in 8 bits."""
-    from kjax.data.cutting.grey import grey_values, whole_greys
+    from kjax.data.cutting.photographs import grey_values, whole_greys
 
     return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     options.check_weights(args.start)
     options.check_output_folder(args.out)
 
-    from kjax.data.set_names import EMBEDDED
+    from kjax.data.sets import EMBEDDED
     from kjax.tune.run import tune
     from kjax.tune.settings import Settings
 

@@ -1,29 +1,33 @@
-"""Where derived files are kept, how damage to them is noticed, and how folders are written whole.
+"""The cache folder, and decoded patch sets in it.
 
-Half of a folder is never seen: it gets its name last.
+Folders get their final name last, so a killed process never leaves half a folder behind.
 """
 
 import contextlib
+import hashlib
+import json
 import os
-import random
 import secrets
 import shutil
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from kjax.errors import InputError
+from kjax.files.arrays import read_npy
 from kjax.files.atomic import mendable_writes
 
-BLOCK_BYTES = 1 << 20
-SAMPLED_BLOCKS = 64
-"""Blocks compared of a large file that was not written to, in hundredths of a second."""
+CACHE_VERSION = 3
+PATCHES_FILE, POINTS_FILE, MARKER_FILE = "patches.npy", "point_ids.npy", "whole.json"
 
 
 def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder for derived files: `cache_dir`, else $KJAX_CACHE, else ~/.cache/kjax.
+    """Return the folder for derived files: `cache_dir`, else $KJAX_CACHE, else ~/.cache/kjax.
 
-    `~/.cache` is $XDG_CACHE_HOME where that is set.
+    `~/.cache` is $XDG_CACHE_HOME if that is set.
     """
     if cache_dir is not None:
         return Path(cache_dir)
@@ -33,61 +37,103 @@ def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "kjax"
 
 
-def fingerprint(path: Path, *, block_bytes: int = BLOCK_BYTES) -> dict[str, Any]:
-    """What `is_intact` will compare a file with: its size, time, and checksums of its blocks."""
-    status = path.stat()
-    with path.open("rb") as file:
-        blocks = [zlib.crc32(block) for block in iter(lambda: file.read(block_bytes), b"")]
-    return {"size": status.st_size, "modified": status.st_mtime_ns, "blocks": blocks}
-
-
-def is_intact(
-    path: Path,
-    known: Mapping[str, Any],
-    *,
-    block_bytes: int = BLOCK_BYTES,
-    sampled_blocks: int = SAMPLED_BLOCKS,
-) -> bool:
-    """Whether a file is what it was when `fingerprint` looked at it, with the same `block_bytes`.
-
-    Of a file that nobody has written to since, by its time, no more than `sampled_blocks` are
-    compared, others at every call: disks rot, but seldom, and reading gigabytes takes seconds.
-    Otherwise, and of smaller files, every byte is.
-    """
-    status, blocks = path.stat(), known["blocks"]
-    if status.st_size != known["size"] or len(blocks) != -(-status.st_size // block_bytes):
-        return False
-    chosen = list(range(len(blocks)))
-    if status.st_mtime_ns == known["modified"] and len(chosen) > sampled_blocks:
-        chosen = sorted(random.sample(chosen, sampled_blocks))
-    with path.open("rb") as file:
-        for number in chosen:
-            file.seek(number * block_bytes)
-            if zlib.crc32(file.read(block_bytes)) != blocks[number]:
-                return False
-    return True
-
-
-@contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `target` if the block ends well, else vanishes.
-
-    The caller makes sure that `target` does not exist, or is an empty folder.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
-    partial.mkdir()
-    try:
-        yield partial
-        partial.rename(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def mendable_cache_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Turns a failed write below `folder` into one line that says how to mend it."""
+def cache_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Turn a failed write below `folder` into one line that says how to fix it."""
     return mendable_writes(
         f"to the cache folder {folder}",
         "set KJAX_CACHE, or pass cache_dir, to a folder that you may write to",
     )
+
+
+@contextlib.contextmanager
+def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `target` if the block succeeds, else is deleted.
+
+    Args:
+        target: must not exist or be empty, unless `replace`.
+        replace: delete what is at `target` once the new folder is complete.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
+    partial.mkdir()
+    old = partial.with_name(f"{partial.name}-old")
+    try:
+        yield partial
+        if replace and target.exists():
+            target.rename(old)
+        partial.rename(target)
+    except BaseException:
+        if old.exists():
+            old.rename(target)
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def cache_entry(kind: str, folder: Path, cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the cache folder for data decoded from `folder`; it depends on the whole path."""
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+    return cache_root(cache_dir) / kind / f"{folder.name}-{digest}"
+
+
+def open_decoded(
+    entry: Path,
+    list_sources: Callable[[], Sequence[Path]],
+    decode: Callable[[Path], Int64[np.ndarray, " P"]],
+) -> tuple[UInt8[np.ndarray, "P 64 64"], Int64[np.ndarray, " P"]]:
+    """Return memory-mapped patches and their point ids from the cache, decoding them if needed.
+
+    Args:
+        entry: made by `cache_entry`.
+        list_sources: lists the files that the entry is made from. The entry is valid as long as
+            their sizes and modification times do not change.
+        decode: writes `PATCHES_FILE`, and perhaps other .npy files, into the folder it gets, and
+            returns the 3-D point of each patch.
+    """
+    sources = [[path.name, *_size_and_time(path)] for path in list_sources()]
+    cached = _open_entry(entry, sources)
+    if cached is not None:
+        return cached
+    with cache_errors(entry.parent):
+        try:
+            with new_folder(entry) as partial:
+                np.save(partial / POINTS_FILE, decode(partial))
+                files = {path.name: _size_and_time(path) for path in partial.glob("*.npy")}
+                marker = {"version": CACHE_VERSION, "sources": sources, "files": files}
+                (partial / MARKER_FILE).write_text(json.dumps(marker))
+                # An entry that another process has just completed is kept: it may be in use.
+                if _open_entry(entry, sources) is None:
+                    shutil.rmtree(entry, ignore_errors=True)
+        except OSError:
+            if not entry.exists():
+                raise
+    cached = _open_entry(entry, sources)
+    if cached is None:
+        raise InputError(
+            f"cannot use the cache {entry}: delete that folder, and try again when nothing writes "
+            "to the data set"
+        )
+    return cached
+
+
+def _size_and_time(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _open_entry(entry: Path, sources: list[list[Any]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the cached arrays, or None if they are absent, damaged or out of date."""
+    try:
+        marker = json.loads((entry / MARKER_FILE).read_bytes())
+        if marker["version"] != CACHE_VERSION or marker["sources"] != sources:
+            return None
+        if any(_size_and_time(entry / name) != known for name, known in marker["files"].items()):
+            return None
+        patches = np.load(entry / PATCHES_FILE, mmap_mode="r")
+        point_ids = read_npy(entry / POINTS_FILE)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if patches.dtype != np.uint8 or patches.ndim != 3 or len(patches) != len(point_ids):
+        return None
+    return patches, point_ids

@@ -1,17 +1,16 @@
-"""Readers of what COLMAP (3.6 or later) leaves behind: sparse models and keypoint databases.
+"""Read COLMAP's (3.6 or later) binary sparse models and keypoint databases.
 
-A model is a folder with `cameras`, `images` and `points3D`, all `.bin` or all `.txt`; the `rigs`
-and `frames` that newer versions add are not needed here. Coordinates stay in COLMAP's convention:
-the CENTRE of the top-left pixel is (0.5, 0.5).
+A model is a folder with `cameras.bin`, `images.bin` and `points3D.bin`; the `rigs` and `frames` of
+newer versions are not needed. Coordinates stay in COLMAP's convention: the CENTRE of the top-left
+pixel is (0.5, 0.5).
 """
 
 import contextlib
 import math
 import os
-import re
 import sqlite3
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -24,28 +23,31 @@ from kjax.errors import InputError
 Folder = str | os.PathLike[str]
 
 PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6, 2)
-"""Numbers that each camera model has, by COLMAP's model number. The first is the focal length."""
-EQUIRECTANGULAR = (17, "EQUIRECTANGULAR")
-"""Number and name of the one model without a focal length."""
+"""Number of parameters of each camera model, by COLMAP's model number. The first is the focal
+length."""
+EQUIRECTANGULAR = 17
+"""Number of the one camera model without a focal length."""
 PIXEL_CENTRE = 0.5
 """Coordinates of the top-left pixel's centre in COLMAP; ours are 0 there."""
 NO_POINT = -1
-"""The entry of `ModelImage.point_ids` for a keypoint that sees no reconstructed point."""
+"""Value in `ModelImage.point_ids` for a keypoint without a reconstructed point."""
+_KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
+_TRACK_BYTES = 8
 
 
 class Camera(NamedTuple):
-    """What patch cutting needs to know of a camera."""
+    """A camera's size and parameters."""
 
     width: int
     height: int
     focal: float
     """Focal length in pixels."""
     parameters: tuple[float, ...] = ()
-    """All of the camera model's, the focal length first."""
+    """All parameters of the camera model, the focal length first."""
 
 
 class ModelImage(NamedTuple):
-    """One photograph of a model."""
+    """A photograph of a model."""
 
     name: str
     """Path below the folder of photographs."""
@@ -59,8 +61,8 @@ class ModelImage(NamedTuple):
     """The 3-D point that each keypoint sees, or NO_POINT."""
 
 
-class Points(NamedTuple):
-    """The 3-D points of a model, in the order of their ids."""
+class Points3D(NamedTuple):
+    """The 3-D points of a model, sorted by id."""
 
     ids: Int64[np.ndarray, " P"]
     xyz: Float[np.ndarray, "P 3"]
@@ -73,118 +75,48 @@ class Model(NamedTuple):
 
     cameras: dict[int, Camera]
     images: dict[int, ModelImage]
-    points: Points
+    points: Points3D
 
 
 # Models
 
 
 def read_model(folder: Folder) -> Model:
-    """Reads a sparse model, binary or text; like COLMAP, the binary one where both are there.
-
-    Raises:
-        InputError: a file is missing, cut short or not of this format, or the three disagree.
-    """
+    """Read a binary sparse model."""
     folder = Path(folder)
-    suffix = _find_suffix(folder)
-    paths = [folder / f"{stem}{suffix}" for stem in ("cameras", "images", "points3D")]
-    for path in paths:
-        if not path.is_file():
-            raise InputError(f"{folder} lacks {path.name}: copy the whole model folder")
-    in_binary = (_binary_cameras, _binary_images, _binary_points)
-    in_text = (_text_cameras, _text_images, _text_points)
-    readers: Any = in_binary if suffix == ".bin" else in_text
-    cameras, images, points = (read(path) for read, path in zip(readers, paths, strict=True))
-    model = Model(dict(cameras), dict(images), _stack_points(paths[2], points))
-    _check_references(folder, model)
-    return model
-
-
-def _find_suffix(folder: Path) -> str:
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
-    for suffix in (".bin", ".txt"):
-        if (folder / f"images{suffix}").is_file():
-            return suffix
-    below = sorted(path.parent for path in folder.glob("*/images.*"))
-    hint = f"did you mean {below[0]}? " if below else ""
-    raise InputError(
-        f"{folder} has neither images.bin nor images.txt: {hint}give the folder of a sparse model"
-    )
-
-
-def _check_references(folder: Path, model: Model) -> None:
-    """Refuses files that do not belong together."""
-    for image in model.images.values():
-        if image.camera_id not in model.cameras:
+    if not (folder / "images.bin").is_file():
+        below = sorted(path.parent for path in folder.glob("*/images.bin"))
+        hint = f"did you mean {below[0]}? " if below else ""
+        raise InputError(
+            f"{folder} has no images.bin: {hint}Give the folder of a sparse model, or convert a "
+            "text model with colmap model_converter --output_type BIN"
+        )
+    for name in ("cameras.bin", "points3D.bin"):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} lacks {name}: copy the whole model folder")
+    cameras = _read_cameras(folder / "cameras.bin")
+    images = _read_images(folder / "images.bin")
+    points = _read_points(folder / "points3D.bin")
+    for image in images.values():
+        if image.camera_id not in cameras:
             raise InputError(
                 f"{folder}: {image.name} uses camera {image.camera_id}, which is not among the "
                 "cameras: the files are of different models"
             )
         seen = image.point_ids[image.point_ids != NO_POINT]
-        missing = seen[~np.isin(seen, model.points.ids)]
+        missing = seen[~np.isin(seen, points.ids)]
         if len(missing):
             raise InputError(
                 f"{folder}: {image.name} sees point {missing[0]}, which is not among the points: "
                 "the files are of different models"
             )
-
-
-def _camera(
-    where: object, model: int | str, width: int, height: int, parameters: tuple[float, ...]
-) -> Camera:
-    if model in EQUIRECTANGULAR:
-        raise InputError(
-            f"{where}: panoramas (EQUIRECTANGULAR cameras) have no patches of known scale"
-        )
-    focal = parameters[0]
-    if not 0 < focal < math.inf or min(width, height) < 1:
-        raise InputError(
-            f"{where}: a camera of {width}×{height} pixels has the focal length {focal}"
-        )
-    return Camera(width, height, focal, tuple(parameters))
-
-
-def _image(
-    where: object,
-    name: str,
-    camera_id: int,
-    pose: tuple[float, ...],
-    xy: np.ndarray,
-    point_ids: np.ndarray,
-) -> ModelImage:
-    quaternion, translation = np.array(pose[:4]), np.array(pose[4:])
-    length = np.linalg.norm(quaternion)
-    if not 0 < length < np.inf or not np.isfinite(translation).all():
-        raise InputError(f"{where}: {name} has no pose: its quaternion is {pose[:4]}")
-    return ModelImage(
-        name, camera_id, _rotation_matrix(quaternion / length), translation, xy, point_ids
-    )
-
-
-def _rotation_matrix(quaternion: Float[np.ndarray, "4"]) -> Float[np.ndarray, "3 3"]:
-    """The rotation matrix of a quaternion (w, x, y, z) of length 1."""
-    w, x, y, z = quaternion
-    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
-    return np.eye(3) + 2 * w * cross + 2 * cross @ cross
-
-
-def _stack_points(path: Path, points: Iterator[tuple[int, tuple[float, ...], float]]) -> Points:
-    rows = sorted(points)  # COLMAP's order is that of a hash table
-    if rows and not 0 <= rows[0][0] <= rows[-1][0] < 2**63:
-        raise InputError(f"{path} numbers its points {rows[0][0]} to {rows[-1][0]}: it is damaged")
-    return Points(
-        np.array([row[0] for row in rows], np.int64),
-        np.array([row[1] for row in rows], np.float64).reshape(-1, 3),
-        np.array([row[2] for row in rows], np.float64),
-    )
-
-
-# Binary files
+    return Model(cameras, images, points)
 
 
 class _Cursor:
-    """Reads little-endian values from a file, one after the other, and notices its end."""
+    """Reads little-endian values from a file in sequence."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -192,272 +124,144 @@ class _Cursor:
         self._at = 0
 
     def take(self, layout: str) -> tuple[Any, ...]:
-        """The next values, laid out as `struct` describes."""
-        return struct.unpack("<" + layout, self._advance(struct.calcsize("<" + layout)))
-
-    def take_array(self, dtype: np.dtype, count: int) -> np.ndarray:
-        """The next `count` records."""
-        return np.frombuffer(self._advance(dtype.itemsize * count), dtype)
+        """Return the next values in the layout of `struct`."""
+        return struct.unpack("<" + layout, self.advance(struct.calcsize("<" + layout)))
 
     def take_name(self) -> str:
-        """The next text, which ends with a zero byte."""
-        end = self._bytes.find(b"\0", self._at)
-        if end < 0:
-            raise self._truncated()
-        name = self._advance(end + 1 - self._at)[:-1]
-        return name.decode("utf-8", errors="surrogateescape")
+        """Return the next zero-terminated text."""
+        length = self._bytes.find(b"\0", self._at) + 1 - self._at
+        return self.advance(max(length, 1))[:-1].decode("utf-8", errors="surrogateescape")
 
-    def records(self) -> Iterator[int]:
-        """Numbers of all records, which the caller takes in turn; then there must be no more."""
-        yield from range(*self.take("Q"))
-        left = len(self._bytes) - self._at
-        if left:
-            raise InputError(
-                f"{self.path} has {left} bytes too many: it is damaged or not of COLMAP's format; "
-                "try its text form (colmap model_converter --output_type TXT)"
-            )
-
-    def _advance(self, count: int) -> bytes:
+    def advance(self, count: int) -> bytes:
+        """Return the next bytes."""
         chunk = self._bytes[self._at : self._at + count]
         if len(chunk) < count:
-            raise self._truncated()
+            raise InputError(
+                f"{self.path} is truncated: it ends at byte {len(self._bytes)}, within a record. "
+                "Copy the model again"
+            )
         self._at += count
         return chunk
 
-    def _truncated(self) -> InputError:
-        return InputError(
-            f"{self.path} is truncated: it ends at byte {len(self._bytes)}, within a record; "
-            "copy the model again"
-        )
+    def records(self) -> Iterator[int]:
+        """Yield record numbers, of which the caller reads each; raise if bytes are left over."""
+        yield from range(*self.take("Q"))
+        if left := len(self._bytes) - self._at:
+            raise InputError(f"{self.path} has {left} bytes too many: copy the model again")
 
 
-_TRACK_ELEMENT = np.dtype([("image", "<u4"), ("keypoint", "<u4")])
-_KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
-
-
-def _binary_cameras(path: Path) -> Iterator[tuple[int, Camera]]:
-    cursor = _Cursor(path)
+def _read_cameras(path: Path) -> dict[int, Camera]:
+    cameras, cursor = {}, _Cursor(path)
     for _ in cursor.records():
-        camera_id, model, width, height = cursor.take("IiQQ")
-        if not 0 <= model < len(PARAMETER_COUNTS):
+        number, model, width, height = cursor.take("IiQQ")
+        if model == EQUIRECTANGULAR or not 0 <= model < len(PARAMETER_COUNTS):
             raise InputError(
-                f"{path} has a camera model unknown here, number {model}: "
-                "convert the model to text (colmap model_converter --output_type TXT)"
+                f"{path} has a camera of model {model}, which is not supported: panoramas "
+                "(EQUIRECTANGULAR, 17) have no patches of known scale; use another camera model"
             )
         parameters = cursor.take(f"{PARAMETER_COUNTS[model]}d")
-        yield camera_id, _camera(path, model, width, height, parameters)
+        focal = parameters[0]
+        if not 0 < focal < math.inf or min(width, height) < 1:
+            raise InputError(
+                f"{path} is damaged: a camera of {width}×{height} pixels has the focal length "
+                f"{focal}. Copy the model again"
+            )
+        cameras[number] = Camera(width, height, focal, parameters)
+    return cameras
 
 
-def _binary_images(path: Path) -> Iterator[tuple[int, ModelImage]]:
-    cursor = _Cursor(path)
+def _read_images(path: Path) -> dict[int, ModelImage]:
+    images, cursor = {}, _Cursor(path)
     for _ in cursor.records():
-        image_id, *pose, camera_id = cursor.take("I7dI")
+        number, *pose, camera_id = cursor.take("I7dI")
         name = cursor.take_name()
-        (keypoint_count,) = cursor.take("Q")
-        keypoints = cursor.take_array(_KEYPOINT, keypoint_count)
+        (count,) = cursor.take("Q")
         # COLMAP marks a keypoint without a point by the largest uint64, which is −1 here.
-        xy, point_ids = keypoints["xy"], keypoints["point"]
-        yield image_id, _image(path, name, camera_id, tuple(pose), xy, point_ids)
+        keypoints = np.frombuffer(cursor.advance(_KEYPOINT.itemsize * count), _KEYPOINT)
+        quaternion, translation = np.array(pose[:4]), np.array(pose[4:])
+        length = np.linalg.norm(quaternion)
+        if not 0 < length < np.inf or not np.isfinite(translation).all():
+            raise InputError(f"{path} is damaged: {name} has no pose. Copy the model again")
+        w, x, y, z = quaternion / length
+        cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+        rotation = np.eye(3) + 2 * w * cross + 2 * cross @ cross
+        images[number] = ModelImage(
+            name, camera_id, rotation, translation, keypoints["xy"], keypoints["point"]
+        )
+    return images
 
 
-def _binary_points(path: Path) -> Iterator[tuple[int, tuple[float, ...], float]]:
-    cursor = _Cursor(path)
+def _read_points(path: Path) -> Points3D:
+    rows, cursor = [], _Cursor(path)
     for _ in cursor.records():
-        point_id, x, y, z, _, _, _, error, track_length = cursor.take("Q3d3BdQ")
-        cursor.take_array(_TRACK_ELEMENT, track_length)  # the images say the same
-        yield point_id, (x, y, z), error
-
-
-# Text files
-
-
-@contextlib.contextmanager
-def _parsing(path: Path, number: int) -> Iterator[None]:
-    """Turns whatever a malformed line provokes into an error that names the line."""
-    try:
-        yield
-    except (ValueError, IndexError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path}, line {number}: not of COLMAP's format ({error}); export the model again"
-        ) from error
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, without comments. Empty lines stay: they may mean no keypoints."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.startswith("#"):
-                yield number, line.strip()
-
-
-def _text_cameras(path: Path) -> Iterator[tuple[int, Camera]]:
-    for number, line in _lines(path):
-        if not line:
-            continue
-        with _parsing(path, number):
-            camera_id, model, width, height, *parameters = line.split()
-            numbers = tuple(float(parameter) for parameter in parameters)
-            sides = int(width), int(height)
-            camera = _camera(f"{path}, line {number}", model, *sides, numbers)
-            numbered = int(camera_id), camera
-        yield numbered
-
-
-def _text_images(path: Path) -> Iterator[tuple[int, ModelImage]]:
-    lines = _lines(path)
-    for number, line in lines:
-        if not line:
-            continue
-        with _parsing(path, number):
-            image_id, *pose, camera_id, name = line.split(maxsplit=9)
-            if len(pose) != 7:
-                raise ValueError("fewer than ten values")
-            numbers = tuple(float(value) for value in pose)
-        number, keypoints = next(lines, (number, None))
-        if keypoints is None:
-            raise InputError(f"{path} is truncated: {name} lacks its keypoints; copy it again")
-        with _parsing(path, number):
-            # float64 holds ids exactly up to 2⁵³, far beyond what COLMAP numbers.
-            table = np.array(keypoints.split(), np.float64).reshape(-1, 3)
-            point_ids = _whole_numbers(table[:, 2])
-            where, camera = f"{path}, line {number}", int(camera_id)
-            image = _image(where, name, camera, numbers, table[:, :2], point_ids)
-            numbered = int(image_id), image
-        yield numbered
-
-
-def _whole_numbers(values: Float[np.ndarray, " K"]) -> Int64[np.ndarray, " K"]:
-    if not (np.abs(values) < 2**53).all():  # NaN is not, either
-        raise ValueError("a point's number that cannot be")
-    return values.astype(np.int64)
-
-
-def _text_points(path: Path) -> Iterator[tuple[int, tuple[float, ...], float]]:
-    for number, line in _lines(path):
-        if not line:
-            continue
-        with _parsing(path, number):
-            point_id, x, y, z, _, _, _, error = line.split(maxsplit=8)[:8]
-            point = int(point_id), (float(x), float(y), float(z)), float(error)
-        yield point
+        number, x, y, z, _, _, _, error, track_length = cursor.take("Q3d3BdQ")
+        cursor.advance(_TRACK_BYTES * track_length)  # the images hold the same information
+        rows.append((number, (x, y, z), error))
+    rows.sort()  # COLMAP's order is that of a hash table
+    if rows and rows[-1][0] >= 2**63:
+        raise InputError(f"{path} is damaged: it has a point {rows[-1][0]}. Copy the model again")
+    return Points3D(
+        np.array([row[0] for row in rows], np.int64),
+        np.array([row[1] for row in rows], np.float64).reshape(-1, 3),
+        np.array([row[2] for row in rows], np.float64),
+    )
 
 
 # Databases
 
 
 def read_keypoints(database: Folder) -> dict[str, Float[np.ndarray, "K columns"]]:
-    """The keypoints of every photograph in a COLMAP database, by the photograph's name.
+    """Read the keypoints of every photograph in a COLMAP database, by the photograph's name.
 
     Columns are x, y, then nothing, or scale and orientation, or the affine shape a11 a12 a21 a22.
-
-    Raises:
-        InputError: it is no COLMAP database, or a record in it is damaged.
     """
-    path = Path(database)
     query = "SELECT name, rows, cols, data FROM keypoints JOIN images USING (image_id)"
-    records = read_rows(path, query, tables=("images", "keypoints"))
-    return {str(name): _keypoint_table(path, name, *record) for name, *record in records}
+    found = {}
+    for name, rows, columns, data in read_rows(database, query):
+        try:
+            if rows and (rows < 0 or columns not in (2, 4, 6)):
+                raise ValueError(f"{rows} rows of {columns} columns, not of 2, 4 or 6")
+            table = np.frombuffer(data or b"", "<f4").reshape(rows, columns)
+            found[os.fsdecode(name)] = table.astype(np.float64)
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"{database}: the keypoints of {name!r} are damaged ({error}): extract them again"
+            ) from None
+    return found
 
 
-def read_rows(database: Folder, query: str, *, tables: Sequence[str]) -> list[tuple[Any, ...]]:
-    """What a query finds in a database, which is only read.
-
-    Args:
-        database: the file.
-        query: in SQL.
-        tables: that it names. They must be plain ones: a view or a virtual table computes its
-            rows, and may have no end of them.
-
-    Raises:
-        InputError: it is no COLMAP database, or gives more than it can hold.
-    """
+def read_rows(database: Folder, query: str) -> list[tuple[Any, ...]]:
+    """Run a query on a database without writing to it."""
     path = Path(database)
     if not path.is_file():
         raise InputError(f"no such database: {path}")
+    # Without a write-ahead log nothing is pending. `immutable` then needs no lock files, which
+    # SQLite would otherwise put into the folder.
+    pending = path.with_name(path.name + "-wal").exists()
+    address = f"file:{quote(str(path))}?mode=ro{'' if pending else '&immutable=1'}"
     try:
-        with contextlib.closing(_connect(path)) as connection:
-            _check_tables(connection, tables)
-            return list(_bounded(connection.execute(query), _stored_bytes(path)))
-    except (sqlite3.Error, ValueError, OverflowError) as error:  # names may be of any bytes
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+            connection.text_factory = lambda text: text.decode("utf-8", errors="surrogateescape")
+            return connection.execute(query).fetchall()
+    except (sqlite3.Error, ValueError, OverflowError) as error:
         raise InputError(
             f"{path} cannot be read as a COLMAP database ({error}): "
             "give the one that the model was made from"
         ) from error
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    # Without a write-ahead log beside it nothing is pending, and `immutable` then reads the file
-    # from a folder that may not be written to, where SQLite would otherwise want to put its locks.
-    mode = "ro" if _log_of(path).exists() else "ro&immutable=1"
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True)
-    # A column may be computed: no value of it can be larger than all that is stored.
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _stored_bytes(path))
-    connection.text_factory = lambda text: text.decode("utf-8", errors="surrogateescape")
-    return connection
-
-
-def _check_tables(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
-    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
-    for table in tables:
-        sql = found.get(table)
-        if sql is None:
-            raise InputError(f"no such table: {table}")
-        if not re.match(r"\s*CREATE\s+TABLE\b", str(sql), re.IGNORECASE):
-            raise InputError(f"{table} is no plain table")
-
-
-def _bounded(rows: Iterable[tuple[Any, ...]], limit: int) -> Iterator[tuple[Any, ...]]:
-    """Yields the rows as long as they hold no more than is stored."""
-    total = 0
-    for row in rows:
-        # Every row takes bytes of the file, even one of empty values.
-        total += 1 + sum(len(value) for value in row if isinstance(value, str | bytes))
-        if total > limit:
-            raise InputError("it gives more than it holds")
-        yield row
-
-
-def _stored_bytes(path: Path) -> int:
-    log = _log_of(path)
-    return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
-
-
-def _log_of(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
-
-
 def keypoint_shapes(
     keypoints: Float[np.ndarray, "K columns"],
 ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-    """Scale σ and orientation (radians, clockwise on screen) of 4- or 6-column keypoints."""
-    columns = keypoints.shape[1]
+    """Return scale σ and orientation (radians, clockwise) of 4- or 6-column keypoints."""
     if not len(keypoints):
         return np.empty(0), np.empty(0)
-    if columns == 4:
+    if keypoints.shape[1] == 4:
         return keypoints[:, 2], keypoints[:, 3]
-    if columns == 6:
+    if keypoints.shape[1] == 6:
         a11, a12, a21, a22 = keypoints[:, 2:].T
         return (np.hypot(a11, a21) + np.hypot(a12, a22)) / 2, np.arctan2(a21, a11)
     raise InputError(
         "the database's keypoints have no scale and orientation: "
         "extract SIFT features with colmap feature_extractor"
     )
-
-
-def _keypoint_table(
-    path: Path, name: Any, rows: Any, columns: Any, data: Any
-) -> Float[np.ndarray, "K columns"]:
-    data = data or b""
-    sizes = isinstance(rows, int) and isinstance(columns, int) and min(rows, columns) >= 0
-    if not sizes or not isinstance(name, str) or not isinstance(data, bytes):
-        raise InputError(f"{path}: the keypoints of {name!r} are damaged: extract them again")
-    if columns not in (2, 4, 6) and rows:
-        raise InputError(f"{path}: keypoints of {name} have {columns} columns, not 2, 4 or 6")
-    if len(data) != 4 * rows * columns:
-        raise InputError(
-            f"{path}: keypoints of {name} are damaged: {len(data)} bytes for {rows}×{columns} "
-            "values; extract the features again"
-        )
-    return np.frombuffer(data, "<f4").reshape(rows, columns).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The default data: real photographs that ship inside scikit-image's wheel. Nothing is downloaded.
+"""The default data: photographs that ship inside scikit-image's wheel. Nothing is downloaded.
 
 Training patches are cut from nine photographs by `kjax.data.selfsupervised`; test pairs from the
 Middlebury "motorcycle" stereo pair, whose measured disparities say which places correspond. Both
@@ -14,29 +14,32 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from kjax.data.cache import cache_root, fingerprint, is_intact, mendable_cache_errors
-from kjax.data.correspondence import Tolerances, distinct_places, match_keypoints
-from kjax.data.cutting.grey import read_grey
-from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cache import cache_errors, cache_root
+from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.data.cutting.patches import cut_patches
-from kjax.data.photos import CutSet, sample_test_pairs, write_cut_set
+from kjax.data.cutting.photographs import read_grey
 from kjax.data.phototour import (
     Folder,
     PatchSet,
-    TestPairs,
-    read_phototour,
-    read_standard_pairs,
+    SetPhotograph,
+    read_with_pairs,
+    sample_test_pairs,
+    write_phototour,
 )
-from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
-from kjax.data.set_photographs import SetPhotograph
+from kjax.data.selfsupervised import (
+    Tolerances,
+    ViewConfig,
+    cut_self_supervised,
+    distinct_places,
+    match_keypoints,
+)
 from kjax.errors import InputError
 from kjax.files.arrays import read_npz
-from kjax.files.atomic import write_json
 from kjax.files.checksum import sha256
-from kjax.files.json_text import parse_json
+from kjax.files.images import open_image
 
 CUT_VERSION = 2
-"""Raised whenever the same photographs would be cut differently, so that old caches are left."""
+"""Raise this whenever the same photographs would be cut differently, to invalidate old caches."""
 SEED = 0
 TRAIN_PHOTOS = (
     "astronaut.png",
@@ -51,74 +54,70 @@ TRAIN_PHOTOS = (
 )
 TEST_FILES = ("motorcycle_left.png", "motorcycle_right.png", "motorcycle_disp.npz")
 TOLERANCES = Tolerances(offset=2.0, octaves=0.75, degrees=45.0)
-"""Wide limits that leave a real detector's errors in: without them the pair is too easy."""
+"""Wide limits that keep a real detector's errors: without them the pair is too easy."""
 TRAIN_VIEWS = ViewConfig(
     contrast_threshold=0.01, min_sigma=1.0, max_points=800, tolerances=TOLERANCES
 )
 TEST_CONTRAST = 0.005
 TEST_MIN_SIGMA = 1.0
 TRAIN_PAIRS = 5_000
-"""Matching pairs, and as many others, to watch overfitting by, not to report."""
+"""Number of matching and of non-matching training pairs, to monitor overfitting."""
 TEST_NON_MATCHING = 20_000
-"""Non-matching pairs, ten times the matching ones, of which all are taken: errors are rare."""
+"""Number of non-matching test pairs: ten times the matching ones, because errors are rare."""
 OCCLUSION_STEP = 1.0
-"""Pixels of disparity by which a surface must be nearer to count as hiding another."""
+"""Pixels of disparity by which a surface must be nearer to occlude another."""
 
 
 def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) -> PatchSet:
-    """Patches to train on, several of each point; cut at the first call, into `cache_root`."""
+    """Return patches to train on, several of each point; they are cut at the first call."""
     paths = [_wheel_file(name) for name in TRAIN_PHOTOS]
 
-    def cut() -> tuple[CutSet, TestPairs]:
-        patches = cut_self_supervised(
+    def cut() -> PatchSet:
+        cut = cut_self_supervised(
             paths, TRAIN_PHOTOS, config=TRAIN_VIEWS, seed=SEED, progress=progress
         )
-        if patches.unreadable:
-            raise InputError(f"scikit-image's {patches.unreadable[0]} is damaged: reinstall it")
+        if cut.unreadable:
+            raise InputError(f"scikit-image's {cut.unreadable[0]} is damaged: reinstall it")
         pairs = sample_test_pairs(
-            patches.point_ids, matching=TRAIN_PAIRS, non_matching=TRAIN_PAIRS, seed=SEED
+            cut.point_ids, matching=TRAIN_PAIRS, non_matching=TRAIN_PAIRS, seed=SEED
         )
-        return patches, pairs
+        return dataclasses.replace(cut, pairs=pairs)
 
-    folder = _cut_once("train", paths, repr(TRAIN_VIEWS), cut, cache_dir)
-    patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
-    return dataclasses.replace(patches, name="embedded")
+    patch_set = _cut_once("train", paths, repr(TRAIN_VIEWS), cut, cache_dir, progress)
+    return dataclasses.replace(patch_set, name="embedded")
 
 
 def train_photographs() -> list[SetPhotograph]:
-    """The photographs that `embedded_train` cuts."""
+    """Return the photographs that `embedded_train` cuts."""
     paths = map(_wheel_file, TRAIN_PHOTOS)
     return [SetPhotograph(number, path.name, sha256(path)) for number, path in enumerate(paths)]
 
 
 def embedded_test(
-    *,
-    cache_dir: Folder | None = None,
-    progress: bool = True,
-    tolerances: Tolerances = TOLERANCES,
-) -> tuple[PatchSet, TestPairs]:
-    """Held-out patches of a real stereo pair and its test pairs; cut at the first call.
+    *, cache_dir: Folder | None = None, progress: bool = True, tolerances: Tolerances = TOLERANCES
+) -> PatchSet:
+    """Return patches of a stereo pair with test pairs; they are cut at the first call.
 
-    Detections in both photographs may be apart by the tolerances.
+    Args:
+        cache_dir: overrides the cache folder.
+        progress: show bars.
+        tolerances: how closely detections in both photographs must agree.
     """
     paths = [_wheel_file(name) for name in TEST_FILES]
 
-    def cut() -> tuple[CutSet, TestPairs]:
-        left, right = (_read_intact(path) for path in paths[:2])
-        disparity = _read_disparity(paths[2])
-        patches = cut_stereo(left, right, disparity, tolerances=tolerances)
+    def cut() -> PatchSet:
+        cut = cut_stereo(*_read_stereo(read_grey), tolerances=tolerances)
         pairs = sample_test_pairs(
-            patches.point_ids,
-            matching=len(patches.point_ids),
+            cut.point_ids,
+            matching=len(cut.point_ids),
             non_matching=TEST_NON_MATCHING,
             seed=SEED,
         )
-        return patches, pairs
+        return dataclasses.replace(cut, pairs=pairs)
 
     settings = repr((tolerances, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
-    folder = _cut_once("test", paths, settings, cut, cache_dir)
-    patches = read_phototour(folder, cache_dir=cache_dir, progress=progress)
-    return dataclasses.replace(patches, name="motorcycle"), read_standard_pairs(patches)
+    patch_set = _cut_once("test", paths, settings, cut, cache_dir, progress)
+    return dataclasses.replace(patch_set, name="motorcycle")
 
 
 def cut_stereo(
@@ -127,14 +126,14 @@ def cut_stereo(
     disparity: Float[np.ndarray, "height width"],
     *,
     tolerances: Tolerances,
-) -> CutSet:
-    """Two patches of each place that both photographs of a rectified pair show.
+) -> PatchSet:
+    """Cut two patches of each keypoint that both photographs of a rectified pair show.
 
     Args:
         left: photograph whose pixel (x, y) is at (x − disparity[y, x], y) of the right one.
         right: the other photograph.
         disparity: not finite where unknown.
-        tolerances: how well two detections must agree to be one point.
+        tolerances: how closely two detections must agree.
     """
     places, detections = (
         detect_in_grey(photo, max_keypoints=None, contrast=TEST_CONTRAST) for photo in (left, right)
@@ -147,17 +146,25 @@ def cut_stereo(
     places, shift = places.keep(visible), shift[visible]
     expected = places._replace(xy=places.xy - shift)
     matches = match_keypoints(expected, detections, tolerances=tolerances)
-    seen = matches >= 0
-    return _join_stereo(left, right, places.keep(seen), detections.keep(matches[seen]))
+    places, matched = places.keep(matches >= 0), detections.keep(matches[matches >= 0])
+    patches = np.stack([cut_patches(left, places), cut_patches(right, matched)], axis=1)
+    interest = np.stack([places.interest(0), matched.interest(1)], axis=1)
+    return PatchSet(
+        "motorcycle",
+        patches.reshape(-1, *patches.shape[2:]),
+        np.repeat(np.arange(len(patches)), 2),
+        interest=interest.reshape(-1, 5),
+        photographs=tuple(SetPhotograph(i, name, "") for i, name in enumerate(TEST_FILES[:2])),
+    )
 
 
 def visible_in_right(
     disparity: Float[np.ndarray, "height width"],
 ) -> Bool[np.ndarray, "height width"]:
-    """Pixels of the left photograph that the right one shows: inside it, and nothing before them.
+    """Mark pixels of the left photograph that the right one shows: inside it and not occluded.
 
-    The disparities of the left photograph, carried over to the right one, say what is nearest
-    there; a pixel that disagrees with what it lands on is hidden.
+    The left disparities, carried over to the right photograph, say what is nearest there. A pixel
+    that disagrees with what it lands on is hidden.
     """
     rows, columns = np.nonzero(np.isfinite(disparity))
     values = disparity[rows, columns]
@@ -171,63 +178,55 @@ def visible_in_right(
     return visible
 
 
-def _join_stereo(
-    left: np.ndarray, right: np.ndarray, places: Keypoints, matched: Keypoints
-) -> CutSet:
-    """Joins the left and right patch of each point, one after the other."""
-    patches = np.stack([cut_patches(left, places), cut_patches(right, matched)], axis=1)
-    tables = [keypoints.interest(side) for side, keypoints in enumerate((places, matched))]
-    return CutSet(
-        patches.reshape(-1, *patches.shape[2:]),
-        np.repeat(np.arange(len(patches)), 2),
-        np.stack(tables, axis=1).reshape(-1, 5),
-        list(TEST_FILES[:2]),
-        [],
+def stereo_patch_pairs(
+    count: int, *, size: int, seed: int = 0
+) -> UInt8[np.ndarray, "count 2 size size"]:
+    """Return axis-aligned crops of the stereo pair around the same points of the scene.
+
+    Crops have texture (a standard deviation of at least 12 grey levels) and look similar (a
+    correlation of at least 0.5, so nothing occludes either).
+    """
+
+    def read(path: Path) -> np.ndarray:
+        with open_image(path) as image:
+            return np.asarray(image.convert("L"))
+
+    left, right, disparity = _read_stereo(read)
+    height, width = disparity.shape
+    half = size // 2
+    pairs: list[np.ndarray] = []
+    for index in np.random.default_rng(seed).permutation(height * width):
+        row, column = divmod(int(index), width)
+        if not np.isfinite(disparity[row, column]):
+            continue
+        other = column - round(float(disparity[row, column]))
+        if row < half or row > height - half or not half <= other <= column <= width - half:
+            continue
+        rows = slice(row - half, row + half)
+        crops = left[rows, column - half : column + half], right[rows, other - half : other + half]
+        correlation = float(np.corrcoef(crops[0].ravel(), crops[1].ravel())[0, 1])
+        if min(crop.std() for crop in crops) >= 12 and correlation >= 0.5:
+            pairs.append(np.stack(crops))
+        if len(pairs) == count:
+            return np.stack(pairs)
+    raise InputError(
+        f"the stereo pair has fewer than {count} textured crops of {size}×{size}: ask for fewer"
     )
 
 
-def _cut_once(
-    name: str,
-    sources: Sequence[Path],
-    settings: str,
-    cut: Callable[[], tuple[CutSet, TestPairs]],
-    cache_dir: Folder | None,
-) -> Path:
-    """The folder of a set, cut now unless the same sources were cut in the same way before."""
-    digest = hashlib.sha256(f"{CUT_VERSION} {settings}".encode())
-    for path in sources:
-        digest.update(path.read_bytes())
-    root = cache_root(cache_dir) / "embedded"
-    folder = root / f"{name}-{digest.hexdigest()[:12]}"
-    marker = folder.with_suffix(".json")
-    if not _is_whole(folder, marker):
-        patches, pairs = cut()
-        with mendable_cache_errors(root):
-            # Another process may have been quicker; its set is the same, so replacing it is safe.
-            _replace(folder, patches, pairs)
-            write_json(marker, {path.name: fingerprint(path) for path in folder.iterdir()})
-    return folder
-
-
-def _is_whole(folder: Path, marker: Path) -> bool:
-    """Whether a set is there as it was written."""
+def _read_stereo(
+    read: Callable[[Path], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return both photographs, read in grey, and the disparities."""
+    left, right, disparity = (_wheel_file(name) for name in TEST_FILES)
     try:
-        files = parse_json(marker.read_bytes())
-        names = {path.name for path in folder.iterdir()}
-        return names == set(files) and all(is_intact(folder / n, files[n]) for n in names)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _replace(folder: Path, patches: CutSet, pairs: TestPairs) -> None:
-    try:
-        write_cut_set(folder, patches, pairs=pairs, overwrite=True)
-    except InputError as error:
-        raise InputError(f"the cache {folder} is damaged ({error}): delete that folder") from None
+        return read(left), read(right), read_npz(disparity)["arr_0"].astype(np.float64)
+    except (InputError, KeyError, ValueError) as error:
+        raise InputError(f"scikit-image's stereo pair is damaged ({error}): reinstall it") from None
 
 
 def _wheel_file(name: str) -> Path:
-    """A file of scikit-image's data folder, found without importing or fetching anything."""
+    """Return the path of a file in scikit-image's data folder, without importing scikit-image."""
     spec = importlib.util.find_spec("skimage")
     if spec is None or not spec.submodule_search_locations:
         raise InputError("the embedded photographs need scikit-image: pip install scikit-image")
@@ -237,15 +236,34 @@ def _wheel_file(name: str) -> Path:
     return path
 
 
-def _read_disparity(path: Path) -> Float[np.ndarray, "height width"]:
-    try:
-        return read_npz(path)["arr_0"].astype(np.float64)
-    except (InputError, KeyError, ValueError):
-        raise InputError(f"scikit-image's {path.name} is damaged: reinstall it") from None
-
-
-def _read_intact(path: Path) -> UInt8[np.ndarray, "height width"]:
-    photo = read_grey(path)
-    if photo is None:
-        raise InputError(f"scikit-image's {path.name} is damaged: reinstall it")
-    return photo
+def _cut_once(
+    name: str,
+    sources: Sequence[Path],
+    settings: str,
+    cut: Callable[[], PatchSet],
+    cache_dir: Folder | None,
+    progress: bool,
+) -> PatchSet:
+    """Read a set from the cache, or cut it if it is not there or damaged."""
+    digest = hashlib.sha256(f"{CUT_VERSION} {settings}".encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    root = cache_root(cache_dir) / "embedded"
+    folder = root / f"{name}-{digest.hexdigest()[:12]}"
+    if folder.is_dir():
+        try:
+            return read_with_pairs(folder, cache_dir=cache_dir, progress=progress)
+        except InputError:
+            pass  # damaged, and cut again below
+    fresh = cut()
+    with cache_errors(root):
+        write_phototour(
+            folder,
+            fresh.patches,
+            fresh.point_ids,
+            pairs=fresh.pairs,
+            interest=fresh.interest,
+            photographs=fresh.photographs,
+            overwrite=True,
+        )
+    return read_with_pairs(folder, cache_dir=cache_dir, progress=progress)

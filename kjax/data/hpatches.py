@@ -2,7 +2,8 @@
 
 `<sequence>/ref.png` holds patches of the first image, one below the other; `e1 … e5`, `h1 … h5` and
 `t1 … t5` hold the same scene points in the five other images, with easy, hard and tough geometric
-noise. Any folder of such sequences can be read; the named splits need HPatches' own.
+noise. Any folder of such sequences can be read; the named splits need HPatches' own. `i_…`
+sequences change in illumination, `v_…` in viewpoint.
 """
 
 import dataclasses
@@ -10,36 +11,109 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 from tqdm import tqdm
 
-from kjax.data.cutting.grey import picture_greys
-from kjax.data.hpatches_splits import SPLITS
+from kjax.data.cutting.photographs import picture_greys
 from kjax.errors import InputError, unknown_name
 from kjax.files.images import open_image
 
 PATCH_SIDE = 65
 IMAGES = ("ref", *(f"{level}{number}" for level in "eht" for number in range(1, 6)))
-"""The sixteen columns of a sequence, in the order in which they are read."""
+"""Names of the sixteen columns of a sequence, in reading order."""
+_ILLUMINATION = """
+    i_ajuntament i_autannes i_bologna i_books i_boutique i_bridger i_brooklyn i_castle
+    i_chestnuts i_contruction i_crownday i_crownnight i_dc i_dome i_duda i_fenis i_fog i_fruits
+    i_gonnenberg i_greenhouse i_greentea i_indiana i_kions i_ktirio i_kurhaus i_leuven i_lionday
+    i_lionnight i_londonbridge i_melon i_miniature i_nescafe i_nijmegen i_nuts i_objects
+    i_parking i_partyfood i_pencils i_pinard i_pool i_porta i_resort i_salon i_santuario
+    i_school i_ski i_smurf i_steps i_table i_tools i_toy i_troulos i_veggies i_village
+    i_whitebuilding i_yellowtent i_zion
+"""
+_VIEWPOINT = """
+    v_abstract v_adam v_apprentices v_artisans v_astronautis v_azzola v_bark v_bees v_beyus
+    v_bip v_bird v_birdwoman v_blueprint v_boat v_bricks v_busstop v_calder v_cartooncity
+    v_charing v_churchill v_circus v_coffeehouse v_colors v_courses v_dirtywall v_dogman
+    v_eastsouth v_feast v_fest v_gardens v_grace v_graffiti v_home v_laptop v_london v_machines
+    v_man v_maskedman v_pomegranate v_posters v_samples v_soldiers v_strand v_sunseason
+    v_tabletop v_talent v_tempera v_there v_underground v_vitro v_wall v_wapping v_war v_weapons
+    v_woman v_wormhole v_wounded v_yard v_yuri
+"""
+_TEST = {
+    "a": """
+    i_ajuntament i_autannes i_bologna i_books i_bridger i_brooklyn i_fog i_fruits i_kurhaus
+    i_lionnight i_nijmegen i_porta i_resort i_salon i_santuario i_table i_tools i_troulos
+    i_whitebuilding i_zion v_abstract v_azzola v_bees v_birdwoman v_busstop v_coffeehouse
+    v_courses v_eastsouth v_feast v_fest v_man v_pomegranate v_soldiers v_strand v_tabletop
+    v_talent v_underground v_woman v_yard v_yuri
+    """,
+    "b": """
+    i_autannes i_bridger i_castle i_chestnuts i_dome i_duda i_fog i_fruits i_greenhouse i_kions
+    i_kurhaus i_lionday i_melon i_partyfood i_pencils i_porta i_resort i_school i_ski i_village
+    v_adam v_apprentices v_astronautis v_bees v_bip v_birdwoman v_charing v_churchill v_colors
+    v_feast v_graffiti v_laptop v_london v_posters v_sunseason v_there v_underground v_war
+    v_woman v_yard
+    """,
+    "c": """
+    i_bologna i_boutique i_castle i_crownnight i_dc i_fog i_kions i_leuven i_londonbridge
+    i_melon i_nijmegen i_parking i_partyfood i_pool i_ski i_smurf i_steps i_table i_tools
+    i_troulos v_adam v_artisans v_azzola v_bees v_blueprint v_busstop v_coffeehouse v_dirtywall
+    v_feast v_gardens v_graffiti v_machines v_man v_maskedman v_pomegranate v_talent v_tempera
+    v_war v_weapons v_wounded
+    """,
+}
+
+SEQUENCES: tuple[str, ...] = tuple((_ILLUMINATION + _VIEWPOINT).split())
+"""Names of all 116 sequences, in alphabetical order."""
+SPLITS: dict[str, tuple[str, ...]] = {
+    **{name: tuple(listed.split()) for name, listed in _TEST.items()},
+    "full": SEQUENCES,
+    "illum": tuple(_ILLUMINATION.split()),
+    "view": tuple(_VIEWPOINT.split()),
+}
+"""Test sequences of each split. In a, b and c, methods may train on the other sequences."""
 
 Folder = str | os.PathLike[str]
 
 
+class Noise(NamedTuple):
+    """Standard deviations of a random misalignment.
+
+    Attributes:
+        rotation: in degrees.
+        translation: along each side, in half sides of the reference.
+        scale: of the binary logarithm.
+        ratio: of the binary logarithm of the stretch along a random axis.
+    """
+
+    rotation: float
+    translation: float
+    scale: float
+    ratio: float
+
+
+NOISE = {
+    "easy": Noise(10.0, 0.080, 0.080, 0.10),
+    "hard": Noise(20.0, 0.165, 0.165, 0.22),
+    "tough": Noise(30.0, 0.260, 0.260, 0.35),
+}
+"""Misalignment of HPatches' levels. Median overlaps with the reference are 0.85, 0.72 and 0.60; its
+documentation states the first two."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Sequence:
-    """One sequence: `patches[k, n]` is the n-th scene point in the column `IMAGES[k]`.
-
-    Files have patches of 65×65.
-    """
+    """One sequence: `patches[k, n]` is the n-th scene point in the column `IMAGES[k]`."""
 
     name: str
     patches: UInt8[np.ndarray, "16 n side side"]
 
 
 def list_sequences(folder: Folder, *, split: str | None = None) -> list[Path]:
-    """The folders of the sequences that a split tests, of `SPLITS`, or of all that are there."""
+    """List the sequence folders that a split of `SPLITS` tests, or all that are present."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
@@ -56,7 +130,7 @@ def list_sequences(folder: Folder, *, split: str | None = None) -> list[Path]:
     if missing:
         raise InputError(
             f"{folder} lacks {len(missing)} of the {len(SPLITS[split])} sequences of split "
-            f"{split}, e.g. {missing[0]}: fetch or unpack HPatches again"
+            f"{split}, e.g. {missing[0]}: download or unpack HPatches again"
         )
     return [found[name] for name in SPLITS[split]]
 
@@ -64,30 +138,30 @@ def list_sequences(folder: Folder, *, split: str | None = None) -> list[Path]:
 def read_hpatches(
     folder: Folder, *, split: str | None = None, progress: bool = True
 ) -> Iterator[Sequence]:
-    """Reads sequence after sequence; all of HPatches at once would take 10 GB."""
+    """Read one sequence after the other; all of HPatches at once would take 10 GB."""
     paths = list_sequences(folder, split=split)
     for path in tqdm(paths, desc="HPatches", disable=not progress):
         yield read_sequence(path)
 
 
 def read_sequence(folder: Folder) -> Sequence:
-    """The sixteen columns of one sequence; refuses missing, corrupt or unequal ones."""
+    """Read the sixteen columns of one sequence."""
     folder = Path(folder)
     columns = [read_column(folder / f"{image}.png") for image in IMAGES]
     for image, column in zip(IMAGES, columns, strict=True):
         if len(column) != len(columns[0]):
             raise InputError(
-                f"{folder}: {image}.png has {len(column)} patches and ref.png {len(columns[0])}; "
-                "fetch or unpack the sequence again"
+                f"{folder}: {image}.png has {len(column)} patches and ref.png {len(columns[0])}: "
+                "download or unpack the sequence again"
             )
     return Sequence(folder.name, np.stack(columns))
 
 
 def read_column(path: Path) -> UInt8[np.ndarray, "n 65 65"]:
-    """The patches of one file."""
+    """Read the patches of one file."""
     if not path.is_file():
-        raise InputError(f"{path.parent} lacks {path.name}: fetch or unpack it again")
-    with open_image(path, advice="fetch or unpack it again") as image:
+        raise InputError(f"{path.parent} lacks {path.name}: download or unpack it again")
+    with open_image(path, advice="download or unpack it again") as image:
         width, height = image.size
         if width != PATCH_SIDE or height % PATCH_SIDE:
             raise InputError(
@@ -99,7 +173,7 @@ def read_column(path: Path) -> UInt8[np.ndarray, "n 65 65"]:
 
 
 def decoded_hash(sequences: Iterable[Sequence]) -> str:
-    """SHA-256 over the names and decoded grey values: the same however the set was packed."""
+    """Return the SHA-256 of names and grey values; it does not depend on the packing."""
     digest = hashlib.sha256()
     for sequence in sequences:
         digest.update(f"{sequence.name} {sequence.patches.shape[1]}\n".encode())

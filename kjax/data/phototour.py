@@ -1,83 +1,95 @@
 """PhotoTourism sets (Brown & Winder): mosaics of 64×64 patches, each labelled with its 3-D point.
 
 A folder holds `patches0000.bmp`, … (1024×1024 grey, 16×16 patches each, row by row), `info.txt`
-(column 0: the 3-D point of each patch), `m50_*.txt` (test pairs) and perhaps `interest.txt`. Any
-folder in this format is a set, whatever its name.
+(column 0: the 3-D point of each patch), `m50_*.txt` (test pairs) and optionally `interest.txt` (the
+keypoint of each patch), `images.txt` and `photographs.csv` (the photographs they come from). Any
+folder in this format is a set.
 """
 
+import csv
 import dataclasses
 import hashlib
-import json
 import os
 import re
-import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int64, Shaped, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
 from numpy.typing import ArrayLike
 from PIL import Image
 from tqdm import tqdm
 
-from kjax.data.cache import (
-    cache_root,
-    fingerprint,
-    is_intact,
-    mendable_cache_errors,
-    new_folder,
-)
-from kjax.data.cutting.grey import picture_greys
+from kjax.data.cache import PATCHES_FILE, cache_entry, new_folder, open_decoded
+from kjax.data.cutting.patches import PATCH_SIDE
+from kjax.data.cutting.photographs import picture_greys
 from kjax.errors import InputError, first_line
-from kjax.files.arrays import read_npy
 from kjax.files.images import open_image
-from kjax.files.json_text import parse_json
 
-PATCH_SIDE = 64
 MOSAIC_SIDE = 16
 """Patches along each side of a mosaic."""
 PATCHES_PER_MOSAIC = MOSAIC_SIDE**2
 MOSAIC_PIXELS = MOSAIC_SIDE * PATCH_SIDE
 STANDARD_MATCH_FILE = "m50_100000_100000_0.txt"
 """The 100k + 100k pairs on which published false positive rates are measured."""
-CACHE_VERSION = 2
-PATCHES_FILE, POINTS_FILE = "patches.npy", "point_ids.npy"
-"""Of an entry of the cache."""
+PHOTOGRAPHS_FILE = "photographs.csv"
+SET_FILES = re.compile(
+    r"patches\d+\.bmp|(info|interest|images)\.txt|m50_\d+_\d+_\d+\.txt|photographs\.csv"
+)
 
 Folder = str | os.PathLike[str]
 
 
-@dataclasses.dataclass(frozen=True)
-class PatchSet:
-    """A decoded set. `patches` is mapped from disk, read-only: touch only what you need.
-
-    Attributes:
-        name: the folder's name.
-        patches: grey patches, in the order of the mosaics.
-        point_ids: the 3-D point that each patch sees.
-        folder: where the mosaics are.
-        parts: of a set that was joined from several, the number of patches of each, if each is to
-            have a share of its own in every batch.
-    """
-
-    name: str
-    patches: UInt8[np.ndarray, "P 64 64"]
-    point_ids: Int64[np.ndarray, " P"]
-    folder: Path
-    parts: tuple[int, ...] = ()
-
-
 class TestPairs(NamedTuple):
-    """Pairs of patches (by number) and whether they see the same 3-D point."""
+    """Pairs of patch numbers, and whether both patches show the same 3-D point."""
 
     first: Int64[np.ndarray, " M"]
     second: Int64[np.ndarray, " M"]
     matching: Bool[np.ndarray, " M"]
 
 
-TestPairs.__test__ = False  # type: ignore[attr-defined]  # or pytest takes it for a test case
+TestPairs.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting it
+NO_PAIRS = TestPairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool))
+
+
+class SetPhotograph(NamedTuple):
+    """A photograph that patches were cut from."""
+
+    number: int
+    """Number in the first column of `interest.txt`."""
+    name: str
+    sha256: str
+    """SHA-256 of the file, or an empty string if it is unknown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchSet:
+    """Patches labelled with their 3-D point.
+
+    Attributes:
+        name: the folder's name, or what else identifies the set.
+        patches: grey patches. Those of a set on disk are memory-mapped and read-only.
+        point_ids: the 3-D point of each patch.
+        folder: folder of a set on disk.
+        pairs: test pairs, if they have been read.
+        interest: photograph number, x, y, orientation (radians) and log2 σ of each patch's
+            keypoint. Empty unless the patches have just been cut.
+        photographs: the photographs they were cut from, by number.
+        unreadable: names of photographs that could not be read.
+        parts: number of patches of each joined set, if each has its own share of every batch.
+    """
+
+    name: str
+    patches: UInt8[np.ndarray, "P 64 64"]
+    point_ids: Int64[np.ndarray, " P"]
+    folder: Path = Path()
+    pairs: TestPairs = NO_PAIRS
+    interest: Float[np.ndarray, "K 5"] = dataclasses.field(default_factory=lambda: np.empty((0, 5)))
+    photographs: tuple[SetPhotograph, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    parts: tuple[int, ...] = ()
 
 
 # Reading
@@ -86,64 +98,76 @@ TestPairs.__test__ = False  # type: ignore[attr-defined]  # or pytest takes it f
 def read_phototour(
     folder: Folder, *, cache_dir: Folder | None = None, progress: bool = True
 ) -> PatchSet:
-    """Opens a set. The first time, its mosaics are decoded into one array in the cache folder.
+    """Open a set, without its test pairs.
 
-    Later calls map that array, as long as the files it was made from keep their size and time. A
-    damaged one is made again: see `kjax.data.cache.is_intact` for what is noticed.
-
-    Raises:
-        InputError: the folder is not a whole set, or the cache folder cannot be written.
+    The first call decodes the mosaics into one array in the cache folder. Later calls map that
+    array, as long as the set's files keep their sizes and modification times.
     """
     folder = Path(folder).resolve()
 
     def decode(partial: Path) -> Int64[np.ndarray, " P"]:
         blocks, point_ids = decode_folder(folder, progress=progress)
-        _stream_patches(partial / PATCHES_FILE, blocks, len(point_ids))
+        shape = (len(point_ids), PATCH_SIDE, PATCH_SIDE)
+        with open(partial / PATCHES_FILE, "wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for block in blocks:
+                file.write(np.ascontiguousarray(block))
         return point_ids
 
-    entry = cache_entry("phototour", folder, cache_dir)
     patches, point_ids = open_decoded(
-        entry, lambda: [*list_mosaics(folder), folder / "info.txt"], decode
+        cache_entry("phototour", folder, cache_dir),
+        lambda: [*list_mosaics(folder), folder / "info.txt"],
+        decode,
     )
     return PatchSet(folder.name, patches, point_ids, folder)
 
 
+def read_with_pairs(
+    folder: Folder, *, cache_dir: Folder | None = None, progress: bool = True
+) -> PatchSet:
+    """Open a set with the test pairs of `find_match_file`."""
+    patch_set = read_phototour(folder, cache_dir=cache_dir, progress=progress)
+    return dataclasses.replace(patch_set, pairs=read_standard_pairs(patch_set))
+
+
 def list_mosaics(folder: Path) -> list[Path]:
-    """The mosaics of a set in order; refuses a folder with none, with a gap, or without labels."""
+    """List the mosaics of a set in order; raise if there is none, a gap, or no `info.txt`."""
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
-    numbered = {
-        int(match[1]): path
-        for path in folder.iterdir()
-        if (match := re.fullmatch(r"patches(\d+)\.bmp", path.name))
-    }
-    if not numbered:
+    count = sum(1 for path in folder.iterdir() if re.fullmatch(r"patches\d+\.bmp", path.name))
+    if not count:
         raise InputError(f"{folder} has no patches0000.bmp: give the folder of a PhotoTourism set")
-    for number in range(len(numbered)):
-        if number not in numbered:
-            raise InputError(f"{folder} lacks patches{number:04d}.bmp: fetch or unpack it again")
-    if not (folder / "info.txt").is_file():
-        raise InputError(f"{folder} lacks info.txt, which names each patch's 3-D point")
-    return [numbered[number] for number in range(len(numbered))]
+    mosaics = [folder / f"patches{number:04d}.bmp" for number in range(count)]
+    for path in (*mosaics, folder / "info.txt"):
+        if not path.is_file():
+            raise InputError(f"{folder} lacks {path.name}: download or unpack the set again")
+    return mosaics
 
 
-def _read_point_ids(folder: Path, *, mosaic_count: int) -> Int64[np.ndarray, " P"]:
-    """The 3-D point of each patch; there must be as many as the mosaics hold, the last in part."""
+def decode_folder(
+    folder: Folder, *, progress: bool = True
+) -> tuple[Iterator[UInt8[np.ndarray, "some 64 64"]], Int64[np.ndarray, " P"]]:
+    """Decode a set without caching; return an iterator over blocks of patches, and point ids."""
+    folder = Path(folder)
+    mosaics = list_mosaics(folder)
     path = folder / "info.txt"
     point_ids = _read_columns(path, (0,), np.int64)[:, 0]
-    room = mosaic_count * PATCHES_PER_MOSAIC
+    room = len(mosaics) * PATCHES_PER_MOSAIC
     if not room - PATCHES_PER_MOSAIC < len(point_ids) <= room:
-        problem = "too short" if len(point_ids) < room else "too long"
         raise InputError(
-            f"{path} is {problem}: {len(point_ids)} lines for {mosaic_count} mosaics, which hold "
-            f"{room - PATCHES_PER_MOSAIC + 1} to {room} patches; fetch or unpack the set again"
+            f"{path} has {len(point_ids)} lines for {len(mosaics)} mosaics, which hold "
+            f"{room - PATCHES_PER_MOSAIC + 1} to {room} patches: download or unpack the set again"
         )
-    return point_ids
+    bar = tqdm(mosaics, desc=f"decoding {folder.name}", disable=not progress)
+    rest = len(point_ids) - (room - PATCHES_PER_MOSAIC)
+    blocks = (decode_mosaic(path)[: rest if path == mosaics[-1] else None] for path in bar)
+    return blocks, point_ids
 
 
 def decode_mosaic(path: Path) -> UInt8[np.ndarray, "256 64 64"]:
-    """All patches of one mosaic, row by row."""
-    with open_image(path, advice="fetch or unpack it again") as image:
+    """Return all patches of one mosaic, row by row."""
+    with open_image(path, advice="download or unpack it again") as image:
         if image.size != (MOSAIC_PIXELS, MOSAIC_PIXELS):
             width, height = image.size
             raise InputError(
@@ -154,26 +178,53 @@ def decode_mosaic(path: Path) -> UInt8[np.ndarray, "256 64 64"]:
     return np.ascontiguousarray(grid.swapaxes(1, 2)).reshape(-1, PATCH_SIDE, PATCH_SIDE)
 
 
+def decoded_hash(blocks: Iterable[np.ndarray], point_ids: np.ndarray) -> str:
+    """Return the SHA-256 of the grey values and point ids; it does not depend on the packing."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(np.ascontiguousarray(block))
+    digest.update(np.ascontiguousarray(point_ids, dtype="<i8"))
+    return digest.hexdigest()
+
+
 def read_match_file(path: Folder, *, patch_count: int) -> TestPairs:
-    """The pairs of an `m50_*.txt` file: columns 0 and 3 are patches, 1 and 4 their 3-D points."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"no such match file: {path}")
-    columns = _read_columns(path, (0, 1, 3, 4), np.int64)
-    first, second = columns[:, 0], columns[:, 2]
+    """Read an `m50_*.txt` file: columns 0 and 3 are patches, 1 and 4 their 3-D points."""
+    columns = _read_columns(Path(path), (0, 1, 3, 4), np.int64)
     numbers = columns[:, [0, 2]]
-    outside = (numbers < 0) | (numbers >= patch_count)
+    outside = ((numbers < 0) | (numbers >= patch_count)).any(axis=1)
     if outside.any():
-        line = int(outside.any(axis=1).argmax())
+        line = int(outside.argmax())
         raise InputError(
-            f"{path}, line {line + 1}: patch {numbers[line][outside[line]][0]} is not in the set, "
-            f"which has patches 0 to {patch_count - 1}; is this another set's match file?"
+            f"{path}, line {line + 1}: patch {numbers[line].min()} or {numbers[line].max()} is not "
+            f"in the set, which has patches 0 to {patch_count - 1}: use the set's own match file"
         )
-    return TestPairs(first, second, columns[:, 1] == columns[:, 3])
+    return TestPairs(columns[:, 0], columns[:, 2], columns[:, 1] == columns[:, 3])
+
+
+def find_match_file(folder: Folder) -> Path:
+    """Return the path of the set's standard match file, or of its only one."""
+    folder = Path(folder)
+    found = sorted(folder.glob("m50_*.txt"))
+    standard = folder / STANDARD_MATCH_FILE
+    if standard in found:
+        return standard
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise InputError(
+            f"{folder}: expected {STANDARD_MATCH_FILE} or a single m50_*.txt, found {names}: "
+            "remove the other match files"
+        )
+    return found[0]
+
+
+def read_standard_pairs(patch_set: PatchSet) -> TestPairs:
+    """Read the pairs of `find_match_file`."""
+    path = find_match_file(patch_set.folder)
+    return read_match_file(path, patch_count=len(patch_set.patches))
 
 
 def read_interest(folder: Folder, *, patch_count: int) -> Float[np.ndarray, "P 5"] | None:
-    """Image number, x, y, orientation, log2 scale of each patch's keypoint; None without a file."""
+    """Read photograph number, x, y, orientation and log2 scale of each patch; None if unknown."""
     path = Path(folder) / "interest.txt"
     if not path.is_file():
         return None
@@ -183,176 +234,66 @@ def read_interest(folder: Folder, *, patch_count: int) -> Float[np.ndarray, "P 5
     return table
 
 
-def find_match_file(folder: Folder) -> Path:
-    """The set's standard match file, or its only one."""
-    folder = Path(folder)
-    found = sorted(folder.glob("m50_*.txt"))
-    standard = folder / STANDARD_MATCH_FILE
-    if standard in found:
-        return standard
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+def read_set_photographs(folder: Path) -> list[SetPhotograph]:
+    """Read which photographs a set was cut from; raise if any patch comes from another one."""
+    again = "cut the set again with kjax build-patches"
+    _, point_ids = decode_folder(folder, progress=False)
+    path = folder / PHOTOGRAPHS_FILE
+    interest = read_interest(folder, patch_count=len(point_ids))
+    if not path.is_file() or interest is None:
+        raise InputError(f"{folder} does not list the photographs it was cut from: {again}")
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file, strict=True)
+        if tuple(header) != SetPhotograph._fields:
+            raise ValueError(f"its first line is not {','.join(SetPhotograph._fields)}")
+        found = [SetPhotograph(int(number), name, digest) for number, name, digest in rows]
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"{path} is damaged ({first_line(error)}): {again}") from None
+    for one in found:
+        if not re.fullmatch(r"[0-9a-f]{64}", one.sha256):
+            raise InputError(f"{path}: {one.name} has no SHA-256: {again}")
+    if unlisted := {*interest[:, 0]} - {one.number for one in found}:
         raise InputError(
-            f"{folder}: expected {STANDARD_MATCH_FILE} or a single m50_*.txt, found {names}; "
-            "name the match file to use"
+            f"{folder} has patches of photograph {min(unlisted):g}, which {PHOTOGRAPHS_FILE} does "
+            f"not list: {again}"
         )
-    return found[0]
+    return found
 
 
-def read_standard_pairs(patch_set: PatchSet) -> TestPairs:
-    """The pairs of `find_match_file`."""
-    path = find_match_file(patch_set.folder)
-    return read_match_file(path, patch_count=len(patch_set.patches))
-
-
-def decode_folder(
-    folder: Folder, *, progress: bool = True
-) -> tuple[Iterator[UInt8[np.ndarray, "some 64 64"]], Int64[np.ndarray, " P"]]:
-    """The patches of a set in blocks, and the 3-D point of each, with nothing cached."""
-    folder = Path(folder)
-    mosaics = list_mosaics(folder)
-    point_ids = _read_point_ids(folder, mosaic_count=len(mosaics))
-    bar = tqdm(mosaics, desc=f"decoding {folder.name}", disable=not progress)
-    rest = len(point_ids) - PATCHES_PER_MOSAIC * (len(mosaics) - 1)
-    last = mosaics[-1]
-    blocks = (decode_mosaic(path)[: rest if path == last else None] for path in bar)
-    return blocks, point_ids
-
-
-def decoded_hash(blocks: Iterable[UInt8[np.ndarray, "some 64 64"]], point_ids: np.ndarray) -> str:
-    """SHA-256 of the decoded grey values, then of the point ids: the same however it was packed."""
-    digest = hashlib.sha256()
-    for block in blocks:
-        digest.update(np.ascontiguousarray(block))
-    digest.update(np.ascontiguousarray(point_ids, dtype="<i8"))
-    return digest.hexdigest()
-
-
-def _read_columns(
-    path: Path, columns: Sequence[int], dtype: type[np.generic]
-) -> Shaped[np.ndarray, "lines columns"]:
+def _read_columns(path: Path, columns: Sequence[int], dtype: type[np.generic]) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="loadtxt: input contained no data")
-            # Numbers with a point where whole ones belong.
+            # Raised for decimals in place of integers.
             warnings.filterwarnings("error", category=DeprecationWarning)
             table = np.loadtxt(path, dtype=dtype, usecols=columns, ndmin=2)
+        if not table.size:
+            raise ValueError("it is empty")
     except (ValueError, OverflowError, DeprecationWarning, OSError) as error:
         raise InputError(
-            f"cannot read {path} ({first_line(error)}): fetch or unpack it again"
+            f"cannot read {path} ({first_line(error)}): download or unpack it again"
         ) from error
-    if not table.size:
-        raise InputError(f"{path} is empty: fetch or unpack it again")
     return table
 
 
-# The cache
-
-
-def cache_entry(kind: str, folder: Path, cache_dir: Folder | None = None) -> Path:
-    """Where what is decoded from a folder, named by its whole path, is kept; see `cache_root`."""
-    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
-    return cache_root(cache_dir) / kind / f"{folder.name}-{digest}"
-
-
-def open_decoded(
-    entry: Path,
-    list_sources: Callable[[], Sequence[Path]],
-    decode: Callable[[Path], Int64[np.ndarray, " P"]],
-) -> tuple[UInt8[np.ndarray, "P 64 64"], Int64[np.ndarray, " P"]]:
-    """The patches of an entry of the cache, mapped, and their 3-D points; decoded if need be.
-
-    Args:
-        entry: made by `cache_entry`.
-        list_sources: the files that the entry is made from. It is current as long as they keep
-            their size and time.
-        decode: writes `PATCHES_FILE`, and perhaps other .npy files, into the folder it is given,
-            and returns the 3-D point of each patch.
-
-    Raises:
-        InputError: the cache folder cannot be written, or what the functions raise.
-    """
-    sources = _as_they_are(list_sources())
-    cached = _open_cached(entry, sources)
-    if cached is None:
-        _fill_cache(entry, sources, decode)
-        cached = _open_cached(entry, sources)
-    if cached is None:
-        files = list_sources()
-        if sources != _as_they_are(files):
-            raise InputError(
-                f"{files[0].parent} changed while it was read: try again when nothing writes to it"
-            )
-        raise InputError(f"the cache {entry} does not keep what is written: delete that folder")
-    return cached
-
-
-def _as_they_are(paths: Iterable[Path]) -> list[list[Any]]:
-    """Name, size and time of files."""
-    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
-
-
-def _open_cached(entry: Path, sources: list[list[Any]]) -> tuple[np.ndarray, np.ndarray] | None:
-    """The cached arrays, or None if they are absent, damaged or made from other files."""
-    try:
-        marker = parse_json((entry / "whole.json").read_bytes())
-        if marker["version"] != CACHE_VERSION or marker["sources"] != sources:
-            return None
-        if not {PATCHES_FILE, POINTS_FILE} <= marker["files"].keys():
-            return None
-        if not all(is_intact(entry / name, known) for name, known in marker["files"].items()):
-            return None
-        patches = np.load(entry / PATCHES_FILE, mmap_mode="r")
-        point_ids = read_npy(entry / POINTS_FILE)
-        shape = (marker["patches"], PATCH_SIDE, PATCH_SIDE)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError):
-        return None
-    if patches.shape != shape or patches.dtype != np.uint8 or len(point_ids) != shape[0]:
-        return None
-    return patches, point_ids
-
-
-def _fill_cache(
-    entry: Path, sources: list[list[Any]], decode: Callable[[Path], Int64[np.ndarray, " P"]]
-) -> None:
-    """Decodes into a temporary folder and renames it, so that an entry is whole or not there.
-
-    Several processes may do so at once. The first to end is taken by all: replacing its entry
-    would take it from under a process that opens it.
-    """
-    with mendable_cache_errors(entry.parent):
-        try:
-            with new_folder(entry) as partial:
-                point_ids = decode(partial)
-                np.save(partial / POINTS_FILE, point_ids)
-                marker = {
-                    "version": CACHE_VERSION,
-                    "patches": len(point_ids),
-                    "sources": sources,
-                    "files": {path.name: fingerprint(path) for path in partial.glob("*.npy")},
-                }
-                (partial / "whole.json").write_text(json.dumps(marker))
-                if _open_cached(entry, sources) is None:
-                    shutil.rmtree(entry, ignore_errors=True)  # stale or damaged
-        except OSError as error:
-            if _open_cached(entry, sources) is None:
-                if not entry.exists():
-                    raise
-                raise InputError(
-                    f"the cache {entry} is damaged or out of date: delete that folder"
-                ) from error
-
-
-def _stream_patches(path: Path, blocks: Iterable[np.ndarray], count: int) -> None:
-    """Writes an .npy file block by block, so that no more than one block is in memory."""
-    header = {"descr": "|u1", "fortran_order": False, "shape": (count, PATCH_SIDE, PATCH_SIDE)}
-    with open(path, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in blocks:
-            file.write(np.ascontiguousarray(block))
-
-
 # Writing
+
+
+def check_output(folder: Path, *, overwrite: bool) -> None:
+    """Raise if `folder` has content, unless it is a patch set and may be overwritten."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not overwrite:
+        raise InputError(f"{folder} already exists: choose another folder, or add --overwrite")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file: choose another folder")
+    foreign = sorted(path.name for path in folder.iterdir() if not SET_FILES.fullmatch(path.name))
+    if foreign:
+        raise InputError(
+            f"{folder} is not just a patch set (it holds {foreign[0]}) and will not be "
+            "overwritten: choose another folder"
+        )
 
 
 def write_phototour(
@@ -362,43 +303,25 @@ def write_phototour(
     *,
     pairs: TestPairs | None = None,
     interest: ArrayLike | None = None,
+    photographs: Sequence[SetPhotograph] = (),
+    overwrite: bool = False,
 ) -> Path:
-    """Writes a set; the folder appears only when it is whole.
+    """Write a set and return its folder, which appears or is replaced only when it is complete.
 
     Args:
-        folder: must not exist yet, or be empty.
+        folder: must not exist or be empty, unless `overwrite`.
         patches: grey patches, uint8 [P,64,64].
-        point_ids: the 3-D point of each, integers [P].
+        point_ids: the 3-D point of each patch, integers [P].
         pairs: test pairs, written as `m50_<matching>_<others>_0.txt`.
-        interest: image number, x, y, orientation (radians) and log2 scale of each patch's
+        interest: photograph number, x, y, orientation (radians) and log2 scale of each patch's
             keypoint, [P,5].
-
-    Returns:
-        The folder.
+        photographs: all photographs, written to `images.txt`. Those with a hash also go to
+            `photographs.csv`.
+        overwrite: replace an existing set.
     """
     folder = Path(folder)
     patches, point_ids = np.asarray(patches), np.asarray(point_ids)
-    interest = None if interest is None else np.asarray(interest)
-    _check_writable_set(folder, patches, point_ids, interest)
-    with new_folder(folder.resolve()) as partial:
-        for number, start in enumerate(range(0, len(patches), PATCHES_PER_MOSAIC)):
-            mosaic = _mosaic(patches[start : start + PATCHES_PER_MOSAIC])
-            Image.fromarray(mosaic).save(partial / f"patches{number:04d}.bmp")
-        _write_lines(partial / "info.txt", (f"{point} 0" for point in point_ids))
-        if interest is not None:
-            _write_lines(partial / "interest.txt", (_interest_line(row) for row in interest))
-        if pairs is not None:
-            matching = int(pairs.matching.sum())
-            name = f"m50_{matching}_{len(pairs.matching) - matching}_0.txt"
-            _write_lines(partial / name, _match_lines(pairs, point_ids))
-    return folder
-
-
-def _check_writable_set(
-    folder: Path, patches: np.ndarray, point_ids: np.ndarray, interest: np.ndarray | None
-) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} already exists: remove it or choose another folder")
+    check_output(folder, overwrite=overwrite)
     if patches.dtype != np.uint8 or patches.shape[1:] != (PATCH_SIDE, PATCH_SIDE):
         raise InputError(
             f"patches must be uint8 [P,{PATCH_SIDE},{PATCH_SIDE}], "
@@ -411,30 +334,78 @@ def _check_writable_set(
             f"point_ids must be {len(patches)} integers, one per patch, "
             f"not {point_ids.dtype} {list(point_ids.shape)}"
         )
-    if interest is not None and interest.shape != (len(patches), 5):
-        raise InputError(f"interest must be [{len(patches)},5], not {list(interest.shape)}")
+    with new_folder(folder.resolve(), replace=overwrite) as partial:
+        for number, start in enumerate(range(0, len(patches), PATCHES_PER_MOSAIC)):
+            block = np.zeros((PATCHES_PER_MOSAIC, PATCH_SIDE, PATCH_SIDE), np.uint8)
+            some = patches[start : start + PATCHES_PER_MOSAIC]
+            block[: len(some)] = some
+            grid = block.reshape(MOSAIC_SIDE, MOSAIC_SIDE, PATCH_SIDE, PATCH_SIDE).swapaxes(1, 2)
+            mosaic = np.ascontiguousarray(grid).reshape(MOSAIC_PIXELS, MOSAIC_PIXELS)
+            Image.fromarray(mosaic).save(partial / f"patches{number:04d}.bmp")
+        _write_lines(partial / "info.txt", (f"{point} 0" for point in point_ids))
+        if interest is not None and len(np.asarray(interest)):
+            lines = (
+                f"{int(image)} {x:.3f} {y:.3f} {orientation:.5f} {log_scale:.5f}"
+                for image, x, y, orientation, log_scale in np.asarray(interest)
+            )
+            _write_lines(partial / "interest.txt", lines)
+        if pairs is not None:
+            ends = [point_ids[pairs.first], point_ids[pairs.second]]
+            if ((ends[0] == ends[1]) != pairs.matching).any():
+                raise InputError("pairs.matching disagrees with point_ids: fix one of them")
+            matching = int(pairs.matching.sum())
+            rows = zip(pairs.first, ends[0], pairs.second, ends[1], strict=True)
+            lines = (f"{a} {point_a} 0 {b} {point_b} 0 0" for a, point_a, b, point_b in rows)
+            name = f"m50_{matching}_{len(pairs.matching) - matching}_0.txt"
+            _write_lines(partial / name, lines)
+        if photographs:
+            _write_lines(
+                partial / "images.txt", (f"{one.number} {one.name}" for one in photographs)
+            )
+        write_set_photographs(partial, [one for one in photographs if one.sha256])
+    return folder
 
 
-def _mosaic(patches: UInt8[np.ndarray, "up_to_256 64 64"]) -> UInt8[np.ndarray, "1024 1024"]:
-    block = np.zeros((PATCHES_PER_MOSAIC, PATCH_SIDE, PATCH_SIDE), np.uint8)
-    block[: len(patches)] = patches
-    grid = block.reshape(MOSAIC_SIDE, MOSAIC_SIDE, PATCH_SIDE, PATCH_SIDE).swapaxes(1, 2)
-    return np.ascontiguousarray(grid).reshape(MOSAIC_PIXELS, MOSAIC_PIXELS)
-
-
-def _interest_line(row: Float[np.ndarray, " 5"]) -> str:
-    image, x, y, orientation, log_scale = row
-    return f"{int(image)} {x:.3f} {y:.3f} {orientation:.5f} {log_scale:.5f}"
-
-
-def _match_lines(pairs: TestPairs, point_ids: Int[np.ndarray, " P"]) -> Iterator[str]:
-    same = point_ids[pairs.first] == point_ids[pairs.second]
-    if (same != pairs.matching).any():
-        raise InputError("pairs.matching disagrees with point_ids: the format has room for one")
-    for a, b in zip(pairs.first, pairs.second, strict=True):
-        yield f"{a} {point_ids[a]} 0 {b} {point_ids[b]} 0 0"
+def write_set_photographs(folder: Path, photographs: Sequence[SetPhotograph]) -> None:
+    """Write the list that `read_set_photographs` reads, unless it is empty."""
+    if photographs:
+        with (folder / PHOTOGRAPHS_FILE).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows([SetPhotograph._fields, *photographs])
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
+
+
+def sample_test_pairs(
+    point_ids: Int64[np.ndarray, " P"], *, matching: int, non_matching: int, seed: int
+) -> TestPairs:
+    """Sample distinct matching and non-matching pairs in random order; fewer if there are fewer."""
+    rng = np.random.default_rng(seed)
+    order = np.argsort(point_ids, kind="stable")
+    _, starts, counts = np.unique(point_ids[order], return_index=True, return_counts=True)
+    parts = [np.empty((0, 2), np.int64)]
+    for length in np.unique(counts):
+        rows = order[starts[counts == length][:, None] + np.arange(length)]
+        first, second = np.triu_indices(length, 1)
+        parts.append(np.stack([rows[:, first].ravel(), rows[:, second].ravel()], axis=1))
+    same = np.concatenate(parts)
+    total = len(point_ids) * (len(point_ids) - 1) // 2
+    matching, non_matching = min(matching, len(same)), min(non_matching, total - len(same))
+    if not matching or not non_matching:
+        raise InputError("test pairs need at least two points, one of them with two patches")
+    same = same[rng.choice(len(same), matching, replace=False)]
+    drawn, different = non_matching, np.empty((0, 2), np.int64)
+    while len(different) < non_matching:
+        drawn *= 2
+        numbers = rng.choice(total, min(drawn, total), replace=False)
+        # Pair number k of the triangle (0,1), (0,2), (1,2), (0,3), … has second = row of k.
+        second = ((1 + np.sqrt(1 + 8 * numbers.astype(np.float64))) // 2).astype(np.int64)
+        first = numbers - second * (second - 1) // 2
+        kept = np.flatnonzero(point_ids[first] != point_ids[second])[:non_matching]
+        different = np.stack([first[kept], second[kept]], axis=1)
+    pairs = np.concatenate([same, different])
+    order = rng.permutation(len(pairs))
+    return TestPairs(pairs[order, 0], pairs[order, 1], order < matching)

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, UInt8, UInt32
 
-from kjax.data.phototour import PATCH_SIDE, PatchSet
+from kjax.data.cutting.patches import PATCH_SIDE
+from kjax.data.phototour import PatchSet
 from kjax.data.sampler import (
     Counter,
     PointTable,

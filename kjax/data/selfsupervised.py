@@ -1,8 +1,9 @@
-"""Any photographs become a patch set: views of each by random homographies and lights.
+"""Patch sets from any photographs: random views of each, by homographies and changes of light.
 
 SIFT keypoints are detected in the photograph and in every view; those that the homography brings
-together are the patches of one point. A view is warped about the photograph's centre, blurred,
-given another gamma, contrast and brightness, and noise.
+together are patches of one point. Geometry alone decides, so the pairs favour no descriptor. Both
+keypoints are detected, so patches differ by a real detector's errors in position, scale and
+orientation.
 """
 
 import dataclasses
@@ -13,46 +14,60 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
+from scipy.spatial import cKDTree
 from tqdm import tqdm
 
-from kjax.data.correspondence import (
-    Tolerances,
-    distinct_places,
-    match_keypoints,
-    transform_keypoints,
-)
-from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
-from kjax.data.cutting.levels import antialias_sigma
-from kjax.data.cutting.patches import EXTENT, cut_patches
-from kjax.data.photos import CutSet
+from kjax.data.cutting.patches import EXTENT, antialias_sigma, cut_patches
+from kjax.data.cutting.photographs import read_grey_or_none
+from kjax.data.phototour import PatchSet, SetPhotograph
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
 
+CANDIDATES = 8
+"""Detections compared per location; SIFT may report one in a few orientations and scales."""
+MIN_BLUR = 0.1
+"""Minimum σ of a blur: OpenCV takes 0 for "automatic", and less than this has no effect."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerances:
+    """Maximum deviation of a detection from where the geometry predicts it.
+
+    Attributes:
+        offset: distance in units of the keypoint's σ; a patch is 24 σ wide.
+        octaves: difference in log2 σ.
+        degrees: difference in orientation.
+    """
+
+    offset: float = 1.0
+    octaves: float = 0.5
+    degrees: float = 22.5
+
 
 @dataclasses.dataclass(frozen=True)
 class ViewConfig:
-    """How views differ from the photograph, and which points are taken. Ranges are uniform.
+    """Settings of random views, and of the points to take. All ranges are uniform.
 
     Attributes:
-        views: made of each photograph, besides itself.
+        views: number of views per photograph, besides itself.
         max_rotation_degrees: in the image plane, either way.
-        max_zoom: enlarged or reduced by up to this factor.
-        max_stretch: of one direction against the other, as a plane seen aslant.
-        max_perspective: change of depth from the centre to a corner, as a share of the depth.
+        max_zoom: maximum factor of enlargement or reduction.
+        max_stretch: maximum ratio of both axes, as of a plane seen obliquely.
+        max_perspective: change of depth from the centre to a corner, over the depth.
         max_gamma: exponent of the grey values, between this and its inverse.
-        max_contrast: factor of the contrast, between this and its inverse.
-        max_brightness: grey values added or taken away, of 255.
+        max_contrast: contrast factor, between this and its inverse.
+        max_brightness: offset of the grey values, of 255, either way.
         max_blur: σ of a Gaussian, in pixels.
-        max_noise: standard deviation of the pixels' noise, in grey values of 255.
+        max_noise: standard deviation of pixel noise, in grey values of 255.
         max_side: longer sides are first reduced to this many pixels.
         contrast_threshold: of OpenCV's SIFT detector; lower finds more points.
-        min_sigma: finer keypoints are dropped, as their patches would be mostly interpolation.
-        max_points: taken from one photograph, at random.
+        min_sigma: smaller keypoints are dropped, as their patches would be mostly interpolation.
+        max_points: maximum number of points per photograph, chosen at random.
         extent: side of a patch over the keypoint's diameter.
-        tolerances: how well two detections must agree to be one point.
+        tolerances: how closely two detections of a point must agree.
     """
 
     views: int = 4
@@ -70,25 +85,18 @@ class ViewConfig:
     min_sigma: float = 1.2
     max_points: int = 1500
     extent: float = EXTENT
-    tolerances: Tolerances = Tolerances()  # noqa: RUF009  # frozen, so safe to share
+    tolerances: Tolerances = Tolerances()  # frozen, so safe to share
 
 
-class View(NamedTuple):
-    """One photograph from elsewhere in another light."""
+class WarpedPhoto(NamedTuple):
+    """A view of a photograph."""
 
     pixels: UInt8[np.ndarray, "height width"]
     homography: Float[np.ndarray, "3 3"]
-    """The map from the photograph's pixels to the view's."""
+    """Map from the photograph's pixels to the view's."""
 
 
-class PointPatches(NamedTuple):
-    """Patches of one photograph's points."""
-
-    patches: UInt8[np.ndarray, "P 64 64"]
-    point_ids: Int64[np.ndarray, " P"]
-    """Numbers of the points from 0, in order."""
-    keypoints: Keypoints
-    """The place of each patch, in the photograph or in one of its views."""
+# Sets
 
 
 def cut_self_supervised(
@@ -98,53 +106,61 @@ def cut_self_supervised(
     config: ViewConfig,
     seed: int,
     progress: bool = True,
-) -> CutSet:
-    """Cuts a set from photographs; what happens to one depends on its name, not on the others.
+) -> PatchSet:
+    """Cut a set from photographs; the patches of one depend on its name, not on the others.
 
     Args:
         photos: files to read. Unreadable ones are left out and named in the result.
-        names: what to call them.
-        config: how views differ, and which points are taken.
-        seed: the same seed always gives the same set.
+        names: their names in the set.
+        config: settings of views and points.
+        seed: random seed.
         progress: show a bar.
     """
-    parts: list[PointPatches] = []
-    kept: list[str] = []
-    unreadable: list[str] = []
-    hashes: list[str] = []
-    # OpenCV lets go of the interpreter while it works, and so do NumPy's larger operations.
+
+    def cut(path: Path, name: str) -> tuple[np.ndarray, np.ndarray, Keypoints] | None:
+        photo = read_grey_or_none(path)
+        rng = np.random.default_rng([seed, *name.encode()])
+        return None if photo is None else _cut_photo(rng, photo, config=config)
+
+    patches, point_ids, interest, unreadable, count = [], [], [], [], 0
+    kept: list[SetPhotograph] = []
+    # OpenCV and NumPy's larger operations release the interpreter lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        cut = pool.map(lambda path, name: _cut_photo(path, name, config, seed), photos, names)
         bar = tqdm(
-            cut, desc="cutting photographs", unit="photo", total=len(photos), disable=not progress
+            pool.map(cut, photos, names),
+            desc="cutting photographs",
+            unit="photo",
+            total=len(photos),
+            disable=not progress,
         )
         for path, name, part in zip(photos, names, bar, strict=True):
             if part is None:
                 unreadable.append(name)
-            else:
-                parts.append(part)
-                kept.append(name)
-                hashes.append(sha256(path))
-    if not any(len(part.patches) for part in parts):
-        problem = "could be read" if not kept else "has points that its views share"
+                continue
+            patches.append(part[0])
+            point_ids.append(part[1] + count)
+            interest.append(part[2].interest(len(kept)))
+            count += len(np.unique(part[1]))
+            kept.append(SetPhotograph(len(kept), name, sha256(path)))
+    if not count:
+        problem = "has points that its views share" if kept else "could be read"
         raise InputError(f"none of the {len(photos)} photographs {problem}: give other photographs")
-    return _join(parts, kept, unreadable)._replace(sha256=hashes)
+    return PatchSet(
+        "photographs",
+        np.concatenate(patches),
+        np.concatenate(point_ids),
+        interest=np.concatenate(interest),
+        photographs=tuple(kept),
+        unreadable=tuple(unreadable),
+    )
 
 
-def _cut_photo(path: Path, name: str, config: ViewConfig, seed: int) -> PointPatches | None:
-    """The patches of one photograph; None if it cannot be read."""
-    photo = read_grey(path)
-    if photo is None:
-        return None
-    return _cut_points(np.random.default_rng([seed, *name.encode()]), photo, config=config)
-
-
-def _cut_points(
-    rng: np.random.Generator, photo: UInt8[np.ndarray, "height width"], *, config: ViewConfig
-) -> PointPatches:
-    """The patches of all points that the photograph shares with at least one of its views."""
+def _cut_photo(
+    rng: np.random.Generator, photo: np.ndarray, *, config: ViewConfig
+) -> tuple[np.ndarray, np.ndarray, Keypoints]:
+    """Return patches, point ids and keypoints of points seen by a photograph and its views."""
     photo = reduce_photo(photo, config.max_side)
-    views = [View(photo, np.eye(3))]
+    views = [WarpedPhoto(photo, np.eye(3))]
     views += [random_view(rng, photo, config=config) for _ in range(config.views)]
     found = [
         detect_in_grey(view.pixels, max_keypoints=None, contrast=config.contrast_threshold)
@@ -164,36 +180,31 @@ def _cut_points(
         axis=1,
     )
     shared = np.flatnonzero((matches >= 0).sum(axis=1) >= 2)
-    chosen = np.sort(rng.permutation(shared)[: config.max_points])
-    return _cut_views(views, found, matches[chosen], extent=config.extent)
+    matches = matches[np.sort(rng.permutation(shared)[: config.max_points])]
+    patches, points, keypoints = [], [], []
+    for number, (view, detections) in enumerate(zip(views, found, strict=True)):
+        seen = np.flatnonzero(matches[:, number] >= 0)
+        here = detections.keep(matches[seen, number])
+        patches.append(cut_patches(view.pixels, here, extent=config.extent))
+        points.append(seen)
+        keypoints.append(here)
+    point_ids = np.concatenate(points)
+    order = np.argsort(point_ids, kind="stable")
+    return np.concatenate(patches)[order], point_ids[order], Keypoints.join(keypoints).keep(order)
+
+
+# Views
 
 
 def random_view(
     rng: np.random.Generator, photo: UInt8[np.ndarray, "height width"], *, config: ViewConfig
-) -> View:
-    """Warps the photograph onto a canvas that holds all of it, and changes the light."""
+) -> WarpedPhoto:
+    """Warp the photograph onto the smallest canvas that holds all of it, and change the light."""
     cv2 = require("cv2", "cutting patches")
     homography, zoom = random_homography(rng, config=config)
-    height, width = photo.shape
-    to_view, size = _onto_canvas(homography, (height, width))
-    blurred = cv2.GaussianBlur(photo, (0, 0), antialias_sigma(1 / zoom)) if zoom < 1 else photo
-    # Repeating it in the photograph's frame keeps patches that reach beyond its border alike.
-    edges = cv2.BORDER_REPLICATE
-    pixels = cv2.warpPerspective(blurred, to_view, size, flags=cv2.INTER_LINEAR, borderMode=edges)
-    return View(change_light(rng, pixels, config=config), to_view)
-
-
-def _onto_canvas(
-    homography: Float[np.ndarray, "3 3"], shape: tuple[int, int]
-) -> tuple[Float[np.ndarray, "3 3"], tuple[int, int]]:
-    """A homography in pixels and the width and height of the smallest canvas for all of the view.
-
-    Args:
-        homography: in units of the photograph's half diagonal, origin at its centre.
-        shape: the photograph's height and width.
-    """
-    last = np.array([shape[1] - 1, shape[0] - 1])
-    half_diagonal = np.hypot(*shape) / 2
+    # From units of the photograph's half diagonal, origin at its centre, to pixels.
+    last = np.array([photo.shape[1] - 1, photo.shape[0] - 1])
+    half_diagonal = np.hypot(*photo.shape) / 2
     unit = np.diag([1 / half_diagonal, 1 / half_diagonal, 1.0])
     unit[:2, 2] = -last / 2 / half_diagonal
     in_pixels = np.diag([half_diagonal, half_diagonal, 1.0]) @ homography @ unit
@@ -203,17 +214,27 @@ def _onto_canvas(
     shift = np.eye(3)
     shift[:2, 2] = -warped.min(axis=0)
     width, height = (int(side) + 1 for side in np.ceil(np.ptp(warped, axis=0)))
-    return shift @ in_pixels, (width, height)
+    to_view = shift @ in_pixels
+    blurred = cv2.GaussianBlur(photo, (0, 0), antialias_sigma(1 / zoom)) if zoom < 1 else photo
+    # Replicated in the photograph's frame, so patches that reach beyond its border look the same.
+    edges = cv2.BORDER_REPLICATE
+    size = (width, height)
+    pixels = cv2.warpPerspective(blurred, to_view, size, flags=cv2.INTER_LINEAR, borderMode=edges)
+    return WarpedPhoto(change_light(rng, pixels, config=config), to_view)
 
 
 def random_homography(
     rng: np.random.Generator, *, config: ViewConfig
 ) -> tuple[Float[np.ndarray, "3 3"], float]:
-    """A map of the plane that keeps the origin, and its zoom there."""
+    """Return a random homography that keeps the origin, and its zoom there."""
+
+    def turn(radians: float) -> np.ndarray:
+        cosine, sine = np.cos(radians), np.sin(radians)
+        return np.array([[cosine, -sine], [sine, cosine]])
+
     rotation, axis = rng.uniform(-1, 1, 2) * np.deg2rad([config.max_rotation_degrees, 180])
     zoom, stretch = np.exp(rng.uniform(-1, 1, 2) * np.log([config.max_zoom, config.max_stretch]))
-    lines_up = _rotation(axis)
-    linear = _rotation(rotation) @ lines_up @ np.diag([stretch**0.5, stretch**-0.5]) @ lines_up.T
+    linear = turn(rotation) @ turn(axis) @ np.diag([stretch**0.5, stretch**-0.5]) @ turn(axis).T
     homography = np.eye(3)
     homography[:2, :2] = zoom * linear
     direction = rng.uniform(-np.pi, np.pi)
@@ -225,11 +246,10 @@ def random_homography(
 def change_light(
     rng: np.random.Generator, pixels: UInt8[np.ndarray, "height width"], *, config: ViewConfig
 ) -> UInt8[np.ndarray, "height width"]:
-    """Applies blur, gamma, contrast, brightness and noise."""
+    """Apply random blur, gamma, contrast, brightness and noise."""
     cv2 = require("cv2", "cutting patches")
     blur = rng.uniform(0, config.max_blur)
-    # OpenCV takes a σ of 0 for "choose one"; below this it would change nothing anyway.
-    if blur > 0.1:
+    if blur > MIN_BLUR:
         pixels = cv2.GaussianBlur(pixels, (0, 0), blur)
     gamma, contrast = np.exp(
         rng.uniform(-1, 1, 2) * np.log([config.max_gamma, config.max_contrast])
@@ -241,45 +261,10 @@ def change_light(
     return np.clip(np.rint(curve[pixels] + noise), 0, 255).astype(np.uint8)
 
 
-def _cut_views(
-    views: Sequence[View],
-    found: Sequence[Keypoints],
-    matches: Int64[np.ndarray, "K views"],
-    *,
-    extent: float,
-) -> PointPatches:
-    """Patches of all matched keypoints, in order of their points."""
-    patches, points, keypoints = [], [], []
-    for number, (view, detections) in enumerate(zip(views, found, strict=True)):
-        seen = np.flatnonzero(matches[:, number] >= 0)
-        here = detections.keep(matches[seen, number])
-        patches.append(cut_patches(view.pixels, here, extent=extent))
-        points.append(seen)
-        keypoints.append(here)
-    point_ids = np.concatenate(points)
-    order = np.argsort(point_ids, kind="stable")
-    joined = Keypoints.join(keypoints).keep(order)
-    return PointPatches(np.concatenate(patches)[order], point_ids[order], joined)
-
-
-def _join(parts: Sequence[PointPatches], names: list[str], unreadable: list[str]) -> CutSet:
-    """One set of all photographs' patches, its points numbered throughout."""
-    counts = [len(np.unique(part.point_ids)) for part in parts]
-    firsts = np.cumsum(counts) - counts
-    interest = [part.keypoints.interest(number) for number, part in enumerate(parts)]
-    return CutSet(
-        np.concatenate([part.patches for part in parts]),
-        np.concatenate([part.point_ids + first for part, first in zip(parts, firsts, strict=True)]),
-        np.concatenate(interest),
-        names,
-        unreadable,
-    )
-
-
 def reduce_photo(
     photo: UInt8[np.ndarray, "height width"], max_side: int
 ) -> UInt8[np.ndarray, "height2 width2"]:
-    """The photograph with no side longer than so many pixels."""
+    """Reduce the photograph so that no side is longer than `max_side` pixels."""
     cv2 = require("cv2", "cutting patches")
     factor = max_side / max(photo.shape)
     if factor >= 1:
@@ -288,6 +273,68 @@ def reduce_photo(
     return cv2.resize(photo, (width, height), interpolation=cv2.INTER_AREA)
 
 
-def _rotation(radians: float) -> Float[np.ndarray, "2 2"]:
-    cosine, sine = np.cos(radians), np.sin(radians)
-    return np.array([[cosine, -sine], [sine, cosine]])
+# Correspondence
+
+
+def transform_keypoints(keypoints: Keypoints, homography: Float[np.ndarray, "3 3"]) -> Keypoints:
+    """Map keypoints by a homography in pixels; its linear part acts on scale and orientation."""
+    homogeneous = np.column_stack([keypoints.xy, np.ones(len(keypoints.xy))]) @ homography.T
+    depth = homogeneous[:, 2]
+    xy = homogeneous[:, :2] / depth[:, None]
+    # The derivative of (h₁·x, h₂·x) / (h₃·x).
+    jacobian = homography[None, :2, :2] - xy[:, :, None] * homography[None, 2:, :2]
+    jacobian = jacobian / depth[:, None, None]
+    direction = np.stack([np.cos(keypoints.radians), np.sin(keypoints.radians)], axis=1)
+    turned = np.einsum("kij,kj->ki", jacobian, direction)
+    scale = np.sqrt(np.abs(np.linalg.det(jacobian)))
+    return Keypoints.of_sigma(xy, keypoints.sigma * scale, np.arctan2(turned[:, 1], turned[:, 0]))
+
+
+def match_keypoints(
+    predicted: Keypoints, found: Keypoints, *, tolerances: Tolerances
+) -> Int64[np.ndarray, " K"]:
+    """Return the nearest detection within tolerances of each prediction, or −1; one-to-one."""
+    matches = np.full(len(predicted.sigma), -1, np.int64)
+    if not len(predicted.sigma) or not len(found.sigma):
+        return matches
+    neighbours = range(1, 1 + min(CANDIDATES, len(found.sigma)))
+    distance, index = cKDTree(found.xy).query(predicted.xy, k=neighbours)
+    octaves = np.abs(np.log2(found.sigma[index] / predicted.sigma[:, None]))
+    turn = np.abs(wrap_angle(found.radians[index] - predicted.radians[:, None]))
+    errors = np.stack(
+        [
+            distance / (tolerances.offset * predicted.sigma[:, None]),
+            octaves / tolerances.octaves,
+            turn / np.deg2rad(tolerances.degrees),
+        ]
+    )
+    cost = np.where((errors <= 1).all(axis=0), errors.sum(axis=0), np.inf)
+    best = cost.argmin(axis=1)
+    rows = np.arange(len(best))
+    cost, index = cost[rows, best], index[rows, best]
+    order = np.argsort(cost, kind="stable")
+    order = order[np.isfinite(cost[order])]
+    _, first = np.unique(index[order], return_index=True)
+    matches[order[first]] = index[order[first]]
+    return matches
+
+
+def distinct_places(keypoints: Keypoints, *, spacing: float = 0.5) -> Bool[np.ndarray, " K"]:
+    """Mark keypoints that have no marked one before them within `spacing`·σ.
+
+    SIFT gives several orientations to one location. As different points they would be non-matching
+    pairs that no descriptor could tell apart.
+    """
+    keep = np.ones(len(keypoints.sigma), bool)
+    if len(keep):
+        tree = cKDTree(keypoints.xy)
+        radii = spacing * keypoints.sigma
+        for number, near in enumerate(tree.query_ball_point(keypoints.xy, radii)):
+            if any(keep[other] for other in near if other < number):
+                keep[number] = False
+    return keep
+
+
+def wrap_angle(radians: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """Wrap angles to ±π."""
+    return (radians + np.pi) % (2 * np.pi) - np.pi

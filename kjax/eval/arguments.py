@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kjax.baselines import baseline_file
-from kjax.data.set_names import EMBEDDED
-from kjax.data.test_sets import read_test_sets
+from kjax.data.sets import EMBEDDED, read_test_sets
 from kjax.errors import InputError, unknown_name
 from kjax.eval.entries import Entry, find_entry
 from kjax.eval.hpatches.benchmark import Benchmark, open_benchmark

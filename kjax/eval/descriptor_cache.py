@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from kjax.data.cache import cache_root, mendable_cache_errors
+from kjax.data.cache import cache_errors, cache_root
 from kjax.errors import InputError
 from kjax.files.arrays import read_npz, write_npz
 
@@ -49,7 +49,7 @@ def cached(
         if found is not None:
             return found
         descriptors = describe(patches)
-        with mendable_cache_errors(folder):
+        with cache_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_npz(path, {"rows": descriptors})
         return descriptors

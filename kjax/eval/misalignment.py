@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Float64, Int, UInt8
 
-from kjax.data.misalignment import NOISE, Noise
+from kjax.data.hpatches import NOISE, Noise
 from kjax.data.phototour import PatchSet
 from kjax.data.sampler import make_point_table
 from kjax.errors import InputError

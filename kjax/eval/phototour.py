@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import betainc, betaincinv, ndtr, ndtri
 
-from kjax.data.test_sets import TestSet
+from kjax.data.phototour import PatchSet
 from kjax.eval.results import Curve, HardPairs, Histogram, PhototourScores
 from kjax.metrics import fpr_at_recall, precision_recall_curve, roc_curve
 
@@ -107,17 +107,17 @@ def _mixed_quantile(accepted: Float[np.ndarray, " draws"], total: int, level: fl
 
 
 def hardest_pairs(
-    distances: Float[np.ndarray, " pairs"], test: TestSet, *, descriptor: str, count: int = 6
+    distances: Float[np.ndarray, " pairs"], test: PatchSet, *, descriptor: str, count: int = 6
 ) -> tuple[HardPairs, HardPairs]:
     """The matching pairs that are farthest apart, and the non-matching ones that are closest."""
-    patches, pairs = test
+    pairs = test.pairs
 
     def chosen(kind: bool) -> HardPairs:
         candidates: Int[np.ndarray, " candidates"] = np.flatnonzero(pairs.matching == kind)
         order = np.argsort(distances[candidates] * (-1 if kind else 1), kind="stable")
         worst = candidates[order[:count]]
-        both = [patches.patches[each[worst]] for each in (pairs.first, pairs.second)]
-        return HardPairs(descriptor, patches.name, kind, np.stack(both, axis=1), distances[worst])
+        both = [test.patches[each[worst]] for each in (pairs.first, pairs.second)]
+        return HardPairs(descriptor, test.name, kind, np.stack(both, axis=1), distances[worst])
 
     return chosen(True), chosen(False)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from kjax.data.test_sets import TestSet
+from kjax.data.phototour import PatchSet
 from kjax.errors import InputError
 from kjax.eval.averages import mean_of_seeds
 from kjax.eval.degenerate import degeneracies, scorable
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 def run(
     entries: Sequence[Entry],
-    test_sets: Sequence[TestSet],
+    test_sets: Sequence[PatchSet],
     benchmark: Benchmark | None,
     *,
     title: str,
@@ -80,7 +80,7 @@ def run(
 
 def examine(
     entry: Entry,
-    test_sets: Sequence[TestSet],
+    test_sets: Sequence[PatchSet],
     benchmark: Benchmark | None,
     options: Options,
 ) -> Found:
@@ -102,7 +102,7 @@ def examine(
         return found
     dimension = None
     for test in test_sets if entry.members else ():
-        if test.patches.name not in (entry.train or "").split("+"):
+        if test.name not in (entry.train or "").split("+"):
             dimension = _verify(test, found, options)
     if benchmark is not None:
         scores, described = score(
@@ -115,10 +115,10 @@ def examine(
     return found._replace(result=dataclasses.replace(result, dimension=dimension))
 
 
-def _verify(test: TestSet, found: Found, options: Options) -> int:
+def _verify(test: PatchSet, found: Found, options: Options) -> int:
     """Adds the scores on one test set, and returns the descriptors' dimension."""
     entry, result = found.entry, found.result
-    patches, pairs = test
+    pairs = test.pairs
     scores, dimension = [], 0
     for number, member in enumerate(entry.members):
         describe = cached(
@@ -126,16 +126,16 @@ def _verify(test: TestSet, found: Found, options: Options) -> int:
             member.identity,
             cache_dir=options.cache_dir,
         )
-        rows: Float32[np.ndarray, "patches dim"] = describe(patches.patches)
+        rows: Float32[np.ndarray, "patches dim"] = describe(test.patches)
         dimension = rows.shape[1]
         if number == 0:
-            result.warnings.extend(f"{patches.name}: {line}" for line in degeneracies(rows))
+            result.warnings.extend(f"{test.name}: {line}" for line in degeneracies(rows))
         if not scorable(rows):
             return dimension  # with the warning above
         distances = pair_distances(rows, pairs.first, pairs.second, metric=entry.distance)
         rule = options.rule
         scores.append(
-            score_pairs(distances, pairs.matching, test=patches.name, train=entry.train, rule=rule)
+            score_pairs(distances, pairs.matching, test=test.name, train=entry.train, rule=rule)
         )
         if number == 0:
             found.hard_pairs.extend(hardest_pairs(distances, test, descriptor=entry.name))
@@ -172,13 +172,13 @@ def _rows(found: Sequence[Found]) -> Iterator[DescriptorResult]:
                 yield dataclasses.replace(result, name=f"{name} ({result.source})")
 
 
-def _illustrations(found: Sequence[Found], test_sets: Sequence[TestSet]) -> Illustrations:
+def _illustrations(found: Sequence[Found], test_sets: Sequence[PatchSet]) -> Illustrations:
     ours = [one.entry for one in found if one.entry.ours]
     similarity = []
     if test_sets and ours:
-        patches, pairs = test_sets[0]
+        pairs = test_sets[0].pairs
         place = int(np.argmax(pairs.matching))
-        pair = patches.patches[[pairs.first[place], pairs.second[place]]]
+        pair = test_sets[0].patches[[pairs.first[place], pairs.second[place]]]
         similarity = list(similarity_figures(ours, pair))
     curves = [training_curves(entry) for entry in ours]
     return Illustrations(

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from PIL import Image
 
-from kjax.data.samples import stereo_patch_pairs
+from kjax.data.embedded import stereo_patch_pairs
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.images import open_image

@@ -20,8 +20,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
-from kjax.data.cutting.grey import grey_values
-from kjax.data.cutting.levels import plan_levels
+from kjax.data.cutting.patches import plan_levels
+from kjax.data.cutting.photographs import grey_values
 from kjax.errors import InputError
 from kjax.images.conventions import PatchFrames, patch_frames
 from kjax.images.extraction import neutral_where, pad_image

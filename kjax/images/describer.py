@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Num
 
 from kjax.data.cutting.detectors import STEADY, check_detector, detector_label
-from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import MAX_KEYPOINTS, Keypoints, detect_in_grey
+from kjax.data.cutting.photographs import grey_values
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
 from kjax.images.extraction import (
@@ -207,8 +207,8 @@ class Describer(Feature2D):
 
         Args:
             image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating, whose range is told as
-                `kjax.data.cutting.grey.grey_values` says; a picture of Pillow's; or the path of a
-                file, which is turned upright as its camera noted.
+                `kjax.data.cutting.photographs.grey_values` says; a picture of Pillow's; or the path
+                of a file, which is turned upright as its camera noted.
             keypoints: OpenCV's; an array [N, 2 to 4] of x, y, diameter, angle; or kornia's LAFs
                 [N,2,3], along which patches are cut as they are; the detector's best if not
                 given. Those whose patch shows nothing of the image are left out.
@@ -235,7 +235,7 @@ class Describer(Feature2D):
         """The same of keypoints that were found in this very grey, which is made once for both.
 
         Args:
-            grey: photograph, as `kjax.data.cutting.grey.grey_values` gives it.
+            grey: photograph, as `kjax.data.cutting.photographs.grey_values` gives it.
             keypoints: points of it.
             shapes: of affine patches, see `kjax.extract_patches`.
         """

@@ -7,7 +7,7 @@ Patch pixel (u, v) of S×S looks at
 in the image, where the centre of the first pixel is (0, 0), y points down, and angles run from x
 towards y: the geometry of `kjax.data.cutting`. An affine frame has its matrix, of determinant ±1,
 in the place of R(a). `kjax.images.conventions` says how the scales,
-angles and positions of other libraries become (xy, side, a), and `kjax.data.cutting.levels` which
+angles and positions of other libraries become (xy, side, a), and `kjax.data.cutting.patches` which
 low-passed copy of the image is read, bilinearly, where t > 1. Beyond its border an image is
 repeated.
 """
@@ -23,8 +23,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from kjax.data.cutting.grey import as_image, check_order, to_grey
-from kjax.data.cutting.levels import KORNIA, check_pyramid, plan_levels
+from kjax.data.cutting.patches import KORNIA, check_pyramid, plan_levels
+from kjax.data.cutting.photographs import as_image, check_order, to_grey
 from kjax.errors import InputError
 from kjax.images.conventions import PatchFrames, check_conventions, patch_frames
 from kjax.images.given import open_image
@@ -44,7 +44,7 @@ class ExtractedPatches(NamedTuple):
     """Patches, and which of them show something.
 
     Attributes:
-        patches: grey, in the range that `kjax.data.cutting.grey.to_grey` gives.
+        patches: grey, in the range that `kjax.data.cutting.photographs.to_grey` gives.
         valid: False for keypoints that `mask` leaves out, that are not finite, whose scale is not
             positive, or whose patch lies wholly outside the image. Their patches are zero.
     """
@@ -102,7 +102,7 @@ def extract_patches(
         extent: side of a patch in units of the keypoint's diameter.
         angle_is: what `angle` holds.
         pixel_origin: which point of the first pixel is (0, 0).
-        pyramid: how the image is low-passed: see `kjax.data.cutting.levels`. `"octaves"` takes a
+        pyramid: how the image is low-passed: see `kjax.data.cutting.patches`. `"octaves"` takes a
             third of the default's memory; `"off"` equals `cv2.warpAffine`; `"kornia"` and
             `"kornia0.8"` equal `kornia.feature.extract_patches_from_pyramid`.
         order: of an image's colours, `"rgb"` or `"bgr"`.

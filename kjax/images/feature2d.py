@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float32
 
-from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import Keypoints, find_in_grey, from_opencv
+from kjax.data.cutting.photographs import grey_values
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.given import open_image

@@ -1,6 +1,6 @@
 """Low-passed copies of an image, all in one flat array on the device, for sampling it at any step.
 
-`kjax.data.cutting.levels` says which copies there are; beyond its border an image is repeated.
+`kjax.data.cutting.patches` says which copies there are; beyond its border an image is repeated.
 """
 
 import functools
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int32
 
-from kjax.data.cutting.levels import KORNIA, Level
+from kjax.data.cutting.patches import KORNIA, Level
 
 BINOMIAL = np.array([1, 4, 6, 4, 1]) / 16
 """The low pass before every second pixel is dropped."""

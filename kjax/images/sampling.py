@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from kjax.data.cutting.levels import Level, choose_level
+from kjax.data.cutting.patches import Level, choose_level
 from kjax.images.conventions import PatchFrames
 from kjax.images.pyramid import Inside
 

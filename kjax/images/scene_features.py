@@ -15,11 +15,10 @@ from scipy.spatial import cKDTree
 from tqdm import tqdm
 
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage, read_model
-from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints
-from kjax.data.cutting.photographs import in_order
+from kjax.data.cutting.photographs import in_order, read_grey_or_none
+from kjax.data.phototour import SetPhotograph
 from kjax.data.selfsupervised import reduce_photo
-from kjax.data.set_photographs import SetPhotograph
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
@@ -66,7 +65,7 @@ def describe_scene(
     images = [model.images[number] for number in sorted(model.images)]
 
     def find(image: ModelImage) -> tuple[np.ndarray, Keypoints] | None:
-        photo = read_grey(photos / image.name)
+        photo = read_grey_or_none(photos / image.name)
         if photo is None:
             return None
         photo = reduce_photo(photo, max_side)

@@ -12,13 +12,17 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
-from kjax.data.correspondence import transform_keypoints
 from kjax.data.cutting.detectors import FAINT, STEADY
-from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
-from kjax.data.cutting.photographs import in_order
-from kjax.data.selfsupervised import View, ViewConfig, random_view, reduce_photo
-from kjax.data.set_photographs import SetPhotograph
+from kjax.data.cutting.photographs import in_order, read_grey_or_none
+from kjax.data.phototour import SetPhotograph
+from kjax.data.selfsupervised import (
+    ViewConfig,
+    WarpedPhoto,
+    random_view,
+    reduce_photo,
+    transform_keypoints,
+)
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.checksum import sha256
@@ -47,7 +51,7 @@ VIEWS = ViewConfig(
 class _Found(NamedTuple):
     """A view with its keypoints, the steadiest first."""
 
-    view: View
+    view: WarpedPhoto
     keypoints: Keypoints
 
 
@@ -111,7 +115,7 @@ def stacked(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
     return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
 
 
-def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[View] | None:
+def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[WarpedPhoto] | None:
     """The photograph itself, and views of it; None if it cannot be read.
 
     Args:
@@ -120,16 +124,16 @@ def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[
         config: how views differ.
         seed: of all chance.
     """
-    photo = read_grey(path)
+    photo = read_grey_or_none(path)
     if photo is None:
         return None
     rng = np.random.default_rng([seed, *name.encode()])
     photo = reduce_photo(photo, config.max_side)
-    views = [View(photo, np.eye(3))]
+    views = [WarpedPhoto(photo, np.eye(3))]
     return views + [random_view(rng, photo, config=config) for _ in range(config.views)]
 
 
-def _found(view: View, count: int, contrast: float) -> _Found:
+def _found(view: WarpedPhoto, count: int, contrast: float) -> _Found:
     return _Found(view, steadiest(view.pixels, count, contrast))
 
 

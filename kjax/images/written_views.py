@@ -13,8 +13,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from kjax.data.cutting.photographs import in_order
-from kjax.data.selfsupervised import View, ViewConfig
-from kjax.data.set_photographs import SetPhotograph
+from kjax.data.phototour import SetPhotograph
+from kjax.data.selfsupervised import ViewConfig, WarpedPhoto
 from kjax.errors import InputError
 from kjax.files.atomic import write_json, write_whole
 from kjax.files.checksum import sha256
@@ -173,7 +173,7 @@ def _of_view(view: WrittenView, features: Features, room: int) -> dict[str, np.n
     return columns
 
 
-def _write(folder: Path, name: str, view: View) -> WrittenView:
+def _write(folder: Path, name: str, view: WarpedPhoto) -> WrittenView:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, Image.fromarray(view.pixels).save)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float16, Float32, Int32
 
-from kjax.data.set_photographs import SetPhotograph
+from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError
 from kjax.files.described_arrays import read_described, write_described
 from kjax.weights.info import Provenance

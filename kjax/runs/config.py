@@ -19,7 +19,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from kjax.data.sampler import check_seed
-from kjax.data.set_names import EMBEDDED
+from kjax.data.sets import EMBEDDED
 from kjax.errors import InputError, one_line, unknown_name
 from kjax.files.typed_values import Schema
 from kjax.model.descriptor import Descriptor, build

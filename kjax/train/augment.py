@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num
 
-from kjax.data.misalignment import NOISE, Noise
+from kjax.data.hpatches import NOISE, Noise
 from kjax.errors import InputError
 from kjax.model.resampling import to_pixels, warp_patch
 from kjax.train.photometry import PhotometryConfig, distort_pair

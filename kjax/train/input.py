@@ -11,7 +11,6 @@ import numpy as np
 from kjax.data.phototour import PatchSet
 from kjax.data.resident import make_resident
 from kjax.data.sampler import check_streams, make_point_tables
-from kjax.data.test_sets import TestSet
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor
@@ -71,7 +70,7 @@ def _tfdata_run(program: Program, patch_set: PatchSet, first_step: int) -> Run:
 
 
 def make_evaluation(
-    model: Descriptor, test_sets: Sequence[TestSet], *, several_seeds: bool
+    model: Descriptor, test_sets: Sequence[PatchSet], *, several_seeds: bool
 ) -> Callable[[TrainState], dict[str, float]]:
     """FPR at 95 % recall on every test set, by name, and their mean as `fpr95`.
 
@@ -81,15 +80,15 @@ def make_evaluation(
 
     def of_one(variables: Any) -> dict[str, float]:
         scores = {}
-        for patches, pairs in test_sets:
+        for test in test_sets:
             descriptors = describe(
                 lambda batch: apply(variables, batch),
-                patches.patches,
+                test.patches,
                 size=model.patch_size,
                 progress=False,
             )
-            distances = pair_distances(descriptors, pairs.first, pairs.second)
-            scores[f"fpr95/{patches.name}"] = fpr_at_recall(distances, pairs.matching)
+            distances = pair_distances(descriptors, test.pairs.first, test.pairs.second)
+            scores[f"fpr95/{test.name}"] = fpr_at_recall(distances, test.pairs.matching)
         if scores:
             scores["fpr95"] = float(np.mean(list(scores.values())))
         return scores

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from kjax.data.set_photographs import read_photographs
+from kjax.data.sets import read_photographs
 from kjax.errors import InputError
 from kjax.runs.config import flat_fields
 from kjax.runs.workdir import stored_config

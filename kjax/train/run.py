@@ -10,10 +10,8 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from kjax.data.grouping import by_photograph
 from kjax.data.phototour import PatchSet
-from kjax.data.test_sets import TestSet, read_test_sets
-from kjax.data.train_sets import read_train_sets
+from kjax.data.sets import by_photograph, read_test_sets, read_train_sets
 from kjax.files.atomic import write_json
 from kjax.runs.checkpoint import Checkpoints, saved_steps
 from kjax.runs.config import OptimizerConfig, RunConfig, validate
@@ -79,7 +77,7 @@ def _train(
     config: RunConfig,
     program: Program,
     train_set: PatchSet,
-    test_sets: list[TestSet],
+    test_sets: list[PatchSet],
     workdir: Path,
 ) -> tuple[TrainState, dict[str, float]]:
     """Trains from the last checkpoint, or from the start."""

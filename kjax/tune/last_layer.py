@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kjax.data.train_sets import read_train_sets
+from kjax.data.sets import read_train_sets
 from kjax.errors import InputError
 from kjax.eval.refit_views import describe_misaligned
 from kjax.files.atomic import write_json

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from kjax.data.cutting.grey import read_for_describing
+from kjax.data.cutting.photographs import read_grey
 from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.describer import Describer
 from kjax.images.exchange import colmap_program
@@ -32,7 +32,7 @@ def map_photographs(
     features: dict[str, Features] = {}
     for name in tqdm(names, desc="describing", unit="photo", disable=not progress):
         keypoints = theirs[name].keypoints()
-        features[name] = describer.describe_image(read_for_describing(photos / name), keypoints)
+        features[name] = describer.describe_image(read_grey(photos / name), keypoints)
     with tempfile.TemporaryDirectory() as folder:
         database, log = Path(folder, "database.db"), Path(folder, "log.txt")
         match_and_verify_all(database, features, base=base, ratio=source.ratio, log=log)

@@ -11,13 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.patches import cut_patches
+from kjax.data.cutting.photographs import read_grey_or_none
 from kjax.data.embedded import embedded_test
-from kjax.data.phototour import read_phototour, read_standard_pairs
+from kjax.data.phototour import PatchSet, read_with_pairs
 from kjax.data.selfsupervised import ViewConfig, random_view, reduce_photo
-from kjax.data.test_sets import TestSet
 from kjax.eval.entries import Member, model_member
 from kjax.eval.misalignment import matching_scores, noisy_set
 from kjax.images.correct_matches import Count, count_matches, total
@@ -46,10 +45,9 @@ def score(source: LoadedModel, sets: OwnSets, photos: Path, *, seed: int, progre
         seed: of points, noise and views.
         progress: show bars.
     """
-    held_out = read_phototour(sets.held_out, progress=False)
     tests = {
-        HELD_OUT: TestSet(held_out, read_standard_pairs(held_out)),
-        EMBEDDED_PAIR: TestSet(*embedded_test(progress=progress)),
+        HELD_OUT: read_with_pairs(sets.held_out, progress=False),
+        EMBEDDED_PAIR: embedded_test(progress=progress),
     }
     scores: Scores = {}
     for name, test in tests.items():
@@ -62,12 +60,12 @@ def score(source: LoadedModel, sets: OwnSets, photos: Path, *, seed: int, progre
     return scores
 
 
-def patch_scores(source: LoadedModel, test: TestSet, *, seed: int) -> Scores:
+def patch_scores(source: LoadedModel, test: PatchSet, *, seed: int) -> Scores:
     """Verification, and matching of patches cut askew: its mean, and by level."""
     member = model_member(source.model, source.variables, keep=False)
-    rows = member.describe(test.patches.patches, progress=False)
+    rows = member.describe(test.patches, progress=False)
     distances = pair_distances(rows, test.pairs.first, test.pairs.second)
-    noisy = noisy_set(test.patches, size=source.model.patch_size, points=POINTS, seed=seed)
+    noisy = noisy_set(test, size=source.model.patch_size, points=POINTS, seed=seed)
     levels = matching_scores(jnp.asarray(member.describe(noisy.patches, progress=False)), noisy)
     return {
         "fpr95": fpr_at_recall(distances, test.pairs.matching),
@@ -84,7 +82,7 @@ def correct_matches(
     chosen = np.linspace(0, len(names) - 1, min(PHOTOS, len(names))).round().astype(int)
     counts = []
     for number in tqdm(chosen, desc="matching", unit="photo", disable=not progress):
-        photo = read_grey(photos / names[number])
+        photo = read_grey_or_none(photos / names[number])
         if photo is not None:
             counts += _with_views(
                 member, source.extent, photo, np.random.default_rng([seed, number])

@@ -4,6 +4,7 @@ Patches of one point come from COLMAP's tracks where a model has enough of them,
 each photograph by homographies. No point that a held-out photograph sees is trained on.
 """
 
+import dataclasses
 import shutil
 import sys
 from collections.abc import Sequence
@@ -17,8 +18,14 @@ from tqdm import tqdm
 from kjax.data.cache import new_folder
 from kjax.data.colmap import read_model
 from kjax.data.cutting.photographs import list_photos
-from kjax.data.photos import CutSet, sample_test_pairs, write_cut_set
-from kjax.data.phototour import read_interest, read_phototour
+from kjax.data.phototour import (
+    PatchSet,
+    SetPhotograph,
+    read_interest,
+    read_phototour,
+    sample_test_pairs,
+    write_phototour,
+)
 from kjax.data.reconstruction import TrackFilters, cut_reconstruction
 from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
 from kjax.errors import InputError
@@ -74,7 +81,8 @@ def make_sets(settings: Settings, out: Path, *, progress: bool) -> OwnSets:
         with new_folder(folder) as fresh:
             _write(fresh / name, train, settings.seed)
             _write(fresh / f"{name}-held-out", held_out, settings.seed)
-            photos = sorted({held_out.photos[int(number)] for number in held_out.interest[:, 0]})
+            numbers = {int(number) for number in held_out.interest[:, 0]}
+            photos = sorted(held_out.photographs[number].name for number in numbers)
             record = {
                 "points": [_points(train), _points(held_out)],
                 "made_from": made_from,
@@ -109,24 +117,27 @@ def hold_out(names: Sequence[str]) -> Bool[np.ndarray, " photos"]:
     return held
 
 
-def split(cut: CutSet, held_out: Bool[np.ndarray, " photos"]) -> tuple[CutSet, CutSet]:
+def split(cut: PatchSet, held_out: Bool[np.ndarray, " photos"]) -> tuple[PatchSet, PatchSet]:
     """Points that no held-out photograph sees, and those that two of them see, as these do."""
     away = held_out[cut.interest[:, 0].astype(int)]
     seen = np.isin(cut.point_ids, cut.point_ids[away])
     return _take(cut, ~seen), _take(cut, away)
 
 
-def _take(cut: CutSet, rows: Bool[np.ndarray, " P"]) -> CutSet:
+def _take(cut: PatchSet, rows: Bool[np.ndarray, " P"]) -> PatchSet:
     """Some of the patches, without points that are left with one."""
     _, place, counts = np.unique(cut.point_ids[rows], return_inverse=True, return_counts=True)
     kept = np.flatnonzero(rows)[counts[place] >= 2]
     ids = np.unique(cut.point_ids[kept], return_inverse=True)[1]
-    return cut._replace(
-        patches=cut.patches[kept], point_ids=ids.astype(np.int64), interest=cut.interest[kept]
+    return dataclasses.replace(
+        cut,
+        patches=cut.patches[kept],
+        point_ids=ids.astype(np.int64),
+        interest=cut.interest[kept],
     )
 
 
-def _limit(cut: CutSet, most: int, seed: int) -> CutSet:
+def _limit(cut: PatchSet, most: int, seed: int) -> PatchSet:
     """Drops whole points at random until so many patches are left."""
     if len(cut.patches) <= most:
         return cut
@@ -136,21 +147,28 @@ def _limit(cut: CutSet, most: int, seed: int) -> CutSet:
     return _take(cut, np.isin(cut.point_ids, kept))
 
 
-def _points(cut: CutSet) -> int:
+def _points(cut: PatchSet) -> int:
     return int(cut.point_ids.max(initial=-1)) + 1
 
 
-def _write(folder: Path, cut: CutSet, seed: int) -> None:
+def _write(folder: Path, cut: PatchSet, seed: int) -> None:
     pairs = sample_test_pairs(
         cut.point_ids, matching=TEST_PAIRS, non_matching=TEST_PAIRS, seed=seed
     )
-    write_cut_set(folder, cut, pairs=pairs)
+    write_phototour(
+        folder,
+        cut.patches,
+        cut.point_ids,
+        pairs=pairs,
+        interest=cut.interest,
+        photographs=cut.photographs,
+    )
 
 
 # Where patches come from
 
 
-def _cut(settings: Settings, out: Path, *, progress: bool) -> tuple[CutSet, CutSet, str]:
+def _cut(settings: Settings, out: Path, *, progress: bool) -> tuple[PatchSet, PatchSet, str]:
     if settings.is_set:
         train, held_out = _split_set(settings, progress=progress)
         made_from = f"the set {settings.photos}"
@@ -174,7 +192,7 @@ def _cut(settings: Settings, out: Path, *, progress: bool) -> tuple[CutSet, CutS
     return train, held_out, made_from
 
 
-def _split_set(settings: Settings, *, progress: bool) -> tuple[CutSet, CutSet]:
+def _split_set(settings: Settings, *, progress: bool) -> tuple[PatchSet, PatchSet]:
     """By photographs, if the set tells them; else by points."""
     found = read_phototour(settings.photos, progress=progress)
     interest = read_interest(settings.photos, patch_count=len(found.point_ids))
@@ -184,11 +202,12 @@ def _split_set(settings: Settings, *, progress: bool) -> tuple[CutSet, CutSet]:
         # As if every point had a photograph of its own, so that whole points are held out.
         interest[:, 0] = np.unique(found.point_ids, return_inverse=True)[1]
     names = [f"{number:09d}" for number in range(int(interest[:, 0].max()) + 1)]
-    cut = CutSet(found.patches, found.point_ids, interest, names, [])
+    photographs = tuple(SetPhotograph(number, name, "") for number, name in enumerate(names))
+    cut = dataclasses.replace(found, interest=interest, photographs=photographs)
     return split(cut, hold_out(names))
 
 
-def _from_tracks(settings: Settings, out: Path, *, progress: bool) -> tuple[CutSet, CutSet]:
+def _from_tracks(settings: Settings, out: Path, *, progress: bool) -> tuple[PatchSet, PatchSet]:
     model, database = settings.colmap, settings.database
     if model is None or database is None:
         model, database = _reconstruct(settings.photos, out / COLMAP_FOLDER, progress=progress)
@@ -206,7 +225,7 @@ def _from_tracks(settings: Settings, out: Path, *, progress: bool) -> tuple[CutS
         if settings.colmap is not None:
             raise
         raise _TooFewError(str(error)) from None
-    train, held_out = split(cut, hold_out(cut.photos))
+    train, held_out = split(cut, hold_out([one.name for one in cut.photographs]))
     if _points(train) < LEAST_POINTS or _points(held_out) < LEAST_HELD_OUT_POINTS:
         raise _TooFewError(
             f"COLMAP's points leave {_points(train):,} to train on and {_points(held_out):,} held "
@@ -260,10 +279,10 @@ def _run_colmap(photos: Path, folder: Path, count: int, log: Path, *, progress: 
         bar.update()
 
 
-def _from_homographies(settings: Settings, *, progress: bool) -> tuple[CutSet, CutSet]:
+def _from_homographies(settings: Settings, *, progress: bool) -> tuple[PatchSet, PatchSet]:
     paths = list_photos(settings.photos)
     names = [path.relative_to(settings.photos).as_posix() for path in paths]
     cut = cut_self_supervised(
         paths, names, config=ViewConfig(), seed=settings.seed, progress=progress
     )
-    return split(cut, hold_out(cut.photos))
+    return split(cut, hold_out([one.name for one in cut.photographs]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.sampler import check_seed
-from kjax.data.set_names import EMBEDDED, TFDS_PREFIX
+from kjax.data.sets import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError, unknown_name
 from kjax.files.atomic import write_json
 from kjax.files.json_text import parse_json

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kjax.errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from kjax.data.set_photographs import SetPhotograph
+    from kjax.data.phototour import SetPhotograph
 
 LEDGER_FILE = "photographs.csv"
 OPEN_LICENCES = {

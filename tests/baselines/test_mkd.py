@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kjax.baselines import load_baseline, mkd
-from kjax.data.samples import stereo_patch_pairs
+from kjax.data.embedded import stereo_patch_pairs
 from kjax.errors import InputError
 
 describe = jax.jit(mkd.describe_raw, static_argnames=("kernel", "magnitude_epsilon"))

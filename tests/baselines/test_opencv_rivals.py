@@ -7,7 +7,7 @@ import pytest
 from kjax.baselines import load_baseline
 from kjax.baselines.descriptor import Unavailable
 from kjax.baselines.opencv import root_sift
-from kjax.data.samples import stereo_patch_pairs
+from kjax.data.embedded import stereo_patch_pairs
 
 cv2 = pytest.importorskip("cv2")
 needs_contrib = pytest.mark.skipif(

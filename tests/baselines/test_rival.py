@@ -6,7 +6,7 @@ import pytest
 
 from kjax.baselines import BASELINES, load_baseline
 from kjax.baselines.descriptor import Unavailable
-from kjax.data.samples import stereo_patch_pairs
+from kjax.data.embedded import stereo_patch_pairs
 from kjax.errors import InputError
 
 LEARNED = ("mkd-lw", "mkd-pca", "mkd-pcaws", "mkd-pcawt", "tfeat", "l2net", "deepcompare", "ddesc")

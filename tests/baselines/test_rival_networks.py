@@ -8,7 +8,7 @@ from models import make_model
 from torch7_files import Module, convolution, dumps, sequential
 
 from kjax.baselines import deepcompare, l2net, load_baseline
-from kjax.data.samples import stereo_patch_pairs
+from kjax.data.embedded import stereo_patch_pairs
 from kjax.errors import InputError
 from kjax.model.resampling import resize_patches
 from kjax.weights.files import save_variables

@@ -52,34 +52,6 @@ def write_binary(folder, cameras, images, points):
     (folder / "points3D.bin").write_bytes(data)
 
 
-MODEL_NAMES = {0: "SIMPLE_PINHOLE", 1: "PINHOLE", 2: "SIMPLE_RADIAL", 17: "EQUIRECTANGULAR"}
-
-
-def write_text(folder, cameras, images, points):
-    """The same as `write_binary`, in text."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = [
-        "# Camera list with one line of data per camera:",
-        f"# Number of cameras: {len(cameras)}",
-    ]
-    for number, (model, width, height, parameters) in cameras.items():
-        lines.append(f"{number} {MODEL_NAMES[model]} {width} {height} {_join(parameters)}")
-    (folder / "cameras.txt").write_text("\n".join(lines) + "\n")
-    lines = ["# Image list with two lines of data per image:"]
-    for number, (quaternion, translation, camera, name, keypoints) in images.items():
-        lines.append(f"{number} {_join(quaternion)} {_join(translation)} {camera} {name}")
-        lines.append(" ".join(f"{x!r} {y!r} {-1 if p is None else p}" for x, y, p in keypoints))
-    (folder / "images.txt").write_text("\n".join(lines) + "\n")
-    lines = ["# 3D point list with one line of data per point:"]
-    for number, (xyz, error, track) in points.items():
-        lines.append(f"{number} {_join(xyz)} 1 2 3 {error!r} {_join(v for p in track for v in p)}")
-    (folder / "points3D.txt").write_text("\n".join(lines) + "\n")
-
-
-def _join(values):
-    return " ".join(repr(value) for value in values)
-
-
 def write_database(path, keypoints, *, new_schema):
     """keypoints: {name: float array [K, columns]}."""
     connection = sqlite3.connect(path)
@@ -158,7 +130,7 @@ class PlaneScene:
         }
 
     def model(self, tables, errors=None):
-        """Arguments for `write_binary` and `write_text`, with points numbered from 100."""
+        """Return arguments for `write_binary`, with points numbered from 100."""
         cameras = {7: (0, self.width, self.height, (self.focal, 240.0, 180.0))}
         images = {}
         for view, (name, table) in enumerate(tables.items()):
@@ -175,7 +147,7 @@ class PlaneScene:
         }
         return cameras, images, points
 
-    def write(self, folder, *, writer=write_binary, new_schema=True, tables=None, errors=None):
+    def write(self, folder, *, new_schema=True, tables=None, errors=None):
         """Photographs, database and model below a folder."""
         tables = self.tables() if tables is None else tables
         for view, name in enumerate(self.names):
@@ -183,5 +155,5 @@ class PlaneScene:
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), self.photo(view))
         write_database(folder / "database.db", tables, new_schema=new_schema)
-        writer(folder / "sparse", *self.model(tables, errors))
+        write_binary(folder / "sparse", *self.model(tables, errors))
         return folder

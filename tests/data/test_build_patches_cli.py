@@ -6,13 +6,17 @@ import hashlib
 import cv2
 import numpy as np
 import pytest
-from colmap_files import PlaneScene, write_binary, write_text
+from colmap_files import PlaneScene
 
 from kjax.cli import main, make_parser
-from kjax.data.phototour import find_match_file, read_match_file, read_phototour
+from kjax.data.phototour import (
+    find_match_file,
+    read_match_file,
+    read_phototour,
+    read_set_photographs,
+)
 from kjax.data.reconstruction import TrackFilters
 from kjax.data.selfsupervised import ViewConfig
-from kjax.data.set_photographs import read_set_photographs
 
 
 @pytest.fixture
@@ -42,9 +46,7 @@ def from_colmap(scene, out, *more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("writer", [write_binary, write_text])
-def test_a_reconstruction_becomes_a_set(tmp_path, writer, capsys):
-    scene = PlaneScene().write(tmp_path / "scene", writer=writer)
+def test_a_reconstruction_becomes_a_set(tmp_path, scene, capsys):
     assert from_colmap(scene, tmp_path / "set", "--pairs", 100) == 0
     output = capsys.readouterr()
     assert "120 patches of 40 points from 3 photographs, 100 matching and 100 other" in output.out

@@ -10,10 +10,9 @@ import skimage.data
 from scripts import load_script
 
 from kjax.data.cutting.detectors import LARGEST, SIFT, STEADY
-from kjax.data.cutting.grey import read_grey
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.patches import cut_patches
-from kjax.data.cutting.photographs import list_photos
+from kjax.data.cutting.photographs import list_photos, read_grey_or_none
 from kjax.errors import InputError
 from kjax.images.extraction import extract_patches
 
@@ -84,7 +83,7 @@ def sees_no_border(keypoints, shape):
 def test_equals_the_reference_cutting_script(shared_data):
     """But beyond the border, which the script mirrors."""
     script = load_script(shared_data / "cut_phototour.py")
-    photo = read_grey(shared_data / "photos" / "fountain" / "003.jpg")
+    photo = read_grey_or_none(shared_data / "photos" / "fountain" / "003.jpg")
     found = detect_in_grey(photo).keep(np.arange(0, 1500, 5))
     inside = sees_no_border(found, photo.shape)
     assert inside.sum() > 250
@@ -102,7 +101,7 @@ def test_equals_the_reference_cutting_script(shared_data):
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_training_and_use_cut_the_same_patches(shared_data, inside):
-    photo = read_grey(shared_data / "photos" / "fountain" / "003.jpg")[300:600, 500:900]
+    photo = read_grey_or_none(shared_data / "photos" / "fountain" / "003.jpg")[300:600, 500:900]
     found = detect_in_grey(photo)
     found = found.keep(np.flatnonzero(sees_no_border(found, photo.shape) == inside)[:100])
     assert len(found.xy) == 100
@@ -146,14 +145,14 @@ def test_photographs_are_listed_by_name_and_read_in_grey(tmp_path, rng):
     names = [path.relative_to(tmp_path).as_posix() for path in list_photos(tmp_path)]
     assert names == ["a.png", "b/a.png", "ü.PNG"]
     grey = cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)
-    np.testing.assert_allclose(read_grey(tmp_path / "ü.PNG"), grey, atol=1)
+    np.testing.assert_allclose(read_grey_or_none(tmp_path / "ü.PNG"), grey, atol=1)
 
 
 def test_what_is_no_photograph_reads_as_none(tmp_path):
     (tmp_path / "empty.png").touch()
     (tmp_path / "text.png").write_text("no pixels here")
     for name in ("empty.png", "text.png", "missing.png"):
-        assert read_grey(tmp_path / name) is None
+        assert read_grey_or_none(tmp_path / name) is None
 
 
 def test_a_folder_without_photographs_is_refused(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from kjax.data import hpatches
-from kjax.data.hpatches_splits import SEQUENCES, SPLITS
+from kjax.data.hpatches import SEQUENCES, SPLITS
 from kjax.errors import InputError
 
 

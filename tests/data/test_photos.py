@@ -5,25 +5,32 @@ import dataclasses
 import cv2
 import numpy as np
 import pytest
-from colmap_files import PlaneScene, write_database, write_text
+from colmap_files import PlaneScene, write_binary, write_database
 
-from kjax.data.correspondence import (
-    Tolerances,
-    distinct_places,
-    match_keypoints,
-    transform_keypoints,
-    wrap_angle,
-)
 from kjax.data.cutting.keypoints import Keypoints
-from kjax.data.photos import CutSet, check_output, sample_test_pairs, write_cut_set
-from kjax.data.phototour import TestPairs, find_match_file, read_match_file, read_phototour
+from kjax.data.phototour import (
+    PatchSet,
+    SetPhotograph,
+    TestPairs,
+    check_output,
+    find_match_file,
+    read_match_file,
+    read_phototour,
+    sample_test_pairs,
+    write_phototour,
+)
 from kjax.data.reconstruction import TrackFilters, WorldShapes, consistent, cut_reconstruction
 from kjax.data.selfsupervised import (
+    Tolerances,
     ViewConfig,
     change_light,
     cut_self_supervised,
+    distinct_places,
+    match_keypoints,
     random_homography,
     random_view,
+    transform_keypoints,
+    wrap_angle,
 )
 from kjax.errors import InputError
 
@@ -46,8 +53,8 @@ def cut_scene(folder, **options):
 def test_patches_of_one_point_look_the_same(tmp_path):
     scene = PlaneScene()
     cut = cut_scene(scene.write(tmp_path))
-    assert cut.photos == list(scene.names)
-    assert cut.unreadable == []
+    assert [one.name for one in cut.photographs] == list(scene.names)
+    assert cut.unreadable == ()
     np.testing.assert_array_equal(cut.point_ids, np.repeat(np.arange(40), 3))
     np.testing.assert_array_equal(cut.interest[:, 0], np.tile([0, 1, 2], 40))
     first = scene.keypoints(0)
@@ -61,21 +68,19 @@ def test_patches_of_one_point_look_the_same(tmp_path):
     assert abs(correlation(triples[0, 0], triples[1, 1])) < 0.9
 
 
-def test_text_models_and_old_affine_databases_give_the_same_set(tmp_path):
+def test_old_affine_databases_give_the_same_set(tmp_path):
     scene = PlaneScene()
     tables = {}
     for name, table in scene.tables().items():
         cosine, sine = table[:, 2] * np.cos(table[:, 3]), table[:, 2] * np.sin(table[:, 3])
         tables[name] = np.column_stack([table[:, :2], cosine, -sine, sine, cosine])
     binary = cut_scene(scene.write(tmp_path / "binary"))
-    text = cut_scene(
-        scene.write(tmp_path / "text", writer=write_text, new_schema=False, tables=tables)
-    )
-    np.testing.assert_array_equal(text.point_ids, binary.point_ids)
+    affine = cut_scene(scene.write(tmp_path / "affine", new_schema=False, tables=tables))
+    np.testing.assert_array_equal(affine.point_ids, binary.point_ids)
     np.testing.assert_allclose(
-        text.interest[:, [0, 1, 2, 4]], binary.interest[:, [0, 1, 2, 4]], atol=1e-5
+        affine.interest[:, [0, 1, 2, 4]], binary.interest[:, [0, 1, 2, 4]], atol=1e-5
     )
-    assert np.abs(text.patches.astype(int) - binary.patches).max() <= 1
+    assert np.abs(affine.patches.astype(int) - binary.patches).max() <= 1
 
 
 def observations(cut, point_of_scene, scene):
@@ -149,7 +154,7 @@ def test_one_keypoint_per_photograph_and_point(tmp_path):
     quaternion, translation, camera, name, rows = images[1]
     rows[0] = (*rows[0][:2], 105)  # the stray keypoint claims a point that another one sees
     images[1] = (quaternion, translation, camera, name, rows)
-    write_text(folder / "doubled", cameras, images, points)
+    write_binary(folder / "doubled", cameras, images, points)
     cut = cut_reconstruction(
         folder / "doubled",
         folder / "database.db",
@@ -178,7 +183,7 @@ def test_unreadable_photographs_are_left_out_with_their_patches(tmp_path):
     folder = scene.write(tmp_path)
     (folder / "photos" / scene.names[1]).write_bytes(b"not an image")
     cut = cut_scene(folder)
-    assert cut.unreadable == [scene.names[1]]
+    assert cut.unreadable == (scene.names[1],)
     np.testing.assert_array_equal(cut.point_ids, np.repeat(np.arange(40), 2))
     np.testing.assert_array_equal(np.unique(cut.interest[:, 0]), [0, 2])
     (folder / "photos" / scene.names[0]).unlink()
@@ -346,8 +351,8 @@ def test_points_of_a_photograph_have_similar_patches(photo_files):
 
 def test_the_same_seed_gives_the_same_bytes_whatever_else_is_cut(photo_files):
     both, again, alone = cut(photo_files), cut(photo_files), cut(photo_files[1:])
-    for one, other in zip(both[:3], again[:3], strict=True):
-        np.testing.assert_array_equal(one, other)
+    for field in ("patches", "point_ids", "interest"):
+        np.testing.assert_array_equal(getattr(both, field), getattr(again, field))
     np.testing.assert_array_equal(both.patches[both.interest[:, 0] == 1], alone.patches)
     assert not np.array_equal(cut(photo_files, seed=1).patches[:100], both.patches[:100])
 
@@ -439,8 +444,8 @@ def test_light_changes_are_monotonic_but_for_noise():
 def test_unreadable_photographs_are_named(photo_files):
     photo_files[0].write_bytes(b"\x89PNG not really")
     made = cut(photo_files)
-    assert made.unreadable == ["one.png"]
-    assert made.photos == ["two.png"]
+    assert made.unreadable == ("one.png",)
+    assert [one.name for one in made.photographs] == ["two.png"]
     photo_files[1].unlink()
     with pytest.raises(InputError, match="none of the 2 photographs could be read"):
         cut(photo_files)
@@ -484,14 +489,21 @@ def test_small_sets_give_all_their_pairs():
 def small_set(rng):
     patches = rng.integers(0, 256, (6, 64, 64), dtype=np.uint8)
     interest = np.column_stack([[0, 1] * 3, rng.uniform(0, 9, (6, 4))])
-    return CutSet(patches, np.repeat(np.arange(3), 2), interest, ["a.jpg", "b/c d.jpg"], [])
+    photographs = (SetPhotograph(0, "a.jpg", ""), SetPhotograph(1, "b/c d.jpg", ""))
+    ids = np.repeat(np.arange(3), 2)
+    return PatchSet("small", patches, ids, interest=interest, photographs=photographs)
+
+
+def write(folder, cut, *, pairs, overwrite=False):
+    options = {"interest": cut.interest, "photographs": cut.photographs, "overwrite": overwrite}
+    return write_phototour(folder, cut.patches, cut.point_ids, pairs=pairs, **options)
 
 
 PAIRS = TestPairs(np.array([0, 1]), np.array([1, 2]), np.array([True, False]))
 
 
 def test_a_written_set_reads_back(tmp_path, small_set):
-    folder = write_cut_set(tmp_path / "new" / "set", small_set, pairs=PAIRS)
+    folder = write(tmp_path / "new" / "set", small_set, pairs=PAIRS)
     read = read_phototour(folder, cache_dir=tmp_path / "cache", progress=False)
     np.testing.assert_array_equal(read.patches, small_set.patches)
     np.testing.assert_array_equal(read.point_ids, small_set.point_ids)
@@ -502,15 +514,15 @@ def test_a_written_set_reads_back(tmp_path, small_set):
 
 
 def test_only_patch_sets_are_overwritten_and_only_on_demand(tmp_path, small_set):
-    folder = write_cut_set(tmp_path / "set", small_set, pairs=PAIRS)
+    folder = write(tmp_path / "set", small_set, pairs=PAIRS)
     with pytest.raises(InputError, match="already exists: choose another folder, or add --over"):
         check_output(folder, overwrite=False)
     (folder / "patches0001.bmp").touch()
-    write_cut_set(folder, small_set, pairs=PAIRS, overwrite=True)
+    write(folder, small_set, pairs=PAIRS, overwrite=True)
     assert not (folder / "patches0001.bmp").exists()
     (folder / "holiday.jpg").touch()
     with pytest.raises(InputError, match=r"not just a patch set \(it holds holiday.jpg\)"):
-        write_cut_set(folder, small_set, pairs=PAIRS, overwrite=True)
+        write(folder, small_set, pairs=PAIRS, overwrite=True)
     assert (folder / "info.txt").exists()
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file"):
@@ -518,10 +530,10 @@ def test_only_patch_sets_are_overwritten_and_only_on_demand(tmp_path, small_set)
 
 
 def test_a_failed_write_leaves_the_old_set(tmp_path, small_set):
-    folder = write_cut_set(tmp_path / "set", small_set, pairs=PAIRS)
+    folder = write(tmp_path / "set", small_set, pairs=PAIRS)
     before = sorted(path.name for path in folder.iterdir())
     wrong = PAIRS._replace(matching=~PAIRS.matching)
     with pytest.raises(InputError, match="disagrees"):
-        write_cut_set(folder, small_set, pairs=wrong, overwrite=True)
+        write(folder, small_set, pairs=wrong, overwrite=True)
     assert sorted(path.name for path in folder.iterdir()) == before
     assert [path.name for path in tmp_path.iterdir()] == ["set"]

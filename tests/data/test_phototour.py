@@ -1,4 +1,4 @@
-"""PhotoTourism folders: read, cached, written; and what is wrong with bad ones."""
+"""PhotoTourism folders: reading, caching, writing, and errors for bad folders."""
 
 import errno
 import os
@@ -10,70 +10,85 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from kjax.data import phototour
+from kjax.data import cache, phototour
 from kjax.data.cache import cache_root
-from kjax.data.phototour import TestPairs, read_match_file, read_phototour, write_phototour
+from kjax.data.phototour import (
+    SetPhotograph,
+    TestPairs,
+    check_output,
+    find_match_file,
+    read_match_file,
+    read_phototour,
+    read_set_photographs,
+    read_with_pairs,
+    sample_test_pairs,
+    write_phototour,
+    write_set_photographs,
+)
+from kjax.data.sampler import make_point_table, sample_pairs_on_host
+from kjax.data.sets import by_photograph
 from kjax.errors import InputError
+
+PAIRS = TestPairs(np.array([0, 5]), np.array([1, 500]), np.array([True, False]))
 
 
 def random_set(count=600):
     rng = np.random.default_rng(count)
     patches = rng.integers(0, 256, (count, 64, 64), dtype=np.uint8)
-    return patches, np.sort(rng.integers(0, count // 3, count)) + 7
+    point_ids = np.sort(rng.integers(0, count // 3, count)) + 7
+    point_ids[:2] = 3
+    return patches, point_ids
 
 
-PAIRS = TestPairs(np.array([0, 5]), np.array([1, 500]), np.array([True, False]))
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written") / "somewhere"
+    return write_phototour(folder, *random_set(), pairs=PAIRS)
 
 
 @pytest.fixture
-def folder(tmp_path):
-    patches, point_ids = random_set()
-    point_ids[:2] = 3
-    return write_phototour(tmp_path / "somewhere", patches, point_ids, pairs=PAIRS)
+def folder(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "somewhere")
 
 
 def read(folder, tmp_path):
     return read_phototour(folder, cache_dir=tmp_path / "cache", progress=False)
 
 
-def one_line(caught):
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def refused(message):
+    """Expect an `InputError` of one line."""
+    return pytest.raises(InputError, match=rf"^[^\n]*{message}[^\n]*$")
 
 
 # Whole sets
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_a_written_set_reads_back(tmp_path):
     patches, point_ids = random_set()
     interest = np.random.default_rng(0).uniform(0, 9, (600, 5))
     interest[:, 0] = np.arange(600) // 50
-    point_ids[:2] = 3
-    folder = write_phototour(tmp_path / "a", patches, point_ids, pairs=PAIRS, interest=interest)
-
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "info.txt",
-        "interest.txt",
-        "m50_1_1_0.txt",
-        "patches0000.bmp",
-        "patches0001.bmp",
-        "patches0002.bmp",
-    ]
-    got = read(folder, tmp_path)
+    photographs = [SetPhotograph(0, "a.jpg", ""), SetPhotograph(1, "b/c ü.jpg", "0a" * 32)]
+    folder = write_phototour(
+        tmp_path / "a", patches, point_ids, pairs=PAIRS, interest=interest, photographs=photographs
+    )
+    mosaics = [f"patches000{number}.bmp" for number in range(3)]
+    texts = ["images.txt", "info.txt", "interest.txt", "m50_1_1_0.txt"]
+    assert sorted(os.listdir(folder)) == [*texts, *mosaics, "photographs.csv"]
+    got = read_with_pairs(folder, cache_dir=tmp_path / "cache", progress=False)
     assert got.name == "a"
     np.testing.assert_array_equal(got.patches, patches)
     np.testing.assert_array_equal(got.point_ids, point_ids)
-    pairs = read_match_file(phototour.find_match_file(folder), patch_count=600)
-    for field, expected in zip(pairs, PAIRS, strict=True):
+    for field, expected in zip(got.pairs, PAIRS, strict=True):
         np.testing.assert_array_equal(field, expected)
-    np.testing.assert_allclose(
-        phototour.read_interest(folder, patch_count=600), interest, atol=5.1e-4
-    )
+    read_back = phototour.read_interest(folder, patch_count=600)
+    np.testing.assert_allclose(read_back, interest, atol=5.1e-4)
+    assert (folder / "images.txt").read_text() == "0 a.jpg\n1 b/c ü.jpg\n"
 
 
 def test_patches_are_laid_out_row_by_row(tmp_path):
-    """Without our writer: the bytes of a BMP file, bottom row first, behind its palette."""
+    """Without our writer: the bytes of a BMP file, bottom row first, after its palette."""
     mosaic = np.random.default_rng(1).integers(0, 256, (1024, 1024), dtype=np.uint8)
     palette = bytes(byte for grey in range(256) for byte in (grey, grey, grey, 0))
     sizes = [40, 1024, 1024, 1 | 8 << 16, 0, 0, 0, 0, 256, 0]
@@ -106,28 +121,26 @@ def test_real_mosaics(tmp_path, shared_data):
     assert 20 < got.patches.std() < 100  # photographs, not noise or nothing
 
 
+@pytest.mark.slow
 def test_a_set_cut_by_another_program(tmp_path, shared_data):
     script = [sys.executable, "cut_phototour.py", "--out", tmp_path, "--sets", "entry=entry"]
     options = ["--max-patches", "700", "--pairs", "40"]
     subprocess.run(script + options, cwd=shared_data, check=True, capture_output=True)
 
-    got = read(tmp_path / "entry", tmp_path)
-    pairs = read_match_file(phototour.find_match_file(got.folder), patch_count=len(got.patches))
+    got = read_with_pairs(tmp_path / "entry", cache_dir=tmp_path / "cache", progress=False)
     assert 500 < len(got.patches) <= 700
     assert np.bincount(got.point_ids).min() >= 2
-    assert pairs.matching.sum() == 40
-    same = got.point_ids[pairs.first] == got.point_ids[pairs.second]
-    np.testing.assert_array_equal(same, pairs.matching)
+    assert got.pairs.matching.sum() == 40
+    same = got.point_ids[got.pairs.first] == got.point_ids[got.pairs.second]
+    np.testing.assert_array_equal(same, got.pairs.matching)
     interest = phototour.read_interest(got.folder, patch_count=len(got.patches))
     assert interest is not None
     assert interest[:, 0].max() == 9  # ten photographs
 
 
-def test_the_hash_is_of_what_is_decoded(folder, tmp_path):
-    got = read(folder, tmp_path)
-    blocks, point_ids = phototour.decode_folder(folder, progress=False)
-    digest = phototour.decoded_hash(blocks, point_ids)
-
+def test_the_hash_covers_patches_and_point_ids(written, tmp_path):
+    got = read(written, tmp_path)
+    digest = phototour.decoded_hash(*phototour.decode_folder(written, progress=False))
     assert digest == phototour.decoded_hash([got.patches], got.point_ids)
     changed = np.array(got.patches)
     changed[-1, -1, -1] ^= 1
@@ -138,11 +151,10 @@ def test_the_hash_is_of_what_is_decoded(folder, tmp_path):
 # The cache
 
 
-def test_the_second_reading_maps_the_cache(folder, tmp_path):
+def test_the_second_call_maps_the_cache(folder, tmp_path):
     first = read(folder, tmp_path)
     decoded = os.stat(first.patches.filename)
     second = read(folder, tmp_path)
-
     assert os.path.samestat(os.stat(second.patches.filename), decoded)
     assert isinstance(second.patches, np.memmap)
     assert not second.patches.flags.writeable
@@ -152,76 +164,61 @@ def test_the_second_reading_maps_the_cache(folder, tmp_path):
 def test_a_changed_set_is_decoded_again(folder, tmp_path):
     before = np.array(read(folder, tmp_path).patches)
     status = (folder / "patches0001.bmp").stat()
-    swapped = (folder / "patches0000.bmp").read_bytes()
-    (folder / "patches0001.bmp").write_bytes(swapped)
+    (folder / "patches0001.bmp").write_bytes((folder / "patches0000.bmp").read_bytes())
     os.utime(folder / "patches0001.bmp", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-
-    after = read(folder, tmp_path).patches
-    np.testing.assert_array_equal(after[256:512], before[:256])
+    np.testing.assert_array_equal(read(folder, tmp_path).patches[256:512], before[:256])
 
 
-@pytest.mark.parametrize("damage", ["truncate", "no marker", "garbled marker", "no labels"])
-def test_a_damaged_cache_is_not_taken_for_whole(folder, tmp_path, damage):
-    expected = np.array(read(folder, tmp_path).patches)
-    (entry,) = (tmp_path / "cache" / "phototour").iterdir()
-    if damage == "truncate":
-        os.truncate(entry / "patches.npy", 100_000)
-    elif damage == "no marker":
-        (entry / "whole.json").unlink()
-    elif damage == "garbled marker":
-        (entry / "whole.json").write_text('{"version": 1, "sour')
-    else:
-        (entry / "point_ids.npy").unlink()
-
-    np.testing.assert_array_equal(read(folder, tmp_path).patches, expected)
+DAMAGES = {
+    "truncated": lambda entry: os.truncate(entry / "patches.npy", 100_000),
+    "overwritten": lambda entry: (entry / "patches.npy").write_bytes(bytes(2_457_728)),
+    "no marker": lambda entry: (entry / "whole.json").unlink(),
+    "garbled marker": lambda entry: (entry / "whole.json").write_text('{"version": 1, "sour'),
+    "no labels": lambda entry: (entry / "point_ids.npy").unlink(),
+}
 
 
-@pytest.mark.parametrize("name", ["patches.npy", "point_ids.npy", "whole.json"])
-def test_one_damaged_byte_of_the_cache_is_noticed_and_mended(folder, tmp_path, name):
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_cache_is_replaced(folder, tmp_path, damage):
     first = read(folder, tmp_path)
     expected, labels = np.array(first.patches), first.point_ids
-    del first
     (entry,) = (tmp_path / "cache" / "phototour").iterdir()
-    whole = (entry / name).read_bytes()
-    place = 2 * len(whole) // 3
-    (entry / name).write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
-    mended = read(folder, tmp_path)
-    np.testing.assert_array_equal(mended.patches, expected)
-    np.testing.assert_array_equal(mended.point_ids, labels)
+    DAMAGES[damage](entry)
+    again = read(folder, tmp_path)
+    np.testing.assert_array_equal(again.patches, expected)
+    np.testing.assert_array_equal(again.point_ids, labels)
 
 
 def test_a_damaged_cache_that_cannot_be_replaced_is_named(folder, tmp_path, monkeypatch):
     read(folder, tmp_path)
     (entry,) = (tmp_path / "cache" / "phototour").iterdir()
     (entry / "point_ids.npy").write_bytes(b"rot")
-    monkeypatch.setattr(phototour.shutil, "rmtree", lambda *_, **__: None)
-    with pytest.raises(InputError, match="delete that folder") as caught:
+    monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)
+    with refused(f"{entry}: delete that folder"):
         read(folder, tmp_path)
-    assert str(entry) in one_line(caught)
 
 
-@pytest.mark.parametrize("overtaken", ["while it decodes", "as it replaces a stale entry"])
+@pytest.mark.parametrize("overtaken", ["while decoding", "while replacing a stale entry"])
 def test_the_entry_of_a_faster_process_is_kept(folder, tmp_path, monkeypatch, overtaken):
-    """A process that has just written an entry opens it: it must not be gone for a moment."""
+    """A process that has just written an entry opens it, so it must not disappear."""
     entries = tmp_path / "cache" / "phototour"
-    if overtaken == "while it decodes":
-        module, name = phototour, "_stream_patches"
+    if overtaken == "while decoding":
+        module, name = phototour, "decode_folder"
     else:
         read(folder, tmp_path)
         os.utime(folder / "info.txt", (0, 0))
-        module, name = phototour.shutil, "rmtree"
-    original = getattr(module, name)
+        module, name = cache.shutil, "rmtree"
+    original, faster = getattr(module, name), []
 
     def slow(*args, **options):
         monkeypatch.undo()
-        original(*args, **options)
+        result = original(*args, **options)
         read(folder, tmp_path)
-        faster.extend((path, path.stat().st_ino) for path in entries.iterdir() if is_entry(path))
+        faster.extend(
+            (path, path.stat().st_ino) for path in entries.iterdir() if path.name[0] != "."
+        )
+        return result
 
-    def is_entry(path):
-        return not path.name.startswith(".")
-
-    faster = []
     monkeypatch.setattr(module, name, slow)
     assert len(read(folder, tmp_path).patches) == 600
     assert [(path, path.stat().st_ino) for path in entries.iterdir()] == faster
@@ -243,22 +240,17 @@ def test_an_interrupted_decoding_leaves_nothing(folder, tmp_path, monkeypatch):
     assert len(read(folder, tmp_path).patches) == 600
 
 
-def test_a_read_only_cache_folder_is_named_with_the_remedy(folder, tmp_path, monkeypatch):
+def test_a_cache_folder_that_cannot_be_written_is_named(written, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("")
+    with refused(r"cannot write to .*cache.*KJAX_CACHE"):
+        read(written, tmp_path)
+
     def refuse(path, *args, **kwargs):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(InputError, match="KJAX_CACHE") as caught:
-        read(folder, tmp_path)
-    assert "Read-only file system" in one_line(caught)
-    assert str(tmp_path / "cache") in one_line(caught)
-
-
-def test_a_cache_folder_that_is_a_file_is_named_with_the_remedy(folder, tmp_path):
-    (tmp_path / "cache").write_text("")
-    with pytest.raises(InputError, match=r"cannot write to .*cache.*KJAX_CACHE") as caught:
-        read(folder, tmp_path)
-    one_line(caught)
+    with refused(rf"{tmp_path / 'other'}.*Read-only file system.*KJAX_CACHE"):
+        read_phototour(written, cache_dir=tmp_path / "other", progress=False)
 
 
 def test_the_cache_folder_comes_from_the_environment(monkeypatch, tmp_path):
@@ -276,104 +268,67 @@ def test_the_cache_folder_comes_from_the_environment(monkeypatch, tmp_path):
 # Bad sets
 
 
-def test_a_truncated_mosaic(folder, tmp_path):
-    os.truncate(folder / "patches0001.bmp", 500_000)
-    with pytest.raises(InputError, match=r"cannot decode .*patches0001\.bmp") as caught:
-        read(folder, tmp_path)
-    one_line(caught)
-
-
-def test_a_corrupt_mosaic(folder, tmp_path):
-    (folder / "patches0001.bmp").write_bytes(b"this is not an image" * 100)
-    with pytest.raises(InputError, match=r"cannot decode .*patches0001\.bmp") as caught:
-        read(folder, tmp_path)
-    one_line(caught)
-
-
-def test_a_mosaic_of_the_wrong_size(folder, tmp_path):
-    with phototour.Image.open(folder / "patches0001.bmp") as image:
+def halve(folder):
+    with Image.open(folder / "patches0001.bmp") as image:
         image.crop((0, 0, 1024, 512)).save(folder / "patches0001.bmp")
-    with pytest.raises(InputError, match=r"patches0001\.bmp has 1024×512 pixels") as caught:
-        read(folder, tmp_path)
-    one_line(caught)
 
 
-def test_a_missing_mosaic(folder, tmp_path):
-    (folder / "patches0001.bmp").unlink()
-    with pytest.raises(InputError, match=r"lacks patches0001\.bmp") as caught:
-        read(folder, tmp_path)
-    one_line(caught)
+BAD_SETS = {
+    r"cannot decode .*patches0001\.bmp": [
+        lambda folder: os.truncate(folder / "patches0001.bmp", 500_000),
+        lambda folder: (folder / "patches0001.bmp").write_bytes(b"this is not an image" * 100),
+    ],
+    r"patches0001\.bmp has 1024×512 pixels": [halve],
+    r"lacks patches0001\.bmp": [lambda folder: (folder / "patches0001.bmp").unlink()],
+    r"lacks info\.txt": [lambda folder: (folder / "info.txt").unlink()],
+    "512 lines for 3": [lambda folder: (folder / "info.txt").write_text("1 0\n" * 512)],
+    "769 lines for 3": [lambda folder: (folder / "info.txt").write_text("1 0\n" * 769)],
+    r"cannot read .*info\.txt": [
+        lambda folder: (folder / "info.txt").write_text(""),
+        lambda folder: (folder / "info.txt").write_text("1 0\nx y\n"),
+        lambda folder: (folder / "info.txt").write_text("1.5 0\n" * 600),
+    ],
+    r"has no patches0000\.bmp": [lambda folder: [path.unlink() for path in folder.iterdir()]],
+    "no such folder": [shutil.rmtree],
+}
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"), [(512, "too short: 512 lines for 3"), (769, "too long: 769 lines for 3")]
+    ("damage", "message"),
+    [(damage, message) for message, damages in BAD_SETS.items() for damage in damages],
 )
-def test_labels_that_do_not_fit_the_mosaics(folder, tmp_path, lines, message):
-    (folder / "info.txt").write_text("1 0\n" * lines)
-    with pytest.raises(InputError, match=message) as caught:
-        read(folder, tmp_path)
-    one_line(caught)
-
-
-@pytest.mark.parametrize("text", ["", "1 0\nx y\n"])
-def test_labels_that_are_no_numbers(folder, tmp_path, text):
-    (folder / "info.txt").write_text(text)
+def test_a_damaged_set_is_refused(folder, tmp_path, damage, message):
+    damage(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(InputError, match=r"info\.txt") as caught:
+        with refused(message):
             read(folder, tmp_path)
-    one_line(caught)
 
 
-def test_no_labels(folder, tmp_path):
-    (folder / "info.txt").unlink()
-    with pytest.raises(InputError, match=r"lacks info\.txt"):
-        read(folder, tmp_path)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0 3 0 1 3 0 0\n5 3 0 600 3 0 0\n", "line 2: patch 5 or 600 .* patches 0 to 599"),
+        ("0 3 0 -1 3 0 0\n", "line 1: patch -1 or 0 "),
+        ("0 3 0\n", "cannot read"),
+    ],
+)
+def test_a_damaged_match_file_is_refused(tmp_path, text, message):
+    (tmp_path / "m50_1_1_0.txt").write_text(text)
+    with refused(message):
+        read_match_file(tmp_path / "m50_1_1_0.txt", patch_count=600)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "."])
-def test_no_set(tmp_path, name):
-    with pytest.raises(InputError, match=r"no such folder|no patches0000\.bmp") as caught:
-        read(tmp_path / name, tmp_path)
-    one_line(caught)
+def test_the_standard_match_file_is_preferred(tmp_path):
+    for name in ("m50_1_1_0.txt", "m50_2_2_0.txt"):
+        (tmp_path / name).write_text("")
+    with refused(r"found m50_1_1_0\.txt, m50_2_2_0\.txt"):
+        find_match_file(tmp_path)
+    (tmp_path / phototour.STANDARD_MATCH_FILE).write_text("")
+    assert find_match_file(tmp_path).name == phototour.STANDARD_MATCH_FILE
 
 
-def test_a_match_file_that_names_a_missing_patch(folder):
-    path = folder / "m50_1_1_0.txt"
-    path.write_text("0 3 0 1 3 0 0\n5 3 0 600 3 0 0\n")
-    with pytest.raises(InputError, match=r"line 2: patch 600 .* patches 0 to 599") as caught:
-        read_match_file(path, patch_count=600)
-    one_line(caught)
-    path.write_text("0 3 0 -1 3 0 0\n")
-    with pytest.raises(InputError, match="line 1: patch -1 "):
-        read_match_file(path, patch_count=600)
-
-
-def test_a_match_file_with_too_few_columns(folder):
-    (folder / "m50_1_1_0.txt").write_text("0 3 0\n")
-    with pytest.raises(InputError, match="cannot read") as caught:
-        read_match_file(folder / "m50_1_1_0.txt", patch_count=600)
-    one_line(caught)
-
-
-def test_the_standard_match_file_is_preferred_and_a_choice_refused(folder):
-    (folder / "m50_2_2_0.txt").write_text("")
-    with pytest.raises(InputError, match=r"found m50_1_1_0\.txt, m50_2_2_0\.txt"):
-        phototour.find_match_file(folder)
-    (folder / phototour.STANDARD_MATCH_FILE).write_text("")
-    assert phototour.find_match_file(folder).name == phototour.STANDARD_MATCH_FILE
-
-
-def test_nothing_is_overwritten_and_nothing_half_written(folder, tmp_path):
-    patches, point_ids = random_set(20)
-    with pytest.raises(InputError, match="already exists"):
-        write_phototour(folder, patches, point_ids)
-    wrong = PAIRS._replace(second=np.array([1, 2]), matching=np.array([True, True]))
-    point_ids = np.array([3, 3, *range(10, 28)])
-    with pytest.raises(InputError, match="disagrees with point_ids"):
-        write_phototour(tmp_path / "new", patches, point_ids, pairs=wrong)
-    assert not (tmp_path / "new").exists()
-    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+# Writing
 
 
 @pytest.mark.parametrize(
@@ -385,6 +340,136 @@ def test_nothing_is_overwritten_and_nothing_half_written(folder, tmp_path):
         (np.zeros((0, 64, 64), np.uint8), np.zeros(0, int), "at least one patch"),
     ],
 )
-def test_what_cannot_be_written_is_refused(tmp_path, patches, point_ids, message):
-    with pytest.raises(InputError, match=message):
+def test_arrays_of_the_wrong_type_are_refused(tmp_path, patches, point_ids, message):
+    with refused(message):
         write_phototour(tmp_path / "new", patches, point_ids)
+
+
+def test_only_patch_sets_are_overwritten_and_only_on_demand(folder, tmp_path):
+    small = random_set(20)
+    with refused("already exists: choose another folder, or add --overwrite"):
+        write_phototour(folder, *small)
+    write_phototour(folder, *small, overwrite=True)
+    assert sorted(os.listdir(folder)) == ["info.txt", "patches0000.bmp"]
+    (folder / "holiday.jpg").touch()
+    with refused(r"not just a patch set \(it holds holiday.jpg\)"):
+        write_phototour(folder, *small, overwrite=True)
+    assert (folder / "info.txt").exists()
+    (tmp_path / "file").touch()
+    with refused("is a file"):
+        check_output(tmp_path / "file", overwrite=True)
+
+
+def test_a_failed_write_leaves_the_old_set(folder, tmp_path):
+    before = sorted(os.listdir(folder))
+    wrong = PAIRS._replace(matching=~PAIRS.matching)
+    for target in (folder, tmp_path / "new"):
+        with refused("disagrees with point_ids"):
+            write_phototour(target, *random_set(), pairs=wrong, overwrite=True)
+    assert sorted(os.listdir(folder)) == before
+    assert os.listdir(tmp_path) == ["somewhere"]
+
+
+# Test pairs
+
+
+def test_test_pairs_are_correct_distinct_and_repeatable():
+    point_ids = np.random.default_rng(0).permutation(np.repeat(np.arange(50), [2, 3, 4, 5, 6] * 10))
+    pairs = sample_test_pairs(point_ids, matching=150, non_matching=400, seed=3)
+    assert (pairs.matching.sum(), len(pairs.matching)) == (150, 550)
+    same = point_ids[pairs.first] == point_ids[pairs.second]
+    np.testing.assert_array_equal(same, pairs.matching)
+    assert (pairs.first != pairs.second).all()
+    ends = np.sort(np.stack([pairs.first, pairs.second], axis=1), axis=1)
+    assert len(np.unique(ends, axis=0)) == 550
+    assert 0.05 < pairs.matching[:100].mean() < 0.6  # shuffled
+    again = sample_test_pairs(point_ids, matching=150, non_matching=400, seed=3)
+    other = sample_test_pairs(point_ids, matching=150, non_matching=400, seed=4)
+    np.testing.assert_array_equal(pairs, again)
+    assert not np.array_equal(pairs, other)
+
+
+def test_small_sets_give_all_their_pairs():
+    pairs = sample_test_pairs(np.array([0, 0, 1, 1, 1]), matching=99, non_matching=99, seed=0)
+    assert (pairs.matching.sum(), (~pairs.matching).sum()) == (4, 6)
+    for point_ids in ([0, 1, 2], [0, 0, 0], [5]):
+        with refused("need at least two points"):
+            sample_test_pairs(np.array(point_ids), matching=9, non_matching=9, seed=0)
+
+
+# Photographs of a set
+
+
+LIST = [SetPhotograph(0, 'a "b", c.jpg', "0a" * 32), SetPhotograph(2, "d.jpg", "0b" * 32)]
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """A set of patches from the photographs 0 and 2."""
+    interest = np.tile([[0.0, 1, 1, 0, 1], [2.0, 1, 1, 0, 1]], (2, 1))
+    patches = np.zeros((4, 64, 64), np.uint8)
+    folder = tmp_path / "set"
+    return write_phototour(folder, patches, [0, 0, 1, 1], interest=interest, photographs=LIST)
+
+
+def test_the_photographs_of_a_set_read_back(listed):
+    assert read_set_photographs(listed) == LIST
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("", r"photographs\.csv is damaged"),
+        ("number,name\n0,a\n", r"photographs\.csv is damaged"),
+        ("number,name,sha256\n0,a\n", r"photographs\.csv is damaged"),
+        ("number,name,sha256\nx,a,b\n", r"photographs\.csv is damaged"),
+        ("number,name,sha256\n0,a,\n2,b,\n", "a has no SHA-256"),
+        (lambda folder: write_set_photographs(folder, LIST[:1]), "patches of photograph 2, which"),
+        (lambda folder: (folder / "photographs.csv").unlink(), "does not list .*build-patches"),
+        (lambda folder: (folder / "interest.txt").unlink(), "does not list the photographs"),
+    ],
+)
+def test_an_incomplete_list_of_photographs_is_refused(listed, damage, message):
+    if isinstance(damage, str):
+        (listed / "photographs.csv").write_text(damage)
+    else:
+        damage(listed)
+    with refused(message):
+        read_set_photographs(listed)
+
+
+# Batches by photograph
+
+
+POINTS, VIEWS, PHOTOGRAPHS = 40, 2, 5
+
+
+@pytest.fixture
+def by_five(tmp_path, rng):
+    """A set whose point p is seen twice, first in photograph p % 5 and then in the next one."""
+    points = np.repeat(np.arange(POINTS), VIEWS)
+    patches = rng.integers(0, 256, (len(points), 64, 64), dtype=np.uint8)
+    interest = np.zeros((len(points), 5))
+    interest[:, 0] = (points + np.tile(np.arange(VIEWS), POINTS)) % PHOTOGRAPHS
+    return read(write_phototour(tmp_path / "set", patches, points, interest=interest), tmp_path)
+
+
+def test_groups_come_from_one_photograph_and_pairs_from_one_point(by_five):
+    table = make_point_table(by_photograph(by_five).point_ids)
+    rows = sample_pairs_on_host(table, 3, np.arange(20), pairs=16, group=4)
+    points = by_five.point_ids[rows]
+    np.testing.assert_array_equal(points[..., 0], points[..., 1])
+    photographs = points[..., 0].reshape(20, 4, 4) % PHOTOGRAPHS
+    assert (photographs == photographs[..., :1]).all()
+    assert all(len(set(batch)) == 16 for batch in points[..., 0].tolist())
+
+
+def test_points_of_a_photograph_are_shuffled_the_same_way_every_time(by_five):
+    once, again = by_photograph(by_five).point_ids, by_photograph(by_five).point_ids
+    np.testing.assert_array_equal(once, again)
+    first_photograph = np.argsort(once[::VIEWS])[: POINTS // PHOTOGRAPHS]
+    assert (first_photograph % PHOTOGRAPHS == 0).all()
+    assert (np.diff(first_photograph) < 0).any()
+    (by_five.folder / "interest.txt").unlink()
+    with refused(r"lacks interest\.txt.*config\.train\.group=1"):
+        by_photograph(by_five)

@@ -133,7 +133,7 @@ def test_every_device_gets_its_row():
 NO_TENSORFLOW = """
 import sys
 import kjax.data.download, kjax.data.hpatches, kjax.data.phototour
-import kjax.data.resident, kjax.data.sampler, kjax.data.tfdata, kjax.data.tfds.reading
+import kjax.data.resident, kjax.data.sampler, kjax.data.sets, kjax.data.tfdata
 import kjax.train.run
 assert not [name for name in sys.modules if name.split(".")[0].startswith("tensorflow")]
 """

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from kjax.data import hpatches
-from kjax.data.hpatches_splits import SEQUENCES, SPLITS
+from kjax.data.hpatches import SEQUENCES, SPLITS
 from kjax.data.phototour import TestPairs, write_phototour
-from kjax.data.test_sets import read_test_sets
+from kjax.data.sets import read_test_sets, read_tfds
 from kjax.errors import InputError
 
 pytestmark = pytest.mark.skipif(
@@ -168,24 +168,20 @@ def own_cache(tmp_path, monkeypatch):
 def test_a_set_is_the_same_as_from_its_folder(kind, phototour_folder, request, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(request.getfixturevalue(kind)))
     names = [str(phototour_folder / "liberty"), "tfds:phototour/liberty"]
-    (expected, expected_pairs), (got, pairs) = (
-        read_test_sets([name], progress=False)[0] for name in names
-    )
+    expected, got = (read_test_sets([name], progress=False)[0] for name in names)
     assert got.name == expected.name == "liberty"
     np.testing.assert_array_equal(got.patches, expected.patches)
     np.testing.assert_array_equal(got.point_ids, expected.point_ids)
-    for column, expected_column in zip(pairs, expected_pairs, strict=True):
+    for column, expected_column in zip(got.pairs, expected.pairs, strict=True):
         np.testing.assert_array_equal(column, expected_column)
     assert isinstance(got.patches, np.memmap)
 
 
 def test_a_prepared_set_is_decoded_once(prepared, monkeypatch):
-    from kjax.data.tfds import reading
-
     monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
-    expected = reading.read_tfds("phototour/liberty", progress=False)
+    expected = read_tfds("phototour/liberty", progress=False)
     decoded = os.stat(expected.patches.filename)
-    again, _ = reading.read_tfds_test("phototour/liberty:1.1.0", progress=False)
+    again = read_tfds("phototour/liberty:1.1.0", progress=False)
     assert os.path.samestat(os.stat(again.patches.filename), decoded)
     np.testing.assert_array_equal(again.patches, expected.patches)
 
@@ -212,11 +208,11 @@ def test_a_set_that_is_not_there_is_one_line(name, message, tmp_path, monkeypatc
 def test_the_advice_for_an_unprepared_set_prepares_it(phototour_folder, tmp_path, monkeypatch):
     import tensorflow_datasets as tfds
 
-    from kjax.data.tfds.reading import find_builder, read_tfds
+    from kjax.data.tfds.phototour.phototour_dataset_builder import Builder
 
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     options = tfds.download.DownloadConfig(manual_dir=phototour_folder)
-    find_builder("phototour/liberty").download_and_prepare(download_config=options)
+    Builder(config="liberty", data_dir=tmp_path).download_and_prepare(download_config=options)
     assert len(read_tfds("phototour/liberty", progress=False).patches) == len(PATCHES)
 
 

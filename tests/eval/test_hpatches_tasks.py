@@ -11,7 +11,7 @@ import pytest
 from evaluation_data import write_tasks
 from official_tasks import GOLDEN, official_tasks
 
-from kjax.data.hpatches_splits import SPLITS
+from kjax.data.hpatches import SPLITS
 from kjax.errors import InputError
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.tasks import (

@@ -8,7 +8,7 @@ import pytest
 from models import make_model
 from scripts import BENCHMARKS, load_script
 
-from kjax.data.misalignment import NOISE
+from kjax.data.hpatches import NOISE
 from kjax.data.phototour import PatchSet
 from kjax.errors import InputError
 from kjax.eval.misalignment import (

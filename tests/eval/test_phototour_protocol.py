@@ -3,7 +3,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kjax.data import test_sets as sets
 from kjax.data.phototour import PatchSet, TestPairs
 from kjax.errors import InputError
 from kjax.eval.averages import mean_of_seeds
@@ -80,7 +79,7 @@ def test_hardest_pairs_by_hand():
     matching = np.array([True, True, True, False, False])
     patches = np.arange(6, dtype=np.uint8)[:, None, None] * np.ones((1, 64, 64), np.uint8)
     pairs = TestPairs(np.arange(5), np.arange(1, 6), matching)
-    test = sets.TestSet(PatchSet("t", patches, np.arange(6), Path("t")), pairs)
+    test = PatchSet("t", patches, np.arange(6), Path("t"), pairs)
     far, near = hardest_pairs(distances, test, descriptor="d", count=2)
     assert (far.descriptor, far.test) == ("d", "t")
     assert far.matching

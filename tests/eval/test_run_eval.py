@@ -74,14 +74,14 @@ def test_the_figure_is_that_of_the_metric(sets):
     assert evaluate("run") == 0
     found = results(sets / "run" / "evaluation").descriptors[0].phototour[0]
     model, variables = make_model("xy", s=1, patch_size=16)
-    from kjax.data.test_sets import read_test_sets
+    from kjax.data.sets import read_test_sets
 
-    ((patches, pairs),) = read_test_sets(["right"], progress=False)
+    (test,) = read_test_sets(["right"], progress=False)
     rows = describe(
-        lambda batch: model.apply(variables, batch), patches.patches, size=16, progress=False
+        lambda batch: model.apply(variables, batch), test.patches, size=16, progress=False
     )
-    distances = pair_distances(rows, pairs.first, pairs.second)
-    assert found.fpr95 == fpr_at_recall(distances, pairs.matching)
+    distances = pair_distances(rows, test.pairs.first, test.pairs.second)
+    assert found.fpr95 == fpr_at_recall(distances, test.pairs.matching)
     assert found.matching_pairs == found.non_matching_pairs == 30
 
 

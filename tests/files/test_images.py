@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from kjax.data.cutting.grey import read_grey
-from kjax.data.cutting.photographs import read_photograph
+from kjax.data.cutting.photographs import read_grey_or_none, read_photograph
 from kjax.data.hpatches import read_column
 from kjax.data.phototour import decode_mosaic
 from kjax.errors import InputError
@@ -51,7 +50,7 @@ def test_postscript_by_another_name_starts_no_program(tmp_path, monkeypatch, rea
     path.write_bytes(EPS)
     with pytest.raises(InputError, match=r"photo\.jpg \(not an image"):
         read(path)
-    assert read_grey(path) is None
+    assert read_grey_or_none(path) is None
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -73,7 +72,7 @@ def test_the_limits_hold_for_training_photographs_too(tmp_path, monkeypatch):
     monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", decoded.append)
     path = tmp_path / "photo.png"
     path.write_bytes(png_of(30_000, 30_000))
-    assert read_grey(path) is None
+    assert read_grey_or_none(path) is None
     assert not decoded
 
 
@@ -117,7 +116,7 @@ def test_headers_of_text_that_make_no_sense(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"photo\.ppm"):
         read_photograph(path)
-    assert read_grey(path) is None
+    assert read_grey_or_none(path) is None
 
 
 def test_whatever_a_decoder_raises_is_one_line(tmp_path, monkeypatch, rng):

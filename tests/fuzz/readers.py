@@ -86,9 +86,9 @@ def photograph(name: str) -> Callable[[Path], Any]:
 
 def grey(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        from kjax.data.cutting.grey import read_for_describing
+        from kjax.data.cutting.photographs import read_grey
 
-        return read_for_describing(folder / name)
+        return read_grey(folder / name)
 
     return read
 
@@ -110,7 +110,7 @@ _PICTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 for _name, (_mode, _options) in _PICTURES.items():
     add(f"read_photograph.{_name}", picture(_name, _mode, **_options), photograph(_name))
-    add(f"read_grey.{_name}", picture(_name, _mode, **_options), grey(_name))
+    add(f"read_grey_or_none.{_name}", picture(_name, _mode, **_options), grey(_name))
 for _name, _mode in {"a.gif": "P", "a.jp2": "RGB"}.items():
     add(f"read_photograph.{_name}", picture(_name, _mode), photograph(_name))
 
@@ -145,11 +145,11 @@ def _phototour(folder: Path) -> None:
 
 def _read_test_set(folder: Path) -> Any:
     from kjax.data.phototour import read_interest
-    from kjax.data.test_sets import read_test_sets
+    from kjax.data.sets import read_test_sets
 
     (test,) = read_test_sets([str(folder / "set")], progress=False)
-    read_interest(folder / "set", patch_count=len(test.patches.patches))
-    return int(test.patches.patches.sum())
+    read_interest(folder / "set", patch_count=len(test.patches))
+    return int(test.patches.sum())
 
 
 add("read_test_sets.folder", _phototour, _read_test_set)
@@ -179,14 +179,14 @@ def _read_cached_set(folder: Path) -> Any:
 
 
 def _set_photographs(folder: Path) -> None:
-    from kjax.data.set_photographs import SetPhotograph, write_set_photographs
+    from kjax.data.phototour import SetPhotograph, write_set_photographs
 
     _phototour(folder)
     write_set_photographs(folder / "set", [SetPhotograph(0, "a, b.jpg", "ab" * 32)])
 
 
 def _read_set_photographs(folder: Path) -> Any:
-    from kjax.data.set_photographs import read_set_photographs
+    from kjax.data.phototour import read_set_photographs
 
     return read_set_photographs(folder / "set")
 
@@ -208,39 +208,6 @@ def _read_hpatches(folder: Path) -> Any:
 
 
 add("read_hpatches.png", _hpatches, _read_hpatches)
-
-
-def _disparity(folder: Path) -> None:
-    np.savez_compressed(folder / "disparity.npz", arr_0=np.ones((20, 30), np.float32))
-
-
-def _read_disparity(folder: Path) -> Any:
-    from kjax.data.embedded import _read_disparity
-
-    return _read_disparity(folder / "disparity.npz")
-
-
-add("embedded.disparity", _disparity, _read_disparity)
-
-
-def _embedded_cache(folder: Path) -> None:
-    from kjax.data.cache import fingerprint
-
-    (folder / "test").mkdir()
-    (folder / "test" / "info.txt").write_text("1 0\n" * 300)
-    marker = {"info.txt": fingerprint(folder / "test" / "info.txt")}
-    (folder / "test.json").write_text(json.dumps(marker))
-
-
-def _read_embedded_cache(folder: Path) -> Any:
-    from kjax.data.embedded import _is_whole
-
-    whole = _is_whole(folder / "test", folder / "test.json")
-    if whole and (folder / "test" / "info.txt").read_text() != "1 0\n" * 300:
-        raise AssertionError("a damaged cache was taken for a whole one")
-
-
-add("embedded.cache", _embedded_cache, _read_embedded_cache, blind=True)
 
 
 # Tasks and descriptors of HPatches
@@ -311,14 +278,11 @@ add("descriptor_cache.npz", _descriptor_cache, _read_descriptor_cache, blind=Tru
 # COLMAP
 
 
-def _model(kind: str) -> Make:
-    def make(folder: Path) -> None:
-        import colmap_files
+def _model(folder: Path) -> None:
+    import colmap_files
 
-        scene = colmap_files.PlaneScene(count=6)
-        getattr(colmap_files, f"write_{kind}")(folder, *scene.model(scene.tables()))
-
-    return make
+    scene = colmap_files.PlaneScene(count=6)
+    colmap_files.write_binary(folder, *scene.model(scene.tables()))
 
 
 def _read_model(folder: Path) -> Any:
@@ -327,8 +291,7 @@ def _read_model(folder: Path) -> Any:
     return read_model(folder)
 
 
-add("read_model.bin", _model("binary"), _read_model)
-add("read_model.txt", _model("text"), _read_model)
+add("read_model.bin", _model, _read_model)
 
 
 def _reconstruction(folder: Path) -> None:

@@ -23,7 +23,7 @@ from PIL import ExifTags, Image
 
 import kjax
 from kjax.cli import colmap, main
-from kjax.data.colmap import Model, ModelImage, Points, read_model
+from kjax.data.colmap import Model, ModelImage, Points3D, read_model
 from kjax.errors import InputError
 from kjax.eval.report.reconstruction import scene_of
 from kjax.images.collection import build as building
@@ -446,7 +446,7 @@ def test_a_scene_is_seen_from_its_mean_camera():
         )
         for number, centre in enumerate((np.array([0.0, 2, 0]), np.array([0.0, -2, 0])))
     }
-    points = Points(np.array([1]), np.array([[5.0, 0, 1]]), np.array([0.5]))
+    points = Points3D(np.array([1]), np.array([[5.0, 0, 1]]), np.array([0.5]))
     scene = scene_of(Model({}, images, points))
     np.testing.assert_allclose(scene.points, [[0, -1, 5]], atol=1e-12)
     np.testing.assert_allclose(scene.centres, [[-2, 0, 0], [2, 0, 0]], atol=1e-12)

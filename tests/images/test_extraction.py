@@ -10,8 +10,7 @@ import torch
 from kornia.feature import extract_patches_from_pyramid, laf_from_center_scale_ori
 
 from kjax.data.cutting.keypoints import Keypoints
-from kjax.data.cutting.levels import plan_levels
-from kjax.data.cutting.patches import cut_patches
+from kjax.data.cutting.patches import cut_patches, plan_levels
 from kjax.errors import InputError
 from kjax.images import extraction, pyramid
 from kjax.images.extraction import extract_patches

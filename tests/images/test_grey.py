@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kjax.data.cutting.grey import to_grey
+from kjax.data.cutting.photographs import to_grey
 from kjax.errors import InputError
 
 

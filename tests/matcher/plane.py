@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kjax.data.set_photographs import SetPhotograph
+from kjax.data.phototour import SetPhotograph
 from kjax.matcher.view_set import ViewSet
 from kjax.weights.info import Provenance
 

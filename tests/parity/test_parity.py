@@ -11,7 +11,7 @@ pytest.importorskip("skimage")
 import torch
 from models import ENCODED
 
-from kjax.data.samples import stereo_patch_pairs
+from kjax.data.embedded import stereo_patch_pairs
 from kjax.parity import torch_reference
 from kjax.parity.compare import (
     Comparison,

@@ -1,8 +1,7 @@
 import pytest
 from programs import synthetic_set
 
-from kjax.data.photos import sample_test_pairs
-from kjax.data.phototour import write_phototour
+from kjax.data.phototour import sample_test_pairs, write_phototour
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 from scipy.ndimage import map_coordinates
 from scipy.stats import ks_2samp
 
-from kjax.data.misalignment import NOISE, Noise
+from kjax.data.hpatches import NOISE, Noise
 from kjax.errors import InputError
 from kjax.eval.misalignment import random_maps
 from kjax.model.resampling import resize_patches, warp_patch

@@ -12,8 +12,13 @@ from PIL import Image
 
 import kjax
 from kjax.cli import main, make_parser
-from kjax.data.photos import CutSet, sample_test_pairs
-from kjax.data.phototour import read_phototour, write_phototour
+from kjax.data.phototour import (
+    PatchSet,
+    SetPhotograph,
+    read_phototour,
+    sample_test_pairs,
+    write_phototour,
+)
 from kjax.errors import InputError
 from kjax.runs.config import validate
 from kjax.train import loop
@@ -249,7 +254,7 @@ def test_points_that_a_held_out_photograph_sees_are_not_trained_on():
     interest = np.zeros((10, 5))
     interest[:, 0] = [0, 1, 2, 0, 1, 1, 2, 3, 2, 3]
     interest[:, 1] = np.arange(10)
-    cut = CutSet(np.zeros((10, 64, 64), np.uint8), point_ids, interest, list("abcd"), [])
+    cut = PatchSet("cut", np.zeros((10, 64, 64), np.uint8), point_ids, interest=interest)
     train, held_out = sets.split(cut, np.array([False, False, True, True]))
     assert train.interest[:, 1].tolist() == [3, 4]
     assert held_out.interest[:, 1].tolist() == [6, 7, 8, 9]
@@ -282,7 +287,8 @@ def test_tracks_if_there_are_enough(photos, tmp_path, monkeypatch, capsys, least
     interest[:, 0] = np.repeat(np.arange(5), 40)  # each point is seen twice by one photograph
     patches = rng.integers(0, 255, (200, 64, 64), np.uint8)
     names = [path.name for path in sorted(photos.iterdir())]
-    cut = CutSet(patches, np.arange(200) // 2, interest, names, [])
+    photographs = tuple(SetPhotograph(number, name, "") for number, name in enumerate(names))
+    cut = PatchSet("cut", patches, np.arange(200) // 2, interest=interest, photographs=photographs)
     monkeypatch.setattr(sets, "cut_reconstruction", lambda *args, **options: cut)
     monkeypatch.setattr(sets, "LEAST_POINTS", least)
     monkeypatch.setattr(sets, "LEAST_HELD_OUT_POINTS", least)

@@ -1,9 +1,7 @@
-"""From a photograph to patches: reading it, in grey, its keypoints, and the squares about them.
+"""Patches from photographs: reading images, detecting keypoints and cutting patches around them.
 
-Training sets are cut here, on the host. `kjax.images` cuts photographs in use, on the device, by
-the same rules: `levels` says which low-passed copy of a photograph serves a patch, and beyond its
-border a photograph is repeated. Nothing here imports JAX, beside which OpenCV's SIFT is half as
-fast: its memory then goes back to the system after every call.
+Training sets are cut here, on the host. `kjax.images` cuts patches on the device by the same rules.
+Nothing here imports JAX: OpenCV's SIFT is half as fast in a process that has imported it.
 
 Pixel centres are integers: the centre of the top-left pixel is (0, 0). A keypoint has a scale σ in
 pixels and an orientation a in radians, clockwise on screen: the direction (cos a, sin a), x to the

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Float64, UInt8
 
 from kjax.data.cutting.detectors import SIFT, find_keypoints
-from kjax.data.cutting.grey import grey_values, whole_greys
+from kjax.data.cutting.photographs import grey_values, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
 
@@ -84,7 +84,7 @@ def detect(
     """The strongest SIFT keypoints of a photograph; none of an empty one.
 
     Args:
-        image: as for `kjax.data.cutting.grey.grey_values`, whose range is told as written there.
+        image: as for `kjax.data.cutting.photographs.grey_values`.
         mask: keypoints are looked for where it is not zero, `[H,W]`.
         max_keypoints: at most so many, the strongest first.
         order: of colours, "rgb" or "bgr".

@@ -1,22 +1,33 @@
-"""Photographs from files, and the pixels of Pillow's pictures, whatever their mode."""
+"""Read photographs from files, and convert images of any type to grey."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float32, UInt8, UInt16
+from jaxtyping import Float, Float32, UInt8, UInt16
 from PIL import Image, ImageOps
 
-from kjax.errors import InputError
+from kjax.errors import InputError, unknown_name
 from kjax.files.images import open_image
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 PHOTO_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+REC_601 = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in grey, as in OpenCV and Pillow."""
+CHANNELS = (1, 3, 4)
+ORDERS = {"rgb": (0, 1, 2), "bgr": (2, 1, 0)}
+"""Indices of red, green and blue among the channels."""
+UINT16_STEPS = 257
+"""Ratio 65535 / 255: a photograph in 16 and in 8 bits gives the same grey."""
+WHITES = (1.0, 255.0, 65535.0)
+"""Possible values of white in floating-point images."""
+OVERSHOOT = 2.0
+"""Maximum value over white: resizing and sharpening leave values beyond it, but never twice."""
 
 Pixels = (
     UInt8[np.ndarray, "height width 3"]
@@ -24,10 +35,11 @@ Pixels = (
     | UInt16[np.ndarray, "height width"]
     | Float32[np.ndarray, "height width"]
 )
+Grey = UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"]
 
 
 def list_photos(folder: Path) -> list[Path]:
-    """All photographs below a folder, in the order of their names."""
+    """List all photographs below a folder, sorted by name."""
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
     photos = [
@@ -43,13 +55,12 @@ def list_photos(folder: Path) -> list[Path]:
 def read_photograph(
     path: str | Path, *, upright: bool = True, content: bytes | None = None
 ) -> Pixels:
-    """A file as grey [H, W] or RGB [H, W, 3], of the types that `as_pixels` gives.
+    """Read a file as grey [H, W] or RGB [H, W, 3], in the types of `as_pixels`.
 
     Args:
         path: of one of `kjax.files.images.FORMATS`.
-        upright: turn it as its camera noted; otherwise its pixels stay as they are stored, which
-            is how COLMAP and hloc read photographs.
-        content: of the file, where it has been read already.
+        upright: apply the EXIF orientation. COLMAP and hloc read pixels as they are stored.
+        content: the file's bytes, if they have been read already.
     """
     if content is None and not Path(path).is_file():
         raise InputError(f"no such file: {path}")
@@ -58,18 +69,135 @@ def read_photograph(
 
 
 def as_pixels(picture: Image.Image) -> Pixels:
-    """Grey or RGB. Nothing is clipped: deep pictures keep their depth.
+    """Convert a Pillow image to grey or RGB, without clipping.
 
-    Returns:
-        uint8 of ordinary pictures, uint16 of those with 16 bits. What Pillow has as 32 bits
-        becomes floating, and its largest value tells its range: see
-        `kjax.data.cutting.grey.grey_values`.
+    8-bit images give uint8, 16-bit images uint16. Pillow's 32-bit modes give float32; `grey_values`
+    infers their range from the largest value.
     """
     if picture.mode.startswith("I;16"):
         return np.asarray(picture).astype(np.uint16)
     if picture.mode in ("I", "F"):
         return np.asarray(picture, np.float32)
     return np.asarray(picture.convert("L" if picture.mode in ("L", "1") else "RGB"))
+
+
+def read_grey(path: Path) -> UInt8[np.ndarray, "height width"]:
+    """Read a photograph as 8-bit grey, ignoring its EXIF orientation as COLMAP does."""
+    return whole_greys(grey_values(read_photograph(path, upright=False)))
+
+
+def read_grey_or_none(path: Path) -> UInt8[np.ndarray, "height width"] | None:
+    """Like `read_grey`, but return None if the file cannot be read."""
+    try:
+        return read_grey(path)
+    except InputError:
+        return None
+
+
+def to_grey(
+    image: Any, *, batched: bool = False, order: str = "rgb"
+) -> Float[Any, "*batch height width"]:
+    """Convert an image, or a batch of images, to floating-point grey.
+
+    Args:
+        image: `[H,W]`, or `[H,W,C]` with 1, 3 or 4 channels; alpha is ignored. uint8, uint16 or
+            floating point.
+        batched: there is a leading batch axis.
+        order: of the channels: `"rgb"`, or `"bgr"` for what `cv2.imread` returns.
+
+    Returns:
+        Values in 0–255 for integer types, unrounded; floating-point values keep their range. JAX
+        arrays give JAX arrays of at least float32, everything else NumPy's float32.
+    """
+    check_order(order)
+    image = as_image(image, batched=batched)
+    in_numpy = isinstance(image, np.ndarray)
+    dtype = np.dtype(np.float32) if in_numpy else np.promote_types(image.dtype, np.float32)
+
+    def floating(channel: Any) -> Any:
+        values = channel.astype(dtype)
+        return values / UINT16_STEPS if image.dtype == np.uint16 else values
+
+    if image.ndim == 2 + batched:
+        return floating(image)
+    if image.shape[-1] == 1:
+        return floating(image[..., 0])
+    # Convert before adding: the sum of three uint8 channels would overflow.
+    red, green, blue = (floating(image[..., channel]) for channel in ORDERS[order])
+    return REC_601[0] * red + REC_601[1] * green + REC_601[2] * blue
+
+
+def grey_values(image: np.ndarray, *, order: str = "rgb") -> Grey:
+    """Convert an image of any type and range to grey from 0 (black) to 255 (white).
+
+    The range of a floating-point image follows from its largest value: up to 2 it is 0–1, up to 510
+    it is 0–255, up to 131,070 it is 0–65,535. Resizing and sharpening may leave values beyond black
+    and white; they stay beyond.
+
+    Args:
+        image: a single image, as for `to_grey`.
+        order: of the channels.
+
+    Returns:
+        The image itself if it is grey uint8, otherwise float32.
+    """
+    check_order(order)
+    image = np.asarray(as_image(image))
+    if _is_floating(image) and not np.isfinite(image).all():
+        raise InputError("the image has NaN or infinite pixels: fix the image or leave it out")
+    if image.dtype == np.uint8 and image.ndim == 2:
+        return image
+    with np.errstate(over="ignore"):  # values beyond float32, which no range includes
+        grey = to_grey(image, order=order)
+    if not _is_floating(image):
+        return grey
+    largest = float(grey.max(initial=0))
+    white = next((white for white in WHITES if largest <= OVERSHOOT * white), None)
+    if white is None:
+        raise InputError(
+            f"the image has floating pixels up to {largest:.3g}: scale it to 0–1, 0–255 or 0–65535"
+        )
+    return grey * np.float32(255 / white)
+
+
+def whole_greys(grey: Grey) -> UInt8[np.ndarray, "height width"]:
+    """Round the result of `grey_values` to uint8."""
+    return grey if grey.dtype == np.uint8 else grey.round().clip(0, 255).astype(np.uint8)
+
+
+def picture_greys(picture: Image.Image) -> UInt8[np.ndarray, "height width"]:
+    """Convert a Pillow image to 8-bit grey."""
+    return whole_greys(grey_values(as_pixels(picture)))
+
+
+def check_order(order: str) -> None:
+    """Raise for an unknown channel order."""
+    if order not in ORDERS:
+        raise unknown_name("order", order, ORDERS)
+
+
+def as_image(image: Any, *, batched: bool = False) -> Any:
+    """Return the image as a NumPy or JAX array; raise if its type or shape is not an image's."""
+    if not hasattr(image, "__array_namespace__"):
+        image = np.asarray(image)
+    if image.dtype not in (np.uint8, np.uint16) and not _is_floating(image):
+        raise InputError(
+            f"an image must be uint8, uint16 or floating point, not {image.dtype}: "
+            "convert it, e.g. with image.astype('float32')"
+        )
+    axes = image.ndim - batched
+    if axes != 2 and not (axes == 3 and image.shape[-1] in CHANNELS):
+        wanted = "[B,H,W] or [B,H,W,C]" if batched else "[H,W] or [H,W,C]"
+        first = axes == 3 and image.shape[-3] in CHANNELS
+        hint = ": move the channels to the end" if first else ""
+        raise InputError(
+            f"an image must be {wanted} with 1, 3 or 4 channels, not {list(image.shape)}{hint}"
+        )
+    return image
+
+
+def _is_floating(values: Any) -> bool:
+    return "float" in values.dtype.name  # includes bfloat16, which NumPy itself does not know
 
 
 def in_order(

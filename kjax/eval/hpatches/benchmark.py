@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from tqdm import tqdm
 
 from kjax.data import hpatches as data
-from kjax.data.hpatches_splits import SPLITS
+from kjax.data.hpatches import SPLITS
 from kjax.errors import InputError, unknown_name
 from kjax.eval.averages import mean_of_seeds, mean_of_splits
 from kjax.eval.degenerate import scorable

@@ -11,8 +11,7 @@ from jaxtyping import Float
 
 from kjax.counts import counted
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Model, read_keypoints, read_model
-from kjax.data.cutting.grey import grey_values, whole_greys
-from kjax.data.cutting.photographs import read_photograph
+from kjax.data.cutting.photographs import grey_values, read_photograph, whole_greys
 from kjax.eval.report import page_parts as parts
 from kjax.eval.report.html import to_html
 from kjax.eval.report.phrases import decimal

@@ -11,9 +11,8 @@ import numpy as np
 from jaxtyping import Num
 from tqdm import tqdm
 
-from kjax.data.cutting.grey import grey_values
 from kjax.data.cutting.keypoints import detect_in_grey
-from kjax.data.cutting.photographs import read_photograph
+from kjax.data.cutting.photographs import grey_values, read_photograph
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.collection.engine import HERE, Engine

@@ -282,9 +282,9 @@ def _read_pairs(
     path: str | os.PathLike[str], table: str, columns: str
 ) -> dict[tuple[str, str], list[Any]]:
     """Read columns of a table of pairs, by the names of both images."""
-    names = dict(read_rows(path, "SELECT image_id, name FROM images", tables=("images",)))
+    names = dict(read_rows(path, "SELECT image_id, name FROM images"))
     found = {}
-    for number, *row in read_rows(path, f"SELECT pair_id, {columns} FROM {table}", tables=(table,)):
+    for number, *row in read_rows(path, f"SELECT pair_id, {columns} FROM {table}"):
         ids = divmod(number, PAIR_BASE) if isinstance(number, int) else ()
         pair = tuple(name for name in map(names.get, ids) if isinstance(name, str))
         if len(pair) != 2:

@@ -236,7 +236,7 @@ def photo_sizes(database: Path) -> dict[str, tuple[int, int]]:
     query = (
         "SELECT name, width, height FROM images JOIN cameras USING (camera_id) ORDER BY image_id"
     )
-    rows = read_rows(database, query, tables=("images", "cameras"))
+    rows = read_rows(database, query)
     for name, width, height in rows:
         if not isinstance(name, str) or not (isinstance(width, int) and isinstance(height, int)):
             raise InputError(f"{database}: the size of {name!r} is damaged: make it again")
@@ -246,7 +246,7 @@ def photo_sizes(database: Path) -> dict[str, tuple[int, int]]:
 def read_sift(database: Path) -> dict[str, UInt8[np.ndarray, "N 128"]]:
     """Return COLMAP's own descriptors of every image in a database."""
     query = "SELECT name, data FROM descriptors JOIN images USING (image_id)"
-    rows = read_rows(database, query, tables=("images", "descriptors"))
+    rows = read_rows(database, query)
     for name, data in rows:
         whole = data is None or (isinstance(data, bytes) and len(data) % SIFT_DIMENSION == 0)
         if not isinstance(name, str) or not whole:

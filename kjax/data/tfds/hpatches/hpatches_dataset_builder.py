@@ -8,8 +8,8 @@ import tensorflow_datasets.public_api as tfds
 
 from kjax.data import hpatches
 from kjax.data.download import download_hpatches
-from kjax.data.hpatches_splits import SEQUENCES, SPLITS
-from kjax.data.tfds.local import find_local
+from kjax.data.hpatches import SEQUENCES, SPLITS
+from kjax.data.tfds import find_local
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):

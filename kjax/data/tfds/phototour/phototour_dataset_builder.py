@@ -9,7 +9,7 @@ import tensorflow_datasets.public_api as tfds
 
 from kjax.data import phototour
 from kjax.data.download import download_phototour
-from kjax.data.tfds.local import find_local
+from kjax.data.tfds import find_local
 
 TITLES = {
     "liberty": "Statue of Liberty, New York",
@@ -58,13 +58,13 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         if folder is None:
             folder = download_phototour(name, Path(dl_manager.download_dir))
         cache = Path(dl_manager.download_dir) / "kjax"
-        patch_set = phototour.read_phototour(folder, cache_dir=cache)
-        pairs = phototour.read_standard_pairs(patch_set)
+        patch_set = phototour.read_with_pairs(folder, cache_dir=cache)
+        order = np.argsort(patch_set.point_ids, kind="stable")
+        _, starts = np.unique(patch_set.point_ids[order], return_index=True)
+        pairs = np.stack([patch_set.pairs.first, patch_set.pairs.second], axis=1)
         return {
-            "train": self._generate_examples(patch_set, points_of(patch_set)),
-            "test": self._generate_examples(
-                patch_set, np.stack([pairs.first, pairs.second], axis=1)
-            ),
+            "train": self._generate_examples(patch_set, np.split(order, starts[1:])),
+            "test": self._generate_examples(patch_set, pairs),
         }
 
     def _generate_examples(
@@ -79,10 +79,3 @@ class Builder(tfds.core.GeneratorBasedBuilder):
                     "point_ids": patch_set.point_ids[numbers],
                 },
             )
-
-
-def points_of(patch_set: phototour.PatchSet) -> list[np.ndarray]:
-    """The patch numbers of each 3-D point."""
-    order = np.argsort(patch_set.point_ids, kind="stable")
-    _, starts = np.unique(patch_set.point_ids[order], return_index=True)
-    return np.split(order, starts[1:])
