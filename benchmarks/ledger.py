@@ -30,8 +30,7 @@ from kjax.data.cutting.photographs import list_photos
 from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError, exit_code, unknown_name
 from kjax.extras import require
-from kjax.files.atomic import write_text, write_whole
-from kjax.files.checksum import CHECKSUMS, checksum_lines, sha256
+from kjax.files.atomic import CHECKSUMS, checksum_lines, sha256, write_text, write_whole
 from kjax.interrupts import run_script
 from kjax.weights import shipped
 from kjax.weights.ledger import (

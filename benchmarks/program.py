@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from kjax.errors import exit_code
-from kjax.files.json_lines import append_line, read_lines
+from kjax.files.json import append_line, read_lines
 
 SOFTWARE = ("kjax", "python", "jax", "flax", "optax", "commit")
 """Versions that a record names."""

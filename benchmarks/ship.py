@@ -36,8 +36,7 @@ from model_card import Card, make_card, model_card
 from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
 from kjax.errors import InputError, exit_code
-from kjax.files.atomic import write_json, write_text, write_whole
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256, write_json, write_text, write_whole
 from kjax.interrupts import run_script
 from kjax.model.descriptor import parameter_count
 from kjax.weights import shipped

@@ -28,8 +28,7 @@ from ship import LARGEST, check_name, photographs_of, read_card
 from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
 from kjax.errors import InputError, exit_code
-from kjax.files.atomic import write_json, write_text
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256, write_json, write_text
 from kjax.images.weights_checksum import weights_sha256
 from kjax.interrupts import run_script
 from kjax.matcher.view_set import read_view_set

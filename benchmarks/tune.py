@@ -24,7 +24,7 @@ from kjax.data.cutting.photographs import list_photos
 from kjax.data.phototour import read_with_pairs
 from kjax.errors import exit_code
 from kjax.eval.hpatches.benchmark import open_benchmark
-from kjax.files.json_lines import append_line
+from kjax.files.json import append_line
 from kjax.interrupts import run_script
 from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores

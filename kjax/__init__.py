@@ -1,14 +1,35 @@
 """kjax: learned local patch descriptors in JAX.
 
-The names below are imported when they are first used, so that `import kjax` is quick and pulls in
-no framework that the caller does not need.
+The names below are imported on first use, so `import kjax` is quick and imports no framework that
+the caller does not need.
 """
 
 import importlib
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from kjax import zlib_first  # noqa: F401
 from kjax.version import __version__
+
+# pycolmap's wheels for Linux (4.2.1 is one) export the functions of their own zlib and load the
+# system's libz.so.1. Unless Python's zlib was loaded before, whatever compresses in this process
+# then aborts with "free(): invalid pointer".
+_modules = list(sys.modules)  # in the order of their import
+_TOO_LATE = (
+    sys.platform == "linux"
+    and "zlib" not in sys.builtin_module_names
+    and "pycolmap._core" in _modules
+    and "zlib" not in _modules[: _modules.index("pycolmap._core")]
+)
+import zlib  # noqa: E402
+
+if _TOO_LATE:
+    warnings.warn(
+        "pycolmap was imported before zlib, so whatever compresses (PNG, .npz, …) may abort this "
+        "program: import zlib, or kjax, first",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 if TYPE_CHECKING:
     from kjax.images.aligning import align_matches
@@ -25,53 +46,36 @@ if TYPE_CHECKING:
     from kjax.weights.torch_names import from_torch, to_torch
 
 _HOME = {
-    "HEADS": "kjax.model.descriptor",
-    "Descriptor": "kjax.model.descriptor",
-    "align_matches": "kjax.images.aligning",
-    "build": "kjax.model.descriptor",
-    "fold": "kjax.model.folding",
-    "PositionKernel": "kjax.model.position_encoding",
-    "quantize": "kjax.model.quantization",
-    "Describer": "kjax.images.describer",
-    "load": "kjax.images.describer",
-    "extract_patches": "kjax.images.extraction",
-    "match": "kjax.images.matching",
-    "match_many": "kjax.images.matching",
-    "from_torch": "kjax.weights.torch_names",
-    "list_weights": "kjax.weights.shipped",
-    "load_matcher": "kjax.images.learned_matching",
-    "load_variables": "kjax.weights.files",
-    "save_variables": "kjax.weights.files",
-    "to_torch": "kjax.weights.torch_names",
+    "HEADS": "model.descriptor",
+    "Describer": "images.describer",
+    "Descriptor": "model.descriptor",
+    "PositionKernel": "model.position_encoding",
+    "align_matches": "images.aligning",
+    "build": "model.descriptor",
+    "extract_patches": "images.extraction",
+    "fold": "model.folding",
+    "from_torch": "weights.torch_names",
+    "list_weights": "weights.shipped",
+    "load": "images.describer",
+    "load_matcher": "images.learned_matching",
+    "load_variables": "weights.files",
+    "match": "images.matching",
+    "match_many": "images.matching",
+    "quantize": "model.quantization",
+    "save_variables": "weights.files",
+    "to_torch": "weights.torch_names",
 }
-
+"""Modules of the public names."""
 __all__ = [
-    "HEADS",
-    "Describer",
-    "Descriptor",
-    "PositionKernel",
     "__version__",
-    "align_matches",
-    "build",
-    "extract_patches",
-    "fold",
-    "from_torch",
-    "list_weights",
-    "load",
-    "load_matcher",
-    "load_variables",
-    "match",
-    "match_many",
-    "quantize",
-    "save_variables",
-    "to_torch",
+    *_HOME,
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'kjax' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(f"kjax.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

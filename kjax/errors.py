@@ -1,4 +1,4 @@
-"""The one exception for input that a user can mend, and what a program makes of it."""
+"""The one exception for bad input, the wording of messages, and exit codes."""
 
 import difflib
 import sys
@@ -6,24 +6,23 @@ from collections.abc import Callable, Iterable
 
 
 class InputError(ValueError):
-    """Bad input. The message is one line: what is wrong, and how to mend it.
+    """Bad input. The message is one line: what is wrong, and how to fix it.
 
-    Command-line programs print it without a traceback and exit with code 2. What a message quotes
-    from a file may hold anything: line breaks, and signs that would move a terminal's cursor, are
-    shown as escapes.
+    Command-line programs print it without a traceback and exit with code 2. Unprintable characters,
+    which a message may quote from a file, are shown as escapes.
     """
 
     def __str__(self) -> str:
         text = super().__str__()
-        if text.isprintable():
-            return text
-        return "".join(
-            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
-        )
+        return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """An error for a name that is not among the known ones, with the nearest as a suggestion."""
+    """Return an error for an unknown name; it suggests the nearest known one."""
     names = list(known)
     nearest = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
@@ -31,22 +30,34 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def first_line(error: Exception) -> str:
-    """What another library says is wrong, in one line; the kind of error if it says nothing."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def one_line(error: Exception) -> str:
-    """All that it says, on one line; the kind of error if it says nothing."""
+    """Return an error's message on one line, or its type if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun: "1 patch", "1,200 patches"."""
+    return f"{number:,} {plural(noun, number)}"
+
+
+def plural(noun: str, number: int) -> str:
+    """Return the noun as it stands after a number."""
+    if number == 1:
+        return noun
+    return f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+
+
 def exit_code(program: str, run: Callable[[], int | None]) -> int:
-    """Runs a command-line program: its own code, or 2 after one line on stderr about bad input."""
+    """Run a program; return its exit code, or 2 after one line on stderr about bad input."""
     try:
         return run() or 0
     except (InputError, OSError) as error:
-        said = one_line(error)
+        message = one_line(error)
         if isinstance(error, OSError) and error.strerror:
-            said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-        print(f"{program}: {said}", file=sys.stderr)
+            message = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        print(f"{program}: {message}", file=sys.stderr)
         return 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the user asked for it)
@@ -18,7 +19,7 @@ class Stopped(Exception):  # noqa: N818  (not an error: the user asked for it)
 
 
 def run_program(main: Callable[[Sequence[str]], int], line: str) -> NoReturn:
-    """Runs a program to its end and leaves; after Ctrl-C with a line on stderr."""
+    """Run a program and exit; after Ctrl-C print a line on stderr."""
     hear_lost_interrupts()
     try:
         code = main(sys.argv)
@@ -28,22 +29,22 @@ def run_program(main: Callable[[Sequence[str]], int], line: str) -> NoReturn:
 
 
 def run_script(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """The same for a script, whose `main` takes the words after its name."""
+    """Run a script, whose `main` takes the arguments without the script's name, and exit."""
     run_program(lambda argv: main(argv[1:]), f"{Path(sys.argv[0]).stem}: interrupted")
 
 
 @functools.cache
 def hear_lost_interrupts() -> None:
-    """Repeats a Ctrl-C that Python dropped.
+    """Repeat a Ctrl-C that Python dropped.
 
-    JAX has the garbage collector call it. What is raised there goes nowhere but here, and that is
-    where a Ctrl-C during a compilation often arrives.
+    A Ctrl-C during compilation often arrives in a callback of the garbage collector that JAX
+    installs, where exceptions are ignored.
     """
     usual = sys.unraisablehook
 
     def hook(lost: Any) -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
-            # A moment later: at once would be inside this hook.
+            # A moment later: an immediate signal would arrive inside this hook.
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
             usual(lost)
@@ -53,10 +54,9 @@ def hear_lost_interrupts() -> None:
 
 @contextlib.contextmanager
 def ending_on_interrupt(line: str) -> Iterator[None]:
-    """Makes Ctrl-C print a line and end the process, for imports that take seconds.
+    """Make Ctrl-C print a line and end the process, during imports that take seconds.
 
-    An exception would come out of the middle of other people's modules, some of which are not
-    Python's: they may change it, drop it, or die of it.
+    An exception would arise inside other people's modules, which may change it, drop it or crash.
     """
 
     def end(number: int, frame: Any) -> None:
@@ -70,12 +70,12 @@ def ending_on_interrupt(line: str) -> Iterator[None]:
 
 
 def end_interrupted(line: str) -> NoReturn:
-    """Ends the process at once, with a line on stderr.
+    """End the process at once, with a line on stderr.
 
-    In an orderly exit threads that go on, or another Ctrl-C, would add their tracebacks, and XLA's
-    threads at work may crash it.
+    In an orderly exit, other threads or another Ctrl-C would add tracebacks, and XLA's threads may
+    crash.
     """
-    with contextlib.suppress(RuntimeError, OSError):  # it may be printing just now
+    with contextlib.suppress(RuntimeError, OSError):  # it may be printing at this moment
         sys.stdout.flush()
     os.write(2, f"{line}\n".encode())
     os._exit(INTERRUPTED)

@@ -1,8 +1,8 @@
-"""Metrics of verification: FPR at a recall, precision–recall and ROC curves, pair distances.
+"""Verification metrics: FPR at a recall, precision–recall and ROC curves, pair distances.
 
-NumPy in, NumPy out. Distances are small for a match; the curves take scores, which are large for
-one, so give them negated distances. Curves and areas follow the official HPatches evaluator: stable
-order inside ties, so that what comes first in the input is retrieved first, and trapezoids.
+NumPy in, NumPy out. Distances are small for a match. The curves take scores, which are large for a
+match: give them negated distances. Curves and areas follow the official HPatches evaluator: ties
+keep the input's order, and areas are sums of trapezoids.
 """
 
 import math
@@ -17,11 +17,11 @@ FPR_RULES = ("hardnet", "hynet")
 METRICS = {"L2": 2, "L1": 1}
 """Distances by name, with the order of their norm."""
 _SMALL = 1e-10
-"""The number for zero in a denominator, so that nothing retrieved counts as precision 1."""
+"""Replaces zero in a denominator, so that precision is 1 before anything is retrieved."""
 
 
 class PrecisionRecall(NamedTuple):
-    """One point per retrieved item, after the starting point with precision 1 at recall 0."""
+    """One point per retrieved item, after the first point with precision 1 at recall 0."""
 
     precision: Float[np.ndarray, " points"]
     recall: Float[np.ndarray, " points"]
@@ -30,15 +30,12 @@ class PrecisionRecall(NamedTuple):
 
 
 class Roc(NamedTuple):
-    """One point per retrieved item, after the starting point (0, 0)."""
+    """One point per retrieved item, after the first point (0, 0)."""
 
     false_positive_rate: Float[np.ndarray, " points"]
     true_positive_rate: Float[np.ndarray, " points"]
     auc: float
     """Area under the curve."""
-
-
-# Lengths have names of their own below: a mismatch is the user's to read about, in one line.
 
 
 def fpr_at_recall(
@@ -48,21 +45,17 @@ def fpr_at_recall(
     recall: float = 0.95,
     rule: str = "hardnet",
 ) -> float:
-    """Share of the non-matching pairs that are accepted when `recall` of the matching ones are.
+    """Return the false positive rate at the threshold that accepts `recall` of the matches.
 
     Args:
         distances: one per pair.
         matching: whether the pair matches, as booleans or as ones and zeros.
-        recall: in 0…1, zero excluded.
-        rule: how the last accepted pair is found, which matters in small sets and in ties.
-            `hardnet`: sort by distance, equal ones in the order given (HardNet's own order is then
-            undefined), and count the non-matching pairs strictly before the first rank that
-            reaches the recall.
-            `hynet`: count those at most as far as the matching pair of rank ⌈recall·M⌉ + 1 among M,
-            so ties count in full; M must exceed ⌈recall·M⌉ (M ≥ 20 at recall 0.95).
-
-    Raises:
-        InputError: pairs of one kind only, NaN, lengths that differ, an unknown rule.
+        recall: above 0, at most 1.
+        rule: how the threshold is found, which matters for small sets and ties.
+            `hardnet`: sort by distance, keep the order of ties (HardNet's own code does not define
+            it), and count the non-matching pairs before the first rank that reaches the recall.
+            `hynet`: count the non-matching pairs at most as far as the matching pair of rank
+            ⌈recall·M⌉ + 1 among M; M must exceed ⌈recall·M⌉ (M ≥ 20 at recall 0.95).
     """
     distances, labels = _checked(distances, matching, "distances")
     if not 0 < recall <= 1:
@@ -70,13 +63,21 @@ def fpr_at_recall(
     for kind, present in (("matching", labels.any()), ("non-matching", not labels.all())):
         if not present:
             raise InputError(f"no {kind} pair: FPR at a recall needs pairs of both kinds")
-    match rule:
-        case "hardnet":
-            accepted = _before_recall_rank(distances, labels, recall)
-        case "hynet":
-            accepted = _up_to_threshold(distances, labels, recall)
-        case _:
-            raise unknown_name("FPR rule", rule, FPR_RULES)
+    if rule == "hardnet":
+        ordered = labels[np.argsort(distances, kind="stable")]
+        rank = int(np.argmax(np.cumsum(ordered) >= recall * labels.sum()))
+        accepted = int((~ordered[:rank]).sum())
+    elif rule == "hynet":
+        of_matches = np.sort(distances[labels])
+        rank = math.ceil(len(of_matches) * recall)
+        if rank == len(of_matches):
+            raise InputError(
+                f"HyNet's rule needs more than {rank} matching pairs at recall {recall}: "
+                "use the hardnet rule"
+            )
+        accepted = int((distances[~labels] <= of_matches[rank]).sum())
+    else:
+        raise unknown_name("FPR rule", rule, FPR_RULES)
     return accepted / int((~labels).sum())
 
 
@@ -86,14 +87,14 @@ def precision_recall_curve(
     *,
     positives: int | None = None,
 ) -> PrecisionRecall:
-    """Precision and recall as ever lower scores are retrieved, and the area under them.
+    """Compute the precision–recall curve and its area.
 
-    Items that score −∞ are never retrieved. Without any positive, recall and area are 0.
+    Items with a score of −∞ are never retrieved. Without positives, recall and area are 0.
 
     Args:
         scores: one per item, large for a match.
         matching: whether the item is a match, as booleans or as ones and zeros.
-        positives: how many matches there are to find, if more than `matching` holds.
+        positives: number of matches to find, if more than `matching` holds.
     """
     true, false, positive_count, _ = _retrieved(scores, matching, positives)
     precision = np.maximum(true, _SMALL) / np.maximum(true + false, _SMALL)
@@ -107,10 +108,9 @@ def roc_curve(
     *,
     positives: int | None = None,
 ) -> Roc:
-    """False and true positive rates as ever lower scores are retrieved, and the area under them.
+    """Compute the ROC curve and its area, with the arguments of `precision_recall_curve`.
 
-    Arguments as in `precision_recall_curve`. Without positives or without negatives the rate that
-    cannot be formed, and the area, are 0.
+    Without positives or without negatives, the undefined rate and the area are 0.
     """
     true, false, positive_count, negative_count = _retrieved(scores, matching, positives)
     true_rate = true / max(positive_count, _SMALL)
@@ -126,19 +126,21 @@ def pair_distances(
     metric: str = "L2",
     pairs_at_once: int = 1 << 16,
 ) -> Float32[np.ndarray, " pairs"]:
-    """Distance between the descriptors of each pair of patches, in bounded memory.
+    """Compute the distance between the descriptors of each pair of patches.
 
     Args:
         descriptors: one row per patch.
-        first: row of one patch of each pair.
-        second: row of the other.
-        metric: "L2" or "L1", which of bits is the Hamming distance.
-        pairs_at_once: how many bound the memory.
+        first: row of each pair's first patch.
+        second: row of its second patch.
+        metric: "L2" or "L1"; for bits, L1 is the Hamming distance.
+        pairs_at_once: bounds the memory.
     """
     if metric not in METRICS:
         raise unknown_name("distance", metric, METRICS)
     if len(first) != len(second):
-        raise InputError(f"{len(first)} first patches and {len(second)} second ones are no pairs")
+        raise InputError(
+            f"{len(first)} first patches and {len(second)} second ones: lengths differ"
+        )
     for rows in (first, second):
         if rows.size and not 0 <= rows.min() <= rows.max() < len(descriptors):
             raise InputError(
@@ -153,31 +155,10 @@ def pair_distances(
     return distances
 
 
-def _before_recall_rank(
-    distances: Num[np.ndarray, " pairs"], labels: Bool[np.ndarray, " pairs"], recall: float
-) -> int:
-    ordered = labels[np.argsort(distances, kind="stable")]
-    rank = int(np.argmax(np.cumsum(ordered) >= recall * labels.sum()))
-    return int((~ordered[:rank]).sum())
-
-
-def _up_to_threshold(
-    distances: Num[np.ndarray, " pairs"], labels: Bool[np.ndarray, " pairs"], recall: float
-) -> int:
-    of_matches = np.sort(distances[labels])
-    rank = math.ceil(len(of_matches) * recall)
-    if rank == len(of_matches):
-        raise InputError(
-            f"HyNet's rule needs more than {rank} matching pairs at recall {recall}: "
-            "use the hardnet rule"
-        )
-    return int((distances[~labels] <= of_matches[rank]).sum())
-
-
 def _retrieved(
     scores: np.ndarray, matching: np.ndarray, positives: int | None
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """True and false positives after each retrieved item, and how many of each there are."""
+    """Return true and false positives after each retrieved item, and the total of each."""
     scores, labels = _checked(scores, matching, "scores")
     positive_count = int(labels.sum())
     negative_count = len(labels) - positive_count
@@ -192,7 +173,7 @@ def _retrieved(
 def _checked(
     values: np.ndarray, matching: np.ndarray, name: str
 ) -> tuple[Float[np.ndarray, " pairs"], Bool[np.ndarray, " pairs"]]:
-    """Values as floating point and labels as booleans, or one line on what is wrong with them."""
+    """Return values as floats and labels as booleans; raise if they do not make sense."""
     if len(values) != len(matching):
         raise InputError(f"{len(values)} {name} but {len(matching)} labels: one of each per pair")
     if not len(values):

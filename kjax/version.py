@@ -1,3 +1,3 @@
-"""The version of the package, apart from it so that building and the modules below can read it."""
+"""Version of the package, in a file of its own so that the build can read it."""
 
 __version__ = "0.2.0"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from kjax.data.phototour import SetPhotograph, write_phototour, write_set_photographs
-from kjax.files.checksum import CHECKSUMS, checksum_lines
+from kjax.files.atomic import CHECKSUMS, checksum_lines
 from kjax.weights import shipped
 from kjax.weights.ledger import LEDGER_FILE, LedgerRow
 

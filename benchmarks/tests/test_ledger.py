@@ -43,7 +43,7 @@ def test_licences_that_are_not_permissive_are_not_open():
 
 def test_photographs_of_the_shipped_ledger(shared_data):
     """The files themselves, where they are at hand."""
-    from kjax.files.checksum import sha256
+    from kjax.files.atomic import sha256
 
     ledger = shipped.photographs()
     for path in sorted((shared_data / "photos").glob("*/000.jpg")):

@@ -35,7 +35,7 @@ from jaxtyping import Array, Float, Float32, UInt8
 from kjax.baselines.descriptor import PatchDescriptor
 from kjax.baselines.networks import batched, check_arrays, count, read_arrays
 from kjax.errors import InputError, unknown_name
-from kjax.files.arrays import write_npz
+from kjax.files.npz import write_npz
 from kjax.model.aggregation import aggregate, l2_normalize
 from kjax.model.position_encoding import PositionKernel, feature_map, polar_grid, position_matrix
 

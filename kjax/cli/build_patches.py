@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from kjax.cli.options import add_option, add_quiet, at_least, positive
-from kjax.counts import counted
-from kjax.errors import InputError
+from kjax.errors import InputError, counted
 
 HELP = "cut a patch set in PhotoTourism format from your own photographs"
 EXAMPLES = """examples:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kjax.cli import options
 from kjax.cli.options import add_option, at_least, path_ending, positive
-from kjax.counts import counted
-from kjax.errors import InputError
+from kjax.errors import InputError, counted
 from kjax.extras import require
 
 if TYPE_CHECKING:

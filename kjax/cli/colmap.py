@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kjax.cli import options
 from kjax.cli.options import add_option, at_least
-from kjax.counts import counted
+from kjax.errors import counted
 from kjax.extras import require
 
 if TYPE_CHECKING:

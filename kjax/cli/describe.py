@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kjax.cli import options
 from kjax.cli.options import HDF5, add_option
-from kjax.counts import plural
-from kjax.errors import InputError
+from kjax.errors import InputError, plural
 from kjax.extras import require
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kjax.cli import options
 from kjax.cli.options import HDF5, add_option, path_ending, positive
-from kjax.counts import plural
-from kjax.errors import InputError
+from kjax.errors import InputError, plural
 from kjax.extras import require
 
 if TYPE_CHECKING:

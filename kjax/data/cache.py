@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from kjax.errors import InputError
-from kjax.files.arrays import read_npy
-from kjax.files.atomic import mendable_writes
+from kjax.files.atomic import explain_write_errors
+from kjax.files.npz import read_npy
 
 CACHE_VERSION = 3
 PATCHES_FILE, POINTS_FILE, MARKER_FILE = "patches.npy", "point_ids.npy", "whole.json"
@@ -39,7 +39,7 @@ def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
 
 def cache_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Turn a failed write below `folder` into one line that says how to fix it."""
-    return mendable_writes(
+    return explain_write_errors(
         f"to the cache folder {folder}",
         "set KJAX_CACHE, or pass cache_dir, to a folder that you may write to",
     )

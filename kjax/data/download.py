@@ -31,10 +31,13 @@ from tqdm import tqdm
 from kjax.data import hpatches, phototour
 from kjax.errors import InputError, unknown_name
 from kjax.files.atomic import write_text
-from kjax.files.json_text import parse_json
-from kjax.files.unpacking import FREE_BYTES, check_unpacked
+from kjax.files.json import parse_json
 
 TIMEOUT_SECONDS = 60
+FREE_BYTES = 128 << 20
+"""Bytes that every archive may unpack to."""
+LARGEST_RATIO = 20
+"""Maximum unpacked size of larger archives, as a multiple of their own."""
 BLOCK_BYTES = 1 << 20
 _ENCRYPTED = 0x1
 """The bit of a zip member's flags that tells that it is encrypted."""
@@ -58,6 +61,15 @@ class Limits:
 
 
 LIMITS = Limits()
+
+
+def check_unpacked(packed: int, unpacked: int, *, free: int = FREE_BYTES) -> None:
+    """Raise if a file unpacks to far more than its own size."""
+    if unpacked > max(free, LARGEST_RATIO * packed):
+        raise InputError(
+            f"{packed:,} bytes would unpack to {unpacked:,}: the file is damaged, or made to fill "
+            "the memory"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,7 +366,7 @@ def unpack(archive: Path, folder: Path, *, progress: bool = True, limits: Limits
 
     A tar archive may be compressed with gzip. Nothing is written if any member has an absolute
     path, a `..`, is a link, a device or encrypted, or if all of them together are more than
-    the limits or `kjax.files.unpacking` allow.
+    the limits or `check_unpacked` allow.
     """
     try:
         if zipfile.is_zipfile(archive):

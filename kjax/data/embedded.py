@@ -34,9 +34,9 @@ from kjax.data.selfsupervised import (
     match_keypoints,
 )
 from kjax.errors import InputError
-from kjax.files.arrays import read_npz
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256
 from kjax.files.images import open_image
+from kjax.files.npz import read_npz
 
 CUT_VERSION = 2
 """Raise this whenever the same photographs would be cut differently, to invalidate old caches."""

@@ -30,7 +30,7 @@ from kjax.data.cutting.photographs import read_grey_or_none
 from kjax.data.phototour import PatchSet, SetPhotograph
 from kjax.data.selfsupervised import wrap_angle
 from kjax.errors import InputError
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256
 
 SAME_POSITION = 0.01
 """Pixels by which a keypoint may differ between model and database, which round differently."""

@@ -24,7 +24,7 @@ from kjax.data.cutting.photographs import read_grey_or_none
 from kjax.data.phototour import PatchSet, SetPhotograph
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256
 
 CANDIDATES = 8
 """Detections compared per location; SIFT may report one in a few orientations and scales."""

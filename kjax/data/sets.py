@@ -32,7 +32,7 @@ from kjax.data.phototour import (
 )
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
-from kjax.files.arrays import read_npy
+from kjax.files.npz import read_npy
 
 EMBEDDED = "embedded"
 """Name of the set that ships with scikit-image."""

@@ -10,7 +10,7 @@ from kjax.errors import InputError
 from kjax.eval.entries import find_entry
 from kjax.eval.hpatches.descriptors import describe_sequences, write_descriptors
 from kjax.files.atomic import write_json
-from kjax.files.json_text import parse_json
+from kjax.files.json import parse_json
 from kjax.version import __version__
 
 RECORD = "kjax-describe-patches.json"

@@ -17,7 +17,7 @@ from jaxtyping import Float32, UInt8
 
 from kjax.data.cache import cache_errors, cache_root
 from kjax.errors import InputError
-from kjax.files.arrays import read_npz, write_npz
+from kjax.files.npz import read_npz, write_npz
 
 VERSION = 1
 """A number to raise when descriptors of the same model and patches come out otherwise."""

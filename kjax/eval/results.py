@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from kjax.errors import InputError
-from kjax.files.json_text import parse_json
+from kjax.files.json import parse_json
 from kjax.files.typed_values import Schema
 
 LEVELS = {"e": "easy", "h": "hard", "t": "tough"}

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float32, Num, Shaped
 from kjax.errors import InputError
 from kjax.export.function import DescribingFunction
 from kjax.extras import require
-from kjax.files.json_text import parse_json
+from kjax.files.json import parse_json
 
 STABLEHLO_FILES = "a .stablehlo file"
 PLATFORMS = ("cpu", "cuda", "tpu")

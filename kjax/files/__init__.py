@@ -1,1 +1,1 @@
-"""Reading and writing files: whole or not at all, with bounded memory, whatever they hold."""
+"""Files: atomic writes, NumPy archives, JSON, images."""

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from kjax.errors import InputError
-from kjax.files.checksum import sha256 as file_sha256
+from kjax.files.atomic import sha256 as file_sha256
 from kjax.images.extraction import padded_count
 from kjax.images.features import Features
 from kjax.images.matchable import matchable

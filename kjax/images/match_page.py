@@ -5,6 +5,7 @@ patches of a match, their distance and ratio. The page cuts patches from the pho
 """
 
 import base64
+import hashlib
 import html
 import io
 import json
@@ -18,7 +19,6 @@ from jaxtyping import Bool, Float, Float32
 
 from kjax.errors import InputError
 from kjax.files.atomic import write_text
-from kjax.files.html_page import html_page
 from kjax.images.drawing import Photo, as_picture, reduced
 from kjax.images.features import Features
 from kjax.images.matching import Matches
@@ -161,3 +161,38 @@ def _resource(name: str) -> str:
 
 def _text(text: str) -> str:
     return html.escape(text)
+
+
+def html_page(*, title: str, style: str, script: str, body: str, colours: str) -> str:
+    """Return an HTML page that needs no network, font or other file.
+
+    Args:
+        title: title of the window.
+        style: style sheet.
+        script: the only script that may run.
+        body: HTML before the script.
+        colours: colour schemes of the style, e.g. "light dark".
+    """
+    # Only this script may run, and nothing may be fetched, whatever the body contains.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'"
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="{colours}">
+<title>{html.escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+{body}
+<script>{script}</script>
+</body>
+</html>
+"""

@@ -21,7 +21,7 @@ from kjax.data.phototour import SetPhotograph
 from kjax.data.selfsupervised import reduce_photo
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256
 from kjax.images.describer import Describer
 from kjax.images.view_features import VIEWS, describe_columns, steadiest
 from kjax.matcher.view_set import ViewSet

@@ -25,7 +25,7 @@ from kjax.data.selfsupervised import (
 )
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256
 from kjax.images.describer import Describer
 from kjax.matcher.view_set import ViewSet
 

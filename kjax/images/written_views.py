@@ -16,9 +16,8 @@ from kjax.data.cutting.photographs import in_order
 from kjax.data.phototour import SetPhotograph
 from kjax.data.selfsupervised import ViewConfig, WarpedPhoto
 from kjax.errors import InputError
-from kjax.files.atomic import write_json, write_whole
-from kjax.files.checksum import sha256
-from kjax.files.json_text import parse_json
+from kjax.files.atomic import sha256, write_json, write_whole
+from kjax.files.json import parse_json
 from kjax.files.typed_values import Schema
 from kjax.images.features import Features
 from kjax.images.matchable import matchable

@@ -12,8 +12,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from kjax.counts import counted
-from kjax.errors import InputError
+from kjax.errors import InputError, counted
 from kjax.files.atomic import write_json
 from kjax.matcher.attention import Attention, attend
 from kjax.matcher.batches import to_device

@@ -15,7 +15,7 @@ from jaxtyping import Float16, Float32, Int32
 
 from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError
-from kjax.files.described_arrays import read_described, write_described
+from kjax.files.npz import read_described, write_described
 from kjax.weights.info import Provenance
 
 FORMAT = "kjax views 2"

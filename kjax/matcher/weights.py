@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.files.described_arrays import ABOUT, read_described, write_described
+from kjax.files.npz import ABOUT, read_described, write_described
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.weights import shipped

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError
-from kjax.files.checksum import CHECKSUMS, checksum_lines
-from kjax.files.json_lines import is_number, parse_line
+from kjax.files.atomic import CHECKSUMS, checksum_lines
+from kjax.files.json import is_number, parse_line
 
 MOST_ERRORS_OF_A_SAVE = 8
 """More than orbax does at once for a checkpoint; each can fail."""

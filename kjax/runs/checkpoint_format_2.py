@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from kjax.errors import InputError
-from kjax.files.arrays import read_npz
+from kjax.files.npz import read_npz
 from kjax.runs.checkpoint_tree import check_same, leaf_name
 
 FORMAT = 2

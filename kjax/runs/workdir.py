@@ -27,8 +27,8 @@ import jax
 
 import kjax
 from kjax.errors import InputError
-from kjax.files.atomic import mendable_writes, partial_prefix, write_json
-from kjax.files.json_text import parse_json
+from kjax.files.atomic import explain_write_errors, partial_prefix, write_json
+from kjax.files.json import parse_json
 from kjax.runs.config import flat_fields, optional_fields
 from kjax.runs.processes import failing_together
 from kjax.version import __version__
@@ -296,7 +296,7 @@ def _record_versions(path: Path, notes: Mapping[str, str]) -> None:
 
 def mendable_errors(workdir: Path) -> contextlib.AbstractContextManager[None]:
     """Turns whatever keeps files from being read or written into one line."""
-    return mendable_writes(
+    return explain_write_errors(
         f"to the workdir {workdir}",
         "free some space or mend the folder and run the same command again, or choose another",
     )

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from kjax.files.atomic import mendable_writes, write_text
-from kjax.files.json_lines import is_number, read_lines
+from kjax.files.atomic import explain_write_errors, write_text
+from kjax.files.json import is_number, read_lines
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
@@ -40,7 +40,7 @@ class MetricsLog:
         self._writes = jax.process_index() == 0
         if not self._writes:
             return
-        with mendable_writes(str(self._path), _REMEDY):
+        with explain_write_errors(str(self._path), _REMEDY):
             _drop_after(self._path, resume_step)
             if tensorboard:
                 first = resume_step + 1 if resume_step else 0
@@ -60,7 +60,7 @@ class MetricsLog:
         line = {"step": int(step)} | {
             name: _json_value(value.tolist()) for name, value in values.items()
         }
-        with mendable_writes(str(self._path), _REMEDY):
+        with explain_write_errors(str(self._path), _REMEDY):
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(_as_line(line) + "\n")
             if self._writer is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from kjax.files.atomic import write_json, write_whole
-from kjax.files.json_text import parse_json
+from kjax.files.json import parse_json
 from kjax.model.nesting import check_remap
 from kjax.tune.last_layer import can_refit, refit
 from kjax.tune.mapping import map_photographs

@@ -30,7 +30,7 @@ from kjax.data.reconstruction import TrackFilters, cut_reconstruction
 from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
 from kjax.errors import InputError
 from kjax.files.atomic import write_json
-from kjax.files.json_text import parse_json
+from kjax.files.json import parse_json
 from kjax.images.exchange import colmap_program
 from kjax.tune.settings import Settings
 

@@ -11,7 +11,7 @@ from kjax.data.sampler import check_seed
 from kjax.data.sets import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError, unknown_name
 from kjax.files.atomic import write_json
-from kjax.files.json_text import parse_json
+from kjax.files.json import parse_json
 from kjax.weights import shipped
 from kjax.weights.source import is_workdir
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kjax.errors import InputError, first_line, unknown_name
 from kjax.extras import require
-from kjax.files.arrays import read_npz, write_npz
 from kjax.files.atomic import write_whole
+from kjax.files.npz import read_npz, write_npz
 from kjax.weights.info import ModelInfo, make_metadata, parse_metadata
 from kjax.weights.torch_names import from_torch, to_arrays, to_torch
 

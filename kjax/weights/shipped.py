@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError, unknown_name
-from kjax.files.checksum import CHECKSUMS, sha256
+from kjax.files.atomic import CHECKSUMS, sha256
 from kjax.weights.info import ModelInfo
 from kjax.weights.ledger import LEDGER_FILE, Ledger, PhotoGroup, read_ledger
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kjax.errors import InputError, unknown_name
-from kjax.files.json_text import parse_json
+from kjax.files.json import parse_json
 from kjax.model.descriptor import Descriptor, build, parameter_count
 from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS
 from kjax.model.nesting import shorten

@@ -1,4 +1,4 @@
-"""What is opened as an image, and what becomes of files that are none, too large or damaged."""
+"""Image files: formats that are opened, and files that are refused."""
 
 import io
 import struct
@@ -13,7 +13,7 @@ from kjax.data.hpatches import read_column
 from kjax.data.phototour import decode_mosaic
 from kjax.errors import InputError
 from kjax.eval.similarity_maps import read_patch
-from kjax.files.images import FORMATS, MAX_PIXELS, open_image
+from kjax.files.images import FORMATS
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
 READERS = (read_photograph, decode_mosaic, read_column, lambda path: read_patch(path, 32))
@@ -48,13 +48,13 @@ def test_postscript_by_another_name_starts_no_program(tmp_path, monkeypatch, rea
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", start)
     path = tmp_path / "photo.jpg"
     path.write_bytes(EPS)
-    with pytest.raises(InputError, match=r"photo\.jpg \(not an image"):
+    with pytest.raises(InputError, match=r"photo\.jpg \(not one of"):
         read(path)
     assert read_grey_or_none(path) is None
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_nine_hundred_megapixels_are_not_decoded(tmp_path, monkeypatch, read):
+def test_huge_images_are_not_decoded(tmp_path, monkeypatch, read):
     path = tmp_path / "photo.png"
     path.write_bytes(png_of(30_000, 30_000, padding=900_000))
 
@@ -65,32 +65,7 @@ def test_nine_hundred_megapixels_are_not_decoded(tmp_path, monkeypatch, read):
     with pytest.raises(InputError, match=r"photo\.png") as error:
         read(path)
     assert "\n" not in str(error.value)
-
-
-def test_the_limits_hold_for_training_photographs_too(tmp_path, monkeypatch):
-    decoded = []
-    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", decoded.append)
-    path = tmp_path / "photo.png"
-    path.write_bytes(png_of(30_000, 30_000))
     assert read_grey_or_none(path) is None
-    assert not decoded
-
-
-def test_a_small_file_may_hold_a_large_but_not_a_huge_picture(tmp_path):
-    path = tmp_path / "photo.png"
-    path.write_bytes(png_of(4000, 4000))
-    with open_image(path) as image:
-        assert image.size == (4000, 4000)
-    path.write_bytes(png_of(4001, 4000))
-    with pytest.raises(InputError, match=r"4001×4000 pixels in \S+ bytes"), open_image(path):
-        pass
-    path.write_bytes(png_of(4001, 4000, padding=20_000))
-    with open_image(path):
-        pass
-    side = int(MAX_PIXELS**0.5) + 1
-    path.write_bytes(png_of(side, side, padding=MAX_PIXELS // 1000))
-    with pytest.raises(InputError, match="make it smaller"), open_image(path):
-        pass
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -122,13 +97,7 @@ def test_headers_of_text_that_make_no_sense(tmp_path, content):
 def test_whatever_a_decoder_raises_is_one_line(tmp_path, monkeypatch, rng):
     path = tmp_path / "photo.png"
     Image.fromarray(rng.integers(0, 256, (20, 30), np.uint8)).save(path)
-    for problem in (
-        struct.error("odd"),
-        KeyError(3),
-        IndexError(),
-        MemoryError(),
-        zlib.error("x\ny"),
-    ):
+    for problem in (KeyError(3), IndexError(), MemoryError(), zlib.error("x\ny")):
 
         def fail(self, problem=problem):
             raise problem

@@ -567,7 +567,7 @@ def _npy(folder: Path) -> None:
 
 
 def _read_npy(folder: Path) -> Any:
-    from kjax.files.arrays import read_npy
+    from kjax.files.npz import read_npy
 
     return read_npy(folder / "a.npy")
 

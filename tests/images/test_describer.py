@@ -262,7 +262,7 @@ def test_the_command_finds_a_shift_and_draws_it(tmp_path, photograph, capsys):
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [("none.png", None, "no such file"), ("text.png", b"hello", "not an image")],
+    [("none.png", None, "no such file"), ("text.png", b"hello", "not one of")],
 )
 def test_bad_photographs_are_one_line(tmp_path, capsys, name, content, message):
     save_variables(tmp_path / "w.npz", make_model("hardnet", patch_size=16)[1])

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from kjax.counts import counted
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Model, read_keypoints, read_model
 from kjax.data.cutting.photographs import grey_values, read_photograph, whole_greys
+from kjax.errors import counted
 from kjax.eval.report import page_parts as parts
 from kjax.eval.report.html import to_html
 from kjax.eval.report.phrases import decimal

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kjax.counts import counted
+from kjax.errors import counted
 from kjax.eval.averages import TASKS
 from kjax.eval.report.hpatches_tables import HPatchesSetting, Scored, scoreboard
 from kjax.eval.report.phototour_settings import Arrangement, arrange

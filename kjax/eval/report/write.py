@@ -8,7 +8,7 @@ from kjax.eval.report.document import compose
 from kjax.eval.report.html import to_html
 from kjax.eval.report.markdown import FIGURES, Written, to_markdown
 from kjax.eval.results import Evaluation, Illustrations
-from kjax.files.atomic import mendable_writes, write_whole
+from kjax.files.atomic import explain_write_errors, write_whole
 
 
 def write_report(
@@ -51,7 +51,7 @@ def write_pages(
     files = {f"{FIGURES}/{file}": draw() for file, draw in written.pictures.items()}
     texts = {name: written.text, **(others or {})}
     files |= {file: text.encode() for file, text in texts.items()}
-    with mendable_writes(f"{what} to {folder}", "free some space or choose another folder"):
+    with explain_write_errors(f"{what} to {folder}", "free some space or choose another folder"):
         for file, content in files.items():
             path = folder / file
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from PIL import ExifTags, Image
 
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
-from kjax.files.checksum import sha256
+from kjax.files.atomic import sha256
 from kjax.files.images import open_image
 from kjax.images.exchange.colmap_database import CameraGuess
 

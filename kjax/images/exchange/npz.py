@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from kjax.errors import InputError
-from kjax.files.arrays import read_npz as read_arrays
-from kjax.files.arrays import write_npz as write_arrays
+from kjax.files.npz import read_npz as read_arrays
+from kjax.files.npz import write_npz as write_arrays
 from kjax.images.features import Distance, Features
 
 REQUIRED = ("xy", "descriptors", "image_size")

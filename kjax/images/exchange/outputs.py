@@ -31,10 +31,9 @@ from typing import Any
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.files.arrays import read_npz
-from kjax.files.arrays import write_npz as write_arrays
-from kjax.files.json_lines import append_line, read_lines
-from kjax.files.json_text import parse_json
+from kjax.files.json import append_line, parse_json, read_lines
+from kjax.files.npz import read_npz
+from kjax.files.npz import write_npz as write_arrays
 from kjax.images.exchange.colmap_bytes import write_colmap_text
 from kjax.images.exchange.hloc import FeatureWriter, MatchWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz

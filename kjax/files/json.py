@@ -1,4 +1,7 @@
-"""Files of one JSON object a line: a damaged line costs itself, never the lines around it."""
+"""JSON from anyone: whole texts, and files of one object a line.
+
+A damaged line costs itself, never the lines around it.
+"""
 
 import json
 import math
@@ -9,19 +12,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kjax.errors import one_line
-from kjax.files.json_text import parse_json
 
 T = TypeVar("T")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parse a JSON text; all errors are ValueErrors."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("lists or objects are nested too deeply") from None
+
+
 def read_lines(path: Path, parse: Callable[[Any], T], *, what: str) -> list[T]:
-    """What the lines of a file stand for; a line that does not parse is named on stderr.
+    """Read a file of JSON lines; damaged lines are reported on stderr and skipped.
 
     Args:
-        path: of the file; if there is none, it has no lines.
-        parse: makes the result of a line's JSON value, or raises one of the
-            errors that wrong types lead to.
-        what: a line should be, e.g. "a record".
+        path: a missing file has no lines.
+        parse: converts the JSON value of a line, or raises an error that wrong types lead to.
+        what: what a line should be, e.g. "a record".
     """
     if not path.exists():
         return []
@@ -32,20 +41,16 @@ def read_lines(path: Path, parse: Callable[[Any], T], *, what: str) -> list[T]:
         try:
             found.append(parse_line(line, parse))
         except ValueError as error:
-            print(f"{path}, line {number} is not {what} and is left out: {error}", file=sys.stderr)
+            print(f"{path}, line {number} is not {what} and is skipped: {error}", file=sys.stderr)
     return found
 
 
 def parse_line(line: bytes, parse: Callable[[Any], T]) -> T:
-    """What one line stands for.
-
-    Raises:
-        ValueError: the line is damaged, in one line of text.
-    """
+    """Parse one line; if it is damaged, raise a ValueError with a one-line message."""
     try:
         return parse(parse_json(line.decode("utf-8")))
     except UnicodeDecodeError:
-        reason = "it is not text in UTF-8"
+        reason = "it is not UTF-8"
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = one_line(error)
     raise ValueError(reason)
@@ -60,7 +65,7 @@ def is_number(value: Any) -> bool:
 
 
 def append_line(path: Path, content: Mapping[str, Any], parse: Callable[[Any], Any]) -> None:
-    """Adds a line, and sees it to the disk; half a line before it, which `parse` refuses, goes."""
+    """Append a line and fsync it; an incomplete last line, which `parse` refuses, is removed."""
     end_last_line(path, parse)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(content, ensure_ascii=False) + "\n")
@@ -69,7 +74,7 @@ def append_line(path: Path, content: Mapping[str, Any], parse: Callable[[Any], A
 
 
 def end_last_line(path: Path, parse: Callable[[Any], Any]) -> None:
-    """Readies a file for appending: half a line that a kill left goes, a whole one gets its end."""
+    """Remove an incomplete last line, as a kill leaves it, or add the newline it lacks."""
     if not path.exists():
         return
     with path.open("r+b") as file:

@@ -1,0 +1,68 @@
+"""NumPy files, `.npz` and `.npy`, from anyone: pickles in them are never run."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kjax.errors import InputError
+from kjax.files.atomic import write_whole
+from kjax.files.json import parse_json
+
+ABOUT = "about"
+"""Entry of an archive that describes the others, as JSON."""
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Read all arrays of an archive, by name. Error messages do not name the file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: _checked(file[name]) for name in file.files}
+        if not arrays:
+            raise ValueError("it is empty")
+    except Exception:  # zipfile, zlib and NumPy raise a dozen types for damaged files
+        raise InputError("not a plain .npz file, or a damaged one") from None
+    return arrays
+
+
+def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+    """Read the array of a file. Error messages do not name the file."""
+    try:
+        return _checked(np.load(path, allow_pickle=False))
+    except Exception:
+        raise InputError("not a plain .npy file, or a damaged one") from None
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an archive of arrays by name, whole or not at all."""
+    named: dict[str, Any] = dict(arrays)
+    write_whole(path, lambda partial: np.savez(partial, allow_pickle=False, **named))
+
+
+def write_described(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+    """Write an archive with a description of itself; its folder is created."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_npz(path, {**arrays, ABOUT: np.array(json.dumps(about))})
+
+
+def read_described(path: Path, form: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read the arrays of an archive and its description, whose `format` must be `form`.
+
+    Raises:
+        ValueError: the file is something else, or damaged. The message does not name it.
+    """
+    arrays = read_npz(path)
+    about = parse_json(str(arrays.pop(ABOUT, "null")).encode())  # decoding checks the characters
+    found = about.get("format") if isinstance(about, dict) else None
+    if found != form:
+        raise InputError(f"its format is {found!r}, not {form!r}")
+    return arrays, about
+
+
+def _checked(array: Any) -> np.ndarray:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{type(array)} is not an array")
+    return array
