@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kjax.files.unpacking import check_unpacked
+from kjax.data.download import check_unpacked
 
 _HEADER = 128
 _BLOCK = 1 << 20

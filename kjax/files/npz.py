@@ -19,8 +19,8 @@ ABOUT = "about"
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Read all arrays of an archive, by name. Error messages do not name the file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: _checked(file[name]) for name in file.files}
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: _checked(archive[name]) for name in archive.files}
         if not arrays:
             raise ValueError("it is empty")
     except Exception:  # zipfile, zlib and NumPy raise a dozen types for damaged files
