@@ -1,28 +1,27 @@
-"""Trains a descriptor, or goes on with the training in the folder.
+"""Train a descriptor, or resume the training in the folder.
 
   python run_train.py --config=configs/quickstart.py --workdir=out/first
   python run_train.py --config=configs/base.py --workdir=out/polar --config.model.head=polar
 
-Ctrl-C saves and stops; the same command goes on. configs/base.py says what each field means.
+Ctrl-C saves and exits. Run the same command to resume. configs/base.py explains each field.
 """
 
 import argparse
 from collections.abc import Sequence
 
 from kjax.interrupts import ending_on_interrupt, run_program
-from kjax.train.command_line import INTERRUPTED, run_training
-from kjax.train.joining import ending_when_alone, join
+from kjax.train.command_line import INTERRUPTED, ending_when_alone, join, run_training
 
 PROGRAM = "run_train"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the training; bad input is one line on stderr and exit code 2."""
+    """Run the training; bad input is one line on stderr and exit code 2."""
     return run_training(PROGRAM, argv, train, description=__doc__)
 
 
 def train(args: argparse.Namespace) -> tuple[dict[str, float], str]:
-    """Trains; returns the scores, and a line on where the result is."""
+    """Train; return the scores, and a line that says where the results are."""
     if args.distributed or args.coordinator is not None:
         join(args.coordinator, args.processes, args.process)
     with ending_on_interrupt(f"{PROGRAM}: {INTERRUPTED}"):

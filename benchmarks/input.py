@@ -41,7 +41,8 @@ from kjax.data.sets import read_tfds
 from kjax.data.tfdata import pair_dataset, prefetch_to_device
 from kjax.errors import InputError, exit_code
 from kjax.interrupts import run_script
-from kjax.train.augment import AugmentConfig, augment_pairs
+from kjax.runs.config import AugmentConfig
+from kjax.train.augment import augment_pairs
 from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.step import StepConfig, create_state, train_step
 

@@ -91,12 +91,12 @@ def make_program(head: str, dtype: str, args: argparse.Namespace) -> Any:
     import jax
 
     import kjax
-    from kjax.train.augment import AugmentConfig
+    from kjax.runs.config import AugmentConfig
     from kjax.train.optim import linear_decay, torch_sgd
-    from kjax.train.parallel import Program
+    from kjax.train.parallel import DescriptorProgram
     from kjax.train.step import StepConfig
 
-    return Program(
+    return DescriptorProgram(
         model=kjax.build(head, s=2, patch_size=SIZE, dtype=dtype),
         optimizer=torch_sgd(linear_decay(10.0, PAPER_PAIRS // args.pairs)),
         pairs=args.pairs,

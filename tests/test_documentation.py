@@ -13,8 +13,8 @@ import pytest
 from scripts import load_script
 
 from kjax.cli import make_parser
-from kjax.matcher.config import SCHEMA
-from kjax.runs.config import read_config, validate
+from kjax.matcher.config import MatcherRunConfig
+from kjax.runs.config import load_config, read_config, validate_as
 from kjax.train.command_line import parse_command_line
 
 ROOT = Path(__file__).parents[1]
@@ -87,12 +87,12 @@ def check_python(words: list[str]) -> None:
     elif program == "-m":
         if rest[0] == "kjax.matcher":
             given = parse_command_line(rest)
-            read_config(given.config, given.overrides, schema=SCHEMA)
+            validate_as(MatcherRunConfig, load_config(given.config, given.overrides))
         else:
             assert rest[0] in ("venv", "pytest", "tests.fuzz"), words
     elif program == "run_train.py":
         given = parse_command_line(words)
-        validate(read_config(given.config, given.overrides))
+        read_config(given.config, given.overrides)
     elif program == "run_eval.py":
         load_script(ROOT / program).make_parser().parse_args(rest)
     else:

@@ -22,7 +22,7 @@ QUICK = (
         "l2net.mat",
         "unpack",
     ),
-    *("download", "evaluation", "pretrained", "metrics_log", "records", "prepare_workdir"),
+    *("download", "evaluation", "pretrained", "metrics_log", "records", "claim_workdir"),
 )
 """Readers whose samples need no model, which takes seconds to make."""
 

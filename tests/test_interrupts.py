@@ -75,7 +75,7 @@ def test_uninterrupted_programs_keep_their_exit_code():
 
 
 def test_other_errors_that_go_nowhere_are_told_as_before(monkeypatch):
-    """By whoever was asked to, first or last: kjax.runs.checkpoint_damage asks, too."""
+    """By whoever was asked to, first or last: kjax.runs.checkpoint does so, too."""
 
     class Lost:
         def __del__(self):

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.data.embedded import stereo_patch_pairs
     from kjax.model.descriptor import build
-    from kjax.train.losses import LossConfig
+    from kjax.runs.config import LossConfig
     from kjax.train.step import StepConfig
     from kjax.weights.files import load_state_dict
     from kjax.weights.source import weights_path

@@ -26,12 +26,13 @@ def train(args: argparse.Namespace) -> tuple[dict[str, float], str]:
     if args.distributed or args.coordinator is not None:
         raise InputError("a matcher is trained by one process: leave out the others")
     with ending_on_interrupt(f"{PROGRAM}: {INTERRUPTED}"):
-        from kjax.matcher.config import SCHEMA
+        from kjax.matcher.config import MatcherRunConfig
         from kjax.matcher.run import run
         from kjax.matcher.weights import WEIGHTS_FILE
-        from kjax.runs.config import read_config
+        from kjax.runs.config import load_config, validate_as
 
-    scores = run(read_config(args.config, args.overrides, schema=SCHEMA), args.workdir)
+    config = validate_as(MatcherRunConfig, load_config(args.config, args.overrides))
+    scores = run(config, args.workdir)
     return scores, f"the matcher is {args.workdir / WEIGHTS_FILE}"
 
 

@@ -5,7 +5,6 @@ import math
 
 from kjax.data.sampler import check_seed
 from kjax.errors import InputError, unknown_name
-from kjax.files.typed_values import Schema
 from kjax.matcher.batches import DrawConfig
 from kjax.matcher.network import MatcherConfig
 from kjax.runs.config import check_shares
@@ -16,7 +15,7 @@ ATTENTIONS = ("auto", "xla", "cudnn")
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class ViewsConfig:
     """Files of views, and which of their photographs are for validation: each so-manieth.
 
     `shares` are of pairs, for each file; without them, every group is drawn as often.
@@ -38,7 +37,7 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
+class AdamWConfig:
     """Of AdamW, with a linear warm-up and a cosine decay."""
 
     learning_rate: float
@@ -56,7 +55,7 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class MatcherTrainConfig:
     """Batches, length and cadence of a run."""
 
     pairs: int
@@ -100,18 +99,10 @@ class MatcherRunConfig:
     progress: bool
     tensorboard: bool
     model: MatcherConfig
-    data: DataConfig
+    data: ViewsConfig
     draw: DrawConfig
-    optimizer: OptimizerConfig
-    train: TrainConfig
+    optimizer: AdamWConfig
+    train: MatcherTrainConfig
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-
-
-SCHEMA = Schema(
-    MatcherRunConfig,
-    "config",
-    wrong="config.{path} {must}, not {value}",
-    remedy=": start from load_config('matcher')",
-)

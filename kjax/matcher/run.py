@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
 from kjax.errors import InputError, counted
 from kjax.files.atomic import write_json
 from kjax.matcher.attention import Attention, attend
 from kjax.matcher.batches import to_device
-from kjax.matcher.config import SCHEMA, MatcherRunConfig, OptimizerConfig
+from kjax.matcher.config import AdamWConfig, MatcherRunConfig
 from kjax.matcher.step import Program, initial_state, make_run, make_validation
 from kjax.matcher.view_set import ViewSet, read_view_sets
 from kjax.matcher.weights import (
@@ -29,7 +28,7 @@ from kjax.matcher.weights import (
     save_matcher,
 )
 from kjax.runs.checkpoint import Checkpoints
-from kjax.runs.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, mendable_errors
+from kjax.runs.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, workdir_errors
 from kjax.train.loop import step_of, train
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.step import TrainState
@@ -40,7 +39,7 @@ FINAL_SHARE = 0.01
 """Of the learning rate, at the end."""
 
 
-def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
+def run(config: MatcherRunConfig, workdir: Path) -> dict[str, float]:
     """Trains as the config says, or goes on with the run in the workdir.
 
     Writes, besides checkpoints and metrics, `results.json` and the final weights, `matcher.npz`.
@@ -48,15 +47,14 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
     Returns:
         The final validation.
     """
-    checked = SCHEMA.read(config.to_dict())
-    views = _read_views(checked)
-    learning, held_out = split(views, checked.data.validation_every)
-    program = make_program(checked, by_lines=views.has_unknown_places)
-    with claim_workdir(workdir, config.to_dict(), notes={"attention": program.attention}):
-        state, scores = _train(checked, program, learning, held_out, workdir)
-        with mendable_errors(workdir):
+    views = _read_views(config)
+    learning, held_out = split(views, config.data.validation_every)
+    program = make_program(config, by_lines=views.has_unknown_places)
+    with claim_workdir(workdir, config, notes={"attention": program.attention}):
+        state, scores = _train(config, program, learning, held_out, workdir)
+        with workdir_errors(workdir):
             write_json(workdir / RESULTS_FILE, scores)
-            about = About(FORMAT, checked.model, views.described_with, _remarks(checked, views))
+            about = About(FORMAT, config.model, views.described_with, _remarks(config, views))
             save_matcher(workdir / WEIGHTS_FILE, MatcherWeights(about, state.params))
     return scores
 
@@ -145,7 +143,7 @@ def make_learning_rate(config: MatcherRunConfig) -> optax.Schedule:
 
 
 def make_optimizer(
-    config: OptimizerConfig, learning_rate: optax.Schedule
+    config: AdamWConfig, learning_rate: optax.Schedule
 ) -> optax.GradientTransformation:
     """AdamW on clipped gradients."""
     return optax.chain(
@@ -168,8 +166,8 @@ def _train(
     log = MetricsLog(workdir, config.tensorboard, resume_step=step_of(state))
     try:
         return train(
-            program,
             make_run(program, to_device(learning)),
+            pairs=program.pairs,
             schedule=config.train.schedule(),
             learning_rate=make_learning_rate(config),
             state=state,

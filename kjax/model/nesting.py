@@ -21,7 +21,7 @@ def shorten(
     """The model of the first entries alone, with its variables: a smaller projection.
 
     Whether those entries are any good is up to the training: see `nested` of
-    `kjax.train.losses.LossConfig`.
+    `kjax.runs.config.LossConfig`.
 
     Args:
         model: of a head that projects, not folded.

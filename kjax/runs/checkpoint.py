@@ -1,15 +1,20 @@
-"""Checkpoints of a training run: the one file that knows orbax.
+"""Checkpoints of a training run. This is the only file that imports orbax.
 
-A checkpoint is a standard orbax PyTree, which plain `orbax.checkpoint` reads: nested dicts of
-arrays, "params" and so on. Beside it lie checksums: orbax does not notice that a bit has flipped.
+A checkpoint is a standard orbax PyTree that plain `orbax.checkpoint` can read: nested dicts of
+arrays. Checksums lie beside it, because orbax does not notice a flipped bit.
 """
 
 import contextlib
+import functools
+import json
+import logging
 import math
 import shutil
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.serialization
 import jax
@@ -17,46 +22,45 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from kjax.errors import InputError
+from kjax.errors import InputError, one_line
 from kjax.files.atomic import sync_folder, sync_tree
-from kjax.runs import checkpoint_damage as damage
-from kjax.runs import checkpoint_format_2
-from kjax.runs.checkpoint_tree import check_same, to_restore, to_save
+from kjax.files.atomic import CHECKSUMS, checksum_lines
+from kjax.files.json import is_number
 from kjax.runs.processes import failing_together
-from kjax.train.step import TrainState
 
-ITEM = "default"  # the folder of what is saved under no name
-_CHECK_FOLDER = "check that it is a folder you may write to, or choose another workdir"
-_CHECK_SPACE = (
-    "earlier ones are intact; free some space or mend the folder, and run the same command again"
-)
+State = TypeVar("State")
+ITEM = "default"
+"""Folder of the state within a checkpoint."""
+MAX_CLOSE_ATTEMPTS = 8
+"""More than the number of things that orbax does at once for a checkpoint; each can fail."""
+NAMED_DIFFERENCES = 3
+"""Number of differing arrays that an error message lists."""
 
 
 class Checkpoints:
     """The checkpoints in a folder: the last few, and the best.
 
-    Saving copies the state to the host and returns; the rest happens in the background, in a
-    temporary folder that gets its name only when it is whole. With several processes, all of them
-    make the same calls.
+    Saving copies the state to the host and returns. The rest happens in the background, in a
+    temporary folder that gets its final name when it is complete. With several processes, all of
+    them make the same calls.
 
     Args:
-        folder: made if it is not there. What earlier runs left unfinished in it is removed.
-        keep: how many of the last checkpoints to keep.
-        best_metric: whose lowest value marks the best checkpoint, which is kept too; or None.
+        folder: created if absent. Unfinished checkpoints of earlier runs are removed.
+        keep: number of recent checkpoints to keep.
+        best_metric: the checkpoint with the lowest value of this metric is kept, too.
     """
 
     def __init__(self, folder: Path, *, keep: int, best_metric: str | None) -> None:
-        if keep < 1:
-            raise InputError(f"at least one checkpoint must be kept, not {keep}")
         self.folder = Path(folder).absolute()
         self._best_metric, self._failed = best_metric, False
-        what = f"cannot use the checkpoint folder {self.folder}"
-        with failing_together(), damage.mendable(what, _CHECK_FOLDER):
+        problem = f"cannot use the checkpoint folder {self.folder}"
+        advice = "make it a writable folder, or choose another workdir"
+        with failing_together(), _orbax_errors(problem, advice):
             self.folder.mkdir(parents=True, exist_ok=True)
-            if jax.process_index() == 0:  # orbax's own removal trips over folders in each other
+            if jax.process_index() == 0:  # orbax's own clean-up fails on nested folders
                 for unfinished in self._unfinished():
                     shutil.rmtree(unfinished)
-            damage.check_metrics(self.folder)
+            _check_metrics(self.folder)
         best = policies.BestN(
             get_metric_fn=self._score, reverse=True, n=1, keep_checkpoints_without_metrics=False
         )
@@ -66,25 +70,23 @@ class Checkpoints:
             best_fn=self._score if best_metric else None,
             best_mode="min",
             async_options=ocp.AsyncOptions(
-                # Else a folder that cannot be made leaves threads that wait for it for minutes.
+                # Otherwise, after a folder cannot be created, threads wait for it for minutes.
                 create_directories_asynchronously=False,
-                # Orbax calls it when all is written and only the name is to be given.
+                # Called when everything is written, before the final name is given.
                 post_finalization_callback=self._seal,
             ),
         )
-        with damage.mendable(what, _CHECK_FOLDER):
+        with _orbax_errors(problem, advice):
             self._manager = ocp.CheckpointManager(self.folder, options=options)
 
-    def save(
-        self, step: int, state: TrainState, *, metrics: Mapping[str, Any] | None = None
-    ) -> None:
-        """Saves the state after `step` steps; returns before the files are written.
+    def save(self, step: int, state: Any, *, metrics: Mapping[str, Any] | None = None) -> None:
+        """Save the state after `step` steps; return before the files are written.
 
         Args:
-            step: higher than any saved before; saving the last one again does nothing.
+            step: higher than any saved before. Saving the last one again does nothing.
             state: may be overwritten or donated as soon as this returns.
-            metrics: what the best checkpoint is chosen by, of this very step; of several seeds, the
-                mean counts. Without the metric, or if it is not finite, it is no candidate.
+            metrics: those of this step, to choose the best checkpoint by. Several seeds count by
+                their mean. Without a finite value the checkpoint cannot become the best.
 
         Raises:
             InputError: this save or the one before it cannot be written.
@@ -99,20 +101,21 @@ class Checkpoints:
             )
         means = {name: float(np.mean(value)) for name, value in (metrics or {}).items()}
         candidate = means if math.isfinite(self._score(means)) else None
-        args = ocp.args.StandardSave(to_save(state))
-        with self._failing_saves_told():
-            self._manager.save(step, args=args, metrics=candidate)
+        # Copied, not viewed: the next step may reuse the memory while this is being written.
+        copied = jax.tree.map(np.array, flax.serialization.to_state_dict(state))
+        with self._saving():
+            self._manager.save(step, args=ocp.args.StandardSave(copied), metrics=candidate)
 
-    def restore_latest(self, like: TrainState) -> TrainState | None:
-        """The state of the last whole checkpoint, or None if there is none; see `restore`."""
+    def restore_latest(self, like: State) -> State | None:
+        """Return the state of the last complete checkpoint, or None; see `restore`."""
         step = self.latest_step()
         return None if step is None else self.restore(step, like)
 
-    def restore(self, step: int, like: TrainState) -> TrainState:
-        """The state after `step` steps, on the devices of `like`: a state of the run, or shapes.
+    def restore(self, step: int, like: State) -> State:
+        """Return the state after `step` steps, on the devices of `like`: a state, or shapes.
 
         Raises:
-            InputError: the checkpoint is not there, damaged, or of another model or optimiser.
+            InputError: the checkpoint is absent, damaged, or of another model or optimiser.
         """
         self.wait()
         if step not in self._manager.all_steps():
@@ -121,26 +124,26 @@ class Checkpoints:
         return _read(self.folder / str(step), like)
 
     def latest_step(self) -> int | None:
-        """The step of the last checkpoint, which may still be on its way to the disk."""
+        """Return the step of the last checkpoint, which may not be on the disk yet."""
         return self._manager.latest_step()
 
     def best_step(self) -> int | None:
-        """The step of the checkpoint with the lowest metric."""
+        """Return the step of the checkpoint with the lowest metric."""
         step = self._manager.best_step() if self._best_metric else None
         return None if step is None or self._manager.metrics(step) is None else step
 
     def wait(self) -> None:
-        """Returns when the last save is on the disk.
+        """Return when the last save is on the disk.
 
         Raises:
-            InputError: it could not be written; the checkpoints before it are as they were.
+            InputError: it could not be written; earlier checkpoints are intact.
         """
-        with self._failing_saves_told():
+        with self._saving():
             self._manager.wait_until_finished()
             sync_folder(self.folder)
 
     def close(self) -> None:
-        """Waits, and ends the background threads. Raises what `wait` does, unless it was raised."""
+        """Wait, and end the background threads; raise as `wait` does, unless it already did."""
         if not self._failed:
             self.wait()
             self._manager.close()
@@ -149,22 +152,27 @@ class Checkpoints:
         return self.folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*")
 
     def _seal(self) -> None:
-        """Adds checksums to what waits for its name; sees it, and earlier names, to the disk."""
+        """Add checksums to complete checkpoints without a name, and sync them to the disk."""
         if jax.process_index() == 0:
             for unfinished in self._unfinished():
-                damage.write_checksums(unfinished, ITEM)
+                (unfinished / CHECKSUMS).write_text("".join(_checksums(unfinished)))
                 sync_tree(unfinished)
             sync_folder(self.folder)
 
     @contextlib.contextmanager
-    def _failing_saves_told(self) -> Iterator[None]:
-        """One line for a save that fails, now or in the background."""
+    def _saving(self) -> Iterator[None]:
+        """Turn the error of a save, now or in the background, into one line."""
+        advice = "earlier checkpoints are intact; free some space and run the same command again"
         try:
-            with damage.mendable(f"cannot save a checkpoint in {self.folder}", _CHECK_SPACE):
+            with _orbax_errors(f"cannot save a checkpoint in {self.folder}", advice):
                 yield
         except InputError:
             self._failed = True
-            damage.close_failed(self._manager.close)
+            # Closing stops at the next error it meets and forgets it.
+            for _ in range(MAX_CLOSE_ATTEMPTS):
+                with contextlib.suppress(Exception):
+                    self._manager.close()
+                    break
             raise
 
     def _score(self, metrics: Mapping[str, float]) -> float:
@@ -172,14 +180,15 @@ class Checkpoints:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """The steps of the whole checkpoints in a folder, which may be absent."""
+    """Return the steps of the complete checkpoints in a folder, which may be absent."""
     return [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
 
 
 def read_latest(folder: Path, like: Any) -> Any | None:
-    """Parts of the state in the last whole checkpoint of a folder, or None if there is none.
+    """Read parts of the state in the last complete checkpoint of a folder; None if there is none.
 
-    They are those of `like`, `{"params": shapes, …}`. The run may be going on: nothing is written.
+    The parts are those of `like`, `{"params": shapes, …}`. Nothing is written, so the run may still
+    be going on.
 
     Raises:
         InputError: the checkpoint is damaged, or of another model.
@@ -189,17 +198,111 @@ def read_latest(folder: Path, like: Any) -> Any | None:
 
 
 def _read(folder: Path, like: Any) -> Any:
-    advice = f"remove {folder} to go on from an earlier one, or start anew"
-    with damage.mendable(f"the checkpoint {folder} is damaged", advice):
-        of_format_2 = (folder / checkpoint_format_2.FILE).exists()
-        read_tree = checkpoint_format_2.read_tree if of_format_2 else _read_pytree
-        return flax.serialization.from_state_dict(like, read_tree(folder, to_restore(like)))
+    first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+    def described(leaf: Any) -> jax.ShapeDtypeStruct:
+        sharding = getattr(leaf, "sharding", None) or first
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    wanted = jax.tree.map(described, flax.serialization.to_state_dict(like))
+    advice = f"remove {folder} to resume from an earlier one, or start again"
+    with _orbax_errors(f"the checkpoint {folder} is damaged", advice):
+        if (folder / CHECKSUMS).exists():  # other programs do not write it
+            listed = (folder / CHECKSUMS).read_text().splitlines(keepends=True)
+            if changed := {*listed} ^ {*_checksums(folder)}:
+                name = min(changed).partition("  ")[2].strip()
+                raise ValueError(f"{name or CHECKSUMS} does not match its checksum")
+        handler = ocp.PyTreeCheckpointHandler()
+        _check_same(handler.metadata(folder / ITEM).tree, wanted, folder)
+        restore_args = ocp.checkpoint_utils.construct_restore_args(wanted)
+        args = ocp.args.PyTreeRestore(wanted, restore_args=restore_args, partial_restore=True)
+        return flax.serialization.from_state_dict(like, handler.restore(folder / ITEM, args=args))
 
 
-def _read_pytree(folder: Path, wanted: dict[str, Any]) -> Any:
-    damage.check_checksums(folder, ITEM)
-    handler = ocp.PyTreeCheckpointHandler()
-    check_same(handler.metadata(folder / ITEM).tree, wanted, folder)
-    how = ocp.checkpoint_utils.construct_restore_args(wanted)
-    args = ocp.args.PyTreeRestore(wanted, restore_args=how, partial_restore=True)
-    return handler.restore(folder / ITEM, args=args)
+def _check_same(saved: Any, wanted: dict[str, Any], where: Path) -> None:
+    """Raise if names, shapes or types differ in those parts of the state that are wanted."""
+
+    def kinds(tree: Any) -> dict[str, str]:
+        leaves = {
+            jax.tree_util.keystr(path, simple=True, separator="."): leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        return {
+            name: f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+            if hasattr(leaf, "dtype")
+            else type(leaf).__name__
+            for name, leaf in leaves.items()
+            if name.partition(".")[0] in wanted
+        }
+
+    there, here = kinds(saved), kinds(wanted)
+    # Parameters first: if they differ, so does the state of the optimiser.
+    names = sorted(here | there, key=lambda name: not name.startswith("params"))
+    differences = [
+        f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
+        for name in names
+        if there.get(name) != here.get(name)
+    ]
+    if differences:
+        more = len(differences) - NAMED_DIFFERENCES
+        rest = f"; and {more} more" if more > 0 else ""
+        raise InputError(
+            f"the checkpoint {where} is of another model or optimiser: "
+            f"{'; '.join(differences[:NAMED_DIFFERENCES])}{rest}: "
+            "use the config it was saved with, or choose another workdir"
+        )
+
+
+def _checksums(folder: Path) -> Iterator[str]:
+    return checksum_lines(folder, sorted(p for p in (folder / ITEM).rglob("*") if p.is_file()))
+
+
+def _check_metrics(folder: Path) -> None:
+    """Raise on a damaged file of metrics, which orbax would read at any later time."""
+    for path in sorted(folder.glob("*/metrics/metrics")):
+        try:
+            content = json.loads(path.read_bytes())
+            valid = content is None or all(map(is_number, content.values()))
+        except (ValueError, AttributeError, RecursionError):
+            valid = False
+        if not valid:
+            raise InputError(
+                f"{path} is damaged: remove the folder {path.parent}. The checkpoint stays usable "
+                "but cannot count as the best"
+            )
+
+
+@contextlib.contextmanager
+def _orbax_errors(problem: str, advice: str) -> Iterator[None]:
+    """Turn whatever orbax raises into one line: its errors have no common class."""
+    _silence_orbax()
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else None
+        reason = reason or one_line(error)
+        shortened = f"{reason[:200]}…" if len(reason) > 200 else reason
+        raise InputError(f"{problem} ({shortened}): {advice}") from error
+
+
+@functools.cache
+def _silence_orbax() -> None:
+    """Keep orbax's log and the errors of its threads off the terminal: we raise them ourselves."""
+
+    def comes_from_orbax(record: logging.LogRecord) -> bool:
+        frames = traceback.extract_tb(record.exc_info[2] if record.exc_info else None)
+        return ".orbax-checkpoint-tmp" in record.getMessage() or any(
+            "orbax" in Path(frame.filename).parts for frame in frames
+        )
+
+    logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
+    logging.getLogger("asyncio").addFilter(lambda record: not comes_from_orbax(record))
+    usual = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            usual(unraisable)
+
+    sys.unraisablehook = hook

@@ -1,41 +1,69 @@
-"""Configs of training runs: from a file and the command line to checked, typed values.
+"""Configs of training runs: from a file and the command line to typed, validated values.
 
-A config file has `get_config()`, or `get_config(argument)` for what follows a colon in
-`--config=configs/encoded.py:polar,s=1`, and returns an `ml_collections.ConfigDict` with the fields
-of `RunConfig`. `configs/base.py` lists all of them with what they mean.
+A config file has a function `get_config()` that returns an `ml_collections.ConfigDict` with the
+fields of `RunConfig`. `configs/base.py` lists and explains all of them. A file may also have
+`get_config(argument)`, for what follows a colon in `--config=configs/encoded.py:polar,s=1`.
 """
 
+import ast
 import dataclasses
 import importlib.util
 import inspect
 import math
-import re
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
-from kjax.data.sampler import check_seed
-from kjax.data.sets import EMBEDDED
 from kjax.errors import InputError, one_line, unknown_name
 from kjax.files.typed_values import Schema
 from kjax.model.descriptor import Descriptor, build
 from kjax.model.dimensions import CHANNELS, DIMENSION
-from kjax.train.augment import AugmentConfig
-from kjax.train.distillation import DistillConfig
-from kjax.train.losses import LossConfig
 
+T = TypeVar("T")
 PIPELINES = ("auto", "resident", "tfdata")
 OPTIMIZERS = ("sgd", "adam")
-_LEAST = {"pairs": 2, "steps": 0, "eval_every": 0}
-"""Lowest values of those fields of `TrainConfig` for which it is not 1."""
-MOST_STEPS = 2**31 - 1
-"""The most steps, and counts of them, that the counter on the devices can hold."""
+LOSSES = ("triplet", "softmax", "contrastive", "infonce", "sosnet", "hynet")
+NEIGHBOUR_RULES = ("paper", "release")
+DISTILL_TARGETS = ("descriptors", "distances")
+MAX_STEPS = 2**31 - 1
+"""Maximum number of steps: the counter on the devices is an int32."""
 CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[2] / "configs")
-"""Folders in which a config that is given by its bare name is looked for."""
+"""Folders in which a config given by its bare name is looked up."""
+
+
+def check_choice(field: str, value: str, choices: Sequence[str]) -> None:
+    """Raise if a config field has none of its possible values."""
+    if value not in choices:
+        raise unknown_name(field, value, choices)
+
+
+def check_limits(group: str, config: Any, limits: Mapping[str, tuple[float | int, ...]]) -> None:
+    """Raise if a field lies outside its limits (inclusive; a limit of ∞ excludes it)."""
+    for name, (low, high) in limits.items():
+        value = getattr(config, name)
+        if not low <= value <= high or value == math.inf == high:
+            wanted = f"between {low} and {high}" if high < math.inf else f"at least {low}"
+            raise InputError(f"{group}.{name} must be {wanted}, not {value}")
+
+
+def check_positive(group: str, config: Any, *names: str) -> None:
+    """Raise unless all of these fields are positive and finite."""
+    for name in names:
+        if not 0 < getattr(config, name) < math.inf:
+            raise InputError(f"{group}.{name} must be positive, not {getattr(config, name)}")
+
+
+def check_shares(shares: tuple[float, ...], train: tuple[str, ...]) -> None:
+    """Raise unless there are no shares, or one per training set that sum to 1."""
+    if shares and (
+        len(shares) != len(train) or min(shares) <= 0 or not math.isclose(sum(shares), 1)
+    ):
+        raise InputError(
+            f"data.shares must be one positive number for each of the {len(train)} sets of "
+            f"data.train and sum to 1, not {shares}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,27 +90,16 @@ class ModelConfig:
         self.build()
 
     def build(self, *, axis_name: str | None = None) -> Descriptor:
-        """The linen module."""
+        """Return the linen module."""
         try:
             return build(axis_name=axis_name, **dataclasses.asdict(self))
-        except ValueError as error:  # PositionKernel is mathematics and knows no InputError
+        except ValueError as error:  # PositionKernel is plain mathematics
             raise InputError(str(error)) from error
-
-
-def check_shares(shares: tuple[float, ...], train: tuple[str, ...]) -> None:
-    """Refuses shares that are not those of the sets to train on; none are fine."""
-    if shares and (
-        len(shares) != len(train) or min(shares) <= 0 or not math.isclose(sum(shares), 1)
-    ):
-        raise InputError(
-            f"data.shares must be one for each of the {len(train)} sets of data.train, "
-            f"positive, and 1 together, not {shares}"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The sets, as folders or `EMBEDDED`, and how their pairs reach the devices."""
+    """Datasets, and the input pipeline."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -92,10 +109,100 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if not self.train or "" in (*self.train, *self.test):
-            raise InputError(f"data.train needs a set: a folder, or {EMBEDDED!r}")
+            raise InputError("data.train needs a dataset: a folder, or 'embedded'")
         check_shares(self.shares, self.train)
-        if self.pipeline not in PIPELINES:
-            raise unknown_name("pipeline", self.pipeline, PIPELINES)
+        check_choice("pipeline", self.pipeline, PIPELINES)
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentConfig:
+    """Augmentation. The defaults are those of the HardNet release and of the paper."""
+
+    flip_probability: float = 0.5
+    transpose_probability: float = 0.5
+    max_rotation_degrees: float = 5.0
+    area: tuple[float, float] = (0.9, 1.0)
+    aspect_ratio: tuple[float, float] = (0.9, 1.1)
+    max_translation: float = math.inf
+    misalignment: float = 0.0
+    max_blur: float = 0.0
+    max_gamma: float = 1.0
+    saturation: float = 0.0
+    max_noise: float = 0.0
+    compression: float = 0.0
+    photometric_probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        limits = {
+            "flip_probability": (0, 1),
+            "transpose_probability": (0, 1),
+            "max_rotation_degrees": (0, 180),
+            "misalignment": (0, 3),
+            "max_blur": (0, 4),
+            "max_gamma": (1, 10),
+            "saturation": (0, 0.45),
+            "max_noise": (0, 1),
+            "compression": (0, 10),
+            "photometric_probability": (0, 1),
+        }
+        check_limits("augment", self, limits)
+        for name, lowest, highest in (("area", 0.01, 1.0), ("aspect_ratio", 0.1, 10.0)):
+            low, high = getattr(self, name)
+            if not lowest <= low <= high <= highest:
+                raise InputError(
+                    f"augment.{name} must be (low, high) with {lowest} ≤ low ≤ high ≤ {highest}, "
+                    f"not {(low, high)}"
+                )
+        if not self.max_translation >= 0:
+            raise InputError(
+                f"augment.max_translation must be at least 0, not {self.max_translation}"
+            )
+
+    @property
+    def changes_grey_values(self) -> bool:
+        """Whether any photometric effect is on."""
+        strengths = (self.max_blur, self.max_gamma - 1, self.saturation, self.max_noise)
+        return self.photometric_probability > 0 and any((*strengths, self.compression))
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """A loss of `kjax.train.losses` and its constants; those of other losses are ignored."""
+
+    name: str = "triplet"
+    margin: float | None = None
+    anchor_swap: bool = False
+    temperature: float = 0.1
+    neighbours: int = 8
+    neighbour_rule: str = "paper"
+    alpha: float = 2.0
+    norm_weight: float = 0.1
+    nested: tuple[int, ...] = ()
+    nested_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.name, LOSSES)
+        check_choice("neighbour rule", self.neighbour_rule, NEIGHBOUR_RULES)
+        check_positive("loss", self, "temperature")
+        if self.margin is not None:
+            check_positive("loss", self, "margin")
+        at_least_0 = dict.fromkeys(("alpha", "norm_weight", "nested_weight"), (0, math.inf))
+        check_limits("loss", self, at_least_0 | {"neighbours": (1, math.inf)})
+        if any(width < 1 for width in self.nested):
+            raise InputError(f"loss.nested must be positive widths, not {self.nested}")
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillConfig:
+    """The teacher of a model, if it has one."""
+
+    teacher: str = ""
+    weight: float = 1.0
+    match: str = "descriptors"
+
+    def __post_init__(self) -> None:
+        check_choice("distill.match", self.match, DISTILL_TARGETS)
+        check_positive("distill", self, "weight")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,22 +216,19 @@ class OptimizerConfig:
     weight_decay: float
 
     def __post_init__(self) -> None:
-        if self.name not in OPTIMIZERS:
-            raise unknown_name("optimizer", self.name, OPTIMIZERS)
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"optimizer.learning_rate must be positive, not {self.learning_rate}")
+        check_choice("optimizer", self.name, OPTIMIZERS)
+        check_positive("optimizer", self, "learning_rate")
+        check_limits("optimizer", self, {"weight_decay": (0, math.inf)})
         for name in ("momentum", "dampening"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(
                     f"optimizer.{name} must be at least 0 and below 1, not {getattr(self, name)}"
                 )
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"optimizer.weight_decay must not be negative: {self.weight_decay}")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Batches, length and cadence of a run."""
+    """Batch size, length of the run, and how often it logs, evaluates and saves."""
 
     pairs: int
     pairs_per_epoch: int
@@ -139,28 +243,25 @@ class TrainConfig:
     group: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            lowest = _LEAST.get(name, 1)
-            if not isinstance(value, bool) and value < lowest:
-                raise InputError(f"train.{name} must be at least {lowest}, not {value}")
-            if value > MOST_STEPS:
-                raise InputError(f"train.{name} must be at most {MOST_STEPS}, not {value}")
+        least = dict.fromkeys((field.name for field in dataclasses.fields(self)), 1)
+        least |= {"pairs": 2, "steps": 0, "eval_every": 0, "joint_batch_norm": 0}
+        check_limits("train", self, {name: (low, MAX_STEPS) for name, low in least.items()})
         if self.pairs % self.group:
             raise InputError(
                 f"train.pairs must be a multiple of train.group, {self.group}, not {self.pairs}"
             )
-        if self.total_steps > MOST_STEPS:
-            raise InputError(f"{self.total_steps} steps are more than the {MOST_STEPS} possible")
+        if self.total_steps > MAX_STEPS:
+            raise InputError(f"{self.total_steps} steps are too many: the maximum is {MAX_STEPS}")
 
     @property
     def total_steps(self) -> int:
-        """`steps`, or as many as see `epochs` times `pairs_per_epoch` pairs."""
+        """`steps`, or the number of steps in all epochs."""
         return self.steps or math.ceil(self.epochs * self.pairs_per_epoch / self.pairs)
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """A whole config, checked."""
+    """A whole config, validated."""
 
     seed: int
     seeds: tuple[int, ...]
@@ -172,18 +273,19 @@ class RunConfig:
     train: TrainConfig
     progress: bool
     tensorboard: bool
-    distill: DistillConfig = DistillConfig()  # noqa: RUF009  (it is frozen)
+    distill: DistillConfig = DistillConfig()
     init: str = ""
 
     def __post_init__(self) -> None:
         for seed in (self.seed, *self.seeds):
-            check_seed(seed)
+            if not 0 <= seed < 2**32:
+                raise InputError(f"a seed must be from 0 to 4294967295 (2³²−1), not {seed}")
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds must differ from each other: {self.seeds}")
         if any(width >= self.model.dimension for width in self.loss.nested):
             raise InputError(
-                f"loss.nested must be fewer entries than the {self.model.dimension} of "
-                f"model.dimension, not {self.loss.nested}"
+                f"loss.nested must be less than model.dimension, {self.model.dimension}, "
+                f"not {self.loss.nested}"
             )
         if len(self.seeds) > 1 and self.data.pipeline == "tfdata":
             raise InputError("several seeds side by side need data.pipeline=resident")
@@ -194,116 +296,42 @@ class RunConfig:
         return self.seeds or (self.seed,)
 
 
-_SCHEMA = Schema(
-    RunConfig,
-    "config",
-    wrong="config.{path} {must}, not {value}",
-    remedy=": start from load_config('base')",
-)
+def read_config(spec: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Return the validated config of a file; see `load_config` and `validate`."""
+    return validate(load_config(spec, overrides))
 
 
-# From a file
-
-
-def load_config(spec: str | Path) -> ConfigDict:
-    """The config of a file, locked: its fields can be changed but none added.
+def load_config(spec: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Return the config of a file, locked: fields can be changed but not added.
 
     Args:
-        spec: a path, or the bare name of a file in `configs`, and perhaps `:argument`.
+        spec: a path, or the bare name of a file in `configs`, and optionally `:argument`.
+        overrides: as for `override`.
 
     Raises:
-        InputError: there is no such file, or it does not make a config.
+        InputError: there is no such file, or it does not return a config.
     """
-    name, has_argument, argument = str(spec).partition(":")
+    name, colon, argument = str(spec).partition(":")
     path = _find_config(name)
     try:
-        get_config = _load_function(path)
-        arguments = [argument] if has_argument else []
-        if has_argument and not inspect.signature(get_config).parameters:
+        module_spec = importlib.util.spec_from_file_location(f"kjax_config_{path.stem}", path)
+        if module_spec is None or module_spec.loader is None:
+            raise InputError(f"{path} is not a Python file")
+        module = importlib.util.module_from_spec(module_spec)
+        module_spec.loader.exec_module(module)
+        if not hasattr(module, "get_config"):
+            raise InputError(f"{path} has no function get_config")
+        if colon and not inspect.signature(module.get_config).parameters:
             raise InputError(f"{path} takes no argument: leave out ':{argument}'")
-        config = get_config(*arguments)
+        config = module.get_config(argument) if colon else module.get_config()
     except InputError:
         raise
     except Exception as error:  # whatever the file's own code raises
-        raise InputError(f"cannot load {path} ({one_line(error)}): mend the file") from error
+        raise InputError(f"cannot load {path}: {one_line(error)}") from error
     if not isinstance(config, ConfigDict):
         raise InputError(f"get_config of {path} must return an ml_collections.ConfigDict")
+    override(config, overrides)
     return config.lock()
-
-
-def read_config(
-    spec: str | Path, overrides: Sequence[str] = (), *, schema: Schema[Any] = _SCHEMA
-) -> ConfigDict:
-    """The config of a file with some fields changed, validated and locked.
-
-    Args:
-        spec: the file, as for `load_config`.
-        overrides: as on the command line, e.g. `--config.model.s=1`; they win over the file, and
-            the last of one field over those before it.
-        schema: what it is a config of: of a descriptor's training, by default.
-
-    Raises:
-        InputError: anything is wrong with it.
-    """
-    config = load_config(spec)
-    schema.read(config.to_dict())
-    override(config, overrides, schema=schema)
-    schema.read(config.to_dict())
-    return config
-
-
-def override(
-    config: ConfigDict, arguments: Sequence[str], *, schema: Schema[Any] = _SCHEMA
-) -> None:
-    """Changes fields in place, as the command line does.
-
-    Args:
-        config: what to change.
-        arguments: as on the command line, e.g. `--config.model.s=1`.
-        schema: what it is a config of.
-
-    Raises:
-        InputError: there is no such field, or the value does not fit it.
-    """
-    values = flags.FlagValues()
-    _check_names(arguments, schema)
-    given, cleared = _without_cleared(_last_of_each(arguments), schema)
-    try:
-        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=["", *given])
-        rest = values(["", *given])[1:]
-    except flags.Error as error:
-        raise _refused(error, schema) from error
-    if rest:
-        raise InputError(f"unexpected argument {rest[0]!r}: options have the form --name=value")
-    with config.ignore_type():
-        config.update_from_flattened_dict(dict.fromkeys(cleared))
-
-
-def _last_of_each(arguments: Sequence[str]) -> list[str]:
-    """Of several values for one field the last: those of a tuple would be joined by absl."""
-    last = {argument.partition("=")[0]: place for place, argument in enumerate(arguments)}
-    return [
-        argument
-        for place, argument in enumerate(arguments)
-        if "=" not in argument or last[argument.partition("=")[0]] == place
-    ]
-
-
-def _without_cleared(arguments: Sequence[str], schema: Schema[Any]) -> tuple[list[str], list[str]]:
-    """Arguments without `--config.field=None`, which absl cannot read, and the fields so named.
-
-    Only fields that may be None.
-    """
-    given: list[str] = []
-    cleared: list[str] = []
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        field = name.lstrip("-").removeprefix("config.")
-        if value == "None" and isinstance(schema.types.get(field), types.UnionType):
-            cleared.append(field)
-            continue
-        given.append(argument)
-    return given, cleared
 
 
 def _find_config(name: str) -> Path:
@@ -314,67 +342,68 @@ def _find_config(name: str) -> Path:
     for folder in CONFIG_FOLDERS if bare else ():
         if (found := folder / f"{name}.py").is_file():
             return found
-    # A mistyped file name is more likely than a mistyped folder: offer what lies beside it.
-    for folder in (*CONFIG_FOLDERS,) if bare else (path.parent, *CONFIG_FOLDERS):
-        if known := [path for path in sorted(folder.glob("*.py")) if _makes_config(path)]:
-            raise unknown_name("config", name, [p.stem if bare else str(p) for p in known])
+    for folder in CONFIG_FOLDERS if bare else (path.parent, *CONFIG_FOLDERS):
+        known = [
+            path.stem if bare else str(path)
+            for path in sorted(folder.glob("*.py"))
+            if path.is_file() and b"def get_config(" in path.read_bytes()
+        ]
+        if known:
+            raise unknown_name("config", name, known)
     raise InputError(f"no config file {name}")
 
 
-def _makes_config(path: Path) -> bool:
-    """Whether a Python file is a config, as far as can be told without running it."""
+def override(config: ConfigDict, arguments: Sequence[str]) -> None:
+    """Change fields in place, as the command line does. `validate` checks the values later.
+
+    Args:
+        config: what to change.
+        arguments: as on the command line, e.g. `--config.model.s=1`, or with a space for the `=`.
+
+    Raises:
+        InputError: there is no such field.
+    """
+    fields = flat_fields(config.to_dict())
+    remaining = list(arguments)
+    while remaining:
+        option, equals, text = remaining.pop(0).partition("=")
+        path = option.removeprefix("--config.")
+        if path == option:
+            raise InputError(
+                f"unexpected argument {option!r}: overrides have the form --config.field=value"
+            )
+        if inner := [name for name in fields if name.startswith(f"{path}.")]:
+            raise InputError(f"config.{path} is a group of fields: {', '.join(inner)}")
+        if path not in fields:
+            group, _, name = path.rpartition(".")
+            elsewhere = [known for known in fields if known.rpartition(".")[2] == name]
+            siblings = [known for known in fields if known.rpartition(".")[0] == group]
+            raise unknown_name("config field", path, elsewhere or siblings or fields)
+        if not equals:
+            if not remaining or remaining[0].startswith("--"):
+                raise InputError(f"{option} needs a value: {option}=VALUE")
+            text = remaining.pop(0)
+        with config.ignore_type():
+            config.update_from_flattened_dict({path: _parse_value(text, fields[path])})
+
+
+def _parse_value(text: str, old: Any) -> Any:
+    """Return a value of the old one's type; text that has none stays text, for `validate`."""
+    if isinstance(old, str) or text == "None":
+        return text if isinstance(old, str) else None
+    if isinstance(old, bool):
+        return {"true": True, "false": False}.get(text.lower(), text)
     try:
-        return b"def get_config(" in path.read_bytes()
-    except OSError:
-        return False
-
-
-def _load_function(path: Path) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location(f"kjax_config_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "get_config"):
-        raise InputError(f"{path} has no function get_config")
-    return module.get_config
-
-
-def _check_names(arguments: Sequence[str], schema: Schema[Any]) -> None:
-    """Refuses overrides of fields that do not exist."""
-    for argument in arguments:
-        if not argument.startswith("-") or _is_number(argument):
-            continue  # a value that follows its option
-        name = argument.lstrip("-").partition("=")[0]
-        field = name.removeprefix("no").removeprefix("config.")
-        if field in schema.groups:
-            inner = ", ".join(schema.groups[field])
-            raise InputError(f"config.{field} is a group of fields: {inner}")
-        if field not in schema.types:
-            raise schema.unknown(field)
-
-
-def _refused(error: flags.Error, schema: Schema[Any]) -> InputError:
-    """The error in the words of `validate`, if it says which value of which field it is about."""
-    about = re.match(r"flag --config\.([\w.]+)=(.*?): ", str(error))
-    if about and about[1] in schema.types:
-        return schema.wrong_type(about[1], about[2])
-    return InputError(one_line(error))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-# To typed values
+        value = float(text) if isinstance(old, float) else ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        value = text
+    if isinstance(old, tuple):
+        return tuple(value) if isinstance(value, tuple | list) else (value,)
+    return value
 
 
 def validate(config: ConfigDict | Mapping[str, Any]) -> RunConfig:
-    """Checks every field's name, type and value.
+    """Return the typed config after checking every field's name, type and value.
 
     Args:
         config: a ConfigDict, or plain nested dictionaries.
@@ -382,11 +411,17 @@ def validate(config: ConfigDict | Mapping[str, Any]) -> RunConfig:
     Raises:
         InputError: the first field that is wrong, and the nearest valid name.
     """
-    return _SCHEMA.read(config.to_dict() if isinstance(config, ConfigDict) else config)
+    return validate_as(RunConfig, config)
+
+
+def validate_as(kind: type[T], config: ConfigDict | Mapping[str, Any]) -> T:
+    """Validate like `validate`, for a config of another type."""
+    values = config.to_dict() if isinstance(config, ConfigDict) else config
+    return Schema(kind, "config", wrong="config.{path} {must}, not {value}").read(values)
 
 
 def flat_fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields of nested groups by their dotted path."""
+    """Return the fields of nested groups by their dotted path."""
     fields: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -394,11 +429,3 @@ def flat_fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             fields[f"{prefix}{name}"] = value
     return fields
-
-
-def optional_fields() -> dict[str, Any]:
-    """Fields that a config may lack, by their dotted path, and what they are then.
-
-    So runs from before a field was thought of can still be read and gone on with.
-    """
-    return _SCHEMA.optional()

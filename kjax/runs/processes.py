@@ -1,4 +1,4 @@
-"""What the processes of one run have to agree on."""
+"""Agreement between the processes of one run."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from jax.experimental import multihost_utils
 from kjax.errors import InputError
 
 MESSAGE_BYTES = 2000
-"""Room for an error's message: what processes exchange has one size."""
+"""Length to which error messages are padded or cut when processes exchange them."""
 
 
 def any_process(flag: bool) -> bool:
-    """Whether the flag is up in any process. All of them must ask at the same point."""
+    """Return whether the flag is set in any process. All must call this at the same point."""
     if jax.process_count() == 1:
         return flag
     return bool(multihost_utils.process_allgather(np.asarray(flag)).any())
@@ -22,13 +22,13 @@ def any_process(flag: bool) -> bool:
 
 @contextlib.contextmanager
 def failing_together() -> Iterator[None]:
-    """Stops all processes after this block if any of them met an error that a user can mend.
+    """Stop all processes after this block if one of them raised an InputError or OSError in it.
 
-    Otherwise the others would wait for ever where they next need the one that stopped. So the block
-    must contain nothing that waits for other processes.
+    Otherwise the others would wait for it forever. The block itself must not wait for other
+    processes.
 
     Raises:
-        InputError: as in the block, or with the message of the first process that met one.
+        InputError: as in the block, or with the message of the first process that raised one.
         OSError: as in the block.
     """
     error: InputError | OSError | None = None
@@ -36,18 +36,13 @@ def failing_together() -> Iterator[None]:
         yield
     except (InputError, OSError) as own:
         error = own
-    messages = _all_messages("" if error is None else str(error) or type(error).__name__)
+    if jax.process_count() > 1:
+        message = "" if error is None else str(error) or type(error).__name__
+        padded = message.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
+        gathered = multihost_utils.process_allgather(np.frombuffer(padded, np.uint8))
+        for process, row in enumerate(np.asarray(gathered)):
+            other = bytes(row).rstrip(b"\0").decode(errors="ignore")
+            if other and error is None:
+                raise InputError(f"process {process} stopped: {other}")
     if error:
         raise error
-    for process, message in enumerate(messages):
-        if message:
-            raise InputError(f"process {process} stopped: {message}")
-
-
-def _all_messages(message: str) -> list[str]:
-    """The messages of all processes."""
-    if jax.process_count() == 1:
-        return [message]
-    padded = message.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
-    gathered = multihost_utils.process_allgather(np.frombuffer(padded, np.uint8))
-    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in np.asarray(gathered)]

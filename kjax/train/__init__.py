@@ -1,1 +1,1 @@
-"""Training: the run's input, state, step, loop, checkpoints and log."""
+"""Training of descriptors: losses, augmentation, step, loop and whole runs."""

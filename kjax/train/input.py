@@ -1,6 +1,10 @@
-"""From a set of patches to steps taken: the two input pipelines behind one function."""
+"""The two input pipelines behind one function, and the evaluation during training.
 
-import functools
+`resident` keeps the dataset on the devices; `tfdata` streams batches to them. Both yield the same
+pairs.
+"""
+
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,14 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from kjax.data.phototour import PatchSet
-from kjax.data.resident import make_resident
+from kjax.data.resident import SHARE, make_resident, room_for_set
 from kjax.data.sampler import check_streams, make_point_tables
+from kjax.errors import InputError
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor
+from kjax.runs.processes import any_process, failing_together
 from kjax.train.loop import Run
 from kjax.train.parallel import (
-    Program,
+    DescriptorProgram,
     local_devices,
     make_batch_step,
     make_resident_run,
@@ -26,32 +32,69 @@ from kjax.train.parallel import (
 from kjax.train.step import TrainState
 
 
-def make_run(program: Program, patch_set: PatchSet, *, pipeline: str, first_step: int) -> Run:
-    """The function that takes a state some steps on, fed by one of the pipelines.
+def choose_pipeline(
+    wanted: str, program: DescriptorProgram, patch_set: PatchSet, *, before: str | None = None
+) -> tuple[str, str]:
+    """Choose `resident` if the dataset fits on the devices beside the step, otherwise `tfdata`.
 
-    "resident" keeps the set on the devices; "tfdata" brings batches to them. The stream of pairs
-    goes on at `first_step`.
+    All processes choose the same. XLA may round differently in the two pipelines, so a run that
+    began with tf.data continues with it.
+
+    Args:
+        wanted: "auto", or the pipeline to use.
+        program: what is trained.
+        patch_set: what it is trained on.
+        before: the pipeline of the run so far, if it is resumed.
+
+    Returns:
+        The pipeline, and the reason for it.
+
+    Raises:
+        InputError: the dataset does not fit, and TensorFlow is not installed.
     """
+    if wanted != "auto":
+        return wanted, "set in the config"
+    if program.several_seeds:
+        return "resident", "several seeds side by side need it"
+    devices = local_devices(program)
+    size, room = patch_set.patches.nbytes, room_for_set(devices)
+    fits = not any_process(size > room)
+    if any_process(before == "tfdata"):
+        return "tfdata", "the run began with it"
+    why = (
+        f"the dataset takes {_readable(size)}, and {SHARE:.0%} of the free memory of each "
+        f"{devices[0].device_kind} is {_readable(room)}"
+    )
+    if fits:
+        return "resident", why
+    with failing_together():
+        if importlib.util.find_spec("tensorflow") is None:
+            raise InputError(
+                f"{why}: its pairs must be streamed by tf.data, which needs TensorFlow: "
+                "pip install tensorflow, or choose a smaller dataset"
+            )
+    return "tfdata", why
+
+
+def _readable(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def make_run(
+    program: DescriptorProgram, patch_set: PatchSet, *, pipeline: str, first_step: int
+) -> Run:
+    """Return the function that advances a state by some steps, beginning at `first_step`."""
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)
     for seed in program.seeds:
         check_streams(tables, program.pairs, program.shares, seed=seed, group=program.group)
     if pipeline == "resident":
         data = make_resident(patch_set, device=replicated(program))
-        run = _compiled(make_resident_run, program)
+        run = make_resident_run(program)
         return lambda state, steps: run(state, data, steps)
-    return _tfdata_run(program, patch_set, first_step)
 
-
-@functools.lru_cache(maxsize=4)
-def _compiled(make: Callable[[Program], Any], program: Program) -> Any:
-    """Kept, as a program that is fed from several sets takes seconds to trace and to compile."""
-    return make(program)
-
-
-def _tfdata_run(program: Program, patch_set: PatchSet, first_step: int) -> Run:
     from kjax.data.tfdata import pair_dataset, prefetch_to_device
 
-    step = _compiled(make_batch_step, program)
+    step = make_batch_step(program)
     devices = local_devices(program)
     dataset = pair_dataset(
         patch_set,
@@ -65,20 +108,19 @@ def _tfdata_run(program: Program, patch_set: PatchSet, first_step: int) -> Run:
         processes=jax.process_count(),
     )
     batches = prefetch_to_device(dataset.as_numpy_iterator(), devices=devices)
-
     return lambda state, steps: repeat(lambda s: step(s, next(batches)), state, steps)
 
 
 def make_evaluation(
     model: Descriptor, test_sets: Sequence[PatchSet], *, several_seeds: bool
 ) -> Callable[[TrainState], dict[str, float]]:
-    """FPR at 95 % recall on every test set, by name, and their mean as `fpr95`.
+    """Return a function that computes FPR at 95 % recall on every test set, and their mean `fpr95`.
 
-    With several seeds, each figure is the mean over them, and `…_std` their standard deviation.
+    With several seeds, each value is the mean over them, and `…_std` their standard deviation.
     """
     apply = jax.jit(model.apply)
 
-    def of_one(variables: Any) -> dict[str, float]:
+    def evaluate_one(variables: Any) -> dict[str, float]:
         scores = {}
         for test in test_sets:
             descriptors = describe(
@@ -96,10 +138,10 @@ def make_evaluation(
     def evaluate(state: TrainState) -> dict[str, float]:
         variables = jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
         if not several_seeds:
-            return of_one(variables)
+            return evaluate_one(variables)
         count = len(jax.tree.leaves(variables)[0])
         rows = [
-            of_one(jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), variables))
+            evaluate_one(jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), variables))
             for i in range(count)
         ]
         scores = {}

@@ -17,8 +17,6 @@ with p the distance between anchor and positive, n that to the hardest negative,
 products.
 """
 
-import dataclasses
-import math
 from typing import NamedTuple
 
 import jax
@@ -26,12 +24,11 @@ import jax.numpy as jnp
 from jax.lax import Precision
 from jaxtyping import Array, Bool, Float
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import unknown_name
 from kjax.model.aggregation import l2_normalize
 from kjax.model.precision import at_least_float32
+from kjax.runs.config import NEIGHBOUR_RULES, LossConfig
 
-LOSSES = ("triplet", "softmax", "contrastive", "infonce", "sosnet", "hynet")
-NEIGHBOUR_RULES = ("paper", "release")
 HYNET_MARGIN = 1.2
 IDENTICAL_DISTANCE = 0.008
 """Pairs closer than this are taken for copies of one patch, not for negatives."""
@@ -304,57 +301,6 @@ def squared_norm_difference(
         return jnp.sqrt(jnp.sum(jnp.square(vectors), axis=1) + ROOT_EPSILON)
 
     return jnp.square(norms(anchors) - norms(positives))
-
-
-@dataclasses.dataclass(frozen=True)
-class LossConfig:
-    """A loss by name, and its constants. A constant that the loss does not have is not read.
-
-    Attributes:
-        name: one of `LOSSES`.
-        margin: of every loss but `softmax` and `infonce`. None is the published one: 1.2 for
-            `hynet`, else 1.
-        anchor_swap: mine as the HardNet release does rather than as the paper does; `sosnet` and
-            `hynet` always mine both views.
-        temperature: τ of `infonce`.
-        neighbours: k of `sosnet`.
-        neighbour_rule: of `sosnet`, see `second_order_neighbours`.
-        alpha: weight of the inner product in `hynet`.
-        norm_weight: of the norm term in `hynet`.
-        nested: numbers of first entries that shall be descriptors themselves, once normalised.
-        nested_weight: of the loss of each of these, where that of whole descriptors has 1.
-    """
-
-    name: str = "triplet"
-    margin: float | None = None
-    anchor_swap: bool = False
-    temperature: float = 0.1
-    neighbours: int = 8
-    neighbour_rule: str = "paper"
-    alpha: float = 2.0
-    norm_weight: float = 0.1
-    nested: tuple[int, ...] = ()
-    nested_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuses unknown names and constants that make no loss."""
-        if self.name not in LOSSES:
-            raise unknown_name("loss", self.name, LOSSES)
-        if self.neighbour_rule not in NEIGHBOUR_RULES:
-            raise unknown_name("neighbour rule", self.neighbour_rule, NEIGHBOUR_RULES)
-        if self.margin is not None and not 0 < self.margin < math.inf:
-            raise InputError(f"margin must be positive, not {self.margin}")
-        if not 0 < self.temperature < math.inf:
-            raise InputError(f"temperature must be positive, not {self.temperature}")
-        if self.neighbours < 1:
-            raise InputError(f"neighbours must be at least 1, not {self.neighbours}")
-        if any(width < 1 for width in self.nested):
-            raise InputError(f"loss.nested must be positive numbers of entries, not {self.nested}")
-        for name in ("alpha", "norm_weight", "nested_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(
-                    f"{name} must be finite and not negative, not {getattr(self, name)}"
-                )
 
 
 def nested_pair_loss(

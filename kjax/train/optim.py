@@ -10,14 +10,14 @@ from jaxtyping import Array, Bool
 
 
 class MomentumState(NamedTuple):
-    """The momentum buffer, and whether it still is empty."""
+    """The momentum buffer, and whether it is still empty."""
 
     buffer: Any
     empty: Bool[Array, ""]
 
 
 def scale_by_torch_momentum(momentum: float, dampening: float) -> optax.GradientTransformation:
-    """Updates by the buffer ← momentum·buffer + (1−dampening)·gradient.
+    """Update by the buffer ← momentum·buffer + (1−dampening)·gradient.
 
     The first gradient enters undampened, which `optax.trace` cannot express: with dampening 0.9 it
     weighs ten times as much as any later one.
@@ -44,7 +44,7 @@ def torch_sgd(
     dampening: float = 0.9,
     weight_decay: float = 1e-4,
 ) -> optax.GradientTransformation:
-    """torch.optim.SGD: coupled weight decay, then momentum with dampening, then the learning rate.
+    """Like torch.optim.SGD: coupled weight decay, then momentum with dampening, then the rate.
 
     The HardNet release's learning rate of 10 goes with dampening 0.9, so a steady gradient moves
     the weights by 10·(1−0.9)/(1−0.9) times itself; without dampening it would be ten times that.
@@ -58,5 +58,5 @@ def torch_sgd(
 
 @functools.cache
 def linear_decay(learning_rate: float, steps: int) -> optax.Schedule:
-    """The schedule from `learning_rate` at step 0 to zero after the last of `steps` steps."""
+    """Return the schedule from `learning_rate` at step 0 to zero after `steps` steps."""
     return optax.linear_schedule(learning_rate, 0.0, steps)

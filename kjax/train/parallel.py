@@ -1,8 +1,8 @@
-"""Training over devices and processes: the one file that knows `pmap`.
+"""Training over devices and processes: the only file that uses `pmap`.
 
-State and data are replicated, the batch is shared, and every device computes the same update. Each
-part of the batch is a function of (seed, step, place in the batch), so the result does not depend
-on how many devices there are, but for the rounding of sums over them.
+State and data are replicated, the batch is split, and every device computes the same update. Each
+pair is a function of (seed, step, index in the batch), so the result does not depend on the number
+of devices, except for the rounding of sums over them.
 """
 
 import dataclasses
@@ -14,43 +14,44 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Integer, Key, UInt8
+from jaxtyping import Array, Float, Integer, UInt8
 
 from kjax.data.resident import ResidentSet, draw_rows, gather_pairs
 from kjax.data.sampler import check_shares
 from kjax.errors import InputError
 from kjax.model.descriptor import Descriptor
-from kjax.train.augment import AugmentConfig, augment_pair
+from kjax.runs.config import AugmentConfig
+from kjax.train.augment import augment_pair
+from kjax.train.distil import Teacher
 from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state, update
-from kjax.train.teacher import Teacher
 
 AXIS = "devices"
-# What a step's key is folded with for the augmentation; dropout takes the key as it is.
 _AUGMENT = 2
+"""Number folded into a step's key for augmentation; dropout uses the key itself."""
 STEPS_DRAWN_AHEAD = 50
-# Compiled programs that are kept for trainings alike in the same process.
+"""Number of steps whose pairs are sampled at once."""
 _KEPT_PROGRAMS = 8
+"""Number of compiled programs kept for equal trainings in the same process."""
 
 Metrics = dict[str, Float[Array, "..."]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
-    """Everything about a training run that is compiled into it.
+class DescriptorProgram:
+    """Everything about the training of a descriptor that is compiled.
 
     Attributes:
         model: the descriptor; its `axis_name` is set here.
         optimizer: any optax transformation.
-        pairs: in a batch, over all devices.
-        step: mining and BatchNorm rules.
-        augment: how patches vary.
-        shares: of the batch, for each part of the set that it is fed from.
+        pairs: batch size, over all devices.
+        step: loss, mining and BatchNorm rules.
+        augment: augmentation.
+        shares: share of the batch for each part of the dataset.
         seeds: one, or several that train side by side in one vmapped program.
-        devices: the devices to run on; all of all processes by default.
-        teacher: whom the model learns from, if anyone.
-        group: pairs of a batch that come together, if their points do in the set's table.
-        start: variables to begin with, for every seed; initialised at random by default. They are
-            data, not compiled.
+        devices: the devices to run on (default: all devices of all processes).
+        teacher: teacher for distillation, if any.
+        group: number of pairs of a batch that are drawn as neighbours in the table of points.
+        start: initial variables for every seed (default: random). They are not compiled in.
     """
 
     model: Descriptor
@@ -76,11 +77,15 @@ class Program:
         return len(self.seeds) > 1
 
 
-def initial_state(program: Program) -> TrainState:
-    """The state before the first step; with several seeds, theirs stacked."""
-    # On the host: the same weights whatever the accelerator is, and none of its time to compile.
-    with jax.default_device(_host()):
-        # Not vmapped: an initial weight should not depend on which other seeds are there.
+def initial_state(program: DescriptorProgram) -> TrainState:
+    """Return the state before the first step, stacked for several seeds."""
+    # On the host: the weights do not depend on the accelerator, and nothing is compiled for it.
+    try:
+        host = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX is configured without CPUs
+        host = None
+    with jax.default_device(host):
+        # Not vmapped: an initial weight must not depend on the other seeds.
         states = [
             jax.device_get(_begin(program.model, program.optimizer, seed, program.start))
             for seed in np.asarray(program.seeds, np.uint32)
@@ -95,24 +100,16 @@ def _begin(
     model: Descriptor, optimizer: optax.GradientTransformation, seed: Integer[Array, ""], start: Any
 ) -> TrainState:
     patches = jnp.zeros((2, model.patch_size, model.patch_size), jnp.float32)
-    variables = model.init(_run_key(seed), patches)
+    variables = model.init(jax.random.key(seed), patches)
     if start is not None:  # in the model's own precision
         variables = jax.tree.map(lambda own, given: given.astype(own.dtype), variables, start)
     return create_state(optimizer, variables)
 
 
-def _host() -> jax.Device | None:
-    """A CPU device; None, for JAX's default, where JAX was told to use none."""
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return None
-
-
 def make_resident_run(
-    program: Program, *, one_dispatch: bool | None = None
+    program: DescriptorProgram, *, one_dispatch: bool | None = None
 ) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Many steps in one dispatch, on a set that lives on the devices.
+    """Return a function that takes many steps in one dispatch, on a resident dataset.
 
     Args:
         program: what is trained.
@@ -121,8 +118,8 @@ def make_resident_run(
 
     Returns:
         `run(state, data, steps)`: the state after `steps` more steps, and the metrics' means over
-        them; of norms, in one dispatch, the last step's. Any number of steps runs the same
-        compiled program, and so does another `seed` than the program's, if it has but one.
+        them (in one dispatch, norms are those of the last step). One compiled program serves any
+        number of steps and, unless there are several, any `seed`.
     """
     if one_dispatch is None:
         one_dispatch = jax.default_backend() != "cpu"
@@ -144,7 +141,7 @@ def make_resident_run(
 def repeat(
     step: Callable[[TrainState], tuple[TrainState, Metrics]], state: TrainState, steps: int
 ) -> tuple[TrainState, Metrics]:
-    """Takes single steps and averages their metrics, without waiting for any of them."""
+    """Take single steps and average their metrics, without waiting for any of them."""
     state, totals = step(state)
     for _ in range(steps - 1):
         state, metrics = step(state)
@@ -152,26 +149,25 @@ def repeat(
     return state, jax.tree.map(lambda total: total / steps, totals)
 
 
-def local_devices(program: Program) -> list[jax.Device]:
-    """This process's devices among the program's."""
+def local_devices(program: DescriptorProgram) -> list[jax.Device]:
+    """Return the program's devices that belong to this process."""
     mine = jax.local_devices()
     return [device for device in program.devices or jax.devices() if device in mine]
 
 
-def replicated(program: Program) -> jax.sharding.Sharding:
-    """The sharding of state and data: whole on each of this process's devices."""
+def replicated(program: DescriptorProgram) -> jax.sharding.Sharding:
+    """Return the sharding of state and data: replicated on this process's devices."""
     mesh = jax.sharding.Mesh(np.asarray(local_devices(program)), (AXIS,))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 @functools.lru_cache(_KEPT_PROGRAMS)
 def make_batch_step(
-    program: Program,
+    program: DescriptorProgram,
 ) -> Callable[[TrainState, Array], tuple[TrainState, Metrics]]:
-    """One step on a batch [devices, per_device, 2, 64, 64] that a pipeline brings.
+    """Return `run(state, batch)`, one step on a batch of shape [devices, per_device, 2, 64, 64].
 
-    Returns:
-        `run(state, batch)`: the state after the step, and its metrics.
+    It returns the state after the step, and its metrics.
     """
     if program.several_seeds:
         raise InputError("several seeds side by side need the resident pipeline")
@@ -187,13 +183,13 @@ def make_batch_step(
 
 
 def _resident_steps(
-    program: Program,
+    program: DescriptorProgram,
     state: TrainState,
     data: ResidentSet,
     seed: Integer[Array, ""],
     steps: Integer[Array, ""],
 ) -> tuple[TrainState, Metrics]:
-    """Takes steps and averages their metrics, except norms: the last step's, to save time."""
+    """Take steps and average their metrics; norms are those of the last step, to save time."""
 
     def take_step(i: Array, carry: _Carry, rows: Array) -> _Carry:
         patches = gather_pairs(data, rows[i])
@@ -202,13 +198,13 @@ def _resident_steps(
         return _Carry(state, totals, change, carry.left - 1)
 
     def take_steps(carry: _Carry) -> _Carry:
-        # Drawing pairs is many tiny kernels: those of many steps take the time of one step's.
+        # Sampling pairs is many tiny kernels: sampling many steps at once takes the time of one.
         ahead = carry.state.step + jnp.arange(STEPS_DRAWN_AHEAD)
         rows = jax.vmap(lambda step: _draw(program, data, seed, step))(ahead)
         taken = jnp.minimum(carry.left, STEPS_DRAWN_AHEAD)
         return jax.lax.fori_loop(0, taken, functools.partial(take_step, rows=rows), carry)
 
-    # Made here rather than by `eval_shape`: tracing a step takes a second.
+    # Written out instead of by `eval_shape`: tracing a step takes a second.
     totals = dict.fromkeys(MEANS, jnp.zeros(()))
     nothing = Change(*(jax.tree.map(jnp.zeros_like, state.params) for _ in Change._fields))
     start = _Carry(state, totals, nothing, steps)
@@ -222,20 +218,23 @@ class _Carry(NamedTuple):
     totals: Metrics
     change: Change
     left: Integer[Array, ""]
-    """Steps still to take."""
+    """Remaining steps."""
 
 
 def _resident_step(
-    program: Program, state: TrainState, data: ResidentSet, seed: Integer[Array, ""]
+    program: DescriptorProgram, state: TrainState, data: ResidentSet, seed: Integer[Array, ""]
 ) -> tuple[TrainState, Metrics]:
     patches = gather_pairs(data, _draw(program, data, seed, state.step))
     return _step_on_patches(program, state, patches, seed)
 
 
 def _draw(
-    program: Program, data: ResidentSet, seed: Integer[Array, ""], step: Integer[Array, ""]
+    program: DescriptorProgram,
+    data: ResidentSet,
+    seed: Integer[Array, ""],
+    step: Integer[Array, ""],
 ) -> Integer[Array, "local_pairs 2"]:
-    """This device's share of a step's pairs."""
+    """Return this device's share of a step's pairs."""
     return draw_rows(
         data,
         seed,
@@ -249,7 +248,7 @@ def _draw(
 
 
 def _step_on_patches(
-    program: Program,
+    program: DescriptorProgram,
     state: TrainState,
     patches: UInt8[Array, "local_pairs 2 64 64"],
     seed: Integer[Array, ""],
@@ -259,15 +258,15 @@ def _step_on_patches(
 
 
 def _update_on_patches(
-    program: Program,
+    program: DescriptorProgram,
     state: TrainState,
     patches: UInt8[Array, "local_pairs 2 64 64"],
     seed: Integer[Array, ""],
 ) -> tuple[TrainState, Metrics, Change]:
-    """Augments this device's share of the batch and takes a step."""
-    key = _run_key(seed)
+    """Augment this device's share of the batch and take a step."""
+    key = jax.random.key(seed)
     augment_key = jax.random.fold_in(jax.random.fold_in(key, state.step), _AUGMENT)
-    # One key per pair of the whole batch, of which each device takes its own.
+    # One key per pair of the whole batch; each device takes its own.
     first = jax.lax.axis_index(AXIS) * patches.shape[0]
     keys = jax.lax.dynamic_slice_in_dim(
         jax.random.split(augment_key, program.pairs), first, patches.shape[0]
@@ -291,19 +290,16 @@ def _update_on_patches(
 
 @functools.lru_cache(_KEPT_PROGRAMS)
 def _mapped(
-    program: Program, function: Callable[..., Any], seed_axes: tuple[int | None, ...]
+    program: DescriptorProgram, function: Callable[..., Any], seed_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:
-    """`function(program, …)` on all devices, its arguments whole on each, and for all seeds.
+    """Map `function(program, …)` over all devices, with replicated arguments, and over all seeds.
 
-    Args:
-        program: what is trained.
-        function: what every device does, with one seed.
-        seed_axes: which of its arguments have an axis for the seeds, as in `jax.vmap`.
+    `seed_axes` are the arguments' axes for the seeds, as in `jax.vmap`.
     """
     own = functools.partial(function, program)
     if program.several_seeds:
         own = jax.vmap(own, in_axes=seed_axes)
-    # `pmap` wants an argument that differs from device to device, and we have none.
+    # `pmap` needs an argument that differs between devices, and we have none.
     unused = np.zeros(len(local_devices(program)))
     mapped = jax.pmap(
         lambda _, *args: own(*args),
@@ -316,10 +312,6 @@ def _mapped(
     return functools.partial(mapped, unused)
 
 
-def _seeds(program: Program) -> Integer[Array, "*seeds"]:
+def _seeds(program: DescriptorProgram) -> Integer[Array, "*seeds"]:
     seeds = jnp.asarray(program.seeds, jnp.uint32)
     return seeds if program.several_seeds else seeds[0]
-
-
-def _run_key(seed: Integer[Array, ""]) -> Key[Array, ""]:
-    return jax.random.key(seed)

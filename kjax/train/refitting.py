@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Float32, Float64
 from tqdm import tqdm
 
 from kjax.errors import InputError
-from kjax.train.losses import LossConfig, nested_pair_loss
+from kjax.runs.config import LossConfig
+from kjax.train.losses import nested_pair_loss
 
 LEARNING_RATE = 3e-3
 """Adam's, at first."""

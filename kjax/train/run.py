@@ -8,37 +8,38 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
 from kjax.data.phototour import PatchSet
-from kjax.data.sets import by_photograph, read_test_sets, read_train_sets
+from kjax.data.sets import by_photograph, read_photographs, read_test_sets, read_train_sets
+from kjax.errors import InputError
 from kjax.files.atomic import write_json
 from kjax.runs.checkpoint import Checkpoints, saved_steps
-from kjax.runs.config import OptimizerConfig, RunConfig, validate
+from kjax.runs.config import OptimizerConfig, RunConfig, flat_fields
 from kjax.runs.processes import failing_together
 from kjax.runs.workdir import (
     CHECKPOINTS_FOLDER,
     RESULTS_FILE,
     claim_workdir,
-    mendable_errors,
+    stored_config,
     stored_pipeline,
     weights_files,
+    workdir_errors,
 )
-from kjax.train.input import make_evaluation, make_run
+from kjax.train.distil import load_start, load_teacher
+from kjax.train.input import choose_pipeline, make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
-from kjax.train.open_data import check_open_sets, check_open_weights
 from kjax.train.optim import linear_decay, torch_sgd
-from kjax.train.parallel import Program, initial_state
-from kjax.train.pipeline import AUTO, choose_pipeline
-from kjax.train.start import load_start
+from kjax.train.parallel import DescriptorProgram, initial_state
 from kjax.train.step import StepConfig, TrainState
-from kjax.train.teacher import load_teacher
+from kjax.weights import shipped
 from kjax.weights.files import save_variables
+from kjax.weights.ledger import are_open, check_open
+from kjax.weights.source import is_workdir
 
 
-def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
-    """Trains as the config says, or goes on with the run in the workdir.
+def run(config: RunConfig, workdir: Path) -> dict[str, float]:
+    """Train as configured, or resume the run in the workdir.
 
     Writes, besides checkpoints and metrics, `results.json` and the final weights `weights.npz`
     (`weights_<seed>.npz` with several seeds).
@@ -46,76 +47,63 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, float]:
     Returns:
         The final evaluation.
     """
-    checked = validate(config)
     with failing_together():
-        # Once there is a checkpoint, the run goes on with that, even if its start is gone.
-        going_on = bool(saved_steps(workdir / CHECKPOINTS_FOLDER))
-        program = make_program(dataclasses.replace(checked, init="") if going_on else checked)
-        train_set, test_sets = (
-            read_train_set(checked),
-            read_test_sets(checked.data.test, progress=checked.progress),
-        )
+        # Once there is a checkpoint, the weights that the run started from are not needed.
+        resumes = bool(saved_steps(workdir / CHECKPOINTS_FOLDER))
+        program = make_program(dataclasses.replace(config, init="") if resumes else config)
+        train_set = read_train_set(config)
+        test_sets = read_test_sets(config.data.test, progress=config.progress)
         before = stored_pipeline(workdir)
-    program = with_ordered_teacher(program, checked, train_set.patches)
-    choice = choose_pipeline(checked.data.pipeline, program, train_set, before=before)
-    resolved = config.to_dict()
-    resolved["data"]["pipeline"] = choice.pipeline
-    with claim_workdir(workdir, resolved, notes={"pipeline": ": ".join(choice)}):
-        if checked.progress and checked.data.pipeline == AUTO and jax.process_index() == 0:
-            print(f"{choice.pipeline} pipeline: {choice.why}", file=sys.stderr)
-        data = dataclasses.replace(checked.data, pipeline=choice.pipeline)
-        checked = dataclasses.replace(checked, data=data)
-        state, scores = _train(checked, program, train_set, test_sets, workdir)
-        with failing_together(), mendable_errors(workdir):
+    program = with_ordered_teacher(program, config, train_set.patches)
+    pipeline, why = choose_pipeline(config.data.pipeline, program, train_set, before=before)
+    resolved = dataclasses.replace(config, data=dataclasses.replace(config.data, pipeline=pipeline))
+    with claim_workdir(workdir, resolved, notes={"pipeline": f"{pipeline}: {why}"}):
+        if config.progress and config.data.pipeline == "auto" and jax.process_index() == 0:
+            print(f"{pipeline} pipeline: {why}", file=sys.stderr)
+        checkpoints = Checkpoints(
+            workdir / CHECKPOINTS_FOLDER,
+            keep=config.train.keep_checkpoints,
+            best_metric="fpr95" if test_sets else None,
+        )
+        start = initial_state(program)
+        state = checkpoints.restore_latest(start) or start
+        first_step = step_of(state)
+        with failing_together():
+            log = MetricsLog(workdir, config.tensorboard, resume_step=first_step)
+        try:
+            state, scores = train(
+                make_run(program, train_set, pipeline=pipeline, first_step=first_step),
+                pairs=program.pairs,
+                schedule=make_schedule(config),
+                checkpoints=checkpoints,
+                log=log,
+                evaluate=make_evaluation(
+                    program.model, test_sets, several_seeds=program.several_seeds
+                ),
+                learning_rate=make_learning_rate(config),
+                state=state,
+                progress=config.progress,
+            )
+        finally:
+            log.close()
+            checkpoints.close()
+        with failing_together(), workdir_errors(workdir):
             if jax.process_index() == 0:
                 write_json(workdir / RESULTS_FILE, scores)
                 save_weights(workdir, program, state)
     return scores
 
 
-def _train(
-    config: RunConfig,
-    program: Program,
-    train_set: PatchSet,
-    test_sets: list[PatchSet],
-    workdir: Path,
-) -> tuple[TrainState, dict[str, float]]:
-    """Trains from the last checkpoint, or from the start."""
-    checkpoints = Checkpoints(
-        workdir / CHECKPOINTS_FOLDER,
-        keep=config.train.keep_checkpoints,
-        best_metric="fpr95" if test_sets else None,
-    )
-    start = initial_state(program)
-    state = checkpoints.restore_latest(start)
-    state = start if state is None else state
-    first_step = step_of(state)
-    with failing_together():
-        log = MetricsLog(workdir, config.tensorboard, resume_step=first_step)
-    try:
-        return train(
-            program,
-            make_run(program, train_set, pipeline=config.data.pipeline, first_step=first_step),
-            schedule=make_schedule(config),
-            checkpoints=checkpoints,
-            log=log,
-            evaluate=make_evaluation(program.model, test_sets, several_seeds=program.several_seeds),
-            learning_rate=make_learning_rate(config),
-            state=state,
-            progress=config.progress,
-        )
-    finally:
-        log.close()
-        checkpoints.close()
-
-
-def make_program(config: RunConfig) -> Program:
-    """What the run compiles."""
-    for role, word in {"teacher": config.distill.teacher, "start": config.init}.items():
-        if config.data.only_open and word:
-            check_open_weights(role, word)
+def make_program(config: RunConfig) -> DescriptorProgram:
+    """Return what the run compiles."""
+    for role, name in {"teacher": config.distill.teacher, "start": config.init}.items():
+        if config.data.only_open and name and not learned_from_open(name):
+            raise InputError(
+                f"the {role} {name} is not known to be trained on open photographs only: use "
+                "shipped weights that are, or the workdir of a run with config.data.only_open=True"
+            )
     model = config.model.build()
-    return Program(
+    return DescriptorProgram(
         model=model,
         optimizer=make_optimizer(config.optimizer, make_learning_rate(config)),
         pairs=config.train.pairs,
@@ -133,18 +121,29 @@ def make_program(config: RunConfig) -> Program:
     )
 
 
-def with_ordered_teacher(program: Program, config: RunConfig, patches: np.ndarray) -> Program:
-    """The program; for nested descriptors, its teacher's first entries tell most of the patches."""
+def learned_from_open(name: str) -> bool:
+    """Return whether weights are known to be trained on photographs with open licences only."""
+    # A run takes precedence over shipped weights of the same name, as in `kjax.weights.source`.
+    # A run with the field set was checked when it began, and so were its teacher and its start.
+    if is_workdir(name):
+        return flat_fields(stored_config(Path(name))).get("data.only_open") is True
+    return shipped.find(name) is not None and are_open(shipped.card(name).photographs)
+
+
+def with_ordered_teacher(
+    program: DescriptorProgram, config: RunConfig, patches: np.ndarray
+) -> DescriptorProgram:
+    """Return the program; for nested descriptors, with its teacher's entries in order."""
     if program.teacher is None or not config.loss.nested:
         return program
     return dataclasses.replace(program, teacher=program.teacher.ordered(patches))
 
 
-@functools.cache  # programs with an equal optimiser are equal only if it is the same
+@functools.cache  # programs are equal only if they have the same optimiser object
 def make_optimizer(
     config: OptimizerConfig, learning_rate: optax.Schedule
 ) -> optax.GradientTransformation:
-    """SGD as torch does it, or Adam."""
+    """Return SGD as torch does it, or Adam."""
     if config.name == "adam":
         return optax.adamw(learning_rate, weight_decay=config.weight_decay)
     return torch_sgd(
@@ -156,12 +155,12 @@ def make_optimizer(
 
 
 def make_learning_rate(config: RunConfig) -> optax.Schedule:
-    """Linear decay to zero over the whole run."""
+    """Return the linear decay to zero over the whole run."""
     return linear_decay(config.optimizer.learning_rate, config.train.total_steps)
 
 
 def make_schedule(config: RunConfig) -> Schedule:
-    """When things happen."""
+    """Return when the run logs, evaluates and saves."""
     return Schedule(
         total=config.train.total_steps,
         per_dispatch=config.train.steps_per_dispatch,
@@ -172,9 +171,11 @@ def make_schedule(config: RunConfig) -> Schedule:
 
 
 def read_train_set(config: RunConfig) -> PatchSet:
-    """All training sets as one; points of different sets are different points."""
+    """Read all training sets as one; points of different sets are different points."""
     if config.data.only_open:
-        check_open_sets(config.data.train)
+        ledger = shipped.photographs()
+        for name in config.data.train:
+            check_open(name, read_photographs(name), ledger)
     sets = read_train_sets(config.data.train, progress=config.progress)
     if config.train.group > 1:
         sets = [by_photograph(one) for one in sets]
@@ -192,8 +193,8 @@ def read_train_set(config: RunConfig) -> PatchSet:
     )
 
 
-def save_weights(workdir: Path, program: Program, state: TrainState) -> None:
-    """The final weights of every seed, in kjax's own format."""
+def save_weights(workdir: Path, program: DescriptorProgram, state: TrainState) -> None:
+    """Save the final weights of every seed, in kjax's own format."""
     variables = jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
     by_seed = [variables]
     if program.several_seeds:

@@ -12,15 +12,16 @@ from jaxtyping import Array, Float, Key, Num
 
 from kjax.model.aggregation import l2_normalize
 from kjax.model.descriptor import Descriptor
-from kjax.train.distillation import DistillConfig, Views, distillation_loss
-from kjax.train.losses import LossConfig, Triplets, nested_pair_loss
+from kjax.runs.config import DistillConfig, LossConfig
+from kjax.train.distil import Views, distillation_loss
+from kjax.train.losses import Triplets, nested_pair_loss
 
 MEANS = ("loss", "positive_distance", "negative_distance", "active_triplets")
-"""Metrics of a step that are averaged over the batch."""
+"""Names of the metrics that are averaged over the batch."""
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """Everything that a step changes. Leaves are arrays, or stand for them (shapes, shardings)."""
+    """Everything that a step changes. Leaves are arrays, or their shapes or shardings."""
 
     step: Any
     """Number of steps taken, int32."""
@@ -31,13 +32,13 @@ class TrainState(flax.struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class StepConfig:
-    """What a step does, besides the model and the optimiser.
+    """Settings of a step.
 
     Attributes:
-        loss: which loss, and its constants.
-        joint_batch_norm: send anchors and positives through the network as one batch; otherwise,
-            as in the HardNet release, as two, each normalised by its own statistics.
-        distill: what is learned from a teacher, if there is one.
+        loss: the loss and its constants.
+        joint_batch_norm: send anchors and positives through the network as one batch. Otherwise, as
+            in the HardNet release, each view is normalised by its own statistics.
+        distill: settings of the distillation, used if there is a teacher.
     """
 
     loss: LossConfig = LossConfig()  # noqa: RUF009  (it is frozen)
@@ -46,7 +47,7 @@ class StepConfig:
 
 
 def create_state(optimizer: optax.GradientTransformation, variables: Any) -> TrainState:
-    """The state before the first step, from `model.init`'s variables."""
+    """Return the state before the first step, from `model.init`'s variables."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=variables["params"],
@@ -63,7 +64,7 @@ def describe_pairs(
     *,
     joint_batch_norm: bool,
 ) -> tuple[Float[Array, "pairs dim"], Float[Array, "pairs dim"], Any]:
-    """Anchors and positives in training mode before ℓ2, and the new running statistics."""
+    """Return unnormalised anchors and positives in training mode, and new running statistics."""
 
     def describe(patches: Array, views: int) -> tuple[Array, Any]:
         descriptors, updates = model.apply(
@@ -78,10 +79,10 @@ def describe_pairs(
         return descriptors, updates["batch_stats"]
 
     if joint_batch_norm:
-        # Pair by pair, so that a patch's place in the batch does not depend on how it is shared.
+        # Pair by pair, so that a patch's index in the batch does not depend on how it is split.
         both, stats = describe(pairs.reshape(-1, *pairs.shape[2:]), 1)
         return both[0::2], both[1::2], stats
-    # One pass through the network, but each view has statistics of its own.
+    # One pass through the network, with separate statistics for each view.
     both, stats = describe(jnp.concatenate([pairs[:, 0], pairs[:, 1]]), 2)
     anchors, positives = jnp.split(both, 2)
     return anchors, positives, stats
@@ -97,9 +98,9 @@ def loss_and_stats(
     config: StepConfig,
     taught: Views | None = None,
 ) -> tuple[Float[Array, ""], tuple[Triplets, Any]]:
-    """Mean loss over the batch, with its triplets and the new running statistics.
+    """Return the mean loss over the batch, its triplets and the new running statistics.
 
-    With `model.axis_name` the batch is that of all devices: descriptors are gathered before mining.
+    With `model.axis_name`, descriptors of all devices are gathered before mining.
     """
     *raw, new_stats = describe_pairs(
         model,
@@ -120,7 +121,7 @@ def loss_and_stats(
 
 
 def _over_devices(model: Descriptor, views: Sequence[Array]) -> Views:
-    """Both views of the whole batch, gathered where it is shared."""
+    """Return both views of the whole batch, gathered if it is split over devices."""
     if model.axis_name is not None:
         views = [jax.lax.all_gather(view, model.axis_name, tiled=True) for view in views]
     anchors, positives = views
@@ -128,13 +129,13 @@ def _over_devices(model: Descriptor, views: Sequence[Array]) -> Views:
 
 
 class Change(NamedTuple):
-    """What one step changed the parameters by, and why."""
+    """Gradients and updates of one step."""
 
     gradients: Any
     updates: Any
 
     def norms(self, params: Any) -> dict[str, Float[Array, ""]]:
-        """Norms worth watching, with that of the parameters themselves."""
+        """Return the norms of gradients, updates and parameters."""
         return {
             "gradient_norm": optax.tree.norm(self.gradients),
             "update_norm": optax.tree.norm(self.updates),
@@ -152,17 +153,17 @@ def train_step(
     config: StepConfig,
     taught: Views | None = None,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
-    """One update. Everything random comes from `fold_in(key, state.step)`.
+    """Take one step. All randomness comes from `fold_in(key, state.step)`.
 
     Args:
         state: the state before the step.
         pairs: anchor and positive patches of distinct 3-D points; with `model.axis_name`, this
-            device's share of them.
+            device's share.
         key: the run's key, the same at every step and on every device.
         model: the descriptor to train. With an `axis_name`, the step must run under that mapped
-            axis, and but for rounding its result is the same for any number of devices.
-        optimizer: made by `kjax.train.optim.torch_sgd` or any optax transformation.
-        config: what else the step does.
+            axis; the result is the same for any number of devices, up to rounding.
+        optimizer: `kjax.train.optim.torch_sgd` or any optax transformation.
+        config: the loss and the BatchNorm rule.
         taught: a teacher's descriptors of the pairs.
 
     Returns:
@@ -184,7 +185,7 @@ def update(
     config: StepConfig,
     taught: Views | None = None,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]], Change]:
-    """`train_step` with the change itself instead of its norms, which take time of their own."""
+    """Take one step like `train_step`, but return the change instead of its norms."""
     step_key = jax.random.fold_in(key, state.step)
     compute = jax.value_and_grad(loss_and_stats, has_aux=True)
     (loss, (triplets, new_stats)), gradients = compute(
@@ -197,8 +198,8 @@ def update(
         taught=taught,
     )
     if model.axis_name is not None:
-        # Every device holds the loss of the whole batch, so what flows back through the gathered
-        # descriptors is its gradient, once per device, in each device's share of the patches.
+        # Every device computes the loss of the whole batch, so the gradient that flows back through
+        # the gathered descriptors arrives once per device, at each device's share of the patches.
         gradients = jax.lax.pmean(gradients, model.axis_name)
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     new_state = TrainState(
@@ -211,7 +212,7 @@ def update(
         "loss": loss,
         "positive_distance": triplets.positive.mean(),
         "negative_distance": triplets.negative.mean(),
-        # Of the margin 1, whatever the loss: some losses are never exactly zero.
+        # For a margin of 1, whatever the loss: some losses are never exactly zero.
         "active_triplets": (1 + triplets.positive > triplets.negative).mean(dtype=loss.dtype),
     }
     return new_state, metrics, Change(gradients, updates)

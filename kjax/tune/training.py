@@ -10,7 +10,9 @@ from ml_collections import ConfigDict
 from kjax.files.atomic import write_json
 from kjax.runs.checkpoint import saved_steps
 from kjax.runs.config import (
+    AugmentConfig,
     DataConfig,
+    LossConfig,
     ModelConfig,
     OptimizerConfig,
     RunConfig,
@@ -19,8 +21,6 @@ from kjax.runs.config import (
     validate,
 )
 from kjax.runs.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config, weights_files
-from kjax.train.augment import AugmentConfig
-from kjax.train.losses import LossConfig
 from kjax.train.run import run
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings
@@ -97,19 +97,16 @@ def _how(config: RunConfig) -> tuple[str, ...]:
     )
 
 
-def _run(
-    settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
-) -> None:
+def _run(settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool) -> None:
     workdir = out / RUN_FOLDER
     if has_begun(out):
         # As it was begun, whatever would suit this device.
-        config = ConfigDict(stored_config(workdir))
+        config = validate(stored_config(workdir))
     else:
         config = make_config(settings, source, sets)
         if (workdir / CONFIG_FILE).is_file():  # of a run that was not begun
-            write_json(workdir / CONFIG_FILE, config.to_dict())
-    config.progress = progress
-    run(config, workdir)
+            write_json(workdir / CONFIG_FILE, dataclasses.asdict(config))
+    run(dataclasses.replace(config, progress=progress), workdir)
 
 
 def has_begun(out: Path) -> bool:
@@ -117,7 +114,7 @@ def has_begun(out: Path) -> bool:
     return bool(saved_steps(out / RUN_FOLDER / CHECKPOINTS_FOLDER))
 
 
-def make_config(settings: Settings, source: LoadedModel, sets: OwnSets) -> ConfigDict:
+def make_config(settings: Settings, source: LoadedModel, sets: OwnSets) -> RunConfig:
     """Every field of the run."""
     effort = PROCESSOR if jax.default_backend() == "cpu" else ACCELERATOR
     steps = settings.steps or effort.steps
@@ -160,7 +157,7 @@ def make_config(settings: Settings, source: LoadedModel, sets: OwnSets) -> Confi
     )
     changed = ConfigDict(dataclasses.asdict(config))
     override(changed, [f"--config.{setting}" for setting in AUGMENTATION])
-    return changed
+    return validate(changed)
 
 
 def _fitting_pairs(wanted: int, most: float) -> int:

@@ -799,12 +799,14 @@ add("load_run.workdir", _run, _load_run, spared="weights.npz")
 
 
 def _go_on(folder: Path) -> Any:
-    from kjax.runs.workdir import prepare_workdir
+    from kjax.runs.config import validate
+    from kjax.runs.workdir import claim_workdir
 
-    return prepare_workdir(folder, _config())
+    with claim_workdir(folder, validate(_config())):
+        return folder
 
 
-add("prepare_workdir.json", _run, _go_on, spared="weights.npz")
+add("claim_workdir.json", _run, _go_on, spared="weights.npz")
 
 
 def _metrics(folder: Path) -> Any:
@@ -864,22 +866,6 @@ def _resume(folder: Path) -> Any:
         checkpoints.close()
 
 
-def _format_2(folder: Path) -> None:
-    from flax.traverse_util import flatten_dict
-    from models import make_model
-
-    variables = make_model("sum")[1]
-    named = {key: np.zeros_like(leaf) for key, leaf in flatten_dict(variables, sep=".").items()}
-    about = json.dumps({"format": 2, "dtypes": {key: str(a.dtype) for key, a in named.items()}})
-    state = folder / "checkpoints" / "7" / "state"
-    state.mkdir(parents=True)
-    np.savez(state / "arrays.npz", **named, about=about)
-    (folder / "config.json").write_text(json.dumps(_config()))
-
-
-add("load_run.checkpoint", _checkpoint, _load_run)
-add("load_run.checkpoint_foreign", _foreign_checkpoint, _load_run)
-add("load_run.checkpoint_format_2", _format_2, _load_run)
 add("checkpoints.resume", _checkpoint, _resume)
 add("checkpoints.resume_foreign", _foreign_checkpoint, _resume)
 

@@ -100,7 +100,7 @@ def test_shares_are_of_files(views_file, tmp_path, capsys):
     np.testing.assert_allclose(views.chances[:half].sum(), 0.75, rtol=1e-6)
     np.testing.assert_allclose(views.chances[half:].sum(), 0.25, rtol=1e-6)
     assert train(views_file, tmp_path / "run", **{"data.shares": "(0.5,0.5)"}) == 2
-    assert "data.shares must be one for each of the 1 sets" in capsys.readouterr().err
+    assert "for each of the 1 sets of data.train" in capsys.readouterr().err
 
 
 def test_upright_pairs_are_turned_back():

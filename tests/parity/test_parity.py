@@ -21,7 +21,7 @@ from kjax.parity.compare import (
     compare_training,
     random_state_dict,
 )
-from kjax.train.losses import LossConfig
+from kjax.runs.config import LossConfig
 from kjax.train.step import StepConfig
 
 CONFIGURATIONS = [

@@ -1,4 +1,4 @@
-"""One of two processes, of which the VICTIM is killed: `left_alone.py COORDINATOR PROCESS VICTIM`.
+"""One of two processes, of which VICTIM is killed: `left_alone.py COORDINATOR PROCESS VICTIM`.
 
 The other one is left waiting for it.
 """
@@ -7,15 +7,15 @@ import os
 import signal
 import sys
 
-from kjax.train import joining
+from kjax.train import command_line
 
-joining.HEARTBEAT_SECONDS = 4  # a test cannot wait as long as a training
+command_line.HEARTBEAT_SECONDS = 4  # a test cannot wait as long as a training
 coordinator, process, victim = sys.argv[1:]
-joining.join(coordinator, 2, int(process))
+command_line.join(coordinator, 2, int(process))
 
 from kjax.runs.processes import any_process  # noqa: E402  (after joining, as in run_train.py)
 
-with joining.ending_when_alone():
+with command_line.ending_when_alone():
     any_process(False)
     if process == victim:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -10,23 +10,35 @@ import numpy as np
 
 import kjax
 from kjax.data.phototour import PatchSet
-from kjax.train.augment import AugmentConfig
+from kjax.runs.config import AugmentConfig, RunConfig, load_config, override, validate
 from kjax.train.optim import linear_decay, torch_sgd
-from kjax.train.parallel import Program, initial_state, replicated
+from kjax.train.parallel import DescriptorProgram, initial_state, replicated
 from kjax.train.step import StepConfig, TrainState
 
+ROOT = Path(__file__).parents[2]
 NARROW = {"patch_size": 8, "channels": (4, 4, 8, 8, 16, 16)}
 PAPERS_RATE = {"dtype": "float64", "dropout": 0.3, "learning_rate": 10.0, "step": StepConfig()}
-"""Options of a program that amplifies every difference. Where float32's rounding would not stay
-small, so in double precision."""
+"""Options of a program that amplifies every difference, in double precision."""
+SMALL_MODEL = ("model.patch_size=8", "model.channels=(4,4,4,4,8,8)", "model.dimension=16")
+
+
+def make_config(set_folder: Path | str, *settings: str) -> RunConfig:
+    """A run of six steps of a narrow model, with every part of the loop at work."""
+    config = load_config(ROOT / "configs" / "smoke.py")
+    sets = (f"data.train={set_folder}", f"data.test={set_folder}")
+    cadence = ("steps=6", "log_every=2", "eval_every=3", "checkpoint_every=2")
+    every = (*SMALL_MODEL, *sets, *(f"train.{one}" for one in cadence), *settings)
+    override(config, [f"--config.{setting}" for setting in every])
+    return validate(config)
 
 
 def environment(*, devices: int) -> dict[str, str]:
-    """For other processes: as quick to compile as this one, on so many devices."""
+    """Environment of other processes: the same XLA flags, and this number of devices."""
     flags = re.sub(r"(device_count)=\d+", rf"\1={devices}", os.environ["XLA_FLAGS"])
     return {**os.environ, "XLA_FLAGS": flags}
 
 
+@functools.cache
 def synthetic_set(points: int = 40, per_point: int = 3) -> PatchSet:
     """Patches that differ from point to point, and a little within each."""
     rng = np.random.default_rng(0)
@@ -36,7 +48,7 @@ def synthetic_set(points: int = 40, per_point: int = 3) -> PatchSet:
     return PatchSet("synthetic", patches.reshape(-1, 64, 64).astype(np.uint8), ids, Path())
 
 
-_sgd = functools.cache(torch_sgd)  # so that programs made alike are equal
+_sgd = functools.cache(torch_sgd)  # so that programs with the same arguments are equal
 
 
 def make_program(
@@ -47,8 +59,8 @@ def make_program(
     learning_rate: float = 0.1,
     steps: int = 20,
     **options,
-) -> Program:
-    """A run of a narrow `hardnet` on 8×8 patches, with augmentation; kept quick."""
+) -> DescriptorProgram:
+    """A program of a narrow `hardnet` on 8×8 patches, with augmentation."""
     defaults = {
         "model": kjax.build("hardnet", dtype=dtype, dropout=dropout, **NARROW),
         "optimizer": _sgd(linear_decay(learning_rate, steps)),
@@ -57,14 +69,14 @@ def make_program(
         "augment": AugmentConfig(),
         "devices": None if devices is None else tuple(jax.devices()[:devices]),
     }
-    return Program(**{**defaults, **options})
+    return DescriptorProgram(**{**defaults, **options})
 
 
 _starts: dict[tuple, TrainState] = {}
 
 
-def start(program: Program) -> TrainState:
-    """`initial_state`, computed once for all programs that begin alike: it takes seconds."""
+def start(program: DescriptorProgram) -> TrainState:
+    """`initial_state`, computed once for all programs with the same start: it takes seconds."""
     alike = (program.model, program.seeds, jax.config.jax_enable_x64)
     if alike not in _starts:
         _starts[alike] = jax.device_get(initial_state(program))

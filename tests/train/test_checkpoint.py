@@ -1,4 +1,3 @@
-import json
 import logging
 import os
 import shutil
@@ -13,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorstore
 from disk import full_disk
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint.type_handlers import NumpyHandler
@@ -108,25 +106,6 @@ def test_plain_orbax_reads_a_checkpoint(tmp_path):
         )
         np.testing.assert_array_equal(arrays[".params.bias"], np.asarray(state.params["bias"]))
         assert (arrays[".step"], arrays[".opt_state.1.empty"]) == (7, 1)
-
-
-def test_arrays_that_are_spread_over_devices_and_keys(checkpoints):
-    mesh = Mesh(np.asarray(jax.devices()[:4]), ("devices",))
-    spread = NamedSharding(mesh, PartitionSpec("devices"))
-    state = make_state(7).replace(
-        params={"w": jax.device_put(jnp.arange(8.0), spread), "n": jnp.arange(3)},
-        opt_state={"key": jax.random.key(5)},
-    )
-    checkpoints.save(7, state)
-    restored = checkpoints.restore_latest(state)
-    assert restored.params["w"].sharding == spread
-    np.testing.assert_array_equal(restored.params["w"], np.arange(8))
-    np.testing.assert_array_equal(restored.params["n"], np.arange(3))
-    assert restored.params["n"].dtype == state.params["n"].dtype
-    assert (restored.opt_state["key"] == jax.random.key(5)).all()
-    assert restored.opt_state["key"].dtype == state.opt_state["key"].dtype
-    data = state.replace(params=state.params | {"w": jnp.arange(8.0)})
-    assert len(checkpoints.restore_latest(data).params["w"].sharding.device_set) == 1
 
 
 @pytest.fixture
@@ -261,28 +240,11 @@ def test_the_damaged_file_is_named(checkpoints):
     step = checkpoints.folder / "1"
     sums = (step / "SHA256SUMS").read_text()
     (step / "SHA256SUMS").write_text(sums + "\n")
-    with pytest.raises(InputError, match=r"SHA256SUMS is not as it was written"):
+    with pytest.raises(InputError, match=r"SHA256SUMS does not match its checksum"):
         checkpoints.restore_latest(make_state())
     (step / "SHA256SUMS").write_text(sums)
     (step / "default" / "_METADATA").write_bytes(b"{")
-    with pytest.raises(InputError, match=r"1 is damaged \(default/_METADATA is not as it was"):
-        checkpoints.restore_latest(make_state())
-
-
-def test_a_small_file_does_not_fill_the_memory(checkpoints):
-    """A chunk is unpacked as a whole: here, a gigabyte for three numbers."""
-    checkpoints.save(1, make_state(1))
-    checkpoints.wait()
-    (checkpoints.folder / "1" / "SHA256SUMS").unlink()
-    base = f"file://{checkpoints.folder}/1/default/"
-    metadata = {"shape": [3], "chunks": [2**28], "dtype": "<f4", "compressor": {"id": "zstd"}}
-    spec = {
-        "driver": "zarr",
-        "kvstore": {"driver": "ocdbt", "base": base, "path": "params.bias/"},
-        "metadata": metadata,
-    }
-    tensorstore.open(spec, create=True, delete_existing=True).result()
-    with pytest.raises(InputError, match=r"params\.bias is float32\[3\] in chunks of"):
+    with pytest.raises(InputError, match=r"1 is damaged \(default/_METADATA does not match"):
         checkpoints.restore_latest(make_state())
 
 
@@ -300,7 +262,7 @@ def test_damaged_checkpoint_is_refused_in_one_line(kind, tmp_path, capfd):
         reader.restore_latest(make_state())
     message = one_line(error)
     assert f"{folder / '2'} is damaged" in message
-    assert "to go on from an earlier one" in message
+    assert "to resume from an earlier one" in message
     assert contents(folder) == before
     shutil.rmtree(folder / "2")
     after = Checkpoints(folder, keep=2, best_metric=None)
@@ -374,49 +336,6 @@ def test_nothing_is_written_after_a_failure_is_told(checkpoints, monkeypatch):
         if thread.name.startswith("asyncio"):  # has nothing to do, and was told to end
             thread.join(10)
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
-
-
-def write_format_2(folder: Path, state: TrainState, *, about: bool = True) -> None:
-    """A checkpoint of step 1 as kjax 0.1 wrote it."""
-    paths = jax.tree_util.tree_leaves_with_path(state)
-    named = {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in paths
-    }
-    dtypes = {name: str(array.dtype) for name, array in named.items()}
-    extra = {"about": json.dumps({"format": 2, "dtypes": dtypes})} if about else {}
-    (folder / "1" / "state").mkdir(parents=True)
-    np.savez(folder / "1" / "state" / "arrays.npz", **named, **extra)
-    (folder / "1" / "metrics").mkdir()
-    (folder / "1" / "metrics" / "metrics").write_text('{"fpr": 0.5}')
-
-
-def test_a_checkpoint_of_format_2_is_read_once_and_says_so(tmp_path, capfd):
-    state = make_state(1, dtype=jnp.bfloat16)
-    write_format_2(tmp_path, state)
-    checkpoints = Checkpoints(tmp_path, keep=1, best_metric="fpr")
-    restored = checkpoints.restore_latest(make_state(dtype=jnp.bfloat16))
-    assert_same(restored, state)
-    line = capfd.readouterr().err
-    assert f"{tmp_path / '1'} has the format of kjax 0.1" in line
-    assert line.count("\n") == 1
-    with pytest.raises(InputError, match=r"params\.trunk\.kernel is bfloat16\[4,3\] there"):
-        checkpoints.restore_latest(make_state())
-    checkpoints.save(2, restored, metrics={"fpr": 0.25})
-    checkpoints.close()
-    assert steps_in(tmp_path) == ["2"]
-    again = Checkpoints(tmp_path, keep=1, best_metric="fpr")
-    assert_same(again.restore_latest(make_state(dtype=jnp.bfloat16)), state)
-    again.close()
-    assert capfd.readouterr() == ("", "")
-
-
-def test_checkpoint_of_the_format_before_is_refused(tmp_path):
-    write_format_2(tmp_path, make_state(1), about=False)
-    checkpoints = Checkpoints(tmp_path, keep=1, best_metric=None)
-    with pytest.raises(InputError) as error:
-        checkpoints.restore_latest(make_state())
-    assert f"{tmp_path / '1'} has format 1, and this kjax reads 2" in one_line(error)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

@@ -15,7 +15,7 @@ from models import make_model
 from kjax.errors import InputError
 from kjax.runs.checkpoint import Checkpoints
 from kjax.runs.config import load_config, validate
-from kjax.runs.workdir import prepare_workdir
+from kjax.runs.workdir import claim_workdir
 from kjax.train.run import make_program, save_weights
 from kjax.train.step import create_state
 from kjax.weights.source import load_run
@@ -28,8 +28,9 @@ def make_run(workdir, *, seeds=()):
     config = load_config(ROOT / "configs" / "smoke.py")
     config.seed, config.seeds = 7, seeds
     config.data.train = ("somewhere/liberty", "embedded")
-    prepare_workdir(workdir, config.to_dict())
-    return make_program(validate(config))
+    checked = validate(config)
+    with claim_workdir(workdir, checked):
+        return make_program(checked)
 
 
 def make_state(program, *, step):
@@ -102,8 +103,8 @@ def refusal(workdir):
 
 
 def test_what_is_no_run_or_has_no_weights_is_one_line(tmp_path):
-    assert "is not of a run" in refusal(tmp_path)
-    assert "is not of a run" in refusal(tmp_path / "nowhere")
+    assert "is not the folder of a run" in refusal(tmp_path)
+    assert "is not the folder of a run" in refusal(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"name": "another program"}')
     assert "is not a run of this version" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("{")

@@ -1,46 +1,60 @@
-"""The training loop by itself, without a workdir: as experiments use it."""
+"""The training loop without a workdir, as experiments use it, and its signals."""
+
+import signal
 
 import numpy as np
 import pytest
-from programs import make_program
 
-from kjax.train.loop import Diverged, Schedule, train
+from kjax.train.loop import Diverged, Schedule, _stop_requests, train
 from kjax.train.step import TrainState
 
-SCHEDULE = Schedule(total=10, per_dispatch=4, log_every=4, eval_every=0, checkpoint_every=0)
 
-
-def take_steps(loss):
-    """Counts the steps, and learns nothing."""
+def run_loop(loss):
+    """Train on a fixed loss; return the state, the scores and the lengths of the dispatches."""
+    taken = []
 
     def run(state, steps):
         taken.append(steps)
         return state.replace(step=state.step + steps), {"loss": np.float32(loss)}
 
-    taken = []
-    return run, taken
-
-
-def loop(run):
-    start = TrainState(np.int32(0), {}, {}, {})
-    return train(
-        make_program(),
+    state, scores = train(
         run,
-        schedule=SCHEDULE,
+        pairs=8,
+        schedule=Schedule(total=10, per_dispatch=4, log_every=4, eval_every=0, checkpoint_every=0),
         learning_rate=lambda step: 0.1,
-        state=start,
+        state=TrainState(np.int32(0), {}, {}, {}),
         progress=False,
     )
+    return state.step, scores, taken
 
 
-def test_without_a_workdir_all_steps_are_taken():
-    run, taken = take_steps(1.0)
-    state, scores = loop(run)
-    assert (state.step, scores, taken) == (10, {}, [4, 4, 2])
+def test_all_steps_are_taken():
+    assert run_loop(1.0) == (10, {}, [4, 4, 2])
 
 
-def test_a_loss_that_is_not_finite_ends_the_training_at_once():
-    run, taken = take_steps(np.nan)
+def test_a_loss_that_is_not_finite_ends_the_training():
     with pytest.raises(Diverged, match=r"not finite at step 4 \(nothing was saved\)"):
-        loop(run)
-    assert taken == [4]
+        run_loop(np.nan)
+
+
+def test_a_second_interrupt_does_not_wait():
+    with _stop_requests() as stop_wanted:
+        signal.raise_signal(signal.SIGINT)
+        assert stop_wanted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)  # only ever a request
+
+
+def test_a_second_interrupt_calls_the_programs_own_handler():
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        with _stop_requests() as stop_wanted:
+            signal.raise_signal(signal.SIGINT)
+            assert stop_wanted()
+            assert not heard
+            signal.raise_signal(signal.SIGINT)
+            assert heard == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)

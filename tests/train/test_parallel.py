@@ -9,7 +9,7 @@ from programs import NARROW, PAPERS_RATE, make_program, start, synthetic_set
 import kjax
 from kjax.data.resident import draw_rows, gather_pairs, make_resident
 from kjax.errors import InputError
-from kjax.train.losses import LossConfig
+from kjax.runs.config import LossConfig
 from kjax.train.parallel import make_batch_step, make_resident_run
 from kjax.train.step import StepConfig
 

@@ -1,5 +1,6 @@
-"""Whole runs: what they leave behind, and that stopping and resuming changes nothing."""
+"""Whole runs: the files they write, and that stopping and resuming changes nothing."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -8,49 +9,36 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from disk import filling_disk
+from programs import ROOT, SMALL_MODEL, make_config
 from scripts import load_script
 
 from kjax.errors import InputError
 from kjax.interrupts import Stopped
-from kjax.runs.config import load_config
 from kjax.train import input as feeding
-from kjax.train import loop
 from kjax.train import run as run_module
 from kjax.train.metrics_log import read_metrics
-from kjax.weights.source import load_run
-
-ROOT = Path(__file__).parents[2]
-
-
-def make_config(set_folder, **train):
-    config = load_config(ROOT / "configs" / "smoke.py")
-    config.data.train = (str(set_folder),)
-    config.data.test = (str(set_folder),)
-    config.train.update(
-        {"steps": 6, "log_every": 2, "eval_every": 3, "checkpoint_every": 2, **train}
-    )
-    return config
-
-
-def weights(workdir):
-    with np.load(workdir / "weights.npz") as archive:
-        return dict(archive)
+from kjax.train.parallel import initial_state
+from kjax.weights.source import facts, load_run, load_source, load_sources
 
 
 def assert_same_weights(first, second):
-    for name, array in weights(first).items():
-        np.testing.assert_array_equal(array, weights(second)[name], err_msg=name)
+    with np.load(first / "weights.npz") as own, np.load(second / "weights.npz") as other:
+        for name, array in own.items():
+            np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @contextmanager
 def after_each_dispatch(act):
-    """Runs `act(state, metrics)` after every dispatch, which may return other metrics."""
+    """Call `act(state, metrics)` after every dispatch; it may return other metrics."""
     plain = feeding.make_run
 
     def make_run(*args, **options):
@@ -68,7 +56,7 @@ def after_each_dispatch(act):
 
 
 def run_until_stopped(config, workdir, *, after):
-    """SIGTERM comes while the dispatch that reaches step `after` is being computed."""
+    """Run; SIGTERM comes while the dispatch that reaches step `after` is being computed."""
 
     def stop(state, metrics):
         if np.max(state.step) >= after:
@@ -80,15 +68,14 @@ def run_until_stopped(config, workdir, *, after):
 
 @pytest.fixture(scope="module")
 def finished(set_folder, tmp_path_factory):
-    """A whole run and its scores; tests that write to the folder take a copy."""
+    """A finished run and its scores; tests that write to the folder take a copy."""
     workdir = tmp_path_factory.mktemp("runs") / "finished"
     return workdir, run_module.run(make_config(set_folder), workdir)
 
 
 @pytest.mark.parametrize("pipeline", ["resident", "tfdata"])
 def test_stopped_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path, pipeline):
-    config = make_config(set_folder)
-    config.data.pipeline = pipeline
+    config = make_config(set_folder, f"data.pipeline={pipeline}")
     whole, halves = finished[0], tmp_path / "halves"
     if pipeline == "tfdata":
         pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
@@ -102,47 +89,7 @@ def test_stopped_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path
     assert steps == [2, 3, 4, 6]
 
 
-def test_a_run_from_tfds_is_the_folders_and_says_how_it_was_fed(
-    finished, tfds_folder, tmp_path, monkeypatch, capfd
-):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_folder))
-    config = make_config("tfds:phototour/liberty")
-    config.progress = True
-    assert config.data.pipeline == "auto"
-    scores = run_module.run(config, tmp_path)
-    assert_same_weights(finished[0], tmp_path)
-    assert scores["fpr95"] == finished[1]["fpr95"]
-    assert load_run(tmp_path)[0].info.train_sets == ("liberty",)
-    assert "resident pipeline: the set takes 0.5 MiB" in capfd.readouterr().err
-    (versions,) = json.loads((tmp_path / "versions.json").read_text())
-    assert versions["pipeline"].startswith("resident: the set takes 0.5 MiB")
-    assert json.loads((tmp_path / "config.json").read_text())["data"]["pipeline"] == "resident"
-
-
-def test_a_second_interrupt_does_not_wait():
-    with loop._stop_requests() as stop_wanted:
-        signal.raise_signal(signal.SIGINT)
-        assert stop_wanted()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)  # only ever asks
-
-
-def test_a_second_interrupt_does_what_the_program_wants():
-    heard = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    try:
-        with loop._stop_requests() as stop_wanted:
-            signal.raise_signal(signal.SIGINT)
-            assert stop_wanted()
-            assert not heard
-            signal.raise_signal(signal.SIGINT)
-            assert heard == [signal.SIGINT]
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_what_a_run_leaves_behind(set_folder, finished, tmp_path):
+def test_files_of_a_run(set_folder, finished, tmp_path):
     workdir, scores = finished
     assert 0 <= scores["fpr95"] <= 1
     assert json.loads((workdir / "results.json").read_text()) == scores
@@ -154,14 +101,27 @@ def test_what_a_run_leaves_behind(set_folder, finished, tmp_path):
     np.testing.assert_allclose(rates, [1 - 1 / 6, 1 - 3 / 6, 1 - 5 / 6], rtol=1e-6)
     assert [row["step"] for row in rows if "fpr95" in row] == [0, 3, 6]
     (trained,) = load_run(workdir)
-    assert (trained.path.name, trained.seed, trained.info.train_sets) == (
-        "finished",
-        0,
-        ("synthetic",),
-    )
+    found = (trained.path.name, trained.seed, trained.info.train_sets)
+    assert found == ("finished", 0, ("synthetic",))
     again = shutil.copytree(workdir, tmp_path / "again")
     assert run_module.run(make_config(set_folder), again) == pytest.approx(scores)
     assert read_metrics(again) == rows, "nothing was left to do"
+
+
+def test_a_run_on_tfds_equals_that_on_the_folder_and_reports_its_pipeline(
+    finished, tfds_folder, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_folder))
+    config = make_config("tfds:phototour/liberty", "progress=True")
+    assert config.data.pipeline == "auto"
+    scores = run_module.run(config, tmp_path)
+    assert_same_weights(finished[0], tmp_path)
+    assert scores["fpr95"] == finished[1]["fpr95"]
+    assert load_run(tmp_path)[0].info.train_sets == ("liberty",)
+    assert "resident pipeline: the dataset takes 0.5 MiB" in capfd.readouterr().err
+    (versions,) = json.loads((tmp_path / "versions.json").read_text())
+    assert versions["pipeline"].startswith("resident: the dataset takes 0.5 MiB")
+    assert json.loads((tmp_path / "config.json").read_text())["data"]["pipeline"] == "resident"
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
@@ -178,20 +138,71 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
 def test_another_config_is_refused_and_nothing_overwritten(set_folder, finished, tmp_path):
     workdir = shutil.copytree(finished[0], tmp_path / "run")
     before = contents(workdir)
-    config = make_config(set_folder)
-    config.model.head = "xy"
-    with pytest.raises(InputError, match=r'model\.head was "polar" and is "xy"'):
-        run_module.run(config, workdir)
+    with pytest.raises(InputError, match=r"model\.head was 'polar' and is 'xy'"):
+        run_module.run(make_config(set_folder, "model.head=xy"), workdir)
     assert contents(workdir) == before
 
 
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def test_a_second_run_in_the_same_workdir_is_refused(set_folder, finished, tmp_path):
+    workdir = shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(workdir / "checkpoints")
+    refused = []
+
+    def start_again(state, metrics):
+        if refused:
+            return
+        before = contents(workdir)
+        with pytest.raises(InputError) as error:
+            run_module.run(make_config(set_folder), workdir)
+        refused.append(str(error.value))
+        assert contents(workdir) == before
+
+    with after_each_dispatch(start_again):
+        run_module.run(make_config(set_folder), workdir)
+    (message,) = refused
+    assert f"another run is using the workdir {workdir}" in message
+
+
+# Runs that start from other weights
+
+
+def test_every_seed_starts_from_the_weights(set_folder, finished):
+    config = make_config(set_folder, f"init={finished[0]}", "seeds=(3,5)")
+    expected = load_sources(str(finished[0]))[0].variables
+    state = jax.device_get(initial_state(run_module.make_program(config)))
+    for seed in range(2):
+        jax.tree.map(
+            lambda own, start, seed=seed: np.testing.assert_array_equal(own[seed], start),
+            {"params": state.params, "batch_stats": state.batch_stats},
+            expected,
+        )
+    assert not state.step.any()
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.opt_state[1].buffer))
+
+
+def test_a_started_run_resumes_exactly_without_the_weights_it_started_from(
+    set_folder, finished, tmp_path
+):
+    start = shutil.copytree(finished[0], tmp_path / "start")
+    config = make_config(set_folder, f"init={start}")
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    run_module.run(config, whole)
+    run_until_stopped(config, halves, after=3)
+    assert facts([load_source(str(halves))])["started from"] == str(start)
+    shutil.rmtree(start)
+    run_module.run(config, halves)
+    assert_same_weights(whole, halves)
+    assert json.loads((halves / "config.json").read_text())["init"] == str(start)
+    with pytest.raises(InputError, match="init was"):
+        run_module.run(dataclasses.replace(config, init=""), halves)
+
+
+# Failing disks and killed processes
 
 
 @contextmanager
 def nothing_cached():
-    """JAX would leave half an entry for the other tests."""
+    """Keep JAX from leaving half a cache entry for the other tests."""
     cached_from = "jax_persistent_cache_min_compile_time_secs"
     jax.config.update(cached_from, 1e9)
     try:
@@ -201,7 +212,7 @@ def nothing_cached():
 
 
 def run_on_a_full_disk(config, workdir, monkeypatch, *, room, at):
-    """The error of a run whose disk is full from a step on, or when it writes its weights."""
+    """Return the error of a run whose disk is full from a step on, or at its final weights."""
     save_weights = run_module.save_weights
     with monkeypatch.context() as patch, nothing_cached(), filling_disk() as fill:
         if at == "the end":
@@ -219,7 +230,7 @@ def run_on_a_full_disk(config, workdir, monkeypatch, *, room, at):
     return str(error.value)
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
+def test_a_full_disk_is_one_line_and_the_run_resumes_when_there_is_room(
     set_folder, finished, tmp_path, monkeypatch, capfd
 ):
     """Three times in one run: at a line of metrics, at a checkpoint, and at the weights."""
@@ -227,11 +238,11 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     fail = functools.partial(run_on_a_full_disk, config, tmp_path, monkeypatch)
     assert "metrics.jsonl (File too large)" in fail(room=100, at=4)
     assert os.listdir(tmp_path / "checkpoints") == ["2"]
-    message = fail(room=100_000, at=4)
+    message = fail(room=4_000, at=4)
     assert "cannot save a checkpoint" in message
     assert "run the same command again" in message
     assert [name for name in os.listdir(tmp_path / "checkpoints") if name.isdecimal()] == ["2"]
-    message = fail(room=100_000, at="the end")
+    message = fail(room=4_000, at="the end")
     assert f"cannot write to the workdir {tmp_path} (File too large)" in message
     assert not list(tmp_path.glob("*weights*")), "half a file was left"
     run_module.run(config, tmp_path)
@@ -239,16 +250,10 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     assert capfd.readouterr().err == ""
 
 
-def command(set_folder, workdir, *overrides):
-    return [
-        sys.executable,
-        str(ROOT / "run_train.py"),
-        f"--config={ROOT / 'configs' / 'smoke.py'}",
-        f"--workdir={workdir}",
-        f"--config.data.train=('{set_folder}',)",
-        f"--config.data.test=('{set_folder}',)",
-        *overrides,
-    ]
+def arguments(set_folder, workdir, *settings):
+    every = (*SMALL_MODEL, f"data.train={set_folder}", f"data.test={set_folder}", *settings)
+    config = f"--config={ROOT / 'configs' / 'smoke.py'}"
+    return [config, f"--workdir={workdir}", *(f"--config.{setting}" for setting in every)]
 
 
 KILLED_WHILE_SAVING = """
@@ -268,50 +273,38 @@ def save_and_die(self, step, *args, **options):
 Checkpoints.save = save_and_die
 run_train.main(sys.argv[1:])
 """
-LENGTH = ("--config.train.steps=6", "--config.train.eval_every=3")
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path):
-    python, *arguments = command(set_folder, tmp_path, *LENGTH)
-    killed = subprocess.run([python, "-c", KILLED_WHILE_SAVING, *arguments], check=False)
+    given = arguments(set_folder, tmp_path, "train.steps=6", "train.eval_every=3")
+    command = [str(ROOT / "run_train.py"), *given]
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_SAVING, *command], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert (tmp_path / ".lock").exists()
-    done = subprocess.run([python, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
     assert "fpr95/synthetic" in done.stdout
-    assert done.stderr == "", "the lock that the killed run held is no obstacle, nor worth a word"
+    assert done.stderr == "", "the lock of the killed run is no obstacle"
     assert_same_weights(finished[0], tmp_path)
 
 
-def test_a_second_run_in_the_same_workdir_is_refused(set_folder, finished, tmp_path):
-    workdir = shutil.copytree(finished[0], tmp_path / "run")
-    shutil.rmtree(workdir / "checkpoints")
-    starts, refused = [], []
-
-    def start_again(state, metrics):
-        if starts:
-            return
-        starts.append(state.step)
-        before = contents(workdir)
-        with pytest.raises(InputError) as error:
-            run_module.run(make_config(set_folder), workdir)
-        refused.append(str(error.value))
-        assert contents(workdir) == before
-
-    with after_each_dispatch(start_again):
-        run_module.run(make_config(set_folder), workdir)
-    (message,) = refused
-    assert f"another run is going on in the workdir {workdir}" in message
-    assert "\n" not in message
-    run_module.run(make_config(set_folder), workdir)
+@pytest.mark.slow
+def test_another_process_prints_only_one_line(set_folder, tmp_path):
+    command = [sys.executable, str(ROOT / "run_train.py")]
+    wrong = [*command, *arguments(set_folder, tmp_path, "model.head=polr")]
+    done = subprocess.run(wrong, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
 
 
-def run_train_main(arguments):
-    """`run_train.py` without the seconds that another process takes to begin."""
-    return load_script(ROOT / "run_train.py").main(["run_train.py", *arguments])
+def run_train_main(given):
+    """Call `run_train.py` without the seconds that another process takes to start."""
+    return load_script(ROOT / "run_train.py").main(["run_train.py", *given])
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("added", "message"),
     [
         (["--config.model.haed=polar"], "did you mean 'model.head'"),
         (["--config.model.head=polr"], "did you mean 'polar'"),
@@ -322,21 +315,12 @@ def run_train_main(arguments):
         (["--coordinator=h:1", "--processes=2", "--process=2"], "must be from 0 to 1"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(set_folder, tmp_path, overrides, message, capfd):
-    arguments = command(set_folder, tmp_path / "run", *overrides)[2:]
-    assert run_train_main(arguments) == 2
+def test_bad_input_is_one_line_and_exit_code_2(set_folder, tmp_path, added, message, capfd):
+    assert run_train_main([*arguments(set_folder, tmp_path / "run"), *added]) == 2
     line = capfd.readouterr().err
     assert message in line
     assert line.startswith("run_train: ")
     assert line.count("\n") == 1, line
-
-
-def test_another_process_says_no_more_than_the_line(set_folder, tmp_path):
-    wrong = command(set_folder, tmp_path, "--config.model.head=polr")
-    done = subprocess.run(wrong, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
 
 
 def test_help_shows_all_options(capsys):
@@ -346,4 +330,5 @@ def test_help_shows_all_options(capsys):
     text = capsys.readouterr().out
     for option in ("config", "workdir", "coordinator", "processes", "process", "distributed"):
         assert f"  --{option} " in text
+    assert "--config.group.field=value" in text
     assert max(map(len, text.splitlines())) <= 100

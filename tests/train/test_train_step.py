@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from models import make_model, random_patches
 
-from kjax.train.losses import LossConfig, squared_norm_difference
+from kjax.runs.config import LossConfig
+from kjax.train.losses import squared_norm_difference
 from kjax.train.step import StepConfig, loss_and_stats
 
 

@@ -11,13 +11,14 @@ import kjax
 from kjax.errors import InputError
 from kjax.model.aggregation import l2_normalize
 from kjax.model.folding import fold
-from kjax.train.distillation import DistillConfig, distillation_loss
+from kjax.runs.config import DistillConfig, LossConfig, ModelConfig
+from kjax.train.distil import Teacher, distillation_loss, load_start, load_teacher
 from kjax.train.input import make_run
-from kjax.train.losses import LossConfig, nested_pair_loss, pair_loss
+from kjax.train.losses import nested_pair_loss, pair_loss
 from kjax.train.step import StepConfig
-from kjax.train.teacher import Teacher, load_teacher
 from kjax.weights.files import save_variables
 from kjax.weights.info import ModelInfo, fields_of
+from kjax.weights.source import run_info
 
 
 def unit_rows(rng, count=6, dim=8):
@@ -127,9 +128,50 @@ def test_a_file_that_tells_its_model_teaches_as_that(tmp_path):
     assert found.model.position_kernel.kappa_rho == 3.0
 
 
-def test_no_teacher():
+def model_config(**changes) -> ModelConfig:
+    return ModelConfig(**kjax.weights.shipped.card("best").model | changes)
+
+
+def test_the_sets_of_the_start_count_as_trained_on():
+    card = kjax.weights.shipped.card("best")
+    config = {
+        "data": {"train": ["sets/mine"]},
+        "init": "kjax-best",
+        "augment": {"area": (0.5, 1.0)},
+        "loss": {},
+    }
+    assert run_info(config).train_sets == (*card.train_sets, "mine")
+
+
+def test_bare_weights_start_any_model_that_they_fit(tmp_path):
+    path = tmp_path / "weights.npz"
+    kjax.save_variables(path, make_model("polar", s=1)[1])
+    for head in ("xy", "polar"):
+        config = model_config(head=head, s=1, patch_size=64, kappa_xy=3.0)
+        assert load_start(str(path), config) is not None
+    with pytest.raises(InputError, match=r'with s 1: set --config.model.s="1"$'):
+        load_start(str(path), model_config(head="polar"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head": "polar"}, r'with head combined_star: set --config.model.head="combined_star"$'),
+        ({"s": 1}, "with s 2: set"),
+        ({"patch_size": 64}, "with patch_size 32: set"),
+        ({"kappa_rho": 3.0}, "with kappa_rho 8.0: set"),
+        ({"head_bias": False}, "with head_bias True: set"),
+        ({"channels": (8, 8, 16, 16, 32, 32), "dimension": 64}, r"channels \(32.*, dimension 128:"),
+    ],
+)
+def test_weights_of_another_model_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        load_start("best", model_config(**changes))
+
+
+def test_precision_and_dropout_may_differ():
+    assert load_start("best", model_config(dtype="float32", dropout=0.0)) is not None
+    assert load_start("", model_config()) is None
     assert load_teacher(DistillConfig(), kjax.build("xy")) is None
-    with pytest.raises(InputError, match="weight must be positive"):
-        DistillConfig(weight=0.0)
-    with pytest.raises(InputError, match="unknown distill"):
-        DistillConfig(match="norms")
+    with pytest.raises(InputError, match="did you mean 'best'"):
+        load_start("bset", model_config())
