@@ -28,15 +28,15 @@ from kjax.errors import InputError, unknown_name
 from kjax.eval.entries import find_entry
 from kjax.eval.run import Options, examine
 from kjax.runs.config import DataConfig, RunConfig
+from kjax.train.distil import sample
 from kjax.train.loop import Diverged, Schedule, train
-from kjax.train.parallel import Program, initial_state, make_resident_run, replicated
+from kjax.train.parallel import DescriptorProgram, initial_state, make_resident_run, replicated
 from kjax.train.run import (
     make_learning_rate,
     make_program,
     read_train_set,
     with_ordered_teacher,
 )
-from kjax.train.teacher import sample
 from kjax.weights.files import save_variables
 
 STEPS_PER_DISPATCH = 250
@@ -52,7 +52,9 @@ class ResidentSets:
         self._kept: dict[tuple[DataConfig, int], tuple[ResidentSet, np.ndarray]] = {}
         self._lock = threading.Lock()  # several trainings may be prepared at once
 
-    def place(self, config: RunConfig, program: Program) -> tuple[ResidentSet, np.ndarray]:
+    def place(
+        self, config: RunConfig, program: DescriptorProgram
+    ) -> tuple[ResidentSet, np.ndarray]:
         """Return the config's training sets as one, and a sample of their patches on the host."""
         key = config.data, config.train.group
         with self._lock:
@@ -71,7 +73,7 @@ class CompiledTraining:
     """A compiled training that any seed can use."""
 
     config: RunConfig
-    program: Program
+    program: DescriptorProgram
     data: ResidentSet
     run: Callable[..., Any]
     compile_seconds: float
@@ -82,8 +84,8 @@ class CompiledTraining:
         state = jax.block_until_ready(initial_state(program))
         begun = time.perf_counter()
         state, _ = train(
-            program,
             lambda state, steps: self.run(state, self.data, steps, seed=seed),
+            pairs=program.pairs,
             schedule=Schedule(
                 total=self.config.train.total_steps,
                 per_dispatch=STEPS_PER_DISPATCH,

@@ -144,7 +144,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
         assert tune(photos, out, start, general) == 130
     told = capsys.readouterr().err
     assert "homographies instead of tracks: colmap is not on the PATH" in told
-    assert "stopped after step 3: the same command goes on" in told
+    assert "stopped after step 3: run the same command to resume" in told
     assert not (out / "weights.npz").exists()
     assert tune(photos, out, start, general) == 0
     with np.load(out / "weights.npz") as own, np.load(tuned / "weights.npz") as whole:
@@ -310,13 +310,13 @@ def test_the_config_of_a_tuning(tmp_path):
     own = sets.OwnSets(tmp_path / "mine", tmp_path / "other", (100, 20), "", ())
     settings = Settings(tmp_path, "fast")
     source = load_source("fast")
-    config = validate(make_config(settings, source, own))
+    config = make_config(settings, source, own)
     assert config.model.build().clone(dtype=source.model.dtype) == source.model
     assert config.loss.nested == source.nested != ()
     assert config.train.pairs == 200
     assert config.data.train == (str(tmp_path / "mine"), "embedded")
     assert (config.augment.area, config.augment.misalignment) == ((0.15, 0.5), 1.0)
-    alone = validate(make_config(dataclasses.replace(settings, share=0.0), source, own))
+    alone = make_config(dataclasses.replace(settings, share=0.0), source, own)
     assert alone.data.train == (str(tmp_path / "mine"),)
     assert alone.train.pairs == 100
     with pytest.raises(InputError, match="--share 1: give at least 0 and less than 1"):
