@@ -97,7 +97,9 @@ def _how(config: RunConfig) -> tuple[str, ...]:
     )
 
 
-def _run(settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool) -> None:
+def _run(
+    settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
+) -> None:
     workdir = out / RUN_FOLDER
     if has_begun(out):
         # As it was begun, whatever would suit this device.

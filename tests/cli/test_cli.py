@@ -181,7 +181,7 @@ WITH_JAX = [
     (("info", "nowhere.onnx"), "No such file or directory: nowhere.onnx"),
     (("info", "nowhere.stablehlo"), "No such file or directory: nowhere.stablehlo"),
     (("info", "nowhere"), "workdir or a weights file"),
-    (("info", "."), "is not of a run"),
+    (("info", "."), "is not the folder of a run"),
     (("info", "xy.npz:hardnet"), "does not fit"),
     (("compare", "--weights", "nowhere.pth"), "no such file"),
     (("export", "xy.npz", "--out", "xy.onnx"), "fits several heads, xy and polar"),
