@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import jax
@@ -222,6 +223,8 @@ def run_on_a_full_disk(config, workdir, monkeypatch, *, room, at):
 
         def act(state, metrics):
             if int(state.step) == at:
+                while not (workdir / "checkpoints" / "2").exists():  # written in the background
+                    time.sleep(0.01)
                 fill(room)
 
         with after_each_dispatch(act), pytest.raises(InputError) as error:
