@@ -23,8 +23,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from kjax.errors import InputError, one_line
-from kjax.files.atomic import sync_folder, sync_tree
-from kjax.files.atomic import CHECKSUMS, checksum_lines
+from kjax.files.atomic import CHECKSUMS, checksum_lines, sync_folder, sync_tree
 from kjax.files.json import is_number
 from kjax.runs.processes import failing_together
 
