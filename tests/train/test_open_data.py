@@ -81,7 +81,5 @@ def test_a_teacher_must_be_known_to_be_open(config, stored):
     assert not learned_from_open("weights.npz")
 
 
-def test_weights_for_research_teach_no_open_ones():
-    closed = [name for name in shipped.list_weights() if shipped.card(name).use.startswith("resea")]
-    assert "hardnet" in closed
-    assert not any(map(learned_from_open, closed))
+def test_all_shipped_weights_learned_from_open_photographs():
+    assert all(map(learned_from_open, shipped.list_weights()))
