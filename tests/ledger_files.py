@@ -52,6 +52,6 @@ def write_set(folder: Path, *names: str) -> Path:
     interest = np.column_stack([numbers, np.ones((len(numbers), 4))])
     patches = np.zeros((len(numbers), 64, 64), np.uint8)
     write_phototour(folder, patches, np.arange(len(numbers)) // 2, interest=interest)
-    listed = (SetPhotograph(number, name, hashed(name)) for number, name in enumerate(names))
+    listed = [SetPhotograph(number, name, hashed(name)) for number, name in enumerate(names)]
     write_set_photographs(folder, listed)
     return folder
