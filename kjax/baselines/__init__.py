@@ -1,15 +1,18 @@
-"""Which rivals there are, and how to get one by name.
+"""Baselines: descriptors to compare with, loaded by name.
 
-Nothing here imports JAX, OpenCV or torch: each rival's module is imported when it is asked for.
+Importing this imports neither JAX nor OpenCV nor torch. A new network is a module with a function
+`load(path) -> PatchDescriptor` and a line in `load_baseline`.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kjax.baselines.descriptor import PatchDescriptor, Unavailable
 from kjax.errors import InputError, unknown_name
 
-OPENCV_BASELINES = ("sift", "rootsift", "brief", "orb", "bboost", "teblid")
+if TYPE_CHECKING:
+    from kjax.baselines.descriptor import PatchDescriptor
 
+OPENCV_BASELINES = ("sift", "rootsift", "brief", "orb", "bboost", "teblid")
 MKD_MODES = {
     "mkd": None,
     "mkd-lw": "lw",
@@ -17,8 +20,8 @@ MKD_MODES = {
     "mkd-pcaws": "pcaws",
     "mkd-pcawt": "pcawt",
 }
-"""Whitening of each MKD row; None leaves the 238 raw dimensions."""
-
+"""Whitening of each MKD baseline; None leaves the 238 raw dimensions."""
+NETWORKS = ("tfeat", "l2net", "deepcompare", "ddesc", "hardnet")
 PUBLISHED = {
     "mkd": "https://github.com/manyids2/mkd_pytorch",
     "tfeat": "https://github.com/vbalnt/tfeat",
@@ -27,82 +30,61 @@ PUBLISHED = {
     "ddesc": "https://github.com/etrulls/deepdesc-release",
     "hardnet": "https://github.com/DagnyT/hardnet",
 }
-"""Addresses at which the authors of each learned rival published its weights."""
-
-BASELINES = (*OPENCV_BASELINES, *MKD_MODES, "tfeat", "l2net", "deepcompare", "ddesc", "hardnet")
+"""Where the authors published the weights."""
+BASELINES = (*OPENCV_BASELINES, *MKD_MODES, *NETWORKS)
 
 
 def load_baseline(
     name: str, weights: str | Path | None = None, *, training_set: str | None = None
-) -> PatchDescriptor:
-    """A rival by name, with the weights in a file where it has any.
+) -> "PatchDescriptor":
+    """Load a baseline by name.
 
     Args:
         name: one of `BASELINES`.
-        weights: the file that its authors published, or a converted one; each rival's module says
-            which formats it reads.
-        training_set: which of several sets a file of MKD whitenings holds, e.g. "liberty".
+        weights: file that its authors published, or a converted one; each baseline's module lists
+            the formats it reads.
+        training_set: training set of an MKD whitening, e.g. "liberty", if a file holds several.
 
     Raises:
         Unavailable: weights or library are missing.
-        InputError: an unknown name, or weights that do not fit.
+        InputError: the name is unknown, or the weights do not fit.
     """
     if name not in BASELINES:
         raise unknown_name("baseline", name, BASELINES)
+    if weights is not None and name in (*OPENCV_BASELINES, "mkd"):
+        raise InputError(f"{name} takes no weights: omit {weights}")
     if name in OPENCV_BASELINES:
-        return _load_opencv(name, weights)
-    if name in MKD_MODES:
-        return _load_mkd(name, weights, training_set)
-    return _load_network(name, _required(name, weights))
+        from kjax.baselines import opencv
 
+        return opencv.load(name)
+    from kjax.baselines import deepcompare, deepdesc, l2net, mkd, tfeat
+    from kjax.baselines.descriptor import Unavailable
 
-def _required(name: str, weights: str | Path | None) -> Path:
-    """The path of the weights, or one line on where to get them."""
+    if name == "mkd":
+        return mkd.load_raw()
     if weights is None:
-        published = PUBLISHED[name.partition("-")[0]]
-        raise Unavailable(
-            f"weights are missing: give --weights {name}=FILE; published at {published}"
-        )
-    return Path(weights)
-
-
-def _load_opencv(name: str, weights: str | Path | None) -> PatchDescriptor:
-    from kjax.baselines import opencv
-
-    if weights is not None:
-        raise InputError(f"{name} is computed by OpenCV and takes no weights: leave {weights} out")
-    return opencv.load(name)
-
-
-def _load_mkd(name: str, weights: str | Path | None, training_set: str | None) -> PatchDescriptor:
-    from kjax.baselines import mkd
-
-    mode = MKD_MODES[name]
-    if mode is None:
-        if weights is not None:
-            raise InputError(f"mkd is not whitened: give {weights} to mkd-pcawt or mkd-lw instead")
-        return mkd.raw_mkd()
-    return mkd.load(mode, _required(name, weights), training_set)
-
-
-def _load_network(name: str, weights: Path) -> PatchDescriptor:
-    from kjax.baselines import deepcompare, deepdesc, hardnet, l2net, tfeat
-
-    loaders = {
+        address = PUBLISHED[name.partition("-")[0]]
+        raise Unavailable(f"weights are missing: give --weights {name}=FILE, from {address}")
+    load = {
         "tfeat": tfeat.load,
         "l2net": l2net.load,
         "deepcompare": deepcompare.load,
         "ddesc": deepdesc.load,
-        "hardnet": hardnet.load,
+        "hardnet": l2net.load_hardnet,
     }
-    return loaders[name](weights)
+    try:
+        if mode := MKD_MODES.get(name):
+            return mkd.load(mode, Path(weights), training_set)
+        return load[name](Path(weights))
+    except InputError as error:
+        raise InputError(f"{weights}: {error}") from None
 
 
 def baseline_file(item: str) -> tuple[str, str]:
-    """The rival and the weights file that RIVAL=FILE names."""
-    name, found, path = item.partition("=")
-    if not found or not path:
-        raise InputError(f"--weights takes RIVAL=FILE, not {item!r}")
+    """Parse NAME=FILE into a baseline's name and its weights file."""
+    name, equals, path = item.partition("=")
+    if not equals or not path:
+        raise InputError(f"--weights takes NAME=FILE, not {item!r}")
     if name not in BASELINES:
         raise unknown_name("baseline", name, BASELINES)
     if not Path(path).is_file():

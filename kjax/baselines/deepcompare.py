@@ -3,47 +3,47 @@
 The siamese networks of the paper give a descriptor per patch; its two-channel networks do not. As
 in the authors' ℓ2 rows, the decision layers are left out and descriptors are ℓ2-normalised:
 
-| network     | descriptor | branch                                                       |
-|-------------|------------|--------------------------------------------------------------|
-| siam        | 256-D      | the whole patch                                              |
-| siam2stream | 512-D      | its middle in full resolution, and all of it in half of that |
+| network     | descriptor | branch                                              |
+|-------------|------------|-----------------------------------------------------|
+| siam        | 256-D      | the whole patch                                     |
+| siam2stream | 512-D      | its centre, and the whole patch at half resolution  |
 
-The file says which network it holds. Read are the authors' binary files (`siam_liberty.bin`,
+The file determines the network. Supported files are the authors' binary files (`siam_liberty.bin`,
 `siam2stream_liberty.bin`, …), their `.t7` files, and arrays named as in their PyTorch code, in
 `.npz`, `.safetensors` or torch's files: conv{0, 1, 2}.{weight, bias} for siam, and
 {retina, fovea}.conv{0, …, 3}.{weight, bias} for siam2stream.
 """
 
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import flax.traverse_util
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.baselines.descriptor import PatchDescriptor
-from kjax.baselines.networks import (
-    batched,
-    check_arrays,
-    convolution,
-    count,
-    layer_shapes,
-    read_arrays,
-)
-from kjax.baselines.torch7 import TorchObject, convolutions_of, modules_of, read_torch7
+from kjax.baselines.descriptor import PatchDescriptor, batched, convolutions, count, read_arrays
+from kjax.baselines.torch7 import TorchObject, read_torch7
 from kjax.errors import InputError
 from kjax.model.aggregation import l2_normalize
 
 PATCH_SIZE = 64
 GREY_SCALE = 256.0
-"""What the authors' evaluation divides by, after subtracting the patch's mean."""
-_SIAM_SHAPES = ((96, 1, 7, 7), (192, 96, 5, 5), (256, 192, 3, 3))
-_STREAM_SHAPES = ((96, 1, 4, 4), (192, 96, 3, 3), (256, 192, 3, 3), (256, 256, 3, 3))
-_STREAMS = ("retina", "fovea")
-_NORM_EPSILON = 1e-24
+"""Divisor of grey values in the authors' evaluation, after subtracting the patch's mean."""
+SIAM_SHAPES = ((96, 1, 7, 7), (192, 96, 5, 5), (256, 192, 3, 3))
+STREAM_SHAPES = ((96, 1, 4, 4), (192, 96, 3, 3), (256, 192, 3, 3), (256, 256, 3, 3))
+LAYERS = {
+    "siam": {f"conv{i}": shape for i, shape in enumerate(SIAM_SHAPES)},
+    "siam2stream": {
+        f"{stream}.conv{i}": shape
+        for stream in ("retina", "fovea")
+        for i, shape in enumerate(STREAM_SHAPES)
+    },
+}
+"""Shapes of the convolutions' weights, by their names in the authors' PyTorch code."""
+NORM_EPSILON = 1e-24
 
 
 class Siam(nn.Module):
@@ -51,13 +51,13 @@ class Siam(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "batch 64 64 1"]) -> Float[Array, "batch 256"]:
-        """Descriptors of patches that have mean zero."""
+        """Compute descriptors of patches with mean zero."""
         x = nn.Conv(96, (7, 7), strides=3, padding="VALID", name="conv0")(images)
         x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
         x = nn.Conv(192, (5, 5), padding="VALID", name="conv1")(x)
         x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
         x = nn.relu(nn.Conv(256, (3, 3), padding="VALID", name="conv2")(x))
-        return l2_normalize(x.reshape(x.shape[0], -1), epsilon=_NORM_EPSILON)
+        return l2_normalize(x.reshape(x.shape[0], -1), epsilon=NORM_EPSILON)
 
 
 class Stream(nn.Module):
@@ -65,7 +65,7 @@ class Stream(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "batch 32 32 1"]) -> Float[Array, "batch 256"]:
-        """Features, not normalised."""
+        """Compute features, not normalised."""
         x = nn.Conv(96, (4, 4), strides=2, padding="VALID", name="conv0")(images)
         x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
         x = nn.relu(nn.Conv(192, (3, 3), padding="VALID", name="conv1")(x))
@@ -79,21 +79,21 @@ class Siam2Stream(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "batch 64 64 1"]) -> Float[Array, "batch 512"]:
-        """Descriptors of patches that have mean zero."""
+        """Compute descriptors of patches with mean zero."""
         retina = Stream(name="retina")(images[:, 16:48, 16:48, :])
         fovea = Stream(name="fovea")(nn.avg_pool(images, (2, 2), strides=(2, 2)))
         both = jnp.concatenate([retina, fovea], axis=-1)
-        return l2_normalize(both, epsilon=_NORM_EPSILON)
+        return l2_normalize(both, epsilon=NORM_EPSILON)
 
 
 def load(path: Path) -> PatchDescriptor:
-    """DeepCompare with published weights; patches of 65×65 are resized to 64×64 bilinearly."""
+    """Load DeepCompare with published weights; patches of 65×65 are resized to 64×64 bilinearly."""
     network, params = load_params(path)
     module = Siam() if network == "siam" else Siam2Stream()
 
     def apply(variables: Any, patches: Array) -> Array:
         images = patches[..., None]
-        # The first pixel makes a constant patch exactly zero; it changes nothing else.
+        # Subtracting the first pixel makes a constant patch exactly zero; it changes nothing else.
         shifted = images - images[:, :1, :1, :]
         centred = shifted - shifted.mean(axis=(1, 2, 3), keepdims=True)
         return module.apply({"params": variables}, centred / GREY_SCALE)
@@ -105,49 +105,25 @@ def load(path: Path) -> PatchDescriptor:
 
 
 def load_params(path: Path) -> tuple[str, dict[str, Any]]:
-    """Name of the network in a weights file, and the parameters of its module."""
-    if path.suffix == ".bin":
-        arrays = _read_binary(path)
-    elif path.suffix == ".t7":
-        arrays = _read_torch7(path)
+    """Load the name of the network in a weights file, and the parameters of its module."""
+    if path.suffix in (".bin", ".t7"):
+        network, found = _read_binary(path) if path.suffix == ".bin" else _read_torch7(path)
+        arrays: dict[str, np.ndarray] = {}
+        for (name, shape), (weight, bias) in zip(LAYERS[network].items(), found, strict=False):
+            if weight.size != np.prod(shape):
+                raise InputError(f"{name} has {weight.size} weights, not {np.prod(shape)}")
+            arrays |= {f"{name}.weight": weight.reshape(shape), f"{name}.bias": bias}
     else:
         arrays = read_arrays(path)
-    network = "siam" if "conv0.weight" in arrays else "siam2stream"
-    layers = _layers(network)
-    check_arrays(path, arrays, layer_shapes(layers))
-    params: dict[str, Any] = {}
-    for layer in layers:
-        stream, _, name = layer.rpartition(".")
-        branch = params.setdefault(stream, {}) if stream else params
-        branch[name] = convolution(arrays[f"{layer}.weight"], arrays[f"{layer}.bias"])
-    return network, params
+        network = "siam" if "conv0.weight" in arrays else "siam2stream"
+    layers = convolutions(arrays, LAYERS[network])
+    return network, flax.traverse_util.unflatten_dict(layers, sep=".")
 
 
-def _layers(network: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights of all convolutions, by the names of the authors' PyTorch code."""
-    if network == "siam":
-        return {f"conv{i}": shape for i, shape in enumerate(_SIAM_SHAPES)}
-    return {
-        f"{stream}.conv{i}": shape for stream in _STREAMS for i, shape in enumerate(_STREAM_SHAPES)
-    }
-
-
-def _named(
-    network: str, layers: list[tuple[np.ndarray, np.ndarray]], path: Path
-) -> Mapping[str, np.ndarray]:
-    """Layers in the order of the file, by name."""
-    arrays: dict[str, np.ndarray] = {}
-    for (name, shape), (weight, bias) in zip(_layers(network).items(), layers, strict=False):
-        if weight.size != np.prod(shape):
-            raise InputError(f"{path}: {name} has {weight.size} weights, not {np.prod(shape)}")
-        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = weight.reshape(shape), bias
-    return arrays
-
-
-def _read_binary(path: Path) -> Mapping[str, np.ndarray]:
-    """The authors' binary files: the network's name, then index, sizes and floats per layer."""
+def _read_binary(path: Path) -> tuple[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Read the authors' format: the network's name, then index, sizes and floats per layer."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        raise InputError("no such file")
     content = path.read_bytes()
     try:
         (length,) = struct.unpack_from("<i", content)
@@ -162,27 +138,19 @@ def _read_binary(path: Path) -> Mapping[str, np.ndarray]:
             layers.append((floats[:weights], floats[weights:]))
             at += 12 + floats.nbytes
     except (struct.error, ValueError) as error:
-        raise InputError(f"{path}: not one of DeepCompare's binary files ({error})") from None
-    return _named(_siamese(network, path), layers, path)
-
-
-def _siamese(network: str, path: Path) -> str:
-    if network not in ("siam", "siam2stream"):
+        raise InputError(f"not one of DeepCompare's binary files ({error})") from None
+    if network not in LAYERS:
         raise InputError(
-            f"{path}: {network!r} compares pairs of patches and has no descriptor: "
-            "give siam or siam2stream"
+            f"{network!r} compares pairs of patches and has no descriptor: give siam or siam2stream"
         )
-    return network
+    return network, layers
 
 
-def _read_torch7(path: Path) -> Mapping[str, np.ndarray]:
+def _read_torch7(path: Path) -> tuple[str, list[tuple[np.ndarray, np.ndarray]]]:
     model = read_torch7(path)
-    try:
-        first = modules_of(model)[0]
-        branch = modules_of(first)[0] if first.kind == "nn.Parallel" else None
-    except (AttributeError, IndexError):
-        branch = None
-    if not isinstance(branch, TorchObject):
-        raise InputError(f"{path}: not one of DeepCompare's siamese networks")
-    network = "siam2stream" if branch.kind == "nn.Concat" else "siam"
-    return _named(network, convolutions_of(branch, path), path)
+    parallel = model.modules()[:1] if isinstance(model, TorchObject) else []
+    branches = parallel[0].modules() if parallel and parallel[0].kind == "nn.Parallel" else []
+    if not branches:
+        raise InputError("not one of DeepCompare's siamese networks")
+    network = "siam2stream" if branches[0].kind == "nn.Concat" else "siam"
+    return network, branches[0].convolutions()

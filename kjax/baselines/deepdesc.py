@@ -1,9 +1,8 @@
 """DeepDesc (Simo-Serra et al., ICCV 2015), the network CNN3 as its authors released it.
 
 Three convolutions with tanh, each followed by ℓ2 pooling and the first two by a subtractive
-normalisation: 128 dimensions, compared by ℓ2 distance without normalising. Weights are the
-authors' `CNN3_p8_n8_split*.t7` (Torch7, read without running any code), or arrays in `.npz`,
-`.safetensors` or torch's files:
+normalisation: 128 dimensions, compared by ℓ2 distance without normalising. Weights are the authors'
+`CNN3_p8_n8_split*.t7` (Torch7), or arrays in `.npz`, `.safetensors` or torch's files:
 
 | name                                  | shape                                        |
 |---------------------------------------|----------------------------------------------|
@@ -11,7 +10,7 @@ authors' `CNN3_p8_n8_split*.t7` (Torch7, read without running any code), or arra
 | conv2.weight, conv2.bias              | [64, 32, 6, 6]                               |
 | conv3.weight, conv3.bias              | [128, 64, 5, 5]                              |
 | mean, std                             | [64, 64], of the training patches, 0 to 255  |
-| kernel1, kernel2 (may be left out)    | of the normalisations, any scale             |
+| kernel1, kernel2 (optional)           | of the normalisations, any scale             |
 """
 
 from pathlib import Path
@@ -23,32 +22,25 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.baselines.descriptor import PatchDescriptor
-from kjax.baselines.networks import (
+from kjax.baselines.descriptor import (
+    PatchDescriptor,
     batched,
     check_arrays,
-    convolution,
+    convolutions,
     count,
-    layer_shapes,
     read_arrays,
 )
-from kjax.baselines.torch7 import (
-    TorchObject,
-    convolutions_of,
-    flatten_modules,
-    read_torch7,
-    tensor_field,
-)
+from kjax.baselines.torch7 import TorchObject, read_torch7
 from kjax.errors import InputError
 
 PATCH_SIZE = 64
 DIMENSION = 128
-_LAYERS = {"conv1": (32, 1, 7, 7), "conv2": (64, 32, 6, 6), "conv3": (128, 64, 5, 5)}
-_KERNELS = ("kernel1", "kernel2")
+LAYERS = {"conv1": (32, 1, 7, 7), "conv2": (64, 32, 6, 6), "conv3": (128, 64, 5, 5)}
+KERNELS = ("kernel1", "kernel2")
 
 
 class DeepDesc(nn.Module):
-    """The network, for patches that are normalised by the training set's mean and deviation."""
+    """The network, for patches normalised by the training set's mean and deviation."""
 
     @nn.compact
     def __call__(
@@ -56,7 +48,7 @@ class DeepDesc(nn.Module):
         images: Float[Array, "batch 64 64 1"],
         kernels: tuple[Float[Array, "h w"], Float[Array, "h2 w2"]],
     ) -> Float[Array, "batch 128"]:
-        """Descriptors, not normalised."""
+        """Compute descriptors, not normalised."""
         x = nn.tanh(nn.Conv(32, (7, 7), padding="VALID", name="conv1")(images))
         x = _subtract_local_mean(_l2_pool(x, 2), kernels[0])
         x = nn.tanh(nn.Conv(64, (6, 6), padding="VALID", name="conv2")(x))
@@ -66,16 +58,16 @@ class DeepDesc(nn.Module):
 
 
 def _l2_pool(x: Float[Array, "batch h w c"], side: int) -> Float[Array, "batch h2 w2 c"]:
-    """√Σx² over squares that do not overlap."""
+    """Compute √Σx² over squares that do not overlap."""
     return jnp.sqrt(side * side * nn.avg_pool(x * x, (side, side), strides=(side, side)))
 
 
 def _subtract_local_mean(
     x: Float[Array, "batch h w c"], kernel: Float[Array, "a b"]
 ) -> Float[Array, "batch h w c"]:
-    """Takes off the weighted mean over a neighbourhood and all channels, as in Torch7.
+    """Subtract the weighted mean over a neighbourhood and all channels, as Torch7 does.
 
-    At the border the mean is over those neighbours that exist.
+    At the border the mean is over the neighbours that exist.
     """
     across = x.mean(axis=-1, keepdims=True)
     total, weight = (
@@ -91,15 +83,8 @@ def _subtract_local_mean(
     return x - total / weight
 
 
-def _gaussian_kernel(side: int = 5) -> Float[np.ndarray, "{side} {side}"]:
-    """Torch7's `image.gaussian`: a standard deviation of a quarter of the side."""
-    offsets = np.arange(side) - (side - 1) / 2
-    bell = np.exp(-((offsets / (0.25 * side)) ** 2) / 2)
-    return np.outer(bell, bell)
-
-
 def load(path: Path) -> PatchDescriptor:
-    """DeepDesc with published weights; patches of 65×65 are resized to 64×64 bilinearly."""
+    """Load DeepDesc with published weights; patches of 65×65 are resized to 64×64 bilinearly."""
     variables = load_variables(path)
 
     def apply(variables: Any, patches: Array) -> Array:
@@ -113,64 +98,48 @@ def load(path: Path) -> PatchDescriptor:
 
 
 def load_variables(path: Path) -> dict[str, Any]:
-    """Parameters of `DeepDesc`, mean, deviation and kernels from a weights file."""
+    """Load the parameters of `DeepDesc`, the mean, the deviation and the kernels."""
     arrays = _read_torch7(path) if path.suffix == ".t7" else read_arrays(path)
-    images = dict.fromkeys(("mean", "std"), (PATCH_SIZE, PATCH_SIZE))
-    check_arrays(path, arrays, layer_shapes(_LAYERS) | images)
+    params = convolutions(arrays, LAYERS)
+    check_arrays(arrays, dict.fromkeys(("mean", "std"), (PATCH_SIZE, PATCH_SIZE)))
     if not (arrays["std"] > 0).all():
-        raise InputError(f"{path}: the deviations are not all positive")
-    params = {
-        layer: convolution(arrays[f"{layer}.weight"], arrays[f"{layer}.bias"]) for layer in _LAYERS
-    }
+        raise InputError("the deviations are not all positive")
     others = {name: jnp.asarray(arrays[name], jnp.float32) for name in ("mean", "std")}
-    for name in _KERNELS:
-        others[name] = jnp.asarray(_two_axes(arrays.get(name), path), jnp.float32)
+    # Torch7's `image.gaussian` is the default: a standard deviation of a quarter of the side.
+    gaussian = np.exp(-(((np.arange(5) - 2) / 1.25) ** 2) / 2)
+    for name in KERNELS:
+        kernel = arrays.get(name, gaussian)
+        if kernel.ndim not in (1, 2) or any(n % 2 == 0 or n > PATCH_SIZE for n in kernel.shape):
+            raise InputError(f"{name} has shape {list(kernel.shape)}: both sides must be odd")
+        if kernel.dtype.kind not in "fiu" or not np.isfinite(kernel).all() or not kernel.sum():
+            raise InputError(f"{name} does not hold finite weights")
+        # One axis stands for the same kernel along both.
+        kernel = np.outer(kernel, kernel) if kernel.ndim == 1 else kernel
+        others[name] = jnp.asarray(kernel / kernel.sum(), jnp.float32)
     return {"params": params, **others}
-
-
-def _two_axes(kernel: np.ndarray | None, path: Path) -> np.ndarray:
-    if kernel is None:
-        return _gaussian_kernel()
-    if kernel.ndim not in (1, 2) or any(side % 2 == 0 for side in kernel.shape):
-        raise InputError(f"{path}: a kernel of shape {list(kernel.shape)} has no middle")
-    if max(kernel.shape) > PATCH_SIZE:
-        raise InputError(f"{path}: a kernel of shape {list(kernel.shape)} is larger than a patch")
-    if kernel.dtype.kind not in "fiu" or not np.isfinite(kernel).all() or not kernel.sum():
-        raise InputError(f"{path}: a kernel is no weighting of neighbours")
-    # One axis stands for the same kernel along both.
-    kernel = np.outer(kernel, kernel) if kernel.ndim == 1 else kernel
-    return kernel / kernel.sum()
 
 
 def _read_torch7(path: Path) -> dict[str, np.ndarray]:
     content = read_torch7(path)
     network = content.get("desc") if isinstance(content, dict) else None
     if not isinstance(network, TorchObject):
-        raise InputError(f"{path}: not DeepDesc's file: it has no network called desc")
+        raise InputError("not DeepDesc's file: it has no network called desc")
     arrays: dict[str, np.ndarray] = {}
-    found = convolutions_of(network, path)
-    for (layer, shape), (weight, bias) in zip(_LAYERS.items(), found, strict=False):
-        arrays[f"{layer}.weight"] = (
-            weight.reshape(shape) if weight.size == np.prod(shape) else weight
-        )
+    for (layer, shape), (weight, bias) in zip(LAYERS.items(), network.convolutions(), strict=False):
+        fits = weight.size == np.prod(shape)
+        arrays[f"{layer}.weight"] = weight.reshape(shape) if fits else weight
         arrays[f"{layer}.bias"] = bias
-    kernels = (
-        tensor_field(module, "kernel", path)
-        for module in flatten_modules(network, path)
-        if "SubtractiveNormalization" in module.kind
+    normalizations = (
+        module for module in network.flat_modules() if "SubtractiveNormalization" in module.kind
     )
-    for name, kernel in zip(_KERNELS, kernels, strict=False):
-        arrays[name] = kernel.astype(np.float32)
-    for name in ("mean", "std"):
+    for name, module in zip(KERNELS, normalizations, strict=False):
+        arrays[name] = module.tensor("kernel").astype(np.float32)
+    for name in ("mean", "std"):  # one number for all pixels, or one for each
         value = content.get(name)
-        if isinstance(value, float | np.ndarray):  # one that is missing is told later
-            arrays[name] = _image(value)
+        if isinstance(value, float) or (isinstance(value, np.ndarray) and value.size == 1):
+            arrays[name] = np.full((PATCH_SIZE, PATCH_SIZE), value, np.float32)
+        elif isinstance(value, np.ndarray):
+            image = value.astype(np.float32)
+            fits = image.size == PATCH_SIZE**2
+            arrays[name] = image.reshape(PATCH_SIZE, PATCH_SIZE) if fits else image
     return arrays
-
-
-def _image(value: Any) -> np.ndarray:
-    """A number for all pixels, or one for each."""
-    array = np.asarray(value, np.float32)
-    if array.size == 1:
-        return np.full((PATCH_SIZE, PATCH_SIZE), array.item(), np.float32)
-    return array.reshape(PATCH_SIZE, PATCH_SIZE) if array.size == PATCH_SIZE**2 else array

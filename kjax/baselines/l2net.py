@@ -1,44 +1,52 @@
-"""L2-Net (Tian, Fan and Wu, CVPR 2017), the plain network of 128 dimensions.
+"""L2-Net (Tian, Fan and Wu, CVPR 2017), the plain network of 128 dimensions; and HardNet.
 
-The trunk that HardNet took over, with biases. Two kinds of weights are read:
+L2-Net's trunk, which HardNet took over, has biases. Two kinds of weights are read:
 
-* `L2Net-LIB.mat` and its siblings, as published, for MatConvNet: the struct `net`, whose cell
-  array `layers` holds structs with the fields `type` and `weights`; and the mean image `pixMean`.
-  Layers of type `conv` hold {kernel [h, w, in, out], bias}, those of type `bnormPair` {scale,
-  shift, moments [out, 2]}, where a moment is the mean and the standard deviation; scale and shift
-  are not used by L2-Net. The network `netCen` of the central-surround variant is left alone.
+* `L2Net-LIB.mat` and its siblings, as published for MatConvNet: the struct `net`, whose cell array
+  `layers` holds structs with the fields `type` and `weights`; and the mean image `pixMean`. Layers
+  of type `conv` hold {kernel [h, w, in, out], bias}, those of type `bnormPair` {scale, shift,
+  moments [out, 2]}, where a moment is the mean and the standard deviation; L2-Net does not use
+  scale and shift. The central-surround network `netCen` is ignored.
 * a PyTorch port's state dict (or the same names in `.npz` or `.safetensors`): convolutions are
   features.{0, 3, …, 18}.{weight, bias}, statistics features.{1, 4, …, 19}.running_{mean, var} with
   an ε of 1e-10, and `pixMean` [32, 32], which ports leave out: then none is subtracted.
 
-Inference only: the statistics are folded into the convolutions.
+The statistics are folded into the convolutions: this is for inference only.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import scipy.io
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.baselines.descriptor import PatchDescriptor
-from kjax.baselines.matlab import read_mat
-from kjax.baselines.networks import batched, check_arrays, convolution, count, read_arrays
-from kjax.errors import InputError
+from kjax.baselines.descriptor import (
+    PatchDescriptor,
+    batched,
+    check_arrays,
+    convolution,
+    count,
+    read_arrays,
+)
+from kjax.errors import InputError, one_line
 from kjax.model.aggregation import l2_normalize
+from kjax.model.descriptor import build
+from kjax.model.folding import fold
 from kjax.model.patches import normalize_patches
+from kjax.weights.files import load_state_dict
+from kjax.weights.torch_names import from_torch
 
 PATCH_SIZE = 32
 DIMENSION = 128
 INPUT_EPSILON = 1e-12
 PORT_EPSILON = 1e-10
-"""ε that PyTorch ports took off the variances, to add it again."""
-# Output channels, side of the kernel and stride of each convolution.
-_LAYERS = ((32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1))
-_MEAN_IMAGE = "pixMean"
-_KINDS = ("conv", "bnormPair")
+"""ε that PyTorch ports subtracted from the variances, to add it again."""
+LAYERS = ((32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1))
+"""Output channels, kernel side and stride of each convolution."""
+MEAN_IMAGE = "pixMean"
 
 
 class L2Net(nn.Module):
@@ -46,22 +54,22 @@ class L2Net(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "batch 32 32 1"]) -> Float[Array, "batch 128"]:
-        """Descriptors of unit norm.
+        """Compute descriptors of unit norm.
 
-        The original ends in a local response normalisation whose window spans all channels, which
-        is the same up to its small additive constant.
+        The original ends in a local response normalisation over all channels, which is the same up
+        to its small additive constant.
         """
         x = normalize_patches(images, epsilon=INPUT_EPSILON)
-        for i, (channels, side, stride) in enumerate(_LAYERS[:-1], 1):
+        for i, (channels, side, stride) in enumerate(LAYERS[:-1], 1):
             conv = nn.Conv(channels, (side, side), strides=stride, padding=1, name=f"conv{i}")
             x = nn.relu(conv(x))
-        channels, side, _ = _LAYERS[-1]
-        x = nn.Conv(channels, (side, side), padding="VALID", name=f"conv{len(_LAYERS)}")(x)
+        channels, side, _ = LAYERS[-1]
+        x = nn.Conv(channels, (side, side), padding="VALID", name=f"conv{len(LAYERS)}")(x)
         return l2_normalize(x.reshape(x.shape[0], DIMENSION))
 
 
 def load(path: Path) -> PatchDescriptor:
-    """L2-Net with published or ported weights; patches are resized to 32×32 bilinearly."""
+    """Load L2-Net with published or ported weights; patches are resized to 32×32 bilinearly."""
     params, mean_image = load_params(path)
     source = path.name
     if mean_image is None:
@@ -78,20 +86,41 @@ def load(path: Path) -> PatchDescriptor:
 
 
 def load_params(path: Path) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Parameters of `L2Net` from a weights file, and the mean image that was in it."""
-    arrays = _read_mat(path) if path.suffix == ".mat" else read_arrays(path)
-    expected = _shapes()
-    if _MEAN_IMAGE in arrays:
-        expected[_MEAN_IMAGE] = (PATCH_SIZE, PATCH_SIZE)
-    check_arrays(path, arrays, expected)
-    params = {f"conv{i + 1}": _fold(arrays, 3 * i) for i in range(len(_LAYERS))}
-    return params, arrays.get(_MEAN_IMAGE)
+    """Load the parameters of `L2Net`, and the mean image if the file holds one."""
+    shapes = array_shapes()
+    arrays = _read_matconvnet(path, shapes) if path.suffix == ".mat" else read_arrays(path)
+    if MEAN_IMAGE in arrays:
+        shapes[MEAN_IMAGE] = (PATCH_SIZE, PATCH_SIZE)
+    check_arrays(arrays, shapes)
+    params = {}
+    for i in range(len(LAYERS)):
+        norm = f"features.{3 * i + 1}.running_"
+        deviation = np.sqrt(arrays[f"{norm}var"].astype(np.float64) + PORT_EPSILON)
+        weight = arrays[f"features.{3 * i}.weight"] / deviation[:, None, None, None]
+        bias = (arrays[f"features.{3 * i}.bias"] - arrays[f"{norm}mean"]) / deviation
+        params[f"conv{i + 1}"] = convolution(weight, bias)
+    return params, arrays.get(MEAN_IMAGE)
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
+def load_hardnet(path: Path) -> PatchDescriptor:
+    """Load HardNet with released weights; patches are resized as its authors do."""
+    model = build("hardnet", patch_size=PATCH_SIZE)
+    variables = from_torch(load_state_dict(path), model)
+    folded_model, folded = fold(model, variables)
+
+    def apply(variables: Any, patches: Array) -> Array:
+        return folded_model.apply(variables, patches)
+
+    describe = batched(apply, folded, size=PATCH_SIZE)
+    parameters = count(variables["params"])
+    return PatchDescriptor("HardNet", path.name, "L2", DIMENSION, parameters, describe)
+
+
+def array_shapes() -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of a port's arrays."""
     shapes: dict[str, tuple[int, ...]] = {}
     channels_in = 1
-    for i, (channels, side, _) in enumerate(_LAYERS):
+    for i, (channels, side, _) in enumerate(LAYERS):
         shapes[f"features.{3 * i}.weight"] = (channels, channels_in, side, side)
         shapes[f"features.{3 * i}.bias"] = (channels,)
         shapes[f"features.{3 * i + 1}.running_mean"] = (channels,)
@@ -100,43 +129,30 @@ def _shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _fold(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
-    mean, variance = (arrays[f"features.{index + 1}.running_{of}"] for of in ("mean", "var"))
-    deviation = np.sqrt(variance.astype(np.float64) + PORT_EPSILON)
-    weight = arrays[f"features.{index}.weight"] / deviation[:, None, None, None]
-    bias = (arrays[f"features.{index}.bias"] - mean) / deviation
-    return convolution(weight, bias)
-
-
-def _read_mat(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a MatConvNet file under the names of the ports."""
+def _read_matconvnet(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Read a MatConvNet file's arrays under the names of the ports."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    try:
-        content = read_mat(path)
-        layers = content["net"]["layers"]
-        parts = {
-            kind: [layer["weights"] for layer in layers if layer["type"] == kind] for kind in _KINDS
-        }
-        arrays = _by_port_names(parts["conv"], parts["bnormPair"])
-        if _MEAN_IMAGE in content:
-            arrays[_MEAN_IMAGE] = np.asarray(content[_MEAN_IMAGE], np.float32)
-    except Exception as error:  # whatever other contents make of these lines
-        reason = str(error) if isinstance(error, ValueError) else repr(error)
-        raise InputError(f"{path}: not L2-Net's MatConvNet file ({reason})") from None
-    return arrays
-
-
-def _by_port_names(convolutions: list[Any], norms: list[Any]) -> dict[str, np.ndarray]:
+        raise InputError("no such file")
     arrays: dict[str, np.ndarray] = {}
-    shapes = _shapes()
-    for i, ((kernel, bias), (_, _, moments)) in enumerate(zip(convolutions, norms, strict=True)):
-        out, channels_in, height, width = shapes[f"features.{3 * i}.weight"]
-        # Axes of length one were lost in reading.
-        kernel = np.asarray(kernel).reshape(height, width, channels_in, out)
-        arrays[f"features.{3 * i}.weight"] = kernel.transpose(3, 2, 0, 1)
-        arrays[f"features.{3 * i}.bias"] = np.asarray(bias).reshape(out)
-        moments = np.asarray(moments, np.float64).reshape(out, 2)
-        arrays[f"features.{3 * i + 1}.running_mean"] = moments[:, 0]
-        arrays[f"features.{3 * i + 1}.running_var"] = moments[:, 1] ** 2 - PORT_EPSILON
+    try:
+        content = scipy.io.loadmat(path, simplify_cells=True)
+        convolutions, norms = (
+            [layer["weights"] for layer in content["net"]["layers"] if layer["type"] == kind]
+            for kind in ("conv", "bnormPair")
+        )
+        for i, ((kernel, bias), (_, _, moments)) in enumerate(
+            zip(convolutions, norms, strict=True)
+        ):
+            out, channels_in, height, width = shapes[f"features.{3 * i}.weight"]
+            # Axes of length one were lost in reading.
+            kernel = np.asarray(kernel).reshape(height, width, channels_in, out)
+            arrays[f"features.{3 * i}.weight"] = kernel.transpose(3, 2, 0, 1)
+            arrays[f"features.{3 * i}.bias"] = np.asarray(bias).reshape(out)
+            moments = np.asarray(moments, np.float64).reshape(out, 2)
+            arrays[f"features.{3 * i + 1}.running_mean"] = moments[:, 0]
+            arrays[f"features.{3 * i + 1}.running_var"] = moments[:, 1] ** 2 - PORT_EPSILON
+        if MEAN_IMAGE in content:
+            arrays[MEAN_IMAGE] = np.asarray(content[MEAN_IMAGE], np.float32)
+    except Exception as error:  # whatever other contents lead to
+        raise InputError(f"not L2-Net's MatConvNet file ({one_line(error)})") from None
     return arrays

@@ -1,7 +1,7 @@
 """TFeat (Balntas et al., BMVC 2016): two convolutions and a fully connected layer, tanh.
 
-Weights are the authors' `tfeat-liberty.params` and its siblings (torch, read without running any
-code), or the same names in `.npz` or `.safetensors`:
+Weights are the authors' `tfeat-liberty.params` and its siblings (torch), or the same names in
+`.npz` or `.safetensors`:
 
 | name                     | shape           |
 |--------------------------|-----------------|
@@ -13,26 +13,18 @@ code), or the same names in `.npz` or `.safetensors`:
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.baselines.descriptor import PatchDescriptor
-from kjax.baselines.networks import (
-    batched,
-    check_arrays,
-    convolution,
-    count,
-    instance_normalize,
-    layer_shapes,
-    read_arrays,
-)
+from kjax.baselines.descriptor import PatchDescriptor, batched, convolutions, count, read_arrays
 
 PATCH_SIZE = 32
 DIMENSION = 128
-_SHAPES = {
+SHAPES = {
     "features.1": (32, 1, 7, 7),
     "features.4": (64, 32, 6, 6),
-    "descr.0": (DIMENSION, 64 * 8 * 8),
+    "descr.0": (DIMENSION, 64, 8, 8),
 }
 
 
@@ -41,8 +33,13 @@ class TFeat(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "batch 32 32 1"]) -> Float[Array, "batch 128"]:
-        """Descriptors, not normalised."""
-        x = instance_normalize(images)
+        """Compute descriptors, not normalised."""
+        # torch's InstanceNorm. One pixel is subtracted first, so that a constant patch becomes
+        # exactly zero.
+        shifted = images - images[:, :1, :1, :]
+        centred = shifted - shifted.mean(axis=(1, 2, 3), keepdims=True)
+        variance = jnp.mean(centred * centred, axis=(1, 2, 3), keepdims=True)
+        x = centred / jnp.sqrt(variance + 1e-5)
         x = nn.tanh(nn.Conv(32, (7, 7), padding="VALID", name="conv1")(x))
         x = nn.max_pool(x, (2, 2), strides=(2, 2))
         x = nn.tanh(nn.Conv(64, (6, 6), padding="VALID", name="conv2")(x))
@@ -52,10 +49,10 @@ class TFeat(nn.Module):
 
 
 def load(path: Path) -> PatchDescriptor:
-    """TFeat with published weights; patches are resized to 32×32 bilinearly.
+    """Load TFeat with published weights; patches are resized to 32×32 bilinearly.
 
-    From 65×65 the resize is exact up to the rounding to whole grey values; some builds of OpenCV,
-    which the authors used, are off by up to one, and so give slightly different descriptors.
+    From 65×65 the resize is exact up to rounding to whole grey values. Some builds of OpenCV, which
+    the authors used, are off by up to one, and so give slightly different descriptors.
     """
     params = load_params(path)
 
@@ -67,13 +64,10 @@ def load(path: Path) -> PatchDescriptor:
 
 
 def load_params(path: Path) -> dict[str, Any]:
-    """Parameters of `TFeat` from a weights file."""
+    """Load the parameters of `TFeat`."""
     arrays = read_arrays(path)
-    check_arrays(path, arrays, layer_shapes(_SHAPES))
-    weights = {
-        name: (arrays[f"{layer}.weight"], arrays[f"{layer}.bias"])
-        for name, layer in zip(("conv1", "conv2", "head"), _SHAPES, strict=True)
-    }
-    flat, bias = weights["head"]
-    weights["head"] = flat.reshape(DIMENSION, 64, 8, 8), bias
-    return {name: convolution(*pair) for name, pair in weights.items()}
+    flat = arrays.get("descr.0.weight")
+    if flat is not None and flat.shape == (DIMENSION, 64 * 8 * 8):
+        arrays["descr.0.weight"] = flat.reshape(DIMENSION, 64, 8, 8)
+    layers = convolutions(arrays, SHAPES)
+    return dict(zip(("conv1", "conv2", "head"), layers.values(), strict=True))

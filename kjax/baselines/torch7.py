@@ -1,8 +1,7 @@
-"""Reads Torch7's binary `.t7` files as plain data: nothing in them is ever run.
+"""Reader of Torch7's binary `.t7` files as plain data: nothing in them is ever run.
 
 Numbers, strings, booleans and tables become Python's own; tensors become NumPy arrays; any other
-object becomes a `TorchObject`, which is its class's name and its fields. Stored functions are
-skipped over as bytes.
+object becomes a `TorchObject` with its class name and fields. Stored functions are skipped.
 """
 
 import dataclasses
@@ -15,10 +14,9 @@ import numpy as np
 
 from kjax.errors import InputError
 
-_NIL, _NUMBER, _STRING, _TABLE, _OBJECT, _BOOLEAN, _FUNCTION = range(7)
-MOST_MODULES = 10_000
-_RECURSIVE_FUNCTIONS = (7, 8)
-_ELEMENTS = {
+NIL, NUMBER, STRING, TABLE, OBJECT, BOOLEAN, FUNCTION = range(7)
+RECURSIVE_FUNCTIONS = (7, 8)
+ELEMENTS = {
     "Float": "<f4",
     "Double": "<f8",
     "Half": "<f2",
@@ -32,6 +30,8 @@ _ELEMENTS = {
     "Char": "<i1",
     "Byte": "<u1",
 }
+MAX_MODULES = 10_000
+"""Maximum number of modules in a network; a module within itself has more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,62 +41,48 @@ class TorchObject:
     kind: str
     fields: dict[Any, Any]
 
+    def modules(self) -> list["TorchObject"]:
+        """Modules in a container, in order."""
+        table = self.fields.get("modules", {})
+        if not isinstance(table, dict):
+            return []
+        children = [table[key] for key in sorted(key for key in table if isinstance(key, int))]
+        return [child for child in children if isinstance(child, TorchObject)]
 
-class _CorruptError(Exception):
-    """Bytes that are not what the format says."""
+    def flat_modules(self) -> list["TorchObject"]:
+        """This module and all modules in it, depth first; a shared one is listed repeatedly."""
+        found, left = [], [self]
+        while left:
+            found.append(left.pop())
+            left.extend(reversed(found[-1].modules()))
+            if len(found) + len(left) > MAX_MODULES:
+                raise InputError(f"the network has more than {MAX_MODULES:,} modules")
+        return found
+
+    def convolutions(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Weights and biases of all convolutions in this module, in order."""
+        return [
+            (module.tensor("weight"), module.tensor("bias"))
+            for module in self.flat_modules()
+            if "SpatialConvolution" in module.kind
+        ]
+
+    def tensor(self, name: str) -> np.ndarray:
+        """Return a field that must be a tensor."""
+        value = self.fields.get(name)
+        if not isinstance(value, np.ndarray):
+            raise InputError(f"{name} of a {self.kind} is not a tensor")
+        return value
 
 
 def read_torch7(path: Path) -> Any:
-    """The value that a `.t7` file holds."""
+    """Read the value in a `.t7` file. Error messages do not name the file."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        raise InputError("no such file")
     try:
         return _Reader(path.read_bytes()).value()
-    except (_CorruptError, RecursionError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a binary Torch7 file ({error})") from None
-
-
-def modules_of(module: TorchObject) -> list[TorchObject]:
-    """The modules that a container holds, in their order."""
-    table = module.fields.get("modules", {})
-    if not isinstance(table, dict):
-        return []
-    found = [table[key] for key in sorted(key for key in table if isinstance(key, int))]
-    return [child for child in found if isinstance(child, TorchObject)]
-
-
-def flatten_modules(module: TorchObject, path: Path) -> list[TorchObject]:
-    """A module and all modules in it, depth first; one that is in several is there as often.
-
-    Raises:
-        InputError: they are more than any network has, as where a module is within itself.
-    """
-    children: dict[int, list[TorchObject]] = {}
-    found, left = [], [module]
-    while left:
-        found.append(left.pop())
-        own = children.setdefault(id(found[-1]), modules_of(found[-1]))
-        left.extend(reversed(own))
-        if len(found) + len(left) > MOST_MODULES:
-            raise InputError(f"{path}: a network of more than {MOST_MODULES:,} modules is none")
-    return found
-
-
-def convolutions_of(module: TorchObject, path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weights and biases of all convolutions in a module, in their order; `path` is for errors."""
-    return [
-        (tensor_field(inner, "weight", path), tensor_field(inner, "bias", path))
-        for inner in flatten_modules(module, path)
-        if "SpatialConvolution" in inner.kind
-    ]
-
-
-def tensor_field(module: TorchObject, name: str, path: Path) -> np.ndarray:
-    """A field that is a tensor; `path` is for errors."""
-    value = module.fields.get(name)
-    if not isinstance(value, np.ndarray):
-        raise InputError(f"{path}: {name} of a {module.kind} is no tensor")
-    return value
+    except (ValueError, RecursionError, struct.error, OverflowError) as error:
+        raise InputError(f"not a binary Torch7 file ({error})") from None
 
 
 class _Reader:
@@ -108,32 +94,30 @@ class _Reader:
 
     def value(self) -> Any:
         kind = self._int()
-        if kind == _NIL:
-            return None
-        if kind == _NUMBER:
+        if kind == NUMBER:
             return self._unpack("<d")
-        if kind == _STRING:
+        if kind == STRING:
             return self._text()
-        if kind == _BOOLEAN:
+        if kind == BOOLEAN:
             return bool(self._int())
-        if kind == _FUNCTION:
+        if kind == FUNCTION:
             return self._skip_function()
-        if kind in (_TABLE, _OBJECT, *_RECURSIVE_FUNCTIONS):
-            return self._referable(kind)
-        raise _CorruptError(f"type {kind} at byte {self._at - 4}")
-
-    def _referable(self, kind: int) -> Any:
-        index = self._int()
-        if index in self._seen:
+        if kind in (TABLE, OBJECT, *RECURSIVE_FUNCTIONS):
+            index = self._int()
+            if index not in self._seen:
+                self._seen[index] = None
+                if kind == TABLE:
+                    self._read_table(index)
+                elif kind == OBJECT:
+                    self._read_object(index)
+                else:
+                    self._skip_function()
             return self._seen[index]
-        if kind == _TABLE:
-            return self._table(index)
-        if kind == _OBJECT:
-            return self._object(index)
-        self._seen[index] = None
-        return self._skip_function()
+        if kind != NIL:
+            raise ValueError(f"type {kind} at byte {self._at - 4}")
+        return None
 
-    def _table(self, index: int) -> dict[Any, Any]:
+    def _read_table(self, index: int) -> None:
         table: dict[Any, Any] = {}
         self._seen[index] = table
         for _ in range(self._int()):
@@ -143,50 +127,45 @@ class _Reader:
             # Lua allows tables as keys; no weights file needs them.
             if isinstance(key, str | int | float):
                 table[key] = value
-        return table
 
-    def _object(self, index: int) -> Any:
+    def _read_object(self, index: int) -> None:
         version = self._text()
         name = self._text() if version.startswith("V ") else version
         family, _, kind = name.partition(".")
-        if family == "torch" and (element := _ELEMENTS.get(kind.removesuffix("Tensor"))):
-            value: Any = self._tensor()
-        elif family == "torch" and (element := _ELEMENTS.get(kind.removesuffix("Storage"))):
-            value = self._array(np.dtype(element), self._long())
+        if family == "torch" and kind.removesuffix("Tensor") in ELEMENTS:
+            self._seen[index] = self._tensor()
+        elif family == "torch" and kind.removesuffix("Storage") in ELEMENTS:
+            dtype, length = np.dtype(ELEMENTS[kind.removesuffix("Storage")]), self._unpack("<q")
+            self._seen[index] = np.frombuffer(self._take(length * dtype.itemsize), dtype)
         else:
             fields: dict[Any, Any] = {}
-            value = TorchObject(name, fields)
-            self._seen[index] = value
+            self._seen[index] = TorchObject(name, fields)
             content = self.value()
             fields.update(content if isinstance(content, dict) else {})
-        self._seen[index] = value
-        return value
 
     def _tensor(self) -> np.ndarray:
         axes = self._int()
         if not 0 <= axes <= 16:
-            raise _CorruptError(f"a tensor of {axes} axes")
-        shape = [self._long() for _ in range(axes)]
-        strides = [self._long() for _ in range(axes)]
-        offset = self._long() - 1
+            raise ValueError(f"a tensor of {axes} axes")
+        shape = [self._unpack("<q") for _ in range(axes)]
+        strides = [self._unpack("<q") for _ in range(axes)]
+        offset = self._unpack("<q") - 1
         storage = self.value()
         if storage is None or not axes:
             return np.zeros(0, np.float32)
         if not isinstance(storage, np.ndarray) or storage.ndim != 1:
-            raise _CorruptError("a tensor without a storage")
-        extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
-        if min(shape) < 0 or min(strides) < 0 or offset < 0:
-            raise _CorruptError("a tensor of negative extent")
+            raise ValueError("a tensor without a storage")
+        if min(*shape, *strides, offset) < 0:
+            raise ValueError("a tensor of negative extent")
         if not min(shape):
             return storage[:0]
+        # The stride of an axis of length 1 is never used and may be any number.
+        strides = [step if side > 1 else 0 for side, step in zip(shape, strides, strict=True)]
+        last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
         # Strides may overlap: then a tensor has more numbers than its storage.
-        if max(extent, math.prod(shape)) > storage.size:
-            raise _CorruptError("a tensor larger than its storage")
-        # The stride of an axis with one place is never taken, and may be any number.
-        steps = [
-            step * storage.itemsize if side > 1 else 0
-            for side, step in zip(shape, strides, strict=True)
-        ]
+        if max(last + 1, math.prod(shape)) > storage.size:
+            raise ValueError("a tensor larger than its storage")
+        steps = [step * storage.itemsize for step in strides]
         # A view: thousands of tensors may share a storage.
         return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps, writeable=False)
 
@@ -194,23 +173,17 @@ class _Reader:
         self._take(self._int())
         self.value()  # its captured variables
 
-    def _array(self, dtype: np.dtype, length: int) -> np.ndarray:
-        return np.frombuffer(self._take(length * dtype.itemsize), dtype)
-
     def _text(self) -> str:
         return self._take(self._int()).decode("utf-8", errors="replace")
 
     def _int(self) -> int:
         return self._unpack("<i")
 
-    def _long(self) -> int:
-        return self._unpack("<q")
-
     def _unpack(self, layout: str) -> Any:
         return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
 
     def _take(self, length: int) -> bytes:
         if not 0 <= length <= len(self._content) - self._at:
-            raise _CorruptError(f"{length} bytes wanted at byte {self._at} of {len(self._content)}")
+            raise ValueError(f"{length} bytes wanted at byte {self._at} of {len(self._content)}")
         self._at += length
         return self._content[self._at - length : self._at]

@@ -1,7 +1,7 @@
 """Matching on one Oxford sequence, against the official evaluator's numbers for the same patches.
 
 Different builds of OpenCV cut patches that differ by a grey value here and there, which moves an
-average precision by up to 2e-4; from the same patches OpenCV's rivals reproduce all digits.
+average precision by up to 2e-4; from the same patches OpenCV's baselines reproduce all digits.
 """
 
 import json
@@ -66,8 +66,8 @@ def test_matching_is_reproduced(shared_data, bark, golden):
         ("mkd-lw", "mkd_concat32_lw_liberty", whitening),
         ("mkd-pcawt", "mkd_concat32_pcawt_liberty", whitening),
     ):
-        rival = load_baseline(name, weights)
-        found = average_precisions(rival.describe, rival.distance, bark)
+        baseline = load_baseline(name, weights)
+        found = average_precisions(baseline.describe, baseline.distance, bark)
         assert found == pytest.approx(golden[row], abs=TOLERANCE), name
 
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kjax.baselines import load_baseline, mkd
+from kjax.baselines import mkd
 from kjax.data.embedded import stereo_patch_pairs
 from kjax.errors import InputError
 
@@ -16,10 +16,10 @@ def photographs():
     return stereo_patch_pairs(6, size=64)[:, 0].astype(np.float32) / 255
 
 
-def whitening_of(dimension, rng, algorithm="pca"):
+def whitening_of(dimension, rng):
     basis, _ = np.linalg.qr(rng.normal(size=(dimension, dimension)))
     eigvals = np.sort(rng.uniform(1e-4, 0.05, dimension))[::-1]
-    return mkd.Whitening(0.1 * rng.normal(size=dimension), basis, eigvals.copy(), algorithm, "none")
+    return mkd.Whitening(0.1 * rng.normal(size=dimension), basis, eigvals.copy(), "none")
 
 
 def kornia_epsilon():
@@ -47,9 +47,9 @@ def test_equals_kornia(photographs, kernel, size):
 @pytest.mark.parametrize("mode", mkd.MODES)
 def test_whitening_equals_kornia(mode, rng):
     torch, module = (pytest.importorskip(name) for name in ("torch", "kornia.feature.mkd"))
-    whitening = whitening_of(238, rng, "lw" if mode == "lw" else "pca")
+    whitening = whitening_of(238, rng)
     model = {
-        whitening.algorithm: {
+        ("lw" if mode == "lw" else "pca"): {
             part: torch.from_numpy(getattr(whitening, part).astype(np.float32))
             for part in ("mean", "eigvecs", "eigvals")
         }
@@ -85,49 +85,12 @@ def test_area_resizing_equals_opencv(rng, side):
     assert (difference > 0).mean() < (0.001 if side == 65 else 0.15 if side == 96 else 1e-9)
 
 
-def test_fitted_components_are_uncorrelated(rng):
-    mixing = rng.normal(size=(20, 20)) * np.geomspace(1, 0.05, 20)
-    descriptors = rng.normal(size=(5000, 20)) @ mixing + 3
-    whitening = mkd.fit_pca(descriptors, fitted_on="noise")
-    assert (np.diff(whitening.eigvals) <= 0).all()
-    projected = (descriptors - whitening.mean) @ whitening.eigvecs
-    np.testing.assert_allclose(
-        projected.T @ projected / 5000,
-        np.diag(whitening.eigvals),
-        atol=1e-10 * whitening.eigvals[0],
-    )
-    matrix, power = mkd.projection(whitening, "pcawt", attenuation=1.0)
-    white = (descriptors - whitening.mean) @ matrix
-    np.testing.assert_allclose(white.T @ white / 5000, np.eye(20), atol=1e-4)
-    assert power == 1
-
-
-def test_a_whitening_is_fitted_saved_and_read_again(tmp_path):
-    pairs = stereo_patch_pairs(250, size=64)
-    training = pairs[:, 0]
-    fitted = mkd.fit_mkd("pcawt", training, fitted_on="motorcycle")
-    assert fitted.source == "PCA fitted by kjax on 250 patches of motorcycle"
-    assert (fitted.name, fitted.dimension, fitted.parameters) == ("MKD pcawt", 128, 238 * 129)
-    raw = load_baseline("mkd").describe(training)
-    path = tmp_path / "whitening.npz"
-    mkd.save_whitening(path, mkd.fit_pca(raw, fitted_on="motorcycle"))
-    again = load_baseline("mkd-pcawt", path)
-    assert again.source == "whitening.npz (motorcycle)"
-    np.testing.assert_allclose(
-        again.describe(pairs[:9, 1]), fitted.describe(pairs[:9, 1]), atol=2e-4
-    )
-    with pytest.raises(InputError, match="holds no whitening of the kind lw"):
-        load_baseline("mkd-lw", path)
-    with pytest.raises(InputError, match="unknown training set 'yosemite'"):
-        load_baseline("mkd-pca", path, training_set="yosemite")
-
-
 def test_files_of_several_sets(tmp_path, rng):
     torch = pytest.importorskip("torch")
     path = tmp_path / "mkd.pth"
     content = {}
     for name in ("yosemite", "liberty"):
-        whitening = whitening_of(238, rng, "lw")
+        whitening = whitening_of(238, rng)
         parts = {part: getattr(whitening, part) for part in ("mean", "eigvecs", "eigvals")}
         tensors = {part: torch.from_numpy(array.copy()) for part, array in parts.items()}
         content[name] = {"lw": tensors}
@@ -135,28 +98,11 @@ def test_files_of_several_sets(tmp_path, rng):
     assert mkd.load_whitening(path, "lw").training_set == "liberty"
     other = mkd.load_whitening(path, "lw", "yosemite")
     np.testing.assert_array_equal(other.eigvecs, content["yosemite"]["lw"]["eigvecs"].numpy())
+    with pytest.raises(InputError, match="holds no pca whitening, which pcawt needs"):
+        mkd.load_whitening(path, "pcawt")
+    with pytest.raises(InputError, match="unknown training set 'notredame'"):
+        mkd.load_whitening(path, "lw", "notredame")
     del content["liberty"]["lw"]["mean"], content["yosemite"]["lw"]["eigvals"]
     torch.save(content, path)
     with pytest.raises(InputError, match="missing yosemite/lw/eigvals"):
         mkd.load_whitening(path, "lw")
-
-
-def test_empty_directions_are_not_magnified(rng):
-    descriptors = np.zeros((100, 6))
-    descriptors[:, :2] = rng.normal(size=(100, 2))
-    whitening = mkd.fit_pca(descriptors, fitted_on="a plane")
-    matrix, _ = mkd.projection(whitening, "pcawt", attenuation=1.0)
-    assert np.abs(matrix).max() < 1e4
-
-
-def test_fitting_refuses_what_it_cannot_do(rng):
-    with pytest.raises(InputError, match="20 descriptors of 30 dimensions"):
-        mkd.fit_pca(rng.normal(size=(20, 30)), fitted_on="few")
-    with pytest.raises(InputError, match="must be finite"):
-        mkd.fit_pca(np.full((40, 3), np.nan), fitted_on="nothing")
-    with pytest.raises(InputError, match="lw is learned from matching pairs"):
-        mkd.fit_mkd("lw", np.zeros((1, 64, 64), np.uint8), fitted_on="nothing")
-    with pytest.raises(InputError, match="unknown whitening 'zca'"):
-        mkd.projection(whitening_of(3, rng), "zca")
-    with pytest.raises(InputError, match="lw needs a whitening of the kind lw"):
-        mkd.projection(whitening_of(3, rng), "lw")
