@@ -149,7 +149,8 @@ def load_whitening(path: Path, mode: str, training_set: str | None = None) -> Wh
     shapes = {"mean": (size,), "eigvecs": (size, size), "eigvals": (size,)}
     prefix = f"{chosen}/{algorithm}"
     check_arrays(arrays, {f"{prefix}/{part}": shape for part, shape in shapes.items()})
-    return Whitening(*(arrays[f"{prefix}/{part}"] for part in shapes), chosen)
+    mean, eigvecs, eigvals = (arrays[f"{prefix}/{part}"] for part in shapes)
+    return Whitening(mean, eigvecs, eigvals, chosen)
 
 
 @functools.cache  # compiled once
