@@ -1,11 +1,10 @@
-"""How fast HPatches' three tasks are scored: against loops, the official evaluator, and the clock.
+"""Measure how fast HPatches' three tasks are scored, beside loops and the official evaluator.
 
     python benchmarks/eval.py                    # the Oxford sequences under ../shared/data
     python benchmarks/eval.py --synthetic-full   # the whole benchmark's size, on an accelerator
 
-What it should print: on an idle CPU, verification and retrieval 50 times faster than the official
-evaluator; with --synthetic-full on an H200, splits a, b and c in at most 60 seconds together,
-compiling included.
+Expected: on an idle CPU, verification and retrieval 50 times faster than the official evaluator;
+with --synthetic-full on an H200, splits a, b and c in at most 60 seconds, compilation included.
 """
 
 import argparse
@@ -14,19 +13,19 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import program
+from program import timed
 from tqdm import tqdm
 
 from kjax.data.hpatches import IMAGES, SPLITS, read_hpatches
-from kjax.errors import exit_code
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
@@ -38,27 +37,20 @@ DIMENSION = 128
 LEVELS = "eht"
 REPEATS = 10
 PATCH_QUARTILES = (258, 790, 1506, 1991, 2000)
-"""Of HPatches' sequences, as far as the official task files show them."""
-
-
-def timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of one call, and its result."""
-    start = time.perf_counter()
-    result = run()
-    return time.perf_counter() - start, result
+"""Quartiles of the number of patches in HPatches' sequences, from the official task files."""
 
 
 def best(run: Callable[[], Any]) -> tuple[float, Any]:
-    """The fastest of several calls after a first one, which compiles."""
-    run()
-    return min((timed(run) for _ in range(REPEATS)), key=lambda call: call[0])
+    """Return the fastest time of several calls after a first one, which compiles."""
+    seconds, results = program.take_turns({"run": run}, REPEATS)
+    return min(seconds["run"]), results["run"]
 
 
-# What a person would write first
+# Straightforward loops
 
 
 def area_under_curve(distances: np.ndarray, matching: np.ndarray, positives: int) -> float:
-    """Average precision by the Python rule."""
+    """Return average precision by the Python rule."""
     hits = matching[np.argsort(distances, kind="stable")]
     found = np.concatenate([[0], np.cumsum(hits)])
     retrieved = np.arange(len(found))
@@ -67,7 +59,7 @@ def area_under_curve(distances: np.ndarray, matching: np.ndarray, positives: int
 
 
 def verification_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarray:
-    """Average precision by level and kind of negatives, pair by pair."""
+    """Return average precision by level and kind of negatives, pair by pair."""
     names = list(tasks.patches)
     task = tasks.verification
     precisions = np.empty((3, 2))
@@ -96,7 +88,7 @@ def verification_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.nd
 
 
 def matching_loop(descriptors: dict[str, np.ndarray], tasks: Tasks, image: int) -> np.ndarray:
-    """Average precision of each sequence in one image, patch by patch."""
+    """Return average precision of each sequence in one image, patch by patch."""
     precisions = []
     for name in tqdm(tasks.patches, desc="matching loop"):
         references, targets = descriptors[name][0], descriptors[name][image]
@@ -111,7 +103,7 @@ def matching_loop(descriptors: dict[str, np.ndarray], tasks: Tasks, image: int) 
 
 
 def retrieval_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarray:
-    """Average precision of each query, level and pool, query by query."""
+    """Return average precision of each query, level and pool, query by query."""
     names = list(tasks.patches)
     distractors, queries = tasks.retrieval.distractors, tasks.retrieval.queries
     others = np.stack(
@@ -140,7 +132,7 @@ def retrieval_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarr
 
 
 def coarse_pixels(patches: np.ndarray) -> np.ndarray:
-    """Normalised means of 16×8 blocks: a descriptor of the usual size that costs nothing."""
+    """Return normalised means of 16×8 blocks: a cheap descriptor of the usual size."""
     blocks = patches[:, :64, :64].reshape(-1, 16, 4, 8, 8).mean(axis=(2, 4), dtype=np.float32)
     rows = blocks.reshape(len(blocks), DIMENSION)
     rows -= rows.mean(axis=1, keepdims=True)
@@ -148,7 +140,7 @@ def coarse_pixels(patches: np.ndarray) -> np.ndarray:
 
 
 def random_descriptors(patches: dict[str, int]) -> SetDescriptors:
-    """Those that the official evaluator's recorded results are for."""
+    """Return the descriptors of the official evaluator's recorded results."""
 
     def image(name: str, tag: str, count: int) -> np.ndarray:
         random = np.random.default_rng([0, zlib.crc32(f"{name}/{tag}".encode())])
@@ -164,7 +156,7 @@ def random_descriptors(patches: dict[str, int]) -> SetDescriptors:
 
 
 def measure_oxford() -> None:
-    """Prints times of the three tasks, and how far results are from the official ones."""
+    """Print times of the three tasks, and differences from the official results."""
     golden = json.loads((SHARED / "golden" / "oxford.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         photos = sorted(map(str, (SHARED / "oxford").iterdir()))
@@ -199,7 +191,7 @@ def measure_oxford() -> None:
 
 
 def row(task: str, ours: float, loop: float, official: dict[str, float]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     other = official[task]
     return (
         f"| {task} | {1e3 * ours:.0f} ms | {loop:.1f} s | {other:.1f} s "
@@ -208,7 +200,7 @@ def row(task: str, ours: float, loop: float, official: dict[str, float]) -> str:
 
 
 def official_error(tasks: Tasks) -> float:
-    """How far the scores of random descriptors are from the recorded ones."""
+    """Return the largest difference of random descriptors' scores from the recorded ones."""
     golden = json.loads((SHARED / "golden" / "oxford.json").read_text())["descriptors"]["random"]
     scores = hpatches.evaluate(
         random_descriptors(tasks.patches), tasks, split="oxford", progress=False
@@ -225,7 +217,7 @@ def official_error(tasks: Tasks) -> float:
 
 
 def synthetic_patches(share: float) -> dict[str, int]:
-    """As many patches per sequence as HPatches has, or a share of them."""
+    """Return numbers of patches per sequence like HPatches', times a fraction."""
     random = np.random.default_rng(0)
     counts = np.interp(random.random(len(SPLITS["full"])), np.linspace(0, 1, 5), PATCH_QUARTILES)
     counts = np.maximum(2, share * counts).astype(int)
@@ -233,7 +225,7 @@ def synthetic_patches(share: float) -> dict[str, int]:
 
 
 def synthetic_tasks(patches: dict[str, int], share: float) -> Tasks:
-    """Tasks of a split, of the official sizes or a share of them, drawn quickly."""
+    """Return random tasks of the official sizes, times a fraction."""
     pairs = int(share * hpatches_tasks.PAIRS)
     random = np.random.default_rng(0)
     counts = np.array(list(patches.values()))
@@ -261,7 +253,7 @@ def synthetic_tasks(patches: dict[str, int], share: float) -> Tasks:
 
 @functools.partial(jax.jit, static_argnames="patches")
 def noisy_rows(places: jax.Array, noise: jax.Array, *, patches: int) -> jax.Array:
-    """Unit vectors: one direction per patch, disturbed in every image."""
+    """Return unit vectors: one direction per patch, with noise in every image."""
     key, other = jax.random.split(jax.random.key(0))
     directions = jax.random.normal(key, (patches, DIMENSION))
     rows = jax.random.normal(other, (len(places), DIMENSION)) * noise[:, None] + directions[places]
@@ -269,7 +261,7 @@ def noisy_rows(places: jax.Array, noise: jax.Array, *, patches: int) -> jax.Arra
 
 
 def synthetic_descriptors(patches: dict[str, int]) -> SetDescriptors:
-    """Made on the device: easy, hard and tough targets lie ever farther from their references."""
+    """Return descriptors with more noise in hard and tough targets, made on the device."""
     places, noise, start = [], [], 0
     for count in patches.values():
         places.append(np.tile(np.arange(start, start + count), len(IMAGES)))
@@ -284,7 +276,7 @@ def synthetic_descriptors(patches: dict[str, int]) -> SetDescriptors:
 
 
 def measure_full(share: float) -> None:
-    """Prints times of the three tasks on splits a, b and c, as they come in a fresh process."""
+    """Print times of the three tasks on splits a, b and c, compilation included."""
     patches = synthetic_patches(share)
     descriptors = synthetic_descriptors(patches)
     jax.block_until_ready(descriptors.rows)
@@ -304,7 +296,7 @@ def measure_full(share: float) -> None:
         total += sum(seconds) if split in tasks else 0
         cells = " | ".join(f"{value:.2f} s" for value in (*seconds, sum(seconds)))
         print(f"| {split} | {cells} |", flush=True)
-    print(f"\nSplits a, b and c, compiling included: {total:.1f} s (target 60 s on an H200)")
+    print(f"\nSplits a, b and c, compilation included: {total:.1f} s (target 60 s on an H200)")
     again, scores = timed(
         lambda: [
             hpatches.evaluate(descriptors, task, split=split, progress=False)
@@ -318,19 +310,22 @@ def measure_full(share: float) -> None:
     )
 
 
-def main() -> None:
-    """Parses the command line and runs one of the two measurements."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--synthetic-full", action="store_true")
-    parser.add_argument(
-        "--share", type=float, default=1.0, help="of the whole benchmark's size, for a quick look"
-    )
-    options = parser.parse_args()
-    if options.synthetic_full:
-        measure_full(options.share)
+def run(args: argparse.Namespace) -> None:
+    """Run one of the two measurements."""
+    if args.synthetic_full:
+        measure_full(args.share)
     else:
         measure_oxford()
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    add = parser.add_argument
+    add("--synthetic-full", action="store_true", help="the whole benchmark's size")
+    add("--share", type=float, default=1.0, help="fraction of that size (default: 1)")
+    return program.run_main(run, parser, argv)
+
+
 if __name__ == "__main__":
-    run_script(lambda argv: exit_code("eval", main))
+    run_script(main)

@@ -1,15 +1,14 @@
-"""How fast patches come in: decoding, memory, tf.data, and the resident path beside a step.
+"""Measure data input: decoding, memory, tf.data, and the resident path beside a training step.
 
     python benchmarks/input.py                       # everything, on a set of 450,000 patches
     python benchmarks/input.py decode --patches 50000
     python benchmarks/input.py tfdata tfds           # from a folder, and the same set from TFDS
     python benchmarks/input.py resident              # on an accelerator: needs no disk
 
-What it should print: at least 20,000 patches decoded a second and core; a peak memory of at most
-1.3 times the set's uint8 size; more than 359,000 patches a second through tf.data on two cores,
-from a folder and from TFDS alike, since both are mapped arrays by then; and, on an H200, a resident
-path (sample, gather, augment 1024 patches to 32×32) that costs at most 10 % of HardNet's training
-step in bfloat16.
+Expected: at least 20,000 patches decoded per second and core; a peak memory of at most 1.3 times
+the set's uint8 size; more than 359,000 patches per second through tf.data on two cores; and, on an
+H200, a resident path (sample, gather, augment 1024 patches to 32×32) of at most 10 % of HardNet's
+training step in bfloat16.
 """
 
 import argparse
@@ -19,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import program
 
 import kjax
 from kjax.data.phototour import (
@@ -39,7 +39,7 @@ from kjax.data.resident import ResidentSet, draw_rows, gather_pairs, make_reside
 from kjax.data.sampler import sample_pairs
 from kjax.data.sets import read_tfds
 from kjax.data.tfdata import pair_dataset, prefetch_to_device
-from kjax.errors import InputError, exit_code
+from kjax.errors import InputError
 from kjax.interrupts import run_script
 from kjax.runs.config import AugmentConfig
 from kjax.train.augment import augment_pairs
@@ -50,10 +50,11 @@ PAIRS = 512
 PATCHES_PER_POINT = 3
 SIZE = 32
 SEED = 1
+PARTS = ("decode", "tfdata", "tfds", "resident")
 
 
 def synthetic_set(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random patches that overlap in memory, so that they take none, and their points."""
+    """Return random patches that overlap in memory, to save it, and their points."""
     noise = np.random.default_rng(0).integers(0, 256, count + 64 * 64, dtype=np.uint8)
     patches = np.lib.stride_tricks.as_strided(noise, (count, 64, 64), (1, 64, 1), writeable=False)
     return patches, np.arange(count) // PATCHES_PER_POINT
@@ -77,17 +78,17 @@ print(opened / patch_set.patches.nbytes, peak() / patch_set.patches.nbytes)
 
 
 def measure_decoding(folder: Path, cache: Path, count: int) -> None:
-    """Prints the decoding rate of one core, and the peak memory of opening the set."""
-    start = time.perf_counter()
-    decoded = sum(len(block) for block in decode_folder(folder, progress=False)[0])
-    rate = decoded / (time.perf_counter() - start)
+    """Print the decoding rate of one core, and the peak memory of opening the set."""
+    seconds, decoded = program.timed(
+        lambda: sum(len(block) for block in decode_folder(folder, progress=False)[0])
+    )
+    rate = decoded / seconds
     print(f"decoding                     {rate:12,.0f} patches/s on one core (target 20,000)")
     for state in ("cold, decoding into the cache", "warm, mapping the cache"):
-        start = time.perf_counter()
         command = [sys.executable, "-c", OPEN_SET, str(folder), str(cache)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        run = functools.partial(subprocess.run, command, check=True, capture_output=True, text=True)
+        seconds, done = program.timed(run)
         opened, read = map(float, done.stdout.split())
-        seconds = time.perf_counter() - start
         print(
             f"opening {count:,} patches, {state}: peak memory {opened:.2f}× the set's size, "
             f"{read:.2f}× after reading all of it (target 1.30×), {seconds:.1f} s in all"
@@ -98,12 +99,12 @@ def measure_decoding(folder: Path, cache: Path, count: int) -> None:
 
 
 def measure_tfds(manual: Path, root: Path, count: int) -> PatchSet | None:
-    """Prints how fast a set of TFDS is decoded; the set, None where TFDS is not installed.
+    """Print how fast a TFDS set is decoded; return it, or None if TFDS is not installed.
 
     Args:
-        manual: holds a folder `liberty` in the PhotoTourism format.
-        root: where TFDS and kjax may keep what they make of it.
-        count: of its patches.
+        manual: folder that holds `liberty` in the PhotoTourism format.
+        root: folder for the caches of TFDS and kjax.
+        count: number of patches.
     """
     os.environ["TFDS_DATA_DIR"] = str(root / "tfds")
     try:
@@ -116,22 +117,22 @@ def measure_tfds(manual: Path, root: Path, count: int) -> PatchSet | None:
     builder = Builder(config="liberty", data_dir=root / "tfds")
     options = tfds.download.DownloadConfig(manual_dir=manual)
     builder.download_and_prepare(download_config=options)
-    start = time.perf_counter()
-    patch_set = read_tfds("phototour/liberty", cache_dir=root / "cache", progress=False)
-    rate = count / (time.perf_counter() - start)
-    print(f"decoding a set of TFDS       {rate:12,.0f} patches/s, once")
+    seconds, patch_set = program.timed(
+        lambda: read_tfds("phototour/liberty", cache_dir=root / "cache", progress=False)
+    )
+    print(f"decoding a set of TFDS       {count / seconds:12,.0f} patches/s, once")
     return patch_set
 
 
 def measure_tfdata(patch_set: PatchSet, steps: int) -> None:
-    """Prints how fast tf.data brings pairs to the device, in this process."""
+    """Print how fast tf.data delivers pairs to the device."""
     try:
         batches = pair_dataset(patch_set, seed=SEED, pairs=PAIRS)
     except InputError as error:
         print(f"tf.data                      skipped: {error}")
         return
     ready = prefetch_to_device(batches.as_numpy_iterator(), devices=jax.local_devices()[:1])
-    for _ in range(40):  # past the first compilation and the first draws
+    for _ in range(40):  # compilation and the first draws
         next(ready).block_until_ready()
     start = time.perf_counter()
     for _ in range(steps):
@@ -145,18 +146,13 @@ def measure_tfdata(patch_set: PatchSet, steps: int) -> None:
 
 
 def seconds_per_step(run: Callable[..., Any], *arguments: Any, steps: int) -> float:
-    """The best of three timings of `run`, which does `steps` steps in one dispatch."""
-    jax.block_until_ready(run(*arguments))
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        jax.block_until_ready(run(*arguments))
-        times.append(time.perf_counter() - start)
-    return min(times) / steps
+    """Return the best of three timings of `run`, which does `steps` steps in one dispatch."""
+    runs = {"run": lambda: jax.block_until_ready(run(*arguments))}
+    return min(program.take_turns(runs, 3)[0]["run"]) / steps
 
 
 def total_over_steps(produce: Callable[..., jax.Array], steps: int) -> Callable[..., jax.Array]:
-    """Jits a scan that sums what every step produces, so that none of it can be left out."""
+    """Jit a scan that sums the output of every step, so that XLA cannot drop any of it."""
 
     def run(*arguments: Any) -> jax.Array:
         def body(total: jax.Array, step: jax.Array) -> tuple[jax.Array, None]:
@@ -168,25 +164,25 @@ def total_over_steps(produce: Callable[..., jax.Array], steps: int) -> Callable[
 
 
 def gather_only(step: jax.Array, data: ResidentSet) -> jax.Array:
-    """As many words as a step gathers, from anywhere."""
+    """Gather as many words as a step, from random rows."""
     rows = jnp.arange(2 * PAIRS) * 7919 + step * 104729
     return data.words[rows % data.words.shape[0]]
 
 
 def batch_of(step: jax.Array, data: ResidentSet) -> jax.Array:
-    """What a training step consumes."""
+    """Produce the input of a training step."""
     pairs = gather_pairs(data, draw_rows(data, SEED, step, pairs=PAIRS))
     return augmented(step, pairs)
 
 
 def augmented(step: jax.Array, pairs: jax.Array) -> jax.Array:
-    """The augmentation alone."""
+    """Augment pairs."""
     key = jax.random.fold_in(jax.random.key(SEED), step)
     return augment_pairs(key, pairs, size=SIZE, config=AugmentConfig())
 
 
 def training(steps: int) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
-    """A HardNet state in bfloat16, and runs of steps on one fixed batch and on the stream."""
+    """Return a bfloat16 HardNet state, and runs of steps on a fixed batch and on the stream."""
     model = kjax.build("hardnet", dtype="bfloat16")
     optimizer = torch_sgd(linear_decay(10.0, 100_000))
     key = jax.random.key(0)
@@ -206,7 +202,7 @@ def training(steps: int) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
 
 
 def measure_resident(patch_set: PatchSet, steps: int) -> None:
-    """Prints what the resident path costs, part by part, beside the training step."""
+    """Print the cost of the resident path, part by part, beside the training step."""
     data = make_resident(patch_set)
     pairs = gather_pairs(data, draw_rows(data, SEED, 0, pairs=PAIRS))
     batch = augmented(jnp.zeros((), jnp.int32), pairs)
@@ -235,16 +231,9 @@ def measure_resident(patch_set: PatchSet, steps: int) -> None:
     )
 
 
-def main() -> None:
-    """Runs the parts that were asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", help="decode, tfdata, tfds, resident (all by default)")
-    parser.add_argument("--patches", type=int, default=450_000)
-    parser.add_argument("--steps", type=int, default=200, help="resident ones in one dispatch")
-    args = parser.parse_args()
-    parts = args.parts or ["decode", "tfdata", "tfds", "resident"]
+def run(args: argparse.Namespace) -> None:
+    """Measure the selected parts."""
+    parts = args.parts or PARTS
     patches, point_ids = synthetic_set(args.patches)
     patch_set = PatchSet("synthetic", patches, point_ids, Path())
     with tempfile.TemporaryDirectory() as scratch:
@@ -265,5 +254,15 @@ def main() -> None:
             measure_resident(patch_set, steps=args.steps)
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
+    add("--patches", type=int, default=450_000, help="(default: 450000)")
+    add("--steps", type=int, default=200, help="resident steps per dispatch (default: 200)")
+    return program.run_main(run, parser, argv)
+
+
 if __name__ == "__main__":
-    run_script(lambda argv: exit_code("input", main))
+    run_script(main)

@@ -1,11 +1,10 @@
-"""Kills a training at random moments, resumes it each time, and compares what comes out.
+"""Kill a training at random moments, resume it each time, and compare the results.
 
     python benchmarks/kill.py --kills 20 --seed 0
 
-Trains a small model on synthetic patches without interruption. Then again and again until there
-were as many SIGKILLs: half of them anywhere between a start and where a run would end, half within
-the moments after a checkpoint has begun to be written. Whenever a training comes to its end, its
-weights and its log of metrics must be the same bit for bit.
+Trains a small model on synthetic patches without interruption, then with this many SIGKILLs: half
+at any time of a run, half right after a checkpoint has begun to be written. Weights and metrics of
+every finished training must be bit-equal.
 """
 
 import argparse
@@ -20,46 +19,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import program
 
 from kjax.data.phototour import sample_test_pairs, write_phototour
-from kjax.errors import InputError, exit_code
+from kjax.errors import InputError
 from kjax.interrupts import run_script
 
 ROOT = Path(__file__).parents[1]
 STEPS = 60
 CHECKPOINT_EVERY = 2
 WHILE_SAVING = 0.05
-"""Seconds after a checkpoint appears under its temporary name in which a kill comes, at most."""
+"""Maximum seconds between the start of a checkpoint and the kill."""
 POLL = 0.002
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
-    return exit_code("kill", lambda: run(make_parser().parse_args(argv)))
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the training")
-    return parser
-
-
 def run(args: argparse.Namespace) -> None:
-    """Trains, kills, resumes, compares.
-
-    Raises:
-        InputError: the two trainings differ.
-    """
+    """Train, kill, resume and compare."""
     moments = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as folder:
         data = make_set(Path(folder) / "synthetic")
         whole, killed = Path(folder) / "whole", Path(folder) / "killed"
-        # What is compiled is kept: else there would be little but compiling to interrupt.
+        # Without a compilation cache, most kills would interrupt compilation.
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "compiled")
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         finish(data, whole, args.steps)
@@ -84,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def make_set(folder: Path) -> Path:
-    """Synthetic patches, with test pairs, that differ from point to point and little within."""
+    """Write a synthetic set whose points differ from each other."""
     rng = np.random.default_rng(0)
     coarse = np.kron(rng.integers(0, 200, (40, 1, 8, 8)), np.ones((1, 1, 8, 8), int))
     patches = (coarse + rng.integers(0, 56, (40, 3, 64, 64))).reshape(-1, 64, 64)
@@ -94,7 +74,7 @@ def make_set(folder: Path) -> Path:
 
 
 def command(data: Path, workdir: Path, steps: int) -> list[str]:
-    """The training."""
+    """Return the training's command line."""
     return [
         sys.executable,
         str(ROOT / "run_train.py"),
@@ -110,78 +90,71 @@ def command(data: Path, workdir: Path, steps: int) -> list[str]:
 
 
 def finish(data: Path, workdir: Path, steps: int) -> None:
-    """Trains, or goes on, to the end.
-
-    Raises:
-        InputError: it fails.
-    """
+    """Train or resume to the end; raise if that fails."""
     done = subprocess.run(
         command(data, workdir, steps), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise InputError(f"the training ended with code {done.returncode}: {done.stderr}")
+        raise InputError(f"the training failed with code {done.returncode}: {done.stderr}")
 
 
 def kill_once(
     training: list[str], workdir: Path, moments: random.Random, seconds: float, *, saving: bool
 ) -> str:
-    """Starts or resumes a training and kills it; says when, or nothing if it had ended.
-
-    Raises:
-        InputError: it ended by itself with an error.
-    """
-    left = unfinished(workdir)  # by an earlier kill
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(training, stdout=subprocess.DEVNULL, stderr=said)
+    """Start or resume a training and kill it; return when, or "" if it finished before."""
+    left = unfinished(workdir)  # left by an earlier kill
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(training, stdout=subprocess.DEVNULL, stderr=errors)
         begun = time.perf_counter()
         if saving:
             while process.poll() is None and not unfinished(workdir) - left:
                 time.sleep(POLL)
             time.sleep(moments.uniform(0, WHILE_SAVING))
         else:
-            wait_until(process, begun + moments.uniform(0, seconds))
+            moment = begun + moments.uniform(0, seconds)
+            while process.poll() is None and time.perf_counter() < moment:
+                time.sleep(POLL)
         after = time.perf_counter() - begun
         process.kill()
         if process.wait() > 0:
-            said.seek(0)
-            raise InputError(f"resuming failed: {said.read()}")
+            errors.seek(0)
+            raise InputError(f"resuming failed: {errors.read()}")
     if process.returncode == 0:
         return ""
-    moment = "while saving" if saving else "anywhere"
-    return f"{moment}, {after:.1f} s after its start; checkpoints: {checkpoints(workdir)}"
-
-
-def wait_until(process: "subprocess.Popen[bytes]", moment: float) -> None:
-    """Until a time, or the process's end."""
-    while process.poll() is None and time.perf_counter() < moment:
-        time.sleep(POLL)
+    kind = "while saving" if saving else "anywhere"
+    return f"{kind}, {after:.1f} s after its start; checkpoints: {checkpoints(workdir)}"
 
 
 def unfinished(workdir: Path) -> set[str]:
-    """Checkpoints that have only a temporary name."""
+    """Return the names of incomplete checkpoints."""
     return {path.name for path in (workdir / "checkpoints").glob("*tmp*")}
 
 
 def checkpoints(workdir: Path) -> str:
-    """The steps that are saved."""
+    """Return the steps of complete checkpoints."""
     names = (path.name for path in (workdir / "checkpoints").glob("*"))
     return ", ".join(map(str, sorted(int(name) for name in names if name.isdecimal()))) or "none"
 
 
 def compare(whole: Path, killed: Path) -> None:
-    """Refuses any difference.
-
-    Raises:
-        InputError: there is one.
-    """
+    """Raise if weights or metrics differ."""
     with np.load(whole / "weights.npz") as one, np.load(killed / "weights.npz") as other:
         if one.files != other.files:
-            raise InputError("the weights have other names")
+            raise InputError("the weights have different names")
         for name in one.files:
             if one[name].tobytes() != other[name].tobytes():
                 raise InputError(f"{name} differs after the kills")
     if (whole / "metrics.jsonl").read_bytes() != (killed / "metrics.jsonl").read_bytes():
         raise InputError("the metrics differ after the kills")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="(default: 20)")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"(default: {STEPS})")
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,43 @@
-r"""Adds photographs to the ledger of what weights may learn from.
+r"""Show and extend the ledger of photos that weights may be trained on.
 
+    python benchmarks/ledger.py check                          all scenes of the ledger
+    python benchmarks/ledger.py check data/castle data/garden  photos of these sets
+    python benchmarks/ledger.py check data/lund --only-open    fail unless all licences are open
     python benchmarks/ledger.py reduce originals/seneca --out photos/seneca
     python benchmarks/ledger.py add photos/seneca --scene seneca \
         --source github.com/OpenDroneMap/odm_data_seneca \
         --author "Ohio Department of Transportation" --licence CC0-1.0
     python benchmarks/ledger.py seal
 
-`reduce` writes photographs as those in the ledger are: grey JPEGs of their names, reduced to 1,536
-pixels a side, quality 88, by OpenCV (whose version decides on the last bits, and so on the hashes).
+`check` returns 1 if a photo is not in the ledger, and 2 if --only-open refuses one.
 
-`add` takes the files that a set will be cut from: their hashes are what is known of them.
-Photographs of a scene with several authors or licences are added one after the other, as files.
-Where no licence was stated it is none-stated. Commit kjax/weights/trained/photographs.csv and
-SHA256SUMS.
+`reduce` writes photos as the ledger has them: grey JPEGs of quality 88 with a long side of at most
+1,536 pixels, by OpenCV (whose version determines the last bits, hence the hashes).
 
-`seal` is for after an edit by hand: it takes the ledger and the cards as they are, if they agree.
+`add` takes the files that a set will be cut from and stores their hashes. Add photos of several
+authors or licences in several calls. Without a stated licence it is none-stated. Commit
+photographs.csv and SHA256SUMS in kjax/weights/trained.
+
+`seal` accepts ledger and cards after an edit by hand, if they agree.
 """
 
 import argparse
 import csv
 import hashlib
 import io
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import program
 
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.phototour import SetPhotograph
-from kjax.errors import InputError, exit_code, unknown_name
+from kjax.data.sets import read_photographs
+from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.files.atomic import CHECKSUMS, checksum_lines, sha256, write_text, write_whole
 from kjax.interrupts import run_script
@@ -41,67 +50,67 @@ from kjax.weights.ledger import (
     Ledger,
     LedgerRow,
     PhotoGroup,
+    check_open,
+    permitted_use,
     read_ledger,
 )
 
 LONGEST, QUALITY = 1536, 88
-"""Pixels of the longer side, and JPEG's quality, of reduced photographs."""
+"""Maximum long side in pixels, and JPEG quality, of reduced photos."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Adds or seals; bad input is one line on stderr and exit code 2."""
-    args = make_parser().parse_args(argv)
-    return exit_code("ledger", lambda: args.run(args))
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    adding = commands.add_parser("add", help="add photographs")
-    adding.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
-    for field in ("scene", "source", "author", "licence"):
-        adding.add_argument(f"--{field}", required=True)
-    adding.set_defaults(run=add)
-    reducing = commands.add_parser("reduce", help="make grey, smaller copies of photographs")
-    reducing.add_argument("folder", type=Path, help="of the originals")
-    reducing.add_argument("--out", type=Path, required=True, metavar="DIR", help="of the copies")
-    reducing.set_defaults(run=reduce)
-    sealing = commands.add_parser("seal", help="take ledger and cards as they are")
-    sealing.set_defaults(run=seal)
-    return parser
+def check(args: argparse.Namespace) -> int:
+    """Print the scenes of sets, and the permitted use of weights trained on them."""
+    ledger = shipped.photographs()
+    listed = {name: read_photographs(name) for name in args.sets}
+    if args.only_open:
+        for name, photographs in listed.items():
+            check_open(name, photographs, ledger)
+    known, strangers = find_photographs(itertools.chain.from_iterable(listed.values()), ledger)
+    scenes = summarize(known if args.sets else ledger.values())
+    rows = [("scene", "photos", "licence", "author")]
+    rows += [(one.scene, str(one.count), one.licence, "; ".join(one.authors)) for one in scenes]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{text:{width}}" for text, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+    for one in strangers:
+        print(f"not in the ledger: {one.name} ({one.sha256})", file=sys.stderr)
+    if args.sets and not strangers:
+        print(f"use: {permitted_use(scenes)}")
+    return 1 if strangers else 0
 
 
 def add(args: argparse.Namespace) -> None:
-    """Adds the photographs, or nothing if one of them will not do."""
+    """Add photos, or nothing if one of them is refused."""
     for name in shipped.list_weights():
         if args.scene in {one.scene for one in shipped.card(name).photographs}:
-            raise InputError(f"{name} learned from {args.scene}: choose another name for the scene")
-    before = shipped.photographs()
-    more = [
-        LedgerRow(sha256(path), args.scene, name, args.source, args.author, args.licence)
-        for given in args.paths
-        for path, name in _named(given)
-    ]
+            raise InputError(
+                f"{name} was trained on {args.scene}: choose another name for the scene"
+            )
+    more = []
+    for given in args.paths:
+        for path in [given] if given.is_file() else list_photos(given):
+            name = path.name if path == given else path.relative_to(given).as_posix()
+            fields = (args.scene, name, args.source, args.author, args.licence)
+            more.append(LedgerRow(sha256(path), *fields))
     text = io.StringIO()
-    rows = ledger_lines(make_ledger([*before.values(), *more]))
+    rows = ledger_lines(make_ledger([*shipped.photographs().values(), *more]))
     csv.writer(text, lineterminator="\n").writerows([LedgerRow._fields, *rows])
     write_text(shipped.FOLDER / LEDGER_FILE, text.getvalue())
     seal_folder()
-    print(f"{args.scene}: {len(more)} photographs added, {len(rows)} in the ledger")
+    print(f"{args.scene}: {len(more)} photos added, {len(rows)} in the ledger")
 
 
 def reduce(args: argparse.Namespace) -> None:
-    """Writes the copies; those that are there already stay."""
-    cv2 = require("cv2", "reducing photographs")
+    """Write the copies; existing ones stay."""
+    cv2 = require("cv2", "reducing photos")
     args.out.mkdir(parents=True, exist_ok=True)
     for path in list_photos(args.folder):
         target = args.out / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', path.stem)}.jpg"
         grey = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
         if grey is None:
-            raise InputError(f"{path} cannot be read: leave it out")
+            raise InputError(f"cannot read {path}: remove it from the folder")
         factor = LONGEST / max(grey.shape)
         if factor < 1:
             size = (round(grey.shape[1] * factor), round(grey.shape[0] * factor))
@@ -112,36 +121,20 @@ def reduce(args: argparse.Namespace) -> None:
 
 
 def seal(args: argparse.Namespace) -> None:
-    """Seals what agrees with each other; the old seal stays if anything does not."""
-    del args
+    """Write new checksums if ledger and cards agree."""
     known = make_ledger(read_ledger(shipped.FOLDER / LEDGER_FILE).values())
-    old = (shipped.FOLDER / CHECKSUMS).read_text(encoding="utf-8")
+    cards = [*shipped.FOLDER.glob("*.json"), *(shipped.FOLDER / shipped.MATCHERS).glob("*.json")]
+    for path in cards:
+        check_card(json.loads(path.read_bytes()), known)
     seal_folder()
-    try:
-        names = shipped.list_weights()
-        cards = [shipped.FOLDER / f"{name}.json" for name in names]
-        for path in [*cards, *(shipped.FOLDER / shipped.MATCHERS).glob("*.json")]:
-            check_card(json.loads(path.read_bytes()), known)
-    except InputError:
-        write_text(shipped.FOLDER / CHECKSUMS, old)
-        raise
-    print(f"sealed: {len(cards)} cards, {len(known)} photographs")
-
-
-def _named(given: Path) -> Iterator[tuple[Path, str]]:
-    """Photographs, and their names below what is given."""
-    if given.is_file():
-        yield given, given.name
-    else:
-        for path in list_photos(given):
-            yield path, path.relative_to(given).as_posix()
+    print(f"sealed: {len(cards)} cards, {len(known)} photos")
 
 
 # Rules of the ledger
 
 
 def make_ledger(rows: Iterable[LedgerRow]) -> Ledger:
-    """Return rows by hash; raise if a field is empty or unknown, or a photograph comes twice."""
+    """Return rows by hash; raise if a field is empty or unknown, or a photo comes twice."""
     ledger: dict[str, LedgerRow] = {}
     places = set()
     for row in rows:
@@ -173,14 +166,14 @@ def ledger_lines(ledger: Ledger) -> list[LedgerRow]:
 def find_photographs(
     listed: Iterable[SetPhotograph], ledger: Ledger
 ) -> tuple[list[LedgerRow], list[SetPhotograph]]:
-    """Return the ledger rows of a dataset's photographs, and those that are not in the ledger."""
+    """Return the ledger rows of a set's photos, and those that are not in the ledger."""
     listed = list(listed)
     found = [ledger[one.sha256] for one in listed if one.sha256 in ledger]
     return found, [one for one in listed if one.sha256 not in ledger]
 
 
 def summarize(rows: Iterable[LedgerRow]) -> list[PhotoGroup]:
-    """Group photographs by scene, source and licence; each counts once."""
+    """Group photos by scene, source and licence; each counts once."""
     groups: dict[tuple[str, str, str], list[LedgerRow]] = {}
     for row in sorted(set(rows), key=lambda row: (row.scene, row.source, row.licence)):
         groups.setdefault((row.scene, row.source, row.licence), []).append(row)
@@ -198,10 +191,10 @@ def scenes_digest(groups: Iterable[PhotoGroup], ledger: Ledger) -> str:
 
 
 def check_card(card: dict, ledger: Ledger) -> None:
-    """Raise if a card's photographs differ from the ledger."""
+    """Raise if a card's photos differ from the ledger."""
     groups = [PhotoGroup(**group) for group in card["photographs"]]
     if card["ledger_sha256"] != scenes_digest(groups, ledger):
-        raise InputError(f"{card['name']}: its photographs are not those of the ledger")
+        raise InputError(f"{card['name']}: its photos differ from the ledger")
     whole = {(one.scene, one.source, one.licence): one for one in summarize(ledger.values())}
     for one in groups:
         known = whole.get((one.scene, one.source, one.licence))
@@ -210,7 +203,7 @@ def check_card(card: dict, ledger: Ledger) -> None:
             or not 0 < one.count <= known.count
             or not {*one.authors} <= {*known.authors}
         ):
-            raise InputError(f"{card['name']}: the ledger has no such photographs of {one.scene}")
+            raise InputError(f"{card['name']}: the ledger has no such photos of {one.scene}")
 
 
 def seal_folder() -> None:
@@ -218,6 +211,33 @@ def seal_folder() -> None:
     cards = [*sorted(shipped.FOLDER.glob("*.json")), *sorted(shipped.FOLDER.glob("*/*.json"))]
     files = [*cards, shipped.FOLDER / LEDGER_FILE]
     write_text(shipped.FOLDER / CHECKSUMS, "".join(checksum_lines(shipped.FOLDER, files)))
+
+
+def run(args: argparse.Namespace) -> int | None:
+    """Run a command."""
+    return args.command(args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program."""
+    parser = program.make_parser(__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    made = commands.add_parser("check", help="show the photos and licences of sets")
+    made.add_argument("sets", nargs="*", metavar="SET", help="folder by build-patches, or embedded")
+    made.add_argument("--only-open", action="store_true", help="fail without an open licence")
+    made.set_defaults(command=check)
+    made = commands.add_parser("add", help="add photos")
+    made.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="file or folder")
+    for field in ("scene", "source", "author", "licence"):
+        made.add_argument(f"--{field}", required=True)
+    made.set_defaults(command=add)
+    made = commands.add_parser("reduce", help="write smaller grey copies of photos")
+    made.add_argument("folder", type=Path, help="folder of the originals")
+    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of copies")
+    made.set_defaults(command=reduce)
+    made = commands.add_parser("seal", help="accept ledger and cards after an edit")
+    made.set_defaults(command=seal)
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -1,47 +1,45 @@
-"""How fast, and in how much memory, descriptors are matched, beside PyTorch, faiss and OpenCV.
+"""Measure time and memory of matching descriptors, beside PyTorch, faiss and OpenCV.
 
     python benchmarks/match.py                      # 20,000 × 20,000; a minute on two CPU cores
     python benchmarks/match.py --count 100000 --peers torch --forms float32 uint8 binary
     python benchmarks/match.py --many 1000 --count 2000 --peers torch
 
-Half of the second photograph's descriptors are noisy copies of the first's, the others have nothing
-to match. PyTorch compares blocks of distances from one matrix product, in float32, with both ways
-of the ratio test; faiss has its flat index, OpenCV its brute-force matcher. All take turns, and the
-best time counts. What kjax finds does not depend on rounding: the last column says how much of it
-the others find. To reach: 100,000 × 100,000 in memory that does not grow with their product, whose
-distances alone would fill 37 GiB.
+Half of the second photo's descriptors are noisy copies of the first's; the others have no match.
+PyTorch compares blocks of distances from one float32 matrix product; faiss uses its flat index,
+OpenCV its brute-force matcher. All take turns, and the best time counts. The last column is the
+share of kjax's matches that others find; they differ by rounding. Expected: 100,000 × 100,000
+without memory for all distances, which would take 37 GiB.
 """
 
 import argparse
 import importlib.util
 import resource
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+import program
 
 import kjax
-from kjax.errors import InputError, exit_code
 from kjax.interrupts import run_script
 
 SEED = 0
 RATIO = 0.9
 NOISE = 1.7
-"""Of a copy, relative to the descriptor's norm: then the test keeps some and loses some."""
+"""Noise of a copy, relative to the descriptor's norm, so that some copies fail the test."""
 BLOCK = 4096
-"""Descriptors of the first photograph that PyTorch compares with all others at once."""
+"""Number of descriptors that PyTorch compares with all others at once."""
 GIB = 2**30
 FORMS = ("float32", "uint8", "binary")
 PACKAGES = {"torch": "torch", "faiss": "faiss", "opencv": "cv2"}
 
-Matcher = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Descriptors of two photographs to the places of their matches, [K, 2]."""
+MatchArrays = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From descriptors of two photos to the indices of their matches, [K, 2]."""
 
 
 def random_descriptors(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of two photographs."""
+    """Return unit vectors of two photos."""
     rng = np.random.default_rng(SEED)
     first, second = rng.normal(size=(2, count, dim)).astype(np.float32)
     half = count // 2
@@ -52,18 +50,18 @@ def random_descriptors(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def distance_of(form: str) -> Any:
-    """What compares descriptors of a form."""
+    """Return the distance of a storage format."""
     return "Hamming" if form == "binary" else "L2"
 
 
-def kjax_matches(form: str) -> Matcher:
-    """Mutual matches that pass the ratio test both ways."""
+def kjax_matches(form: str) -> MatchArrays:
+    """Match mutually with the ratio test both ways."""
     options: Any = {"method": "mutual_ratio", "ratio": RATIO, "distance": distance_of(form)}
     return lambda first, second: kjax.match(first, second, **options).indices
 
 
-def torch_matches(form: str) -> Matcher | None:
-    """The same with PyTorch, on the accelerator where there is one."""
+def torch_matches(form: str) -> MatchArrays | None:
+    """Match with PyTorch, on the accelerator if there is one; None for binary descriptors."""
     import torch
 
     if form == "binary":
@@ -92,8 +90,8 @@ def torch_matches(form: str) -> Matcher | None:
     return matches
 
 
-def from_two_nearest(search: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Matcher:
-    """Matches by a search for the distances and places of the two nearest."""
+def from_two_nearest(search: Callable[..., tuple[np.ndarray, np.ndarray]]) -> MatchArrays:
+    """Match by a search for the distances and indices of the two nearest."""
 
     def matches(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         (apart, forward), (back_apart, back) = search(first, second), search(second, first)
@@ -107,8 +105,8 @@ def from_two_nearest(search: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Ma
     return matches
 
 
-def faiss_matches(form: str) -> Matcher:
-    """The same with faiss's flat index, on the CPU."""
+def faiss_matches(form: str) -> MatchArrays:
+    """Match with faiss's flat index, on the CPU."""
     import faiss
 
     def search(queries: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -124,8 +122,8 @@ def faiss_matches(form: str) -> Matcher:
     return from_two_nearest(search)
 
 
-def opencv_matches(form: str) -> Matcher:
-    """The same with OpenCV's matcher, on the CPU."""
+def opencv_matches(form: str) -> MatchArrays:
+    """Match with OpenCV's brute-force matcher, on the CPU."""
     import cv2
 
     norm = cv2.NORM_HAMMING if form == "binary" else cv2.NORM_L2
@@ -138,7 +136,7 @@ def opencv_matches(form: str) -> Matcher:
     return from_two_nearest(search)
 
 
-PEERS: dict[str, Callable[[str], Matcher | None]] = {
+PEERS: dict[str, Callable[[str], MatchArrays | None]] = {
     "torch": torch_matches,
     "faiss": faiss_matches,
     "opencv": opencv_matches,
@@ -146,17 +144,15 @@ PEERS: dict[str, Callable[[str], Matcher | None]] = {
 
 
 def peak_memory() -> tuple[str, float]:
-    """Where, and how many bytes at most so far."""
+    """Return where memory is measured, and its peak in bytes."""
     statistics = jax.local_devices()[0].memory_stats()
     if statistics:
         return "device", statistics["peak_bytes_in_use"]
     return "process", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def measure(args: argparse.Namespace) -> None:
-    """Prints the tables."""
-    if min(args.count, args.dim) < 2:
-        raise InputError("--count and --dim must be at least 2")
+def run(args: argparse.Namespace) -> None:
+    """Print the tables."""
     arrays = random_descriptors(args.count, args.dim)
     print(
         f"{args.count:,} × {args.count:,} descriptors of {args.dim} numbers, mutual, "
@@ -177,33 +173,36 @@ def measure(args: argparse.Namespace) -> None:
 def measure_one(
     args: argparse.Namespace, arrays: Sequence[np.ndarray], form: str, peers: Sequence[str]
 ) -> None:
-    """The table of one pair of photographs."""
+    """Print the table of one pair of photos."""
     _, before = peak_memory()
     made = {"kjax": kjax_matches(form)} | {peer: PEERS[peer](form) for peer in peers}
     matchers = {name: matcher for name, matcher in made.items() if matcher is not None}
-    seconds, found = take_turns({n: (lambda m=m: m(*arrays)) for n, m in matchers.items()}, args)
+    seconds, found = program.take_turns(
+        {name: (lambda match=match: match(*arrays)) for name, match in matchers.items()},
+        args.repeats,
+        warm_up=False,
+    )
     place, peak = peak_memory()
     whole = 4 * args.count**2 / GIB
     print(
-        f"\n{form}: at most {(peak - before) / GIB:.2f} GiB more of the {place}'s memory, where "
+        f"\n{form}: at most {(peak - before) / GIB:.2f} GiB more of the {place}'s memory; "
         f"all distances would take {whole:.1f}\n"
     )
-    print("| | first, s | best, s | kjax is … times as fast | matches | of kjax's |")
-    print("|---|---:|---:|---:|---:|---:|")
+    rows = []
     ours = set(map(tuple, found["kjax"].tolist()))
     for name, matches in found.items():
         ratio = min(seconds[name]) / min(seconds["kjax"])
         share = len(ours & set(map(tuple, matches.tolist()))) / max(1, len(ours))
-        print(
-            f"| {name} | {seconds[name][0]:.2f} | {min(seconds[name]):.3f} | {ratio:.2f} | "
-            f"{len(matches):,} | {share:.2%} |"
-        )
+        times = f"{seconds[name][0]:.2f}", f"{min(seconds[name]):.3f}"
+        rows.append([name, *times, f"{ratio:.2f}", f"{len(matches):,}", f"{share:.2%}"])
+    header = ("", "first, s", "best, s", "× kjax's time", "matches", "of kjax's")
+    print(program.table(header, rows))
 
 
 def measure_many(
     args: argparse.Namespace, arrays: Sequence[np.ndarray], form: str, peers: Sequence[str]
 ) -> None:
-    """The table of many pairs: photographs in turn, each with those that follow it."""
+    """Print the table of many pairs: photos in turn, each with those that follow it."""
     photographs = max(2, args.many // 20)
     rng = np.random.default_rng(SEED)
     sets = [arrays[i % 2][rng.permutation(args.count)] for i in range(photographs)]
@@ -213,40 +212,25 @@ def measure_many(
     for peer in peers:
         if (matcher := PEERS[peer](form)) is not None:
             runs[peer] = lambda m=matcher: [m(sets[i], sets[j]) for i, j in pairs]
-    seconds, _ = take_turns(runs, args)
-    print(f"\n{form}: {args.many} pairs of {photographs} photographs\n\n| | s | pairs/s |")
-    print("|---|---:|---:|")
-    for name, times in seconds.items():
-        print(f"| {name} | {min(times):.2f} | {args.many / min(times):.0f} |")
-
-
-def take_turns(
-    runs: dict[str, Callable[[], Any]], args: argparse.Namespace
-) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Seconds of all repetitions, and what the last one found."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    found = {}
-    for _ in range(args.repeats):
-        for name, run in runs.items():
-            begun = time.perf_counter()
-            found[name] = run()
-            seconds[name].append(time.perf_counter() - begun)
-    return seconds, found
+    seconds, _ = program.take_turns(runs, args.repeats, warm_up=False)
+    print(f"\n{form}: {args.many} pairs of {photographs} photos\n")
+    rows = [
+        [name, f"{min(times):.2f}", f"{args.many / min(times):.0f}"]
+        for name, times in seconds.items()
+    ]
+    print(program.table(("", "s", "pairs/s"), rows))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Bad input is one line on stderr and exit code 2."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--count", type=int, default=20_000, help="of descriptors a photograph")
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    parser.add_argument("--count", type=int, default=20_000, help="descriptors per photo")
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=list(PEERS))
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=["float32"])
-    parser.add_argument("--many", type=int, help="so many pairs in one call, instead of one")
+    parser.add_argument("--many", type=int, help="number of pairs in one call, instead of one")
     parser.add_argument("--repeats", type=int, default=3)
-    args = parser.parse_args(argv)
-    return exit_code("match", lambda: measure(args))
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

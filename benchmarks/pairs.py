@@ -1,13 +1,11 @@
-"""How many pairs that show the same retrieval finds, among photographs whose pairs are known.
+"""Measure the recall of image retrieval on photos whose overlapping pairs are known.
 
     python benchmarks/pairs.py photos/sceaux photos/castle --count 200 --out out/pairs
 
-Views are cut from photographs of the folders by random homographies: turned by up to 25 degrees, of
-55 to 95 % of the height, in perspective, lighter or darker. Two views of one photograph are a true
-pair if each shows at least a quarter of the other. Views of other photographs of the same scene
-compete with them for the places among a photograph's neighbours, though they may well match.
-
-What it should print: with 20 neighbours, a recall of at least 95 %.
+Views are cut from the folders' photos by random homographies: rotated by up to 25 degrees, 55 to
+95 % of the height, with perspective and gamma. Two views of one photo are a true pair if each shows
+at least a quarter of the other. Views of other photos of the same scene compete with them, even if
+they match. Expected with 20 neighbours: a recall of at least 95 %.
 """
 
 import argparse
@@ -16,10 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import program
 from jaxtyping import Float
 
 from kjax.data.cutting.photographs import list_photos
-from kjax.errors import InputError, exit_code
+from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.collection.describing import FeatureFiles, describe_missing
 from kjax.images.collection.pairs import aggregate, most_similar
@@ -28,18 +27,19 @@ from kjax.images.describer import load
 from kjax.interrupts import run_script
 
 SIZE = np.array([960, 720])
-"""Of a view, in pixels."""
+"""Width and height of a view in pixels."""
 VIEWS = 5
-"""Of each photograph."""
+"""Views per photo."""
 TURN, SCALES, PERSPECTIVE, GAMMA = 25.0, (0.55, 0.95), (0.85, 1.1), (0.7, 1.4)
-"""Degrees; and the ranges of a view's size, of its corners' distances, and of its grey values."""
+"""Maximum rotation in degrees; ranges of scale, corner distances and gamma."""
 OVERLAP = 0.25
+"""Minimum overlap of a true pair."""
 
 Homography = Float[np.ndarray, "3 3"]
 
 
 def random_view(size: tuple[int, int], generator: np.random.Generator) -> Homography:
-    """From the pixels of a photograph to those of a view."""
+    """Return a homography from a photo to a view."""
     cv2 = require("cv2", "warping")
     sides = SIZE * min(np.array(size) / SIZE) * generator.uniform(*SCALES)
     centre = generator.uniform(sides / 2, np.array(size) - sides / 2)
@@ -53,7 +53,7 @@ def random_view(size: tuple[int, int], generator: np.random.Generator) -> Homogr
 
 
 def overlap(first: Homography, second: Homography) -> float:
-    """The smaller share of two views of one photograph that the other shows."""
+    """Return the smaller share of two views of one photo that the other shows."""
     cv2 = require("cv2", "warping")
     grid = np.stack(np.meshgrid(*(np.linspace(0, side, 20) for side in SIZE)), -1).reshape(-1, 1, 2)
     shares = []
@@ -64,7 +64,7 @@ def overlap(first: Homography, second: Homography) -> float:
 
 
 def write_views(sources: Sequence[Path], out: Path) -> set[tuple[int, int]]:
-    """Writes the views of all photographs; returns which are true pairs."""
+    """Write the views of all photos, and return the true pairs."""
     cv2 = require("cv2", "warping")
     generator = np.random.default_rng(0)
     out.mkdir(parents=True)
@@ -72,7 +72,7 @@ def write_views(sources: Sequence[Path], out: Path) -> set[tuple[int, int]]:
     for number, source in enumerate(sources):
         photo = cv2.imread(str(source))
         if photo is None:
-            raise InputError(f"cannot read {source}: give a JPEG, PNG or the like")
+            raise InputError(f"cannot read {source}: not an image")
         views = [random_view(photo.shape[1::-1], generator) for _ in range(VIEWS)]
         for place, view in enumerate(views, start=VIEWS * number):
             seen = cv2.warpPerspective(
@@ -89,7 +89,7 @@ def write_views(sources: Sequence[Path], out: Path) -> set[tuple[int, int]]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Makes views, describes them, retrieves, counts."""
+    """Make and describe views, retrieve pairs, and count."""
     photos = [path for folder in args.photos for path in list_photos(folder)]
     wanted = args.count // VIEWS
     if not 0 < wanted <= len(photos):
@@ -104,25 +104,22 @@ def run(args: argparse.Namespace) -> None:
     describe_missing(photographs, describer, files)
     found = set(most_similar(aggregate(photographs, files), args.neighbours))
     print(
-        f"{len(photographs)} photographs, {len(found):,} pairs with {args.neighbours} neighbours: "
+        f"{len(photographs)} photos, {len(found):,} pairs with {args.neighbours} neighbours: "
         f"{len(found & true)} of {len(true)} true pairs, recall {len(found & true) / len(true):.1%}"
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Bad input is one line on stderr and exit code 2."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Run the command."""
+    parser = program.make_parser(__doc__)
     add = parser.add_argument
-    add("photos", type=Path, nargs="+", help="folders of photographs")
+    add("photos", type=Path, nargs="+", help="folders of photos")
     add("--out", type=Path, required=True, help="new folder for views and features")
-    add("--count", type=int, default=200, help="of views (200)")
-    add("--neighbours", type=int, default=20, help="of each (20)")
-    add("--keypoints", type=int, default=2000, help="at most per view (2000)")
-    add("--weights", default="fast", help="what describes (fast)")
-    args = parser.parse_args(argv)
-    return exit_code("pairs", lambda: run(args))
+    add("--count", type=int, default=200, help="number of views (default: 200)")
+    add("--neighbours", type=int, default=20, help="neighbours per view (default: 20)")
+    add("--keypoints", type=int, default=2000, help="maximum per view (default: 2000)")
+    add("--weights", default="fast", help="weights of the descriptor (default: fast)")
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,19 @@
-"""Photographs reconstructed by COLMAP, with its own SIFT and with other descriptors.
+"""Reconstruct photos by COLMAP, with its own SIFT and with other descriptors.
 
     python benchmarks/reconstruct.py photos --descriptors out/base --out out/reconstruction
     python benchmarks/reconstruct.py photos --descriptors out/base rootsift --keypoints opencv ...
     python benchmarks/reconstruct.py photos --command fast best+learned --max-keypoints 4000 ...
 
-COLMAP first runs as it comes: its SIFT (which is RootSIFT), matched exhaustively with a ratio of
-0.8 both ways; on a CPU it finds neighbours only approximately, by random trees without a seed. A
-looser ratio alone gives more points, so a second row has the same descriptors matched as all others
-are: exactly, by kjax, mutual, with --ratio. Each descriptor gets the keypoints that COLMAP found,
-or OpenCV's. The matches go into a database with the same cameras, and COLMAP verifies and maps them
-as it did its own: from the second row on, only descriptors differ. The seed is fixed and COLMAP has
-one thread: all rows but the first come out the same again. Needs COLMAP (written for 3.8; Debian:
-apt-get install colmap). --command adds `kjax colmap` as a user runs it: its own keypoints, cameras,
-threads, and the ratio that suits the weights, or with +learned the matcher that ships for them.
+The first row is COLMAP as it comes: its SIFT (which is RootSIFT), matched exhaustively with a ratio
+of 0.8; on a CPU it searches neighbours approximately, without a seed. The second row has the same
+descriptors, matched like all others: exactly, by kjax, mutual, with --ratio. Each descriptor gets
+COLMAP's keypoints, or OpenCV's. COLMAP verifies and maps all matches with the same cameras, a fixed
+seed and one thread: all rows but the first are reproducible, and differ in descriptors only.
+--command adds rows of `kjax colmap` as users run it: its own keypoints, cameras, threads and ratio,
+or the learned matcher with +learned. Written for COLMAP 3.8 (Debian: apt-get install colmap).
 
-What it should print: a trained descriptor that registers at least as many images, and gives at
-least as many 3-D points, as both rows of COLMAP's SIFT: then both figures bear a ≥.
+Expected: a trained descriptor registers at least as many images and 3-D points as both rows of
+COLMAP's SIFT; such figures are marked with ≥.
 """
 
 import argparse
@@ -29,13 +27,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from keypoint_descriptors import KeypointDescriptor, extent_words, load_keypoint_descriptors
+import program
+from keypoint_descriptors import KeypointDescriptor, extent_text, load_keypoint_descriptors
+from peer_table.scenes import colmap_sift
 from tqdm import tqdm
 
 from kjax.data.cutting.detectors import LARGEST
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import list_photos, read_grey
-from kjax.errors import InputError, exit_code
+from kjax.errors import InputError
 from kjax.files.atomic import write_json, write_text
 from kjax.images.collection.build import Summary, build, summarize
 from kjax.images.collection.matching import match_and_verify_all
@@ -68,12 +68,12 @@ COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Row(Summary):
-    """What became of the photographs with one descriptor.
+class ReconstructionRow(Summary):
+    """Figures of a reconstruction with one descriptor.
 
     Attributes:
-        method: whose descriptor.
-        seconds: of describing, of matching and verifying, and of mapping.
+        method: name of the descriptor.
+        seconds: by stage: describe, match (and verify), map.
     """
 
     method: str
@@ -81,36 +81,28 @@ class Row(Summary):
 
 
 class FeatureSource(NamedTuple):
-    """Whose features are matched."""
+    """Name, function that returns the features of all photos, and distance."""
 
     name: str
     describe: Callable[[], dict[str, Features]]
-    """Makes the features of all photographs, by name."""
     distance: Distance = "L2"
 
 
-class Stopwatch:
-    """Seconds of a method's stages, which it announces."""
-
-    def __init__(self, method: str, *, quiet: bool) -> None:
-        self.seconds: dict[str, float] = {}
-        self._method, self._quiet = method, quiet
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Measures one stage."""
-        if not self._quiet:
-            print(f"{self._method}: {stage}", file=sys.stderr)
-        start = time.perf_counter()
-        yield
-        self.seconds[stage] = time.perf_counter() - start
+@contextmanager
+def stage(name: str, seconds: dict[str, float], method: str, quiet: bool) -> Iterator[None]:
+    """Announce and time one stage of a method."""
+    if not quiet:
+        print(f"{method}: {name}", file=sys.stderr)
+    start = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - start
 
 
-def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> Row:
-    """COLMAP with its own features."""
+def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> ReconstructionRow:
+    """Reconstruct by COLMAP with its own features."""
     database, log = folder / "database.db", folder / "log.txt"
-    stage = Stopwatch(COLMAP, quiet=args.quiet)
-    with stage("describe"):
+    seconds: dict[str, float] = {}
+    with stage("describe", seconds, COLMAP, args.quiet):
         colmap_program.extract_sift(
             database,
             photos,
@@ -119,51 +111,43 @@ def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> Row:
             log=log,
             threads=args.threads,
         )
-    with stage("match"):
+    with stage("match", seconds, COLMAP, args.quiet):
         colmap_program.match_and_verify(database, log=log, threads=args.threads)
-    return finish(COLMAP, photos, folder, stage, args.threads)
+    return finish(COLMAP, photos, folder, seconds, args)
 
 
 def run_matches(
     method: FeatureSource, photos: Path, base: Path, folder: Path, args: argparse.Namespace
-) -> Row:
-    """COLMAP with the matches of another method.
+) -> ReconstructionRow:
+    """Reconstruct by COLMAP with the matches of another method.
 
     Args:
-        method: whose.
+        method: source of the features.
         photos: the folder.
-        base: COLMAP's own database of the photographs.
+        base: COLMAP's own database of the photos.
         folder: of the result.
         args: of the command line.
     """
-    database, log = folder / "database.db", folder / "log.txt"
-    stage = Stopwatch(method.name, quiet=args.quiet)
-    with stage("describe"):
+    seconds: dict[str, float] = {}
+    with stage("describe", seconds, method.name, args.quiet):
         features = method.describe()
-    with stage("match"):
+    with stage("match", seconds, method.name, args.quiet):
         match_and_verify_all(
-            database,
+            folder / "database.db",
             features,
             base=base,
             ratio=args.ratio,
-            log=log,
+            log=folder / "log.txt",
             distance=method.distance,
             threads=args.threads,
         )
-    return finish(method.name, photos, folder, stage, args.threads)
-
-
-def own_sift(base: Path) -> dict[str, Features]:
-    """What COLMAP itself found and described."""
-    rows = colmap_program.read_sift(base)
-    found = read_features(base, colmap_program.photo_sizes(base))
-    return {name: dataclasses.replace(one, descriptors=rows[name]) for name, one in found.items()}
+    return finish(method.name, photos, folder, seconds, args)
 
 
 def describe_photos(
     descriptor: KeypointDescriptor, photos: Path, base: Path, args: argparse.Namespace
 ) -> dict[str, Features]:
-    """Keypoints and descriptors of all photographs that COLMAP read."""
+    """Describe all photos of COLMAP's database."""
     sizes = colmap_program.photo_sizes(base)
     theirs = read_features(base, sizes)
     described = {}
@@ -179,34 +163,33 @@ def describe_photos(
     return described
 
 
-def finish(method: str, photos: Path, folder: Path, stage: Stopwatch, threads: int) -> Row:
-    """Maps, and sums up the largest model."""
+def finish(
+    method: str, photos: Path, folder: Path, seconds: dict[str, float], args: argparse.Namespace
+) -> ReconstructionRow:
+    """Map, and summarise the largest model."""
     database, log = folder / "database.db", folder / "log.txt"
-    with stage("map"):
-        folders = colmap_program.reconstruct(
-            database, photos, folder / "sparse", log=log, threads=threads
+    with stage("map", seconds, method, args.quiet):
+        models = colmap_program.reconstruct(
+            database, photos, folder / "sparse", log=log, threads=args.threads
         )
-    return row(method, database, folders, stage.seconds)
+    figures = dataclasses.asdict(summarize(database, models))
+    return ReconstructionRow(**figures, method=method, seconds=seconds)
 
 
-def row(method: str, database: Path, folders: Sequence[Path], seconds: dict[str, float]) -> Row:
-    """The figures of a database and its models."""
-    figures = dataclasses.asdict(summarize(database, folders))
-    return Row(**figures, method=method, seconds=seconds)
-
-
-def load_command(word: str) -> tuple[Describer, Matcher | None]:
-    """Weights, and their matcher if the word asks for it."""
-    weights = word.removesuffix(LEARNED)
-    matcher = load_matcher(weights) if word.endswith(LEARNED) else None
+def load_command(name: str) -> tuple[Describer, Matcher | None]:
+    """Load weights, and their matcher if the name ends with +learned."""
+    weights = name.removesuffix(LEARNED)
+    matcher = load_matcher(weights) if name.endswith(LEARNED) else None
     return load(weights, detector=LARGEST), matcher
 
 
-def run_command(word: str, base: Row, folder: Path, args: argparse.Namespace) -> Row:
-    """`kjax colmap` itself: keypoints of its own, as many as COLMAP's with all orientations."""
+def run_command(
+    name: str, base: ReconstructionRow, folder: Path, args: argparse.Namespace
+) -> ReconstructionRow:
+    """Run `kjax colmap` with its own keypoints, as many as COLMAP's."""
     photos = args.photos
     start = time.perf_counter()
-    describer, matcher = load_command(word)
+    describer, matcher = load_command(name)
     loading = time.perf_counter() - start
     built = build(
         photos,
@@ -224,62 +207,61 @@ def run_command(word: str, base: Row, folder: Path, args: argparse.Namespace) ->
         "match": sum(built.seconds[stage] for stage in ("pairs", "match", "verify")),
         "map": built.seconds["map"],
     }
-    method = f"kjax colmap --weights {word.replace(LEARNED, ' --matcher learned')}"
-    return row(method, built.database, built.models, seconds)
+    method = f"kjax colmap --weights {name.replace(LEARNED, ' --matcher learned')}"
+    figures = dataclasses.asdict(summarize(built.database, built.models))
+    return ReconstructionRow(**figures, method=method, seconds=seconds)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Markdown; figures that reach those of COLMAP's SIFT, the first two rows, are marked."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
-    for row in rows:
+def table(rows: Sequence[ReconstructionRow]) -> str:
+    """Return a Markdown table; figures that reach both rows of COLMAP's SIFT are marked."""
+    lines = []
+    for number, row in enumerate(rows):
         marks = {
             name: " ≥"
-            if row not in rows[:2]
-            and all(getattr(row, name) >= getattr(sift, name) for sift in rows[:2])
+            if number > 1 and all(getattr(row, name) >= getattr(sift, name) for sift in rows[:2])
             else ""
             for name in ("images", "points")
         }
-        cells = (
-            row.method,
-            f"{row.keypoints:,}",
-            f"{row.verified_pairs}",
-            f"{row.verified_matches:,}",
-            f"{row.images} of {row.photos}{marks['images']}",
-            f"{row.points:,}{marks['points']}",
-            f"{row.observations:,}",
-            f"{row.track_length:.2f}" if row.points else "–",
-            f"{row.error:.3f}" if row.points else "–",
-            *(f"{seconds:.0f}" for seconds in row.seconds.values()),
+        lines.append(
+            [
+                row.method,
+                f"{row.keypoints:,}",
+                f"{row.verified_pairs}",
+                f"{row.verified_matches:,}",
+                f"{row.images} of {row.photos}{marks['images']}",
+                f"{row.points:,}{marks['points']}",
+                f"{row.observations:,}",
+                f"{row.track_length:.2f}" if row.points else "–",
+                f"{row.error:.3f}" if row.points else "–",
+                *(f"{seconds:.0f}" for seconds in row.seconds.values()),
+            ]
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return program.table(COLUMNS, lines)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Reconstructs with each method, prints and writes the table."""
+    """Reconstruct with each method, print and write the table."""
     colmap_program.require_colmap()
     list_photos(args.photos)
-    if not 0 < args.ratio <= 1 or args.max_keypoints < 1:
-        raise InputError("--ratio must be above 0 and at most 1, --max-keypoints positive")
     if args.out.exists() and any(args.out.iterdir()):
         raise InputError(f"{args.out} is not empty: choose another folder")
     descriptors = load_keypoint_descriptors(
         dict.fromkeys(args.descriptors), extent=args.extent, seed=args.seed, weights=args.weights
     )
-    for word in args.command:
-        load_command(word)  # a wrong word is told before COLMAP's minutes
+    for name in args.command:
+        load_command(name)  # report a wrong name before COLMAP's minutes
     rows = [run_colmap(args.photos, _new_folder(args.out, 0, "colmap"), args)]
     base = args.out / "0-colmap" / "database.db"
-    methods = {"colmap-exact": FeatureSource(EXACT, functools.partial(own_sift, base))}
-    for word, descriptor in descriptors.items():
+    methods = {"colmap-exact": FeatureSource(EXACT, functools.partial(colmap_sift, base))}
+    for name, descriptor in descriptors.items():
         describe = functools.partial(describe_photos, descriptor, args.photos, base, args)
-        methods[word] = FeatureSource(descriptor.name, describe, descriptor.distance)
-    for number, (word, method) in enumerate(methods.items(), start=1):
-        folder = _new_folder(args.out, number, word)
+        methods[name] = FeatureSource(descriptor.name, describe, descriptor.distance)
+    for number, (name, method) in enumerate(methods.items(), start=1):
+        folder = _new_folder(args.out, number, name)
         rows.append(run_matches(method, args.photos, base, folder, args))
-    for number, word in enumerate(args.command, start=len(rows)):
-        folder = _new_folder(args.out, number, f"command-{word}")
-        rows.append(run_command(word, rows[0], folder, args))
+    for number, name in enumerate(args.command, start=len(rows)):
+        folder = _new_folder(args.out, number, f"command-{name}")
+        rows.append(run_command(name, rows[0], folder, args))
     settings = {
         name: getattr(args, name)
         for name in ("keypoints", "max_keypoints", "ratio", "extent", "seed", "threads")
@@ -287,47 +269,38 @@ def run(args: argparse.Namespace) -> None:
     results = {"settings": settings, "methods": [dataclasses.asdict(row) for row in rows]}
     write_json(args.out / "results.json", results)
     text = (
-        f"{args.photos.resolve().name}: keypoints of {args.keypoints}, mutual matches with a ratio "
-        f"of at most {args.ratio:g} (the first row: 0.8), {extent_words(args.extent)}. "
-        f"COLMAP's threads: {args.threads}; its describing, and that of kjax colmap, includes "
-        "finding the keypoints.\n\n" + table(rows)
+        f"{args.photos.resolve().name}: keypoints by {args.keypoints}, mutual matches with a ratio "
+        f"of at most {args.ratio:g} (first row: 0.8), {extent_text(args.extent)}. "
+        f"COLMAP threads: {args.threads}; for COLMAP and kjax colmap, describing includes the "
+        "detection of keypoints.\n\n" + table(rows)
     )
     write_text(args.out / "table.md", text + "\n")
     print(text)
 
 
-def _new_folder(out: Path, number: int, word: str) -> Path:
-    folder = out / f"{number}-{re.sub(r'[^A-Za-z0-9.]+', '-', word).strip('-.')}"
+def _new_folder(out: Path, number: int, name: str) -> Path:
+    folder = out / f"{number}-{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-.')}"
     folder.mkdir(parents=True)
     return folder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Bad input is one line on stderr and exit code 2."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Run the command."""
+    parser = program.make_parser(__doc__)
     add = parser.add_argument
-    add("photos", type=Path, help="folder of photographs of one scene")
-    add("--descriptors", nargs="+", default=[], metavar="WORD", help="what to compare")
-    add(
-        "--command",
-        nargs="+",
-        default=[],
-        metavar="WORD",
-        help="kjax colmap with weights[+learned]",
-    )
-    add("--threads", type=int, default=1, help="of COLMAP (1); kjax colmap takes all")
+    add("photos", type=Path, help="folder of photos of one scene")
+    add("--descriptors", nargs="+", default=[], metavar="NAME", help="descriptors to compare")
+    add("--command", nargs="+", default=[], metavar="WEIGHTS[+learned]", help="kjax colmap rows")
+    add("--threads", type=int, default=1, help="threads of COLMAP (default: 1)")
     add("--out", type=Path, required=True, help="new folder for databases, models and the table")
-    add("--keypoints", choices=("colmap", "opencv"), default="colmap", help="whose (colmap)")
-    add("--max-keypoints", type=int, default=8192, help="at most per photograph (8192)")
-    add("--ratio", type=float, default=0.9, help="largest that is kept (0.9)")
-    add("--extent", type=float, help="patch's side over KeyPoint.size (each one's own)")
+    add("--keypoints", choices=("colmap", "opencv"), default="colmap", help="(default: colmap)")
+    add("--max-keypoints", type=int, default=8192, help="maximum per photo (default: 8192)")
+    add("--ratio", type=float, default=0.9, help="maximum distance ratio (default: 0.9)")
+    add("--extent", type=float, help="patch side over KeyPoint.size (default: each one's own)")
     add("--weights", nargs="+", default=[], metavar="RIVAL=FILE", help="files of learned rivals")
-    add("--seed", type=int, help="which of a run's several seeds")
-    add("--quiet", action="store_true", help="no progress")
-    args = parser.parse_args(argv)
-    return exit_code("reconstruct", lambda: run(args))
+    add("--seed", type=int, help="which seed of a run with several")
+    add("--quiet", action="store_true", help="show no progress")
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-r"""Puts trained weights into the package, where `kjax.load("NAME")` finds them.
+r"""Put trained weights into the package, where `kjax.load("NAME")` finds them.
 
     python benchmarks/ship.py hardnet --weights weights.npz --card card.json \
         --sets data/liberty data/yosemite
 
-Writes NAME.npz, NAME.json and NAME.md into kjax/weights/trained, and the hashes of all cards into
-SHA256SUMS; commit all of them. The sets are those that the weights, and a teacher of theirs,
-learned from: all of their photographs must be in the ledger (ledger.py). card.json holds, with
-everything a value and nothing else (`model_card.Card` says what each means):
+Writes NAME.npz, NAME.json and NAME.md to kjax/weights/trained, and the checksums of all cards to
+SHA256SUMS; commit all of them. --sets are all sets that the weights and their teacher were trained
+on; their photos must be in the ledger (ledger.py). card.json holds:
 
     {"summary": "…", "model": {the group of that name in the run's config.json},
      "data": [{"name": "liberty", "origin": "…"}, {"name": "yosemite", "origin": "…"}],
      "command": "…", "commit": "…", "seed": 0, "pairs": 20000000, "hardware": "NVIDIA H200",
      "results": {"fpr95/notredame": 0.0049, "hpatches/full/python/matching": 0.52},
-     "evaluation": "run_eval.py … on …", "limits": ["…"], "licence": "Apache-2.0"}
+     "evaluation": "run_eval.py … on …", "limits": ["…"], "licence": "Apache-2.0",
+     "extent": 12, "ratio": 0.94}
 
-and "nested": [32, 64] if the training had config.loss.nested=(32, 64). The rest is
-measured. A NAME.json that ships already is a card, too, for new weights in its stead.
+and "nested": [32, 64] if the training had config.loss.nested=(32, 64). All else is measured. The
+NAME.json of shipped weights can be the card of their replacement.
 """
 
 import argparse
@@ -30,12 +30,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import program
 from ledger import find_photographs, scenes_digest, seal_folder, summarize
-from model_card import Card, make_card, model_card
+from model_card import DESCRIPTOR_FIELDS, check_card, descriptor_page
 
 from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
-from kjax.errors import InputError, exit_code
+from kjax.errors import InputError
 from kjax.files.atomic import sha256, write_json, write_text, write_whole
 from kjax.interrupts import run_script
 from kjax.model.descriptor import parameter_count
@@ -44,86 +45,62 @@ from kjax.weights.files import load_variables, save_variables
 from kjax.weights.source import load_shipped, model_of
 
 LARGEST = 6_000_000
-"""Bytes of a weights file: the package must stay quick to install."""
-PRECISION = "float32"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Ships one model; bad input is one line on stderr and exit code 2."""
-    args = make_parser().parse_args(argv)
-    return exit_code("ship", lambda: run(args))
+"""Maximum size of a weights file in bytes."""
 
 
 def run(args: argparse.Namespace) -> None:
-    """Ships what is asked for, and says so."""
-    card = ship(args.name, args.weights, args.card, args.sets)
-    size = (shipped.FOLDER / f"{card.name}.npz").stat().st_size / 1e6
-    print(f"{card.name} ships: {card.parameters:,} parameters, {size:.1f} MB")
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("name", help="small letters, digits and dashes")
-    parser.add_argument("--weights", type=Path, help="file of the weights")
-    parser.add_argument("--card", type=Path, help="JSON file: what is known about them")
-    parser.add_argument("--sets", nargs="+", default=[], help="folders of all training sets")
-    return parser
-
-
-def ship(name: str, weights: Path | None, card_file: Path | None, sets: Sequence[str] = ()) -> Card:
-    """Writes the three files of a model, and loads them to see that they work.
-
-    Raises:
-        InputError: the name, the weights or the card will not do. Nothing has been written.
-    """
-    check_name(name)
-    if weights is None or card_file is None or not sets:
-        raise InputError("give --weights FILE, --card FILE and --sets SET…")
-    given = read_card(card_file) | photographs_of({name: read_photographs(name) for name in sets})
+    """Write the three files of a model, and load them as a check; bad input writes nothing."""
+    check_name(args.name)
+    photographs = photographs_of({name: read_photographs(name) for name in args.sets})
+    measured = {"name": args.name, "parameters": 0, "precision": "float32", "sha256": "unknown"}
+    card = check_card(read_facts(args.card) | photographs | measured, DESCRIPTOR_FIELDS)
+    names = {one["name"] for one in card["data"]}
+    if odd := {Path(name).name for name in args.sets} ^ names:
+        raise InputError(f"--sets and the card's data must name the same sets: see {min(odd)}")
+    variables = load_variables(args.weights, model_of(card["model"]))
+    variables = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), variables)
+    check_arrays(variables, np.float32)
     with tempfile.TemporaryDirectory() as folder:
-        stored = Path(folder) / f"{name}.npz"
-        begun = _card(name, given)
-        _check_sets(begun, sets)
-        variables = _store(stored, weights, begun)
-        card = dataclasses.replace(
-            begun,
-            parameters=parameter_count(variables),
-            sha256=sha256(stored),
-        )
-        page = model_card(card)
+        stored = Path(folder) / f"{args.name}.npz"
+        save_variables(stored, variables)
+        card |= {"parameters": parameter_count(variables), "sha256": sha256(stored)}
+        page = descriptor_page(card)
         write_whole(shipped.FOLDER / stored.name, lambda partial: shutil.copyfile(stored, partial))
-    write_json(shipped.FOLDER / f"{name}.json", dataclasses.asdict(card))
-    write_text(shipped.FOLDER / f"{name}.md", page)
+    write_json(shipped.FOLDER / f"{args.name}.json", card)
+    write_text(shipped.FOLDER / f"{args.name}.md", page)
     seal_folder()
-    load_shipped(name)
-    return card
+    load_shipped(args.name)
+    print(f"{args.name} ships: {card['parameters']:,} parameters")
 
 
 def check_name(name: str) -> None:
-    """Refuses a name that cannot be a file's everywhere."""
+    """Raise if a name is not a portable file name."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or name.startswith(shipped.PREFIX):
         raise InputError(
-            f"{name!r} will not do: small letters, digits and single dashes, and no "
-            f"{shipped.PREFIX} in front"
+            f"unsupported name {name!r}: use lower-case letters, digits and single dashes, without "
+            f"the prefix {shipped.PREFIX}"
         )
 
 
-def read_card(path: Path) -> dict[str, Any]:
-    """What a JSON file tells."""
+def check_arrays(variables: Any, dtype: Any) -> None:
+    """Raise if arrays are not finite in the precision that ships, or too large."""
+    leaves = [leaf.astype(dtype) for leaf in jax.tree.leaves(variables)]
+    if not all(np.isfinite(leaf).all() for leaf in leaves):
+        raise InputError(f"the weights have values that are not finite as {np.dtype(dtype)}")
+    if (size := sum(leaf.nbytes for leaf in leaves)) > LARGEST:
+        raise InputError(f"the weights have {size / 1e6:.1f} MB: at most 6 MB are allowed")
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Read a card's JSON object."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is not a JSON object")
-    return content
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is not a JSON object ({error})") from None
 
 
 def photographs_of(sets: Mapping[str, Sequence[SetPhotograph]]) -> dict[str, Any]:
-    """What a card tells about the photographs of sets."""
+    """Return a card's fields about the photos of sets; raise if one is not in the ledger."""
     ledger = shipped.photographs()
     found = []
     for name, listed in sets.items():
@@ -141,31 +118,15 @@ def photographs_of(sets: Mapping[str, Sequence[SetPhotograph]]) -> dict[str, Any
     }
 
 
-def _check_sets(card: Card, sets: Sequence[str]) -> None:
-    given = {Path(name).name for name in sets}
-    if odd := given ^ {one["name"] for one in card.data}:
-        raise InputError(f"--sets and data of the card must name the same sets: see {min(odd)}")
-
-
-def _card(name: str, given: dict[str, Any]) -> Card:
-    """The card as far as it is known before the weights are stored."""
-    measured = {"name": name, "parameters": 0, "precision": PRECISION, "sha256": "unknown"}
-    return make_card(Card, given | measured)
-
-
-def _store(path: Path, weights: Path, card: Card) -> Any:
-    """Writes the weights as they ship, and returns them."""
-    variables = load_variables(weights, model_of(card.model))
-    variables = jax.tree.map(lambda leaf: np.asarray(leaf, np.dtype(PRECISION)), variables)
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables)):
-        raise InputError(f"{weights} holds numbers that are not finite")
-    save_variables(path, variables)
-    size = path.stat().st_size
-    if size > LARGEST:
-        raise InputError(
-            f"{weights} would ship as {size / 1e6:.1f} MB: at most {LARGEST / 1e6:g} MB are allowed"
-        )
-    return variables
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    add = parser.add_argument
+    add("name", help="lower-case letters, digits and dashes")
+    add("--weights", type=Path, required=True, help="file of the weights")
+    add("--card", type=Path, required=True, help="JSON file with the facts about them")
+    add("--sets", nargs="+", required=True, help="folders of all training sets")
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

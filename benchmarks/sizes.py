@@ -1,11 +1,11 @@
-"""What a smaller descriptor costs: bytes against matching mAP on a folder in HPatches' format.
+"""Measure matching mAP of smaller descriptors by their size in bytes.
 
     python benchmarks/sizes.py best --hpatches data/oxford --out out/sizes.md
 
-The model's numbers, all or the first of them, as float32, bytes and bits (`kjax.quantize`), beside
-PCA of the same descriptors, learned on the embedded training set, RootSIFT, and OpenCV's binary
-descriptors. What it should print for `best` on the Oxford sequences: bytes within 0.2 points of
-float32, and 256 bits above 55 points, where OpenCV's stay below 20.
+Compares the model's descriptors, whole or truncated, as float32, bytes and bits (`kjax.quantize`),
+with PCA learned on the embedded training set, RootSIFT, and OpenCV's binary descriptors. Expected
+for `best` on the Oxford sequences: bytes within 0.2 points of float32, and more than 55 points with
+256 bits, where OpenCV's have less than 20.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import program
 
 from kjax.baselines import load_baseline
 from kjax.baselines.descriptor import Unavailable
 from kjax.data.embedded import embedded_train
-from kjax.errors import exit_code
 from kjax.eval.descriptor_cache import cached
 from kjax.eval.entries import find_entry
 from kjax.eval.hpatches.benchmark import Benchmark, open_benchmark, read_sequences
@@ -34,16 +34,16 @@ from kjax.weights.source import load_sources
 LENGTHS = (64, 32)
 BITS = (512, 256, 128)
 PCA_PATCHES = 20_000
-"""Of the embedded training set, evenly chosen."""
+"""Number of patches of the embedded training set."""
 SIFT_UNIT = 512
-"""The length that SIFT's vectors have as bytes."""
+"""Norm of SIFT's vectors as bytes."""
 BINARY_RIVALS = ("teblid", "bboost", "brief", "orb")
 
 Rows = np.ndarray
 
 
 class Form(NamedTuple):
-    """A way to store a descriptor."""
+    """Descriptors in one storage format."""
 
     name: str
     bytes: int
@@ -51,39 +51,22 @@ class Form(NamedTuple):
     distance: str = "L2"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints and writes the table; bad input is one line on stderr and exit code 2."""
-    args = make_parser().parse_args(argv)
-    return exit_code("sizes", lambda: run(args))
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("source", help="shipped name, workdir, or file[:head,s=…]")
-    parser.add_argument("--hpatches", type=Path, required=True, help="folder of sequences")
-    parser.add_argument("--out", type=Path, default=Path("out/sizes.md"), help="(%(default)s)")
-    parser.add_argument("--no-rivals", dest="rivals", action="store_false", help="the model alone")
-    return parser
-
-
 def run(args: argparse.Namespace) -> None:
-    """Scores one form after the other."""
+    """Score all formats."""
     benchmark = open_benchmark(args.hpatches, progress=False)
-    lines = ["| descriptor | bytes | matching mAP, % |", "|---|---|---|"]
-    print("\n".join(lines))
+    rows = []
     for form in forms(args.source, benchmark, rivals=args.rivals):
-        lines.append(f"| {form.name} | {form.bytes:,} | {score(form, benchmark):.2f} |")
-        print(lines[-1], flush=True)
+        rows.append([form.name, f"{form.bytes:,}", f"{score(form, benchmark):.2f}"])
+        print(": ".join(rows[-1]), file=sys.stderr, flush=True)
+    text = program.table(("descriptor", "bytes", "matching mAP, %"), rows)
+    print(text)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(args.out, "\n".join(lines) + "\n")
+    write_text(args.out, text + "\n")
     print(f"wrote {args.out}")
 
 
 def score(form: Form, benchmark: Benchmark) -> float:
-    """Matching mAP by the official Python rules, in percent."""
+    """Return matching mAP by HPatches' Python rules, in percent."""
     tasks = benchmark.splits[0].tasks
     described = SetDescriptors(tasks.patches, form.rows)
     options = {"distance": form.distance, "progress": False}
@@ -91,7 +74,7 @@ def score(form: Form, benchmark: Benchmark) -> float:
 
 
 def forms(source: str, benchmark: Benchmark, *, rivals: bool) -> Iterator[Form]:
-    """All rows of the table, computed one at a time."""
+    """Yield all rows of the table."""
     entry = find_entry(source)
     member = entry.members[0]
     describe = cached(lambda patches: member.describe(patches, progress=False), member.identity)
@@ -112,7 +95,7 @@ def forms(source: str, benchmark: Benchmark, *, rivals: bool) -> Iterator[Form]:
 
 
 def stored_forms(name: str, rows: Rows) -> Iterator[Form]:
-    """Numbers, bytes and bits."""
+    """Yield float32, bytes and bits."""
     length = rows.shape[1]
     yield Form(name, 4 * length, rows)
     yield Form(f"{name}, uint8", length, as_numbers(rows, "uint8"))
@@ -123,7 +106,7 @@ def stored_forms(name: str, rows: Rows) -> Iterator[Form]:
 
 
 def rival_forms(benchmark: Benchmark) -> Iterator[Form]:
-    """RootSIFT, as numbers and as bytes in SIFT's own units; and OpenCV's bits."""
+    """Yield RootSIFT, as float32 and as bytes in SIFT's own units, and OpenCV's binary ones."""
     rows = described(load_baseline("rootsift").describe, benchmark)
     yield Form("RootSIFT", 4 * rows.shape[1], rows)
     yield Form("RootSIFT, uint8", rows.shape[1], np.clip(np.rint(SIFT_UNIT * rows), 0, 255))
@@ -138,21 +121,32 @@ def rival_forms(benchmark: Benchmark) -> Iterator[Form]:
 
 
 def described(describe: Callable[[np.ndarray], Rows], benchmark: Benchmark) -> Rows:
-    """Descriptors of all sequences."""
+    """Return the descriptors of all sequences."""
     sequences = read_sequences(benchmark, name="sizes", progress=False)
     return np.asarray(describe_sequences(describe, sequences).rows)
 
 
 def principal_axes(rows: Rows) -> tuple[Rows, Rows]:
-    """The mean, and the axes of largest variance first, as rows."""
+    """Return the mean, and the principal axes as rows, largest variance first."""
     mean = rows.mean(axis=0, keepdims=True)
     _, axes = np.linalg.eigh(np.cov((rows - mean).T, dtype=np.float64))
     return mean, axes[:, ::-1].T.astype(np.float32)
 
 
 def unit(rows: Rows) -> Rows:
-    """Rows of length 1."""
+    """Normalise rows."""
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    add = parser.add_argument
+    add("source", help="shipped name, workdir, or file[:head,s=…]")
+    add("--hpatches", type=Path, required=True, help="folder of sequences")
+    add("--out", type=Path, default=Path("out/sizes.md"), help="(default: %(default)s)")
+    add("--no-rivals", dest="rivals", action="store_false", help="measure the model alone")
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

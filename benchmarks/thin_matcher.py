@@ -1,13 +1,13 @@
-r"""A matcher that looks less, to train on: attention is most of its work.
+r"""Remove attention heads and layers from a matcher, as a start for further training.
 
     python benchmarks/thin_matcher.py best --heads 2 --layers 6 --self-every 2 --out thin.npz
     python -m kjax.matcher --config=configs/matcher.py --config.init=thin.npz \
         --config.model.heads=2 --config.model.head_size=32 --config.model.layers=6 \
         --config.model.self_every=2 …
 
-Heads that add least to tokens go, by the norm of what takes values there. Positions turn the same
-numbers of each head in every layer, so self-attention keeps the same heads in all of them. Until it
-is trained on it matches worse.
+Removes the heads that contribute least to the tokens, by the norm of their value-output product.
+Self-attention keeps the same heads in all layers, because these share position encodings. The
+matcher is worse until it is trained further.
 """
 
 import argparse
@@ -18,37 +18,19 @@ from typing import Any
 
 import jax
 import numpy as np
+import program
 from jaxtyping import Float, Int
 
-from kjax.errors import InputError, exit_code
+from kjax.errors import InputError
 from kjax.interrupts import run_script
 from kjax.matcher.network import MatcherConfig
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Writes one file; bad input is one line on stderr and exit code 2."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("matcher", help="shipped name, workdir or file")
-    parser.add_argument("--heads", type=int, required=True, help="to keep")
-    parser.add_argument("--layers", type=int, help="to keep, from the first (all)")
-    parser.add_argument(
-        "--self-every",
-        type=int,
-        metavar="N",
-        help="let a keypoint look at each N-th of its own photograph (as it does)",
-    )
-    parser.add_argument("--out", type=Path, required=True, help="file to write, .npz")
-    args = parser.parse_args(argv)
-    return exit_code("thin_matcher", lambda: run(args))
-
-
 def run(args: argparse.Namespace) -> None:
-    """Reads, thins and writes."""
+    """Read, thin and write."""
     if args.out.suffix != ".npz":
-        raise InputError(f"--out {args.out}: let it end with .npz")
+        raise InputError(f"--out {args.out}: unsupported file type: use .npz")
     weights = read_matcher(find_matcher(args.matcher))
     model = weights.about.model
     layers = model.layers if args.layers is None else args.layers
@@ -61,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
 def thinned(
     weights: MatcherWeights, heads: int, layers: int, self_every: int | None = None
 ) -> MatcherWeights:
-    """The first layers, with the heads that matter most; `self_every` as it was, if not given."""
+    """Return the first layers with their strongest heads."""
     model = weights.about.model
     params = jax.tree.map(np.asarray, dict(weights.params))
     blocks = jax.tree.map(lambda leaf: leaf[:layers], params["layers"])
@@ -91,7 +73,7 @@ def _by_head(
 
 
 def _strengths(model: MatcherConfig, blocks: Any, name: str) -> Float[np.ndarray, "L heads"]:
-    """The norm of the matrix by which a head's values reach the tokens, over that of all heads."""
+    """Norm of each head's value-output product, relative to the sum over heads."""
     values = blocks[f"{name}_in"]["kernel"]
     values = values.reshape(*values.shape[:2], -1, model.heads, model.size)[:, :, -1]
     back = _by_head(model, blocks[f"{name}_out"]["kernel"])
@@ -100,14 +82,14 @@ def _strengths(model: MatcherConfig, blocks: Any, name: str) -> Float[np.ndarray
 
 
 def _largest(strengths: Float[np.ndarray, "*L heads"], count: int) -> Int[np.ndarray, "*L count"]:
-    """Their places, in order."""
+    """Indices of the largest, in order."""
     return np.sort(np.argsort(-strengths, axis=-1, kind="stable")[..., :count], axis=-1)
 
 
 def _columns(
     model: MatcherConfig, dense: dict[str, np.ndarray], parts: int, kept: Int[np.ndarray, "L K"]
 ) -> dict[str, np.ndarray]:
-    """What makes queries, keys and values of the heads that are kept."""
+    """Columns of queries, keys and values of the kept heads."""
 
     def of_kept(leaf: np.ndarray) -> np.ndarray:
         apart = leaf.reshape(*leaf.shape[:-1], parts, model.heads, model.size)
@@ -115,6 +97,18 @@ def _columns(
         return np.take_along_axis(apart, places, axis=-2).reshape(*leaf.shape[:-1], -1)
 
     return {name: of_kept(leaf) for name, leaf in dense.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    add = parser.add_argument
+    add("matcher", help="shipped name, workdir or file")
+    add("--heads", type=int, required=True, help="number of heads to keep")
+    add("--layers", type=int, help="number of first layers to keep (default: all)")
+    add("--self-every", type=int, metavar="N", help="self-attend to every Nth keypoint only")
+    add("--out", type=Path, required=True, help="path of the new matcher, .npz")
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

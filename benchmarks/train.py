@@ -1,17 +1,17 @@
-"""How fast training runs on one device, input included, against PyTorch in the same run.
+"""Measure training speed on one device, input included, beside PyTorch.
 
     python benchmarks/train.py                       # on a GPU; a few minutes
     python benchmarks/train.py --heads hardnet --precisions bf16 --no-torch
     python benchmarks/train.py --heads hardnet --precisions fp32 --pairs 8 --steps 2 --patches 200
 
-The set lives on the device, which draws, gathers and augments the pairs of every step itself, many
-steps in one dispatch: what `run_train.py` does. PyTorch gets batches that lie ready on the device:
-eager float32 with two passes a step, as the HardNet release runs it, and the best of what it can do
-with autocast, channels-last and `torch.compile`. Every row is measured in processes of its own: the
-first with an empty compilation cache (the cold first step), the second with the one it left.
+Like `run_train.py`, kjax keeps the set on the device, which samples, gathers and augments the pairs
+of every step, many steps per dispatch. PyTorch gets batches that are on the device already: eager
+float32 with two passes per step, as the HardNet release does, and variants with autocast,
+channels-last and `torch.compile`. Every row is measured in two new processes: with an empty
+compilation cache (the cold first step), and with the one that the first has left.
 
-To reach on an H200 with 512 pairs a step in bfloat16: `hardnet` 350,000 pairs/s, 12 times eager
-PyTorch and 3.5 times its best; `combined_star` 180,000 pairs/s; 15 s to the first step, 5 s warm.
+Expected on an H200 with 512 pairs per step in bfloat16: `hardnet` 359,000 pairs/s, 12 times eager
+PyTorch and 3.5 times its best; `combined_star` 190,000 pairs/s; 15 s to the first step, 5 s warm.
 """
 
 import time
@@ -24,23 +24,23 @@ import os  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
-from collections.abc import Callable  # noqa: E402
+from collections.abc import Callable, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
+import program  # noqa: E402
 
-from kjax.errors import exit_code  # noqa: E402
 from kjax.interrupts import run_script  # noqa: E402
 
 PAPER_PAIRS = 20_000_000
-"""Ten epochs of two million."""
+"""Pairs of the paper's training: ten epochs of two million."""
 PATCHES_PER_POINT = 3
 SIZE = 32
 REPEATS = 3
 PRECISIONS = {"bf16": ("bfloat16", "default"), "tf32": ("float32", "tensorfloat32")}
 PRECISIONS["fp32"] = ("float32", "highest")
-"""The model's dtype, and how products of float32 are taken."""
+"""The model's dtype, and the precision of float32 matrix products."""
 TORCH_VARIANTS = ("eager fp32", "bf16", "bf16 channels-last", "compiled bf16 channels-last")
 COLUMNS = (
     "pairs/s",
@@ -54,7 +54,7 @@ COLUMNS = (
 
 
 def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[str, float]:
-    """Seconds to the first step, pairs a second and peak memory, in this process."""
+    """Return seconds to the first step, pairs per second and peak memory, in this process."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", args.cache)
@@ -67,9 +67,9 @@ def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[st
     begun = time.perf_counter()
     data = jax.block_until_ready(synthetic_set(args.patches))
     making_data = time.perf_counter() - begun
-    program = make_program(head, PRECISIONS[precision][0], args)
-    run = make_resident_run(program)
-    state, metrics = jax.block_until_ready(run(initial_state(program), data, 1))
+    made = make_program(head, PRECISIONS[precision][0], args)
+    run = make_resident_run(made)
+    state, metrics = jax.block_until_ready(run(initial_state(made), data, 1))
     found = {"first_step": time.perf_counter() - START - making_data}
     if args.only_first_step:
         return found
@@ -79,7 +79,7 @@ def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[st
         state, metrics = jax.block_until_ready(run(state, data, args.steps))
         times.append(time.perf_counter() - begun)
     if not np.isfinite(metrics["loss"]):
-        raise RuntimeError("the loss is not finite: these steps are not worth their time")
+        raise RuntimeError("the loss is not finite: the steps cannot be compared")
     memory = jax.local_devices()[0].memory_stats() or {}
     found["rate"] = args.pairs * args.steps / min(times)
     found["memory"] = memory.get("peak_bytes_in_use", 0)
@@ -87,7 +87,7 @@ def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[st
 
 
 def make_program(head: str, dtype: str, args: argparse.Namespace) -> Any:
-    """The paper's training run, on one device."""
+    """Return the paper's training program, on one device."""
     import jax
 
     import kjax
@@ -107,7 +107,7 @@ def make_program(head: str, dtype: str, args: argparse.Namespace) -> Any:
 
 
 def synthetic_set(count: int) -> Any:
-    """Random patches on the device, three to a point."""
+    """Return random patches on the device, three per point."""
     from kjax.data.phototour import PatchSet
     from kjax.data.resident import make_resident
 
@@ -118,12 +118,12 @@ def synthetic_set(count: int) -> Any:
 
 
 def measure_torch(head: str, variant: str, args: argparse.Namespace) -> dict[str, float]:
-    """Pairs a second of PyTorch on one batch that lies ready, in this process."""
+    """Return PyTorch's pairs per second on one resident batch, in this process."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and variant != TORCH_VARIANTS[0]:
-        raise SystemExit("measured on GPUs only")
+        raise SystemExit("this variant is measured on GPUs only")
     step = make_torch_step(head, variant, args.pairs, device)
 
     def run(steps: int) -> float:
@@ -141,7 +141,7 @@ def measure_torch(head: str, variant: str, args: argparse.Namespace) -> dict[str
 
 
 def make_torch_step(head: str, variant: str, pairs: int, device: str) -> Callable[[], None]:
-    """One SGD step of the reference model."""
+    """Return one SGD step of the reference model."""
     import torch
 
     from kjax.parity.torch_reference import TorchDescriptor, hardest_in_batch_loss, make_sgd
@@ -172,22 +172,24 @@ def make_torch_step(head: str, variant: str, pairs: int, device: str) -> Callabl
     return step
 
 
-def in_child(what: list[str], args: argparse.Namespace, **options: Any) -> dict[str, float] | None:
-    """Measures in a fresh process; None if that fails, with its last words on stderr."""
-    command = [sys.executable, __file__, "--child", *what]
+def in_child(
+    measurement: list[str], args: argparse.Namespace, **options: Any
+) -> dict[str, float] | None:
+    """Measure in a new process; None if it fails, with its last line on stderr."""
+    command = [sys.executable, __file__, "--child", *measurement]
     for name in ("steps", "patches", "pairs"):
         command += [f"--{name}", str(getattr(args, name))]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     if done.returncode:
-        print(f"{' '.join(what)}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        print(f"{' '.join(measurement)}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def torch_rates(head: str, args: argparse.Namespace) -> dict[str, float]:
-    """Pairs a second of each variant that works; prints them as they come."""
+    """Measure and print the variants that work; return their pairs per second."""
     rates = {}
     for variant in TORCH_VARIANTS if args.torch else ():
         found = in_child(["torch", head, variant], args)
@@ -198,11 +200,11 @@ def torch_rates(head: str, args: argparse.Namespace) -> dict[str, float]:
 
 
 def kjax_row(head: str, precision: str, args: argparse.Namespace, torch: dict[str, float]) -> None:
-    """Measures and prints one row."""
+    """Measure and print one row."""
     with tempfile.TemporaryDirectory() as cache:
-        what = ["kjax", head, precision]
-        cold = in_child(what, args, cache=cache, only_first_step=True)
-        warm = in_child(what, args, cache=cache)
+        measurement = ["kjax", head, precision]
+        cold = in_child(measurement, args, cache=cache, only_first_step=True)
+        warm = in_child(measurement, args, cache=cache)
     if cold is None or warm is None:
         return
     eager, best = torch.get("eager fp32"), max(torch.values(), default=None)
@@ -216,54 +218,47 @@ def kjax_row(head: str, precision: str, args: argparse.Namespace, torch: dict[st
 def print_row(
     name: str, cells: list[str], memory: float, seconds: list[float] | None = None
 ) -> None:
-    """One line of the Markdown table."""
+    """Print one line of the Markdown table."""
     cells = cells + ["–"] * (3 - len(cells))
     cells.append(f"{memory / 2**30:.2f} GiB" if memory else "–")
     cells += [f"{value:.1f} s" for value in seconds] if seconds else ["–"] * 3
     print("| " + " | ".join([name, *cells]) + " |", flush=True)
 
 
-def print_header(args: argparse.Namespace) -> None:
-    """What is measured, and the table's head."""
-    code = "import jax; d = jax.devices()[0]; print(d.device_kind, 'jax', jax.__version__)"
-    device = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    print(f"{device.strip()}: {args.pairs} pairs a step, a set of {args.patches:,} patches\n")
-    print("| " + " | ".join(["", *COLUMNS]) + " |")
-    print("|" + "---|" * (len(COLUMNS) + 1))
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--heads", nargs="+", default=["hardnet", "combined_star"])
-    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
-    parser.add_argument("--torch-heads", nargs="*", default=["hardnet"], help="also in PyTorch")
-    parser.add_argument("--steps", type=int, default=500, help="timed, in one dispatch")
-    parser.add_argument("--patches", type=int, default=100_000)
-    parser.add_argument("--pairs", type=int, default=512)
-    parser.add_argument("--torch", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
-    parser.add_argument("--cache", help=argparse.SUPPRESS)
-    parser.add_argument("--only-first-step", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Prints the table, or measures one of its numbers for the process that does."""
-    args = parse_arguments()
+def run(args: argparse.Namespace) -> None:
+    """Print the table, or measure one of its numbers for the process that does."""
     if args.child:
         framework, head, how = args.child
         measure = measure_kjax if framework == "kjax" else measure_torch
         print(json.dumps(measure(head, how, args)))
         return
-    print_header(args)
+    code = "import jax; d = jax.devices()[0]; print(d.device_kind, 'jax', jax.__version__)"
+    device = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    print(f"{device.strip()}: {args.pairs} pairs per step, a set of {args.patches:,} patches\n")
+    print("| " + " | ".join(["", *COLUMNS]) + " |")
+    print("|" + "---|" * (len(COLUMNS) + 1))
     for head in args.heads:
         torch = torch_rates(head, args) if head in args.torch_heads else {}
         for precision in args.precisions:
             kjax_row(head, precision, args, torch)
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    add = parser.add_argument
+    add("--heads", nargs="+", default=["hardnet", "combined_star"])
+    add("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
+    add("--torch-heads", nargs="*", default=["hardnet"], help="heads to measure in PyTorch")
+    add("--steps", type=int, default=500, help="timed steps, in one dispatch (default: 500)")
+    add("--patches", type=int, default=100_000, help="size of the set (default: 100000)")
+    add("--pairs", type=int, default=512, help="per step (default: 512)")
+    add("--torch", action=argparse.BooleanOptionalAction, default=True)
+    add("--child", nargs="+", help=argparse.SUPPRESS)
+    add("--cache", help=argparse.SUPPRESS)
+    add("--only-first-step", action="store_true", help=argparse.SUPPRESS)
+    return program.run_main(run, parser, argv)
+
+
 if __name__ == "__main__":
-    run_script(lambda argv: exit_code("train", main))
+    run_script(main)

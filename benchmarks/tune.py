@@ -1,13 +1,13 @@
-r"""What tuning to one site gives on another, and what it costs elsewhere.
+r"""Measure what tuning to one site gives on another site, and what it costs elsewhere.
 
     kjax build-patches --photos photos/lewis --out data/lewis --views 4
-    python benchmarks/tune.py --from best-research --site photos/seneca --test-set data/lewis \
+    python benchmarks/tune.py --from best --site photos/seneca --test-set data/lewis \
         --test-photos photos/lewis --hpatches data/oxford --general data/azure --out out/tune.jsonl
 
 Tunes at each of --rates and scores the weights before and after: matching of misaligned patches of
-the other site (mean of easy, hard and tough), correct matches between its photographs and views of
-them, and matching on a folder in HPatches' format, by its Python rules. A line of --out for each.
-What it should print: a gain on the other site, and little lost on the folder.
+the other site (mean of easy, hard and tough), correct matches between its photos and views of them,
+and matching on a folder in HPatches' format by its Python rules. Appends a line to --out for each.
+Expected: a gain on the other site, and little loss on the folder.
 """
 
 import argparse
@@ -18,13 +18,12 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import program
 from experiments.scoring import Scorer, Tests
 
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.phototour import read_with_pairs
-from kjax.errors import exit_code
 from kjax.eval.hpatches.benchmark import open_benchmark
-from kjax.files.json import append_line
 from kjax.interrupts import run_script
 from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores
@@ -35,36 +34,10 @@ from kjax.weights.source import LoadedModel, load_source
 SEED = 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints and appends the figures; bad input is one line on stderr and exit code 2."""
-    args = make_parser().parse_args(argv)
-    return exit_code("tune", lambda: run(args))
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--from", dest="start", default="best", help="weights to start from (%(default)s)")
-    add("--site", type=Path, required=True, help="photographs, or a set, to tune to")
-    add("--test-set", type=Path, required=True, help="patches of another site")
-    add("--test-photos", type=Path, required=True, help="its photographs")
-    add("--hpatches", type=Path, required=True, help="folder in HPatches' format")
-    add("--general", nargs="*", default=["embedded"], help="sets against forgetting")
-    add("--share", type=float, default=0.5, help="of general patches (%(default)s)")
-    add("--rates", nargs="+", type=float, default=[ACCELERATOR.rate], help="of learning")
-    add("--steps", type=int, help="of training")
-    add("--pairs", type=int, help="in a batch")
-    add("--out", type=Path, required=True, help="file of JSON lines")
-    return parser
-
-
-def run(args: argparse.Namespace) -> int:
-    """Scores before, then after each tuning."""
-    judge = Judge(args)
-    report(args, judge.score(load_source(args.start)), rate=0.0, seconds=0.0)
+def run(args: argparse.Namespace) -> None:
+    """Score before, then after each tuning."""
+    scorer = TuningScorer(args)
+    report(args, scorer.score(load_source(args.start)), rate=0.0, seconds=0.0)
     for rate in args.rates:
         with tempfile.TemporaryDirectory() as folder:
             settings = Settings(
@@ -81,22 +54,20 @@ def run(args: argparse.Namespace) -> int:
             tune(settings, Path(folder) / "tuned", progress=False)
             seconds = time.perf_counter() - begun
             tuned = load_source(str(Path(folder) / "tuned"))
-            report(args, judge.score(tuned), rate=rate, seconds=seconds)
-    return 0
+            report(args, scorer.score(tuned), rate=rate, seconds=seconds)
 
 
-class Judge:
-    """Scores weights on what they were not tuned to."""
+class TuningScorer:
+    """Scores of weights on data that they were not tuned to."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Reads the tests."""
         self.test = read_with_pairs(args.test_set, progress=False)
         self.photos = args.test_photos
         self.names = [str(path.relative_to(self.photos)) for path in list_photos(self.photos)]
         self.folder = Scorer(Tests(benchmark=open_benchmark(args.hpatches, progress=False)))
 
     def score(self, source: LoadedModel) -> dict[str, float]:
-        """Of the other site, and of the folder."""
+        """Score on the other site and on the folder."""
         scores = patch_scores(source, self.test, seed=SEED)
         scores |= correct_matches(source, self.photos, self.names, seed=SEED, progress=False)
         (found,) = self.folder.score("tuned", source.model, source.variables).hpatches
@@ -106,7 +77,7 @@ class Judge:
 def report(
     args: argparse.Namespace, scores: dict[str, float], *, rate: float, seconds: float
 ) -> None:
-    """A line for the terminal and one for the file."""
+    """Print the scores, and append them to the file."""
     record = {
         "start": args.start,
         "site": args.site.name,
@@ -120,13 +91,31 @@ def report(
         "hardware": jax.devices()[0].device_kind,
         "scores": {name: round(float(np.asarray(value)), 5) for name, value in scores.items()},
     }
-    append_line(args.out, record, dict)
+    program.append_record(args.out, record)
     print(
         f"{args.site.name} → {args.test_set.name}, rate {rate:g}: misaligned "
         f"{100 * scores['matching']:.1f} %, {scores['correct']:.0f} of {scores['matches']:.0f} "
         f"matches correct, HPatches {100 * scores['hpatches']:.1f} %, {seconds:.0f} s",
         flush=True,
     )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = program.make_parser(__doc__)
+    add = parser.add_argument
+    add("--from", dest="start", default="best", help="weights to start from (default: best)")
+    add("--site", type=Path, required=True, help="photos or set to tune to")
+    add("--test-set", type=Path, required=True, help="patches of another site")
+    add("--test-photos", type=Path, required=True, help="photos of the other site")
+    add("--hpatches", type=Path, required=True, help="folder in HPatches' format")
+    add("--general", nargs="*", default=["embedded"], help="sets against forgetting")
+    add("--share", type=float, default=0.5, help="share of general patches (default: 0.5)")
+    add("--rates", nargs="+", type=float, default=[ACCELERATOR.rate], help="learning rates")
+    add("--steps", type=int, help="number of steps")
+    add("--pairs", type=int, help="pairs per batch")
+    add("--out", type=Path, required=True, help="file of JSON lines")
+    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":
