@@ -1,7 +1,7 @@
-"""Efficient aggregation: Σ_p w_p φ^p ⊗ f ⊗ f without ever building a Kronecker product.
+"""Efficient aggregation: Σ_p w_p φ^p ⊗ f ⊗ f without building a Kronecker product.
 
-The paper's Eq. for ψ moves the sum inside: vec(ΦᵀF), where Φ holds the n² convolutional descriptors
-and F the n² encoded positions. That needs n²(d+(2s+1)²) numbers instead of n²·d·(2s+1)².
+The paper's equation for ψ moves the sum inside: vec(ΦᵀF), where Φ holds the n² convolutional
+descriptors and F the n² encoded positions. It needs n²(d+(2s+1)²) numbers instead of n²·d·(2s+1)².
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kjax.model.precision import at_least_float32
+from kjax.model.kernels.convolution import at_least_float32
 
 AnyArray = Array | np.ndarray
 
 
 def flatten_positions(feature_map: Float[Array, "*batch n n d"]) -> Float[Array, "*batch n*n d"]:
-    """Φ: the n×n grid of convolutional descriptors as rows, in row-major order."""
+    """Return Φ: the n×n grid of convolutional descriptors as rows, in row-major order."""
     *batch, rows, columns, channels = feature_map.shape
     return feature_map.reshape(*batch, rows * columns, channels)
 
@@ -26,7 +26,7 @@ def flatten_positions(feature_map: Float[Array, "*batch n n d"]) -> Float[Array,
 def aggregate(
     descriptors: Float[Array, "*batch p d"], positions: Float[Array, "p k"]
 ) -> Float[Array, "*batch d*k"]:
-    """vec(ΦᵀF): the sum over positions of descriptor ⊗ encoded position.
+    """Compute vec(ΦᵀF): the sum over positions of descriptor ⊗ encoded position.
 
     The channel varies slowest, then the first coordinate's map, then the second's: entry
     (c·(2s+1) + i)·(2s+1) + j. Products accumulate in float32 or better.
@@ -44,9 +44,9 @@ def aggregate(
 def dense(
     x: Float[Array, "batch inputs"], weights: Float[Array, "inputs outputs"]
 ) -> Float[Array, "batch outputs"]:
-    """The product x @ weights in the precision of x, summed in float32; likewise its gradients.
+    """Compute x @ weights in the precision of x, summed in float32; likewise its gradients.
 
-    Left to itself, autodiff would take the gradients' products in float32 throughout.
+    Plain autodiff would compute the gradients' products in float32.
     """
     wide = at_least_float32(x.dtype)
     return jnp.matmul(x, weights.astype(x.dtype), preferred_element_type=wide)
@@ -73,11 +73,10 @@ def project(
     positions: Float[Array, "p k"],
     matrix: Float[Array, "inputs outputs"],
 ) -> Float[Array, "batch outputs"]:
-    """M vec(ΦᵀF), for M given transposed, in the precision of `descriptors`.
+    """Compute M vec(ΦᵀF), for M given transposed, in the precision of `descriptors`.
 
-    By linearity that is one fully connected layer on vec(Φ), whose weights F and M make together.
-    For batches that are not smaller than n² it is the faster way: one large product, and no
-    rearranging of the feature maps.
+    By linearity that is one fully connected layer on vec(Φ) with weights made of F and M. For
+    batches of at least n² patches this is faster: one large product, no rearranged feature maps.
     """
     batch, count, _ = descriptors.shape
     dtype = descriptors.dtype
@@ -92,7 +91,7 @@ def dense_matrix(
     *,
     multiply: Callable[..., Any] = dense,
 ) -> Float[AnyArray, "rows outputs"]:
-    """The fully connected layer on vec(Φ) that F, in whose precision it is made, and M make."""
+    """Return the fully connected layer on vec(Φ) that F and M make, in the precision of F."""
     size = positions.shape[1]
     by_position = matrix.reshape(-1, size, matrix.shape[1]).swapaxes(0, 1)
     return multiply(positions, by_position.reshape(size, -1)).reshape(-1, matrix.shape[1])
@@ -101,9 +100,9 @@ def dense_matrix(
 def encode_each(
     descriptors: Float[Array, "*batch p d"], positions: Float[Array, "p k"]
 ) -> Float[Array, "*batch p d*k"]:
-    """g(φ^p, p) = φ^p ⊗ encoded p for every position: the large tensor that `aggregate` avoids.
+    """Compute g(φ^p, p) = φ^p ⊗ encoded p for every position: the tensor that `aggregate` avoids.
 
-    For looking at single positions (the match-kernel view) and for checking `aggregate`.
+    For similarity maps, and to check `aggregate`.
     """
     encoded = jnp.einsum("...pc,pk->...pck", descriptors, positions)
     return encoded.reshape(*encoded.shape[:-2], -1)
@@ -112,14 +111,14 @@ def encode_each(
 def l2_normalize(
     vectors: Float[Array, "*batch dim"], *, epsilon: float = 1e-10
 ) -> Float[Array, "*batch dim"]:
-    """HardNet's x / √(Σx² + ε), in float32 or better.
+    """Compute HardNet's x / √(Σx² + ε), in float32 or better.
 
-    A vector that is exactly zero has no direction (an untrained network's answer to a constant
-    patch): it becomes the uniform unit vector, so that every descriptor has unit norm.
+    A zero vector (an untrained network's output for a constant patch) becomes the uniform unit
+    vector, so that every descriptor has unit norm.
     """
     vectors = vectors.astype(at_least_float32(vectors.dtype))
     squared_norm = jnp.sum(vectors * vectors, axis=-1, keepdims=True)
     uniform = vectors.shape[-1] ** -0.5
     normalized = vectors / jnp.sqrt(squared_norm + epsilon)
-    # Not `> 0`: NaN must stay NaN, or nobody would notice it.
+    # Not `> 0`: NaN must stay NaN, to be noticed.
     return jnp.where(squared_norm == 0, uniform, normalized)

@@ -1,4 +1,4 @@
-"""Descriptors of many patches, in batches of one shape, in bounded device memory."""
+"""Describe many patches in batches of one shape, in bounded device memory."""
 
 import collections
 import functools
@@ -16,11 +16,11 @@ from tqdm import tqdm
 
 from kjax.errors import InputError
 from kjax.model.kernels.cpu_convolution import WINOGRAD_BATCH
-from kjax.model.resampling import resize_patches
+from kjax.model.patches import resize_patches
 
 COPYING_THREADS = 8
-"""Batches that are on their way to, on, or from an accelerator at a time: on an H200, 8 were faster
-than 4 by half from patches of 64×64 pixels, and no slower from smaller ones."""
+"""Batches in flight to, on, or from an accelerator. On an H200, 8 were 1.5 times as fast as 4 for
+patches of 64×64 pixels, and no slower for smaller ones."""
 
 Item = TypeVar("Item")
 
@@ -36,41 +36,48 @@ def describe(
     compiles: bool = True,
     progress: bool = True,
 ) -> Float32[np.ndarray, "patches dim"]:
-    """One descriptor per patch, in the order given.
+    """Return one float32 descriptor per patch, in order.
 
-    The last batch is filled up with copies of the last patch, whose descriptors are left out: all
-    batches have one shape and compile once. The device holds few batches, however many there are:
-    each of some threads takes batch after batch from host to host, so that copies overlap with
-    computing. Patches travel in the type they have.
+    The last batch is padded with copies of the last patch, so that all batches have one shape and
+    compile once. The device holds few batches: each thread takes batch after batch from host to
+    host, so that copies overlap with computation. Patches are copied in their own type.
 
     Args:
         apply: from [batch, size, size] float32 patches, 0 to 255, to [batch, dim] descriptors. Jit
             it, with its weights as arguments: then later calls with new weights compile nothing.
-        patches: of any type, in memory or mapped from a file.
-        size: side of the patches that `apply` sees, resized as HardNet does at test time.
-        batch: patches per call of `apply`, by default `preferred_batch()`.
-        dimension: of a descriptor; JAX is asked for it if it is not given.
-        threads: that call `apply`, by default `default_threads()`.
-        compiles: whether `apply` does so when it is called first, as functions of JAX do.
-        progress: whether to show a bar.
-
-    Returns:
-        float32 descriptors, whatever precision `apply` works in.
+        patches: any numeric type, in memory or memory-mapped.
+        size: side of the patches that `apply` takes; others are resized as in HardNet's tests.
+        batch: patches per call of `apply` (default: `preferred_batch()`).
+        dimension: descriptor size (default: inferred).
+        threads: number of threads that call `apply` (default: `default_threads()`).
+        compiles: whether the first call of `apply` compiles it, as JAX functions do.
+        progress: whether to show a progress bar.
 
     Raises:
-        InputError: patches have NaN or infinite pixels. They are looked at themselves: descriptors
-            do not tell, as on some machines a compiled ReLU makes 0 of NaN.
+        InputError: patches have NaN or infinite pixels. The pixels are checked, not the
+            descriptors: on some machines a compiled ReLU turns NaN into 0.
     """
     batch = preferred_batch() if batch is None else batch
     if batch < 1:
         raise InputError(f"batch must be at least 1, not {batch}")
-    count, dimension = len(patches), dimension or _dimension(apply, batch, size)
+    if dimension is None:
+        seen = jax.ShapeDtypeStruct((batch, size, size), jnp.float32)
+        shape = jax.eval_shape(apply, seen).shape
+        if len(shape) != 2 or shape[0] != batch:
+            raise InputError(f"`apply` returned an array of {shape}, not [{batch}, dim]")
+        dimension = shape[1]
+    count = len(patches)
     descriptors = np.empty((count, dimension), np.float32)
     bar = tqdm(total=count, desc="describing", unit="patch", disable=not progress)
     counting = threading.Lock()
 
     def describe_block(start: int) -> None:
-        block = _block(patches, start, batch)
+        block = patches[start : start + batch]
+        if jnp.issubdtype(block.dtype, jnp.floating) and not np.isfinite(block).all():
+            bad = start + int(np.argmin(np.isfinite(block).all(axis=(1, 2))))
+            raise InputError(f"patch {bad} has NaN or infinite pixels: fix or omit it")
+        if missing := batch - len(block):
+            block = np.pad(block, [(0, missing), (0, 0), (0, 0)], mode="edge")
         kept = descriptors[start : start + batch]
         on_host = jax.default_backend() == "cpu" and block.shape[1:] == (size, size)
         seen = np.asarray(block, np.float32) if on_host else _resized(block, size=size)
@@ -83,46 +90,26 @@ def describe(
     return descriptors
 
 
-def _block(
-    patches: Num[np.ndarray, "patches height width"], start: int, batch: int
-) -> Num[np.ndarray, "batch height width"]:
-    """A view of whole batches; the last one is filled up."""
-    block = patches[start : start + batch]
-    _check_finite(block, start)
-    missing = batch - len(block)
-    return np.pad(block, [(0, missing), (0, 0), (0, 0)], mode="edge") if missing else block
-
-
-def _check_finite(block: Num[np.ndarray, "n height width"], start: int) -> None:
-    """Refuses NaN and infinite pixels; integers have none."""
-    if not jnp.issubdtype(block.dtype, jnp.floating) or np.isfinite(block).all():
-        return
-    bad = ~np.isfinite(block).all(axis=(1, 2))
-    raise InputError(
-        f"patch {start + int(bad.argmax())} has NaN or infinite pixels: mend or leave it out"
-    )
-
-
 def preferred_batch() -> int:
-    """Patches that the device describes fastest at a time.
+    """Return the fastest batch size of the device.
 
-    On CPUs the feature maps of a batch should stay in the cache, on accelerators the batch should
-    make up for starting it.
+    On CPUs a batch's feature maps should stay in the cache; on accelerators a batch should be large
+    compared with the cost of launching it.
     """
     return WINOGRAD_BATCH if jax.default_backend() == "cpu" else 4096
 
 
 def default_threads() -> int:
-    """How many should describe at a time, each its own batches, from host to host.
+    """Return the number of threads that describe batches.
 
-    XLA runs most of a network on one core of a CPU, so there it takes one for each core. To feed an
-    accelerator, some copy patches and descriptors while one waits for it to compute.
+    XLA runs most of a network on one CPU core, so CPUs need one thread per core. For accelerators,
+    some threads copy patches and descriptors while one waits for the computation.
     """
     return cores() if jax.default_backend() == "cpu" else COPYING_THREADS
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -133,14 +120,11 @@ def in_threads(
     threads: int | None = None,
     first_alone: bool = True,
 ) -> None:
-    """Does the work on all items, on the first alone if that compiles what the others share.
+    """Process all items in threads; the first one alone, if it compiles what the others share.
 
-    The caller's thread is one of those that share it. In the others, too, its
-    `jax.default_matmul_precision` and `default_device` hold.
-
-    Raises:
-        Exception: the work's own, on the first item for which there was one; those that follow it
-            may be left undone.
+    All threads, including the caller's, have the caller's `jax.default_matmul_precision` and
+    `default_device`. The exception of the first failing item is raised again; later items may then
+    be skipped.
     """
     left = collections.deque(enumerate(items))
     if left and first_alone:
@@ -153,13 +137,13 @@ def in_threads(
         with jax.default_matmul_precision(precision), jax.default_device(device):
             while True:
                 try:
-                    place, item = left.popleft()
+                    index, item = left.popleft()
                 except IndexError:
                     return
                 try:
                     work(item)
                 except Exception as error:
-                    failures.append((place, error))
+                    failures.append((index, error))
                     left.clear()
 
     count = min(threads or default_threads(), len(left))
@@ -169,7 +153,7 @@ def in_threads(
             drain()
             wait(others)
         finally:
-            left.clear()  # when interrupted
+            left.clear()  # if interrupted
     if failures:
         raise min(failures, key=lambda failure: failure[0])[1]
 
@@ -181,10 +165,3 @@ def _resized(
     if patches.shape[1:] == (size, size):
         return patches.astype(jnp.float32)
     return resize_patches(patches, size, rounded=True)
-
-
-def _dimension(apply: Callable[[Array], Array], batch: int, size: int) -> int:
-    shape = jax.eval_shape(apply, jax.ShapeDtypeStruct((batch, size, size), jnp.float32)).shape
-    if len(shape) != 2 or shape[0] != batch:
-        raise InputError(f"describing {batch} patches gave an array of {shape}, not [{batch}, dim]")
-    return shape[1]

@@ -1,7 +1,6 @@
-"""A whole descriptor: patches are normalised, go through trunk and head, and get unit length.
+"""The whole descriptor: normalised patches → trunk → head → unit length.
 
-Variables of a `Descriptor`, by path (absent where the head has no such part), with the paper's
-channels and dimension:
+Variables of a `Descriptor` by path, with the paper's channels and dimension (heads lack some):
 
     params       trunk/conv1…conv6/kernel        [3, 3, in, out]
                  trunk_polar/conv1…conv6/kernel  second trunk of `combined_star`
@@ -10,6 +9,7 @@ channels and dimension:
     batch_stats  trunk/norm1…norm6/{mean,var}, trunk_polar/…, head/norm/{mean,var} (`hardnet`)
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +20,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from kjax.errors import InputError, unknown_name
-from kjax.model import aggregation
-from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS, HEADS, STRIDES, TRUNK_STRIDE
+from kjax.model import (
+    CHANNELS,
+    DIMENSION,
+    HEADS,
+    STRIDES,
+    TRUNK_STRIDE,
+    aggregation,
+)
 from kjax.model.heads import CatHead, EncodedHead, FullyConnectedHead, SumHead
 from kjax.model.layers import Dropout, Trunk
 from kjax.model.patches import as_images, normalize_patches
@@ -37,20 +43,11 @@ SYSTEMS: dict[str, tuple[CoordinateSystem, ...]] = {
 
 
 class Descriptor(nn.Module):
-    """Patch → ℓ2-normalised descriptor. Make one with `kjax.build`.
+    """Patch → ℓ2-normalised descriptor. Make one with `kjax.build`, which explains the fields.
 
-    Attributes:
-        head: which row of the paper's table of models (see `HEADS`).
-        patch_size: N. `hardnet` and `cat` take this size only; the others any multiple of 4.
-        position_kernel: constants of the encoded heads.
-        dropout: rate of dropout on φ while training.
-        head_bias: whether encoded heads learn m′.
-        dtype: precision of the computation; parameters, statistics and ℓ2 are never in less than
-            float32.
-        axis_name: mapped axis over which BatchNorm's statistics are shared, if any.
-        channels: of the six convolutions.
-        dimension: numbers in a descriptor, of the heads that project.
-        folded: BatchNorm has been folded into the weights: inference only.
+    Heads `hardnet` and `cat` take patches of `patch_size` only, the others any multiple of 4.
+    Parameters, statistics and ℓ2 are float32 or better. A `folded` model has BatchNorm folded into
+    its weights: inference only.
     """
 
     head: str
@@ -65,12 +62,37 @@ class Descriptor(nn.Module):
     folded: bool = False
 
     def setup(self) -> None:
-        """Makes the trunk or trunks and the head."""
-        self.trunk = self._new_trunk()
+        """Create the trunk or trunks and the head."""
+        trunk = functools.partial(Trunk, self.channels, self.dtype, self.axis_name, self.folded)
+        self.trunk = trunk()
         if self.head == "combined_star":
-            self.trunk_polar = self._new_trunk()
+            self.trunk_polar = trunk()
         self.drop = Dropout(self.dropout, self.axis_name)
-        self.projection = self._new_head()
+        match self.head:
+            case "hardnet":
+                self.projection = FullyConnectedHead(
+                    self.patch_size // TRUNK_STRIDE,
+                    self.channels[-1],
+                    self.dimension,
+                    self.dtype,
+                    self.axis_name,
+                    self.folded,
+                    name="head",
+                )
+            case "sum":
+                self.projection = SumHead()
+            case "cat":
+                self.projection = CatHead()
+            case _:
+                self.projection = EncodedHead(
+                    SYSTEMS[self.head],
+                    self.position_kernel,
+                    self.channels[-1],
+                    self.dimension,
+                    self.dtype,
+                    self.head_bias,
+                    name="head",
+                )
 
     def __call__(
         self,
@@ -80,29 +102,38 @@ class Descriptor(nn.Module):
         views: int = 1,
         normalize: bool = True,
     ) -> Float[Array, "batch dim"]:
-        """ℓ2-normalised descriptors.
+        """Compute ℓ2-normalised descriptors.
 
         Args:
             patches: `[B,N,N]` or `[B,N,N,1]`, uint8 or floating point, of any range.
             train: normalise by batch statistics (make `batch_stats` mutable) and drop out
                 (pass a key for `dropout`).
-            views: when training, treat the batch as so many equal consecutive parts: each is
-                normalised by its own statistics, as if it were passed alone, and the running
-                statistics take them up one after the other. One pass is faster than several.
-            normalize: False leaves out ℓ2, for a loss that looks at norms.
+            views: number of equal consecutive parts of a training batch. Each is normalised by its
+                own statistics, as if passed alone, and updates the running statistics in turn. One
+                pass is faster than several.
+            normalize: False leaves out ℓ2, for losses that use norms.
         """
         if train and self.folded:
-            raise InputError("a folded model has no BatchNorm to train: train the original")
+            raise InputError("a folded model cannot be trained: train the original")
         maps = self.feature_maps(patches, train=train, views=views)
-        aggregated = self.projection.aggregate(maps)
-        finished = self.projection.finish(aggregated, train=train, views=views)
-        return aggregation.l2_normalize(finished) if normalize else finished
+        psi = self.projection.aggregate(maps)
+        if isinstance(self.projection, FullyConnectedHead):
+            psi = self.projection.finish(psi, train=train, views=views)
+        return aggregation.l2_normalize(psi) if normalize else psi
 
     def feature_maps(
         self, patches: ArrayLike, *, train: bool = False, views: int = 1
     ) -> list[Array]:
-        """The feature map that each part of the head sees: φ, or φ twice, or φ and φ̃."""
-        images = normalize_patches(self._checked(patches))
+        """Compute the feature map of each part of the head: φ, or φ twice, or φ and φ̃."""
+        images = as_images(patches)
+        size = images.shape[1]
+        if self.head in ("hardnet", "cat") and size != self.patch_size:
+            raise InputError(
+                f"this {self.head!r} model takes {self.patch_size}×{self.patch_size} patches, "
+                f"not {size}×{size}: resize them, or build it with patch_size={size}"
+            )
+        _check_patch_size(size)
+        images = normalize_patches(images)
         if images.shape[0] % views:
             raise InputError(f"{images.shape[0]} patches do not fall into {views} equal views")
         phi = self.drop(self.trunk(images, train=train, views=views), train=train, views=views)
@@ -114,65 +145,22 @@ class Descriptor(nn.Module):
         return [phi]
 
     def unnormalized(self, patches: ArrayLike) -> Float[Array, "batch dim"]:
-        """ψ before ℓ2 (for `hardnet`: before its last BatchNorm, unless that is folded)."""
+        """Compute ψ before ℓ2 (for `hardnet`: before its last BatchNorm, unless that is folded)."""
         return self.projection.aggregate(self.feature_maps(patches))
 
     def local_encodings(
         self, patches: ArrayLike, *, weighted: bool = True
     ) -> Float[Array, "batch p dim"]:
-        """Contribution of every position to ψ; their sum is `unnormalized`.
+        """Compute the contribution of every position to ψ; their sum is `unnormalized`.
 
-        With `weighted=False` encoded heads leave out the centre weight w_p, as the paper does when
-        it draws similarity maps; the sum then is not ψ.
+        With `weighted=False` encoded heads leave out the centre weight w_p, as the paper's
+        similarity maps do; the sum then is not ψ.
         """
         return self.projection.encode_each(self.feature_maps(patches), weighted=weighted)
 
-    def _new_trunk(self) -> Trunk:
-        return Trunk(self.channels, self.dtype, self.axis_name, self.folded)
-
-    def _new_head(self) -> FullyConnectedHead | EncodedHead | SumHead | CatHead:
-        match self.head:
-            case "hardnet":
-                return FullyConnectedHead(
-                    self.patch_size // TRUNK_STRIDE,
-                    self.channels[-1],
-                    self.dimension,
-                    self.dtype,
-                    self.axis_name,
-                    self.folded,
-                    name="head",
-                )
-            case "sum":
-                return SumHead()
-            case "cat":
-                return CatHead()
-            case _:
-                return EncodedHead(
-                    SYSTEMS[self.head],
-                    self.position_kernel,
-                    self.channels[-1],
-                    self.dimension,
-                    self.dtype,
-                    self.head_bias,
-                    name="head",
-                )
-
-    def _checked(self, patches: ArrayLike) -> Float[Array, "batch N N 1"]:
-        images = as_images(patches)
-        size = images.shape[1]
-        if self.head in ("hardnet", "cat"):
-            if size != self.patch_size:
-                raise InputError(
-                    f"this {self.head!r} model takes {self.patch_size}×{self.patch_size} patches, "
-                    f"not {size}×{size}: resize them, or build it with patch_size={size}"
-                )
-        else:
-            _check_patch_size(size)
-        return images
-
 
 LARGEST_S, LARGEST_PATCH, LARGEST_WIDTH = 16, 512, 1024
-"""Limits of `build`, ten times what anyone has used: configs and cards may come from elsewhere."""
+"""Maximum arguments of `build`, ten times the usual ones."""
 
 
 def build(
@@ -188,19 +176,19 @@ def build(
     dimension: int = DIMENSION,
     **position_constants: float,
 ) -> Descriptor:
-    """The linen module of one of the paper's descriptors.
+    """Build the linen module of one of the paper's descriptors.
 
     Args:
         head: one of `kjax.HEADS`; the default is the paper's best.
         s: number of frequencies of encoded heads.
         patch_size: side N of the patches.
-        dropout: rate of dropout before the head while training.
+        dropout: dropout rate before the head in training.
         head_bias: whether encoded heads learn a bias.
-        dtype: "float32" or "bfloat16"; or "float64", for comparing numerics, with
+        dtype: "float32" or "bfloat16"; or "float64", to compare numerics, with
             `jax.config.update("jax_enable_x64", True)`.
-        axis_name: name of the mapped device axis, to share BatchNorm's statistics.
-        channels: of the six convolutions; narrower ones than the paper's make a quicker model.
-        dimension: numbers in a descriptor; `sum` and `cat` have as many as their maps give.
+        axis_name: mapped device axis over which BatchNorm shares its statistics, if any.
+        channels: output channels of the six convolutions; fewer make a faster model.
+        dimension: descriptor size; `sum` and `cat` have the size of their maps.
         **position_constants: other fields of `kjax.PositionKernel`, e.g. `kappa_xy=2.0`.
 
     Examples:
@@ -218,8 +206,20 @@ def build(
         )
     if not 0 <= dropout < 1:
         raise InputError(f"dropout must be at least 0 and below 1, not {dropout}")
-    _check_dtype(dtype)
-    _check_widths(head, tuple(channels), dimension)
+    if dtype not in ("float32", "bfloat16", "float64", jnp.float32, jnp.bfloat16, jnp.float64):
+        raise InputError(f"dtype must be 'float32', 'bfloat16' or 'float64', not {dtype!r}")
+    if jnp.dtype(dtype) == jnp.float64 and not jax.config.read("jax_enable_x64"):
+        raise InputError('dtype "float64" needs jax.config.update("jax_enable_x64", True)')
+    channels = tuple(channels)
+    if len(channels) != len(CHANNELS) or not all(1 <= width <= LARGEST_WIDTH for width in channels):
+        raise InputError(
+            f"channels must be {len(CHANNELS)} numbers from 1 to {LARGEST_WIDTH}, such as "
+            f"{CHANNELS}, not {channels}"
+        )
+    if not 1 <= dimension <= LARGEST_WIDTH:
+        raise InputError(f"dimension must be from 1 to {LARGEST_WIDTH}, not {dimension}")
+    if head in ("sum", "cat") and dimension != DIMENSION:
+        raise InputError(f"the head {head!r} has no projection: omit dimension={dimension}")
     return Descriptor(
         head=head,
         patch_size=patch_size,
@@ -228,15 +228,15 @@ def build(
         head_bias=head_bias,
         dtype=jnp.dtype(dtype),
         axis_name=axis_name,
-        channels=tuple(channels),
+        channels=channels,
         dimension=dimension,
     )
 
 
 def receptive_field(row: int, column: int) -> tuple[int, int, int, int]:
-    """First and one-past-last row, first and one-past-last column, of the pixels that φ^p sees.
+    """Return the pixels that φ^p sees: first and one-past-last row, then column.
 
-    Not clipped to the patch: beyond its border lies the convolutions' zero padding.
+    They are not clipped to the patch: beyond it, convolutions see zeros.
     """
     radius, jump = 0, 1
     for stride in STRIDES:
@@ -247,30 +247,8 @@ def receptive_field(row: int, column: int) -> tuple[int, int, int, int]:
 
 
 def parameter_count(variables: Any) -> int:
-    """Number of learned parameters (BatchNorm's running statistics are not learned)."""
+    """Return the number of learned parameters, without BatchNorm's running statistics."""
     return sum(leaf.size for leaf in jax.tree.leaves(variables.get("params", {})))
-
-
-def _check_dtype(dtype: Any) -> None:
-    if dtype not in ("float32", "bfloat16", "float64", jnp.float32, jnp.bfloat16, jnp.float64):
-        raise InputError(f"dtype must be 'float32', 'bfloat16' or 'float64', not {dtype!r}")
-    if jnp.dtype(dtype) == jnp.float64 and not jax.config.read("jax_enable_x64"):
-        raise InputError('dtype "float64" needs jax.config.update("jax_enable_x64", True)')
-
-
-def _check_widths(head: str, channels: tuple[int, ...], dimension: int) -> None:
-    if len(channels) != len(CHANNELS) or not all(1 <= width <= LARGEST_WIDTH for width in channels):
-        raise InputError(
-            f"channels must be {len(CHANNELS)} numbers from 1 to {LARGEST_WIDTH}, such as "
-            f"{CHANNELS}, not {channels}"
-        )
-    projects = head == "hardnet" or head in ENCODED_HEADS
-    if not 1 <= dimension <= LARGEST_WIDTH or (dimension != DIMENSION and not projects):
-        raise InputError(
-            f"dimension must be from 1 to {LARGEST_WIDTH}, not {dimension}"
-            if projects
-            else f"the head {head!r} has no projection: leave out dimension={dimension}"
-        )
 
 
 def _check_patch_size(size: int) -> None:

@@ -1,15 +1,17 @@
-"""Inference with fewer operations: what does not depend on the patch is folded into the weights."""
+"""Models made of trained ones: BatchNorm folded, shorter descriptors, mapped descriptors."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from kjax.errors import InputError
+from kjax.model import ENCODED_HEADS, TRUNK_STRIDE
 from kjax.model.aggregation import dense_matrix
 from kjax.model.descriptor import SYSTEMS, Descriptor
-from kjax.model.dimensions import ENCODED_HEADS, TRUNK_STRIDE
 from kjax.model.kernels.batch_norm import EPSILON
 from kjax.model.position_encoding import position_matrix
 
@@ -17,7 +19,7 @@ from kjax.model.position_encoding import position_matrix
 def fold(
     model: Descriptor, variables: Mapping[str, Any]
 ) -> tuple[Descriptor, dict[str, dict[str, Any]]]:
-    """A model and variables that give the same descriptors with fewer operations.
+    """Return a model and variables that give the same descriptors with fewer operations.
 
     Every convolution, and `hardnet`'s fully connected layer, absorbs the BatchNorm that follows it:
     kernel/√(var+ε), and −mean/√(var+ε) as bias. The result is for inference only.
@@ -27,13 +29,26 @@ def fold(
         >>> descriptors = jax.jit(fast.apply)(folded, patches)
     """
     if model.folded:
-        raise InputError("this model is folded already")
+        raise InputError("this model is already folded")
     params, stats = variables["params"], variables["batch_stats"]
+
+    def absorb(layer: Mapping[str, Any], norm: Mapping[str, Any]) -> dict[str, Any]:
+        kernel, var = layer["kernel"], norm["var"]
+        # NumPy arrays stay NumPy: JAX would compile a program for every few numbers.
+        scale = 1 / var.__array_namespace__().sqrt(var + EPSILON)
+        broadcast = (1,) * (kernel.ndim - 1) + (-1,)  # the output channel is the last axis
+        return {"kernel": kernel * scale.reshape(broadcast), "bias": -norm["mean"] * scale}
+
     folded = {
-        name: _fold_trunk(params[name], stats[name]) for name in params if name.startswith("trunk")
+        name: {
+            conv: absorb(layer, stats[name][conv.replace("conv", "norm")])
+            for conv, layer in params[name].items()
+        }
+        for name in params
+        if name.startswith("trunk")
     }
     if "head" in stats:
-        folded["head"] = _absorb(params["head"], stats["head"]["norm"])
+        folded["head"] = absorb(params["head"], stats["head"]["norm"])
     elif "head" in params:
         folded["head"] = dict(params["head"])
     return model.clone(folded=True), {"params": jax.device_put(folded)}
@@ -42,11 +57,11 @@ def fold(
 def fold_head(
     folded: Descriptor, weights: Mapping[str, Any]
 ) -> tuple[Descriptor, Mapping[str, Any]]:
-    """What `fold` gives, with position encoding as part of the weights, where that saves work.
+    """Fold the position encoding into the weights too, where that saves work.
 
-    M vec(ΦᵀF) is one fully connected layer on vec(Φ), as `hardnet` has it: with one trunk its
-    product takes less time than encoding first, with two as much. It only takes patches of the
-    model's own size.
+    M vec(ΦᵀF) is one fully connected layer on vec(Φ), as in `hardnet`. With one trunk this product
+    is faster than encoding first, with two it is not. The result only takes patches of the model's
+    own size.
     """
     if folded.head not in ENCODED_HEADS or folded.head == "combined_star":
         return folded, weights
@@ -67,13 +82,45 @@ def fold_head(
     return folded.clone(head="hardnet"), {"params": jax.device_put(params)}
 
 
-def _fold_trunk(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
-    return {conv: _absorb(params[conv], stats[conv.replace("conv", "norm")]) for conv in params}
+def shorten(
+    model: Descriptor, variables: Mapping[str, Any], dimension: int
+) -> tuple[Descriptor, dict[str, Any]]:
+    """Return the model of the first `dimension` entries alone: a smaller projection.
+
+    Only nested descriptors (see `nested` of `kjax.train.losses.LossConfig`) stay good this way. The
+    model must not be folded, and its head must project.
+    """
+
+    def first_entries(group: Mapping[str, Any]) -> dict[str, Any]:
+        # Kernel, bias and BatchNorm's statistics all have the descriptor's entries as last axis.
+        head = jax.tree.map(lambda leaf: leaf[..., :dimension], group.get("head", {}))
+        return {**group, "head": head} if head else dict(group)
+
+    shorter = {name: first_entries(group) for name, group in variables.items()}
+    return model.clone(dimension=dimension), shorter
 
 
-def _absorb(layer: Mapping[str, Any], norm: Mapping[str, Any]) -> dict[str, Any]:
-    kernel, var = layer["kernel"], norm["var"]
-    # NumPy's arrays stay there: JAX would compile a program for every few numbers.
-    scale = 1 / var.__array_namespace__().sqrt(var + EPSILON)
-    broadcast = (1,) * (kernel.ndim - 1) + (-1,)  # the output channel is the last axis
-    return {"kernel": kernel * scale.reshape(broadcast), "bias": -norm["mean"] * scale}
+def remap(
+    variables: Mapping[str, Any], matrix: Float[np.ndarray, "dim dim"]
+) -> dict[str, dict[str, Any]]:
+    """Multiply the descriptors, before they are normalised, by a matrix.
+
+    Args:
+        variables: weights of a head that ends with its projection: an encoded one, or a folded
+            `hardnet`.
+        matrix: its columns are the new entries. An orthogonal matrix keeps all distances.
+    """
+    check_remap(variables)
+    head = variables["params"]["head"]
+    mapped = {name: np.asarray(weights, np.float64) @ matrix for name, weights in head.items()}
+    kept = {name: jnp.asarray(weights, head[name].dtype) for name, weights in mapped.items()}
+    return {**variables, "params": {**variables["params"], "head": kept}}
+
+
+def check_remap(variables: Mapping[str, Any]) -> None:
+    """Raise if these descriptors cannot be remapped."""
+    if "head" not in variables["params"] or "head" in variables.get("batch_stats", {}):
+        raise InputError(
+            "only heads that end with their projection can be refitted: xy, polar, combined and "
+            "combined_star; hardnet's is followed by BatchNorm, sum and cat have none"
+        )

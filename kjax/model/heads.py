@@ -1,7 +1,6 @@
 """The heads of the paper's table of models: from feature maps to one vector, as linen modules.
 
-Modules hold parameters and say what is connected to what; the mathematics is in
-`position_encoding` and `aggregation`.
+Modules hold the parameters; the mathematics is in `position_encoding` and `aggregation`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,16 +11,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from kjax.model import aggregation
-from kjax.model.dimensions import DIMENSION
-from kjax.model.initialization import initial_kernel
-from kjax.model.layers import BatchNorm
+from kjax.model import DIMENSION, aggregation
+from kjax.model.kernels.convolution import at_least_float32
+from kjax.model.layers import BatchNorm, initial_kernel
 from kjax.model.position_encoding import CoordinateSystem, PositionKernel, position_matrix
-from kjax.model.precision import at_least_float32
 
 
 class FullyConnectedHead(nn.Module):
-    """HardNet's head: W vec(φ), then BatchNorm. W is kept as its n² blocks W_p."""
+    """HardNet's head: W vec(φ), then BatchNorm. W is stored as its n² blocks W_p."""
 
     side: int
     channels: int
@@ -31,7 +28,7 @@ class FullyConnectedHead(nn.Module):
     folded: bool = False
 
     def setup(self) -> None:
-        """Creates W, and the bias that folding leaves behind."""
+        """Create W, and the bias of a folded model."""
         shape = (self.side, self.side, self.channels, self.dimension)
         dtype = at_least_float32(self.dtype)
         self.kernel = self.param("kernel", initial_kernel, shape, dtype)
@@ -41,7 +38,7 @@ class FullyConnectedHead(nn.Module):
             self.norm = BatchNorm(axis_name=self.axis_name)
 
     def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch dim"]:
-        """W vec(φ) + w, before BatchNorm."""
+        """Compute W vec(φ) + w, before BatchNorm."""
         (phi,) = maps
         # Flat: a contraction over three axes makes XLA transpose φ before the product.
         flat = phi.reshape(phi.shape[0], -1)
@@ -49,11 +46,11 @@ class FullyConnectedHead(nn.Module):
         return total + self.bias.reshape(1, -1) if self.folded else total
 
     def finish(self, aggregated: Float[Array, "batch dim"], *, train: bool, views: int) -> Array:
-        """BatchNorm over the descriptor's entries."""
+        """Apply BatchNorm to the descriptor's entries."""
         return aggregated if self.folded else self.norm(aggregated, train=train, views=views)
 
     def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p dim"]:
-        """g_fc(φ^p, p) = W_p φ^p + w/n²; `weighted` has no meaning here."""
+        """Compute g_fc(φ^p, p) = W_p φ^p + w/n²; `weighted` has no effect."""
         del weighted
         (phi,) = maps
         encoded = jnp.einsum("bijc,ijcd->bijd", phi.astype(self.kernel.dtype), self.kernel)
@@ -73,7 +70,7 @@ class EncodedHead(nn.Module):
     use_bias: bool = True
 
     def setup(self) -> None:
-        """Creates M, transposed, and m′ = n² m."""
+        """Create M, transposed, and m′ = n² m."""
         inputs = len(self.systems) * self.channels * self.position_kernel.dim
         dtype = at_least_float32(self.dtype)
         self.kernel = self.param("kernel", initial_kernel, (inputs, self.dimension), dtype)
@@ -83,7 +80,7 @@ class EncodedHead(nn.Module):
             self.bias = self.param("bias", constant, (self.dimension,), dtype)
 
     def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch dim"]:
-        """M Σ_p w_p g(φ^p, p) + m′."""
+        """Compute M Σ_p w_p g(φ^p, p) + m′."""
         matrices = jnp.split(self.kernel, len(self.systems))
         first, *others = [
             aggregation.project(aggregation.flatten_positions(phi), positions, matrix)
@@ -94,13 +91,8 @@ class EncodedHead(nn.Module):
         projected = sum(others, start=first)
         return projected + self.bias.reshape(1, -1) if self.use_bias else projected
 
-    def finish(self, aggregated: Float[Array, "batch dim"], *, train: bool, views: int) -> Array:
-        """The same: nothing stands between the projection and the ℓ2 normalisation."""
-        del train, views
-        return aggregated
-
     def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p dim"]:
-        """M g(φ^p, p) + m for every position, with g multiplied by w_p if `weighted`."""
+        """Compute M g(φ^p, p) + m for every position, with g multiplied by w_p if `weighted`."""
         maps = [phi.astype(self.kernel.dtype) for phi in maps]
         encoded = [
             aggregation.encode_each(aggregation.flatten_positions(phi), positions)
@@ -120,7 +112,7 @@ class EncodedHead(nn.Module):
 
 
 class SumHead(nn.Module):
-    """Σ_p φ^p: no position at all (the paper's lower baseline)."""
+    """Σ_p φ^p, without positions (the paper's lower baseline)."""
 
     def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch dim"]:
         """Sum over positions, in float32 or better."""
@@ -130,33 +122,23 @@ class SumHead(nn.Module):
             phi = jax.lax.optimization_barrier(phi)
         return phi.sum(axis=(1, 2), dtype=at_least_float32(phi.dtype))
 
-    def finish(self, aggregated: Float[Array, "batch dim"], *, train: bool, views: int) -> Array:
-        """The same: there is nothing to finish."""
-        del train, views
-        return aggregated
-
     def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p dim"]:
-        """φ^p itself; `weighted` has no meaning here."""
+        """Return φ^p; `weighted` has no effect."""
         del weighted
         (phi,) = maps
         return aggregation.flatten_positions(phi.astype(at_least_float32(phi.dtype)))
 
 
 class CatHead(nn.Module):
-    """vec(φ): no tolerance to a shift of position (the paper's other baseline)."""
+    """vec(φ), without tolerance to shifts (the paper's other baseline)."""
 
     def aggregate(self, maps: Sequence[Array]) -> Float[Array, "batch dim"]:
-        """vec(φ), channel slowest, then row, then column."""
+        """Return vec(φ): channel slowest, then row, then column."""
         (phi,) = maps
         return jnp.moveaxis(phi, -1, 1).reshape(phi.shape[0], -1)
 
-    def finish(self, aggregated: Float[Array, "batch dim"], *, train: bool, views: int) -> Array:
-        """The same: there is nothing to finish."""
-        del train, views
-        return aggregated
-
     def encode_each(self, maps: Sequence[Array], *, weighted: bool) -> Float[Array, "batch p dim"]:
-        """φ^p ⊗ e_p, which meets only itself; `weighted` has no meaning here."""
+        """Return φ^p ⊗ e_p; `weighted` has no effect."""
         del weighted
         (phi,) = maps
         descriptors = aggregation.flatten_positions(phi)

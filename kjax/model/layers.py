@@ -1,29 +1,50 @@
-"""Layers of the HardNet trunk φ, and the trunk itself, as linen modules."""
+"""Layers of the HardNet trunk φ, their initial weights, and the trunk itself, as linen modules."""
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Key
 
-from kjax.model.dimensions import CHANNELS, STRIDES
-from kjax.model.initialization import initial_kernel
+from kjax.model import CHANNELS, STRIDES
 from kjax.model.kernels import batch_norm, cpu_convolution, fused_layers
-from kjax.model.kernels.convolution import convolve
+from kjax.model.kernels.convolution import at_least_float32, convolve
 from kjax.model.kernels.fused_layers import Statistics
-from kjax.model.precision import at_least_float32
 
-FUSED_LAYERS = 3
-"""Layers of the trunk that have kernels of their own for training in reduced precision."""
+
+def initial_kernel(
+    key: Key[Array, ""], shape: Sequence[int], dtype: Any = jnp.float32, *, scale: float = 0.6
+) -> Float[Array, "..."]:
+    """Return a random matrix with orthonormal columns (or rows), times HardNet's gain of 0.6.
+
+    All axes but the last make up the rows, as for a kernel with its outputs last. The distribution
+    and, up to rounding, the values are those of `jax.nn.initializers.orthogonal`.
+    """
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    tall = (max(rows, columns), min(rows, columns))
+    matrix = jax.random.normal(key, tall, at_least_float32(dtype))
+    # Q of the QR decomposition by R = chol(AᵀA): a few matrix products, where Householder's method
+    # takes seconds on a CPU. It squares the condition number, which is small for tall Gaussian
+    # matrices. The second pass removes the rounding errors of the first.
+    with jax.default_matmul_precision("highest"):
+        for _ in range(2):
+            lower = jnp.linalg.cholesky(matrix.T @ matrix)
+            matrix = jax.lax.linalg.triangular_solve(
+                lower, matrix, left_side=False, lower=True, transpose_a=True
+            )
+    matrix = matrix if rows >= columns else matrix.T
+    return scale * matrix.reshape(shape).astype(dtype)
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation without scale and shift, as torch does it.
+    """Batch normalisation without scale and shift, as in torch.
 
-    Flax's own module keeps the biased variance as running statistic; torch keeps the unbiased one.
-    Statistics are float32 (or better) and, with `axis_name`, those of the batch over all devices.
+    Unlike Flax's own module, the running variance is the unbiased one. Statistics are float32 or
+    better and, with `axis_name`, those of the batch over all devices.
     """
 
     axis_name: str | None = None
@@ -38,14 +59,14 @@ class BatchNorm(nn.Module):
         views: int = 1,
         rectify: bool = False,
     ) -> Float[Array, "*batch c"]:
-        """Normalises by the batch's statistics when training, by the running ones otherwise.
+        """Normalise by the batch's statistics in training, by the running ones otherwise.
 
         Args:
             x: the batch.
             train: which statistics to use.
-            views: when training, into how many equal consecutive parts the batch falls. Each is
-                normalised by its own statistics, and the running ones take them up in turn.
-            rectify: apply a ReLU as well.
+            views: number of equal consecutive parts of a training batch. Each is normalised by its
+                own statistics, and updates the running ones in turn.
+            rectify: also apply a ReLU.
         """
         channels = x.shape[-1]
         dtype = at_least_float32(x.dtype)
@@ -60,7 +81,7 @@ class BatchNorm(nn.Module):
         return batch_norm.normalize(x, *statistics, rectify, self.axis_name)
 
     def record(self, statistics: Statistics, *, count: int) -> None:
-        """Lets the running statistics take up each view's, of `count` values on every device."""
+        """Update the running statistics by each view's, of `count` values on every device."""
         if self.axis_name is not None:
             count = count * jax.lax.axis_size(self.axis_name)
         mean, var = statistics[0], statistics[1] * (count / (count - 1))
@@ -72,10 +93,10 @@ class BatchNorm(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask for an example depends on the key and the example's place in its view.
+    """Dropout whose mask depends only on the key and the example's index in its view.
 
-    With `axis_name` that is the place in the batch over all devices: how many devices share a batch
-    does not change what is dropped.
+    With `axis_name` that is the index over all devices, so the mask does not depend on the number
+    of devices.
     """
 
     rate: float
@@ -85,7 +106,7 @@ class Dropout(nn.Module):
     def __call__(
         self, x: Float[Array, "batch *rest"], *, train: bool, views: int = 1
     ) -> Float[Array, "batch *rest"]:
-        """Zeroes entries at random and scales up the others, when training."""
+        """Zero random entries and scale up the others, in training."""
         if not train or self.rate == 0:
             return x
         share, size = x.shape[0] // views, x.size // x.shape[0]
@@ -94,24 +115,16 @@ class Dropout(nn.Module):
         by_view = fold(self.make_rng("dropout"), jnp.arange(views))
         keys = jax.vmap(fold, in_axes=(0, None))(by_view, first + jnp.arange(share)).reshape(-1)
         own = jax.vmap(lambda key: jax.random.bits(key, (2, 1), jnp.uint32))(keys)
-        place = jnp.arange(size, dtype=jnp.uint32)[None]
-        bits = _mixed(own[:, 0] + place * jnp.uint32(0x9E3779B9), own[:, 1])
+        # lowbias32 hash of key and position: a tenth of the work of `jax.random`'s cipher.
+        position = jnp.arange(size, dtype=jnp.uint32)[None]
+        bits = own[:, 0] + position * jnp.uint32(0x9E3779B9)
+        bits = ((bits ^ (bits >> 16)) + own[:, 1]) * jnp.uint32(0x7FEB352D)
+        bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+        bits = bits ^ (bits >> 16)
         keep = bits < jnp.uint32(round((1 - self.rate) * 2**32))
         dropped = jnp.where(keep.reshape(x.shape), x / (1 - self.rate), 0)
-        # Stored once, rather than made anew inside each product that the head takes of it.
+        # Stored once, rather than recomputed in each of the head's products.
         return jax.lax.optimization_barrier(dropped)
-
-
-def _mixed(
-    bits: UInt32[Array, "batch size"], key: UInt32[Array, "batch 1"]
-) -> UInt32[Array, "batch size"]:
-    """Well-mixed bits: multiply and xor-shift, with the odd constants of `lowbias32`.
-
-    Good enough to drop by, and a tenth of the work of the cipher behind `jax.random`.
-    """
-    bits = ((bits ^ (bits >> 16)) + key) * jnp.uint32(0x7FEB352D)
-    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
-    return bits ^ (bits >> 16)
 
 
 class Convolution(nn.Module):
@@ -124,7 +137,7 @@ class Convolution(nn.Module):
     use_bias: bool = False
 
     def setup(self) -> None:
-        """Creates the kernel, and the bias that folding leaves behind."""
+        """Create the kernel, and the bias of a folded model."""
         dtype = at_least_float32(self.dtype)
         shape = (3, 3, self.inputs, self.channels)
         self.kernel = self.param("kernel", initial_kernel, shape, dtype)
@@ -132,23 +145,24 @@ class Convolution(nn.Module):
             self.bias = self.param("bias", nn.initializers.zeros, (self.channels,), dtype)
 
     def __call__(self, x: Float[Array, "batch N N c"]) -> Float[Array, "batch n n c2"]:
-        """The convolution in the precision of `dtype`."""
-        y = self._convolve(x.astype(self.dtype), self.kernel.astype(self.dtype))
-        return y + self.bias.astype(self.dtype).reshape(1, 1, 1, -1) if self.use_bias else y
-
-    def _convolve(self, x: Array, kernel: Array) -> Float[Array, "batch n n c2"]:
+        """Convolve in the precision of `dtype`."""
+        x, kernel = x.astype(self.dtype), self.kernel.astype(self.dtype)
         plain = functools.partial(convolve, stride=self.stride)
-        # Only in inference: training is compared with torch's to the last digit.
-        if not self.use_bias or not cpu_convolution.pays(x):
+        if not self.use_bias:
             return plain(x, kernel)
+        # Only in inference: training is compared with torch's to the last digit.
         on_cpu = functools.partial(cpu_convolution.convolve, stride=self.stride)
-        return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=plain)
+        if cpu_convolution.supports(x):
+            y = jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=plain)
+        else:
+            y = plain(x, kernel)
+        return y + self.bias.astype(self.dtype).reshape(1, 1, 1, -1)
 
 
 class Trunk(nn.Module):
     """φ: six 3×3 convolutions, N×N → n×n×c with n = N/4, each with BatchNorm and ReLU.
 
-    `folded` convolutions carry a bias and BatchNorm is gone (see `kjax.fold`).
+    `folded` convolutions have a bias instead of BatchNorm (see `kjax.fold`).
     """
 
     channels: tuple[int, ...] = CHANNELS
@@ -160,51 +174,41 @@ class Trunk(nn.Module):
     def __call__(
         self, images: Float[Array, "batch N N 1"], *, train: bool = False, views: int = 1
     ) -> Float[Array, "batch n n c"]:
-        """Convolutional descriptors of normalised patches."""
+        """Compute convolutional descriptors of normalised patches."""
         x = images.astype(self.dtype)
-        convolutions = self._convolutions()
+        inputs = (1, *self.channels)
+        convolutions = [
+            Convolution(inputs[i], out, stride, self.dtype, self.folded, name=f"conv{i + 1}")
+            for i, (out, stride) in enumerate(zip(self.channels, STRIDES, strict=True))
+        ]
+        fits = fused_layers.fits(x.shape, self.dtype, self.channels, views=views)
+        fused = fits and not self.is_initializing()
         if self.folded:
-            return self._without_norms(x, convolutions)
+            if fused:
+                first, second, *convolutions = convolutions
+                x = fused_layers.folded_first_two_layers(
+                    x, first.kernel, first.bias, second.kernel, second.bias
+                )
+            for convolution in convolutions:
+                x = nn.relu(convolution(x))
+            return x
         norms = [
-            BatchNorm(axis_name=self.axis_name, name=f"norm{i}")
-            for i in range(1, len(convolutions) + 1)
+            BatchNorm(axis_name=self.axis_name, name=f"norm{i + 1}")
+            for i in range(len(convolutions))
         ]
         layers = list(zip(convolutions, norms, strict=True))
-        fits = fused_layers.fits(x.shape, self.dtype, self.channels, views=views)
-        if train and fits and not self.is_initializing():
-            x, layers = self._first_layers(x, layers, views), layers[FUSED_LAYERS:]
+        if train and fused:
+            x, layers = self._first_layers(x, layers[:3], views), layers[3:]
         for convolution, norm in layers:
             x = norm(convolution(x), train=train, views=views, rectify=train)
             x = x if train else nn.relu(x)
         return x
 
-    def _convolutions(self) -> list[Convolution]:
-        inputs = (1, *self.channels)
-        return [
-            Convolution(inputs[i], out, stride, self.dtype, self.folded, name=f"conv{i + 1}")
-            for i, (out, stride) in enumerate(zip(self.channels, STRIDES, strict=True))
-        ]
-
-    def _without_norms(
-        self, x: Array, convolutions: list[Convolution]
-    ) -> Float[Array, "batch n n c"]:
-        if (
-            fused_layers.fits(x.shape, self.dtype, self.channels, views=1)
-            and not self.is_initializing()
-        ):
-            first, second, *convolutions = convolutions
-            x = fused_layers.folded_first_two_layers(
-                x, first.kernel, first.bias, second.kernel, second.bias
-            )
-        for convolution in convolutions:
-            x = nn.relu(convolution(x))
-        return x
-
     def _first_layers(
         self, x: Array, layers: list[tuple[Convolution, BatchNorm]], views: int
     ) -> Float[Array, "batch N2 N2 c"]:
-        """The first three layers, as training runs them in reduced precision."""
-        (first, norm1), (second, norm2), (third, norm3) = layers[:FUSED_LAYERS]
+        """Compute the first three layers of training in reduced precision."""
+        (first, norm1), (second, norm2), (third, norm3) = layers
         y, statistics1, statistics2 = fused_layers.first_two_layers(
             x, first.kernel, second.kernel, views, self.axis_name
         )

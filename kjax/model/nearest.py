@@ -1,13 +1,12 @@
-"""The two nearest rows of each row in another set: exact, quick, and in bounded memory.
+"""The two nearest neighbours of each row in another set: exact, fast, and in bounded memory.
 
-One search for photographs' matches and for HPatches: squared L2 distances or L1; between bits, both
-are the Hamming distance. All pairs are compared once, in single precision, for both directions
-(`kjax.model.kernels.group_minima`); what is kept are lower bounds of the distances to groups of
-rows. The few groups with the smallest bounds are looked through in double precision, the two
-smallest distances there measured from the differences. No other row can be among the two nearest
-unless its lower bound is below the second: the few queries for which that is so, mostly because
-many rows are equal, are searched again on the host. Equally near rows count as they come. The
-answer depends on neither the device nor the blocks.
+Distances are squared L2 or L1; between bits, both are the Hamming distance. All pairs are compared
+once, in single precision, for both directions (`kjax.model.kernels.group_minima`), which gives
+lower bounds of the distances to groups of rows. The few groups with the smallest bounds are
+searched in double precision, and the two smallest distances computed from the differences. Another
+row can only be among the two nearest if its lower bound is below the second distance. The few
+queries for which that is so, mostly because of equal rows, are searched again on the host. Ties go
+to the lower index. The result depends on neither the device nor the blocks.
 """
 
 import functools
@@ -23,15 +22,15 @@ from kjax.model.kernels import group_minima
 from kjax.model.kernels.group_minima import Metric, Product, compare
 
 _GROUPS: dict[Product, int] = {"single": 3, "split": 4, "whole": 3}
-"""That are looked through again for each row: more of them where bounds are less tight."""
+"""Groups that are searched again for each row; more where bounds are less tight."""
 _TILE = 64
-"""Rows that look through one group together."""
+"""Rows that search one group together."""
 _HOST_AT_ONCE = 1 << 22
-"""Numbers in double precision that the host works on at once."""
+"""Maximum float64 numbers per step on the host."""
 _UNDERFLOW = 1e-30
-"""Far more than what numbers too small for single precision can add up to, of vectors of size 1."""
+"""Bound on the sum of underflowing products of unit vectors."""
 _WHOLE = 1 << 24
-"""Integers below are exact in single precision."""
+"""Integers below this are exact in single precision."""
 
 
 class Neighbours(NamedTuple):
@@ -44,22 +43,17 @@ class Neighbours(NamedTuple):
     """Infinite where there is only one target."""
 
 
-class _Found(NamedTuple):
-    """What the device found, and a lower bound for all that is not among the two."""
-
-    place: Int32[Array, "*pairs n"]
-    nearest: Float64[Array, "*pairs n"]
-    second: Float64[Array, "*pairs n"]
-    others: Float64[Array, "*pairs n"]
+Candidates = tuple[Array, Array, Array, Array]
+"""`Neighbours` of queries [*pairs, n], and a lower bound of all other distances."""
 
 
 def default_block() -> int:
-    """Rows a side: a CPU's cache holds their distances, an accelerator needs more work."""
+    """Return the rows per block: on a CPU their distances fit the cache."""
     return 512 if jax.default_backend() == "cpu" else 8192
 
 
 def padded_size(count: int, block: int | None = None) -> int:
-    """The next of few sizes: sets of similar lengths share their programs."""
+    """Round up to one of few sizes: sets of similar sizes share their programs."""
     return group_minima.padded_size(count, default_block() if block is None else block)
 
 
@@ -74,23 +68,26 @@ def two_nearest(
     second: bool = True,
     block: int | None = None,
 ) -> list[Neighbours]:
-    """Searches each pair's second set for the rows of its first one.
+    """Search each pair's second set for the two nearest rows of each row of its first set.
 
     Args:
         rows: finite rows of all sets, one set after the other.
-        starts: the first row of each pair's two sets.
-        counts: of their rows.
-        sizes: from `padded_size`, no smaller than any count on its side.
+        starts: first row of each pair's two sets.
+        counts: number of rows of each pair's two sets.
+        sizes: from `padded_size`, at least the largest count on each side.
         metric: "L2" or "L1".
-        both: whether to search the first sets for the rows of the second ones, too.
-        second: whether the second nearest matters; else what is said of it may be too far.
-        block: rows a side that are compared at once, rounded down to a power of two.
+        both: also search the first sets for the rows of the second ones.
+        second: whether the second distance must be exact; otherwise it may be too large.
+        block: rows per side that are compared at once, rounded down to a power of two.
 
     Returns:
-        One direction's neighbours, or both directions'; what is beyond a set's count is filling.
+        Neighbours of one or both directions; entries beyond a set's count are padding.
     """
     starts, counts = starts.astype(np.int32), counts.astype(np.int32)
-    product = _product(rows, metric)
+    limit = {"bool": 1, "uint8": 255}.get(rows.dtype.name, np.inf)
+    product: Product = "single" if metric == "L1" or _float32_is_fastest() else "split"
+    if metric == "L2" and 2 * rows.shape[1] * limit**2 < _WHOLE:
+        product = "whole"
     options: dict[str, Any] = {"metric": metric, "product": product}
     block = default_block() if block is None else block
     found = []
@@ -105,19 +102,11 @@ def two_nearest(
     return [_settle(rows, *one, metric, second=second, exact=product == "whole") for one in found]
 
 
-def _product(rows: Shaped[Array, "rows dim"], metric: Metric) -> Product:
-    limit = {"bool": 1, "uint8": 255}.get(rows.dtype.name, np.inf)
-    if metric == "L2" and 2 * rows.shape[1] * limit**2 < _WHOLE:
-        return "whole"
-    return "single" if metric == "L1" or _float32_is_quickest() else "split"
-
-
-def _float32_is_quickest() -> bool:
+def _float32_is_fastest() -> bool:
     return jax.default_backend() == "cpu"
 
 
 # On the device
-
 
 _STATIC = ("sizes", "metric", "product")
 
@@ -136,11 +125,11 @@ def _bounds(
 ) -> tuple[
     Float32[Array, "pairs groups n"], Float32[Array, "pairs others m"], Float64[Array, " pairs"]
 ]:
-    """Lower bounds of the distances to groups, both ways, and the scale that these are in."""
+    """Compute lower bounds of the distances to groups, both ways, and their scale."""
 
     def compare_sets(pair: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         sets = [_set(rows, *one) for one in zip(pair[0], sizes, strict=True)]
-        # A power of two costs no digits; no square can then overflow.
+        # Scaling by a power of two is exact, and then no square overflows.
         _, exponent = jnp.frexp(jnp.maximum(*(jnp.abs(one).max() for one in sets)))
         scale = jnp.ldexp(jnp.ones((), jnp.float64), -exponent)
         scaled = [(one * scale).astype(jnp.float32) for one in sets]
@@ -149,7 +138,7 @@ def _bounds(
             jnp.where(jnp.arange(len(one)) < count, factor * _extent(one, metric), jnp.inf)
             for one, count in zip(scaled, pair[1], strict=True)
         ]
-        single = product == "whole" and _float32_is_quickest()
+        single = product == "whole" and _float32_is_fastest()
         minima = group_minima.group_minima(
             group_minima.operands(scaled[0], scaled[1], "single" if single else product),
             (offsets[0].astype(jnp.float32), offsets[1].astype(jnp.float32)),
@@ -158,7 +147,7 @@ def _bounds(
             block=block,
             both=both,
         )
-        # JAX cannot put batches of nothing together.
+        # JAX cannot concatenate empty batches.
         others = minima[1] if both else jnp.zeros((1, 1), jnp.float32)
         return minima[0].T, others, scale if metric == "L1" else scale * scale
 
@@ -176,19 +165,39 @@ def _refined(
     sizes: tuple[int, int],
     metric: Metric,
     product: Product,
-) -> _Found:
-    """What lies behind the smallest bounds."""
+) -> Candidates:
+    """Search the groups with the smallest bounds in double precision."""
+    kept = _GROUPS[product]
 
-    def refine(pair: tuple[Array, Array, Array, Array]) -> _Found:
+    def refine(pair: tuple[Array, Array, Array, Array]) -> Candidates:
         queries, targets = (_set(rows, *one) for one in zip(pair[0], sizes, strict=True))
-        there = jnp.arange(len(targets)) < pair[1][1]
-        return _refine(queries, targets, there, *pair[2:], metric=metric, product=product)
+        real = jnp.arange(len(targets)) < pair[1][1]
+        groups, bounds = _smallest(pair[2], kept + 1)
+        bounds = (bounds.astype(jnp.float64) - _UNDERFLOW) / pair[3]
+        slack = 0.0 if product == "whole" else _slack(queries.shape[1])
+        indices, values = _search_groups(queries, targets, real, groups[:kept], slack, metric)
+        values = jnp.where(bounds[:kept, None] < jnp.inf, values, jnp.inf)
+        indices, values = (array.reshape(-1, len(queries)) for array in (indices, values))
+        chosen, values = _smallest(values, 3)
+        first, other = jnp.take_along_axis(indices, chosen[:2], axis=0)
+        wide = queries.astype(jnp.float64)
+        near, far = (
+            jnp.where(value < jnp.inf, _length(wide - targets[index], metric), jnp.inf)
+            for index, value in ((first, values[0]), (other, values[1]))
+        )
+        swap = (far < near) | ((far == near) & (other < first))
+        return (
+            jnp.where(swap, other, first),
+            jnp.minimum(near, far),
+            jnp.maximum(near, far),
+            jnp.minimum(values[2], bounds[kept]),
+        )
 
     return _map_pairs(refine, (starts, counts, minima, scale), sizes)
 
 
 def _map_pairs(work: Callable[..., Any], jobs: tuple[Array, ...], sizes: tuple[int, int]) -> Any:
-    """Pairs one after the other; on accelerators, which small sets do not fill, several at once."""
+    """Map over pairs, on accelerators over several small ones at once."""
     if len(jobs[0]) == 1:
         return jax.tree.map(lambda one: one[None], work(tuple(job[0] for job in jobs)))
     if jax.default_backend() == "cpu":
@@ -198,54 +207,20 @@ def _map_pairs(work: Callable[..., Any], jobs: tuple[Array, ...], sizes: tuple[i
 
 
 def _set(rows: Shaped[Array, "rows dim"], start: Array, size: int) -> Float32[Array, "{size} dim"]:
-    """Rows of one set, and any others after them."""
-    places = jnp.minimum(start + jnp.arange(size, dtype=jnp.int32), len(rows) - 1)
-    return rows.at[places].get(mode="promise_in_bounds").astype(jnp.float32)
+    """Return the rows of one set, padded with any others."""
+    indices = jnp.minimum(start + jnp.arange(size, dtype=jnp.int32), len(rows) - 1)
+    return rows.at[indices].get(mode="promise_in_bounds").astype(jnp.float32)
 
 
-def _refine(
+def _search_groups(
     queries: Float32[Array, "n dim"],
     targets: Float32[Array, "m dim"],
-    there: Bool[Array, " m"],
-    minima: Float32[Array, "groups n"],
-    scale: Float64[Array, ""],
-    *,
-    metric: Metric,
-    product: Product,
-) -> _Found:
-    """Looks through the groups whose bounds are smallest, in double precision."""
-    kept = _GROUPS[product]
-    groups, bounds = _smallest(minima, kept + 1)
-    bounds = (bounds.astype(jnp.float64) - _UNDERFLOW) / scale
-    slack = 0.0 if product == "whole" else _slack(queries.shape[1])
-    places, values = _look_through(queries, targets, there, groups[:kept], slack, metric)
-    values = jnp.where(bounds[:kept, None] < jnp.inf, values, jnp.inf)
-    places, values = (array.reshape(-1, len(queries)) for array in (places, values))
-    chosen, values = _smallest(values, 3)
-    first, other = jnp.take_along_axis(places, chosen[:2], axis=0)
-    wide = queries.astype(jnp.float64)
-    near, far = (
-        jnp.where(value < jnp.inf, _length(wide - targets[place], metric), jnp.inf)
-        for place, value in ((first, values[0]), (other, values[1]))
-    )
-    swap = (far < near) | ((far == near) & (other < first))
-    return _Found(
-        jnp.where(swap, other, first),
-        jnp.minimum(near, far),
-        jnp.maximum(near, far),
-        jnp.minimum(values[2], bounds[kept]),
-    )
-
-
-def _look_through(
-    queries: Float32[Array, "n dim"],
-    targets: Float32[Array, "m dim"],
-    there: Bool[Array, " m"],
+    real: Bool[Array, " m"],
     groups: Int32[Array, "kept n"],
     slack: float,
     metric: Metric,
 ) -> tuple[Int32[Array, "kept 3 n"], Float64[Array, "kept 3 n"]]:
-    """The three smallest lower bounds in each query's groups, and whose they are."""
+    """Return indices and values of the three smallest lower bounds in each query's groups."""
     count, size = len(queries), group_minima.group_size(len(targets))
     asked, owners, position = _tiles(groups.reshape(-1), len(targets) // size)
     factor = (1.0 if metric == "L2" else 0.0) - slack
@@ -254,15 +229,15 @@ def _look_through(
         rows, group = tile
         wanted = queries[rows % count].astype(jnp.float64)
         offered = jax.lax.dynamic_slice_in_dim(targets, group * size, size).astype(jnp.float64)
-        real = jax.lax.dynamic_slice_in_dim(there, group * size, size)
+        is_real = jax.lax.dynamic_slice_in_dim(real, group * size, size)
         sizes = [factor * _extent(one, metric) for one in (offered, wanted)]
         values = compare(offered, wanted, metric) + sizes[0][:, None] + sizes[1][None, :]
-        near, values = _smallest(jnp.where(real[:, None], values, jnp.inf), 3)
+        near, values = _smallest(jnp.where(is_real[:, None], values, jnp.inf), 3)
         return group * size + near, values
 
     at_once = 1 << (16 if jax.default_backend() == "cpu" else 22)
     batch = min(len(owners), max(1, at_once // (size * (_TILE + queries.shape[1]))))
-    # Filled up to whole batches.
+    # Padded to whole batches.
     turns = -(-len(owners) // batch)
     batches = (
         jnp.pad(one, [(0, turns * batch - len(one))] + [(0, 0)] * (one.ndim - 1)).reshape(
@@ -270,19 +245,19 @@ def _look_through(
         )
         for one in (asked, owners)
     )
-    places, values = (
+    indices, values = (
         jnp.moveaxis(one, 2, 0).reshape(3, -1)[:, position].reshape(3, -1, count).swapaxes(0, 1)
         for one in jax.lax.map(jax.vmap(look), tuple(batches))
     )
-    return places, values
+    return indices, values
 
 
 def _tiles(
     groups: Int32[Array, " pairs"], count: int
 ) -> tuple[Int32[Array, "tiles tile"], Int32[Array, " tiles"], Int32[Array, " pairs"]]:
-    """Pairs of a row and a group cut into tiles of one group: pairs, group and where each pair is.
+    """Cut pairs of row and group into tiles of one group: pairs, group, each pair's position.
 
-    Empty places of a tile hold any pair.
+    Unused entries of a tile hold any pair.
     """
     pairs = jnp.arange(len(groups), dtype=jnp.int32)
     by_group, order = jax.lax.sort((groups, pairs), num_keys=1)
@@ -299,16 +274,15 @@ def _tiles(
 def _smallest(
     bounds: Float[Array, "rows n"], count: int
 ) -> tuple[Int32[Array, "{count} n"], Float[Array, "{count} n"]]:
-    """Places and values of each column's smallest lower bounds, rounded down a little.
+    """Return indices and values of each column's smallest lower bounds, rounded down a little.
 
-    By repeated minima, quicker than a sort, of integers that end in the place. A place that was
-    searched for by its value could be missed: XLA may compute a value twice, and round it in two
-    ways.
+    Repeated minima are faster than a sort. The minima are of integers whose last bits are the
+    index: a search for the value could miss it, as XLA may compute it twice and round differently.
     """
     kind = jnp.int32 if bounds.dtype == jnp.float32 else jnp.int64
     mask = (1 << (len(bounds) - 1).bit_length()) - 1
     here = jnp.arange(len(bounds), dtype=kind)[:, None]
-    # No distance is negative, and integers are in the order of the positive numbers they stand for.
+    # Distances are not negative, and the bits of positive floats are ordered like integers.
     keys = jax.lax.bitcast_convert_type(jnp.where(bounds > 0, bounds, 0), kind) & ~mask | here
     nothing = jax.lax.bitcast_convert_type(jnp.full((), jnp.inf, bounds.dtype), kind)
     found = []
@@ -321,7 +295,7 @@ def _smallest(
 
 
 def _length(differences: Float[Array, "*n dim"], metric: Metric) -> Float[Array, "*n"]:
-    """Sums of squares or of absolute values, added in the same order wherever it is done."""
+    """Sum squares or absolute values, in the same order on every device."""
     parts = jnp.abs(differences) if metric == "L1" else differences * differences
     while (width := parts.shape[-1]) > 1:
         half = width // 2
@@ -337,14 +311,14 @@ def _extent(rows: Float[Array, "n dim"], metric: Metric) -> Float64[Array, " n"]
 def apart(
     some: Float64[Array, "n dim"], others: Float64[Array, "m dim"], metric: Metric
 ) -> tuple[Float64[Array, "n m"], Float64[Array, "n m"]]:
-    """All distances in double precision, and a bound on their rounding errors."""
+    """Compute all distances in double precision, and a bound on their rounding errors."""
     scale = _extent(some, metric)[:, None] + _extent(others, metric)[None, :]
     values = compare(some, others, metric) + (scale if metric == "L2" else 0)
     return values, scale * _slack(some.shape[1])
 
 
 def _slack(dim: int) -> float:
-    """As in `group_minima`, with double precision's ε."""
+    """Relative rounding error, as in `group_minima` with double precision's ε."""
     return (dim + 8) * float(np.finfo(np.float64).eps)
 
 
@@ -353,7 +327,7 @@ def _slack(dim: int) -> float:
 
 def _settle(
     rows: Shaped[Array, "rows dim"],
-    found: _Found,
+    found: Candidates,
     starts: Int32[np.ndarray, "pairs 2"],
     counts: Int32[np.ndarray, "pairs 2"],
     metric: Metric,
@@ -361,31 +335,31 @@ def _settle(
     second: bool,
     exact: bool,
 ) -> Neighbours:
-    """What the device found, with the queries searched again that it could not decide."""
-    sure = Neighbours(*(np.array(one) for one in found[:3]))
+    """Return the device's result, with undecided queries searched again."""
+    sure, others = Neighbours(*(np.array(one) for one in found[:3])), found[3]
     worst = sure.second if second else sure.nearest
     real = np.arange(worst.shape[1])[None] < counts[:, :1]
-    # Exact bounds of groups in their order: another row that is as near comes later.
+    # Bounds of groups are exact and in order: another row that is as near comes later.
     below = np.less if exact else np.less_equal
-    doubtful = real & below(found.others, worst) & np.isfinite(found.others)
+    doubtful = real & below(others, worst) & np.isfinite(others)
     for at in np.flatnonzero(doubtful.any(axis=1)):
-        places = np.flatnonzero(doubtful[at])
+        chosen = np.flatnonzero(doubtful[at])
         queries, targets = (
             np.asarray(rows)[start : start + count].astype(np.float32)
             for start, count in zip(starts[at], counts[at], strict=True)
         )
-        again = _search_again(queries[places], targets, metric)
+        again = _search_again(queries[chosen], targets, metric)
         for mine, better in zip(sure, again, strict=True):
-            mine[at, places] = better
+            mine[at, chosen] = better
     return sure
 
 
 def _search_again(
     queries: Float32[np.ndarray, "n dim"], targets: Float32[np.ndarray, "m dim"], metric: Metric
 ) -> Neighbours:
-    """The same in double precision, with copies of a row looked at once.
+    """Search in double precision, with equal rows compared once.
 
-    Copies are the usual reason for doubt: featureless patches all have the same descriptor.
+    Equal rows are the usual reason for doubt: featureless patches have the same descriptor.
     """
     origin, _, copies = _distinct(targets)
     asked, inverse, _ = _distinct(queries)
@@ -402,8 +376,8 @@ def _search_again(
 def _distinct(
     rows: Float32[np.ndarray, "n dim"],
 ) -> tuple[Int64[np.ndarray, " distinct"], Int64[np.ndarray, " n"], Int64[np.ndarray, " distinct"]]:
-    """First places of different rows in order, which of them each row is, and their numbers."""
-    # As bytes, which sort far quicker than rows of numbers.
+    """Return first indices of distinct rows, which of them each row is, and their counts."""
+    # Bytes sort far faster than rows of numbers.
     whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows[:1].nbytes)))[:, 0]
     _, first, inverse, count = np.unique(
         whole, return_index=True, return_inverse=True, return_counts=True
@@ -421,7 +395,7 @@ def _search_rows(
     origin: Int64[np.ndarray, " m"],
     metric: Metric,
 ) -> Neighbours:
-    """The two nearest of distinct targets, each of which stands for its copies."""
+    """Return the two nearest of distinct targets, each with its number of copies."""
     if metric == "L1":
         estimates = np.abs(queries[:, None] - targets[None]).sum(axis=2)
         error = estimates * _slack(queries.shape[1])
@@ -430,10 +404,14 @@ def _search_rows(
         error = norms * _slack(queries.shape[1])
         estimates = norms - 2 * queries @ targets.T
     within = min(1, len(targets) - 1)
-    # Whatever may be among the first two: its lower bound is not above the second upper bound.
+    # Candidates for the first two have a lower bound not above the second upper bound.
     upper = np.partition(estimates + error, within, axis=1)[:, within]
     rows, places = np.nonzero(estimates - error <= upper[:, None])
-    sizes = _measure(queries, rows, targets, places, metric)
+    sizes = np.empty(len(places))
+    step = max(1, _HOST_AT_ONCE // queries.shape[1])
+    for start in range(0, len(places), step):
+        part = slice(start, start + step)
+        sizes[part] = _sizes(queries[rows[part]] - targets[places[part]], metric)
     order = np.lexsort((places, sizes, rows))
     rows, places, sizes = rows[order], places[order], sizes[order]
     first = np.searchsorted(rows, np.arange(len(queries)))
@@ -442,22 +420,6 @@ def _search_rows(
     chosen = places[first]
     second = np.where(copies[chosen] > 1, sizes[first], second)
     return Neighbours(origin[chosen], sizes[first], second)
-
-
-def _measure(
-    queries: Float64[np.ndarray, "n dim"],
-    rows: Int64[np.ndarray, " pairs"],
-    targets: Float64[np.ndarray, "m dim"],
-    places: Int64[np.ndarray, " pairs"],
-    metric: Metric,
-) -> Float64[np.ndarray, " pairs"]:
-    """Distances of pairs, from their differences."""
-    measured = np.empty(len(places))
-    step = max(1, _HOST_AT_ONCE // queries.shape[1])
-    for start in range(0, len(places), step):
-        part = slice(start, start + step)
-        measured[part] = _sizes(queries[rows[part]] - targets[places[part]], metric)
-    return measured
 
 
 def _sizes(rows: Float64[np.ndarray, "n dim"], metric: Metric) -> Float64[np.ndarray, " n"]:

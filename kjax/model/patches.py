@@ -1,17 +1,20 @@
-"""Patches as the network takes them: checked, floating, each normalised by its own statistics."""
+"""Patches: checking, normalising, and bilinear resampling for resizing and augmentation.
+
+Pixel centres are integers. A patch of side N covers [−½, N−½]; pixels beyond it repeat its border.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from kjax.errors import InputError
-from kjax.model.precision import at_least_float32
+from kjax.model.kernels.convolution import at_least_float32
 
 
 def as_images(patches: ArrayLike) -> Float[Array, "batch n n 1"]:
-    """Accepts uint8 or floating patches `[B,N,N]` or `[B,N,N,1]`; refuses anything else by name."""
+    """Convert uint8 or floating patches `[B,N,N]` or `[B,N,N,1]` to floating images."""
     if not isinstance(patches, jax.Array | np.ndarray):
         patches = np.asarray(patches)
     if patches.dtype != np.uint8 and not jnp.issubdtype(patches.dtype, jnp.floating):
@@ -33,12 +36,75 @@ def as_images(patches: ArrayLike) -> Float[Array, "batch n n 1"]:
 def normalize_patches(
     images: Float[Array, "batch n n 1"], *, epsilon: float = 1e-7
 ) -> Float[Array, "batch n n 1"]:
-    """(x − mean) / (std + ε) per patch, with the unbiased std and no gradient through either.
+    """Compute (x − mean) / (std + ε) per patch, with the unbiased std and no gradient through it.
 
-    One pixel is subtracted first: it changes nothing but the rounding, and makes a constant patch
-    exactly zero whatever its grey value and range.
+    One pixel is subtracted first. That changes only the rounding, and makes a constant patch
+    exactly zero.
     """
     shifted = images - jax.lax.stop_gradient(images[:, :1, :1, :])
     mean = shifted.mean(axis=(1, 2, 3), keepdims=True)
     std = shifted.std(axis=(1, 2, 3), keepdims=True, ddof=1)
     return (shifted - jax.lax.stop_gradient(mean)) / (jax.lax.stop_gradient(std) + epsilon)
+
+
+def warp_patch(
+    patch: Num[Array, "height width"], matrix: Float[Array, "2 3"], *, size: int
+) -> Float[Array, "{size} {size}"]:
+    """Warp a patch: output pixel (u, v) reads it at `matrix @ (u, v, 1)` = (x, y), bilinearly.
+
+    Same as OpenCV's `warpAffine` with `WARP_INVERSE_MAP`, `INTER_LINEAR` and `BORDER_REPLICATE` on
+    floating-point pixels.
+    """
+    height, width = patch.shape
+    grid = jnp.arange(size, dtype=jnp.float32)
+    column, row = grid[None, :], grid[:, None]
+    x = jnp.clip(matrix[0, 0] * column + matrix[0, 1] * row + matrix[0, 2], 0, width - 1)
+    y = jnp.clip(matrix[1, 0] * column + matrix[1, 1] * row + matrix[1, 2], 0, height - 1)
+    # The last cell is closed on the right, so that all four neighbours exist on the border too.
+    left = jnp.minimum(jnp.floor(x), max(width - 2, 0)).astype(jnp.int32)
+    top = jnp.minimum(jnp.floor(y), max(height - 2, 0)).astype(jnp.int32)
+    right, bottom = jnp.minimum(left + 1, width - 1), jnp.minimum(top + 1, height - 1)
+    along_x, along_y = x - left, y - top
+
+    def read(rows: Array, columns: Array) -> Array:
+        flat = patch.reshape(-1).at[rows * width + columns]
+        values = flat.get(mode="promise_in_bounds", wrap_negative_indices=False)
+        return values.astype(jnp.float32)
+
+    upper = read(top, left) * (1 - along_x) + read(top, right) * along_x
+    lower = read(bottom, left) * (1 - along_x) + read(bottom, right) * along_x
+    return upper * (1 - along_y) + lower * along_y
+
+
+def resize_patches(
+    patches: Num[Array, "*batch height width"] | Num[np.ndarray, "*batch height width"],
+    size: int,
+    *,
+    rounded: bool = False,
+) -> Float[Array, "*batch {size} {size}"]:
+    """Resize bilinearly with half-pixel centres and no anti-aliasing, as HardNet's `cv2.resize`.
+
+    Args:
+        patches: uint8 or floating patches.
+        size: side of the result.
+        rounded: round to integers, halves up, as OpenCV does when it halves uint8 patches: from 64
+            to 32 that is HardNet's test input, bit for bit.
+    """
+    height, width = patches.shape[-2:]
+    matrix = to_pixels(jnp.eye(2, 3), (height, width), size)
+    flat = patches.reshape(-1, height, width)
+    resized = jax.vmap(lambda patch: warp_patch(patch, matrix, size=size))(flat)
+    if rounded:
+        resized = jnp.floor(resized + 0.5)
+    return resized.reshape(*patches.shape[:-2], size, size)
+
+
+def to_pixels(
+    matrix: Float[Array, "2 3"], shape: tuple[int, int], size: int
+) -> Float[Array, "2 3"]:
+    """Convert an affine map of centred coordinates, in units of the side, to pixel coordinates."""
+    sides = np.array([shape[1], shape[0]], np.float32)
+    linear = matrix[:, :2] * (sides / size)[:, None]
+    centre = np.float32((size - 1) / 2)
+    shift = sides * matrix[:, 2] + (sides - 1) / 2 - (linear[:, 0] + linear[:, 1]) * centre
+    return jnp.concatenate([linear, shift[:, None]], axis=1)

@@ -2,8 +2,8 @@
 
 A position p of the n×n feature map is described by two angles, (x, y) or (ρ, θ). Each angle α is
 lifted to f(α) ∈ ℝ^(2s+1) whose inner products are a shift-invariant kernel,
-f(α)ᵀf(β) = k(α−β), the von Mises kernel truncated to s frequencies. Everything here depends on n
-and on a few constants only, so it is computed once, in float64, outside any compiled program.
+f(α)ᵀf(β) = k(α−β), the von Mises kernel truncated to s frequencies. All of it depends on n and a
+few constants only, so it is computed once, in float64, outside compiled programs.
 """
 
 import dataclasses
@@ -22,16 +22,16 @@ NumpyOrJax = TypeVar("NumpyOrJax", np.ndarray, jax.Array)
 
 @dataclasses.dataclass(frozen=True)
 class PositionKernel:
-    """What the paper leaves open about f and w; the defaults are those of the authors' MKD code.
+    """Constants of f and w that the paper leaves open; the defaults are those of the MKD code.
 
     Attributes:
         s: number of frequencies; f maps to 2s+1 numbers.
         kappa_xy: concentration κ of the kernels on x and on y.
         kappa_rho: concentration κ of the kernel on ρ.
         kappa_theta: concentration κ of the kernel on θ.
-        scale_xy: angle that the Cartesian coordinate 1, the patch border, is mapped to.
-        scale_rho: angle that the radius 1, the patch corner, is mapped to.
-        scale_theta: factor on θ; any other value than 1 breaks its periodicity.
+        scale_xy: angle of the Cartesian coordinate 1, the patch border.
+        scale_rho: angle of the radius 1, the patch corner.
+        scale_theta: factor on θ; values other than 1 break its periodicity.
         corner_radius: ρ at the corner in the centre weight exp(−ρ²); published: 1 and √2.
     """
 
@@ -58,7 +58,7 @@ class PositionKernel:
 
 
 def von_mises_coefficients(kappa: float, s: int) -> Float[np.ndarray, "{s}+1"]:
-    """Fourier coefficients γ₀ … γ_s of the von Mises kernel, scaled so that k(0)=1 and k(π)=0.
+    """Return Fourier coefficients γ₀ … γ_s of the von Mises kernel with k(0)=1 and k(π)=0.
 
     γ₀ = (I₀(κ) − e^(−κ)) / (2 sinh κ) and γᵢ = Iᵢ(κ) / sinh κ. Numerator and denominator are both
     scaled by e^(−κ), so that large concentrations do not overflow.
@@ -70,15 +70,9 @@ def von_mises_coefficients(kappa: float, s: int) -> Float[np.ndarray, "{s}+1"]:
 
 
 def feature_map(angles: NumpyOrJax, *, kappa: float, s: int) -> NumpyOrJax:
-    """f(α) = (√γ₀, √γ₁ cos α … √γ_s cos sα, √γ₁ sin α … √γ_s sin sα) for every angle α.
+    """Compute f(α) = (√γ₀, √γ₁ cos α … √γ_s cos sα, √γ₁ sin α … √γ_s sin sα) for every angle α.
 
-    Args:
-        angles: floating array of any shape, NumPy or JAX (traced or not); so is the result.
-        kappa: concentration of the kernel.
-        s: number of frequencies.
-
-    Returns:
-        Array of shape `angles.shape + (2s+1,)`.
+    The result has shape `angles.shape + (2s+1,)` and is a NumPy or JAX array, like the angles.
     """
     xp = angles.__array_namespace__()
     dtype = angles.dtype
@@ -92,7 +86,7 @@ def feature_map(angles: NumpyOrJax, *, kappa: float, s: int) -> NumpyOrJax:
 
 
 def kernel_signature(difference: NumpyOrJax, *, kappa: float, s: int) -> NumpyOrJax:
-    """k(Δ) = γ₀ + Σᵢ γᵢ cos(iΔ), the kernel whose feature map is `feature_map`."""
+    """Compute k(Δ) = γ₀ + Σᵢ γᵢ cos(iΔ), the kernel whose feature map is `feature_map`."""
     xp = difference.__array_namespace__()
     gamma = von_mises_coefficients(kappa, s)
     total = xp.full_like(difference, gamma[0])
@@ -102,7 +96,7 @@ def kernel_signature(difference: NumpyOrJax, *, kappa: float, s: int) -> NumpyOr
 
 
 def cartesian_grid(n: int) -> tuple[Float[np.ndarray, "{n}*{n}"], Float[np.ndarray, "{n}*{n}"]]:
-    """Coordinates x (column) and y (row) of the n² positions, row-major, each from −1 to 1."""
+    """Return x (column) and y (row) of the n² positions, row-major, each from −1 to 1."""
     if n < 2:
         raise ValueError(f"a position grid needs at least 2×2 cells, not {n}×{n}")
     y, x = np.meshgrid(np.linspace(-1, 1, n), np.linspace(-1, 1, n), indexing="ij")
@@ -110,13 +104,13 @@ def cartesian_grid(n: int) -> tuple[Float[np.ndarray, "{n}*{n}"], Float[np.ndarr
 
 
 def polar_grid(n: int) -> tuple[Float[np.ndarray, "{n}*{n}"], Float[np.ndarray, "{n}*{n}"]]:
-    """ρ (0 in the centre, 1 at the corners) and θ = atan2(y, x) of the n² positions, row-major."""
+    """Return ρ (0 in the centre, 1 at the corners) and θ = atan2(y, x) of the n² positions."""
     x, y = cartesian_grid(n)
     return np.hypot(x, y) / math.sqrt(2), np.arctan2(y, x)
 
 
 def centre_weights(n: int, *, corner_radius: float = 1.0) -> Float[np.ndarray, "{n}*{n}"]:
-    """w_p = exp(−ρ_p²), with ρ = `corner_radius` at the corners."""
+    """Compute w_p = exp(−ρ_p²), with ρ = `corner_radius` at the corners."""
     rho, _ = polar_grid(n)
     return np.exp(-((corner_radius * rho) ** 2))
 
@@ -125,13 +119,9 @@ def centre_weights(n: int, *, corner_radius: float = 1.0) -> Float[np.ndarray, "
 def position_matrix(
     n: int, kernel: PositionKernel, system: CoordinateSystem, *, weighted: bool = True
 ) -> Float[np.ndarray, "{n}*{n} dim"]:
-    """The matrix F of the paper: row p holds w_p f(x_p)⊗f(y_p), or w_p f(ρ_p)⊗f(θ_p).
+    """Compute the paper's matrix F: row p is w_p f(x_p)⊗f(y_p), or w_p f(ρ_p)⊗f(θ_p).
 
-    Args:
-        n: side of the feature map.
-        kernel: constants of the encoding.
-        system: which coordinates to encode.
-        weighted: whether to multiply by the centre weight w_p.
+    Without `weighted`, the centre weight w_p is left out.
     """
     if system == "xy":
         first, second = (kernel.scale_xy * coordinate for coordinate in cartesian_grid(n))

@@ -1,1 +1,1 @@
-"""How it is fast: convolutions, BatchNorm, and the kernels for CPUs and GPUs."""
+"""Fast convolutions, BatchNorm and nearest neighbours, with kernels for CPUs and GPUs."""

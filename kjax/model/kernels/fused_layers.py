@@ -1,18 +1,18 @@
-"""The trunk's first layers in reduced precision, where most of the time would go.
+"""The trunk's first layers in reduced precision, where most of the time would be spent.
 
-What a general convolution does slowly with one or 32 channels is put together differently here:
+General convolutions are slow with one or 32 channels. Here:
 
 * The first layer's statistics follow from the 10×10 Gram matrix of its inputs (nine neighbours and
-  a one), because mean and variance of a linear map are linear and quadratic in its weights. So its
+  a one), because mean and variance of a linear map are linear and quadratic in its weights. Its
   output is written once, normalised, and never read back for its statistics.
 * Its gradient likewise needs only Σ t gᵀ, the products of inputs and incoming gradients. A kernel
-  adds these up while it runs the second convolution backwards, and stores no gradient at all.
-* The sums that the gradient of the second layer's BatchNorm needs are taken while the third
-  convolution runs backwards.
-* In inference, with BatchNorm folded away, the output of the first layer is never stored at all.
+  adds these up while it runs the second convolution backwards, and stores no gradient.
+* The sums for the gradient of the second layer's BatchNorm are taken while the third convolution
+  runs backwards.
+* In inference, with BatchNorm folded, the output of the first layer is never stored.
 
-On NVIDIA GPUs the work is done by `kjax.model.kernels.gpu_kernels`, elsewhere by plain JAX with the
-same results up to rounding.
+NVIDIA GPUs run `kjax.model.kernels.gpu_kernels`, other devices plain JAX with the same results up
+to rounding.
 """
 
 import functools
@@ -37,17 +37,15 @@ from kjax.model.kernels.convolution import convolve, input_gradient, kernel_grad
 Statistics = tuple[Float[Array, "views c"], Float[Array, "views c"]]
 """Mean and biased variance of each view."""
 CHANNELS = (8, 16, 32, 64)
-"""Channels of the arrays here that fill the kernels' products."""
-MOST_CHANNELS = max(CHANNELS)
-"""They are indexed by 32-bit numbers."""
+"""Supported numbers of channels."""
 
 
 def fits(shape: tuple[Any, ...], dtype: Any, channels: Sequence[int], *, views: int) -> bool:
-    """Whether a batch of images of this shape can take the fused path to such channels."""
+    """Whether the fused layers support a batch of images of this shape, with 32-bit indices."""
     batch, side = shape[:2]
     if not isinstance(batch, int):
-        return False  # left open for jax.export
-    if dtype != jnp.bfloat16 or batch % views or batch * side**2 * MOST_CHANNELS >= 2**31:
+        return False  # symbolic, for jax.export
+    if dtype != jnp.bfloat16 or batch % views or batch * side**2 * max(CHANNELS) >= 2**31:
         return False
     return all(width in CHANNELS for width in channels[:3]) and gpu_kernels.fits(
         batch // views, side
@@ -65,17 +63,11 @@ def first_two_layers(
     views: int,
     axis_name: str | None,
 ) -> tuple[Float[Array, "batch N N C2"], Statistics, Statistics]:
-    """Convolution, BatchNorm, ReLU and convolution, and the statistics of both convolutions.
+    """Compute convolution, BatchNorm, ReLU and convolution, and both convolutions' statistics.
 
-    The second's BatchNorm is left to `normalized_halving_convolution`, which accounts for what its
-    statistics do to the gradient; so no gradient flows through those returned here.
-
-    Args:
-        images: in the precision of the computation.
-        kernel1: of the first convolution, in float32, as is `kernel2`.
-        kernel2: of the second.
-        views: equal consecutive parts of the batch with statistics of their own.
-        axis_name: mapped axis over which statistics are shared, if any.
+    The images have the precision of the computation, the kernels float32. The second BatchNorm is
+    part of `normalized_halving_convolution`, which accounts for its statistics in the gradient; so
+    no gradient flows through the statistics returned here.
     """
     return _first_two_forward(images, kernel1, kernel2, views, axis_name)[0]
 
@@ -86,7 +78,11 @@ def _first_two_forward(
     first, second = kernel1.astype(images.dtype), kernel2.astype(images.dtype)
     padded = jnp.pad(images[..., 0], ((0, 0), (1, 1), (1, 1)))
     gram = _tap_gram(padded, views)
-    mean, var = _moments(gram, _tap_rows(first), axis_name)
+    # The convolution's mean and variance: w·t and wᵀ(t tᵀ)w, averaged over pixels.
+    rows, count = _tap_rows(first), gram[:, 9, 9][:, None]
+    mean = jnp.einsum("vt,tc->vc", gram[:, 9, :9], rows, precision="highest") / count
+    square = jnp.einsum("vst,sc,tc->vc", gram[:, :9, :9], rows, rows, precision="highest")
+    mean, var = from_moments(mean, square / count, axis_name=axis_name)
     z = _first_layer(padded, first, *scale_and_shift(mean, var))
     y, sums = _convolve_with_sums(z, second, views)
     moments = sums / (y.size // y.shape[-1] // views)
@@ -115,39 +111,19 @@ def _first_two_backward(
         - ones * along_mean[:, None]
         - (spread - ones * mean[:, None]) * (scale * along_std)[:, None]
     )
-    by_images = _image_gradient(dy, padded, first, second, z, (mean, var), (along_mean, along_std))
-    return by_images, by_kernel1.sum(axis=0).reshape(kernel1.shape), _kernel_gradient(z, dy)
+    on_gpu = gpu_kernels.kernel_gradient
+    by_kernel2 = _on_gpu_or(on_gpu, functools.partial(kernel_gradient, stride=1))(z, dy)
+    # The gradient by the images, in plain JAX: training never needs it, so XLA removes it.
+    passed = _by_view(jnp.where(z > 0, input_gradient(dy, second, z.shape), 0), mean.shape[0])
+    images = padded[:, 1:-1, 1:-1, None]
+    y = _by_view(convolve(images, first, stride=1), mean.shape[0])
+    normalized = y * scale[:, None] + shift[:, None]
+    by_y = scale[:, None] * (passed - along_mean[:, None] - normalized * along_std[:, None])
+    by_images = input_gradient(by_y.reshape(z.shape).astype(dy.dtype), first, images.shape)
+    return by_images, by_kernel1.sum(axis=0).reshape(kernel1.shape), by_kernel2
 
 
 first_two_layers.defvjp(_first_two_forward, _first_two_backward)
-
-
-def _moments(gram: Array, rows: Array, axis_name: str | None) -> Statistics:
-    """Mean and variance of the first convolution: w·t and wᵀ(t tᵀ)w, averaged over pixels."""
-    count = gram[:, 9, 9][:, None]
-    mean = jnp.einsum("vt,tc->vc", gram[:, 9, :9], rows, precision="highest") / count
-    square = jnp.einsum("vst,sc,tc->vc", gram[:, :9, :9], rows, rows, precision="highest")
-    return from_moments(mean, square / count, axis_name=axis_name)
-
-
-def _image_gradient(
-    dy: Array,
-    padded: Array,
-    first: Array,
-    second: Array,
-    z: Array,
-    statistics: Statistics,
-    along: tuple[Array, Array],
-) -> Array:
-    """The gradient by the images, in plain JAX: training never asks for it or computes it."""
-    scale, shift = (values[:, None] for values in scale_and_shift(*statistics))
-    passed = jnp.where(z > 0, input_gradient(dy, second, z.shape), 0)
-    images = padded[:, 1:-1, 1:-1, None]
-    y = _by_view(convolve(images, first, stride=1), scale.shape[0])
-    along_mean, along_std = (values[:, None] for values in along)
-    by_view = _by_view(passed, scale.shape[0])
-    by_y = scale * (by_view - along_mean - (y * scale + shift) * along_std)
-    return input_gradient(by_y.reshape(z.shape).astype(dy.dtype), first, images.shape)
 
 
 # Layers 2 and 3
@@ -161,14 +137,10 @@ def normalized_halving_convolution(
     kernel: Float[Array, "3 3 C C2"],
     axis_name: str | None,
 ) -> Float[Array, "batch n n C2"]:
-    """BatchNorm, ReLU and a convolution of stride 2.
+    """Compute BatchNorm, ReLU and a convolution of stride 2.
 
-    Args:
-        y: in the precision of the computation.
-        mean: y's own, as is `var`; their gradient is part of y's, as in `batch_norm.normalize`.
-        var: of y.
-        kernel: of the convolution, in float32.
-        axis_name: mapped axis over which statistics are shared, if any.
+    `mean` and `var` are the statistics of y; their gradient is part of y's, as in
+    `batch_norm.normalize`. The kernel is float32.
     """
     return _halving_forward(y, mean, var, kernel, axis_name)[0]
 
@@ -185,7 +157,8 @@ def _halving_backward(
 ) -> tuple[Array, Array, Array, Array]:
     y, z, mean, var, kernel = kept
     y, mean, var = lax.optimization_barrier((y, mean, var))  # see batch_norm
-    by_kernel = _halving_kernel_gradient(z, gradient)
+    on_gpu = gpu_kernels.halving_kernel_gradient
+    by_kernel = _on_gpu_or(on_gpu, functools.partial(kernel_gradient, stride=2))(z, gradient)
     scale, shift = scale_and_shift(mean, var)
     passed, sums = _halving_input_gradient(gradient, kernel.astype(y.dtype), y, scale, shift)
     by_y = gradient_by_input(y, mean, var, passed, sums, rectify=False, axis_name=axis_name)
@@ -206,15 +179,7 @@ def folded_first_two_layers(
     kernel2: Float[Array, "3 3 C C2"],
     bias2: Float[Array, " C2"],
 ) -> Float[Array, "batch N N C2"]:
-    """ReLU(convolution + bias) twice: what folding leaves of the layers.
-
-    Args:
-        images: in the precision of the computation.
-        kernel1: of the first convolution, in float32, as are the other weights.
-        bias1: of the first.
-        kernel2: of the second.
-        bias2: of the second.
-    """
+    """Compute ReLU(convolution + bias) twice: two folded layers, with float32 weights."""
 
     def on_gpu(images: Array, kernel1: Array, bias1: Array, kernel2: Array, bias2: Array) -> Array:
         padded = jnp.pad(images[..., 0], ((0, 0), (2, 2), (2, 2)))
@@ -238,16 +203,14 @@ folded_first_two_layers.defvjp(_folded_forward, _folded_backward)
 def _rectified_twice(
     images: Array, kernel1: Array, bias1: Array, kernel2: Array, bias2: Array
 ) -> Array:
-    z = _rectified(images, kernel1, bias1)
-    return _rectified(z, kernel2, bias2)
+    x = images
+    for kernel, bias in ((kernel1, bias1), (kernel2, bias2)):
+        y = convolve(x, kernel.astype(x.dtype), stride=1)
+        x = jnp.maximum(y + bias.astype(y.dtype).reshape(1, 1, 1, -1), 0)
+    return x
 
 
-def _rectified(x: Array, kernel: Array, bias: Array) -> Array:
-    y = convolve(x, kernel.astype(x.dtype), stride=1)
-    return jnp.maximum(y + bias.astype(y.dtype).reshape(1, 1, 1, -1), 0)
-
-
-# Each of these runs as a GPU kernel or, elsewhere, as below.
+# Each of these runs as a GPU kernel or, on other devices, as plain JAX
 
 
 def _on_gpu_or(on_gpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
@@ -281,11 +244,6 @@ def _convolve_with_sums(x: Array, kernel: Array, views: int) -> tuple[Array, Arr
     return _on_gpu_or(on_gpu, elsewhere)(x, kernel)
 
 
-def _kernel_gradient(x: Array, dy: Array) -> Array:
-    elsewhere = functools.partial(kernel_gradient, stride=1)
-    return _on_gpu_or(gpu_kernels.kernel_gradient, elsewhere)(x, dy)
-
-
 def _tap_gradient(
     dy: Array, kernel: Array, padded: Array, first: Array, scale: Array, shift: Array
 ) -> Float[Array, "views 16 C"]:
@@ -316,11 +274,6 @@ def _halving_input_gradient(
 
     on_gpu = gpu_kernels.halving_input_gradient
     return _on_gpu_or(on_gpu, elsewhere)(dy, kernel, y, scale, shift)
-
-
-def _halving_kernel_gradient(x: Array, dy: Array) -> Array:
-    elsewhere = functools.partial(kernel_gradient, stride=2)
-    return _on_gpu_or(gpu_kernels.halving_kernel_gradient, elsewhere)(x, dy)
 
 
 def _taps(padded: Float[Array, "batch P P"], views: int) -> Float[Array, "views pixels 16"]:

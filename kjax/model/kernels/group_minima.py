@@ -1,11 +1,11 @@
 """The smallest distances between two sets of rows, by groups: one product serves both directions.
 
-The device looks through all pairs in blocks that its cache holds, and keeps for each row the
-smallest value in each of some 400 groups of the other set, and the same the other way round. A
-minimum is all that is left to do beside the product: no sort, no index. Where a minimum came from
-is found by looking through its group again (`kjax.model.nearest`), a hundredth of the work.
+The device compares all pairs in blocks that fit its cache, and keeps for each row the minimum over
+each of some 400 groups of the other set, and vice versa. Besides the product only minima are
+needed: no sort, no index. `kjax.model.nearest` then searches the best groups again, a hundredth of
+the work.
 
-What is compared is a LOWER BOUND of the distance in single precision. Squared L2 distances are
+The compared values are LOWER BOUNDS of the distances in single precision. Squared L2 distances are
 |q|² + |t|² − 2 q·t. With ε = 2⁻²³, a sum of n products is off by n ε/2 Σ|qᵢtᵢ| ≤ n ε/2 |q| |t| at
 most, in whatever order it is added, and by twice that where an accelerator cuts digits off instead
 of rounding. As 2 |q| |t| ≤ |q|² + |t|² =: s, the doubled product is off by n ε s. Four more
@@ -13,13 +13,13 @@ roundings, of the two squares and of two additions, make 3 ε s. So (1 − (n + 
 is computed, is not above the distance. For L1 each difference and each addition rounds once:
 Σ|qᵢ − tᵢ| − (n + 8) ε s with s = Σ|qᵢ| + Σ|tᵢ|.
 
-Accelerators multiply bfloat16, eight digits, far quicker. A number is h + l + r, where h is the
-bfloat16 next to it, l that next to the rest: |l| ≤ 2⁻⁹ |x| and |r| ≤ 2⁻¹⁸ |x|. The products hh',
-hl' and lh' are exact and are added in single precision: 3 n terms, and a 2⁻⁸ more in their sum of
-sizes, which 4 n covers. What is left out, ll', rx' and xr', is below 3 · 2⁻¹⁸ |q| |t|, so that
-3 · 2⁻¹⁸ s = 96 ε s is added to the doubled product's bound.
+Accelerators multiply bfloat16 (eight significant bits) far faster. A number is h + l + r, where h
+is the nearest bfloat16 and l the bfloat16 nearest to the rest: |l| ≤ 2⁻⁹ |x| and |r| ≤ 2⁻¹⁸ |x|.
+The products hh', hl' and lh' are exact and are added in single precision: 3 n terms, and a 2⁻⁸ more
+in the sum of their sizes, which 4 n covers. The omitted terms ll', rx' and xr' are below
+3 · 2⁻¹⁸ |q| |t|, so 3 · 2⁻¹⁸ s = 96 ε s is added to the doubled product's bound.
 
-Integers of at most eight digits, whose sums stay below 2²⁴, are computed without any error.
+Integers of at most eight bits, whose sums stay below 2²⁴, are computed without any error.
 """
 
 from typing import Literal
@@ -30,30 +30,30 @@ from jaxtyping import Array, Float, Float32, Int32, Num
 
 Metric = Literal["L2", "L1"]
 Product = Literal["single", "split", "whole"]
-"""Of float32; of bfloat16 in three parts; of integers that bfloat16 holds."""
+"""Products of float32; of bfloat16 in three parts; of integers that bfloat16 holds."""
 
 _SMALLEST = 256
-"""Rows of the smallest program."""
+"""Minimum padded size."""
 _SMALLEST_BLOCK = 64
 _MOST_GROUPS = 512
-"""Of the rows of a set, which has an eighth of them at least."""
+"""Maximum number of groups in a set; the minimum is an eighth of it."""
 _EPSILON = 2.0**-23
 
 
 def granularity(count: int) -> int:
-    """Rows that sizes are rounded up to: few sizes, four to an octave, share their programs."""
+    """Return the step that sizes are rounded up to: four sizes per octave share their programs."""
     return max(_SMALLEST, 1 << max(0, count.bit_length() - 3))
 
 
 def group_size(rows: int) -> int:
-    """Rows of a group, neighbours in their set."""
+    """Return the number of consecutive rows in a group."""
     return 8 * granularity(rows) // _MOST_GROUPS
 
 
 def compare(
     some: Num[Array, "n dim"], others: Num[Array, "m dim"], metric: Metric
 ) -> Float[Array, "n m"]:
-    """−2 q·t, which squared L2 distances are made of, or L1 distances."""
+    """Compute −2 q·t, the mixed term of squared L2 distances, or L1 distances."""
     if metric == "L2":
         precision = None if some.dtype == jnp.bfloat16 else "highest"
         kind = jnp.promote_types(some.dtype, jnp.float32)
@@ -67,7 +67,7 @@ def compare(
 
 
 def share(dim: int, metric: Metric, product: Product) -> float:
-    """What a row's own size counts in a lower bound."""
+    """Return the factor of a row's own size in a lower bound."""
     terms = {"single": dim + 8, "split": 4 * dim + 112, "whole": 0}[product]
     return (1.0 if metric == "L2" else 0.0) - terms * _EPSILON
 
@@ -75,22 +75,21 @@ def share(dim: int, metric: Metric, product: Product) -> float:
 def operands(
     first: Float32[Array, "n dim"], second: Float32[Array, "m dim"], product: Product
 ) -> tuple[Num[Array, "n terms"], Num[Array, "m terms"]]:
-    """What the two sides of a product are."""
+    """Return the two factors of a product."""
     if product == "single":
         return first, second
     if product == "whole":
         return first.astype(jnp.bfloat16), second.astype(jnp.bfloat16)
-    (high, low), (other_high, other_low) = _halves(first), _halves(second)
+    parts = []
+    for rows in (first, second):
+        # XLA would remove a conversion to bfloat16 and back.
+        high = jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7)
+        parts.append((high.astype(jnp.bfloat16), (rows - high).astype(jnp.bfloat16)))
+    (high, low), (other_high, other_low) = parts
     return (
         jnp.concatenate([high, high, low], axis=1),
         jnp.concatenate([other_high, other_low, other_high], axis=1),
     )
-
-
-def _halves(rows: Float32[Array, "n dim"]) -> tuple[Array, Array]:
-    # Not by conversion there and back, which XLA leaves out.
-    high = jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7)
-    return high.astype(jnp.bfloat16), (rows - high).astype(jnp.bfloat16)
 
 
 def group_minima(
@@ -102,15 +101,15 @@ def group_minima(
     block: int,
     both: bool,
 ) -> tuple[Float32[Array, "n groups"], Float32[Array, "others columns"]]:
-    """The smallest value of each row in groups of the second set, and of groups in each column.
+    """Compute each row's minima over groups of the second set, and each column's over the first.
 
     Args:
-        sides: rows of the two sets, from `operands`, as many as `granularity` asks for.
-        offsets: what is added to each row's comparisons; infinite for rows that only fill up.
-        sizes: of the two sets without what fills them up: blocks beyond are left out.
+        sides: padded rows of the two sets, from `operands`.
+        offsets: added to each row's comparisons; infinite for padding.
+        sizes: numbers of rows without padding; blocks beyond are skipped.
         metric: "L2" or "L1".
         block: rows of a side that are compared at once.
-        both: whether the second result is wanted.
+        both: whether to compute the second result.
     """
     lengths = [len(side) for side in sides]
     blocks = [min(_power_of_two(block), length) for length in lengths]
@@ -151,7 +150,7 @@ def group_minima(
 def _lower(
     minima: Float32[Array, "n m"], values: Float32[Array, "a b"], row: Array, column: Array
 ) -> Float32[Array, "n m"]:
-    """Minima with smaller values put in at a place."""
+    """Lower a block of minima to the new values."""
     before = jax.lax.dynamic_slice(minima, (row, column), values.shape)
     return jax.lax.dynamic_update_slice(minima, jnp.minimum(before, values), (row, column))
 
@@ -161,7 +160,7 @@ def _power_of_two(block: int) -> int:
 
 
 def padded_size(count: int, block: int = 1) -> int:
-    """The next of few sizes, in whole blocks where there are several."""
+    """Round up to one of few sizes, in whole blocks if there are several."""
     step = granularity(count)
     if count > _power_of_two(block):
         step = max(step, _power_of_two(block))
