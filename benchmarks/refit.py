@@ -20,7 +20,7 @@ from kjax.data.sets import EMBEDDED, read_train_sets
 from kjax.errors import InputError
 from kjax.eval.refit_views import describe_misaligned, mean_matching
 from kjax.interrupts import run_script
-from kjax.model.nesting import check_remap, remap
+from kjax.model.folding import check_remap, remap
 from kjax.train.refitting import check_widths, learn_map
 from kjax.weights.files import save_variables
 from kjax.weights.source import load_source, refitted_info

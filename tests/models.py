@@ -9,6 +9,13 @@ import kjax
 from kjax.model.descriptor import Descriptor
 
 ENCODED = ("xy", "polar", "combined", "combined_star")
+CHANNELS = (4, 4, 8, 8, 16, 16)
+
+
+def narrow(head: str) -> dict:
+    """Options of a small model, for claims that do not depend on the width."""
+    return {"channels": CHANNELS} | ({} if head in ("sum", "cat") else {"dimension": 16})
+
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from kjax.eval.results import DescriptorResult, MisalignmentScores
 from kjax.eval.run import Options, examine
 from kjax.model.describe import preferred_batch
 from kjax.model.descriptor import Descriptor, parameter_count
-from kjax.model.resampling import resize_patches
+from kjax.model.patches import resize_patches
 
 JITTER = {
     "translation": (0.0, 0.05, 0.1, 0.15, 0.2, 0.25),

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from kjax.eval.entries import Entry
 from kjax.eval.results import Curve, SimilarityFigure, TrainingCurves
 from kjax.eval.similarity_maps import draw_similarity_maps
-from kjax.model.resampling import resize_patches
+from kjax.model.patches import resize_patches
 from kjax.train.metrics_log import read_metrics
 
 _CURVE_POINTS = 300

@@ -25,7 +25,7 @@ from kjax.data.sampler import make_point_table
 from kjax.errors import InputError
 from kjax.eval.hpatches.distances import nearest
 from kjax.eval.hpatches.protocol import matched_precision
-from kjax.model.resampling import to_pixels, warp_patch
+from kjax.model.patches import to_pixels, warp_patch
 
 SHARE = 0.5
 """Share of the stored patch's side that a reference shows: turned by 45°, or twice as large, or

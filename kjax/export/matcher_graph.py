@@ -17,7 +17,7 @@ from kjax.matcher.assignment import LEAST_SCORE
 from kjax.matcher.network import TURNS, MatcherConfig, layer_of
 from kjax.matcher.truth import NONE
 from kjax.matcher.weights import MatcherWeights
-from kjax.model.kernels.onnx_writer import GraphWriter
+from kjax.model.onnx_graph import GraphWriter
 
 _INT32, _INT64 = 6, 7
 """Of onnx.TensorProto."""

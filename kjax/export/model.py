@@ -18,8 +18,8 @@ from kjax.errors import InputError, unknown_name
 from kjax.export import onnx as export_onnx
 from kjax.export import stablehlo as export_stablehlo
 from kjax.export.function import DescribingFunction, write_checked
+from kjax.model import ENCODED_HEADS
 from kjax.model.descriptor import Descriptor, parameter_count
-from kjax.model.dimensions import ENCODED_HEADS
 from kjax.model.folding import fold
 from kjax.version import __version__
 from kjax.weights.files import (

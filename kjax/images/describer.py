@@ -33,7 +33,7 @@ from kjax.images.runner import Runner
 from kjax.images.weights_checksum import weights_sha256
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
-from kjax.model.resampling import resize_patches
+from kjax.model.patches import resize_patches
 from kjax.version import __version__
 from kjax.weights.info import Provenance, display_name
 from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO
@@ -293,5 +293,5 @@ def _resizing_hint(shape: tuple[int, ...], size: int) -> str:
     if shape == (size, size):
         return ": give patches[None] for a single one"
     if len(shape) == 3 and shape[1] == shape[2]:
-        return f": resize them with kjax.model.resampling.resize_patches(patches, {size})"
+        return f": resize them with kjax.model.patches.resize_patches(patches, {size})"
     return ""

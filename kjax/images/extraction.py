@@ -80,7 +80,7 @@ def extract_patches(
         )
 
     PhotoTourism's patches are 64×64, reduced to 32×32 for training. To cut them as sharp, ask for
-    `size=64` and give them to `kjax.model.resampling.resize_patches`; `size=32` is smoother, and
+    `size=64` and give them to `kjax.model.patches.resize_patches`; `size=32` is smoother, and
     quicker.
 
     Differentiable with respect to the image and the keypoints; which level of the pyramid is read

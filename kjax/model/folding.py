@@ -87,7 +87,7 @@ def shorten(
 ) -> tuple[Descriptor, dict[str, Any]]:
     """Return the model of the first `dimension` entries alone: a smaller projection.
 
-    Only nested descriptors (see `nested` of `kjax.train.losses.LossConfig`) stay good this way. The
+    Only nested descriptors (see `nested` of `kjax.runs.config.LossConfig`) stay good this way. The
     model must not be folded, and its head must project.
     """
 

@@ -15,8 +15,8 @@ import numpy as np
 import optax
 import torch
 
+from kjax.model import CHANNELS
 from kjax.model.descriptor import Descriptor, build
-from kjax.model.dimensions import CHANNELS
 from kjax.model.layers import BatchNorm
 from kjax.parity import torch_reference
 from kjax.parity.torch_reference import TorchDescriptor

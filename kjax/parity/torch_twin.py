@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from kjax.errors import InputError, unknown_name
-from kjax.model.dimensions import (
+from kjax.model import (
     CHANNELS,
     DIMENSION,
     ENCODED_HEADS,

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from kjax.errors import InputError, one_line, unknown_name
 from kjax.files.typed_values import Schema
 from kjax.model.descriptor import Descriptor, build
-from kjax.model.dimensions import CHANNELS, DIMENSION
+from kjax.model import CHANNELS, DIMENSION
 
 T = TypeVar("T")
 PIPELINES = ("auto", "resident", "tfdata")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num
 
 from kjax.data.hpatches import NOISE, Noise
-from kjax.model.resampling import to_pixels, warp_patch
+from kjax.model.patches import to_pixels, warp_patch
 from kjax.runs.config import AugmentConfig
 from kjax.train.photometry import distort_pair
 

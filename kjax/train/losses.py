@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float
 
 from kjax.errors import unknown_name
 from kjax.model.aggregation import l2_normalize
-from kjax.model.precision import at_least_float32
+from kjax.model.kernels.convolution import at_least_float32
 from kjax.runs.config import NEIGHBOUR_RULES, LossConfig
 
 HYNET_MARGIN = 1.2

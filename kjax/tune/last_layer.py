@@ -13,7 +13,7 @@ from kjax.data.sets import read_train_sets
 from kjax.errors import InputError
 from kjax.eval.refit_views import describe_misaligned
 from kjax.files.atomic import write_json
-from kjax.model.nesting import check_remap, remap
+from kjax.model.folding import check_remap, remap
 from kjax.train.refitting import BATCH, LEARNING_RATE, STEPS, learn_map
 from kjax.tune.sets import OwnSets
 from kjax.tune.settings import Settings

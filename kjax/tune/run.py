@@ -8,7 +8,7 @@ import jax
 
 from kjax.files.atomic import write_json, write_whole
 from kjax.files.json import parse_json
-from kjax.model.nesting import check_remap
+from kjax.model.folding import check_remap
 from kjax.tune.last_layer import can_refit, refit
 from kjax.tune.mapping import map_photographs
 from kjax.tune.report import table, warning, write_report

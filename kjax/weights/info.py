@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kjax.errors import InputError, unknown_name
-from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS, HEADS
+from kjax.model import CHANNELS, DIMENSION, ENCODED_HEADS, HEADS
 from kjax.version import __version__
 from kjax.weights.ledger import PhotoGroup, permitted_use
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.model.dimensions import CHANNELS, DIMENSION, ENCODED_HEADS, TRUNK_STRIDE
+from kjax.model import CHANNELS, DIMENSION, ENCODED_HEADS, TRUNK_STRIDE
 from kjax.weights.info import Fields, fields_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch7_files import Module, convolution, dumps, sequential
 from kjax.baselines import deepcompare, load_baseline
 from kjax.data.embedded import stereo_patch_pairs
 from kjax.errors import InputError
-from kjax.model.resampling import resize_patches
+from kjax.model.patches import resize_patches
 from kjax.weights.files import save_variables
 
 torch = pytest.importorskip("torch")

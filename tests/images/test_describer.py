@@ -64,7 +64,7 @@ def test_the_size_that_is_wrong_says_how_to_mend_it(describer, rng):
     large = random_patches(rng, 2, 32)
     with pytest.raises(InputError, match=r"resize_patches\(patches, 16\)"):
         describer.describe(large)
-    assert describer.describe(kjax.model.resampling.resize_patches(large, 16)).shape == (2, 128)
+    assert describer.describe(kjax.model.patches.resize_patches(large, 16)).shape == (2, 128)
     with pytest.raises(InputError, match=r"patches\[None\]"):
         describer.describe(large[0, :16, :16])
 

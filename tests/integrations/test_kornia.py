@@ -15,7 +15,7 @@ from kornia.feature import LocalFeature, ScaleSpaceDetector, laf_from_center_sca
 
 import kjax  # noqa: E402
 from kjax.integrations.kornia import LAFDescriptor  # noqa: E402
-from kjax.model.resampling import resize_patches  # noqa: E402
+from kjax.model.patches import resize_patches  # noqa: E402
 
 KORNIA_PIXELS = "kornia" if kornia.__version__ >= "0.9" else "kornia0.8"
 COUNT = 40

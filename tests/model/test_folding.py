@@ -1,17 +1,29 @@
+"""Models made of trained ones: folded, and with shorter descriptors."""
+
+import json
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
-from models import make_model, random_patches
+from models import make_model, narrow, random_patches
 
 import kjax
+from kjax.cli import main
 from kjax.errors import InputError
-from kjax.model.folding import fold_head
+from kjax.model.folding import fold_head, shorten
+from kjax.runs.config import load_config
+from kjax.weights.files import save_variables
+from kjax.weights.info import make_metadata, parse_metadata
+from kjax.weights.source import load_source
+
+SMOKE = Path(__file__).parents[2] / "configs" / "smoke.py"
 
 
 @pytest.mark.parametrize("head", kjax.HEADS)
 def test_folding_changes_no_descriptor(rng, head):
-    model, variables = make_model(head, s=2)
-    patches = random_patches(rng, 4, 32)
+    model, variables = make_model(head, s=2, patch_size=16, **narrow(head))
+    patches = random_patches(rng, 4, 16)
     folded_model, folded = kjax.fold(model, variables)
     assert "batch_stats" not in folded
     np.testing.assert_allclose(
@@ -21,7 +33,7 @@ def test_folding_changes_no_descriptor(rng, head):
 
 def test_weights_of_numpy_are_folded_to_the_same_numbers_on_the_device():
     """Else every call of the model would bring them there."""
-    model, variables = make_model("combined_star", s=1)
+    model, variables = make_model("combined_star", patch_size=16, **narrow("combined_star"))
     _, folded = kjax.fold(model, variables)
     _, same = kjax.fold(model, jax.tree.map(np.asarray, variables))
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(same))
@@ -30,7 +42,7 @@ def test_weights_of_numpy_are_folded_to_the_same_numbers_on_the_device():
 
 @pytest.mark.parametrize("head", ["xy", "combined", "combined_star", "sum"])
 def test_position_encoding_folds_into_one_layer(rng, head):
-    model, variables = make_model(head, s=2, patch_size=16, head_bias=head != "xy")
+    model, variables = make_model(head, s=2, patch_size=16, head_bias=head != "xy", **narrow(head))
     patches = random_patches(rng, 3, 16)
     one_layer, weights = fold_head(*kjax.fold(model, variables))
     assert one_layer.head == {"xy": "hardnet", "combined": "hardnet"}.get(head, head)
@@ -40,16 +52,79 @@ def test_position_encoding_folds_into_one_layer(rng, head):
 
 
 def test_a_folded_model_is_for_inference_only():
-    model, variables = kjax.fold(*make_model("hardnet"))
+    model, variables = kjax.fold(*make_model("hardnet", patch_size=16, **narrow("hardnet")))
     with pytest.raises(InputError, match="train the original"):
-        model.apply(variables, np.zeros((2, 32, 32)), train=True)
-    with pytest.raises(InputError, match="folded already"):
+        model.apply(variables, np.zeros((2, 16, 16)), train=True)
+    with pytest.raises(InputError, match="already folded"):
         kjax.fold(model, variables)
 
 
 def test_folded_hardnet_encodings_include_batch_norm(rng):
-    model, variables = kjax.fold(*make_model("hardnet"))
-    patches = random_patches(rng, 2, 32)
+    model, variables = kjax.fold(*make_model("hardnet", patch_size=16, **narrow("hardnet")))
+    patches = random_patches(rng, 2, 16)
     total = model.apply(variables, patches, method="local_encodings").sum(axis=1)
     normalized = total / np.linalg.norm(total, axis=1, keepdims=True)
     np.testing.assert_allclose(normalized, model.apply(variables, patches), atol=1e-5)
+
+
+# Shorter descriptors
+
+
+def first_entries(descriptors, dimension):
+    shorter = np.asarray(descriptors)[:, :dimension]
+    return shorter / np.linalg.norm(shorter, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def nested_run(tmp_path, monkeypatch):
+    """A finished run whose first 32 and 64 entries were trained; it is in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    config = load_config(SMOKE).to_dict()
+    config["model"] |= {"head": "polar", "s": 1, "patch_size": 16, "dtype": "float32"}
+    config["loss"] |= {"nested": [64, 32]}
+    Path("run").mkdir()
+    Path("run/config.json").write_text(json.dumps(config))
+    save_variables("run/weights.npz", make_model("polar", patch_size=16)[1])
+    return "run"
+
+
+def test_first_entries_normalised(rng):
+    model, variables = make_model("hardnet", patch_size=8)
+    patches = random_patches(rng, 3, 8)
+    shorter, weights = shorten(model, variables, 48)
+    expected = first_entries(jax.jit(model.apply)(variables, patches), 48)
+    np.testing.assert_allclose(jax.jit(shorter.apply)(weights, patches), expected, atol=1e-5)
+
+
+def test_a_run_that_was_trained_for_it(nested_run, rng, capsys):
+    patches = random_patches(rng, 4, 16)
+    whole, short = kjax.load(nested_run), kjax.load(nested_run, dimension=32)
+    assert short.dimension == 32
+    assert short.model == "polar s=1 N=16 D=32"
+    expected = first_entries(whole.describe(patches), 32)
+    np.testing.assert_allclose(short.describe(patches), expected, atol=1e-5)
+    assert load_source(nested_run, dimension=128).model.dimension == 128
+    with pytest.raises(InputError, match="descriptors of 32 and 64 and 128 numbers, not 48"):
+        kjax.load(nested_run, dimension=48)
+    assert main(["info", nested_run]) == 0
+    assert "the first 32 or 64 numbers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["short.pth", "short.safetensors"])
+def test_export(nested_run, name):
+    assert main(["export", nested_run, "--dimension", "64", "--out", name]) == 0
+    source = load_source(nested_run, dimension=64)
+    written = load_source(name if name.endswith("s") else f"{name}:polar,s=1,patch_size=16")
+    assert written.model.dimension == 64
+    jax.tree.map(np.testing.assert_array_equal, written.variables, source.variables)
+    assert source.nested == (32,)
+    assert written.nested == ((32,) if name.endswith("s") else ())
+    assert parse_metadata(make_metadata(source.info)).nested == (32,)
+
+
+def test_weights_that_say_nothing_of_it(tmp_path, capsys):
+    path = tmp_path / "polar.npz"
+    save_variables(path, make_model("polar")[1])
+    assert main(["export", f"{path}:polar,s=1", "--dimension", "64", "--out", "x.npz"]) == 2
+    told = "has descriptors of 128 numbers, not 64: train with"
+    assert told in capsys.readouterr().err

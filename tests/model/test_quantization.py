@@ -75,9 +75,9 @@ def test_no_rows(rows):
 def test_refusals(rows):
     with pytest.raises(InputError, match="unknown form"):
         kjax.quantize(rows, "int4")
-    with pytest.raises(InputError, match="1 of 300 descriptors are no unit vectors, row 7 first"):
+    with pytest.raises(InputError, match="1 of 300 descriptors are not unit vectors, row 7 first"):
         kjax.quantize(np.where(np.arange(300)[:, None] == 7, np.nan, rows), "uint8")
-    with pytest.raises(InputError, match="no unit vectors"):
+    with pytest.raises(InputError, match="not unit vectors"):
         kjax.quantize(2 * rows, "binary")
     with pytest.raises(InputError, match=r"128 numbers do not make 192 bits: give bits=128"):
         kjax.quantize(rows, "binary", bits=192)

@@ -12,7 +12,7 @@ from scipy.stats import ks_2samp
 
 from kjax.data.hpatches import NOISE, Noise
 from kjax.eval.misalignment import random_maps
-from kjax.model.resampling import resize_patches, warp_patch
+from kjax.model.patches import resize_patches, warp_patch
 from kjax.runs.config import AugmentConfig
 from kjax.train.augment import (
     augment_pair,

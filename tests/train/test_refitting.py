@@ -8,7 +8,7 @@ import kjax
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.eval.refit_views import mean_matching
-from kjax.model.nesting import remap
+from kjax.model.folding import remap
 from kjax.train.refitting import agreeing_directions, check_widths, learn_map
 from kjax.weights.info import make_metadata
 from kjax.weights.source import load_source, refitted_info

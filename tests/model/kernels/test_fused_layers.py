@@ -13,12 +13,12 @@ import pytest
 from models import make_model, random_patches
 
 import kjax
-from kjax.model.dimensions import CHANNELS
+from kjax.model import CHANNELS
 from kjax.model.kernels import batch_norm, fused_layers, gpu_kernels
 from kjax.model.kernels.convolution import convolve
 
 SIDE, BATCH, VIEWS = 16, 64, 2
-KERNEL_SHAPES = (3, 3, 1, 32), (3, 3, 32, 32), (3, 3, 32, 64)
+KERNEL_SHAPES = (3, 3, 1, 8), (3, 3, 8, 8), (3, 3, 8, 16)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def plain_loss(arrays, weights):
 @pytest.fixture
 def arrays(normal):
     shapes = (BATCH, SIDE, SIDE, 1), *KERNEL_SHAPES
-    return [normal(*shape) for shape in shapes], normal(BATCH, SIDE // 2, SIDE // 2, 64)
+    return [normal(*shape) for shape in shapes], normal(BATCH, SIDE // 2, SIDE // 2, 16)
 
 
 def test_fused_layers_and_their_gradients_equal_autodiff(arrays):
@@ -186,7 +186,7 @@ INTERPRETED = Kernels(interpret=True, dtype=jnp.float32, tolerance=1e-5)
 
 @pytest.fixture(
     params=[
-        pytest.param(INTERPRETED, id="interpreted"),
+        pytest.param(INTERPRETED, id="interpreted", marks=pytest.mark.slow),
         pytest.param(INTERPRETED._replace(width=8), id="interpreted narrow"),
         pytest.param(ON_GPU, id="gpu", marks=pytest.mark.gpu),
         pytest.param(ON_GPU._replace(width=16), id="gpu half", marks=pytest.mark.gpu),
@@ -217,7 +217,7 @@ def rectified_twice(images, kernel1, bias1, kernel2, bias2):
     return jax.nn.relu(convolve(z, kernel2, stride=1) + bias2.reshape(1, 1, 1, -1))
 
 
-def folded_arrays(normal, count=8, side=SIDE, width=32):
+def folded_arrays(normal, count=8, side=SIDE, width=8):
     return (
         normal(count, side, side, 1),
         normal(3, 3, 1, width),
@@ -229,7 +229,7 @@ def folded_arrays(normal, count=8, side=SIDE, width=32):
 
 def test_folded_layers_and_their_gradients_equal_autodiff(normal):
     arrays = folded_arrays(normal)
-    weights = normal(8, SIDE, SIDE, 32)
+    weights = normal(8, SIDE, SIDE, 8)
 
     def gradients(function):
         return jax.grad(lambda *arrays: (weights * function(*arrays)).sum(), range(len(arrays)))

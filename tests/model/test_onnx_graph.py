@@ -5,8 +5,8 @@ import pytest
 from models import make_model, random_patches
 
 import kjax
+from kjax.model import onnx_graph
 from kjax.model.folding import fold_head
-from kjax.model.kernels import onnx_layers
 from kjax.model.onnx_graph import onnx_model
 
 LIGHT, WIDE = (8, 8, 16, 16, 32, 32), (8, 16, 16, 16, 64, 48)
@@ -61,7 +61,7 @@ def test_layers_are_taken_where_they_pay(channels, block, size, convolutions):
 
 def test_combinations_are_those_of_minimal_filtering(rng):
     rows, kernel = rng.normal(size=6), rng.normal(size=3)
-    m = (onnx_layers.ROW_COMBINATIONS @ rows) * (onnx_layers.KERNEL_COMBINATIONS @ kernel)
+    m = (onnx_graph.ROW_COMBINATIONS @ rows) * (onnx_graph.KERNEL_COMBINATIONS @ kernel)
     made = [m[0] + m[1] + m[2] + m[3] + m[4], m[1] - m[2] + 2 * (m[3] - m[4])]
     made += [m[1] + m[2] + 4 * (m[3] + m[4]), m[1] - m[2] + 8 * (m[3] - m[4]) + m[5]]
     np.testing.assert_allclose(made, np.correlate(rows, kernel), atol=1e-12)
