@@ -17,7 +17,6 @@ def narrow(head: str) -> dict:
     return {"channels": CHANNELS} | ({} if head in ("sum", "cat") else {"dimension": 16})
 
 
-
 @functools.cache
 def make_model(
     head: str, *, s: int = 1, patch_size: int = 32, **options

@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 
 from kjax.errors import InputError, one_line, unknown_name
 from kjax.files.typed_values import Schema
-from kjax.model.descriptor import Descriptor, build
 from kjax.model import CHANNELS, DIMENSION
+from kjax.model.descriptor import Descriptor, build
 
 T = TypeVar("T")
 PIPELINES = ("auto", "resident", "tfdata")

@@ -16,8 +16,7 @@ from jaxtyping import Array, Float, Num, UInt8
 
 from kjax.errors import InputError
 from kjax.model.descriptor import Descriptor
-from kjax.model.folding import fold
-from kjax.model.folding import remap
+from kjax.model.folding import fold, remap
 from kjax.model.patches import resize_patches
 from kjax.runs.config import DistillConfig, ModelConfig
 from kjax.train.losses import distance_matrix

@@ -22,8 +22,8 @@ import numpy as np
 
 from kjax.errors import InputError, unknown_name
 from kjax.files.json import parse_json
-from kjax.model.descriptor import Descriptor, build, parameter_count
 from kjax.model import CHANNELS, DIMENSION, ENCODED_HEADS
+from kjax.model.descriptor import Descriptor, build, parameter_count
 from kjax.model.folding import shorten
 from kjax.weights import shipped
 from kjax.weights.files import SUFFIXES, load_state_dict, load_variables, read_metadata
