@@ -28,7 +28,7 @@ from tqdm import tqdm
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import read_grey
 from kjax.files.atomic import write_json
-from kjax.images.correct_matches import Count, count_matches, total
+from kjax.images.geometry import Count, count_matches, total
 from kjax.interrupts import run_script
 
 BASELINE = "rootsift"

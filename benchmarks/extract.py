@@ -55,7 +55,7 @@ def kjax_call(image: np.ndarray, count: int, pyramid: str) -> Callable[[], Any]:
     import jax
     import jax.numpy as jnp
 
-    from kjax.images.extraction import extract_patches
+    from kjax.images.extract import extract_patches
 
     pixels = jnp.asarray(image)
     keypoints = [jnp.asarray(values) for values in random_keypoints(count, len(image))]

@@ -28,11 +28,11 @@ from kjax.data.selfsupervised import ViewConfig, random_view
 from kjax.eval.similarity_maps import draw_similarity_maps, similarity_maps
 from kjax.extras import require
 from kjax.files.atomic import write_text, write_whole
-from kjax.images.correct_matches import one_per_location, project
-from kjax.images.drawing import draw_matches
-from kjax.images.extraction import extract_patches
-from kjax.images.geometry import verify
-from kjax.images.matching import Matches, match
+from kjax.images.draw import draw_matches
+from kjax.images.extract import extract_patches
+from kjax.images.features import Matches
+from kjax.images.geometry import one_per_location, project, verify
+from kjax.images.match import match
 from kjax.interrupts import run_script
 from kjax.weights.source import load_shipped
 

@@ -23,8 +23,8 @@ from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.describer import load
-from kjax.images.extraction import extract_patches
-from kjax.images.matching import Distance
+from kjax.images.extract import extract_patches
+from kjax.images.features import Distance
 from kjax.weights.source import WHOLE_EXTENT, is_workdir
 
 SIFT_SIZE = 3.2

@@ -21,7 +21,7 @@ import torch
 from speed import torch_inference
 from speed.inference import blocks_of, onnx_session, run_session
 
-from kjax.images.runner import ONNX_BATCH, ONNXRUNTIME, Runner, Way
+from kjax.images.runner import ONNX_BATCH, ONNXRUNTIME, Runner
 from kjax.interrupts import run_script
 from kjax.model.folding import fold
 from kjax.weights.source import load_source
@@ -40,8 +40,8 @@ def make_runs(sources: Sequence[str]) -> Iterator[tuple[str, Callable[[], Any]]]
         session = onnx_session(found.model, found.variables, threads=1)
         yield f"exported {source}", functools.partial(run_session, session, blocks)
         folded = fold(found.model.clone(dtype=jnp.dtype("float32")), found.variables)
-        way, patches = Way(ONNXRUNTIME, ONNX_BATCH, 1), np.concatenate(blocks)
-        yield f"kjax {source}", functools.partial(Runner(*folded).describe_in, way, patches)
+        runner, patches = Runner(*folded, backend=ONNXRUNTIME), np.concatenate(blocks)
+        yield f"kjax {source}", functools.partial(runner.describe, patches, threads=1)
 
 
 def run(args: argparse.Namespace) -> None:

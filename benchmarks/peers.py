@@ -46,7 +46,7 @@ from tqdm import tqdm
 
 from kjax.baselines.descriptor import Unavailable
 from kjax.extras import require
-from kjax.images.aligning import align_matches
+from kjax.images.align import align_matches
 from kjax.images.features import Features
 from kjax.interrupts import run_program
 from kjax.model.describe import cores

@@ -43,9 +43,8 @@ from kjax.images.describer import Describer, load
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.exchange.colmap_program import find_reconstructor
-from kjax.images.features import Features
-from kjax.images.learned_matching import Matcher, load_matcher
-from kjax.images.matching import Distance
+from kjax.images.features import Distance, Features
+from kjax.images.learned import Matcher, load_matcher
 from kjax.interrupts import run_script
 
 COLMAP = "COLMAP's SIFT"

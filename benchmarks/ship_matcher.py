@@ -28,7 +28,7 @@ from ship import check_arrays, check_name, photographs_of, read_facts
 from kjax.data.sets import read_photographs
 from kjax.errors import InputError
 from kjax.files.atomic import sha256, write_json, write_text
-from kjax.images.weights_checksum import weights_sha256
+from kjax.images.describer import weights_sha256
 from kjax.interrupts import run_script
 from kjax.matcher.view_set import read_view_set
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     if args.trained_for:
         before, after = load_source(args.trained_for), load_source(args.name)
         weights = turned(weights, before, after, args.name)
-    if weights.about.described_with.sha256 != shipped.card(args.name).sha256:
+    if weights.described_with.sha256 != shipped.card(args.name).sha256:
         raise InputError(f"the matcher is for other weights than the shipped {args.name}")
     check_arrays(weights.params, np.float16)
     photographs = {
@@ -83,7 +83,7 @@ def turned(
         after: weights whose descriptors are rotated.
         name: of these weights.
     """
-    if weights.about.described_with.sha256 != weights_sha256(before):
+    if weights.described_with.sha256 != weights_sha256(before):
         raise InputError("the matcher was trained for other weights than --trained-for")
     old, new = (
         np.asarray(one.variables["params"]["head"]["kernel"], "f8") for one in (before, after)
@@ -101,10 +101,8 @@ def turned(
         **weights.params,
         "embedding": {**embedding, "input": {**embedding["input"], "kernel": back}},
     }
-    origin = dataclasses.replace(
-        weights.about.described_with, name=name, sha256=weights_sha256(after)
-    )
-    return MatcherWeights(dataclasses.replace(weights.about, described_with=origin), params)
+    origin = dataclasses.replace(weights.described_with, name=name, sha256=weights_sha256(after))
+    return dataclasses.replace(weights, described_with=origin, params=params)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

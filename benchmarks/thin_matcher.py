@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     if args.out.suffix != ".npz":
         raise InputError(f"--out {args.out}: unsupported file type: use .npz")
     weights = read_matcher(find_matcher(args.matcher))
-    model = weights.about.model
+    model = weights.model
     layers = model.layers if args.layers is None else args.layers
     if not 1 <= args.heads <= model.heads or not 1 <= layers <= model.layers:
         raise InputError(f"the matcher has 1 to {model.heads} heads and {model.layers} layers")
@@ -44,7 +44,7 @@ def thinned(
     weights: MatcherWeights, heads: int, layers: int, self_every: int | None = None
 ) -> MatcherWeights:
     """Return the first layers with their strongest heads."""
-    model = weights.about.model
+    model = weights.model
     params = jax.tree.map(np.asarray, dict(weights.params))
     blocks = jax.tree.map(lambda leaf: leaf[:layers], params["layers"])
     kept = {"cross": _largest(_strengths(model, blocks, "cross"), heads)}
@@ -61,9 +61,9 @@ def thinned(
         model, heads=heads, layers=layers, head_size=model.size, self_every=every
     )
     thinned_from = f"from {model.heads} heads and {model.layers} layers, not trained since"
-    remarks = {**weights.about.remarks, "thinned": thinned_from}
-    about = dataclasses.replace(weights.about, model=fewer, remarks=remarks)
-    return MatcherWeights(about, {"embedding": embedding, "layers": blocks})
+    remarks = {**weights.remarks, "thinned": thinned_from}
+    params = {"embedding": embedding, "layers": blocks}
+    return dataclasses.replace(weights, model=fewer, remarks=remarks, params=params)
 
 
 def _by_head(

@@ -32,11 +32,11 @@ if _TOO_LATE:
     )
 
 if TYPE_CHECKING:
-    from kjax.images.aligning import align_matches
+    from kjax.images.align import align_matches
     from kjax.images.describer import Describer, load
-    from kjax.images.extraction import extract_patches
-    from kjax.images.learned_matching import load_matcher
-    from kjax.images.matching import match, match_many
+    from kjax.images.extract import extract_patches
+    from kjax.images.learned import load_matcher
+    from kjax.images.match import match, match_many
     from kjax.model.descriptor import HEADS, Descriptor, build
     from kjax.model.folding import fold
     from kjax.model.position_encoding import PositionKernel
@@ -50,17 +50,17 @@ _HOME = {
     "Describer": "images.describer",
     "Descriptor": "model.descriptor",
     "PositionKernel": "model.position_encoding",
-    "align_matches": "images.aligning",
+    "align_matches": "images.align",
     "build": "model.descriptor",
-    "extract_patches": "images.extraction",
+    "extract_patches": "images.extract",
     "fold": "model.folding",
     "from_torch": "weights.torch_names",
     "list_weights": "weights.shipped",
     "load": "images.describer",
-    "load_matcher": "images.learned_matching",
+    "load_matcher": "images.learned",
     "load_variables": "weights.files",
-    "match": "images.matching",
-    "match_many": "images.matching",
+    "match": "images.match",
+    "match_many": "images.match",
     "quantize": "model.quantization",
     "save_variables": "weights.files",
     "to_torch": "weights.torch_names",

@@ -23,9 +23,9 @@ from kjax.data.cutting.detectors import CONTRAST, FAINT, LARGEST, LOW_CONTRAST, 
 from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
-from kjax.images.correct_matches import one_per_location
-from kjax.images.features import Features
-from kjax.images.matching import Matches, match
+from kjax.images.features import Features, Matches
+from kjax.images.geometry import one_per_location
+from kjax.images.match import match
 
 LIGHTGLUE, LEARNED, ALIGNED = "lightglue", "learned", "aligned"
 MUTUAL = 1.0

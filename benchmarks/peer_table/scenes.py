@@ -16,12 +16,10 @@ from kjax.data.cutting.photographs import read_grey
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.collection.matching import match_and_verify_all
-from kjax.images.correct_matches import project
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.features import Features
-from kjax.images.geometry import verify
-from kjax.images.refinement import refine_homography
+from kjax.images.geometry import project, refine_homography, verify
 from peer_table import geometry
 
 LONG_SIDE = 1024

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, UInt8
 from program import take_turns
 
-from kjax.images.runner import JAX, Runner, processor
+from kjax.images.runner import JAX, Runner
 from kjax.model.describe import cores, in_threads
 from kjax.model.descriptor import Descriptor, build
 from kjax.model.folding import fold, fold_head
@@ -94,10 +95,10 @@ def kjax_runs(
             in_memory = functools.partial(_apply_to_all, apply, blocks)
             yield TimedRun(name, dtype, IN_MEMORY, batch, batch * len(blocks), in_memory)
         runner = Runner(*fold(exact, variables))
-        way = runner.way(images)
-        variant = dtype if way.backend == JAX else f"{dtype}, {way.backend}"
-        end_to_end = functools.partial(runner.describe_in, way, images)
-        yield TimedRun(name, variant, END_TO_END, way.batch, patches, end_to_end)
+        variant = dtype if runner.backend == JAX else f"{dtype}, {runner.backend}"
+        end_to_end = functools.partial(runner.describe, images)
+        batch = runner.batch_size(len(images))
+        yield TimedRun(name, variant, END_TO_END, batch, patches, end_to_end)
 
 
 def onnx_runs(
@@ -150,6 +151,14 @@ def blocks_of(patches: int, batch: int, size: int) -> list[UInt8[np.ndarray, "ba
     count = -(-patches // batch)
     shape = (count, batch, size, size)
     return list(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
+
+
+def processor() -> str:
+    """Return the CPU's name, where Linux has it, and the architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return " ".join([*names[:1], platform.machine()])
 
 
 def surroundings() -> dict[str, Any]:

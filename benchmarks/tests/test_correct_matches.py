@@ -12,8 +12,8 @@ from scripts import BENCHMARKS, load_script
 
 from kjax.data.cutting.keypoints import detect
 from kjax.errors import InputError
-from kjax.images.correct_matches import Count, count_correct, one_per_location, project
-from kjax.images.matching import Matches
+from kjax.images.features import Matches
+from kjax.images.geometry import Count, count_correct, one_per_location, project
 
 cv2 = pytest.importorskip("cv2")
 skimage_data = pytest.importorskip("skimage.data")

@@ -16,7 +16,7 @@ from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import ViewSet, write_view_set
-from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
+from kjax.matcher.weights import MatcherWeights, save_matcher
 from kjax.weights import shipped
 from kjax.weights.info import Provenance
 
@@ -53,7 +53,7 @@ def write_files(weights_sha256, names):
     model = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
     origin = Provenance("toy", weights_sha256, 8)
     params = init_params(model, jax.random.key(0))
-    save_matcher(Path("matcher.npz"), MatcherWeights(About(FORMAT, model, origin, {}), params))
+    save_matcher(Path("matcher.npz"), MatcherWeights(model, origin, {}, params))
     shape = (len(names), 2, 3)
     zeros = {
         "xy": np.zeros((*shape, 2), "f4"),
@@ -80,11 +80,11 @@ def head_only(kernel, sha256):
 def test_descriptors_that_were_turned_give_the_same_tokens(rng):
     model = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
     params = jax.device_get(init_params(model, jax.random.key(0)))
-    about = About(FORMAT, model, Provenance("old", "abc", 8), {})
+    origin = Provenance("old", "abc", 8)
     kernel, turn = rng.normal(size=(20, 8)), np.linalg.qr(rng.normal(size=(8, 8)))[0]
     before, after = head_only(kernel, "abc"), head_only(kernel @ turn, "def")
-    moved = ship_matcher.turned(MatcherWeights(about, params), before, after, "new")
-    assert moved.about.described_with == Provenance("new", "def", 8)
+    moved = ship_matcher.turned(MatcherWeights(model, origin, {}, params), before, after, "new")
+    assert moved.described_with == Provenance("new", "def", 8)
 
     inputs = rng.normal(size=(5, 8 + 3))
     theirs = np.concatenate([inputs[:, :8] @ turn, inputs[:, 8:]], axis=1)
@@ -99,11 +99,11 @@ def test_descriptors_that_were_turned_give_the_same_tokens(rng):
 )
 def test_other_descriptors_are_not_taken_for_turned_ones(rng, other, sha256, message):
     model = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
-    about = About(FORMAT, model, Provenance("old", sha256, 8), {})
+    origin = Provenance("old", sha256, 8)
     kernel = rng.normal(size=(20, 8))
     before, after = head_only(kernel, "abc"), head_only(kernel @ other, "def")
     with pytest.raises(InputError, match=message):
-        ship_matcher.turned(MatcherWeights(about, {}), before, after, "new")
+        ship_matcher.turned(MatcherWeights(model, origin, {}, {}), before, after, "new")
 
 
 def test_what_ships_is_what_loads(folder):

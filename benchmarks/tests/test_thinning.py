@@ -7,7 +7,7 @@ from matcher_points import points, said_by
 from scripts import BENCHMARKS, load_script
 
 from kjax.matcher.network import MatcherConfig, init_params
-from kjax.matcher.weights import FORMAT, About, MatcherWeights, read_matcher, save_matcher
+from kjax.matcher.weights import MatcherWeights, read_matcher, save_matcher
 from kjax.weights.info import Provenance
 
 MODEL = MatcherConfig(layers=3, width=48, heads=3, dimension=16)
@@ -26,16 +26,16 @@ def weights():
     rows = slice(MODEL.size * IDLE, MODEL.size * (IDLE + 1))
     for name in ("self_out", "cross_out"):
         params["layers"][name]["kernel"][:, rows] = 0
-    return MatcherWeights(About(FORMAT, MODEL, Provenance("mine", "abc", 16), {}), params)
+    return MatcherWeights(MODEL, Provenance("mine", "abc", 16), {}, params)
 
 
 def test_heads_that_add_nothing_go(script, weights, rng):
     fewer = script.thinned(weights, heads=2, layers=2)
-    assert fewer.about.model == MatcherConfig(2, 48, 2, 16, head_size=16)
+    assert fewer.model == MatcherConfig(2, 48, 2, 16, head_size=16)
     given = points(rng)
 
     def said(one):
-        return said_by(one.about.model, one.params, given, layers=2)
+        return said_by(one.model, one.params, given, layers=2)
 
     expected, found = said(weights), said(fewer)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), expected, found)
@@ -49,7 +49,7 @@ def test_the_command_writes_a_file_that_trains_on(script, weights, tmp_path, cap
     given = [str(tmp_path / "all.npz"), "--out", str(tmp_path / "thin.npz")]
     assert script.main([*given, "--heads", "2", "--layers", "1", "--self-every", "2"]) == 0
     assert "2 heads of 16, 1 layers" in capsys.readouterr().out
-    about = read_matcher(tmp_path / "thin.npz").about
+    about = read_matcher(tmp_path / "thin.npz")
     assert about.remarks["thinned"] == "from 3 heads and 3 layers, not trained since"
     assert about.model == MatcherConfig(1, 48, 2, 16, head_size=16, self_every=2)
     assert script.main([*given, "--heads", "4"]) == 2

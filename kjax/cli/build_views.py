@@ -85,12 +85,11 @@ def run(args: argparse.Namespace) -> int:
     """Make views, describe them and write the file."""
     check(args)
 
-    from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
     from kjax.images.exchange.hloc import read_features
-    from kjax.images.scene_features import describe_scene
-    from kjax.images.view_features import describe_views
-    from kjax.images.written_views import views_of_features, write_views
+    from kjax.images.runner import keep_compiled_programs
+    from kjax.images.scenes import describe_scene
+    from kjax.images.views import describe_views, views_of_features, write_views
     from kjax.matcher.view_set import write_view_set
 
     unreadable: list[str] = []
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         written, unreadable = write_views(args.write_views, **_view_options(args))
         print(
             f"{args.write_views}: {1 + args.views} views each of "
-            f"{counted(len(written.photographs), 'photograph')}: describe them in an HDF5 file, "
+            f"{counted(written, 'photograph')}: describe them in an HDF5 file, "
             "then give it as --features"
         )
     else:
@@ -143,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
 def _view_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of functions that make random views."""
     from kjax.data.cutting.photographs import list_photos
-    from kjax.images.view_features import VIEWS
+    from kjax.images.views import VIEWS
 
     found = [(folder, path) for folder in args.photographs for path in list_photos(folder)]
     return {

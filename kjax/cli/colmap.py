@@ -84,9 +84,9 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.images.collection.build import build, summarize
     from kjax.images.collection.engine import HERE, Cluster
-    from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
-    from kjax.images.learned_matching import load_matcher
+    from kjax.images.learned import load_matcher
+    from kjax.images.runner import keep_compiled_programs
 
     engine = Cluster(args.cluster) if args.cluster else HERE
     keep_compiled_programs()

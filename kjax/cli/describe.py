@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
             stored = "COLMAP's bytes"
     photographs = options.named_photographs(args.photographs)
 
-    from kjax.images.compiled_programs import keep_compiled_programs
     from kjax.images.describer import load
     from kjax.images.exchange.outputs import Output, check_same_settings
+    from kjax.images.runner import keep_compiled_programs
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
         weights = read_matcher(find_matcher(args.source))
         difference = export_matcher(path, weights, keypoints=args.keypoints)
-        what = f"matcher of {weights.about.described_with.name}"
+        what = f"matcher of {weights.described_with.name}"
     else:
         from kjax.export.model import export_model
         from kjax.weights.files import save_variables

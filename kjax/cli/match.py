@@ -98,15 +98,14 @@ def run(args: argparse.Namespace) -> int:
     pool = ThreadPoolExecutor(len(photographs))
     detecting = [pool.submit(detect, photograph) for photograph in photographs]
 
-    from kjax.images.aligning import align_matches
-    from kjax.images.compiled_programs import keep_compiled_programs
-    from kjax.images.correct_matches import one_per_location
+    from kjax.images.align import align_matches
     from kjax.images.describer import load
-    from kjax.images.drawing import save_matches
+    from kjax.images.draw import save_matches
     from kjax.images.exchange.outputs import write_pair
-    from kjax.images.geometry import verify
-    from kjax.images.match_page import Side, save_match_page
-    from kjax.images.matching import match
+    from kjax.images.geometry import one_per_location, verify
+    from kjax.images.match import match
+    from kjax.images.page import save_match_page
+    from kjax.images.runner import keep_compiled_programs
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension)
@@ -133,11 +132,11 @@ def run(args: argparse.Namespace) -> int:
     inliers = verified.inliers
     found_names = list(options.named_photographs([args.first, args.second]))
     names = found_names[0], found_names[-1]
-    drawn = [drawable(photograph) for photograph in photographs]
+    drawn = drawable(photographs[0]), drawable(photographs[1])
     is_page = args.out.suffix.lower() == PAGE
     if is_page:
-        left, right = (Side(*one) for one in zip(names, drawn, (first, second), strict=True))
-        save_match_page(args.out, left, right, matches, inliers, extent=describer.extent)
+        pair = (first, second)
+        save_match_page(args.out, names, drawn, pair, matches, inliers, extent=describer.extent)
     else:
         save_matches(args.out, *drawn, xy_a[inliers], xy_b[inliers])
     if args.save:

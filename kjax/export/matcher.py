@@ -27,12 +27,17 @@ from kjax.export import stablehlo as export_stablehlo
 from kjax.export.function import LIMIT, write_checked
 from kjax.export.matcher_graph import matcher_graph
 from kjax.extras import require
-from kjax.images.features import Features
-from kjax.images.learned_matching import Matcher
-from kjax.images.matchable import LEAST_SCALE
-from kjax.matcher.assignment import LEAST_SCORE, Assignment, assign, log_scores, mutual_partners
-from kjax.matcher.network import Embedding, Layer, Points
-from kjax.matcher.truth import NONE
+from kjax.images.features import LEAST_SCALE, Features
+from kjax.images.learned import Matcher
+from kjax.matcher.assignment import (
+    LEAST_SCORE,
+    NONE,
+    Assignment,
+    assign,
+    log_scores,
+    mutual_matches,
+)
+from kjax.matcher.network import Embedding, Layer, MatcherInput
 from kjax.matcher.weights import MatcherWeights
 from kjax.version import __version__
 
@@ -80,10 +85,10 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
     """
     if path.suffix not in (STABLEHLO, ONNX):
         raise InputError(f"{path}: matchers are exported to {STABLEHLO} or {ONNX}")
-    origin = weights.about.described_with
+    origin = weights.described_with
     about = {
         "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
-        **weights.about.remarks,
+        **weights.remarks,
         "written by": f"kjax {__version__}",
     }
 
@@ -112,7 +117,7 @@ def _export(weights: MatcherWeights, keypoints: int | None) -> export.Exported:
     require("flatbuffers", export_stablehlo.STABLEHLO_FILES)
     count = keypoints or export.symbolic_shape("keypoints")[0]
     rows = (2, count)
-    numbers = ((*rows, 2), rows, rows, (*rows, weights.about.model.dimension), (2, 2))
+    numbers = ((*rows, 2), rows, rows, (*rows, weights.model.dimension), (2, 2))
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in numbers]
     shapes.append(jax.ShapeDtypeStruct((2,), jnp.int32))
 
@@ -124,8 +129,8 @@ def _export(weights: MatcherWeights, keypoints: int | None) -> export.Exported:
 
 
 def _match(weights: MatcherWeights, pair: Pair) -> tuple[Any, Any]:
-    """All layers, as `kjax.images.learned_matching.Matcher` without early exit."""
-    found = mutual_partners(_assign(weights, pair), LEAST_SCORE)
+    """All layers, as `kjax.images.learned.Matcher` without early exit."""
+    found = mutual_matches(_assign(weights, pair), LEAST_SCORE)
     partners = found.first[0]
     # Padding finds padding, and so does everything if there is nothing else.
     there = (jnp.arange(partners.shape[0]) < pair.counts[0]) & (partners < pair.counts[1])
@@ -133,7 +138,7 @@ def _match(weights: MatcherWeights, pair: Pair) -> tuple[Any, Any]:
 
 
 def _assign(weights: MatcherWeights, pair: Pair) -> Assignment:
-    model, params = weights.about.model, weights.params
+    model, params = weights.model, weights.params
     points = _as_points(pair)
     tokens, rotation = Embedding(model).apply({"params": params["embedding"]}, points)
     layer = Layer(model)  # with XLA's attention: blocks would need the number of keypoints
@@ -146,7 +151,7 @@ def _assign(weights: MatcherWeights, pair: Pair) -> Assignment:
     return assign(last, points.counts)
 
 
-def _as_points(pair: Pair) -> Points:
+def _as_points(pair: Pair) -> MatcherInput:
     """A batch of one, in the network's units."""
     units = pair.sizes.max(axis=1)[:, None] / 2
     middles = (pair.sizes - 1)[:, None] / 2
@@ -159,7 +164,7 @@ def _as_points(pair: Pair) -> Points:
         pair.descriptors / jnp.maximum(lengths, 1e-12),
         pair.counts,
     )
-    return Points(*(column[None] for column in columns))
+    return MatcherInput(*(column[None] for column in columns))
 
 
 def _difference(path: Path, weights: MatcherWeights, room: int) -> float:
@@ -167,7 +172,7 @@ def _difference(path: Path, weights: MatcherWeights, room: int) -> float:
 
     Those may differ that rounding decides.
     """
-    first, second = _random_photographs(weights.about.model.dimension, room)
+    first, second = _random_photographs(weights.model.dimension, room)
     pair = stack_pair(first, second, room)
     with jax.default_matmul_precision("highest"):  # as in the files, on any device
         found = Matcher(weights).match(first, second, early=False)

@@ -12,10 +12,9 @@ import numpy as np
 
 from kjax.data.cutting.keypoints import NO_ANGLE
 from kjax.extras import require
-from kjax.images.matchable import LEAST_SCALE
-from kjax.matcher.assignment import LEAST_SCORE
+from kjax.images.features import LEAST_SCALE
+from kjax.matcher.assignment import LEAST_SCORE, NONE
 from kjax.matcher.network import TURNS, MatcherConfig, layer_of
-from kjax.matcher.truth import NONE
 from kjax.matcher.weights import MatcherWeights
 from kjax.model.onnx_graph import GraphWriter
 
@@ -34,7 +33,7 @@ def matcher_graph(weights: MatcherWeights, keypoints: int | None = None) -> Any:
         weights: of the matcher.
         keypoints: N, if the graph shall take no other.
     """
-    model, params = weights.about.model, weights.params
+    model, params = weights.model, weights.params
     graph = GraphWriter(require("onnx", "an ONNX graph"))
     tokens, scene = _write_embedding(graph, model, params["embedding"])
     for number in range(model.layers):

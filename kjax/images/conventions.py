@@ -1,18 +1,19 @@
-"""What a keypoint's numbers mean: whose scale, whose angle, whose origin.
+"""What a keypoint's numbers mean: conventions for scales, angles and the pixel origin.
 
 Every library draws another square about the same keypoint. All of them become one `PatchFrames`:
 the patch's centre with pixel centres at integers, its side in pixels, and the directions of its
-rows and columns, x to the right and y down: of a square (cos a, sin a) and (−sin a, cos a), with a
-in radians, clockwise on screen; of an affine frame, the columns of its matrix of determinant ±1.
+rows and columns, x to the right and y down. For a square these are (cos a, sin a) and
+(−sin a, cos a), with a in radians, clockwise on screen. For an affine frame they are the columns of
+its matrix, scaled to determinant ±1.
 
 | `size_is`      | `scale` holds                            | side of the patch     | 24σ with |
 |----------------|------------------------------------------|-----------------------|----------|
-| `"diameter"`   | OpenCV's `KeyPoint.size`; of SIFT, 2σ    | `extent` · scale      | 12       |
+| `"diameter"`   | OpenCV's `KeyPoint.size`, 2σ for SIFT    | `extent` · scale      | 12       |
 | `"sigma"`      | σ, as COLMAP and pycolmap store it       | 2 · `extent` · scale  | 12       |
 | `"hloc"`       | σ, read as hloc's `dog` extractor does   | `extent` · scale      | 24       |
-| `"half_width"` | half the patch's side: a kornia LAF's    | 2 · scale             | –        |
+| `"half_width"` | half the patch's side, as a kornia LAF   | 2 · scale             | –        |
 
-The first two cut the same square about the same keypoint, that of PhotoTourism and of the Image
+The first two cut the same square about the same keypoint: that of PhotoTourism and of the Image
 Matching Challenge's "mrSize 12". hloc's is half as wide with its own `mr_size=12`.
 
 | `angle_is`  | `angle` holds                                                              |
@@ -28,46 +29,46 @@ Matching Challenge's "mrSize 12". hloc's is half as wide with its own `mr_size=1
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Float, Float32
 
-from kjax.errors import unknown_name
+from kjax.data.cutting.keypoints import NO_ANGLE, Keypoints, as_keypoints
+from kjax.errors import InputError, one_line, unknown_name
 
 DIAMETERS = {"diameter": 1.0, "sigma": 2.0, "hloc": 1.0}
 """Side of the patch over `extent` · scale."""
 HALF_WIDTH = "half_width"
-SIZE_IS = (*DIAMETERS, HALF_WIDTH)
-
-ANGLE_UNITS = {
-    "opencv": math.radians(1.0),
-    "radians": 1.0,
-    "kornia": -math.radians(1.0),
-}
-"""Radians clockwise on screen that one unit of the angle turns."""
-OPENCV_NO_ANGLE = -1.0
-
+ANGLE_UNITS = {"opencv": math.radians(1.0), "radians": 1.0, "kornia": -math.radians(1.0)}
+"""Radians, clockwise on screen, per unit of the angle."""
 FIRST_PIXEL = {"center": 0.0, "corner": 0.5}
 """Coordinates of the first pixel's centre."""
 
 
 class PatchFrames(NamedTuple):
-    """Where patches lie in an image, in kjax's own convention."""
+    """Patches in an image, in kjax's own convention."""
 
     center: Float[Array, "*batch N 2"]
     side: Float[Array, "*batch N"]
     axes: Float[Array, "*batch N 2 2"]
 
+    def reach(self) -> Float[Array, "*batch N 2"]:
+        """Return half the width and height of the upright box about each patch."""
+        return self.side[..., None] / 2 * jnp.abs(self.axes).sum(axis=-1)
+
 
 def check_conventions(size_is: str, angle_is: str, pixel_origin: str) -> None:
-    """Refuses names that none of the tables has."""
-    if size_is not in SIZE_IS:
-        raise unknown_name("size_is", size_is, SIZE_IS)
-    if angle_is not in ANGLE_UNITS:
-        raise unknown_name("angle_is", angle_is, ANGLE_UNITS)
-    if pixel_origin not in FIRST_PIXEL:
-        raise unknown_name("pixel_origin", pixel_origin, FIRST_PIXEL)
+    """Raise if a name is in none of the tables."""
+    for name, value, known in (
+        ("size_is", size_is, (*DIAMETERS, HALF_WIDTH)),
+        ("angle_is", angle_is, ANGLE_UNITS),
+        ("pixel_origin", pixel_origin, FIRST_PIXEL),
+    ):
+        if value not in known:
+            raise unknown_name(name, value, known)
 
 
 def patch_frames(
@@ -81,40 +82,79 @@ def patch_frames(
     angle_is: str = "opencv",
     pixel_origin: str = "center",
 ) -> PatchFrames:
-    """The squares that keypoints stand for.
+    """Compute the patches that keypoints stand for; those of unusable keypoints have side 0.
 
     Args:
         xy: positions.
-        scale: sizes.
-        angle: orientations.
-        shape: of affine frames, in the place of their angles; the matrices' own size is left out.
-        size_is: what `scale` holds.
-        extent: side of a patch in units of the keypoint's diameter; `"half_width"` ignores it.
-        angle_is: what `angle` holds.
-        pixel_origin: which point of the first pixel is (0, 0).
+        scale: sizes, by the convention `size_is`.
+        angle: orientations, by the convention `angle_is`.
+        shape: matrices of affine frames, used instead of angles; their own size is ignored.
+        size_is: see the module's tables for this and the next three.
+        extent: side of a patch over the keypoint's diameter; ignored by `"half_width"`.
+        angle_is: convention of the angles.
+        pixel_origin: point of the first pixel that is (0, 0).
     """
-    check_conventions(size_is, angle_is, pixel_origin)
     side = 2 * scale if size_is == HALF_WIDTH else DIAMETERS[size_is] * extent * scale
-    axes, usable = _turned(angle, angle_is) if shape is None else _of_unit_area(shape)
+    # Unusable values are replaced, so that gradients stay finite.
+    if shape is None:
+        usable = jnp.isfinite(angle)
+        upright = ~usable | (angle == NO_ANGLE) if angle_is == "opencv" else ~usable
+        angle = ANGLE_UNITS[angle_is] * jnp.where(upright, 0.0, angle)
+        cosine, sine = jnp.cos(angle), jnp.sin(angle)
+        rows = jnp.stack([cosine, -sine], axis=-1), jnp.stack([sine, cosine], axis=-1)
+        axes = jnp.stack(rows, axis=-2)
+    else:
+        finite = jnp.isfinite(shape).all(axis=(-2, -1))
+        shape = jnp.where(finite[..., None, None], shape, 0.0)
+        area = jnp.abs(shape[..., 0, 0] * shape[..., 1, 1] - shape[..., 0, 1] * shape[..., 1, 0])
+        usable = area > 0
+        axes = shape / jnp.sqrt(jnp.where(usable, area, 1.0))[..., None, None]
     return PatchFrames(xy - FIRST_PIXEL[pixel_origin], jnp.where(usable, side, 0), axes)
 
 
-_Axes = tuple[Float[Array, "*batch N 2 2"], Bool[Array, "*batch N"]]
-"""Directions, and whether they are any. Those that are none are finite, as gradients must be."""
+def neutral_where(bad: Any, frames: PatchFrames, size: int) -> PatchFrames:
+    """Replace frames of patches that will be blank, so that no NaN reaches a gradient."""
+    return PatchFrames(
+        jnp.where(bad[..., None], 0, frames.center),
+        jnp.where(bad, size, frames.side),
+        jnp.where(bad[..., None, None], 0, frames.axes),
+    )
 
 
-def _turned(angle: Float[Array, "*batch N"], angle_is: str) -> _Axes:
-    usable = jnp.isfinite(angle)
-    upright = ~usable | (angle == OPENCV_NO_ANGLE) if angle_is == "opencv" else ~usable
-    angle = ANGLE_UNITS[angle_is] * jnp.where(upright, 0.0, angle)
-    cosine, sine = jnp.cos(angle), jnp.sin(angle)
-    rows = jnp.stack([cosine, -sine], axis=-1), jnp.stack([sine, cosine], axis=-1)
-    return jnp.stack(rows, axis=-2), usable
+def keypoints_and_shapes(
+    keypoints: Any, extent: float
+) -> tuple[Keypoints, Float32[np.ndarray, "N 2 2"] | None]:
+    """Convert a caller's keypoints; kornia's LAFs also give the shapes of affine patches.
+
+    A LAF is a matrix [A | t]. Its patch is A · [−1, 1]² about t, whatever the extent.
+
+    Args:
+        keypoints: as for `kjax.data.cutting.keypoints.as_keypoints`, or LAFs [N,2,3] or [1,N,2,3].
+        extent: side of a patch over the keypoint's diameter. LAFs get the diameter that gives
+            their patch's area, and the direction of its rows as their angle.
+    """
+    listed = isinstance(keypoints, list | tuple) and all(hasattr(one, "pt") for one in keypoints)
+    if listed or isinstance(keypoints, Keypoints):
+        return as_keypoints(keypoints), None
+    table = np.asarray(as_array(keypoints, "keypoints"))
+    if table.ndim == 4 and len(table) == 1:
+        table = table[0]
+    if table.ndim != 3 or table.shape[1:] != (2, 3):
+        return as_keypoints(table), None
+    lafs = table.astype(np.float32)
+    shapes = lafs[:, :, :2]
+    sides = 2 * np.sqrt(np.abs(np.linalg.det(shapes)))
+    angles = np.rad2deg(np.arctan2(shapes[:, 1, 0], shapes[:, 0, 0])) % 360
+    ones = np.ones(len(lafs), np.float32)
+    return Keypoints(lafs[:, :, 2], sides / np.float32(extent), angles, ones), shapes
 
 
-def _of_unit_area(shape: Float[Array, "*batch N 2 2"]) -> _Axes:
-    finite = jnp.isfinite(shape).all(axis=(-2, -1))
-    shape = jnp.where(finite[..., None, None], shape, 0.0)
-    area = jnp.abs(shape[..., 0, 0] * shape[..., 1, 1] - shape[..., 0, 1] * shape[..., 1, 0])
-    usable = area > 0
-    return shape / jnp.sqrt(jnp.where(usable, area, 1.0))[..., None, None], usable
+def as_array(values: Any, kind: str) -> jax.Array | np.ndarray:
+    """Convert to a NumPy array, or raise InputError; JAX arrays stay as they are."""
+    if isinstance(values, jax.Array):
+        return values
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        name = type(values).__name__
+        raise InputError(f"{kind} must be an array, not {name} ({one_line(error)})") from None

@@ -1,43 +1,43 @@
-"""A trained descriptor, ready to use on patches and photographs.
+"""A trained descriptor, ready to use on patches and images.
 
 describer = kjax.load("hardnet")                       # or the workdir of a run
 descriptors = describer.describe(patches)              # [N, 128], unit norm
-features = describer.describe_image(photograph)        # SIFT keypoints, described
-keypoints, descriptors = describer.detectAndCompute(photograph, None)  # as OpenCV has it, with
-#   detect, compute, … of `kjax.images.feature2d`
+features = describer.describe_image(image)             # SIFT keypoints, described
+keypoints, descriptors = describer.detectAndCompute(image, None)  # the interface of cv2.SIFT
 """
 
+import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float32, Num
+from jaxtyping import Bool, Float32
 
 from kjax.data.cutting.detectors import STEADY, check_detector, detector_label
-from kjax.data.cutting.keypoints import MAX_KEYPOINTS, Keypoints, detect_in_grey
-from kjax.data.cutting.photographs import grey_values
+from kjax.data.cutting.keypoints import (
+    MAX_KEYPOINTS,
+    Keypoints,
+    detect_in_grey,
+    find_in_grey,
+    from_opencv,
+)
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
-from kjax.images.extraction import (
-    ExtractedPatches,
-    KeypointArrays,
-    extract_patches,
-    pad_keypoints,
-)
-from kjax.images.feature2d import Feature2D
+from kjax.extras import require
+from kjax.images.conventions import as_array, keypoints_and_shapes
+from kjax.images.extract import extract_patches, open_grey, padded_count
 from kjax.images.features import Features
-from kjax.images.frames import as_frames
-from kjax.images.given import as_array, open_image
 from kjax.images.runner import Runner
-from kjax.images.weights_checksum import weights_sha256
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.patches import resize_patches
 from kjax.version import __version__
 from kjax.weights.info import Provenance, display_name
 from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO
-from kjax.weights.source import WHOLE_EXTENT, load_source
+from kjax.weights.source import WHOLE_EXTENT, LoadedModel, load_source
+from kjax.weights.torch_names import to_arrays
 
 _resize = jax.jit(resize_patches, static_argnums=1)
 
@@ -52,20 +52,18 @@ def load(
     detector: str = STEADY,
     max_keypoints: int = MAX_KEYPOINTS,
 ) -> "Describer":
-    """A describer from weights that ship with kjax, a training run's workdir, or a weights file.
+    """Load a describer from shipped weights, a training run's workdir, or a weights file.
 
     Args:
-        source: one of `kjax.list_weights()`; "out/first", "hardnet.pth", or
-            "weights.npz:polar,s=1" where the weights fit several heads.
-        seed: which of a run's several seeds.
+        source: one of `kjax.list_weights()`, "out/first", "hardnet.pth", or
+            "weights.npz:polar,s=1" if the weights fit several heads.
+        seed: seed of a run with several seeds.
         dtype: precision of the computation, "float32" or "bfloat16".
-        dimension: numbers in a descriptor: the first of all, normalised, of weights that were
-            trained for it (`config.loss.nested`).
-        backend: what describes on CPUs, "jax" or "onnxruntime"; whichever is faster, by default.
-            Descriptors are the same up to rounding.
-        detector: of keypoints in photographs, all OpenCV's: SIFT-steady, SIFT (its strongest),
-            SIFT-largest, ORB, BRISK, AKAZE or KAZE, see `kjax.data.cutting.detectors`.
-        max_keypoints: to look for in a photograph, where it is not said.
+        dimension: descriptor size; the weights must be trained for it (`config.loss.nested`).
+        backend: "jax" or "onnxruntime" on CPUs (default: the faster). Descriptors are the same up
+            to rounding.
+        detector: one of OpenCV's detectors, see `kjax.data.cutting.detectors`.
+        max_keypoints: maximum keypoints per image.
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
     return Describer(
@@ -82,20 +80,37 @@ def load(
     )
 
 
-class Describer(Feature2D):
+def weights_sha256(source: LoadedModel) -> str:
+    """Return the SHA-256 of shipped weights' file, or of other weights' names and values.
+
+    It depends neither on the format of a file nor on its path.
+    """
+    if source.info.sha256:
+        return source.info.sha256
+    digest = hashlib.sha256()
+    for name, array in sorted(to_arrays(source.variables).items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
+
+
+class Describer:
     """A model with its weights, BatchNorm folded, compiled for few shapes.
 
+    It has the methods of OpenCV's `Feature2D`. Those take arrays with colours in OpenCV's order
+    and return `cv2.KeyPoint` objects as the caller or the detector made them.
+
     Attributes:
-        dimension: of a descriptor.
+        dimension: descriptor size.
         patch_size: side of the patches that the model sees.
-        extent: of a keypoint's patch in the photograph: its side over the keypoint's diameter.
-        ratio: of a match, the largest that suits the weights.
+        extent: side of a keypoint's patch in the image over the keypoint's diameter.
+        ratio: default ratio for the ratio test with these weights.
         dtype: precision of the computation.
-        model: as a word: "hardnet", "combined_star s=2".
+        model: head and variant, e.g. "combined_star s=2".
         name: where the weights came from, if they were loaded.
-        sha256: of the weights, if they were loaded: see `kjax.images.weights_checksum`.
-        detector: of keypoints in photographs, by its name in `kjax.data.cutting.detectors`.
-        max_keypoints: to look for in a photograph, where it is not said.
+        sha256: checksum of the weights, if they were loaded (see `weights_sha256`).
+        detector: name of the keypoint detector, see `kjax.data.cutting.detectors`.
+        max_keypoints: default maximum of keypoints per image.
     """
 
     def __init__(
@@ -112,20 +127,7 @@ class Describer(Feature2D):
         detector: str = STEADY,
         max_keypoints: int = MAX_KEYPOINTS,
     ) -> None:
-        """Folds the weights.
-
-        Args:
-            model: as `kjax.build` makes it.
-            variables: its weights.
-            dtype: precision of the computation.
-            extent: that suits the weights.
-            ratio: likewise.
-            name: where the weights came from, for people.
-            sha256: of the weights, for records.
-            backend: what describes, see `kjax.images.runner`.
-            detector: of keypoints, see `kjax.data.cutting.detectors`.
-            max_keypoints: to look for.
-        """
+        """Fold the weights `variables` of a model made by `kjax.build`; see the attributes."""
         check_detector(detector)
         self.detector, self.max_keypoints = detector, max_keypoints
         self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
@@ -171,28 +173,30 @@ class Describer(Feature2D):
         }
 
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:
-        """Descriptors of patches.
+        """Describe patches.
 
         Args:
-            patches: `[N,S,S]`, `[N,S,S,1]` or `[N,1,S,S]`, S the patch size; of NumPy, of JAX, or
-                of whatever NumPy can read. uint8 or floating of any range.
+            patches: `[N,S,S]`, `[N,S,S,1]` or `[N,1,S,S]` for patch size S; a NumPy or JAX array,
+                or anything NumPy can read. uint8, or floating of any range.
 
         Raises:
-            InputError: patches of another shape, or with NaN or infinite pixels.
+            InputError: Patches of another shape, or with NaN or infinite pixels.
         """
-        return self._runner.describe(self._as_patches(patches))
-
-    def _as_patches(self, patches: Any) -> Num[np.ndarray, "N size size"]:
         found, size = np.asarray(as_array(patches, "patches")), self.patch_size
         if not any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.integer, jnp.floating)):
             raise InputError(f"patches of type {found.dtype}: give uint8 or floating ones")
         sides = (size, size)
-        if found.shape[1:] in (sides, (*sides, 1), (1, *sides)):
-            return found.reshape(len(found), *sides)
-        raise InputError(
-            f"patches of shape {list(found.shape)}: this model describes [N, {size}, {size}]"
-            f"{_resizing_hint(found.shape, size)}"
-        )
+        if found.shape[1:] not in (sides, (*sides, 1), (1, *sides)):
+            hint = ""
+            if found.shape == sides:
+                hint = ": give patches[None] for a single one"
+            elif found.ndim == 3 and found.shape[1] == found.shape[2]:
+                hint = f": resize them with kjax.model.patches.resize_patches(patches, {size})"
+            raise InputError(
+                f"patches of shape {list(found.shape)}: this model describes "
+                f"[N, {size}, {size}]{hint}"
+            )
+        return self._runner.describe(found.reshape(len(found), *sides))
 
     def describe_image(
         self,
@@ -203,27 +207,25 @@ class Describer(Feature2D):
         max_keypoints: int | None = None,
         order: str = "rgb",
     ) -> Features:
-        """Keypoints of a photograph with their descriptors.
+        """Detect and describe the keypoints of an image.
 
         Args:
-            image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating, whose range is told as
-                `kjax.data.cutting.photographs.grey_values` says; a picture of Pillow's; or the path
-                of a file, which is turned upright as its camera noted.
-            keypoints: OpenCV's; an array [N, 2 to 4] of x, y, diameter, angle; or kornia's LAFs
-                [N,2,3], along which patches are cut as they are; the detector's best if not
-                given. Those whose patch shows nothing of the image are left out.
-            mask: where to look for keypoints; only without `keypoints`.
-            max_keypoints: how many to look for; as many as the describer says, by default.
-            order: of an array's colours, "rgb" or "bgr".
+            image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating, whose range is inferred as
+                `kjax.data.cutting.photographs.grey_values` says; a Pillow image; or the path of a
+                file, which is rotated according to its EXIF orientation.
+            keypoints: OpenCV's keypoints; an array [N, 2 to 4] of x, y, diameter, angle; or
+                kornia's LAFs [N,2,3], which are the patches themselves (default: the detector's).
+                Keypoints whose patch lies outside the image are dropped.
+            mask: non-zero where keypoints are detected; only without `keypoints`.
+            max_keypoints: maximum number of keypoints (default: the describer's).
+            order: order of an array's colours, "rgb" or "bgr".
         """
-        opened, order = open_image(image, order)
-        grey = grey_values(np.asarray(opened), order=order)
+        grey, shapes = open_grey(image, order), None
         if keypoints is None:
             count = self.max_keypoints if max_keypoints is None else max_keypoints
             found = detect_in_grey(grey, mask=mask, max_keypoints=count, detector=self.detector)
-            shapes = None
         else:
-            found, shapes = as_frames(keypoints, self.extent)
+            found, shapes = keypoints_and_shapes(keypoints, self.extent)
         return self.describe_grey(grey, found, shapes)
 
     def describe_grey(
@@ -232,12 +234,12 @@ class Describer(Feature2D):
         keypoints: Keypoints,
         shapes: Float32[np.ndarray, "N 2 2"] | None = None,
     ) -> Features:
-        """The same of keypoints that were found in this very grey, which is made once for both.
+        """Describe keypoints of an image that is already grey.
 
         Args:
-            grey: photograph, as `kjax.data.cutting.photographs.grey_values` gives it.
-            keypoints: points of it.
-            shapes: of affine patches, see `kjax.extract_patches`.
+            grey: as `kjax.data.cutting.photographs.grey_values` returns it.
+            keypoints: keypoints of the image.
+            shapes: matrices of affine patches, see `kjax.extract_patches`.
         """
         descriptors, kept = self.describe_at(grey, keypoints, shapes)
         found = keypoints.keep(kept)
@@ -257,41 +259,78 @@ class Describer(Feature2D):
         keypoints: Keypoints,
         shapes: Float32[np.ndarray, "N 2 2"] | None = None,
     ) -> tuple[Float32[np.ndarray, "K dim"], Bool[np.ndarray, " N"]]:
-        """Descriptors of the keypoints whose patch shows something, and which these are.
+        """Return the descriptors of keypoints with valid patches, and which those are.
 
         The arguments are those of `describe_grey`.
         """
         count = len(keypoints.xy)
-        patches, valid = self._cut(grey, keypoints, shapes)
+        padded = keypoints.padded(padded_count(count))
+        if shapes is not None:
+            shapes = np.pad(shapes, [(0, len(padded.xy) - count), (0, 0), (0, 0)])
+        # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
+        patches, valid = extract_patches(
+            grey, *padded[:3], shape=shapes, size=PATCH_SIDE, extent=self.extent
+        )
+        if self.patch_size != PATCH_SIDE:
+            patches = _resize(patches, self.patch_size)
         kept = np.asarray(valid)[:count]
         if jax.default_backend() == "cpu":
             return self.describe(np.asarray(patches)[:count][kept]), kept
         return self._runner.describe_on_device(patches)[:count][kept], kept
 
-    def _cut(
-        self, grey: np.ndarray, keypoints: Keypoints, shapes: np.ndarray | None
-    ) -> ExtractedPatches:
-        """Patches of the size that the model sees, and behind them some that pad their number."""
-        xy, scales, angles, _ = keypoints
-        arrays = pad_keypoints(KeypointArrays(xy, scales, angles, np.ones(len(xy), bool), shapes))
-        # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
-        patches, valid = extract_patches(
-            grey,
-            *arrays[:3],
-            shape=arrays.shape,
-            mask=arrays.mask,
-            size=PATCH_SIDE,
-            extent=self.extent,
+    def detect(self, image: Any, mask: np.ndarray | None = None) -> list[Any]:
+        """Detect keypoints, strongest first, where the mask is not zero."""
+        return self._find(open_grey(image, "bgr"), mask)
+
+    def compute(
+        self, image: Any, keypoints: Sequence[Any]
+    ) -> tuple[list[Any], Float32[np.ndarray, "K dim"]]:
+        """Describe `cv2.KeyPoint` objects; those whose patch lies outside the image are dropped.
+
+        Their size is a diameter, 2σ for SIFT: see `kjax.data.cutting.detectors` for others.
+        """
+        return self._compute(open_grey(image, "bgr"), keypoints)
+
+    def detectAndCompute(  # noqa: N802
+        self,
+        image: Any,
+        mask: np.ndarray | None = None,
+        useProvidedKeypoints: bool = False,
+        *,
+        keypoints: Sequence[Any] | None = None,
+    ) -> tuple[list[Any], Float32[np.ndarray, "K dim"]]:
+        """Detect keypoints, or take those in `keypoints`, and describe them."""
+        if useProvidedKeypoints != (keypoints is not None):
+            raise InputError(
+                "useProvidedKeypoints=True and keypoints=… belong together: give both or neither"
+            )
+        grey = open_grey(image, "bgr")
+        return self._compute(grey, self._find(grey, mask) if keypoints is None else keypoints)
+
+    def descriptorSize(self) -> int:  # noqa: N802
+        """Return the descriptor size."""
+        return self.dimension
+
+    def descriptorType(self) -> int:  # noqa: N802
+        """Return OpenCV's constant for float32."""
+        return require("cv2", "OpenCV's types").CV_32F
+
+    def defaultNorm(self) -> int:  # noqa: N802
+        """Return OpenCV's constant for the L2 distance."""
+        return require("cv2", "OpenCV's norms").NORM_L2
+
+    def _find(self, grey: np.ndarray, mask: np.ndarray | None) -> list[Any]:
+        return find_in_grey(
+            grey, mask=mask, max_keypoints=self.max_keypoints, detector=self.detector
         )
-        if self.patch_size != PATCH_SIDE:
-            patches = _resize(patches, self.patch_size)
-        return ExtractedPatches(patches, valid)
 
-
-def _resizing_hint(shape: tuple[int, ...], size: int) -> str:
-    """How to get patches of the right size from what was given, if they are patches at all."""
-    if shape == (size, size):
-        return ": give patches[None] for a single one"
-    if len(shape) == 3 and shape[1] == shape[2]:
-        return f": resize them with kjax.model.patches.resize_patches(patches, {size})"
-    return ""
+    def _compute(
+        self, grey: np.ndarray, keypoints: Sequence[Any]
+    ) -> tuple[list[Any], Float32[np.ndarray, "K dim"]]:
+        if not all(hasattr(point, "pt") for point in keypoints):
+            raise InputError(
+                "the keypoints are not cv2.KeyPoint objects: describe_image takes arrays and LAFs"
+            )
+        descriptors, kept = self.describe_at(grey, from_opencv(keypoints))
+        pairs = zip(keypoints, kept, strict=True)
+        return [point for point, valid in pairs if valid], descriptors

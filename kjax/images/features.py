@@ -1,7 +1,7 @@
-"""What is known of a photograph's keypoints, in kjax's own conventions: OpenCV's.
+"""Keypoints with descriptors, and matches between them, in OpenCV's conventions.
 
-The centre of the first pixel is (0, 0). Scales are diameters, which of SIFT are 2σ; angles are
-degrees, clockwise on screen. `kjax.images.exchange` turns them into what other programs expect.
+The centre of the first pixel is (0, 0). Scales are diameters, 2σ for SIFT. Angles are degrees,
+clockwise on screen. `kjax.images.exchange` converts them to what other programs expect.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import math
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Bool, Float, Float32, Int32, UInt8
 
 from kjax.data.cutting.keypoints import NO_ANGLE, SIGMA, Keypoints, upright_without
 from kjax.errors import InputError
@@ -17,21 +17,25 @@ from kjax.model.quantization import FORMS, quantize
 
 MatchingMethod = Literal["nearest", "mutual", "ratio", "mutual_ratio", "learned"]
 Distance = Literal["L2", "Hamming"]
+NO_SCALE = 8.0
+"""Diameter in pixels that a learned matcher assumes for keypoints without a scale."""
+LEAST_SCALE = 1e-6
+"""Minimum diameter for a learned matcher, which takes its logarithm."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """The keypoints of one photograph and their descriptors. There may be none.
+    """The keypoints of one image, possibly none, and their descriptors.
 
     Attributes:
         xy: positions; the centre of the first pixel is (0, 0).
-        descriptors: numbers, bytes that are numbers, or bits packed into bytes as OpenCV does.
-        image_size: width and height of the photograph in pixels.
+        descriptors: floats, bytes that are numbers, or bits packed into bytes as in OpenCV.
+        image_size: width and height in pixels.
         scales: diameters in pixels, as OpenCV's `KeyPoint.size`.
         angles: degrees, clockwise on screen, as OpenCV's `KeyPoint.angle`; −1 is "none".
-        scores: how sure the detector is; higher is better.
-        distance: that compares descriptors, for `kjax.match`: "Hamming" for bits.
-        weights_sha256: of the weights that described them, if it is known.
+        scores: detector scores; higher is better.
+        distance: distance that compares the descriptors; "Hamming" for bits.
+        weights_sha256: checksum of the weights that described them, if known.
     """
 
     xy: Float32[np.ndarray, "N 2"]
@@ -60,44 +64,95 @@ class Features:
         return len(self.xy)
 
     def quantized(self, form: str) -> "Features":
-        """The same with descriptors as `kjax.quantize` stores them."""
+        """Return the features with descriptors stored as `kjax.quantize` does."""
         stored = quantize(self.descriptors, form)
         return dataclasses.replace(self, descriptors=stored, distance=FORMS[form])
 
-    def sigmas(self) -> Float32[np.ndarray, " N"] | None:
-        """Scales as COLMAP and hloc have them."""
-        return None if self.scales is None else self.scales * np.float32(SIGMA)
-
-    def radians(self) -> Float32[np.ndarray, " N"] | None:
-        """Angles in radians, clockwise on screen, 0 for "none"."""
-        if self.angles is None:
-            return None
-        return upright_without(self.angles) * np.float32(math.radians(1))
-
     def keypoints(self) -> Keypoints:
-        """Return the keypoints alone; those without an angle are upright.
+        """Return the keypoints; those without an angle are upright.
 
         Raises:
             InputError: The keypoints have no scales.
         """
         if self.scales is None:
-            raise InputError("keypoints without scales: use a detector that gives them, as SIFT")
-        blank = np.full(len(self), NO_ANGLE, np.float32)
-        angles = blank if self.angles is None else self.angles
+            raise InputError("the keypoints have no scales: use a detector with scales, e.g. SIFT")
+        upright = np.full(len(self), NO_ANGLE, np.float32)
+        angles = upright if self.angles is None else self.angles
         scores = np.ones(len(self), np.float32) if self.scores is None else self.scores
         return Keypoints(self.xy, self.scales, angles, scores)
 
+    def sigmas(self) -> Float32[np.ndarray, " N"] | None:
+        """Return scales as σ, as in COLMAP and hloc."""
+        return None if self.scales is None else self.scales * np.float32(SIGMA)
+
+    def radians(self) -> Float32[np.ndarray, " N"] | None:
+        """Return angles in radians, clockwise on screen, 0 for "none"."""
+        if self.angles is None:
+            return None
+        return upright_without(self.angles) * np.float32(math.radians(1))
+
+    def for_matcher(
+        self,
+    ) -> tuple[Float32[np.ndarray, " N"], Float32[np.ndarray, " N"], Float32[np.ndarray, "N D"]]:
+        """Return positive scales, radians and unit descriptors, the input of a learned matcher.
+
+        Constants replace scales and angles that the extractor did not give.
+
+        Raises:
+            InputError: The descriptors are quantized or not finite.
+        """
+        if self.distance != "L2" or self.descriptors.dtype == np.uint8:
+            raise InputError("learned matching needs descriptors that are not quantized")
+        if not np.isfinite(self.descriptors).all():
+            raise InputError("descriptors have NaN or infinite values: check the extractor")
+        scales = np.full(len(self), NO_SCALE, "f4") if self.scales is None else self.scales
+        radians = self.radians()
+        return (
+            np.maximum(scales, LEAST_SCALE),
+            np.zeros(len(self), "f4") if radians is None else radians,
+            unit_rows(self.descriptors),
+        )
+
 
 def unit_rows(rows: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N D"]:
-    """Descriptors of length 1; that of a patch without contrast may be 0, and stays so."""
+    """Normalise descriptors to length 1; zero descriptors, of blank patches, stay zero."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
 def from_sigmas(sigmas: Float[np.ndarray, " N"] | None) -> Float32[np.ndarray, " N"] | None:
-    """`Features.scales` of COLMAP's and hloc's scales."""
+    """Convert the scales of COLMAP and hloc to `Features.scales`."""
     return None if sigmas is None else (sigmas / SIGMA).astype(np.float32)
 
 
 def from_radians(angles: Float[np.ndarray, " N"] | None) -> Float32[np.ndarray, " N"] | None:
-    """`Features.angles` of angles in radians."""
+    """Convert radians to `Features.angles`."""
     return None if angles is None else np.rad2deg(angles).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Matches:
+    """Pairs of descriptors, ordered by the index in the first image.
+
+    Attributes:
+        indices: indices of the descriptors in the first and in the second image.
+        distances: L2 distances, or numbers of differing bits.
+        ratios: distance over the distance to the second nearest: near 0 is distinctive, 1 is a
+            tie. For "mutual_ratio", the larger of both directions. 0 if there is no second
+            nearest. For "learned", one minus the score.
+    """
+
+    indices: Int32[np.ndarray, "K 2"]
+    distances: Float32[np.ndarray, " K"]
+    ratios: Float32[np.ndarray, " K"]
+
+    @classmethod
+    def none(cls) -> "Matches":
+        """Return an empty set of matches."""
+        return cls(np.empty((0, 2), np.int32), np.empty(0, np.float32), np.empty(0, np.float32))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def keep(self, mask: Bool[np.ndarray, " K"]) -> "Matches":
+        """Select matches by a mask, such as the inliers of a geometric verification."""
+        return Matches(self.indices[mask], self.distances[mask], self.ratios[mask])

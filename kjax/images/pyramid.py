@@ -1,6 +1,7 @@
-"""Low-passed copies of an image, all in one flat array on the device, for sampling it at any step.
+"""Image pyramids in one flat array on the device, and bilinear patches read out of them.
 
-`kjax.data.cutting.patches` says which copies there are; beyond its border an image is repeated.
+`kjax.data.cutting.patches` says which low-passed copies there are. Beyond its border an image is
+repeated.
 """
 
 import functools
@@ -12,27 +13,27 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float, Int, Int32
 
-from kjax.data.cutting.patches import KORNIA, Level
+from kjax.data.cutting.patches import KORNIA, Level, choose_level
+from kjax.images.conventions import PatchFrames
 
 BINOMIAL = np.array([1, 4, 6, 4, 1]) / 16
-"""The low pass before every second pixel is dropped."""
+"""Low-pass filter before every second pixel is dropped."""
 MATRIX_SIDE = 256
-"""Up to here a blur is a matrix product: hardly slower, and it compiles several times faster."""
-
-Border = Literal["edge", "reflect"]
+"""Largest side that is blurred by a matrix product: hardly slower, and it compiles several times
+faster."""
 
 
 class Inside(NamedTuple):
-    """How much of an image, which was filled up by repeating its border, is the image.
+    """The part of an image, padded by repeating its border, that is the image itself.
 
-    A program is told when it runs: images of several sizes share it.
+    These are run-time values of a program, so that images of several sizes share it.
 
     Attributes:
         size: width and height.
         last: x and y of the last pixel of each level.
-        levels: that the image has.
+        levels: number of levels of the image.
     """
 
     size: Int32[Array | np.ndarray, "2"]
@@ -41,7 +42,7 @@ class Inside(NamedTuple):
 
     @classmethod
     def of(cls, height: int, width: int, levels: list[Level], most: int) -> "Inside":
-        """An image with its levels, where a program has as many as `most`."""
+        """Describe an image with its levels, for a program with `most` levels."""
         last = [(level.width - 1, level.height - 1) for level in levels]
         last += [(0, 0)] * (most - len(levels))
         numbers = (np.array(values, np.int32) for values in ([width, height], last, len(levels)))
@@ -55,7 +56,10 @@ def pack_pyramid(
     kind: str,
     inside: Inside | None = None,
 ) -> Float[Array, "batch pixels"]:
-    """The levels' pixels, row by row, one level after the other; Kornia's only of whole images."""
+    """Compute the pixels of all levels, row by row and level by level.
+
+    Kornia's kinds do not support `inside`.
+    """
     if kind in KORNIA:
         copies = _kornia_copies(images, levels)
     else:
@@ -67,32 +71,30 @@ def pack_pyramid(
 def _own_copies(
     images: Float[Array, "batch _ _"], levels: list[Level], inside: Inside | None
 ) -> Iterator[Array]:
-    """Octaves by `BINOMIAL`; between them, the octave blurred for the remaining step."""
+    """Reduce by `BINOMIAL` to octaves; blur each octave for the levels between."""
     octave = 0
     for number, level in enumerate(levels):
         if level.blur:
-            kernel = _gaussian(level.blur)
+            radius = math.ceil(4 * level.blur)
+            kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / level.blur) ** 2)
+            kernel /= kernel.sum()
             yield _at_least(_blur(_blur(images, kernel, axis=1), kernel, axis=2), level)
             continue
         if number:
             images = _blur(_blur(images, BINOMIAL, axis=1, every=2), BINOMIAL, axis=2, every=2)
             octave += 1
             if inside is not None:
-                images = _repeat_border(images, (inside.size - 1) >> octave)
+                # The padding is now blurred with the inside: repeat the border again.
+                last = (inside.size - 1) >> octave
+                for axis, end in ((2, last[0]), (1, last[1])):
+                    border = lax.dynamic_index_in_dim(images, end, axis)
+                    beyond = lax.broadcasted_iota(jnp.int32, images.shape, axis) > end
+                    images = jnp.where(beyond, border, images)
         yield _at_least(images, level)
 
 
-def _repeat_border(images: Array, last: Int32[Array | np.ndarray, "2"]) -> Array:
-    """Fills up again what lies beyond the last pixel: by now it is blurred with the inside."""
-    for axis, end in ((2, last[0]), (1, last[1])):
-        border = lax.dynamic_index_in_dim(images, end, axis)
-        beyond = lax.broadcasted_iota(jnp.int32, images.shape, axis) > end
-        images = jnp.where(beyond, border, images)
-    return images
-
-
 def _at_least(images: Array, level: Level) -> Array:
-    """Repeats the only row or column of an image that has no more."""
+    """Repeat the only row or column of an image that has no more."""
     missing = (level.height - images.shape[1], level.width - images.shape[2])
     if not any(missing):
         return images
@@ -104,34 +106,39 @@ def _kornia_copies(images: Float[Array, "batch _ _"], levels: list[Level]) -> It
     yield _at_least(images, levels[0])
     for level in levels[1:]:
         for axis, side in ((1, level.height), (2, level.width)):
-            blurred = _blur(images, BINOMIAL, axis=axis, border="reflect")
-            images = _resize(blurred, side, axis)
+            images = _blur(images, BINOMIAL, axis=axis, border="reflect")
+            before = images.shape[axis]
+            if before == 2 * side:  # the general case below, without its slower reads
+                even, odd = (lax.slice_in_dim(images, start, None, 2, axis) for start in (0, 1))
+                images = (even + odd) / 2
+                continue
+            position = (np.arange(side) + 0.5) * before / side - 0.5
+            left = np.floor(position).astype(np.int32)
+            share = np.expand_dims(position - left, [a for a in range(images.ndim) if a != axis])
+            lower, upper = (jnp.take(images, at, axis=axis) for at in (left, left + 1))
+            images = lower * (1 - share).astype(images.dtype) + upper * share.astype(images.dtype)
         yield images
 
 
-def _resize(images: Array, side: int, axis: int) -> Array:
-    """Bilinear along one axis, half-pixel centres, to at most half as many pixels."""
-    before = images.shape[axis]
-    if before == 2 * side:  # the general case below, without its slower reads
-        even, odd = (lax.slice_in_dim(images, start, None, 2, axis) for start in (0, 1))
-        return (even + odd) / 2
-    position = (np.arange(side) + 0.5) * before / side - 0.5
-    left = np.floor(position).astype(np.int32)
-    share = np.expand_dims(position - left, [a for a in range(images.ndim) if a != axis])
-    lower, upper = jnp.take(images, left, axis=axis), jnp.take(images, left + 1, axis=axis)
-    return lower * (1 - share).astype(images.dtype) + upper * share.astype(images.dtype)
-
-
 def _blur(
-    images: Array, kernel: np.ndarray, *, axis: int, every: int = 1, border: Border = "edge"
+    images: Array,
+    kernel: np.ndarray,
+    *,
+    axis: int,
+    every: int = 1,
+    border: Literal["edge", "reflect"] = "edge",
 ) -> Array:
-    """Convolves along axis 1 or 2 and keeps every so many-th pixel from the first."""
-    side = images.shape[axis]
+    """Convolve along axis 1 or 2 and keep every Nth pixel from the first."""
+    side, radius = images.shape[axis], len(kernel) // 2
     if side <= MATRIX_SIDE:
-        matrix = _blur_matrix(side, kernel, every, border).astype(images.dtype)
+        source = np.pad(np.arange(side), radius, mode=border)
+        kept = np.arange(0, side, every)
+        matrix = np.zeros((len(kept), side))
+        for start, weight in enumerate(kernel):
+            # Several pixels beyond the border may be copies of one: they add up.
+            np.add.at(matrix, (np.arange(len(kept)), source[kept + start]), weight)
         product = "bhw,rh->brw" if axis == 1 else "bhw,cw->bhc"
-        return jnp.einsum(product, images, matrix, precision="highest")
-    radius = len(kernel) // 2
+        return jnp.einsum(product, images, matrix.astype(images.dtype), precision="highest")
     padding = [(radius, radius) if a == axis else (0, 0) for a in range(images.ndim)]
     padded = jnp.pad(images, padding, mode=border)
     # A sum of slices is one pass over memory; XLA's convolution of one channel is far slower.
@@ -142,19 +149,91 @@ def _blur(
     return functools.reduce(operator.add, shifted)
 
 
-def _blur_matrix(side: int, kernel: np.ndarray, every: int, border: Border) -> np.ndarray:
-    """`_blur` as a matrix, from the left."""
-    source = np.pad(np.arange(side), len(kernel) // 2, mode=border)
-    kept = np.arange(0, side, every)
-    matrix = np.zeros((len(kept), side))
-    for start, weight in enumerate(kernel):
-        # Several pixels beyond the border may be copies of one: they add up.
-        np.add.at(matrix, (np.arange(len(kept)), source[kept + start]), weight)
-    return matrix
+class Windows(NamedTuple):
+    """Patches in the packed pyramid, relative to a pixel near their centre.
+
+    Relative coordinates keep their precision in images of any size.
+
+    Attributes:
+        start: index of that pixel.
+        stride: pixels in a row of the level.
+        center: patch centre, from that pixel.
+        along_u: step from one patch pixel to the next in a row.
+        along_v: step from one patch pixel to the next in a column.
+        low: the level's first pixel, from that pixel.
+        high: the level's last pixel, from that pixel.
+    """
+
+    start: Int[Array, "B N"]
+    stride: Int[Array, "B N"]
+    center: Float[Array, "B N 2"]
+    along_u: Float[Array, "B N 2"]
+    along_v: Float[Array, "B N 2"]
+    low: Float[Array, "B N 2"]
+    high: Float[Array, "B N 2"]
 
 
-def _gaussian(sigma: float) -> np.ndarray:
-    """Sampled to four σ, and of sum 1."""
-    radius = math.ceil(4 * sigma)
-    kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
-    return kernel / kernel.sum()
+def locate_windows(
+    frames: PatchFrames, levels: list[Level], inside: Inside, *, size: int, pyramid: str
+) -> Windows:
+    """Choose the level of each patch of `size`² pixels and convert its frame to that level."""
+    step = frames.side / size
+    chosen = choose_level(lax.stop_gradient(step), count=inside.levels, kind=pyramid)
+
+    def per_patch(values: list) -> Array:
+        """Look up the values of each patch's level."""
+        integral = isinstance(values[0], int)
+        return jnp.asarray(np.array(values, np.int32 if integral else step.dtype))[chosen]
+
+    areas = [level.width * level.height for level in levels]
+    first = per_patch([sum(areas[:number]) for number in range(len(areas))])
+    stride = per_patch([level.width for level in levels])
+    last = jnp.asarray(inside.last).astype(step.dtype)[chosen]
+    center = frames.center * per_patch([level.zoom for level in levels])
+    center = center + per_patch([level.shift for level in levels])
+    near = jnp.clip(jnp.floor(lax.stop_gradient(center)), 0, last)
+    across, down = (near[..., axis].astype(jnp.int32) for axis in (0, 1))
+    stretch = step[..., None] * per_patch([level.stretch for level in levels])
+    return Windows(
+        start=first + down * stride + across,
+        stride=stride,
+        center=center - near,
+        along_u=stretch * frames.axes[..., 0],
+        along_v=stretch * frames.axes[..., 1],
+        low=-near,
+        high=last - near,
+    )
+
+
+def sample_windows(
+    packed: Float[Array, " pixels"], windows: Windows, *, size: int
+) -> Float[Array, "B N {size} {size}"]:
+    """Sample patches bilinearly, four reads a pixel; a level's border pixels repeat beyond it."""
+    left, beyond_left = _cells(windows, 0, size)
+    top, beyond_top = _cells(windows, 1, size)
+    stride = windows.stride[..., None, None]
+    corner = windows.start[..., None, None] + top * stride + left
+
+    def read(index: Array) -> Array:
+        return packed.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+    upper = read(corner) * (1 - beyond_left) + read(corner + 1) * beyond_left
+    below = corner + stride
+    lower = read(below) * (1 - beyond_left) + read(below + 1) * beyond_left
+    return upper * (1 - beyond_top) + lower * beyond_top
+
+
+def _cells(
+    windows: Windows, axis: int, size: int
+) -> tuple[Int[Array, "B N {size} {size}"], Float[Array, "B N {size} {size}"]]:
+    """Along x (0) or y (1): the pixel before each sample, and the sample's distance from it."""
+    center, along_u, along_v, low, high = (
+        values[..., axis, None, None]
+        for values in (windows.center, windows.along_u, windows.along_v, windows.low, windows.high)
+    )
+    offsets = (np.arange(size) - (size - 1) / 2).astype(center.dtype)
+    u, v = offsets.reshape(1, 1, 1, size), offsets.reshape(1, 1, size, 1)
+    position = jnp.clip(center + along_u * u + along_v * v, low, high)
+    # The last cell is closed on the right, so that all four neighbours exist on the border too.
+    before = jnp.minimum(jnp.floor(lax.stop_gradient(position)), high - 1)
+    return before.astype(jnp.int32), position - before

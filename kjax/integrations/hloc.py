@@ -24,7 +24,7 @@ from torch import Tensor
 import kjax
 from kjax.images.exchange.hloc import FEATURES, feature_arrays, features_of
 from kjax.images.features import Features
-from kjax.images.matching import hloc_style
+from kjax.images.match import hloc_style
 from kjax.weights import shipped
 
 NAME = "kjax"

@@ -1,9 +1,9 @@
-"""Trains a matcher, or goes on with the training in the folder.
+"""Train a matcher, or resume the training in the workdir.
 
   kjax build-views photos --weights best --out views.npz
   python -m kjax.matcher --config=configs/matcher.py --workdir=out/matcher
 
-Ctrl-C saves and stops; the same command goes on. configs/matcher.py says what each field means.
+Ctrl-C saves and exits; run the same command to resume. configs/matcher.py documents every field.
 """
 
 import argparse
@@ -17,17 +17,17 @@ PROGRAM = "kjax.matcher"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the training; bad input is one line on stderr and exit code 2."""
+    """Run the training; bad input is one line on stderr and exit code 2."""
     return run_training(PROGRAM, argv, train, description=__doc__)
 
 
 def train(args: argparse.Namespace) -> tuple[dict[str, float], str]:
-    """Trains; returns the scores, and a line on where the result is."""
+    """Train; return the scores, and a line about the result."""
     if args.distributed or args.coordinator is not None:
-        raise InputError("a matcher is trained by one process: leave out the others")
+        raise InputError("one process trains a matcher: drop --distributed and --coordinator")
     with ending_on_interrupt(f"{PROGRAM}: {INTERRUPTED}"):
         from kjax.matcher.config import MatcherRunConfig
-        from kjax.matcher.run import run
+        from kjax.matcher.training import run
         from kjax.matcher.weights import WEIGHTS_FILE
         from kjax.runs.config import load_config, validate_as
 

@@ -1,7 +1,11 @@
-"""Who matches whom, by what a layer says: similarities, made exclusive, times matchabilities.
+"""Assignment of keypoints: the scores of a layer, the true matches, and the loss.
 
 The score of keypoints i and j is softmaxⱼ(s) · softmaxᵢ(s) · m(i) · m(j): both must choose each
 other, and both must have a match at all.
+
+The truth comes from what keypoints see. In views of a flat photograph the 3-D point of every
+keypoint is known; in a reconstructed scene, that of some. For the others, epipolar lines tell which
+keypoints they cannot match.
 """
 
 from typing import NamedTuple
@@ -10,52 +14,93 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from kjax.matcher.network import Said
-from kjax.matcher.truth import NONE, Truth
+from kjax.matcher.network import LayerOutput
 
 LEAST_SCORE = 0.1
-"""Of a match."""
+"""Minimum score of a match."""
+NONE = -1
+"""Index of a keypoint without a match."""
+MATCH, FAR = 3.0, 5.0
+"""Distance in pixels, in both views, up to which keypoints match, and from which they do not."""
+OFF_LINE = 8.0
+"""Minimum distance in pixels from the epipolar lines, in both views, of keypoints that differ."""
+UNLIKE = 1.5
+"""Pixels added to the distance of keypoints with opposite descriptors: SIFT may give one point
+several angles, and the one that agrees is the match."""
 _NEVER = -1e30
 _NEARLY_ONE = 1 - 1e-6
+_BEYOND = 1e6
+"""Pixel coordinate of points behind the camera."""
 
 
 class Assignment(NamedTuple):
-    """Logarithms, for each pair of photographs."""
+    """Log-domain assignment of each pair of images."""
 
     similarity: Float[Array, "B N N"]
-    """Of keypoints of the first and of the second; hardly any for padding."""
+    """Similarity of keypoints in the first and the second image; very low for padding."""
     over_second: Float[Array, "B N"]
-    """What normalises the choice of each of the first among those of the second."""
+    """Normaliser of the first image's choices among the second's keypoints."""
     over_first: Float[Array, "B N"]
     matchability: Float[Array, "B 2 N"]
     """Logits."""
 
 
-def assign(said: Said, counts: Int32[Array, "B 2"]) -> Assignment:
-    """What a layer says about a pair of photographs as a whole."""
-    there = jnp.arange(said.projected.shape[2])[None, None] < counts[:, :, None]
-    # Padding by two more numbers of each keypoint: the matrix of products need not be changed.
-    padding = jnp.where(there, 0.0, _NEVER).astype(said.projected.dtype)[..., None]
+class MutualMatches(NamedTuple):
+    """The match of each keypoint: its index in the other image, or `NONE`."""
+
+    first: Int32[Array, "B N"]
+    second: Int32[Array, "B N"]
+    scores: Float[Array, "B N"]
+    """Scores of the first image's keypoints."""
+
+
+class Truth(NamedTuple):
+    """Known matches of pairs of views; nothing is known of some keypoints."""
+
+    partners: Int32[Array, "B N"]
+    """The match of each of the first view's keypoints, or `NONE`."""
+    alone: Bool[Array, "B 2 N"]
+    """Keypoints that surely have no match."""
+    off_line: Bool[Array, "B N N"] | None = None
+    """Pairs with an unknown 3-D point that cannot match; None if all points are known."""
+
+
+class Seen(NamedTuple):
+    """Keypoints of pairs of views and what they see; padding comes last."""
+
+    xy: Float[Array, "B 2 N 2"]
+    """Pixels of a camera without distortion."""
+    places: Float[Array, "B 2 N 3"]
+    """3-D points; NaN if unknown."""
+    cameras: Float[Array, "B 2 3 4"]
+    """From 3-D points to pixels."""
+
+
+def assign(output: LayerOutput, counts: Int32[Array, "B 2"]) -> Assignment:
+    """Compute the assignment from a layer's output."""
+    there = jnp.arange(output.projected.shape[2])[None, None] < counts[:, :, None]
+    # Two more numbers per keypoint mask the padding: the product itself stays as it is.
+    padding = jnp.where(there, 0.0, _NEVER).astype(output.projected.dtype)[..., None]
     ones = jnp.ones_like(padding)
-    first = jnp.concatenate([said.projected[:, 0], padding[:, 0], ones[:, 0]], axis=-1)
-    second = jnp.concatenate([said.projected[:, 1], ones[:, 1], padding[:, 1]], axis=-1)
+    first = jnp.concatenate([output.projected[:, 0], padding[:, 0], ones[:, 0]], axis=-1)
+    second = jnp.concatenate([output.projected[:, 1], ones[:, 1], padding[:, 1]], axis=-1)
     alike = jnp.einsum("bnd,bmd->bnm", first, second, preferred_element_type=jnp.float32)
     return Assignment(
         alike,
         jax.nn.logsumexp(alike, axis=2),
         jax.nn.logsumexp(alike, axis=1),
-        said.matchability,
+        output.matchability,
     )
 
 
 def log_scores(made: Assignment) -> Float[Array, "B N N"]:
-    """Logarithms of all scores."""
+    """Compute the logarithms of all scores."""
     rows, columns = _own_terms(made)
     return _joined(made.similarity, rows, columns)
 
 
 def _own_terms(made: Assignment) -> tuple[Float[Array, "B N"], Float[Array, "B N"]]:
-    """What a score has of its keypoint in the first photograph alone, and in the second."""
+    """Return the terms of a score that depend on the first or the second keypoint alone."""
     own = jax.nn.log_sigmoid(made.matchability)
     return own[:, 0] - made.over_second, own[:, 1] - made.over_first
 
@@ -66,32 +111,20 @@ def _joined(
     return 2 * similarity + rows[:, :, None] + columns[:, None, :]
 
 
-class Partners(NamedTuple):
-    """The match of each keypoint: its place in the other photograph, or `NONE`."""
-
-    first: Int32[Array, "B N"]
-    second: Int32[Array, "B N"]
-    scores: Float[Array, "B N"]
-    """Of the first photograph's keypoints."""
+_Best = tuple[Float[Array, "B _"], Int32[Array, "B _"]]
+"""The largest log score of each keypoint, and its index in the other image."""
 
 
-class _Best(NamedTuple):
-    """Of keypoints: the largest logarithm of their scores, and where in the other photograph."""
-
-    largest: Float[Array, "B N"]
-    places: Int32[Array, "B N"]
-
-
-def mutual_partners(
+def mutual_matches(
     made: Assignment, least: float | Float[Array, ""] = LEAST_SCORE, *, block: int | None = None
-) -> Partners:
-    """Matches: the best of each other, with a score that is high enough.
+) -> MutualMatches:
+    """Return mutual best matches above the score threshold.
 
     Args:
-        made: what a layer says.
-        least: of scores.
-        block: so many of the first photograph's keypoints at a time, which must divide them: in
-            less memory, and on a CPU in less time. All at once if None.
+        made: the assignment.
+        least: minimum score.
+        block: keypoints of the first image at a time, a divisor of their number; saves memory, and
+            time on a CPU. All at once if None.
     """
     (highest, best), (_, back) = _best_of_both(made, block)
     places = jnp.arange(best.shape[1], dtype=jnp.int32)[None]
@@ -100,11 +133,11 @@ def mutual_partners(
     first = jnp.where(mutual, best, NONE)
     chosen = jnp.take_along_axis(mutual, back, axis=1)
     kept = chosen & (jnp.take_along_axis(best, back, axis=1) == places)
-    return Partners(first, jnp.where(kept, back, NONE), jnp.where(mutual, scores, 0.0))
+    return MutualMatches(first, jnp.where(kept, back, NONE), jnp.where(mutual, scores, 0.0))
 
 
 def _best_of_both(made: Assignment, block: int | None) -> tuple[_Best, _Best]:
-    """Of the first photograph's keypoints, and of the second's."""
+    """Return the best matches of the first image's keypoints, and of the second's."""
     rows, columns = _own_terms(made)
     if block is None:
         return _best_of_some(_joined(made.similarity, rows, columns))
@@ -114,55 +147,132 @@ def _best_of_both(made: Assignment, block: int | None) -> tuple[_Best, _Best]:
             jax.lax.dynamic_slice_in_dim(part, start, block, axis=1)
             for part in (made.similarity, rows)
         )
-        ahead, back = _best_of_some(_joined(similarity, own, columns))
-        better = back.largest > so_far.largest
-        largest = jnp.where(better, back.largest, so_far.largest)
-        return _Best(largest, jnp.where(better, back.places + start, so_far.places)), ahead
+        ahead, (largest, places) = _best_of_some(_joined(similarity, own, columns))
+        better = largest > so_far[0]
+        largest = jnp.where(better, largest, so_far[0])
+        return (largest, jnp.where(better, places + start, so_far[1])), ahead
 
-    start = _Best(jnp.full_like(columns, -jnp.inf), jnp.zeros(columns.shape, jnp.int32))
+    start = (jnp.full_like(columns, -jnp.inf), jnp.zeros(columns.shape, jnp.int32))
     starts = jnp.arange(0, rows.shape[1], block, dtype=jnp.int32)
     back, ahead = jax.lax.scan(look, start, starts)
-    return _Best(*(jnp.moveaxis(part, 0, 1).reshape(rows.shape) for part in ahead)), back
+    largest, places = (jnp.moveaxis(part, 0, 1).reshape(rows.shape) for part in ahead)
+    return (largest, places), back
 
 
 def _best_of_some(scores: Float[Array, "B n N"]) -> tuple[_Best, _Best]:
-    # Computed once: what is computed anew for each use may differ from its own largest value.
+    """Take `max` and `argmax` along both axes, by plain reductions, which are faster on CPUs."""
+    # Computed once: scores computed anew for each use may differ from their own maximum.
     scores = jax.lax.optimization_barrier(scores)
-    return _best(scores, axis=2), _best(scores, axis=1)
-
-
-def _best(scores: Float[Array, "B n N"], axis: int) -> _Best:
-    """`max` and `argmax`, by plain reductions: XLA's own is several times slower on a CPU."""
-    largest = scores.max(axis=axis)
-    places = jax.lax.broadcasted_iota(jnp.float32, scores.shape, axis)
-    among = jnp.where(scores == jnp.expand_dims(largest, axis), places, scores.shape[axis] - 1)
-    return _Best(largest, among.min(axis=axis).astype(jnp.int32))
+    found = []
+    for axis in (2, 1):
+        largest = scores.max(axis=axis)
+        places = jax.lax.broadcasted_iota(jnp.float32, scores.shape, axis)
+        among = jnp.where(scores == jnp.expand_dims(largest, axis), places, scores.shape[axis] - 1)
+        found.append((largest, among.min(axis=axis).astype(jnp.int32)))
+    return found[0], found[1]
 
 
 def assignment_loss(made: Assignment, truth: Truth) -> Float[Array, " B"]:
-    """Negative log-likelihood of each pair: of its matches, and of keypoints that have none.
+    """Compute the negative log-likelihood of each pair's matches and of unmatched keypoints.
 
-    Both are means, so that pairs with few matches weigh as much as those with many. Where places
-    are not known, what is off the line must not match: as much again.
+    Both are means, so that pairs with few matches weigh as much as those with many. Where 3-D
+    points are unknown, a third term of the same weight punishes matches off the epipolar line.
     """
     partner = jnp.maximum(truth.partners, 0)
     own = jax.nn.log_sigmoid(made.matchability)
-    # Only the scores of true matches are needed, not the whole matrix of them.
+    # Only the scores of true matches are needed, not the whole matrix.
     alike = jnp.take_along_axis(made.similarity, partner[:, :, None], axis=2)[..., 0]
     choices = 2 * alike - made.over_second - jnp.take_along_axis(made.over_first, partner, axis=1)
     scores = choices + own[:, 0] + jnp.take_along_axis(own[:, 1], partner, axis=1)
     matched = _mean(-scores, truth.partners != NONE)
     alone = -jax.nn.log_sigmoid(-made.matchability)
     loss = 0.5 * matched + 0.5 * _mean(alone, truth.alone).mean(axis=1)
-    return loss if truth.off_line is None else loss + 0.5 * _off_line_loss(made, truth.off_line)
-
-
-def _off_line_loss(made: Assignment, off_line: Bool[Array, "B N N"]) -> Float[Array, " B"]:
-    """Of keypoints that match none of those that they cannot be, the negative log-likelihood."""
-    wrong = jnp.where(off_line, jnp.exp(log_scores(made)), 0).sum(axis=2)
-    return _mean(-jnp.log1p(-jnp.minimum(wrong, _NEARLY_ONE)), off_line.any(axis=2))
+    if truth.off_line is None:
+        return loss
+    wrong = jnp.where(truth.off_line, jnp.exp(log_scores(made)), 0).sum(axis=2)
+    unlikely = -jnp.log1p(-jnp.minimum(wrong, _NEARLY_ONE))
+    return loss + 0.5 * _mean(unlikely, truth.off_line.any(axis=2))
 
 
 def _mean(values: Float[Array, "*B N"], chosen: Bool[Array, "*B N"]) -> Float[Array, "*B"]:
-    """Over those chosen; 0 if there are none."""
+    """Average over the chosen values; 0 if there are none."""
     return jnp.where(chosen, values, 0).sum(axis=-1) / jnp.maximum(chosen.sum(axis=-1), 1)
+
+
+def find_truth(
+    seen: Seen,
+    descriptors: Float[Array, "B 2 N dim"],
+    counts: Int32[Array, "B 2"],
+    *,
+    by_lines: bool = False,
+) -> Truth:
+    """Find the true matches: mutual nearest keypoints that are near in both views.
+
+    Args:
+        seen: the keypoints.
+        descriptors: decide between keypoints at one position.
+        counts: number of keypoints in each view.
+        by_lines: also find which keypoints with unknown points are off each other's lines.
+    """
+    first, second = seen.xy[:, 0], seen.xy[:, 1]
+    there = project(seen.cameras[:, 1], seen.places[:, 0])
+    back = project(seen.cameras[:, 0], seen.places[:, 1])
+    ahead, behind = _distances(there, second), _distances(first, back)
+    exist = jnp.arange(first.shape[1])[None, None] < counts[:, :, None]
+    both = exist[:, 0, :, None] & exist[:, 1, None, :]
+    # If one of the two is unknown, the other is a lower bound.
+    apart = jnp.where(both, jnp.fmax(ahead, behind), jnp.inf)
+    alike = jnp.einsum("bnd,bmd->bnm", descriptors[:, 0], descriptors[:, 1])
+    known = jnp.isfinite(seen.places).all(axis=-1)
+    certain = known[:, 0, :, None] & known[:, 1, None, :]
+    cost = jnp.where(certain, apart + UNLIKE / 2 * (1 - alike), jnp.inf)
+    best, returned = (jnp.argmin(cost, axis=axis).astype(jnp.int32) for axis in (2, 1))
+    mutual = jnp.take_along_axis(returned, best, axis=1) == jnp.arange(first.shape[1])[None]
+    nearest = jnp.take_along_axis(jnp.where(certain, apart, jnp.inf), best[:, :, None], axis=2)
+    # `apart` is partly NaN for keypoints with unknown points, which `known` excludes below.
+    finite = jnp.where(jnp.isnan(apart), jnp.inf, apart)
+    far = jnp.stack([finite.min(axis=2) > FAR, finite.min(axis=1) > FAR], axis=1)
+    partners = jnp.where(mutual & (nearest[..., 0] <= MATCH), best, NONE)
+    off_line = both & ~certain & _off_line(seen) if by_lines else None
+    return Truth(partners, exist & known & far, off_line)
+
+
+def _off_line(seen: Seen) -> Bool[Array, "B N N"]:
+    """Return which keypoints are far from each other's epipolar lines.
+
+    Views from the same position have no lines: nothing is far from them.
+    """
+    first, second = (
+        jnp.pad(one, ((0, 0), (0, 0), (0, 1)), constant_values=1)
+        for one in (seen.xy[:, 0], seen.xy[:, 1])
+    )
+    # The fundamental matrix, from pixels of the first camera to lines of the second.
+    own, other = seen.cameras[:, 0], seen.cameras[:, 1]
+    back = jnp.linalg.inv(own[:, :, :3])
+    centre = -jnp.einsum("bij,bj->bi", back, own[:, :, 3], precision="highest")
+    epipole = jnp.einsum("bij,bj->bi", other[:, :, :3], centre, precision="highest")
+    x, y, z = jnp.moveaxis(epipole + other[:, :, 3], -1, 0)
+    zero = jnp.zeros_like(x)
+    cross = jnp.stack([zero, -z, y, z, zero, -x, -y, x, zero], axis=-1).reshape(-1, 3, 3)
+    parts = (cross, other[:, :, :3], back)
+    fundamental = jnp.einsum("bij,bjk,bkl->bil", *parts, precision="highest")
+    in_second = jnp.einsum("bij,bnj->bni", fundamental, first, precision="highest")
+    in_first = jnp.einsum("bji,bmj->bmi", fundamental, second, precision="highest")
+    residual = jnp.abs(jnp.einsum("bni,bmi->bnm", in_second, second, precision="highest"))
+    slopes = [jnp.linalg.norm(lines[..., :2], axis=-1) for lines in (in_second, in_first)]
+    return residual > OFF_LINE * jnp.maximum(slopes[0][:, :, None], slopes[1][:, None, :])
+
+
+def project(cameras: Float[Array, "B 3 4"], places: Float[Array, "B N 3"]) -> Float[Array, "B N 2"]:
+    """Project 3-D points; those behind the camera go far away, unknown ones stay NaN."""
+    # In full precision: GPUs would get pixels wrong otherwise.
+    mapped = jnp.einsum("bij,bnj->bni", cameras[:, :, :3], places, precision="highest")
+    mapped = mapped + cameras[:, None, :, 3]
+    depth = mapped[..., 2:]
+    return jnp.where(depth <= 0, _BEYOND, mapped[..., :2] / jnp.where(depth <= 0, 1.0, depth))
+
+
+def _distances(first: Float[Array, "B N 2"], second: Float[Array, "B M 2"]) -> Array:
+    # Not by inner products: squared pixels have too many digits for float32.
+    difference = first[:, :, None] - second[:, None]
+    return jnp.sqrt((difference**2).sum(axis=-1))

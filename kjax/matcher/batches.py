@@ -1,9 +1,9 @@
-"""Pairs of views for a step, drawn on the device that trains.
+"""Pairs of views for a training step, drawn on the device.
 
-Two views of a group see one place in common, about which each is cropped: so they overlap in part,
-as real photographs do. Of a crop's keypoints some are taken, mostly the steadiest, or the largest.
-All of this is choosing: no pixel is touched. Positions and angles are turned, too, which changes
-nothing about who matches whom.
+Two views of a group show a common point, about which each is cropped: they overlap in part, as real
+photographs do. Some of a crop's keypoints are taken, mostly the most repeatable ones, or the
+largest. No pixel is touched: all of this is a choice of keypoints. Positions and angles are also
+rotated, which does not change the matches.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, Key
 
 from kjax.errors import InputError
-from kjax.matcher.network import Points
-from kjax.matcher.truth import Seen, Truth, find_truth, project
+from kjax.matcher.assignment import Seen, Truth, find_truth, project
+from kjax.matcher.network import MatcherInput
 from kjax.matcher.view_set import ViewSet
 
 
@@ -25,15 +25,15 @@ class DrawConfig:
     """How pairs are drawn.
 
     Attributes:
-        keypoints: of a view at most.
-        least_keypoints: crops of some pairs have as few.
-        least_crop: shortest side of a crop, over that of the view.
-        whole_share: of views that are not cropped.
-        largest_share: of pairs of the largest keypoints instead of the steadiest.
-        rank_noise: σ of the logarithm of a keypoint's rank, by which weaker ones are taken too.
-        upright_share: of pairs that are turned as their photographs are; others anyhow.
-        tilt_degrees: σ of how upright ones are tilted.
-        zoom_noise: σ of the logarithm of the photograph's side that positions are measured in.
+        keypoints: maximum keypoints per view.
+        least_keypoints: lowest maximum; each pair draws its own.
+        least_crop: minimum side of a crop over that of the view.
+        whole_share: fraction of views that are not cropped.
+        largest_share: fraction of pairs with the largest keypoints instead of the most repeatable.
+        rank_noise: σ of the log rank, by which weaker keypoints are taken, too.
+        upright_share: fraction of pairs that are near-upright; others are rotated uniformly.
+        tilt_degrees: σ of the tilt of near-upright views.
+        zoom_noise: σ of the log of the image side that positions are measured in.
     """
 
     keypoints: int = 512
@@ -63,7 +63,7 @@ class DrawConfig:
 
 
 class DeviceViews(NamedTuple):
-    """A `ViewSet` on the device, with what is worth computing once."""
+    """A `ViewSet` on the device, with what is computed once."""
 
     xy: Float[Array, "P V K 2"]
     scales: Float[Array, "P V K"]
@@ -76,25 +76,25 @@ class DeviceViews(NamedTuple):
     turns: Float[Array, "P V"]
     ranks_by_size: Int32[Array, "P V K"]
     up_to: Float[Array, " P"] | None
-    """Chances of drawing groups, summed up; None if they are equal."""
+    """Cumulative probabilities of the groups; None if they are equal."""
 
 
 def to_device(views: ViewSet) -> DeviceViews:
-    """The set where a training takes place."""
+    """Copy a set to the device."""
     ranks = np.argsort(np.argsort(-views.scales, axis=-1, kind="stable"), axis=-1)
-    given = {name: jnp.asarray(getattr(views, name)) for name in DeviceViews._fields[:-2]}
+    columns = {name: jnp.asarray(getattr(views, name)) for name in DeviceViews._fields[:-2]}
     chances = views.chances
     return DeviceViews(
-        **given,
+        **columns,
         ranks_by_size=jnp.asarray(ranks, jnp.int32),
         up_to=None if chances is None else jnp.asarray(np.cumsum(chances / chances.sum())),
     )
 
 
 class Batch(NamedTuple):
-    """Pairs for the network, and what it should say about them."""
+    """Pairs for the network, and their true matches."""
 
-    points: Points
+    points: MatcherInput
     truth: Truth
 
 
@@ -106,76 +106,55 @@ def draw_batch(
     config: DrawConfig,
     by_lines: bool = False,
 ) -> Batch:
-    """A batch, wholly a function of the key; `by_lines`: see `find_truth`."""
+    """Draw a batch, a function of the key alone; `by_lines`: see `find_truth`."""
     keys = jax.random.split(key, pairs)
     seen, points = jax.vmap(lambda own: _draw_pair(own, views, config))(keys)
     truth = find_truth(seen, points.descriptors, points.counts, by_lines=by_lines)
     return Batch(points, truth)
 
 
-class _Window(NamedTuple):
-    """What a crop shows of a view."""
-
-    middle: Float[Array, "2"]
-    half: Float[Array, "2"]
-
-    def holds(self, xy: Float[Array, "K 2"]) -> Bool[Array, " K"]:
-        return (jnp.abs(xy - self.middle[None]) <= self.half[None]).all(axis=-1)
-
-
-def _draw_pair(key: Key[Array, ""], views: DeviceViews, config: DrawConfig) -> tuple[Seen, Points]:
-    """Keypoints as they lie in two views of a group, and as the network gets them."""
+def _draw_pair(
+    key: Key[Array, ""], views: DeviceViews, config: DrawConfig
+) -> tuple[Seen, MatcherInput]:
+    """Draw keypoints of two views of a group: in pixels, and as the network takes them."""
     groups, several = views.counts.shape
     which, one, two, anchor, ordering, amount, upright, left, right = jax.random.split(key, 9)
-    group = _draw_group(which, groups, views.up_to)
+    if views.up_to is None:
+        group = jax.random.randint(which, (), 0, groups)
+    else:
+        # The last sum may be just below 1, by rounding.
+        place = jnp.searchsorted(views.up_to, jax.random.uniform(which), side="right")
+        group = jnp.minimum(place, groups - 1).astype(jnp.int32)
     first = jax.random.randint(one, (), 0, several)
     second = (first + jax.random.randint(two, (), 1, several)) % several
-    # Of descriptors, only those that are chosen are fetched.
+    # Of the descriptors, only the chosen ones are fetched.
     light = views._replace(descriptors=views.counts, up_to=None)
     sides = [jax.tree.map(lambda leaf, i=i: leaf[group, i], light) for i in (first, second)]
-    shared = _Shared(
+    shared = (
         jax.random.uniform(ordering) < config.largest_share,
         jax.random.randint(amount, (), config.least_keypoints, config.keypoints + 1),
         jax.random.uniform(upright) < config.upright_share,
     )
-    middles = _seen_by_both(anchor, *sides)
     chosen = [
-        _draw_side(own_key, side, middle, shared, config)
-        for own_key, side, middle in zip((left, right), sides, middles, strict=True)
+        _draw_side(own_key, side, middle, *shared, config)
+        for own_key, side, middle in zip(
+            (left, right), sides, _common_point(anchor, *sides), strict=True
+        )
     ]
+    rows, xy, places, *columns, found = (jnp.stack(column) for column in zip(*chosen, strict=True))
     descriptors = jnp.stack(
-        [
-            views.descriptors[group, view, side.rows]
-            for view, side in zip((first, second), chosen, strict=True)
-        ]
+        [views.descriptors[group, view, rows[i]] for i, view in enumerate((first, second))]
     )
-    both = _Side(*(jnp.stack(column) for column in zip(*chosen, strict=True)))
-    points = Points(
-        both.positions,
-        both.log_scales,
-        both.turned,
-        descriptors.astype(jnp.float32),
-        both.found,
-    )
-    return Seen(both.xy, both.places, jnp.stack([side.cameras for side in sides])), points
+    points = MatcherInput(*[*columns, descriptors.astype(jnp.float32), found])
+    return Seen(xy, places, jnp.stack([side.cameras for side in sides])), points
 
 
-def _draw_group(
-    key: Key[Array, ""], groups: int, up_to: Float[Array, " P"] | None
-) -> Int32[Array, ""]:
-    if up_to is None:
-        return jax.random.randint(key, (), 0, groups)
-    # The last sum may be just below 1, by rounding.
-    place = jnp.searchsorted(up_to, jax.random.uniform(key), side="right")
-    return jnp.minimum(place, groups - 1).astype(jnp.int32)
-
-
-def _seen_by_both(
+def _common_point(
     key: Key[Array, ""], first: DeviceViews, second: DeviceViews
 ) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
-    """Where the views have a place that both show, by a keypoint of the first.
+    """Return the position, in both views, of a point that a keypoint of the first sees.
 
-    If there is none, any keypoint of the first and any place in the second.
+    If no point is seen by both: any keypoint of the first, and any position in the second.
     """
     there = project(second.cameras[None], first.places[None])[0]
     shown = ((there >= 0) & (there < second.sizes[None])).all(axis=-1)
@@ -187,82 +166,51 @@ def _seen_by_both(
     return first.xy[chosen], other
 
 
-class _Shared(NamedTuple):
-    """What both views of a pair have in common."""
-
-    by_size: Bool[Array, ""]
-    most: Int32[Array, ""]
-    """Keypoints of each."""
-    upright: Bool[Array, ""]
-
-
-class _Side(NamedTuple):
-    """The chosen keypoints of one view, as they are and as the network gets them."""
-
-    rows: Int32[Array, " N"]
-    xy: Float[Array, "N 2"]
-    places: Float[Array, "N 3"]
-    positions: Float[Array, "N 2"]
-    log_scales: Float[Array, " N"]
-    turned: Float[Array, " N"]
-    found: Int32[Array, ""]
-
-
 def _draw_side(
     key: Key[Array, ""],
     view: DeviceViews,
     seen: Float[Array, "2"],
-    shared: _Shared,
+    by_size: Bool[Array, ""],
+    most: Int32[Array, ""],
+    upright: Bool[Array, ""],
     config: DrawConfig,
-) -> _Side:
-    """Crops a view about a place, and chooses keypoints."""
+) -> tuple[Array, ...]:
+    """Crop a view about a point, and choose keypoints.
+
+    Returns:
+        Rows, pixels, 3-D points, positions, log scales and angles of keypoints, and their number.
+    """
     crop, noise, turn, zoom = jax.random.split(key, 4)
-    window = _crop(crop, view.sizes.astype(jnp.float32), seen, config)
-    room = view.xy.shape[0]
-    ranks = jnp.where(shared.by_size, view.ranks_by_size, jnp.arange(room))
-    noisy = jnp.log1p(ranks) + config.rank_noise * jax.random.normal(noise, (room,))
-    there = window.holds(view.xy) & (jnp.arange(room) < view.counts)
-    best, chosen = jax.lax.top_k(jnp.where(there, -noisy, -jnp.inf), config.keypoints)
-    found = jnp.minimum(jnp.isfinite(best).sum(dtype=jnp.int32), shared.most)
-    angle = _draw_turn(turn, view.turns, shared.upright, config)
-    unit = window.half.max() * jnp.exp(config.zoom_noise * jax.random.normal(zoom))
-    xy = view.xy[chosen]
-    return _Side(
-        chosen,
-        xy,
-        view.places[chosen],
-        _turned(xy - window.middle[None], angle) / unit,
-        jnp.log(view.scales[chosen] / unit),
-        view.angles[chosen] + angle,
-        found,
-    )
-
-
-def _draw_turn(
-    key: Key[Array, ""], turned: Float[Array, ""], upright: Bool[Array, ""], config: DrawConfig
-) -> Float[Array, ""]:
-    """By how much to turn a view: nearly back, or anyhow; not at all where no angle would tell."""
-    tilt = jnp.deg2rad(config.tilt_degrees) * jax.random.normal(key)
-    anyhow = jax.random.uniform(key, minval=-jnp.pi, maxval=jnp.pi)
-    return jnp.where(jnp.isnan(turned), 0.0, jnp.where(upright, tilt - turned, anyhow))
-
-
-def _crop(
-    key: Key[Array, ""],
-    size: Float[Array, "2"],
-    seen: Float[Array, "2"],
-    config: DrawConfig,
-) -> _Window:
-    """A window of the view that shows a place."""
-    crop, whole, place = jax.random.split(key, 3)
+    crop, whole, place = jax.random.split(crop, 3)
+    size = view.sizes.astype(jnp.float32)
     share = jax.random.uniform(crop, (2,), minval=config.least_crop, maxval=1.0)
     share = jnp.where(jax.random.uniform(whole) < config.whole_share, 1.0, share)
     half = share * size / 2
     middle = seen + half * jax.random.uniform(place, (2,), minval=-1.0, maxval=1.0)
-    return _Window(jnp.clip(middle, half, size - half), half)
-
-
-def _turned(xy: Float[Array, "N 2"], angle: Float[Array, ""]) -> Float[Array, "N 2"]:
-    x, y = xy[:, 0], xy[:, 1]
+    middle = jnp.clip(middle, half, size - half)
+    room = view.xy.shape[0]
+    ranks = jnp.where(by_size, view.ranks_by_size, jnp.arange(room))
+    noisy = jnp.log1p(ranks) + config.rank_noise * jax.random.normal(noise, (room,))
+    inside = (jnp.abs(view.xy - middle[None]) <= half[None]).all(axis=-1)
+    there = inside & (jnp.arange(room) < view.counts)
+    best, chosen = jax.lax.top_k(jnp.where(there, -noisy, -jnp.inf), config.keypoints)
+    found = jnp.minimum(jnp.isfinite(best).sum(dtype=jnp.int32), most)
+    # Rotate near-upright or uniformly; not at all if keypoints have no angles.
+    tilt = jnp.deg2rad(config.tilt_degrees) * jax.random.normal(turn)
+    uniform = jax.random.uniform(turn, minval=-jnp.pi, maxval=jnp.pi)
+    angle = jnp.where(upright, tilt - view.turns, uniform)
+    angle = jnp.where(jnp.isnan(view.turns), 0.0, angle)
+    unit = half.max() * jnp.exp(config.zoom_noise * jax.random.normal(zoom))
+    xy = view.xy[chosen]
+    x, y = (xy - middle[None]).T
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
-    return jnp.stack([cosine * x - sine * y, sine * x + cosine * y], axis=1)
+    rotated = jnp.stack([cosine * x - sine * y, sine * x + cosine * y], axis=1)
+    return (
+        chosen,
+        xy,
+        view.places[chosen],
+        rotated / unit,
+        jnp.log(view.scales[chosen] / unit),
+        view.angles[chosen] + angle,
+        found,
+    )

@@ -1,4 +1,4 @@
-"""The config of a training of a matcher: checked, typed values. `configs/matcher.py` has them."""
+"""The config of a matcher's training, checked and typed. `configs/matcher.py` has the values."""
 
 import dataclasses
 import math
@@ -16,9 +16,9 @@ ATTENTIONS = ("auto", "xla", "cudnn")
 
 @dataclasses.dataclass(frozen=True)
 class ViewsConfig:
-    """Files of views, and which of their photographs are for validation: each so-manieth.
+    """Files of views; every Nth group is held out for validation.
 
-    `shares` are of pairs, for each file; without them, every group is drawn as often.
+    `shares` are fractions of pairs, one per file; without them, every group is drawn as often.
     """
 
     train: tuple[str, ...]
@@ -38,7 +38,7 @@ class ViewsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AdamWConfig:
-    """Of AdamW, with a linear warm-up and a cosine decay."""
+    """AdamW with a linear warm-up and a cosine decay."""
 
     learning_rate: float
     warmup_steps: int
@@ -56,7 +56,7 @@ class AdamWConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MatcherTrainConfig:
-    """Batches, length and cadence of a run."""
+    """Batches, length and intervals of a run."""
 
     pairs: int
     steps: int
@@ -80,7 +80,7 @@ class MatcherTrainConfig:
             raise unknown_name("train.attention", self.attention, ATTENTIONS)
 
     def schedule(self) -> Schedule:
-        """When things happen."""
+        """Return the intervals for the training loop."""
         return Schedule(
             total=self.steps,
             per_dispatch=self.steps_per_dispatch,
@@ -92,7 +92,7 @@ class MatcherTrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MatcherRunConfig:
-    """A whole config, checked."""
+    """A whole config."""
 
     seed: int
     init: str

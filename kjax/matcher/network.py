@@ -1,13 +1,12 @@
-"""The network: keypoints of two photographs attend to their own and to each other.
+"""The network: keypoints of two images attend to their own image and to each other.
 
-Both photographs go through the same layers, stacked on one axis; what pads the shorter one has no
-say. Positions enter only as rotations of queries and keys, so attention sees their differences:
-where a photograph's origin lies makes no difference. So do log scales, and angles at whole
-frequencies. Angles and scales are part of the tokens, too: keypoints that match must agree on how
-the photographs are turned to each other.
+Both images go through the same layers, stacked on one axis; padding is masked. Positions enter only
+as rotations of queries and keys, so that attention sees their differences: the origin of an image
+does not matter. The same holds for log scales, and for angles at integer frequencies. Angles and
+scales are part of the tokens, too: matching keypoints must agree on the images' relative rotation.
 
-Layers have the same shapes, and their parameters one leading axis: a training scans over them, and
-matching compiles one for all, looking after each whether it may stop.
+All layers have the same shapes, and their parameters a common leading axis. Training scans over
+them. Matching compiles one layer for all and checks after each whether it may stop.
 """
 
 import dataclasses
@@ -24,23 +23,23 @@ from kjax.errors import InputError
 from kjax.matcher.attention import Attention, attend, attend_across
 
 TURNS = (1, 1, 2, 3)
-"""Frequencies of the angle in the last rotations of each head; the others are of positions."""
+"""Frequencies of the angle in the last rotations of each head; the others rotate by positions."""
 LOWEST, HIGHEST = 1.0, 40.0
-"""Radians per half side of a photograph: the range of initial frequencies of positions."""
+"""Range of the initial frequencies of positions, in radians per half side of an image."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MatcherConfig:
-    """What the network is.
+    """Sizes of the network.
 
     Attributes:
-        layers: at most so many; matching may stop earlier.
-        width: of a token.
-        heads: of attention.
-        dimension: of descriptors.
-        head_size: numbers of a head's queries, keys and values; 0: width / heads. Attention is most
+        layers: maximum number of layers; matching may stop earlier.
+        width: token size.
+        heads: number of attention heads.
+        dimension: descriptor size.
+        head_size: size of a head's queries, keys and values; 0 for width / heads. Attention is most
             of the work, and grows with heads · size, not with the width.
-        self_every: a keypoint looks at one in so many of its own photograph; at all of the other.
+        self_every: self-attention looks at every Nth keypoint; cross-attention at all.
     """
 
     layers: int = 9
@@ -68,58 +67,58 @@ class MatcherConfig:
 
     @property
     def size(self) -> int:
-        """Of a head."""
+        """Size of a head."""
         return self.head_size or self.width // self.heads
 
 
-class Points(NamedTuple):
-    """Keypoints of pairs of photographs, as the network takes them. Those that count come first."""
+class MatcherInput(NamedTuple):
+    """Keypoints of pairs of images, as the network takes them; padding comes last."""
 
     positions: Float[Array, "B 2 N 2"]
-    """From the photograph's centre, in halves of its longer side."""
+    """From the image's centre, in halves of its longer side."""
     log_scales: Float[Array, "B 2 N"]
     """Logarithms of diameters in the same unit."""
     angles: Float[Array, "B 2 N"]
     """Radians."""
     descriptors: Float[Array, "B 2 N dim"]
     counts: Int32[Array, "B 2"]
-    """How many keypoints there are; the others are padding."""
+    """Number of keypoints, without padding."""
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines of the phases that positions give to queries and keys."""
+    """Cosines and sines of the phases by which positions rotate queries and keys."""
 
     cosines: Float[Array, "B 2 N heads half"]
     sines: Float[Array, "B 2 N heads half"]
 
     def __call__(self, vectors: Float[Array, "B 2 N heads size"]) -> Float[Array, "..."]:
-        """Turns the halves of each vector into each other."""
+        """Rotate the halves of each vector into each other."""
         first, second = jnp.split(vectors, 2, axis=-1)
         cosines, sines = (part.astype(vectors.dtype) for part in self)
         turned = (first * cosines - second * sines, second * cosines + first * sines)
         return jnp.concatenate(turned, axis=-1)
 
 
-class Said(NamedTuple):
-    """What a layer says about the keypoints."""
+class LayerOutput(NamedTuple):
+    """Predictions of a layer."""
 
     projected: Float[Array, "B 2 N width"]
-    """Whose inner products tell how alike two keypoints are."""
+    """Vectors whose inner products are the similarities of keypoints."""
     matchability: Float[Array, "B 2 N"]
-    """Logits of having a match at all."""
+    """Logits of having a match."""
     confidence: Float[Array, "B 2 N"]
-    """Logits of saying already what the last layer will say."""
+    """Logits of agreeing with the last layer."""
 
 
 class Embedding(nn.Module):
-    """Keypoints to tokens, and their positions to rotations."""
+    """Tokens of keypoints, and rotations of their positions."""
 
     config: MatcherConfig
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, points: Points) -> tuple[Float[Array, "B 2 N width"], Rotation]:
-        """Tokens, and what turns queries and keys."""
+    def __call__(self, points: MatcherInput) -> tuple[Float[Array, "B 2 N width"], Rotation]:
+        """Return the tokens, and the rotation of queries and keys."""
         config = self.config
         extras = [points.log_scales, jnp.cos(points.angles), jnp.sin(points.angles)]
         inputs = jnp.concatenate([points.descriptors, jnp.stack(extras, axis=-1)], axis=-1)
@@ -128,14 +127,14 @@ class Embedding(nn.Module):
         frequencies = self.param("frequencies", _initial_frequencies, (config.heads, half, 3))
         turns = jnp.pad(jnp.asarray(TURNS, jnp.float32), (half - len(TURNS), 0))
         places = jnp.concatenate([points.positions, points.log_scales[..., None]], axis=-1)
-        # In all digits: else, on GPUs, phases would depend on where the origin lies.
+        # In full precision: on GPUs phases would otherwise depend on the origin.
         phases = jnp.einsum("bsnc,hpc->bsnhp", places, frequencies, precision="highest")
         phases = phases + points.angles[..., None, None] * turns[None, None, None, None]
         return tokens.astype(jnp.float32), Rotation(jnp.cos(phases), jnp.sin(phases))
 
 
 def _initial_frequencies(key: Key[Array, ""], shape: tuple[int, int, int]) -> Float[Array, "..."]:
-    """Of positions: all directions, from slow to fast; of scales and of what angles turn: none."""
+    """Initialise positions with all directions, from slow to fast, and scales and angles with 0."""
     heads, half, columns = shape
     moving = half - len(TURNS)
     lengths = jnp.geomspace(LOWEST, HIGHEST, moving)
@@ -146,7 +145,7 @@ def _initial_frequencies(key: Key[Array, ""], shape: tuple[int, int, int]) -> Fl
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention, and what it says then."""
+    """Self-attention, cross-attention, and predictions."""
 
     config: MatcherConfig
     dtype: Any = jnp.float32
@@ -158,33 +157,34 @@ class Layer(nn.Module):
         tokens: Float[Array, "B 2 N width"],
         rotation: Rotation,
         counts: Int32[Array, "B 2"],
-    ) -> tuple[Float[Array, "B 2 N width"], Said]:
-        """The tokens after the layer, and what they say."""
+    ) -> tuple[Float[Array, "B 2 N width"], LayerOutput]:
+        """Return the tokens after the layer, and its predictions."""
         query, key, value = jnp.split(self._heads(tokens, 3, "self_in"), 3, axis=-2)
         every = self.config.self_every
         key, value = rotation(key)[:, :, ::every], value[:, :, ::every]
-        # Those that count come first, so they do among every second, too.
-        seen = self._attend(rotation(query), key, value, -(-counts // every))
-        tokens = tokens + self._digest(tokens, seen, "self")
-        # One projection for queries and keys: likeness is the same from both sides.
+        # The kernels know one axis of images. Padding comes last, also among every Nth keypoint.
+        flat = [part.reshape(-1, *part.shape[2:]) for part in (rotation(query), key, value)]
+        own_counts = (-(-counts // every)).reshape(-1)
+        seen = attend(flat[0], flat[1], flat[2], own_counts, self.attention)
+        tokens = tokens + self._update(tokens, seen, "self")
+        # One projection for queries and keys: similarity is symmetric.
         key, value = jnp.split(self._heads(tokens, 2, "cross_in"), 2, axis=-2)
         seen = attend_across(key, value, counts, self.attention)
-        tokens = tokens + self._digest(tokens, seen, "cross")
-        return tokens, self._say(tokens)
+        tokens = tokens + self._update(tokens, seen, "cross")
+        width = self.config.width
+        projected = nn.Dense(width, dtype=self.dtype, name="likeness")(tokens)
+        matchability = nn.Dense(1, name="matchability")(tokens)[..., 0]
+        # The confidence must not change the tokens.
+        confidence = nn.Dense(1, name="confidence")(jax.lax.stop_gradient(tokens))[..., 0]
+        return tokens, LayerOutput(projected / width**0.25, matchability, confidence)
 
     def _heads(self, tokens: Array, parts: int, name: str) -> Float[Array, "B 2 N heads_parts s"]:
         heads, size = parts * self.config.heads, self.config.size
         made = nn.Dense(heads * size, dtype=self.dtype, name=name)(tokens)
         return made.reshape(*tokens.shape[:-1], heads, size)
 
-    def _attend(self, query: Array, key: Array, value: Array, counts: Array) -> Array:
-        # The kernels know one axis of photographs.
-        flat = [part.reshape(-1, *part.shape[2:]) for part in (query, key, value)]
-        seen = attend(flat[0], flat[1], flat[2], counts.reshape(-1), self.attention)
-        return seen.reshape(query.shape)
-
-    def _digest(self, tokens: Array, seen: Array, name: str) -> Float[Array, "B 2 N width"]:
-        """What a token makes of what it has seen."""
+    def _update(self, tokens: Array, seen: Array, name: str) -> Float[Array, "B 2 N width"]:
+        """Return the change of tokens after attention."""
         width = self.config.width
         seen = seen.reshape(*tokens.shape[:-1], -1)
         seen = nn.Dense(width, dtype=self.dtype, name=f"{name}_out")(seen)
@@ -193,21 +193,13 @@ class Layer(nn.Module):
         hidden = nn.gelu(nn.LayerNorm(dtype=self.dtype, name=f"{name}_norm")(hidden))
         return nn.Dense(width, dtype=self.dtype, name=f"{name}_narrow")(hidden).astype(jnp.float32)
 
-    def _say(self, tokens: Array) -> Said:
-        width = self.config.width
-        projected = nn.Dense(width, dtype=self.dtype, name="likeness")(tokens)
-        matchability = nn.Dense(1, name="matchability")(tokens)[..., 0]
-        # How sure a layer is must not change what it says.
-        confidence = nn.Dense(1, name="confidence")(jax.lax.stop_gradient(tokens))[..., 0]
-        return Said(projected / width**0.25, matchability, confidence)
-
 
 @functools.partial(jax.jit, static_argnums=0)
 def init_params(config: MatcherConfig, key: Key[Array, ""]) -> dict[str, Any]:
-    """Parameters by chance: of the embedding, and of all layers along a first axis."""
+    """Initialise the parameters: of the embedding, and of all layers along a first axis."""
     own, *others = jax.random.split(key, 1 + config.layers)
     shape = (1, 2, 8)
-    points = Points(
+    points = MatcherInput(
         jnp.zeros((*shape, 2)),
         jnp.zeros(shape),
         jnp.zeros(shape),
@@ -224,5 +216,5 @@ def init_params(config: MatcherConfig, key: Key[Array, ""]) -> dict[str, Any]:
 
 
 def layer_of(params: dict[str, Any], number: int) -> Any:
-    """The parameters of one layer."""
+    """Return the parameters of one layer."""
     return jax.tree.map(lambda leaf: leaf[number], params["layers"])

@@ -1,8 +1,8 @@
-"""The file that a training reads: keypoints and descriptors of views that show the same things.
+"""The file that a matcher's training reads: keypoints and descriptors of overlapping views.
 
-Views come in groups of one size: of a photograph by random homographies, or photographs of a
-reconstructed scene that see the same points. Each view has room for the same number of keypoints,
-the steadiest first. `kjax build-views` makes one.
+Views come in groups of one size: random homographies of a photograph, or photographs of a
+reconstructed scene that share points. Each view has room for the same number of keypoints, the most
+repeatable first. `kjax build-views` writes it.
 """
 
 import dataclasses
@@ -24,23 +24,22 @@ AGAIN = "make it again with kjax build-views"
 
 @dataclasses.dataclass(frozen=True)
 class ViewSet:
-    """Features of `P` groups of `V` views, of at most `K` keypoints.
+    """Features of `P` groups of `V` views, with at most `K` keypoints each.
 
     Attributes:
-        xy: positions in the view's pixels, as a camera without distortion has them.
+        xy: positions in the view's pixels, without lens distortion.
         scales: diameters in pixels.
         angles: radians.
-        descriptors: of unit norm; of what only pads, zero.
-        counts: of keypoints.
+        descriptors: unit vectors; zero for padding.
+        counts: numbers of keypoints.
         sizes: width and height of views.
-        places: what each keypoint sees, in the group's own world; NaN if it is not known.
-        cameras: from places to the view's pixels.
-        turns: radians by which views are turned in their plane, clockwise on screen; NaN where
-            keypoints have no angles, so that views cannot be turned further.
+        places: 3-D points that the keypoints see, in the group's own world; NaN if unknown.
+        cameras: from 3-D points to the view's pixels.
+        turns: rotation of views in their plane, in radians, clockwise on screen; NaN if keypoints
+            have no angles, so that views cannot be rotated further.
         photographs: names and hashes of all files that were read.
-        described_with: the weights.
-        chances: of drawing each group; None if they are equal. They are of a training, not of a
-            file.
+        described_with: weights of the descriptors.
+        chances: relative probability of drawing each group; None if equal. Not stored in files.
     """
 
     xy: Float32[np.ndarray, "P V K 2"]
@@ -61,17 +60,17 @@ class ViewSet:
 
     @property
     def has_unknown_places(self) -> bool:
-        """Whether any keypoint's is not known."""
+        """Whether the 3-D point of any keypoint is unknown."""
         return bool(np.isnan(self.places).any())
 
     def keep(self, chosen: np.ndarray) -> "ViewSet":
-        """Some of the groups."""
+        """Select groups by indices."""
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}
         chances = None if self.chances is None else self.chances[chosen]
         return dataclasses.replace(self, chances=chances, **arrays)
 
 
-_KINDS = {
+_ARRAYS = {
     "xy": ("f4", 4),
     "scales": ("f4", 3),
     "angles": ("f4", 3),
@@ -83,11 +82,10 @@ _KINDS = {
     "turns": ("f4", 2),
 }
 """Type and number of axes of each array."""
-_ARRAYS = tuple(_KINDS)
 
 
 def write_view_set(path: Path, views: ViewSet) -> None:
-    """Writes a file, whole or not at all."""
+    """Write a file, atomically."""
     about = {
         "format": FORMAT,
         "described_with": dataclasses.asdict(views.described_with),
@@ -97,39 +95,47 @@ def write_view_set(path: Path, views: ViewSet) -> None:
 
 
 def read_view_set(path: Path) -> ViewSet:
-    """Reads a file.
+    """Read a file.
 
     Raises:
-        InputError: it is absent, damaged, or something else.
+        InputError: The file is absent, damaged, or something else.
     """
     if not path.is_file():
         raise InputError(f"no such file of views: {path}: make it with kjax build-views")
     try:
         arrays, about = read_described(path, FORMAT)
-        made = ViewSet(
+        views = ViewSet(
             photographs=tuple(SetPhotograph(*one) for one in about["photographs"]),
             described_with=Provenance(**about["described_with"]),
             **arrays,
         )
-        _check(made)
+        for name, kind in _ARRAYS.items():
+            array = getattr(views, name)
+            if (array.dtype, array.ndim) != kind:
+                raise ValueError(f"{name} are {array.dtype} of shape {array.shape}")
+        groups, own, room = views.scales.shape
+        if own < 2 or not groups:
+            raise ValueError("groups need two views at least")
+        if views.counts.max() > room:
+            raise ValueError("there are more keypoints than rows")
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is damaged or no file of views ({error}): {AGAIN}") from None
-    return made
+        raise InputError(f"{path} is damaged or not a file of views ({error}): {AGAIN}") from None
+    return views
 
 
 def read_view_sets(paths: Sequence[Path], shares: Sequence[float] = ()) -> ViewSet:
-    """Several files as one set; by shares, a pair's chance to be of each file.
+    """Join several files; `shares` are the probabilities that a pair comes from each file.
 
     Raises:
-        InputError: as `read_view_set`, or they do not go together.
+        InputError: As `read_view_set`, or the files do not fit each other.
     """
     sets = [read_view_set(path) for path in paths]
     first = sets[0]
     for path, one in zip(paths, sets, strict=True):
         if one.described_with != first.described_with or one.xy.shape[1:] != first.xy.shape[1:]:
             raise InputError(
-                f"{path} and {paths[0]} have other weights, or numbers of views or of keypoints: "
-                f"{AGAIN}"
+                f"{path} and {paths[0]} differ in their weights or in the number of views or "
+                f"keypoints: {AGAIN}"
             )
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(one, name) for one in sets]) for name in _ARRAYS
@@ -137,21 +143,7 @@ def read_view_sets(paths: Sequence[Path], shares: Sequence[float] = ()) -> ViewS
     photographs = tuple(photograph for one in sets for photograph in one.photographs)
     chances = None
     if shares:
-        each = [
-            np.full(len(one), share / len(one), np.float32)
-            for one, share in zip(sets, shares, strict=True)
-        ]
+        parts = zip(sets, shares, strict=True)
+        each = [np.full(len(one), share / len(one), np.float32) for one, share in parts]
         chances = np.concatenate(each)
     return dataclasses.replace(first, photographs=photographs, chances=chances, **arrays)
-
-
-def _check(views: ViewSet) -> None:
-    for name, kind in _KINDS.items():
-        array = getattr(views, name)
-        if (array.dtype, array.ndim) != kind:
-            raise ValueError(f"{name} are {array.dtype} of shape {array.shape}")
-    groups, own, room = views.scales.shape
-    if own < 2 or not groups:
-        raise ValueError("it has no two views in a group")
-    if views.counts.max() > room:
-        raise ValueError("its parts do not fit each other")

@@ -19,7 +19,7 @@ from kjax.data.phototour import PatchSet, read_with_pairs
 from kjax.data.selfsupervised import ViewConfig, random_view, reduce_photo
 from kjax.eval.entries import Member, model_member
 from kjax.eval.misalignment import matching_scores, noisy_set
-from kjax.images.correct_matches import Count, count_matches, total
+from kjax.images.geometry import Count, count_matches, total
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.tune.sets import OwnSets
 from kjax.weights.source import LoadedModel

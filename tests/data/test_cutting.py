@@ -14,7 +14,7 @@ from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.patches import cut_patches
 from kjax.data.cutting.photographs import list_photos, read_grey_or_none
 from kjax.errors import InputError
-from kjax.images.extraction import extract_patches
+from kjax.images.extract import extract_patches
 
 
 def keypoint(x, y, sigma, angle):

@@ -11,9 +11,9 @@ from kjax.errors import InputError
 from kjax.export import matcher as export
 from kjax.export.matcher import export_matcher, load_exported_matcher, stack_pair, undecided
 from kjax.images.features import Features
-from kjax.images.learned_matching import Matcher
+from kjax.images.learned import Matcher
 from kjax.matcher.network import MatcherConfig, init_params
-from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
+from kjax.matcher.weights import MatcherWeights, save_matcher
 from kjax.weights.info import Provenance
 
 MODEL = MatcherConfig(layers=2, width=32, heads=2, dimension=8, head_size=20, self_every=2)
@@ -35,8 +35,7 @@ def weights():
     params["embedding"]["input"]["kernel"][:8, :8] += 20 * np.eye(8)
     params["layers"]["likeness"]["kernel"][:] = np.eye(32)
     params["layers"]["matchability"]["bias"][:] = 3.0
-    about = About(FORMAT, MODEL, Provenance("mine", "", 8), {"seed": "0"})
-    return MatcherWeights(about, params)
+    return MatcherWeights(MODEL, Provenance("mine", "", 8), {"seed": "0"}, params)
 
 
 def photograph(rng, rows) -> Features:
@@ -141,7 +140,7 @@ def test_what_differs_is_not_kept(weights, tmp_path, monkeypatch):
 
 def test_the_matcher_that_ships_is_exported_by_its_name(tmp_path, capsys, monkeypatch):
     def write(path, weights, *, keypoints):
-        path.write_text(weights.about.described_with.name)
+        path.write_text(weights.described_with.name)
         return 0.0
 
     monkeypatch.setattr(export, "export_matcher", write)

@@ -433,7 +433,7 @@ add("exchange.npz", _npz_features, _read_npz_features)
 
 def _hloc(folder: Path) -> None:
     from kjax.images.exchange.hloc import FeatureWriter, MatchWriter
-    from kjax.images.matching import Matches
+    from kjax.images.features import Matches
 
     with FeatureWriter(folder / "features.h5") as writer:
         for name in ("a.jpg", "b/c.jpg"):

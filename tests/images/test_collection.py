@@ -42,7 +42,7 @@ from kjax.images.exchange.colmap_database import (
 )
 from kjax.images.exchange.colmap_program import Reconstructor, find_reconstructor
 from kjax.matcher.network import MatcherConfig, init_params
-from kjax.matcher.weights import FORMAT, About, MatcherWeights, save_matcher
+from kjax.matcher.weights import MatcherWeights, save_matcher
 from kjax.weights.files import save_variables
 from kjax.weights.info import Provenance
 
@@ -125,9 +125,7 @@ def test_database_of_all_pairs(some_photos, describer, finished):
 def test_database_by_a_learned_matcher(photos, tmp_path, describer, finished):
     model = MatcherConfig(layers=1, width=32, heads=2, dimension=describer.dimension)
     origin = Provenance("w", describer.sha256, describer.dimension)
-    weights = MatcherWeights(
-        About(FORMAT, model, origin, {}), init_params(model, jax.random.key(0))
-    )
+    weights = MatcherWeights(model, origin, {}, init_params(model, jax.random.key(0)))
     save_matcher(tmp_path / "matcher.npz", weights)
     # Pickled, as it is sent to other machines.
     matcher = pickle.loads(pickle.dumps(kjax.load_matcher(str(tmp_path / "matcher.npz"))))

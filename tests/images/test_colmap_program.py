@@ -12,7 +12,7 @@ from kjax.images.collection.matching import match_all
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import CameraGuess, write_database
 from kjax.images.features import Features
-from kjax.images.matching import match
+from kjax.images.match import match
 
 
 @pytest.fixture

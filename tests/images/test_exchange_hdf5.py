@@ -13,8 +13,7 @@ from kjax.images.exchange.hloc import (
     read_features,
     read_matches,
 )
-from kjax.images.features import Features
-from kjax.images.matching import Matches
+from kjax.images.features import Features, Matches
 
 NESTED = "db/day 1/photo.jpg"
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from kjax.errors import InputError
-from kjax.images.geometry import verify
-from kjax.images.refinement import refine_homography
+from kjax.images.geometry import refine_homography, verify
 
 HOMOGRAPHY = np.array([[0.9, -0.2, 40.0], [0.15, 1.1, -20.0], [1e-4, -5e-5, 1.0]])
 

@@ -13,7 +13,7 @@ from kjax.cli.match import drawable, verdict
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import read_photograph
 from kjax.images.exchange.hloc import read_features, read_matches
-from kjax.images.given import open_image
+from kjax.images.extract import open_image
 from kjax.weights.files import save_variables
 
 pytest.importorskip("cv2")
@@ -43,7 +43,7 @@ def test_matches_of_bits(monkeypatch):
         compared.append((rows.dtype, rows.shape[1], options["distance"]))
         return real(a, b, **options)
 
-    monkeypatch.setattr("kjax.images.matching.match", spy)
+    monkeypatch.setattr("kjax.images.match.match", spy)
     assert match("blank.png", "blank.png", "--quantize", "binary") == 1
     assert compared == [(np.uint8, 32, "Hamming")]
 
@@ -59,7 +59,7 @@ def test_the_ratio_is_what_suits_the_weights_unless_told(weights, words, ratio, 
         taken.append(options["ratio"])
         return real(a, b, **options)
 
-    monkeypatch.setattr("kjax.images.matching.match", spy)
+    monkeypatch.setattr("kjax.images.match.match", spy)
     assert match("blank.png", "blank.png", *words, weights=weights) == 1
     assert taken == [ratio]
 

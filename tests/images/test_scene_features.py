@@ -7,8 +7,8 @@ from PIL import Image
 
 import kjax
 from kjax.errors import InputError
-from kjax.images.scene_features import describe_scene
-from kjax.images.view_features import steadiest
+from kjax.images.scenes import describe_scene
+from kjax.images.views import steadiest
 
 pytest.importorskip("cv2")
 WIDTH, HEIGHT, FOCAL, STEP, COUNT = 160, 120, 100.0, 10, 4
@@ -58,7 +58,7 @@ def describe(model, photos, **options):
 
 @pytest.mark.parametrize("max_side", [WIDTH, WIDTH * 3 // 4])
 def test_keypoints_see_what_colmaps_do(model, photos, max_side, monkeypatch):
-    monkeypatch.setattr("kjax.images.scene_features.LEAST_SHARED", 10)
+    monkeypatch.setattr("kjax.images.scenes.LEAST_SHARED", 10)
     views, unreadable = describe(model, photos, max_side=max_side)
     assert not unreadable
     assert views.counts.shape == (COUNT, 3)

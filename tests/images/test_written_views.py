@@ -9,10 +9,10 @@ import skimage.data
 from PIL import Image
 
 from kjax.cli import main
-from kjax.data.cutting.photographs import read_grey_or_none
+from kjax.data.cutting.photographs import read_grey
 from kjax.images.exchange.hloc import FeatureWriter
 from kjax.images.features import Features
-from kjax.images.view_features import VIEWS, make_views
+from kjax.images.views import VIEWS, make_views
 from kjax.matcher.view_set import read_view_set
 from kjax.weights.info import Provenance
 
@@ -60,7 +60,7 @@ def test_pictures_are_the_views_that_kjax_describes(photographs, pictures, capsy
     config = VIEWS.__class__(**{**vars(VIEWS), "views": 1, "max_rotation_degrees": 30.0})
     views = make_views(photographs / "a.png", names[0], config=config, seed=0)
     for view, about in zip(views, told[0]["views"], strict=True):
-        np.testing.assert_array_equal(read_grey_or_none(pictures / about["file"]), view.pixels)
+        np.testing.assert_array_equal(read_grey(pictures / about["file"]), view.pixels)
         np.testing.assert_array_equal(about["homography"], view.homography)
 
 
@@ -100,4 +100,23 @@ def test_damaged_lists_of_views(tmp_path, capsys, spoilt):
     (tmp_path / "a.h5").touch()
     words = ["--features", str(tmp_path / "a.h5"), "--out", str(tmp_path / "views.npz")]
     assert main(["build-views", str(tmp_path), *words]) == 2
-    assert "is damaged or no list of views" in capsys.readouterr().err
+    assert "is damaged or not a list of views" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give --out FILE.npz, or --write-views DIR"),
+        (["--write-views", "v", "--out", "v.npz"], "goes without --out"),
+        (["--features", "absent.h5", "--out", "v.npz"], "no such file: absent.h5"),
+        (
+            ["--features", "a.h5", "--out", "v.npz", "--colmap", "m"],
+            "one folder that --write-views",
+        ),
+        (["--out", "v.npz", "--rotation", "200"], "at most 180"),
+    ],
+)
+def test_words_that_do_not_go_together(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(["build-views", ".", *words]) == 2
+    assert said in capsys.readouterr().err

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 import kjax  # noqa: E402
 from kjax.errors import InputError  # noqa: E402
 from kjax.images.exchange import hloc as files  # noqa: E402
-from kjax.images.matches import Matches  # noqa: E402
+from kjax.images.features import Matches  # noqa: E402
 from kjax.integrations.hloc import EXTRACTION, MATCHING, register  # noqa: E402
 
 BASE_MODEL = """

@@ -2,13 +2,13 @@
 
 import jax.numpy as jnp
 
-from kjax.matcher.network import Embedding, Layer, Points, layer_of
+from kjax.matcher.network import Embedding, Layer, MatcherInput, layer_of
 
 
-def points(rng, counts=(9, 12), room=16) -> Points:
+def points(rng, counts=(9, 12), room=16) -> MatcherInput:
     """Of one pair of photographs, with descriptors of 16 numbers."""
     shape = (1, 2, room)
-    return Points(
+    return MatcherInput(
         jnp.asarray(rng.uniform(-1, 1, (*shape, 2)), jnp.float32),
         jnp.asarray(rng.normal(-4, 1, shape), jnp.float32),
         jnp.asarray(rng.uniform(-3, 3, shape), jnp.float32),

@@ -6,10 +6,23 @@ import numpy as np
 import pytest
 from plane import moved, random_homography
 
-from kjax.matcher.assignment import assign, assignment_loss, log_scores, mutual_partners
-from kjax.matcher.network import Said
-from kjax.matcher.step import confidence_loss
-from kjax.matcher.truth import FAR, MATCH, NONE, OFF_LINE, UNLIKE, Seen, Truth, find_truth, project
+from kjax.matcher.assignment import (
+    FAR,
+    MATCH,
+    NONE,
+    OFF_LINE,
+    UNLIKE,
+    Seen,
+    Truth,
+    assign,
+    assignment_loss,
+    find_truth,
+    log_scores,
+    mutual_matches,
+    project,
+)
+from kjax.matcher.network import LayerOutput
+from kjax.matcher.training import confidence_loss
 
 COUNTS = np.array([[6, 8], [8, 3]], np.int32)
 ROOM = 8
@@ -19,7 +32,7 @@ ROOM = 8
 def said(rng):
     projected = rng.normal(size=(2, 2, ROOM, 4)).astype("f4")
     matchability, confidence = rng.normal(size=(2, 2, 2, ROOM)).astype("f4")
-    return Said(*map(jnp.asarray, (projected, matchability, confidence)))
+    return LayerOutput(*map(jnp.asarray, (projected, matchability, confidence)))
 
 
 def softmax(values, axis):
@@ -47,7 +60,7 @@ def test_scores(said):
 
 def test_matches_are_mutual_and_sure(said):
     least = 0.02
-    found = mutual_partners(assign(said, jnp.asarray(COUNTS)), least)
+    found = mutual_matches(assign(said, jnp.asarray(COUNTS)), least)
     for pair in range(2):
         scores, _ = plain_scores(said, pair)
         expected = {
@@ -68,10 +81,10 @@ def test_matches_in_blocks_are_the_same(said):
     # Whole numbers are often equal, in one block and in several: the first of them wins.
     made = type(made)(*map(jnp.round, made))._replace(matchability=jnp.zeros((2, 2, ROOM)))
     made = made._replace(over_second=made.over_second * 0)
-    whole = mutual_partners(made, 0.0)
+    whole = mutual_matches(made, 0.0)
     assert (np.asarray(whole.first) != NONE).any()
     for block in (1, 2, 4, ROOM):
-        for got, expected in zip(mutual_partners(made, 0.0, block=block), whole, strict=True):
+        for got, expected in zip(mutual_matches(made, 0.0, block=block), whole, strict=True):
             np.testing.assert_array_equal(got, expected)
 
 

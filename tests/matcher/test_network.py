@@ -9,9 +9,14 @@ import pytest
 from matcher_points import points, said_by
 
 from kjax.errors import InputError
-from kjax.matcher.attention import _LEAST_TOTAL, _look_both_ways, attend, attend_across
-from kjax.matcher.exponential import exp_quickly
-from kjax.matcher.network import MatcherConfig, Points, init_params, layer_of
+from kjax.matcher.attention import (
+    _LEAST_TOTAL,
+    _attend_both_ways,
+    attend,
+    attend_across,
+    exp_quickly,
+)
+from kjax.matcher.network import MatcherConfig, MatcherInput, init_params, layer_of
 
 CONFIG = MatcherConfig(layers=2, width=32, heads=2, dimension=16)
 
@@ -38,7 +43,7 @@ def test_padding_has_no_say(say, rng):
         mask = there.reshape(there.shape + (1,) * (column.ndim - 3))
         return jnp.where(mask, column, 7.0)
 
-    other = Points(*(spoilt(column) for column in given[:4]), given.counts)
+    other = MatcherInput(*(spoilt(column) for column in given[:4]), given.counts)
     assert_same(say(given), say(other), (9, 12))
 
 
@@ -52,7 +57,7 @@ def test_where_a_photographs_origin_lies_makes_no_difference(say, rng):
 
 def test_photographs_may_change_places(say, rng):
     given = points(rng)
-    swapped = say(Points(*(jnp.flip(column, axis=1) for column in given)))
+    swapped = say(MatcherInput(*(jnp.flip(column, axis=1) for column in given)))
     assert_same(say(given), [jnp.flip(part, axis=1) for part in swapped], (9, 12))
 
 
@@ -83,7 +88,7 @@ def test_looking_both_ways_at_once_is_jaxs_own(rng, rows, length):
     key = key * jnp.linspace(1, length, rows)[None, None, :, None, None]
     counts = jnp.array([[rows, 5], [7, 0]], jnp.int32)
     there = jnp.arange(rows)[None, None] < counts[:, :, None]
-    _, totals = _look_both_ways(key[0, :, :, 0], value[0, :, :, 0], there[0])
+    _, totals = _attend_both_ways(key[0, :, :, 0], value[0, :, :, 0], there[0])
     assert bool((jnp.where(there[0], totals, 1) > _LEAST_TOTAL).all()) == (length == 1)
     expected = attend_across(key, value, counts, "xla")
     seen = attend_across(key, value, counts, "blocked")

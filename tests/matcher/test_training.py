@@ -12,9 +12,9 @@ from plane import DIMENSION, plane_views
 
 from kjax.errors import InputError
 from kjax.matcher.__main__ import main
+from kjax.matcher.assignment import NONE
 from kjax.matcher.batches import DrawConfig, draw_batch, to_device
-from kjax.matcher.run import split
-from kjax.matcher.truth import NONE
+from kjax.matcher.training import split
 from kjax.matcher.view_set import read_view_set, read_view_sets, write_view_set
 from kjax.matcher.weights import read_matcher
 from kjax.train.metrics_log import read_metrics
@@ -127,7 +127,7 @@ def test_a_training_learns_and_resumes_exactly(views_file, tmp_path, capsys):
     assert not (stopped / "matcher.npz").exists()
     assert train(views_file, stopped) == 0
     whole, resumed = (read_matcher(path / "matcher.npz") for path in (tmp_path / "whole", stopped))
-    assert whole.about == resumed.about
+    assert whole.remarks == resumed.remarks
     jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
 
 
@@ -189,22 +189,22 @@ def test_view_sets_come_back_and_go_together(views_file, tmp_path):
     assert len(read_view_sets([views_file, views_file])) == 2 * len(views)
     other = tmp_path / "other.npz"
     write_view_set(other, plane_views(views=2))
-    with pytest.raises(InputError, match="other weights, or numbers of views"):
+    with pytest.raises(InputError, match="differ in their weights"):
         read_view_sets([views_file, other])
 
 
 def test_what_is_no_view_set(views_file, tmp_path):
     path = tmp_path / "damaged.npz"
     path.write_bytes(views_file.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"damaged or no file of views.*kjax build-views"):
+    with pytest.raises(InputError, match=r"damaged or not a file of views.*kjax build-views"):
         read_view_set(path)
     np.savez(path, a=np.zeros(3))
-    with pytest.raises(InputError, match="damaged or no file of views"):
+    with pytest.raises(InputError, match="damaged or not a file of views"):
         read_view_set(path)
 
 
 def test_tensorflow_is_not_needed():
-    code = "import sys, kjax.matcher.run; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, kjax.matcher.training; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

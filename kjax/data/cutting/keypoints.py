@@ -65,8 +65,15 @@ class Keypoints(NamedTuple):
         return np.column_stack([numbers, self.xy, self.radians, np.log2(self.sigma)])
 
     def keep(self, chosen: np.ndarray) -> "Keypoints":
-        """Those that a mask marks, or that have certain numbers."""
+        """Select keypoints by a mask or by indices."""
         return Keypoints(*(column[chosen] for column in self))
+
+    def padded(self, count: int) -> "Keypoints":
+        """Add keypoints of size 0, which never have a patch, up to `count`."""
+        missing = (0, count - len(self.xy))
+        return Keypoints(
+            *(np.pad(column, [missing, *[(0, 0)] * (column.ndim - 1)]) for column in self)
+        )
 
 
 def upright_without(angles: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:

@@ -12,7 +12,7 @@ from kjax.eval.report.patch_pictures import pair_png
 from kjax.eval.report.phrases import decimal, printable
 from kjax.eval.report.render import panel_svg
 from kjax.eval.report.theme import style_variables
-from kjax.images.match_page import html_page
+from kjax.images.page import html_page
 
 _MANY_COLUMNS = 8
 """From here on a table is set closer."""

@@ -18,7 +18,7 @@ from kjax.eval.report.phrases import decimal
 from kjax.eval.report.theme import light
 from kjax.files.atomic import write_text
 from kjax.images.collection.build import Built, Summary
-from kjax.images.drawing import draw_matches
+from kjax.images.draw import draw_matches
 from kjax.images.exchange.colmap_database import read_matches
 
 MOST_POINTS = 3000

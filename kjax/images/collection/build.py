@@ -34,7 +34,7 @@ from kjax.images.exchange.colmap_database import (
     write_database,
 )
 from kjax.images.exchange.colmap_program import Reconstructor, largest_model, model_size
-from kjax.images.learned_matching import Matcher
+from kjax.images.learned import Matcher
 
 DATABASE, SPARSE, WORK = "database.db", "sparse", "work"
 _REGISTERING = re.compile(rb"Registering image #\d+ \(\D*(\d+)\)")

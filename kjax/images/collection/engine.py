@@ -159,7 +159,7 @@ def _run_shard(
 @functools.lru_cache(maxsize=1)
 def _fetched(reference: Any) -> Callable[..., Any]:
     """Fetch a function once for all shards of a worker, which keeps its compiled programs."""
-    from kjax.images.compiled_programs import keep_compiled_programs
+    from kjax.images.runner import keep_compiled_programs
 
     keep_compiled_programs()
     # Not by an environment variable: Ray starts workers with one through a shell, and does not

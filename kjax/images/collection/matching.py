@@ -31,9 +31,9 @@ from kjax.images.exchange.colmap_database import (
     write_database,
 )
 from kjax.images.exchange.colmap_program import Reconstructor
-from kjax.images.features import Features, MatchingMethod
-from kjax.images.learned_matching import Matcher
-from kjax.images.matching import Distance, match_many
+from kjax.images.features import Distance, Features, MatchingMethod
+from kjax.images.learned import Matcher
+from kjax.images.match import match_many
 
 METHOD: MatchingMethod = "mutual_ratio"
 AT_ONCE, BLOCKS_AT_ONCE = 8, 4

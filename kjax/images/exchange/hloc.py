@@ -30,8 +30,8 @@ from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.atomic import partial_prefix, write_whole
 from kjax.images.exchange.npz import checked_features
-from kjax.images.features import Features, from_sigmas
-from kjax.images.matching import Matches, from_hloc_style, hloc_style
+from kjax.images.features import Features, Matches, from_sigmas
+from kjax.images.match import from_hloc_style, hloc_style
 
 HDF5_FILES = "an HDF5 file"
 FEATURES = ("keypoints", "descriptors", "image_size", "scales", "oris", "scores")

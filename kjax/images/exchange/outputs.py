@@ -15,7 +15,7 @@ Features have their settings with them, as JSON. A run only continues an output 
 | `scales0`, `angles0`, …1          | diameters and degrees, as in OpenCV, if known             |
 | `image_size0`, `image_size1`      | width, height                                             |
 | `indices` [K, 2]                  | indices of matched keypoints                              |
-| `distances`, `ratios` [K]         | of their descriptors, see `kjax.images.matching.Matches`  |
+| `distances`, `ratios` [K]         | of their descriptors, see `kjax.images.match.Matches`  |
 | `scores` [K]                      | one minus the ratio                                       |
 | `inliers` [K]                     | matches consistent with the geometry                      |
 | `geometry` [3, 3]                 | H or F; absent if none was found                          |
@@ -37,9 +37,8 @@ from kjax.files.npz import write_npz as write_arrays
 from kjax.images.exchange.colmap_bytes import write_colmap_text
 from kjax.images.exchange.hloc import FeatureWriter, MatchWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz
-from kjax.images.features import Features
+from kjax.images.features import Features, Matches
 from kjax.images.geometry import Kind, Verified
-from kjax.images.matching import Matches
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SIDECAR = "kjax-describe.jsonl"

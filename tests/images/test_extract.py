@@ -12,8 +12,8 @@ from kornia.feature import extract_patches_from_pyramid, laf_from_center_scale_o
 from kjax.data.cutting.keypoints import Keypoints
 from kjax.data.cutting.patches import cut_patches, plan_levels
 from kjax.errors import InputError
-from kjax.images import extraction, pyramid
-from kjax.images.extraction import extract_patches
+from kjax.images import extract, pyramid
+from kjax.images.extract import extract_patches
 from kjax.images.pyramid import pack_pyramid
 
 SIZE = 16
@@ -322,12 +322,12 @@ def test_jit_and_vmap_equal_eager(image, rng):
 
 
 def test_numbers_of_keypoints_share_programs(image):
-    before = extraction._extract._cache_size()
+    before = extract._extract._cache_size()
     for count in (33, 40, 48):
         found = extract_patches(image, np.full((count, 2), 50.0), np.ones(count), size=3)
         assert found.patches.shape == (count, 3, 3)
         assert found.valid.all()
-    assert extraction._extract._cache_size() == before + 1
+    assert extract._extract._cache_size() == before + 1
 
 
 @pytest.mark.parametrize("kind", ["thirds", "octaves", "off"])
@@ -340,7 +340,7 @@ def test_sizes_of_images_share_programs(image, rng, kind):
         xy = rng.uniform(-10, [width + 10, height + 10], (40, 2))
         options = {"scale": rng.uniform(0.5, 15, 40), "size": 8, "pyramid": kind}
         found = extract_patches(crop, xy, **options)
-        programs.append(extraction._extract._cache_size())
+        programs.append(extract._extract._cache_size())
         expected = extract_patches(jnp.asarray(crop), xy, **options)
         np.testing.assert_array_equal(found.valid, expected.valid)
         np.testing.assert_allclose(found.patches, expected.patches, atol=1e-3)
@@ -350,7 +350,7 @@ def test_sizes_of_images_share_programs(image, rng, kind):
 
 def test_padding_is_at_most_a_quarter():
     counts = np.arange(1, 5000)
-    padded = np.array([extraction.padded_count(int(count)) for count in counts])
+    padded = np.array([extract.padded_count(int(count)) for count in counts])
     assert (padded >= counts).all()
     assert (padded - counts < np.maximum(counts / 4, 16)).all()
     assert len(set(padded)) < 40

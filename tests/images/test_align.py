@@ -8,9 +8,8 @@ import skimage.data
 
 import kjax
 from kjax.errors import InputError
-from kjax.images import aligning
-from kjax.images.features import Features
-from kjax.images.matches import Matches
+from kjax.images import align
+from kjax.images.features import Features, Matches
 
 cv2 = pytest.importorskip("cv2")
 
@@ -104,7 +103,7 @@ def test_what_is_not_aligned_stays_to_the_bit(views):
 def test_nothing_moves_farther_than_it_may(views):
     found = views.align()
     way = np.linalg.norm(found.xy_b - views.b.xy, axis=1)
-    assert (way <= aligning.FARTHEST * views.b.scales + 1e-3).all()
+    assert (way <= align.FARTHEST * views.b.scales + 1e-3).all()
 
 
 def test_gain_and_offset_change_nothing(views):
@@ -118,7 +117,7 @@ def test_gain_and_offset_change_nothing(views):
 def test_alone_as_among_others(views, monkeypatch):
     """Blocks of matches, and photographs filled up to one of few shapes."""
     found = views.align()
-    monkeypatch.setattr(aligning, "BLOCK", 48)
+    monkeypatch.setattr(align, "BLOCK", 48)
     again = views.align()
     assert (found.aligned == again.aligned).all()
     np.testing.assert_allclose(again.xy_b, found.xy_b, atol=1e-3)
@@ -159,8 +158,8 @@ def test_no_matches(views):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (lambda v: {"view": v.view[:-1]}, "of 620×599 pixels has features of one of 620×600"),
-        (lambda v: {"a": dataclasses.replace(v.a, scales=None)}, "keypoints without scales"),
+        (lambda v: {"view": v.view[:-1]}, "image has 620×599 pixels, its features are of 620×600"),
+        (lambda v: {"a": dataclasses.replace(v.a, scales=None)}, "the keypoints have no scales"),
         (lambda v: {"view": None}, "the image is None"),
     ],
 )

@@ -6,14 +6,9 @@ import torch
 from kornia import feature as kornia_feature
 
 from kjax.errors import InputError
-from kjax.images import matching
-from kjax.images.matching import (
-    Matches,
-    from_hloc_style,
-    hloc_style,
-    match,
-    match_many,
-)
+from kjax.images import match as matching
+from kjax.images.features import Matches
+from kjax.images.match import from_hloc_style, hloc_style, match, match_many
 from kjax.model import nearest
 
 METHODS = ("nearest", "mutual", "ratio", "mutual_ratio")

@@ -9,10 +9,9 @@ import pytest
 from browser import Page, find_chromium, open_browser
 
 from kjax.errors import InputError
-from kjax.images.extraction import extract_patches
-from kjax.images.features import Features
-from kjax.images.match_page import MAX_SIDE, Side, match_page, save_match_page
-from kjax.images.matching import Matches
+from kjax.images.extract import extract_patches
+from kjax.images.features import Features, Matches
+from kjax.images.page import MAX_SIDE, match_page, save_match_page
 
 in_a_browser = pytest.mark.skipif(
     find_chromium() is None, reason="no Chromium on this machine, or no Playwright to drive it"
@@ -36,7 +35,7 @@ def make_side(name, rng, count, shape=(300, 400)):
         scales=rng.uniform(3, 6, count).astype(np.float32),
         angles=rng.uniform(0, 360, count).astype(np.float32),
     )
-    return Side(name, photo, features)
+    return name, photo, features
 
 
 def make_pair(count, **options):
@@ -45,7 +44,7 @@ def make_pair(count, **options):
     indices = np.column_stack([np.arange(count), np.arange(count)[::-1]]).astype(np.int32)
     ratios = np.linspace(0.2, 0.9, count, dtype=np.float32)
     matches = Matches(indices, np.linspace(0.1, 1.1, count, dtype=np.float32), ratios)
-    return *sides, matches, np.arange(count) % 4 != 3
+    return *zip(*sides, strict=True), matches, np.arange(count) % 4 != 3
 
 
 @pytest.fixture(scope="module")
@@ -117,18 +116,17 @@ def test_loads_alone_and_names_stay_names(open_page):
 @in_a_browser
 @pytest.mark.parametrize("end", [0, 1])
 def test_hover_shows_both_patches_distance_and_ratio(open_page, end):
-    first, second, matches, inliers = make_pair(40)
-    page = open_page(first, second, matches, inliers)
+    pair = _, photos, features, matches, _ = make_pair(40)
+    page = open_page(*pair)
     page.tab.mouse.move(*ends(page, 10)[end])
     page.tab.wait_for_selector("#panel:not([hidden])")
     assert float(text(page, "distance")) == pytest.approx(matches.distances[10], abs=1e-3)
     assert float(text(page, "ratio")) == pytest.approx(matches.ratios[10], abs=1e-3)
     assert text(page, "agrees") == "yes"
-    for name, side, row in zip(("first", "second"), (first, second), (10, 29), strict=True):
+    for name, photo, one, row in zip(("first", "second"), photos, features, (10, 29), strict=True):
         shown = pixels(page, name)
-        one = side.features
         patch = extract_patches(
-            side.photo, one.xy[row][None], one.scales[row : row + 1], one.angles[row : row + 1],
+            photo, one.xy[row][None], one.scales[row : row + 1], one.angles[row : row + 1],
             size=len(shown), extent=EXTENT,
         ).patches[0]  # fmt: skip
         # JPEG and the browser's interpolation.
@@ -232,14 +230,14 @@ def test_no_matches(open_page):
 
 
 def test_large_photographs_are_reduced_with_their_keypoints():
-    first, second, matches, inliers = make_pair(3, shape=(200, 2 * MAX_SIDE))
-    page = match_page(first, second, matches, inliers, extent=EXTENT)
+    pair = make_pair(3, shape=(200, 2 * MAX_SIDE))
+    page = match_page(*pair, extent=EXTENT)
     x, *_ = re.search(r'"ends":\[\[(.*?)\]', page)[1].split(",")
-    assert float(x) == pytest.approx((first.features.xy[0, 0] + 0.5) / 2, abs=1e-2)
+    assert float(x) == pytest.approx((pair[2][0].xy[0, 0] + 0.5) / 2, abs=1e-2)
 
 
 def test_one_inlier_for_each(tmp_path):
-    first, second, matches, inliers = make_pair(3)
+    *pair, inliers = make_pair(3)
     with pytest.raises(InputError, match="3 matches have 2 inliers"):
-        save_match_page(tmp_path / "a.html", first, second, matches, inliers[:2], extent=EXTENT)
+        save_match_page(tmp_path / "a.html", *pair, inliers[:2], extent=EXTENT)
     assert list(Path(tmp_path).iterdir()) == []

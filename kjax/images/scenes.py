@@ -1,7 +1,7 @@
-"""Keypoints and descriptors of photographs of a reconstructed scene, for the training of a matcher.
+"""Features of the photographs of a reconstructed scene, to train a matcher on.
 
-A keypoint sees what COLMAP's own keypoint at its place sees, if that one is of a 3-D point. Each
-photograph makes a group with some that see points of it, from many to few.
+A keypoint gets the 3-D point of COLMAP's keypoint at its position, if there is one. Each photograph
+forms a group with some others that see its points, from many shared points to few.
 """
 
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from scipy.spatial import cKDTree
 from tqdm import tqdm
 
-from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage, read_model
+from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Model, ModelImage, read_model
 from kjax.data.cutting.keypoints import Keypoints
 from kjax.data.cutting.photographs import in_order, read_grey_or_none
 from kjax.data.phototour import SetPhotograph
@@ -23,15 +23,15 @@ from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.atomic import sha256
 from kjax.images.describer import Describer
-from kjax.images.view_features import VIEWS, describe_columns, steadiest
+from kjax.images.views import VIEWS, describe_columns, steadiest
 from kjax.matcher.view_set import ViewSet
 
 SAME_KEYPOINT = 1.0
-"""Pixels of the reduced photograph: farther from COLMAP's keypoint, ours is another."""
+"""Maximum distance of a keypoint from COLMAP's, in pixels of the reduced photograph."""
 LEAST_SHARED = 30
-"""Points that two photographs of a group see both."""
+"""Minimum number of points that two photographs of a group share."""
 MOST_DISTORTION = 5.0
-"""What is larger is no coefficient of a lens: the camera is of another model."""
+"""Maximum plausible distortion coefficient: larger values mean another camera model."""
 
 
 def describe_scene(
@@ -44,22 +44,22 @@ def describe_scene(
     max_side: int,
     progress: bool = True,
 ) -> tuple[ViewSet, list[str]]:
-    """The features of a scene's photographs in groups.
+    """Describe a scene's photographs in groups.
 
     Args:
-        model_folder: a sparse model of COLMAP's.
-        photos: folder that its names are below.
-        describer: of keypoints.
-        views: of a group, besides the first.
-        max_keypoints: of a photograph.
-        max_side: longer photographs are reduced to this many pixels.
+        model_folder: COLMAP's sparse model.
+        photos: folder that the model's image names are relative to.
+        describer: describes the keypoints.
+        views: photographs per group, besides the first.
+        max_keypoints: maximum keypoints per photograph.
+        max_side: maximum side in pixels; larger photographs are reduced.
         progress: show a bar.
 
     Returns:
         The set, and the names of photographs that cannot be read.
 
     Raises:
-        InputError: the model cannot be read or used, or no photographs see enough of each other.
+        InputError: The model cannot be used, or too few photographs share enough points.
     """
     model = read_model(model_folder)
     images = [model.images[number] for number in sorted(model.images)]
@@ -87,8 +87,8 @@ def describe_scene(
     groups = _groups(read, views)
     if not len(groups):
         raise InputError(
-            f"{model_folder}: no photograph that can be read shares {LEAST_SHARED} points with "
-            f"{views} others: give fewer --views"
+            f"{model_folder}: no readable photograph shares {LEAST_SHARED} points with {views} "
+            "others: give fewer --views"
         )
     made: dict[str, Any] = {
         name: np.stack([one[name] for one in described])[groups] for name in described[0]
@@ -103,58 +103,44 @@ def describe_scene(
 def _geometry(
     model: Model, image: ModelImage, columns: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """What keypoints see, the camera in pixels of the reduced photograph, and where it has them."""
+    """Return undistorted keypoints, their 3-D points, and the camera in the photograph's pixels."""
+    cv2 = require("cv2", "undistorting keypoints")
     camera = model.cameras[image.camera_id]
+    focal, x, y, *radial = [*camera.parameters, 0.0, 0.0][:5]
+    if not 3 <= len(camera.parameters) <= 5 or max(map(abs, radial)) > MOST_DISTORTION:
+        raise InputError(
+            "the model has cameras other than SIMPLE_PINHOLE, SIMPLE_RADIAL or RADIAL: map with "
+            "one of these"
+        )
     zoom = columns["sizes"] / [camera.width, camera.height]
     in_colmap = (columns["xy"].astype(np.float64) + PIXEL_CENTRE) / zoom
-    matrix, straight = _straightened(camera, in_colmap)
-    # Back to our pixels: zoomed, and the first one's centre at 0.
+    matrix = np.array([[focal, 0, x], [0, focal, y], [0, 0, 1]])
+    distortion = np.array([*radial, 0, 0])
+    straight = cv2.undistortPoints(in_colmap[:, None], matrix, distortion, P=matrix)[:, 0]
+    # Points of COLMAP's nearest keypoints; NaN where none is near.
+    places = np.full((len(in_colmap), 3), np.nan)
+    seeing = np.flatnonzero(image.point_ids != NO_POINT)
+    if len(seeing):
+        distances, nearest = cKDTree(image.xy[seeing]).query(in_colmap)
+        rows = np.searchsorted(model.points.ids, image.point_ids[seeing[nearest]])
+        near = distances <= SAME_KEYPOINT / zoom.min()
+        places[near] = model.points.xyz[rows[near]]
+    # From COLMAP's pixels to ours: zoomed, with the first pixel's centre at 0.
     to_ours = np.diag([*zoom, 1.0])
     to_ours[:2, 2] = -PIXEL_CENTRE
     pose = np.column_stack([image.rotation, image.translation])
     return {
         "xy": (straight * zoom - PIXEL_CENTRE).astype("f4"),
-        "places": _places(model, image, in_colmap, SAME_KEYPOINT / zoom.min()).astype("f4"),
+        "places": places.astype("f4"),
         "cameras": (to_ours @ matrix @ pose).astype("f4"),
         "turns": np.array(0, "f4"),
     }
 
 
-def _straightened(
-    camera: Camera, xy: Float[np.ndarray, "K 2"]
-) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "K 2"]]:
-    """The camera's matrix, and where it would see the keypoints without its lens's distortion."""
-    cv2 = require("cv2", "straightening photographs")
-    focal, x, y, *radial = [*camera.parameters, 0.0, 0.0][:5]
-    if not 3 <= len(camera.parameters) <= 5 or max(map(abs, radial)) > MOST_DISTORTION:
-        raise InputError(
-            "the model's cameras are of another kind than SIMPLE_PINHOLE, SIMPLE_RADIAL or RADIAL: "
-            "map with one of these"
-        )
-    matrix = np.array([[focal, 0, x], [0, focal, y], [0, 0, 1]])
-    distortion = np.array([*radial, 0, 0])
-    straight = cv2.undistortPoints(xy[:, None], matrix, distortion, P=matrix)[:, 0]
-    return matrix, straight
-
-
-def _places(
-    model: Model, image: ModelImage, xy: Float[np.ndarray, "K 2"], nearby: float
-) -> Float[np.ndarray, "K 3"]:
-    """The points of COLMAP's nearest keypoints; NaN where none is near."""
-    places = np.full((len(xy), 3), np.nan)
-    seeing = np.flatnonzero(image.point_ids != NO_POINT)
-    if len(seeing):
-        distances, nearest = cKDTree(image.xy[seeing]).query(xy)
-        rows = np.searchsorted(model.points.ids, image.point_ids[seeing[nearest]])
-        near = distances <= nearby
-        places[near] = model.points.xyz[rows[near]]
-    return places
-
-
 def _groups(images: Sequence[ModelImage], views: int) -> Int64[np.ndarray, "P V"]:
-    """Each photograph with others, evenly from those that share most points to those that do least.
+    """Group each photograph with others, spread evenly from most to fewest shared points.
 
-    Photographs that share points with too few make none of their own.
+    Photographs that share points with too few others form no group of their own.
     """
     seen = [np.unique(image.point_ids[image.point_ids != NO_POINT]) for image in images]
     groups = []

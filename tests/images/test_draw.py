@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from kjax.errors import InputError
-from kjax.images.drawing import BACKGROUND, GAP, draw_matches, save_matches
+from kjax.images.draw import BACKGROUND, GAP, draw_matches, save_matches
 
 
 def points(*rows):

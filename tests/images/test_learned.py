@@ -13,11 +13,11 @@ from kjax.cli import main
 from kjax.data.selfsupervised import ViewConfig
 from kjax.errors import InputError
 from kjax.images.features import Features
-from kjax.images.learned_matching import Matcher
-from kjax.images.view_features import describe_views
+from kjax.images.learned import Matcher
+from kjax.images.views import describe_views
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import read_view_set
-from kjax.matcher.weights import FORMAT, About, MatcherWeights, read_matcher, save_matcher
+from kjax.matcher.weights import MatcherWeights, read_matcher, save_matcher
 from kjax.weights.info import Provenance
 
 cv2 = pytest.importorskip("cv2")
@@ -100,8 +100,7 @@ def weights():
     params["embedding"]["input"]["kernel"][:8, :8] = 30 * np.eye(8)
     params["layers"]["likeness"]["kernel"][:] = np.eye(32)
     params["layers"]["matchability"]["bias"][:] = 9.0
-    about = About(FORMAT, MODEL, Provenance("mine", "abc", 8), {"seed": "0"})
-    return MatcherWeights(about, params)
+    return MatcherWeights(MODEL, Provenance("mine", "abc", 8), {"seed": "0"}, params)
 
 
 @pytest.fixture(scope="module")
@@ -156,18 +155,16 @@ def test_other_methods_take_features_too(pair):
 
 
 def test_it_stops_as_soon_as_it_is_sure(weights, pair, monkeypatch):
-    from kjax.images import learned_matching
+    from kjax.images import learned
 
     passed = []
-    one_layer = learned_matching._pass_layer
-    monkeypatch.setattr(
-        learned_matching, "_pass_layer", lambda *args: passed.append(1) or one_layer(*args)
-    )
+    one_layer = learned._run_layer
+    monkeypatch.setattr(learned, "_run_layer", lambda *args: passed.append(1) or one_layer(*args))
     sure = jax.tree.map(np.copy, weights.params)
     sure["layers"]["confidence"]["bias"][:] = 9.0
     for params, early, expected in ((sure, True, 1), (sure, False, 2), (weights.params, True, 2)):
         passed.clear()
-        matcher = learned_matching.Matcher(dataclasses.replace(weights, params=params))
+        matcher = learned.Matcher(dataclasses.replace(weights, params=params))
         matcher.match(*pair[:2], early=early)
         assert len(passed) == expected
 

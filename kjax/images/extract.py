@@ -1,0 +1,310 @@
+"""Patches about keypoints, cut out of images on the device that describes them.
+
+Patch pixel (u, v) of S×S is read at
+
+    xy + t · R(a) · (u − (S−1)/2, v − (S−1)/2),    t = side / S,
+
+in the image, where the centre of the first pixel is (0, 0), y points down, and angles run from x
+towards y: the geometry of `kjax.data.cutting`. An affine frame has its matrix, of determinant ±1,
+instead of R(a). `kjax.images.conventions` says how the scales, angles and positions of other
+libraries become (xy, side, a), and `kjax.data.cutting.patches` which low-passed copy of the image
+is read, bilinearly, where t > 1. Beyond its border an image is repeated.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float
+from PIL import Image
+
+from kjax.data.cutting.patches import KORNIA, check_pyramid, plan_levels
+from kjax.data.cutting.photographs import (
+    as_image,
+    as_pixels,
+    check_order,
+    grey_values,
+    read_photograph,
+    to_grey,
+)
+from kjax.errors import InputError
+from kjax.images.conventions import (
+    PatchFrames,
+    as_array,
+    check_conventions,
+    neutral_where,
+    patch_frames,
+)
+from kjax.images.pyramid import Inside, locate_windows, pack_pyramid, sample_windows
+
+Numbers = ArrayLike | Sequence[Any]
+"""Arrays, or lists of the numbers in OpenCV's keypoints."""
+MAX_PIXELS = 2**31 - 1
+"""Maximum pixels in all levels of all images of a call: they are indexed with 32 bits."""
+MAX_SIDE = 1e9
+"""Maximum side of a patch on the image: beyond it float32 has no precision left."""
+
+
+class ExtractedPatches(NamedTuple):
+    """Patches, and which of them are valid.
+
+    Attributes:
+        patches: grey, in the range that `kjax.data.cutting.photographs.to_grey` gives.
+        valid: False for keypoints that `mask` excludes, that are not finite, whose scale is not
+            positive, or whose patch lies entirely outside the image. Their patches are zero.
+    """
+
+    patches: Float[Array, "*batch N size size"]
+    valid: Bool[Array, "*batch N"]
+
+
+def extract_patches(
+    image: ArrayLike | str | os.PathLike[str],
+    xy: Numbers,
+    scale: Numbers,
+    angle: Numbers | None = None,
+    *,
+    shape: Numbers | None = None,
+    mask: Numbers | None = None,
+    size: int = 32,
+    size_is: str = "diameter",
+    extent: float = 12.0,
+    angle_is: str = "opencv",
+    pixel_origin: str = "center",
+    pyramid: str = "thirds",
+    order: str = "rgb",
+) -> ExtractedPatches:
+    """Cut out the patch of each keypoint.
+
+    The defaults take OpenCV's keypoints as they are:
+
+        keypoints = cv2.SIFT_create(enable_precise_upscale=True).detect(image)
+        patches, valid = kjax.extract_patches(
+            image, [k.pt for k in keypoints], [k.size for k in keypoints],
+            [k.angle for k in keypoints],
+        )
+
+    PhotoTourism's patches are 64×64, reduced to 32×32 for training. For equally sharp patches, ask
+    for `size=64` and reduce them with `kjax.model.patches.resize_patches`. `size=32` is smoother
+    and faster.
+
+    Differentiable with respect to the image and the keypoints; the choice of the pyramid level
+    counts as constant. Works inside `jax.jit` and `jax.vmap`. Called outside, it compiles once for
+    a range of numbers of keypoints and a range of image shapes: NumPy images are padded to one of
+    few shapes, unless the pyramid is kornia's.
+
+    Args:
+        image: `[H,W]` or `[H,W,C]`, with a leading axis for a batch; uint8, uint16 or floating. An
+            empty image has no valid keypoints. Or the path of a file.
+        xy: positions `[N,2]`, or `[B,N,2]` for a batch. N may be 0.
+        scale: sizes `[N]` or `[B,N]`.
+        angle: orientations `[N]` or `[B,N]` (default: upright).
+        shape: matrices `[N,2,2]` or `[B,N,2,2]` of affine frames, used instead of angles. Patches
+            are cut along their columns, with the area given by `scale`.
+        mask: bool `[N]` or `[B,N]`, False for keypoints that only pad a batch (default: all True).
+        size: side of the patches in pixels.
+        size_is: meaning of `scale`: see `kjax.images.conventions` for this and the next three.
+        extent: side of a patch over the keypoint's diameter.
+        angle_is: meaning of `angle`.
+        pixel_origin: point of the first pixel that is (0, 0).
+        pyramid: low-passed copies of the image: see `kjax.data.cutting.patches`. `"octaves"` takes
+            a third of the default's memory; `"off"` equals `cv2.warpAffine`; `"kornia"` and
+            `"kornia0.8"` equal `kornia.feature.extract_patches_from_pyramid`.
+        order: order of an image's colours, `"rgb"` or `"bgr"`.
+
+    Returns:
+        The patches `[N,size,size]` or `[B,N,size,size]`, and which of them are valid.
+    """
+    check_conventions(size_is, angle_is, pixel_origin)
+    check_pyramid(pyramid)
+    check_order(order)
+    if size < 1:
+        raise InputError(f"size must be at least 1, not {size}")
+    xy = _as_rows(xy, like=(2,))
+    opened, order = open_image(image, order)
+    photos = as_image(opened, batched=xy.ndim == 3)
+    counts, batch = xy.shape[:-1], photos.shape[: xy.ndim - 2]
+    if xy.ndim not in (2, 3) or xy.shape[-1] != 2 or counts[:-1] != batch:
+        images = f" for {batch[0]} images" if batch else ""
+        raise InputError(f"xy must be [N,2] or [B,N,2], not {list(xy.shape)}{images}")
+    rows = {
+        "scale": _as_rows(scale),
+        "angle": np.zeros(counts, np.float32) if angle is None else _as_rows(angle),
+        "mask": np.ones(counts, bool) if mask is None else _as_rows(mask),
+    }
+    for name, row in rows.items():
+        if row.shape != counts:
+            raise InputError(
+                f"{name} must have one value per keypoint, {list(counts)}, not {list(row.shape)}"
+            )
+    matrices = None if shape is None else _as_rows(shape, like=(2, 2))
+    if matrices is not None and matrices.shape != (*counts, 2, 2):
+        raise InputError(
+            f"shape must have one matrix per keypoint, {[*counts, 2, 2]}, not "
+            f"{list(matrices.shape)}"
+        )
+    keypoints = (xy, *rows.values(), matrices)
+    cut = functools.partial(
+        _extract,
+        size=size,
+        size_is=size_is,
+        extent=float(extent),
+        angle_is=angle_is,
+        pixel_origin=pixel_origin,
+        pyramid=pyramid,
+        order=order,
+    )
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
+        return cut(photos, None, *keypoints)
+    # NumPy pads: there another number of keypoints is not another program.
+    count, axis = counts[-1], xy.ndim - 2
+    extra = padded_count(count) - count
+    if extra:
+        padding = [*[(0, 0)] * axis, (0, extra), (0, 0), (0, 0)]
+        keypoints = tuple(
+            None if one is None else np.pad(one, padding[: np.ndim(one)]) for one in keypoints
+        )
+    found = cut(*pad_image(photos, axis, size=size, pyramid=pyramid), *keypoints)
+    if not extra:
+        return found
+    return ExtractedPatches(found.patches[..., :count, :, :], found.valid[..., :count])
+
+
+def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:
+    """Return an image as an array, and the order of its colours.
+
+    Args:
+        image: an array of any library that NumPy can read, a Pillow image, or the path of a file,
+            which is rotated according to its EXIF orientation.
+        order: order of an array's colours; files and Pillow images are always "rgb".
+
+    Raises:
+        InputError: The image is None or cannot be read.
+    """
+    if image is None:
+        raise InputError(
+            "the image is None: cv2.imread returns None for a file that is missing or not an image"
+        )
+    if isinstance(image, str | os.PathLike):
+        return read_photograph(os.fspath(image)), "rgb"
+    if isinstance(image, Image.Image):
+        return as_pixels(image), "rgb"
+    return as_array(image, "an image"), order
+
+
+def open_grey(image: Any, order: str) -> np.ndarray:
+    """Return an image, as `open_image` takes it, in grey from 0 to 255."""
+    opened, order = open_image(image, order)
+    return grey_values(np.asarray(opened), order=order)
+
+
+def _as_rows(values: Numbers, like: tuple[int, ...] = ()) -> jax.Array | np.ndarray:
+    """Convert to an array; an empty list, which has no shape of its own, becomes [0, …]."""
+    if not isinstance(values, jax.Array | np.ndarray):
+        values = np.asarray(values)
+    return values.reshape(0, *like) if values.shape == (0,) else values
+
+
+def padded_count(count: int) -> int:
+    """Round up to a multiple of a quarter of a power of two, or of 16.
+
+    Images with any number of keypoints, or of any size, then share few programs.
+    """
+    step = max(2 ** max(count - 1, 0).bit_length() // 8, 16)
+    return -(-count // step) * step
+
+
+def pad_image(
+    image: jax.Array | np.ndarray, axis: int, *, size: int, pyramid: str
+) -> tuple[jax.Array | np.ndarray, Inside | None]:
+    """Repeat a NumPy image's border up to one of few shapes; `axis` is that of its height."""
+    if isinstance(image, jax.Array) or pyramid in KORNIA or 0 in image.shape:
+        return image, None
+    height, width = image.shape[axis : axis + 2]
+    sides = padded_count(height), padded_count(width)
+    padding = [(0, 0)] * image.ndim
+    padding[axis : axis + 2] = [(0, sides[0] - height), (0, sides[1] - width)]
+    own, padded = (
+        plan_levels(*shape, size=size, kind=pyramid) for shape in ((height, width), sides)
+    )
+    return np.pad(image, padding, mode="edge"), Inside.of(height, width, own, len(padded))
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=(
+        "size",
+        "size_is",
+        "extent",
+        "angle_is",
+        "pixel_origin",
+        "pyramid",
+        "order",
+    ),
+)
+def _extract(
+    image: jax.Array | np.ndarray,
+    inside: Inside | None,
+    xy: Array,
+    scale: Array,
+    angle: Array,
+    mask: Array,
+    shape: Array | None,
+    *,
+    size: int,
+    size_is: str,
+    extent: float,
+    angle_is: str,
+    pixel_origin: str,
+    pyramid: str,
+    order: str,
+) -> ExtractedPatches:
+    """Cut all patches: one program, from here on."""
+    batched = xy.ndim == 3
+    grey = to_grey(image, batched=batched, order=order)
+    frames = patch_frames(
+        *(jnp.asarray(values).astype(grey.dtype) for values in (xy, scale, angle)),
+        shape=None if shape is None else jnp.asarray(shape).astype(grey.dtype),
+        size_is=size_is,
+        extent=extent,
+        angle_is=angle_is,
+        pixel_origin=pixel_origin,
+    )
+    image_size = np.array(grey.shape[:-3:-1]) if inside is None else inside.size
+    valid = jnp.asarray(mask).astype(bool) & jnp.isfinite(frames.center).all(axis=-1)
+    valid &= (frames.side > 0) & (frames.side <= MAX_SIDE)
+    # The upright box about the patch must overlap the image.
+    last = jnp.asarray(image_size).astype(grey.dtype) - 0.5
+    low, high = frames.center - frames.reach(), frames.center + frames.reach()
+    valid &= (low[..., 0] < last[0]) & (low[..., 1] < last[1]) & (high > -0.5).all(axis=-1)
+    if 0 in (grey.size, valid.size):
+        patches = jnp.zeros((*valid.shape, size, size), grey.dtype)
+        return ExtractedPatches(patches, jnp.zeros_like(valid))
+    frames = neutral_where(~valid, frames, size)
+    if not batched:
+        grey, frames = grey[None], PatchFrames(*(values[None] for values in frames))
+    batch, height, width = grey.shape
+    levels = plan_levels(height, width, size=size, kind=pyramid)
+    pixels = sum(level.height * level.width for level in levels)
+    if batch * pixels > MAX_PIXELS:
+        raise InputError(
+            f"{batch} × {height}×{width} pixels and their pyramids are more than 2³¹: "
+            "give fewer images at a time, or pyramid='octaves'"
+        )
+    packed = pack_pyramid(grey, levels=levels, kind=pyramid, inside=inside)
+    whole = inside or Inside.of(height, width, levels, len(levels))
+    windows = locate_windows(frames, levels, whole, size=size, pyramid=pyramid)
+    own = jnp.arange(batch, dtype=jnp.int32) * pixels
+    windows = windows._replace(start=windows.start + own[:, None])
+    # Without the barrier, XLA may recompute sines and cosines for every pixel of a patch.
+    windows = jax.lax.optimization_barrier(windows)
+    # Gradients need the indices and weights of every pixel: cheaper to find again than to keep.
+    sample = jax.checkpoint(functools.partial(sample_windows, size=size))
+    patches = sample(packed.reshape(-1), windows)
+    patches = patches if batched else patches[0]
+    return ExtractedPatches(jnp.where(valid[..., None, None], patches, 0), valid)

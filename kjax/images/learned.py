@@ -1,0 +1,204 @@
+"""A learned matcher, ready to use on the features of two images.
+
+matcher = kjax.load_matcher("out/matcher")             # the workdir of a training, or matcher.npz
+matches = matcher.match(first, second)                 # or kjax.match(…, method="learned")
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kjax.errors import InputError
+from kjax.files.atomic import sha256 as file_sha256
+from kjax.images.extract import padded_count
+from kjax.images.features import Features, Matches
+from kjax.matcher.assignment import LEAST_SCORE, NONE, MutualMatches, assign, mutual_matches
+from kjax.matcher.network import (
+    Embedding,
+    Layer,
+    LayerOutput,
+    MatcherConfig,
+    MatcherInput,
+    Rotation,
+    layer_of,
+)
+from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher
+from kjax.weights.shipped import DEFAULT
+
+SURE, ENOUGH = 0.9, 0.85
+"""Minimum confidence of a keypoint, and the fraction of such keypoints at which layers stop."""
+BLOCK = 512
+"""Keypoints of the first image whose matches are found at a time."""
+
+
+def load_matcher(source: str = DEFAULT) -> "Matcher":
+    """Load a matcher that ships with kjax, from the workdir of its training, or from a file.
+
+    Args:
+        source: name of the weights that it is for, "out/matcher", or "matcher.npz".
+    """
+    path = find_matcher(source)
+    return Matcher(read_matcher(path), name=str(source), sha256=file_sha256(path))
+
+
+class Matcher:
+    """A network with its weights, compiled for few shapes.
+
+    Attributes:
+        name: where the weights came from, if they were loaded.
+        sha256: checksum of their file, if they were loaded.
+        described_with: weights whose descriptors it matches.
+        layers: number of layers.
+        remarks: notes on its training.
+    """
+
+    def __init__(
+        self, weights: MatcherWeights, *, name: str | None = None, sha256: str | None = None
+    ) -> None:
+        """Copy the weights to the device; `name` and `sha256` are for records."""
+        self.name, self.sha256, self.remarks = name, sha256, weights.remarks
+        self.described_with, self.layers = weights.described_with, weights.model.layers
+        self._model = weights.model
+        params = jax.tree.map(jnp.asarray, weights.params)
+        self._embedding = params["embedding"]
+        self._layers = [layer_of(params, number) for number in range(self.layers)]
+
+    def __repr__(self) -> str:
+        return (
+            f"Matcher({self.name!r}, layers={self.layers}, width={self._model.width}, "
+            f"descriptors={self.described_with.name!r})"
+        )
+
+    def match(
+        self,
+        first: Features,
+        second: Features,
+        *,
+        least_score: float = LEAST_SCORE,
+        layers: int | None = None,
+        early: bool = True,
+    ) -> Matches:
+        """Match the keypoints of two images.
+
+        Args:
+            first: features with the descriptors that the matcher is for; kjax's need scales.
+            second: features of the other image.
+            least_score: minimum score of a match, from 0 to 1.
+            layers: maximum number of layers; fewer are faster.
+            early: stop as soon as a layer is sure of nearly all keypoints.
+
+        Returns:
+            At most one match for each keypoint. `ratios` are one minus the scores.
+
+        Raises:
+            InputError: The matcher is not for these features.
+        """
+        for features in (first, second):
+            self.check(features)
+        if layers is not None and not 1 <= layers <= self.layers:
+            raise InputError(f"layers is {layers}: the matcher has 1 to {self.layers}")
+        if not len(first) or not len(second):
+            return Matches.none()
+        points, most = _network_input(first, second), layers or self.layers
+        tokens, rotation = _embed(self._model, self._embedding, points)
+        for number in range(most):
+            tokens, output = _run_layer(
+                self._model, self._layers[number], tokens, rotation, points.counts
+            )
+            # No need to ask the last layer; in the first half too few keypoints are sure.
+            asked = early and most // 2 <= number + 1 < most
+            if asked and float(_sure_share(output, points.counts)) > ENOUGH:
+                break
+        found = jax.device_get(_matches(output, points.counts, jnp.float32(least_score)))
+        partners = found.first[0, : len(first)]
+        rows = np.flatnonzero(partners != NONE)
+        indices = np.stack([rows, partners[rows]], axis=1).astype(np.int32)
+        apart = first.descriptors[indices[:, 0]] - second.descriptors[indices[:, 1]]
+        distances = np.linalg.norm(apart, axis=1).astype(np.float32)
+        return Matches(indices, distances, 1 - np.asarray(found.scores[0, rows]))
+
+    def check(self, features: Features) -> None:
+        """Raise InputError if the matcher is not for these features."""
+        if features.scales is None and self.described_with.sha256:
+            raise InputError("learned matching needs the keypoints' scales: use describe_image's")
+        self.check_weights(features.weights_sha256, features.descriptors.shape[1])
+
+    def check_weights(self, sha256: str | None, dimension: int) -> None:
+        """Raise InputError if the matcher is not for these descriptors.
+
+        Args:
+            sha256: checksum of the weights that described, if known. A matcher for descriptors of
+                other programs checks the dimension alone.
+            dimension: descriptor size.
+        """
+        own = self.described_with
+        others = own.sha256 and sha256 not in (None, own.sha256)
+        if others or dimension != own.dimension:
+            raise InputError(
+                f"the matcher {self.name} is for descriptors of {own.name} with {own.dimension} "
+                "numbers, not for these: describe with those weights, or train a matcher for "
+                "these (kjax build-views)"
+            )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _embed(model: MatcherConfig, params: Any, points: MatcherInput) -> tuple[jax.Array, Rotation]:
+    return Embedding(model).apply({"params": params}, points)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run_layer(
+    model: MatcherConfig,
+    params: Any,
+    tokens: jax.Array,
+    rotation: Rotation,
+    counts: jax.Array,
+) -> tuple[jax.Array, LayerOutput]:
+    """Run one layer. All layers share this program: only their parameters differ."""
+    layer = Layer(model, attention="blocked")
+    return layer.apply({"params": params}, tokens, rotation, counts)
+
+
+@jax.jit
+def _sure_share(output: LayerOutput, counts: jax.Array) -> jax.Array:
+    """Return the fraction of keypoints whose confidence is above `SURE`."""
+    there = jnp.arange(output.confidence.shape[-1])[None, None] < counts[:, :, None]
+    return (there & (jax.nn.sigmoid(output.confidence) > SURE)).sum() / counts.sum()
+
+
+@jax.jit
+def _matches(output: LayerOutput, counts: jax.Array, least_score: jax.Array) -> MutualMatches:
+    made = assign(output, counts)
+    return mutual_matches(made, least_score, block=math.gcd(made.similarity.shape[1], BLOCK))
+
+
+def _network_input(first: Features, second: Features) -> MatcherInput:
+    """Stack both images as a batch of one pair, padded to one of few sizes."""
+    room = padded_count(max(len(first), len(second)))
+    sides = []
+    for features in (first, second):
+        size = np.array(features.image_size, np.float32)
+        unit = size.max() / 2
+        scales, radians, descriptors = features.for_matcher()
+        positions = (features.xy - (size - 1)[None] / 2) / unit
+        columns = (positions, np.log(scales / unit), radians, descriptors)
+        missing = (0, room - len(features))
+        sides.append(
+            [
+                np.pad(column, [missing, *[(0, 0)] * (column.ndim - 1)]).astype("f4")
+                for column in columns
+            ]
+        )
+    stacked = (jnp.asarray(np.stack(column)[None]) for column in zip(*sides, strict=True))
+    counts = jnp.array([[len(first), len(second)]], jnp.int32)
+    return MatcherInput(*[*stacked, counts])
+
+
+@functools.lru_cache(maxsize=2)
+def cached_matcher(source: str) -> Matcher:
+    """Call `load_matcher`, keeping the last results."""
+    return load_matcher(source)

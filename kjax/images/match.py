@@ -1,0 +1,289 @@
+"""Matches between the descriptors of two images, and hloc's form of them.
+
+matches = match(first, second, method="mutual_ratio", ratio=describer.ratio)
+first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float32, Float64, Int32
+
+from kjax.errors import InputError, unknown_name
+from kjax.images.features import Distance, Features, Matches, MatchingMethod
+from kjax.model.nearest import Neighbours, padded_size, two_nearest
+from kjax.weights.shipped import DEFAULT
+
+if TYPE_CHECKING:
+    from kjax.images.learned import Matcher
+
+NO_MATCH = -1
+"""Index of a keypoint without a match in hloc's `matches0`."""
+_PAIRS_AT_ONCE = 64
+"""Maximum pairs of images in one call on the device."""
+
+
+def match(
+    a: Any,
+    b: Any,
+    *,
+    method: MatchingMethod = "mutual",
+    ratio: float = 0.8,
+    distance: Distance = "L2",
+    block: int | None = None,
+    matcher: "Matcher | str | None" = None,
+) -> Matches:
+    """Match descriptors exactly, in memory linear in their number.
+
+    With method "learned", match the features that `kjax.Describer.describe_image` returns.
+
+    Ties between equally near descriptors go to the lowest index. Either side may be empty. The
+    first four methods are kornia's `match_nn`, `match_mnn`, `match_snn` and `match_smnn`.
+
+    Args:
+        a: descriptors [N, D] of the first image, a NumPy or JAX array, or `Features`. Converted to
+            float32 for L2. For Hamming: uint8 bytes of eight bits each as OpenCV packs them, or
+            zeros and ones of any type.
+        b: descriptors [M, D] of the second image.
+        method: "nearest": the nearest neighbours of a in b. "mutual": nearest neighbours of each
+            other. "ratio": much nearer than the second nearest. "mutual_ratio": mutual, with the
+            ratio test in both directions. "learned": a network that also sees positions; needs
+            `Features` and a matcher.
+        ratio: maximum distance ratio. Without a second nearest the ratio test keeps nothing.
+        distance: "L2" or "Hamming".
+        block: descriptors per side that are compared at once, rounded down to a power of two
+            (default: depends on the device).
+        matcher: for "learned": a matcher, or the source to load it from, as for
+            `kjax.load_matcher`.
+
+    Raises:
+        InputError: Descriptors that cannot be compared, or an unknown method or distance.
+    """
+    if method == "learned":
+        from kjax.images.learned import Matcher, cached_matcher
+
+        if not isinstance(a, Features) or not isinstance(b, Features):
+            raise InputError("method='learned' needs positions: give describe_image's features")
+        found = matcher if isinstance(matcher, Matcher) else cached_matcher(matcher or DEFAULT)
+        return found.match(a, b)
+    a, b = (side.descriptors if isinstance(side, Features) else side for side in (a, b))
+    _check_options(method, ratio, distance, block)
+    return _match_sets(_prepare([a, b], ["a", "b"], distance), [(0, 1)], method, ratio, block)[0]
+
+
+def match_many(
+    descriptors: Sequence[Any],
+    pairs: Sequence[tuple[int, int]],
+    *,
+    method: MatchingMethod = "mutual",
+    ratio: float = 0.8,
+    distance: Distance = "L2",
+    block: int | None = None,
+) -> list[Matches]:
+    """Match many pairs of images in one call, each as `match` does.
+
+    Each image's descriptors are copied to the device once, and many small pairs are matched
+    together.
+
+    Args:
+        descriptors: descriptors of each image, as `match` takes them.
+        pairs: indices of the two images of each pair in `descriptors`.
+        method: any but "learned".
+        ratio: maximum distance ratio.
+        distance: "L2" or "Hamming".
+        block: descriptors per side that are compared at once.
+
+    Raises:
+        InputError: Descriptors that cannot be compared, pairs out of range, or an unknown method
+            or distance.
+    """
+    if method == "learned":
+        raise InputError("method='learned' cannot match many pairs at once: call match for each")
+    _check_options(method, ratio, distance, block)
+    for pair in pairs:
+        if len(pair) != 2 or not all(0 <= place < len(descriptors) for place in pair):
+            raise InputError(
+                f"pair {tuple(pair)} does not name two of {len(descriptors)} images: "
+                "give their indices, from 0"
+            )
+    if not len(pairs):
+        return []
+    names = [str(number) for number in range(len(descriptors))]
+    return _match_sets(_prepare(descriptors, names, distance), pairs, method, ratio, block)
+
+
+def _check_options(method: str, ratio: float, distance: str, block: int | None) -> None:
+    if method not in get_args(MatchingMethod):
+        raise unknown_name("method", method, get_args(MatchingMethod))
+    if not 0 < ratio <= 1:
+        raise InputError(f"ratio is {ratio}: give a number above 0 and at most 1, such as 0.8")
+    if block is not None and block < 1:
+        raise InputError(f"block is {block}: give a positive number of descriptors")
+    if distance not in get_args(Distance):
+        raise unknown_name("distance", distance, get_args(Distance))
+
+
+def _prepare(sets: Sequence[Any], names: Sequence[str], distance: str) -> list[Any]:
+    """Convert to rows of float32, uint8 or bits; rows on an accelerator stay there for L2."""
+    on_device = distance == "L2" and jax.default_backend() != "cpu"
+    sets = [
+        rows if on_device and isinstance(rows, jax.Array) else np.asarray(rows) for rows in sets
+    ]
+    for name, rows in zip(names, sets, strict=True):
+        if rows.ndim != 2:
+            raise InputError(f"descriptors {name} have shape {rows.shape}: give one row for each")
+    dimensions = list(dict.fromkeys(rows.shape[1] for rows in sets))
+    if len(dimensions) > 1:
+        raise InputError(
+            f"descriptors of {dimensions[0]} and of {dimensions[1]} numbers cannot be compared: "
+            "describe both images with the same model"
+        )
+    if not dimensions[0]:
+        raise InputError("descriptors of no numbers cannot be compared: give columns")
+    convert = _as_bits if distance == "Hamming" else _as_numbers
+    return [convert(name, rows) for name, rows in zip(names, sets, strict=True)]
+
+
+def _as_numbers(name: str, rows: Any) -> Any:
+    if rows.dtype == bool:
+        raise InputError(f"descriptors {name} are bits: compare them with distance='Hamming'")
+    if rows.dtype == np.uint8:
+        return rows
+    numbers = rows.astype(np.float32)
+    # NaN is both the minimum and the maximum of any array that has it.
+    if np.isfinite(numbers.max(initial=0)) and np.isfinite(numbers.min(initial=0)):
+        return numbers
+    bad = ~np.isfinite(np.asarray(numbers)).all(axis=1)
+    raise InputError(
+        f"descriptors {name} have NaN or infinite values in {bad.sum()} of {len(rows)} rows, "
+        f"row {int(bad.argmax())} first: leave these out or check the model"
+    )
+
+
+def _as_bits(name: str, rows: Any) -> np.ndarray:
+    if rows.dtype == np.uint8:
+        # Bytes that hold a single bit each are fine as well: the other seven never differ.
+        return np.unpackbits(np.ascontiguousarray(rows), axis=1).view(bool)
+    if not np.isin(rows, (0, 1)).all():
+        raise InputError(
+            f"descriptors {name} are not bits: Hamming distances need uint8 bytes, or zeros and "
+            "ones"
+        )
+    return rows.astype(bool)
+
+
+def _match_sets(
+    sets: list[Any], pairs: Sequence[tuple[int, int]], method: str, ratio: float, block: int | None
+) -> list[Matches]:
+    """Match pairs; those of like sizes share a program and a call."""
+    places = np.asarray(pairs)
+    counts = np.array([len(rows) for rows in sets])[places]
+    # All rows go to the device in one array of one of few sizes.
+    sizes = [padded_size(len(rows), block) for rows in sets]
+    starts = np.cumsum(sizes) - sizes
+    whole = padded_size(sum(sizes), block)
+    if any(isinstance(rows, jax.Array) for rows in sets):
+        gaps = np.diff([*starts, whole]) - [len(rows) for rows in sets]
+        parts = [jnp.pad(rows, ((0, gap), (0, 0))) for rows, gap in zip(sets, gaps, strict=True)]
+        joined = jnp.concatenate(parts)
+    else:
+        host = np.zeros((whole, sets[0].shape[1]), np.result_type(*sets))
+        for rows, start in zip(sets, starts, strict=True):
+            host[start : start + len(rows)] = rows
+        joined = jnp.asarray(host)
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for number in np.flatnonzero(counts.all(axis=1)).tolist():
+        # With many pairs, both sides get one size: the next power of two.
+        largest = 1 << int(counts[number].max() - 1).bit_length()
+        wanted = (largest, largest) if len(pairs) > 1 else counts[number]
+        first, second = (padded_size(int(count), block) for count in wanted)
+        shapes.setdefault((first, second), []).append(number)
+    found = [Matches.none()] * len(pairs)
+    for shape, numbers in shapes.items():
+        chunk = min(_PAIRS_AT_ONCE, 1 << (len(numbers) - 1).bit_length())
+        for at in range(0, len(numbers), chunk):
+            part = numbers[at : at + chunk]
+            filling = ((0, chunk - len(part)), (0, 0))
+            sides = two_nearest(
+                joined,
+                np.pad(starts[places[part]], filling),
+                np.pad(counts[part], filling),
+                shape,
+                both="mutual" in method,
+                block=block,
+            )
+            for turn, number in enumerate(part):
+                near = [
+                    Neighbours(*(column[turn, :count] for column in side))
+                    for side, count in zip(sides, counts[number], strict=False)
+                ]
+                found[number] = _select(near, method, ratio, bits=sets[0].dtype == bool)
+    return found
+
+
+def _select(near: list[Neighbours], method: str, ratio: float, *, bits: bool) -> Matches:
+    """Keep what the method keeps, given the neighbours in one direction or both."""
+    if not bits:
+        near = [
+            Neighbours(side.place, np.sqrt(side.nearest), np.sqrt(side.second)) for side in near
+        ]
+    forward, back = near[0], near[-1]
+    ratios = _ratios(forward)
+    kept = np.ones(len(ratios), bool)
+    if "ratio" in method:
+        kept &= (ratios <= ratio) & np.isfinite(forward.second)
+    if "mutual" in method:
+        kept &= back.place[forward.place] == np.arange(len(ratios))
+    if method == "mutual_ratio":
+        back_ratios = _ratios(back)[forward.place]
+        kept &= (back_ratios <= ratio) & np.isfinite(back.second[forward.place])
+        ratios = np.maximum(ratios, back_ratios)
+    rows = np.flatnonzero(kept)
+    return Matches(
+        np.stack([rows, forward.place[rows]], axis=1).astype(np.int32),
+        forward.nearest[rows].astype(np.float32),
+        ratios[rows].astype(np.float32),
+    )
+
+
+def _ratios(found: Neighbours) -> Float64[np.ndarray, " n"]:
+    # Two copies of the same descriptor are a tie, not 0/0.
+    tied = found.nearest == found.second
+    return np.where(tied, 1.0, found.nearest / np.where(tied, 1.0, found.second))
+
+
+def hloc_style(matches: Matches, n0: int, n1: int) -> dict[str, np.ndarray]:
+    """Convert to `matches0` and `matching_scores0` of hloc and LightGlue, and `…1`.
+
+    Args:
+        matches: at most one for each descriptor of the first image.
+        n0: number of descriptors in the first image.
+        n1: number of descriptors in the second image. If several of the first match one, its entry
+            is the match with the best score, or the lowest index among equal scores.
+
+    Returns:
+        For each side the other's index, or −1, and a score from 0 to 1: one minus the ratio.
+    """
+    first, second = matches.indices.T
+    if len(matches) and (first.max() >= n0 or second.max() >= n1):
+        raise InputError(f"matches do not fit {n0} and {n1} keypoints: give the counts of the pair")
+    scores = 1 - matches.ratios
+    styled: dict[str, np.ndarray] = {}
+    # The last one written stays: the best, with the lowest index.
+    order = np.lexsort((-first, scores))
+    for side, count, own, other in (("0", n0, first, second), ("1", n1, second, first)):
+        partner, score = np.full(count, NO_MATCH, np.int32), np.zeros(count, np.float32)
+        partner[own[order]], score[own[order]] = other[order], scores[order]
+        styled[f"matches{side}"], styled[f"matching_scores{side}"] = partner, score
+    return styled
+
+
+def from_hloc_style(
+    matches0: Int32[np.ndarray, " N"], scores0: Float32[np.ndarray, " N"]
+) -> tuple[Int32[np.ndarray, "K 2"], Float32[np.ndarray, " K"]]:
+    """Convert hloc's arrays to pairs of indices and their scores."""
+    found = np.flatnonzero(matches0 != NO_MATCH)
+    return np.stack([found, matches0[found]], axis=1).astype(np.int32), scores0[found]

@@ -1,0 +1,325 @@
+"""Features of random views of photographs, to train a matcher on.
+
+Views are made in threads on the host while the device describes earlier ones. For extractors of
+other projects, `write_views` writes the views as pictures, with `views.json` as their list, and
+`views_of_features` reads what the extractor found.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image
+from tqdm import tqdm
+
+from kjax.data.cutting.detectors import FAINT, STEADY
+from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cutting.photographs import in_order, read_grey_or_none
+from kjax.data.phototour import SetPhotograph
+from kjax.data.selfsupervised import (
+    ViewConfig,
+    WarpedPhoto,
+    random_view,
+    reduce_photo,
+    transform_keypoints,
+)
+from kjax.errors import InputError
+from kjax.extras import require
+from kjax.files.atomic import sha256, write_json, write_whole
+from kjax.images.describer import Describer
+from kjax.images.features import Features
+from kjax.matcher.view_set import ViewSet
+from kjax.weights.info import Provenance
+
+CANVAS = 512
+"""Views are padded to squares whose side is a multiple of this, so that few programs compile."""
+VIEWS = ViewConfig(
+    views=7,
+    max_rotation_degrees=180.0,
+    max_zoom=1.6,
+    max_stretch=2.0,
+    max_perspective=0.35,
+    max_gamma=1.8,
+    max_contrast=1.6,
+    max_brightness=30.0,
+    max_blur=1.5,
+    max_noise=8.0,
+    max_side=800,
+    contrast_threshold=FAINT,
+)
+"""Default views: more varied than those of patch sets, since a matcher sees the surroundings."""
+VIEWS_FILE = "views.json"
+FORMAT = "kjax written views 1"
+
+
+def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[WarpedPhoto] | None:
+    """Make the photograph itself and random views of it, or None if it cannot be read.
+
+    The views depend on the name and the seed alone.
+    """
+    photo = read_grey_or_none(path)
+    if photo is None:
+        return None
+    rng = np.random.default_rng([seed, *name.encode()])
+    photo = reduce_photo(photo, config.max_side)
+    views = [WarpedPhoto(photo, np.eye(3))]
+    return views + [random_view(rng, photo, config=config) for _ in range(config.views)]
+
+
+def describe_views(
+    photographs: Sequence[Path],
+    names: Sequence[str],
+    describer: Describer,
+    *,
+    config: ViewConfig = VIEWS,
+    max_keypoints: int,
+    seed: int,
+    progress: bool = True,
+) -> tuple[ViewSet, list[str]]:
+    """Describe each photograph and random views of it.
+
+    Args:
+        photographs: files to read.
+        names: names of the photographs; with the seed, they determine the views.
+        describer: describes the keypoints.
+        config: how views differ.
+        max_keypoints: maximum keypoints per view.
+        seed: random seed.
+        progress: show a bar.
+
+    Returns:
+        The set, and the names of photographs that cannot be read.
+
+    Raises:
+        InputError: No photograph can be read.
+    """
+
+    def find(number: int) -> list[tuple[WarpedPhoto, Keypoints]] | None:
+        views = make_views(photographs[number], names[number], config=config, seed=seed)
+        if views is None:
+            return None
+        contrast = config.contrast_threshold
+        return [(view, steadiest(view.pixels, max_keypoints, contrast)) for view in views]
+
+    described: list[dict[str, np.ndarray]] = []
+
+    def describe(number: int, found: list[tuple[WarpedPhoto, Keypoints]]) -> SetPhotograph:
+        views = []
+        for view, keypoints in found:
+            columns = describe_columns(view.pixels, keypoints, describer, max_keypoints)
+            size = view.pixels.shape[1], view.pixels.shape[0]
+            views.append(columns | plane_geometry(view.homography, columns["xy"], size))
+        described.append(_stacked(views))
+        path = photographs[number]
+        return SetPhotograph(len(described) - 1, names[number], sha256(path))
+
+    kept, unreadable = _for_each(find, describe, names, progress=progress)
+    made = _stacked(described)
+    return ViewSet(photographs=kept, described_with=describer.provenance, **made), unreadable
+
+
+def _for_each(
+    find: Callable[[int], Any],
+    use: Callable[[int, Any], Any],
+    names: Sequence[str],
+    *,
+    progress: bool,
+) -> tuple[tuple[Any, ...], list[str]]:
+    """Call `find` for every photograph in threads, and `use` with each result, in order.
+
+    Returns:
+        The results of `use`, and the names of photographs for which `find` gave None.
+    """
+    kept, unreadable, total = [], [], len(names)
+    work = in_order(find, range(total), os.cpu_count() or 1)
+    for number, future in tqdm(work, "views", total, unit=" photographs", disable=not progress):
+        found = future.result()
+        if found is None:
+            unreadable.append(names[number])
+        else:
+            kept.append(use(number, found))
+    if not kept:
+        raise InputError(f"none of the {total} photographs could be read: give other photographs")
+    return tuple(kept), unreadable
+
+
+def _stacked(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
+    """Stack the columns of several views, or groups, along a new first axis."""
+    return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def steadiest(pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float) -> Keypoints:
+    """Detect SIFT's keypoints of the highest contrast × size², the most repeatable ones."""
+    return detect_in_grey(pixels, max_keypoints=count, contrast=contrast, detector=STEADY)
+
+
+def describe_columns(
+    pixels: UInt8[np.ndarray, "_ _"], keypoints: Keypoints, describer: Describer, room: int
+) -> dict[str, np.ndarray]:
+    """Describe at most `room` keypoints of a view, as columns of a `ViewSet`."""
+    cv2 = require("cv2", "making views")
+    side = -(-max(pixels.shape) // CANVAS) * CANVAS
+    below, beside = (side - own for own in pixels.shape)
+    padded = cv2.copyMakeBorder(pixels, 0, below, 0, beside, cv2.BORDER_REPLICATE)
+    # The same number of keypoints in every view, too, so that few programs compile.
+    everything = keypoints.padded(room)
+    descriptors, kept = describer.describe_at(padded, everything)
+    found = everything.keep(kept)
+    size = pixels.shape[1], pixels.shape[0]
+    return _as_columns((found.xy, found.scales, found.radians, descriptors), size, room)
+
+
+def _as_columns(
+    rows: Sequence[np.ndarray], size: tuple[int, int], room: int
+) -> dict[str, np.ndarray]:
+    """Pad positions, scales, radians and descriptors of a view of some size to `room` rows."""
+    xy, scales, radians, descriptors = rows
+
+    def filled(rows: np.ndarray, dtype: str) -> np.ndarray:
+        whole = np.zeros((room, *rows.shape[1:]), dtype)
+        whole[: len(rows)] = rows
+        return whole
+
+    return {
+        "xy": filled(xy, "f4"),
+        # Padding has scale 1: the logarithm of scales is taken.
+        "scales": filled(scales - 1, "f4") + np.float32(1),
+        "angles": filled(radians, "f4"),
+        "descriptors": filled(descriptors, "f2"),
+        "counts": np.array(len(xy), np.int32),
+        "sizes": np.array(size, np.int32),
+    }
+
+
+def plane_geometry(
+    homography: Float[np.ndarray, "3 3"], xy: Float[np.ndarray, "K 2"], size: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Return what keypoints of a view see: the photograph is the plane z = 1, in its pixels.
+
+    Args:
+        homography: from the photograph's pixels to the view's.
+        xy: keypoints in the view.
+        size: width and height of the view.
+    """
+    homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ np.linalg.inv(homography).T
+    camera = np.column_stack([homography, np.zeros(3)]) / homography[2, 2]
+    middle = Keypoints.of_sigma(np.array([size]) / 2, np.ones(1), np.zeros(1))
+    (turn,) = transform_keypoints(middle, np.linalg.inv(homography)).radians
+    return {
+        "places": (homogeneous / homogeneous[:, 2:]).astype("f4"),
+        "cameras": camera.astype("f4"),
+        "turns": np.array(-turn, "f4"),
+    }
+
+
+def write_views(
+    folder: Path,
+    photographs: Sequence[Path],
+    names: Sequence[str],
+    *,
+    config: ViewConfig = VIEWS,
+    seed: int,
+    progress: bool = True,
+) -> tuple[int, list[str]]:
+    """Write the views that `describe_views` describes as pictures; `views.json` comes last.
+
+    Returns:
+        The number of photographs written, and the names of those that cannot be read.
+
+    Raises:
+        InputError: No photograph can be read.
+    """
+    (folder / VIEWS_FILE).unlink(missing_ok=True)
+
+    def write(number: int) -> dict[str, Any] | None:
+        views = make_views(photographs[number], names[number], config=config, seed=seed)
+        if views is None:
+            return None
+        written = []
+        for i, view in enumerate(views):
+            path = folder / f"{number:05d}" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, Image.fromarray(view.pixels).save)
+            entry = {"file": f"{number:05d}/{i}.png", "size": list(view.pixels.shape[::-1])}
+            written.append(entry | {"homography": view.homography.tolist()})
+        digest = sha256(photographs[number])
+        return {"name": names[number], "sha256": digest, "views": written}
+
+    written, unreadable = _for_each(write, lambda _, entry: entry, names, progress=progress)
+    write_json(folder / VIEWS_FILE, {"format": FORMAT, "photographs": list(written)})
+    return len(written), unreadable
+
+
+def views_of_features(
+    folder: Path,
+    read: Callable[[str], Features],
+    *,
+    descriptor: str,
+    max_keypoints: int,
+    progress: bool = True,
+) -> ViewSet:
+    """Read the features that another extractor found in written views.
+
+    Args:
+        folder: folder that `write_views` wrote.
+        read: returns the features of a picture by its name.
+        descriptor: name of the descriptor.
+        max_keypoints: maximum keypoints per view; those with the highest scores are kept.
+        progress: show a bar.
+
+    Raises:
+        InputError: A file is absent or damaged, or the features are of other pictures.
+    """
+    path = folder / VIEWS_FILE
+    again = "write them with kjax build-views --write-views"
+    if not path.is_file():
+        raise InputError(f"{folder} has no {VIEWS_FILE}, so its views are incomplete: {again}")
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r}")
+        listed = tuple(
+            SetPhotograph(number, one["name"], one["sha256"])
+            for number, one in enumerate(content["photographs"])
+        )
+        views = [
+            [
+                (view["file"], tuple(view["size"]), np.array(view["homography"]).reshape(3, 3))
+                for view in one["views"]
+            ]
+            for one in content["photographs"]
+        ]
+        if len({len(group) for group in views}) != 1 or len(views[0]) < 2:
+            raise ValueError("photographs need the same number of views, two at least")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path} is damaged or not a list of views ({error}): {again}") from None
+    groups: list[list[dict[str, np.ndarray]]] = []
+    for group in tqdm(views, "views", unit=" photographs", disable=not progress):
+        groups.append([])
+        for file, size, homography in group:
+            features = read(file)
+            if features.image_size != size:
+                raise InputError(
+                    f"{file} has {size} pixels, but its features are of {features.image_size}: "
+                    "extract from the pictures as they are"
+                )
+            order = np.arange(len(features))
+            if features.scores is not None:
+                order = np.argsort(-features.scores, kind="stable")
+            rows = (features.xy, *features.for_matcher())
+            best = [column[order[:max_keypoints]] for column in rows]
+            columns = _as_columns(best, size, max_keypoints)
+            columns |= plane_geometry(homography, columns["xy"], size)
+            if features.angles is None:
+                columns["turns"] = np.array(np.nan, "f4")
+            groups[-1].append(columns)
+    dimensions = sorted({view["descriptors"].shape[-1] for group in groups for view in group})
+    if len(dimensions) > 1:
+        raise InputError(f"descriptors of {dimensions} numbers in one set: extract them again")
+    origin = Provenance(descriptor, "", *dimensions)
+    made = _stacked([_stacked(group) for group in groups])
+    return ViewSet(photographs=listed, described_with=origin, **made)
