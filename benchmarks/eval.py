@@ -8,6 +8,7 @@ with --synthetic-full on an H200, splits a, b and c in at most 60 seconds, compi
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import subprocess
@@ -29,7 +30,7 @@ from kjax.data.hpatches import IMAGES, SPLITS, read_hpatches
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
-from kjax.eval.hpatches.tasks import Pairs, Tasks, VerificationTask
+from kjax.eval.hpatches.tasks import Pairs, Tasks
 from kjax.interrupts import run_script
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -61,11 +62,10 @@ def area_under_curve(distances: np.ndarray, matching: np.ndarray, positives: int
 def verification_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarray:
     """Return average precision by level and kind of negatives, pair by pair."""
     names = list(tasks.patches)
-    task = tasks.verification
     precisions = np.empty((3, 2))
     for number, level in enumerate(tqdm(LEVELS, desc="verification loop")):
         distances = []
-        for pairs in (task.positives, task.intra, task.inter):
+        for pairs in (tasks.positives, tasks.intra, tasks.inter):
             listed = []
             for sequence, image, patch in zip(
                 pairs.sequence, pairs.image, pairs.patch, strict=True
@@ -105,7 +105,7 @@ def matching_loop(descriptors: dict[str, np.ndarray], tasks: Tasks, image: int) 
 def retrieval_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarray:
     """Return average precision of each query, level and pool, query by query."""
     names = list(tasks.patches)
-    distractors, queries = tasks.retrieval.distractors, tasks.retrieval.queries
+    distractors, queries = tasks.distractors, tasks.queries
     others = np.stack(
         [
             descriptors[names[sequence]][0, patch]
@@ -234,20 +234,19 @@ def synthetic_tasks(patches: dict[str, int], share: float) -> Tasks:
     image = random.integers(0, 5, (pairs, 2)).astype(np.int8)
     patch = random.integers(0, counts[sequence]).astype(np.int32)
     other = random.integers(0, counts[within[:, 1]]).astype(np.int32)
-    retrieval = hpatches_tasks.generate_retrieval(
+    generated = hpatches_tasks.generate_tasks(
         patches,
+        pairs=1,
         queries=int(share * hpatches_tasks.QUERIES),
         distractors=int(share * hpatches_tasks.DISTRACTORS),
+        progress=False,
     )
-    return Tasks(
-        patches,
-        VerificationTask(
-            Pairs(within, image, patch[:, [0, 0]]),
-            Pairs(within, image, np.stack([patch[:, 0], other], axis=1)),
-            Pairs(sequence, image, patch),
-        ),
-        retrieval,
-        "synthetic",
+    return dataclasses.replace(
+        generated,
+        positives=Pairs(within, image, patch[:, [0, 0]]),
+        intra=Pairs(within, image, np.stack([patch[:, 0], other], axis=1)),
+        inter=Pairs(sequence, image, patch),
+        origin="synthetic",
     )
 
 

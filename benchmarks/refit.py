@@ -18,7 +18,7 @@ import program
 
 from kjax.data.sets import EMBEDDED, read_train_sets
 from kjax.errors import InputError
-from kjax.eval.refit_views import describe_misaligned, mean_matching
+from kjax.eval.misalignment import describe_misaligned, mean_matching
 from kjax.interrupts import run_script
 from kjax.model.folding import check_remap, remap
 from kjax.train.refitting import check_widths, learn_map
@@ -38,19 +38,17 @@ def run(args: argparse.Namespace) -> None:
     widths = check_widths(args.widths, whole, least=int(args.keep_distances))
     progress = not args.quiet
     sets = read_train_sets(args.train, progress=progress)
-    described = describe_misaligned(source, sets, points=args.points, progress=progress)
-    matrix = learn_map(
-        described.seen, widths, turn=args.keep_distances, steps=args.steps, progress=progress
-    )
+    seen, held_out = describe_misaligned(source, sets, points=args.points, progress=progress)
+    matrix = learn_map(seen, widths, turn=args.keep_distances, steps=args.steps, progress=progress)
     names = [one.name for one in sets]
     info = None
     if not source.inferred:
         info = refitted_info(source, args.source, nested=widths, sets=names)
     save_variables(args.to, remap(source.variables, matrix), info=info)
     print("Matching mAP on held-out points (misaligned patches):")
-    after = described.held_out @ matrix.astype("f4")
+    after = held_out @ matrix.astype("f4")
     for width in (*widths, whole):
-        shares = [100 * mean_matching(views, width) for views in (described.held_out, after)]
+        shares = [100 * mean_matching(views, width) for views in (held_out, after)]
         size = "all" if width == whole else "first"
         print(f"  {size} {width}: {shares[0]:.1f} → {shares[1]:.1f} %")
     print(f"wrote {args.to}")

@@ -96,7 +96,7 @@ def open_tests(args: argparse.Namespace) -> "Tests":
     from kjax.data.embedded import embedded_test
     from kjax.data.phototour import read_phototour
     from kjax.data.sets import EMBEDDED, read_test_sets
-    from kjax.eval.hpatches.benchmark import open_benchmark
+    from kjax.eval.hpatches.tasks import open_benchmark
 
     progress = not args.quiet
     validation = benchmark = jittered = None

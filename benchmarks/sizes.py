@@ -9,6 +9,7 @@ for `best` on the Oxford sequences: bytes within 0.2 points of float32, and more
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,12 +21,10 @@ import program
 from kjax.baselines import load_baseline
 from kjax.baselines.descriptor import Unavailable
 from kjax.data.embedded import embedded_train
-from kjax.eval.descriptor_cache import cached
-from kjax.eval.entries import find_entry
-from kjax.eval.hpatches.benchmark import Benchmark, open_benchmark, read_sequences
+from kjax.eval.entries import as_numbers, find_entry
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
 from kjax.eval.hpatches.protocol import matching
-from kjax.eval.stored_forms import as_numbers
+from kjax.eval.hpatches.tasks import Benchmark, open_benchmark, read_sequences
 from kjax.files.atomic import write_text
 from kjax.interrupts import run_script
 from kjax.model.quantization import quantize
@@ -67,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
 
 def score(form: Form, benchmark: Benchmark) -> float:
     """Return matching mAP by HPatches' Python rules, in percent."""
-    tasks = benchmark.splits[0].tasks
+    (tasks,) = benchmark.splits.values()
     described = SetDescriptors(tasks.patches, form.rows)
     options = {"distance": form.distance, "progress": False}
     return 100 * float(matching(described, tasks, **options).mean())
@@ -76,8 +75,7 @@ def score(form: Form, benchmark: Benchmark) -> float:
 def forms(source: str, benchmark: Benchmark, *, rivals: bool) -> Iterator[Form]:
     """Yield all rows of the table."""
     entry = find_entry(source)
-    member = entry.members[0]
-    describe = cached(lambda patches: member.describe(patches, progress=False), member.identity)
+    describe = functools.partial(entry.describe[0], progress=False)
     rows = described(describe, benchmark)
     yield from stored_forms(entry.name, rows)
     nested = load_sources(source)[0].nested

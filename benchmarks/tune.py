@@ -23,7 +23,7 @@ from experiments.scoring import Scorer, Tests
 
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.phototour import read_with_pairs
-from kjax.eval.hpatches.benchmark import open_benchmark
+from kjax.eval.hpatches.tasks import open_benchmark
 from kjax.interrupts import run_script
 from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores

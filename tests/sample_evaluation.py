@@ -5,19 +5,15 @@ import io
 import numpy as np
 from PIL import Image
 
+from kjax.eval.hpatches.scores import LEVELS, NEGATIVES, HPatchesScores
 from kjax.eval.results import (
-    LEVELS,
-    NEGATIVES,
     Curve,
-    DescriptorResult,
     Evaluation,
     HardPairs,
     Histogram,
-    HPatchesScores,
     Illustrations,
     PhototourScores,
-    SimilarityFigure,
-    TrainingCurves,
+    Result,
 )
 
 SETS = ("liberty", "notredame", "yosemite")
@@ -97,16 +93,16 @@ def hpatches_scores(quality: float, protocol: str = "python", split: str = "abc"
     )  # fmt: skip
 
 
-def descriptor(name: str, *, ours: bool = False, **fields: object) -> DescriptorResult:
+def descriptor(name: str, *, ours: bool = False, **fields: object) -> Result:
     """A descriptor with sensible blanks."""
     blanks = {
         "source": "made up for a test", "dimension": 128, "parameters": None, "distance": "L2",
         "missing": None, "warnings": [], "phototour": [], "hpatches": [],
     }  # fmt: skip
-    return DescriptorResult(name=name, ours=ours, **{**blanks, **fields})
+    return Result(name=name, ours=ours, **{**blanks, **fields})
 
 
-def evaluation(*descriptors: DescriptorResult) -> Evaluation:
+def evaluation(*descriptors: Result) -> Evaluation:
     return Evaluation(
         title="Made-up figures for a test",
         command="python run_eval.py --config=configs/quickstart_eval.py --workdir=out/test",
@@ -172,12 +168,12 @@ def illustrations() -> Illustrations:
             HardPairs("combined_star s=2", "liberty", kind, patches, np.linspace(*ends, 6))
             for kind, ends in ((True, (1.5, 1.2)), (False, (0.3, 0.5)))
         ],
-        similarity=[SimilarityFigure("combined_star s=2", buffer.getvalue())],
-        training=[
-            TrainingCurves(name, {metric: Curve(steps.tolist(), (factor * values).tolist())
-                                  for metric, values in curves.items()})
+        similarity={"combined_star s=2": buffer.getvalue()},
+        training={
+            name: {metric: Curve(steps.tolist(), (factor * values).tolist())
+                   for metric, values in curves.items()}
             for name, factor in (("combined_star s=2", 1.0), ("hardnet", 1.1))
-        ],
+        },
     )  # fmt: skip
 
 

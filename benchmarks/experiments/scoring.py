@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, UInt8
 
 from kjax.data.phototour import PatchSet
-from kjax.eval.entries import Entry, Member, model_member
-from kjax.eval.hpatches.benchmark import Benchmark, read_sequences
+from kjax.eval.entries import Describe, Entry, model_describer
+from kjax.eval.hpatches.tasks import Benchmark, read_sequences
 from kjax.eval.misalignment import MatchingSet, controlled_set, matching_scores, noisy_set
-from kjax.eval.results import DescriptorResult, MisalignmentScores
-from kjax.eval.run import Options, examine
+from kjax.eval.results import MisalignmentScores, Result
+from kjax.eval.run import score
 from kjax.model.describe import preferred_batch
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.patches import resize_patches
@@ -55,29 +55,29 @@ class Scorer:
 
     def score(
         self, name: str, model: Descriptor, variables: Any, *, trained_on: Sequence[str] = ()
-    ) -> DescriptorResult:
+    ) -> Result:
         """Score a model on all tests except the sets in `trained_on`; curves are not kept."""
         tests, size = self._tests, model.patch_size
-        member = model_member(model, variables, keep=False)
+        describe = model_describer(model, variables)
         entry = Entry(
             name=name,
             ours=True,
             source="a training of this experiment",
             parameters=parameter_count(variables),
             train="+".join(trained_on) or None,
-            members=(member,),
+            describe=(describe,),
         )
-        found = examine(entry, tests.sets, self._benchmark(size), Options(progress=False))
+        result, _ = score(entry, tests.sets, self._benchmark(size), progress=False)
         return dataclasses.replace(
-            found.result.concise(),
+            result.concise(),
             dimension=_dimension(model, variables),
-            misaligned=list(self._misaligned(member, size, trained_on)),
+            misaligned=list(self._misaligned(describe, size, trained_on)),
         )
 
     def warm_up(self, model: Descriptor, variables: Any) -> None:
         """Compile the description."""
         blank = np.zeros((1, model.patch_size, model.patch_size), np.uint8)
-        model_member(model, variables, keep=False).describe(blank, progress=False)
+        model_describer(model, variables)(blank, progress=False)
 
     def _benchmark(self, size: int) -> Benchmark | None:
         """Return the benchmark with its patches in memory, resized for the model."""
@@ -91,27 +91,27 @@ class Scorer:
         return self._benchmarks.get(size)
 
     def _misaligned(
-        self, member: Member, size: int, trained_on: Sequence[str]
+        self, describe: Describe, size: int, trained_on: Sequence[str]
     ) -> Iterator[MisalignmentScores]:
         validation, jittered = self._tests.validation, self._tests.jittered
         if validation is not None:
-            levels = self._matched(member, validation, size, controlled=False)
+            levels = self._matched(describe, validation, size, controlled=False)
             yield MisalignmentScores(test=validation.name, validation=True, by_level=levels)
         if jittered is not None and jittered.name not in trained_on:
             amounts: dict[str, dict[str, float]] = {}
-            scores = self._matched(member, jittered, size, controlled=True)
+            scores = self._matched(describe, jittered, size, controlled=True)
             for name, value in scores.items():
                 kind, _, amount = name.partition("/")
                 amounts.setdefault(kind, {})[amount] = value
             yield MisalignmentScores(
                 test=jittered.name,
                 validation=False,
-                by_level=self._matched(member, jittered, size, controlled=False),
+                by_level=self._matched(describe, jittered, size, controlled=False),
                 by_amount=amounts,
             )
 
     def _matched(
-        self, member: Member, patches: PatchSet, size: int, *, controlled: bool
+        self, describe: Describe, patches: PatchSet, size: int, *, controlled: bool
     ) -> dict[str, float]:
         key = (patches.name, controlled, size)
         if key not in self._matching_sets:
@@ -121,7 +121,7 @@ class Scorer:
                 else noisy_set(patches, size=size)
             )
         matching_set = self._matching_sets[key]
-        rows = member.describe(matching_set.patches, progress=False)
+        rows = describe(matching_set.patches, progress=False)
         return matching_scores(jnp.asarray(rows), matching_set)
 
 

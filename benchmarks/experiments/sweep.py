@@ -26,7 +26,7 @@ from kjax.data.resident import ResidentSet, make_resident
 from kjax.data.sampler import check_streams
 from kjax.errors import InputError, unknown_name
 from kjax.eval.entries import find_entry
-from kjax.eval.run import Options, examine
+from kjax.eval.run import score
 from kjax.runs.config import DataConfig, RunConfig
 from kjax.train.distil import sample
 from kjax.train.loop import Diverged, Schedule, train
@@ -243,8 +243,8 @@ def score_rivals(
         if entry.missing is not None:
             missing.append(f"{name}: {entry.missing}")
             continue
-        found = examine(entry, tests.sets, tests.benchmark, Options(progress=False))
-        append_record(records, make_record(f"rivals/{name}", "rivals", found.result.concise()))
+        result, _ = score(entry, tests.sets, tests.benchmark, progress=False)
+        append_record(records, make_record(f"rivals/{name}", "rivals", result.concise()))
     return missing
 
 

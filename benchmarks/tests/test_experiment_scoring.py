@@ -6,8 +6,8 @@ from models import make_model
 
 from kjax.data.sets import read_test_sets
 from kjax.eval.entries import find_entry
-from kjax.eval.hpatches.benchmark import open_benchmark
-from kjax.eval.run import Options, examine
+from kjax.eval.hpatches.tasks import open_benchmark
+from kjax.eval.run import score
 from kjax.model import describe
 from kjax.weights.files import save_variables
 
@@ -23,9 +23,9 @@ def test_sweeps_and_evaluations_find_the_same(tmp_path, monkeypatch):
         protocols=("python", "matlab"),
         progress=False,
     )
-    entry = find_entry(f"{tmp_path / 'weights.npz'}:sum,patch_size=8")
-    options = Options(cache_dir=tmp_path / "cache", progress=False)
-    found = examine(entry, sets, benchmark, options).result
+    name = f"{tmp_path / 'weights.npz'}:sum,patch_size=8"
+    entry = find_entry(name, cache_dir=tmp_path / "cache")
+    found, _ = score(entry, sets, benchmark, progress=False)
     tests = scoring.Tests(sets=sets, benchmark=benchmark)
     scored = scoring.Scorer(tests).score(found.name, model, variables)
     # Resized beforehand or on the way, the patches are the same: so is everything else.

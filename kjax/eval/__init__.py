@@ -1,4 +1,4 @@
-"""Evaluation: descriptors of patches, the protocols' metrics, and the reports around them.
+"""Evaluation of descriptors by the PhotoTourism and HPatches protocols.
 
-Nothing is imported here.
+`hpatches/` scores HPatches, `report/` draws the page; neither is imported here.
 """

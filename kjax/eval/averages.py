@@ -1,4 +1,4 @@
-"""Means of scores over seeds, training sets or splits, and how much seeds differ."""
+"""Means of scores over seeds, training sets or splits, with standard deviations over seeds."""
 
 import dataclasses
 import math
@@ -8,10 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.eval.results import HPatchesScores, MisalignmentScores, PhototourScores
+from kjax.eval.hpatches.scores import TASKS, HPatchesScores
+from kjax.eval.results import MisalignmentScores, PhototourScores
 
-TASKS = ("verification", "matching", "retrieval")
-"""Of HPatches."""
 _FIGURES: dict[type, tuple[str, ...]] = {
     PhototourScores: ("fpr95", "fpr95_interval", "auc", "average_precision"),
     HPatchesScores: (
@@ -23,6 +22,7 @@ _FIGURES: dict[type, tuple[str, ...]] = {
     ),
     MisalignmentScores: ("by_level", "by_amount"),
 }
+"""Fields that are averaged."""
 
 Scores = TypeVar("Scores", PhototourScores, HPatchesScores, MisalignmentScores)
 
@@ -36,9 +36,9 @@ class Spread(NamedTuple):
 
 
 def spread_over_seeds(columns: Sequence[Mapping[Any, float]]) -> Spread | None:
-    """The mean over columns and seeds; the deviation is that of each seed's mean over columns.
+    """Average over columns and seeds; the deviation is that of each seed's mean over columns.
 
-    Only seeds that every column has tell the deviation. None without any value.
+    Only seeds that every column has count for the deviation. Returns None without any value.
 
     Args:
         columns: the values of one figure by seed.
@@ -47,13 +47,13 @@ def spread_over_seeds(columns: Sequence[Mapping[Any, float]]) -> Spread | None:
     if not columns:
         return None
     mean = float(np.mean([np.mean(list(column.values())) for column in columns]))
-    shared = _shared_seeds(columns)
+    shared = [seed for seed in columns[0] if all(seed in column for column in columns)]
     means = [float(np.mean([column[seed] for column in columns])) for seed in shared]
     return Spread(mean, _deviation(means) if len(means) > 1 else None, len(shared))
 
 
 def pooled_std(first: Spread, second: Spread) -> float | None:
-    """The common standard deviation of two groups; None if neither has one."""
+    """The common standard deviation of two groups, or None if neither has one."""
     weighted = [(one.seeds - 1, one.std**2) for one in (first, second) if one.std is not None]
     if not weighted:
         return None
@@ -61,31 +61,47 @@ def pooled_std(first: Spread, second: Spread) -> float | None:
 
 
 def mean_of_seeds(scores: Sequence[Scores]) -> Scores:
-    """The mean of every figure over seeds, with standard deviations; curves are the first seed's.
+    """Average every figure over seeds, with standard deviations; curves are the first seed's.
 
-    The interval of FPR@95 is the mean of the seeds' own: how sure each is, given the pairs.
+    The interval of FPR@95 is the mean of the seeds' own.
     """
-    return mean_of_columns([{str(place): one for place, one in enumerate(scores)}])
+    return mean_of_columns([{str(index): one for index, one in enumerate(scores)}])
 
 
 def mean_of_columns(columns: Sequence[Mapping[str, Scores]]) -> Scores:
-    """The mean over columns and seeds; the deviations are those of each seed's mean over columns.
+    """Average over columns and seeds; the deviations are those of each seed's mean over columns.
 
-    Only seeds that every column has tell the deviations.
+    Only seeds that every column has count for the deviations.
 
     Args:
-        columns: scores by seed: a column for each training set, say.
+        columns: scores by seed, for example one column per training set.
     """
     mean = _mean_of_figures([_mean_of_figures(list(column.values())) for column in columns])
-    shared = _shared_seeds(columns)
+    shared = [seed for seed in columns[0] if all(seed in column for column in columns)]
     if len(shared) < 2:
         return mean
     by_seed = {seed: _mean_of_figures([column[seed] for column in columns]) for seed in shared}
-    return dataclasses.replace(mean, **_deviations(by_seed))
+    scores: list[Any] = list(by_seed.values())
+    deviations: dict[str, Any]
+    if isinstance(mean, PhototourScores):
+        rates = {seed: one.fpr95 for seed, one in by_seed.items()}
+        deviations = {"fpr95_by_seed": rates, "fpr95_std": _deviation(rates.values())}
+    elif isinstance(mean, MisalignmentScores):
+        figures = [_flat(one.by_level | one.by_amount) for one in scores]
+        deviations = {"seeds": len(scores), "std": _deviation_of_each(figures)}
+    else:
+        headlines = [{task: getattr(one, f"{task}_map") for task in TASKS} for one in scores]
+        parts = [_flat({task: getattr(one, task) for task in TASKS}) for one in scores]
+        deviations = {
+            "seeds": len(scores),
+            "map_std": _deviation_of_each(headlines),
+            "part_std": _deviation_of_each(parts),
+        }
+    return dataclasses.replace(mean, **deviations)
 
 
 def mean_of_splits(scores: Sequence[HPatchesScores]) -> HPatchesScores:
-    """The mean over splits, as papers report it over a, b and c; named after all of them, "abc"."""
+    """Average over splits, as papers report it over a, b and c; the result is named "abc"."""
     if not scores:
         raise InputError("no split to average over")
     protocols = sorted({one.protocol for one in scores})
@@ -103,10 +119,6 @@ def mean_of_splits(scores: Sequence[HPatchesScores]) -> HPatchesScores:
     )
 
 
-def _shared_seeds(columns: Sequence[Mapping[Any, Any]]) -> list[Any]:
-    return [seed for seed in columns[0] if all(seed in column for column in columns)]
-
-
 def _mean_of_figures(scores: Sequence[Scores]) -> Scores:
     """The first of the scores with the means of all."""
     first = scores[0]
@@ -121,7 +133,7 @@ def _mean_of_figures(scores: Sequence[Scores]) -> Scores:
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """The mean of numbers, of tuples, or of dictionaries entry by entry; None if one is unknown."""
+    """Average numbers, tuples, or dictionaries entry by entry; None if a value is None."""
     if any(value is None for value in values):
         return None
     if isinstance(values[0], dict):
@@ -130,24 +142,6 @@ def _mean(values: Sequence[Any]) -> Any:
     if isinstance(values[0], tuple):
         return tuple(_mean(each) for each in zip(*values, strict=True))
     return sum(values) / len(values)
-
-
-def _deviations(by_seed: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of scores that tell how much seeds differ."""
-    scores = list(by_seed.values())
-    if isinstance(scores[0], PhototourScores):
-        rates = {seed: one.fpr95 for seed, one in by_seed.items()}
-        return {"fpr95_by_seed": rates, "fpr95_std": _deviation(rates.values())}
-    if isinstance(scores[0], MisalignmentScores):
-        figures = [_flat(one.by_level | one.by_amount) for one in scores]
-        return {"seeds": len(scores), "std": _deviation_of_each(figures)}
-    headlines = [{task: getattr(one, f"{task}_map") for task in TASKS} for one in scores]
-    parts = [_flat({task: getattr(one, task) for task in TASKS}) for one in scores]
-    return {
-        "seeds": len(scores),
-        "map_std": _deviation_of_each(headlines),
-        "part_std": _deviation_of_each(parts),
-    }
 
 
 def _deviation_of_each(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -160,7 +154,7 @@ def _deviation(values: Iterable[float]) -> float:
 
 
 def _flat(figures: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Figures by their path through the dictionaries, e.g. "matching/e"."""
+    """Flatten nested dictionaries to paths, e.g. "matching/e"."""
     found: dict[str, float] = {}
     for name, value in figures.items():
         if isinstance(value, dict):

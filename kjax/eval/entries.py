@@ -1,22 +1,25 @@
-"""Who takes part in an evaluation: runs, weights, rivals, folders of descriptors.
+"""Descriptors under evaluation: training runs, weights, baselines, folders of descriptors.
 
-All are asked for by one word on the command line:
+Each is named by one argument on the command line:
 
-    out/first                     a training run: the workdir of `run_train.py`
-    weights.npz:xy,s=1            weights, with the head and fields of the model that they are for
-    combined-star, kjax-hardnet   weights that ship with kjax: `kjax.weights.shipped.list_weights()`
-    rootsift                      a rival by its name
-    results/mydesc                a folder of official HPatches CSV files
+    out/first                a training run: the workdir of `run_train.py`
+    weights.npz:xy,s=1       a weights file, with the head and fields of its model
+    best, kjax-hardnet       weights that ship with kjax (`kjax info` lists them)
+    rootsift                 a baseline
+    results/mydesc           a folder of official HPatches CSV files
 
-Behind a last colon may stand how descriptors are stored: best:uint8, best:binary, fast:64 (the
-first numbers, of weights that were trained for it), fast:64,uint8.
+A suffix after the last colon gives the stored form: best:uint8, best:binary, fast:64 (the first 64
+values; the weights must support it), fast:64,uint8.
 
-A rival's name stands for the rival, so hardnet is the release and kjax-hardnet is kjax's own. A
-folder wins over shipped weights of its name.
+If a baseline and shipped weights share a name, it means the baseline: hardnet is the authors'
+release, kjax-hardnet is ours. A folder takes precedence over shipped weights of the same name.
 """
 
 import dataclasses
 import functools
+import hashlib
+import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,53 +31,41 @@ from jaxtyping import Array, Float32, UInt8
 
 from kjax.baselines import BASELINES, load_baseline
 from kjax.baselines.descriptor import Unavailable
+from kjax.data.cache import cache_errors, cache_root
 from kjax.errors import InputError, unknown_name
-from kjax.eval.descriptor_cache import identity_of
-from kjax.eval.similarity_maps import Method
-from kjax.eval.stored_forms import as_numbers, split_form
+from kjax.files.npz import read_npz, write_npz
 from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.folding import fold
+from kjax.model.quantization import FORMS, quantize
 from kjax.runs.workdir import CONFIG_FILE
 from kjax.version import __version__
 from kjax.weights import shipped
 from kjax.weights.files import SUFFIXES
 from kjax.weights.info import display_name
 from kjax.weights.shipped import PREFIX
-from kjax.weights.source import LoadedModel, holds_weights, is_workdir, load_sources, shortened
+from kjax.weights.source import holds_weights, is_workdir, load_sources, shortened
 
+CACHE_VERSION = 1
+"""Raise this if descriptors of the same model and patches change."""
 
-@dataclasses.dataclass(frozen=True)
-class Member:
-    """One set of weights: an entry has one per seed.
-
-    Attributes:
-        describe: from uint8 patches to descriptors; takes `progress`, whether to show a bar.
-        identity: what its result depends on, for the cache; empty if not to be kept.
-        method: the model, if it is one of ours.
-    """
-
-    describe: Callable[..., Float32[np.ndarray, "patches dim"]]
-    identity: str
-    method: Method | None = None
+Folder = str | os.PathLike[str]
+Describe = Callable[..., Float32[np.ndarray, "patches dim"]]
+"""Maps uint8 patches to descriptors; `progress=False` hides the progress bar."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One who takes part. Most fields are those of `kjax.eval.results.DescriptorResult`.
+    """A descriptor under evaluation. Other fields are those of `kjax.eval.results.Result`.
 
     Attributes:
-        name: of the descriptor; two runs of one model on different sets share it.
-        ours: whether it is one of our models.
-        source: where it came from.
-        distance: "L2" or "L1".
-        parameters: learned ones, if there are any.
         train: names of the training sets, joined by +.
-        members: one per seed; none for CSV files, or if missing.
-        csv_folder: of an entry that has its descriptors ready.
-        missing: why it cannot take part.
+        describe: one function per seed; none for CSV files, or if missing.
+        identity: hash of everything that the descriptors depend on, besides the patches.
+        model: model and variables of the first seed, for kjax models.
+        csv_folder: folder of ready descriptors.
         workdir: of a training run.
-        test_sets: that the run was tested on, as its config names them.
+        test_sets: names of the sets that the run was tested on.
     """
 
     name: str
@@ -83,119 +74,159 @@ class Entry:
     distance: str = "L2"
     parameters: int | None = None
     train: str | None = None
-    members: tuple[Member, ...] = ()
+    describe: tuple[Describe, ...] = ()
+    identity: str = ""
+    model: tuple[Descriptor, Any] | None = None
     csv_folder: Path | None = None
     missing: str | None = None
     workdir: Path | None = None
     test_sets: tuple[str, ...] = ()
 
 
-def find_entry(word: str, *, weights: Mapping[str, str] | None = None) -> Entry:
-    """Who a word of the command line stands for.
+def find_entry(
+    name: str, *, weights: Mapping[str, str] | None = None, cache_dir: Folder | None = None
+) -> Entry:
+    """Resolve a name from the command line; see the top of this file.
 
     Args:
-        word: see the top of this file.
-        weights: files for rivals that need one, by name.
+        name: of the descriptor.
+        weights: weights files of learned baselines, by their names.
+        cache_dir: folder of cached descriptors, as in `kjax.data.cache.cache_root`.
     """
-    source, form = split_form(word)
-    entry = _find_whole(source, weights or {}, form.dimension)
-    if form.dimension is not None and not entry.ours:
-        raise InputError(f"{word}: only kjax's own weights have shorter forms")
-    return entry if form.quantization is None else _quantized(entry, form.quantization)
-
-
-def _find_whole(word: str, weights: Mapping[str, str], dimension: int | None) -> Entry:
-    path, _, fields = word.partition(":")
+    source, dimension, form = _split_form(name)
+    path, _, fields = source.partition(":")
+    folder, known = Path(source), shipped.find(path)
+    has_descriptors = any(folder.glob("*/ref.csv"))
     if path in BASELINES:
-        return _rival(path, weights.get(path))
-    folder = Path(word)
-    known = shipped.find(path)
-    if is_workdir(word) or holds_weights(word):
-        return _ours(word, dimension)
-    if folder.is_dir() and (known is None or _has_descriptors(folder)):
-        return _csv_folder(folder)
-    if known is not None or Path(path).suffix in SUFFIXES:
-        return _ours(word, dimension)
-    if not fields and "/" not in word and "." not in word:
-        raise unknown_name("rival", word, [*BASELINES, *shipped_words()])
-    raise InputError(
-        f"{word} is no workdir, weights file ({', '.join(SUFFIXES)}), folder of CSV files, "
-        f"or rival ({', '.join(BASELINES)})"
-    )
-
-
-def shipped_words() -> list[str]:
-    """Words for the shipped weights, where a rival has the name with the prefix."""
-    return [f"{PREFIX}{name}" if name in BASELINES else name for name in shipped.list_weights()]
-
-
-def _quantized(entry: Entry, form: str) -> Entry:
-    """The entry with descriptors as bytes or bits."""
+        entry = _baseline(path, (weights or {}).get(path), cache_dir)
+    elif is_workdir(source) or holds_weights(source):
+        entry = _ours(source, dimension, cache_dir)
+    elif folder.is_dir() and has_descriptors:
+        entry = Entry(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)
+    elif folder.is_dir() and known is None:
+        raise InputError(
+            f"{folder} is neither a workdir (no {CONFIG_FILE}) nor a folder of descriptors "
+            "(no <sequence>/ref.csv)"
+        )
+    elif known is not None or Path(path).suffix in SUFFIXES:
+        entry = _ours(source, dimension, cache_dir)
+    elif not fields and "/" not in source and "." not in source:
+        raise unknown_name("descriptor", source, [*BASELINES, *shipped_names()])
+    else:
+        raise InputError(
+            f"{source} is not a workdir, a weights file ({', '.join(SUFFIXES)}), a folder of CSV "
+            f"files or a baseline ({', '.join(BASELINES)})"
+        )
+    if dimension is not None and not entry.ours:
+        raise InputError(f"{name}: only kjax models have shorter descriptors")
+    if form is None:
+        return entry
     if entry.csv_folder is not None or entry.distance != "L2":
-        raise InputError(f"{entry.name} cannot become {form}: it is bits, or described already")
-
-    def stored(member: Member) -> Member:
-        def describe_patches(patches: np.ndarray, **options: bool) -> np.ndarray:
-            return as_numbers(member.describe(patches, **options), form)
-
-        identity = member.identity and f"{member.identity} {form}"
-        return dataclasses.replace(member, describe=describe_patches, identity=identity)
-
+        raise InputError(f"{entry.name} cannot become {form}: use a descriptor of floats")
     return dataclasses.replace(
         entry,
         name=f"{entry.name}, {form}",
         distance="L1" if form == "binary" else "L2",
-        members=tuple(stored(member) for member in entry.members),
+        describe=tuple(functools.partial(_describe_quantized, one, form) for one in entry.describe),
+        identity=f"{entry.identity} {form}",
     )
 
 
-def _ours(word: str, dimension: int | None) -> Entry:
-    """A training run, with all its seeds, or weights from a file or shipped."""
-    sources = load_sources(word)
+def shipped_names() -> list[str]:
+    """Names of the shipped weights, with a prefix if a baseline has the same name."""
+    return [f"{PREFIX}{name}" if name in BASELINES else name for name in shipped.list_weights()]
+
+
+def _split_form(name: str) -> tuple[str, int | None, str | None]:
+    """Split the stored form off a name: its number of values and its quantization."""
+    source, _, text = name.rpartition(":")
+    parts = text.split(",")
+    known = [part for part in parts if part in FORMS or (part.isascii() and part.isdecimal())]
+    if not source or known != parts or Path(name).exists():
+        return name, None, None
+    form = next((part for part in reversed(parts) if part in FORMS), None)
+    return source, next((int(part) for part in reversed(parts) if part not in FORMS), None), form
+
+
+def as_numbers(
+    rows: Float32[np.ndarray, "patches dim"], form: str
+) -> Float32[np.ndarray, "patches numbers"]:
+    """Quantize descriptors and convert back to floats; bits become 0 and 1 (L1 is Hamming)."""
+    stored = quantize(rows, form)
+    return (np.unpackbits(stored, axis=1) if form == "binary" else stored).astype(np.float32)
+
+
+def _describe_quantized(one: Describe, form: str, patches: np.ndarray, **options: bool) -> Any:
+    return as_numbers(one(patches, **options), form)
+
+
+def _ours(name: str, dimension: int | None, cache_dir: Folder | None) -> Entry:
+    """A training run with all its seeds, a weights file, or shipped weights."""
+    sources = load_sources(name)
     if dimension is not None:
         sources = [shortened(source, dimension) for source in sources]
-    first = sources[0]
-    if first.info.sha256:
-        return _shipped(first)
+    first, info = sources[0], sources[0].info
+    identities = [
+        identity_of(
+            "kjax",
+            [one.model.head, one.model.patch_size, dataclasses.asdict(one.model.position_kernel)],
+            one.variables,
+        )
+        for one in sources
+    ]
+    common: dict[str, Any] = {
+        "ours": True,
+        "parameters": parameter_count(first.variables),
+        "describe": tuple(
+            cached(model_describer(one.model, one.variables), identity, cache_dir=cache_dir)
+            for one, identity in zip(sources, identities, strict=True)
+        ),
+        "identity": " ".join(identities),
+        "model": (_exact(first.model), first.variables),
+    }
+    if info.sha256:  # shipped weights
+        dimension = first.model.dimension
+        shorter = f" D={dimension}" if dimension in shipped.card(info.name).nested else ""
+        return Entry(
+            name=f"{PREFIX}{info.name}{shorter}",
+            source=f"ships with kjax {__version__}",
+            train="+".join(info.train_sets),
+            **common,
+        )
     data = first.config["data"] if first.config is not None else None
     seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if len(sources) > 1 else ""
     return Entry(
         name=display_name(first.model),
-        ours=True,
         source=f"{first.path}{seeds}",
-        parameters=parameter_count(first.variables),
-        train="+".join(first.info.train_sets) if data else None,
-        members=tuple(model_member(one.model, one.variables) for one in sources),
+        train="+".join(info.train_sets) if data else None,
         workdir=first.path if data else None,
         test_sets=tuple(data["test"]) if data else (),
+        **common,
     )
 
 
-def _shipped(source: LoadedModel) -> Entry:
-    dimension = source.model.dimension
-    shorter = f" D={dimension}" if dimension in shipped.card(source.info.name).nested else ""
+def _baseline(name: str, weights: str | None, cache_dir: Folder | None) -> Entry:
+    try:
+        baseline = load_baseline(name, weights)
+    except Unavailable as unavailable:
+        own = f"; ours is {PREFIX}{name}" if shipped.find(name) else ""
+        return Entry(name, ours=False, source="–", missing=f"{unavailable}{own}")
+    content = np.fromfile(weights, np.uint8) if weights else np.empty(0, np.uint8)
+    identity = identity_of("rival", [name, baseline.source], content)
     return Entry(
-        name=f"{PREFIX}{source.info.name}{shorter}",
-        ours=True,
-        source=f"ships with kjax {__version__}",
-        parameters=parameter_count(source.variables),
-        train="+".join(source.info.train_sets),
-        members=(model_member(source.model, source.variables),),
+        name=baseline.name,
+        ours=False,
+        source=baseline.source,
+        distance=baseline.distance,
+        parameters=baseline.parameters,
+        describe=(cached(baseline.describe, identity, cache_dir=cache_dir),),
+        identity=identity,
     )
 
 
-def model_member(model: Descriptor, variables: Any, *, keep: bool = True) -> Member:
-    """A model with its weights, in full precision.
-
-    Whatever the precision of the training: figures should not depend on the machine.
-
-    Args:
-        model: with BatchNorm.
-        variables: its weights.
-        keep: whether its descriptors go to the cache.
-    """
-    exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
-    folded, weights = fold(exact, variables)
+def model_describer(model: Descriptor, variables: Any) -> Describe:
+    """Make a function that describes patches in full precision, whatever the training used."""
+    folded, weights = fold(_exact(model), variables)
     apply = functools.partial(_applied, folded, weights)
 
     def describe_patches(
@@ -204,9 +235,11 @@ def model_member(model: Descriptor, variables: Any, *, keep: bool = True) -> Mem
         with jax.default_matmul_precision("highest"):
             return describe(apply, patches, size=model.patch_size, progress=progress)
 
-    settings = [model.head, model.patch_size, dataclasses.asdict(model.position_kernel)]
-    identity = identity_of("kjax", settings, variables) if keep else ""
-    return Member(describe_patches, identity, (exact, variables))
+    return describe_patches
+
+
+def _exact(model: Descriptor) -> Descriptor:
+    return model.clone(dtype=jnp.dtype("float32"), axis_name=None)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -215,32 +248,43 @@ def _applied(model: Descriptor, weights: Any, patches: Float32[Array, "n N N"]) 
     return jnp.asarray(model.apply(weights, patches))
 
 
-def _rival(name: str, weights: str | None) -> Entry:
-    try:
-        rival = load_baseline(name, weights)
-    except Unavailable as unavailable:
-        own = f"; kjax's own are {PREFIX}{name}" if shipped.find(name) else ""
-        return Entry(name, ours=False, source="–", missing=f"{unavailable}{own}")
-    content = np.fromfile(weights, np.uint8) if weights else np.empty(0, np.uint8)
-    identity = identity_of("rival", [name, rival.source], content)
-    return Entry(
-        name=rival.name,
-        ours=False,
-        source=rival.source,
-        distance=rival.distance,
-        parameters=rival.parameters,
-        members=(Member(rival.describe, identity),),
-    )
+# Cache
 
 
-def _has_descriptors(folder: Path) -> bool:
-    return any(folder.glob("*/ref.csv"))
+def cached(one: Describe, identity: str, *, cache_dir: Folder | None = None) -> Describe:
+    """Wrap a describe function with a cache on disk, which can be deleted at any time.
+
+    Files are named by a hash of the identity and the patches, so they are never out of date.
+    """
+    folder = cache_root(cache_dir) / "descriptors"
+
+    def look_first(
+        patches: UInt8[np.ndarray, "patches height width"], **options: bool
+    ) -> Float32[np.ndarray, "patches dim"]:
+        digest = hashlib.sha256(f"{identity} {patches.shape}".encode())
+        digest.update(np.ascontiguousarray(patches))
+        # An archive has a checksum; a plain .npy file has none.
+        path = folder / f"{digest.hexdigest()}.npz"
+        try:
+            found = read_npz(path)["rows"]
+            if found.ndim == 2 and found.dtype == np.float32 and len(found) == len(patches):
+                return found
+        except (InputError, KeyError):
+            pass  # absent or damaged
+        descriptors = one(patches, **options)
+        with cache_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_npz(path, {"rows": descriptors})
+        return descriptors
+
+    return look_first
 
 
-def _csv_folder(folder: Path) -> Entry:
-    if not _has_descriptors(folder):
-        raise InputError(
-            f"{folder} is neither a workdir (no {CONFIG_FILE}) nor a folder of descriptors "
-            "(no <sequence>/ref.csv)"
-        )
-    return Entry(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)
+def identity_of(kind: str, settings: Any, variables: Any = ()) -> str:
+    """Hash settings that have a JSON form or a repr, and arrays."""
+    digest = hashlib.sha256(json.dumps([CACHE_VERSION, kind, settings], default=repr).encode())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
+        digest.update(array)
+    return digest.hexdigest()

@@ -1,13 +1,14 @@
-"""Matching when patches are not cut alike: how much of it a descriptor tolerates.
+"""Matching of misaligned patches: how much misalignment a descriptor tolerates.
 
-Points of a set in the PhotoTourism format become what HPatches calls a sequence: a reference patch
-of each point, and targets in which another patch of the same point is cut askew. The descriptor
-has to find every point among all others by its nearest neighbour; the score is HPatches' average
-precision (its Python rule). The reference shows the middle of the stored patch, so that a target
-can turn, move or grow without leaving its own.
+Points of a set in the PhotoTourism format become a sequence in the sense of HPatches: a reference
+patch of each point, and targets that are jittered crops of another patch of the same point. The
+descriptor has to find every point among all others by its nearest neighbour. The score is HPatches'
+average precision (its Python rule). The reference shows the middle of the stored patch, so that a
+target can turn, move or grow without leaving its own.
 
-Two uses: random misalignment as strong as HPatches' (`NOISE`) makes a validation set of any set of
-patches; one kind at a time, in known amounts, shows what a descriptor owes to its coordinates.
+Random misalignment as strong as HPatches' (`noisy_set`) makes a validation set of any set of
+patches. One kind at a time, in known amounts (`controlled_set`), shows what a descriptor owes to
+its coordinates.
 """
 
 import dataclasses
@@ -17,36 +18,42 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Float64, Int, UInt8
+from jaxtyping import Array, Float, Float32, Float64, UInt8
 
 from kjax.data.hpatches import NOISE, Noise
 from kjax.data.phototour import PatchSet
 from kjax.data.sampler import make_point_table
-from kjax.errors import InputError
-from kjax.eval.hpatches.distances import nearest
+from kjax.errors import unknown_name
+from kjax.eval.entries import model_describer
+from kjax.eval.hpatches.descriptors import nearest
 from kjax.eval.hpatches.protocol import matched_precision
+from kjax.model.aggregation import l2_normalize
 from kjax.model.patches import to_pixels, warp_patch
+from kjax.train.refitting import Views
+from kjax.weights.source import LoadedModel
 
 SHARE = 0.5
-"""Share of the stored patch's side that a reference shows: turned by 45°, or twice as large, or
-moved by half its side, a target still fits."""
+"""Fraction of the stored patch's side that a reference shows. A target that is turned by 45°, twice
+as large, or moved by half its side still fits."""
 KINDS = ("translation", "rotation", "scale")
+TARGETS_PER_LEVEL = 5
+HELD_OUT = 8
+"""One of this many points is held out in `describe_misaligned`."""
 _PATCHES_AT_ONCE = 4096
 
 Maps = Float64[np.ndarray, "n 2 3"]
-
-
-TARGETS_PER_LEVEL = 5
+"""Affine maps of the square [−1, 1]²: where a target's pixels look, in half sides of the
+reference."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MatchingSet:
-    """Patches to describe, and what they are.
+    """Patches to describe.
 
     Attributes:
         patches: group after group; in each, its references, then its targets one after the other.
-        groups: the number of points in each.
-        names: of the targets, which every group has; several may share one, and are averaged.
+        groups: number of points in each.
+        names: names of the targets of every group; scores of equal names are averaged.
     """
 
     patches: UInt8[np.ndarray, "patches N N"]
@@ -57,21 +64,21 @@ class MatchingSet:
 def noisy_set(
     patch_set: PatchSet, *, size: int, points: int = 2000, group: int = 1000, seed: int = 0
 ) -> MatchingSet:
-    """Targets with HPatches' three levels of noise, five of each; named after the level.
+    """Make targets with HPatches' three levels of noise, five of each; named after the level.
 
     Args:
         patch_set: the patches and their points.
         size: side of the patches that the descriptor sees.
-        points: how many to draw; all, if the set has fewer.
-        group: points that compete with each other.
-        seed: of points, patches and noise.
+        points: maximum number of points to draw.
+        group: number of points that compete with each other.
+        seed: random seed of points, patches and noise.
     """
     names = tuple(level for level in NOISE for _ in range(TARGETS_PER_LEVEL))
 
     def draw(name: str, count: int, rng: np.random.Generator) -> Maps:
         return random_maps(NOISE[name], count, rng)
 
-    return _make_set(patch_set, names, draw, size=size, points=points, group=group, seed=seed)
+    return _make_set(patch_set, names, draw, size, points, group, seed, SHARE)
 
 
 def controlled_set(
@@ -84,41 +91,33 @@ def controlled_set(
     seed: int = 0,
     share: float = SHARE,
 ) -> MatchingSet:
-    """Targets with one kind of misalignment each, by a given amount; named "<kind>/<amount>".
+    """Make targets with one kind and amount of misalignment each; named "<kind>/<amount>".
 
     Args:
         patch_set: the patches and their points.
         amounts: by kind: translation in sides of the reference (in a random direction), rotation in
-            degrees and scale as a binary logarithm (either way at random).
+            degrees and scale as a binary logarithm (with random sign).
         size: side of the patches that the descriptor sees.
-        points: how many to draw; all, if the set has fewer.
-        group: points that compete with each other.
-        seed: of points, patches, directions and signs.
-        share: of the stored patch's side that a reference shows.
+        points: maximum number of points to draw.
+        group: number of points that compete with each other.
+        seed: random seed of points, patches, directions and signs.
+        share: fraction of the stored patch's side that a reference shows.
     """
-    if unknown := set(amounts) - set(KINDS):
-        raise InputError(f"misalignments are {', '.join(KINDS)}, not {', '.join(sorted(unknown))}")
+    for kind in amounts:
+        if kind not in KINDS:
+            raise unknown_name("misalignment", kind, KINDS)
     wanted = {f"{kind}/{amount:g}": (kind, amount) for kind in amounts for amount in amounts[kind]}
 
     def draw(name: str, count: int, rng: np.random.Generator) -> Maps:
         return known_maps(*wanted[name], count, rng)
 
-    return _make_set(
-        patch_set,
-        tuple(wanted),
-        draw,
-        size=size,
-        points=points,
-        group=group,
-        seed=seed,
-        share=share,
-    )
+    return _make_set(patch_set, tuple(wanted), draw, size, points, group, seed, share)
 
 
 def matching_scores(
     rows: Float32[Array, "patches dim"], matching_set: MatchingSet
 ) -> dict[str, float]:
-    """Average precision of descriptors, one per patch of the set; means over groups, by name."""
+    """Compute the average precision of descriptors, mean over groups, by name of the targets."""
     mean = mean_precision(rows, matching_set.groups, targets=len(matching_set.names))
     names = np.array(matching_set.names)
     return {name: float(mean[names == name].mean()) for name in dict.fromkeys(matching_set.names)}
@@ -136,13 +135,45 @@ def mean_precision(
     return np.mean(precisions, axis=0)
 
 
-# Affine maps of the square [−1, 1]²: where a target's pixels look, in half sides of the reference.
+# Refitting the last layer
+
+
+def describe_misaligned(
+    source: LoadedModel, sets: Sequence[PatchSet], *, points: int, progress: bool
+) -> tuple[Views, Views]:
+    """Describe patches with HPatches' noise, to learn from and held out.
+
+    Args:
+        source: the weights.
+        sets: sets of patches.
+        points: maximum number of points per set.
+        progress: show progress bars.
+    """
+    describe = model_describer(source.model, source.variables)
+    views = []
+    for one in sets:
+        noisy = noisy_set(one, size=source.model.patch_size, points=points, group=points)
+        rows = describe(noisy.patches, progress=progress)
+        views.append(rows.reshape(1 + len(noisy.names), *noisy.groups, -1))
+    described = np.concatenate(views, axis=1)
+    held_out = np.arange(described.shape[1]) % HELD_OUT == 0
+    return described[:, ~held_out], described[:, held_out]
+
+
+def mean_matching(views: Views, width: int) -> float:
+    """Average precision of matching by the first `width` values, mean over targets."""
+    rows = l2_normalize(jnp.asarray(views[..., :width].reshape(-1, width)))
+    count, targets = views.shape[1], len(views) - 1
+    return float(mean_precision(rows, [count], targets=targets).mean())
+
+
+# Maps
 
 
 def random_maps(
     noise: Noise, count: int, rng: np.random.Generator
 ) -> Float64[np.ndarray, "{count} 2 3"]:
-    """Misalignments with normally distributed turn, shift, scale and stretch."""
+    """Draw misalignments with normally distributed rotation, translation, scale and stretch."""
     turn = _turns(rng.normal(0, np.deg2rad(noise.rotation), count))
     axes = _turns(rng.uniform(0, np.pi, count))
     scale, ratio = rng.normal(0, noise.scale, count), rng.normal(0, noise.ratio, count) / 2
@@ -155,7 +186,7 @@ def random_maps(
 def known_maps(
     kind: str, amount: float, count: int, rng: np.random.Generator
 ) -> Float64[np.ndarray, "{count} 2 3"]:
-    """Misalignments of one kind by one amount; direction or sign at random."""
+    """Draw misalignments of one kind and amount, with random direction or sign."""
     maps = np.tile(np.eye(2, 3), (count, 1, 1))
     sign = rng.choice([-1.0, 1.0], count)
     if kind == "rotation":
@@ -174,21 +205,17 @@ def _turns(angles: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 2 2"]:
     return np.stack([cosine, -sine, sine, cosine], axis=1).reshape(-1, 2, 2)
 
 
-# Sets
-
-
 def _make_set(
     patch_set: PatchSet,
     names: tuple[str, ...],
     draw: Callable[[str, int, np.random.Generator], Maps],
-    *,
     size: int,
     points: int,
     group: int,
     seed: int,
-    share: float = SHARE,
+    share: float,
 ) -> MatchingSet:
-    """Draws points and patches, and for every name the maps of its targets."""
+    """Draw points and patches, and for every name the maps of its targets."""
     rng = np.random.default_rng(seed)
     table = make_point_table(patch_set.point_ids)
     chosen = rng.permutation(len(table.starts))[:points]
@@ -196,44 +223,23 @@ def _make_set(
     for first in range(0, len(chosen), group):
         members = chosen[first : first + group]
         starts, counts = (np.asarray(each)[members] for each in (table.starts, table.counts))
-        places = _draw_patches(starts, counts, len(names), rng)
+        # A reference patch per point, and for each target another patch of the same point.
+        reference = rng.integers(0, counts)
+        other = rng.integers(0, counts - 1, (len(names), len(counts)))
+        other = other + (other >= reference[None, :])
+        places = starts[None, :] + np.concatenate([reference[None, :], other])
         aligned = np.tile(np.eye(2, 3), (len(members), 1, 1))
         maps = np.stack([aligned, *(draw(name, len(members), rng) for name in names)])
+        # From half sides of the reference to sides of the stored patch.
+        centred = maps.reshape(-1, 2, 3) * np.array([share, share, share / 2])[None, None, :]
         stored = patch_set.patches[np.asarray(table.patches)[places].reshape(-1)]
-        parts.append(_cut(stored, maps.reshape(-1, 2, 3), size, share))
+        at_once = min(_PATCHES_AT_ONCE, len(stored))
+        for start in range(0, len(stored), at_once):
+            block = np.minimum(np.arange(start, start + at_once), len(stored) - 1)
+            warped = _warped(stored[block], centred[block].astype(np.float32), size=size)
+            parts.append(np.asarray(warped)[: len(stored) - start])
         groups.append(len(members))
     return MatchingSet(np.concatenate(parts), tuple(groups), names)
-
-
-def _draw_patches(
-    starts: Int[np.ndarray, " n"],
-    counts: Int[np.ndarray, " n"],
-    targets: int,
-    rng: np.random.Generator,
-) -> Int[np.ndarray, "images n"]:
-    """A reference per point, and for each target another patch of the same point."""
-    reference = rng.integers(0, counts)
-    other = rng.integers(0, counts - 1, (targets, len(counts)))
-    other = other + (other >= reference[None, :])
-    return starts[None, :] + np.concatenate([reference[None, :], other])
-
-
-def _cut(
-    patches: UInt8[np.ndarray, "n side side"],
-    maps: Float64[np.ndarray, "n 2 3"],
-    size: int,
-    share: float,
-) -> UInt8[np.ndarray, "n {size} {size}"]:
-    # From half sides of the reference to sides of the stored patch: a half side is share / 2 of it.
-    centred = maps * np.array([share, share, share / 2])[None, None, :]
-    cut = np.empty((len(patches), size, size), np.uint8)
-    at_once = min(_PATCHES_AT_ONCE, len(patches))
-    for start in range(0, len(patches), at_once):
-        block = np.minimum(np.arange(start, start + at_once), len(patches) - 1)
-        warped = _warped(patches[block], centred[block].astype(np.float32), size=size)
-        kept = cut[start : start + at_once]
-        kept[:] = np.asarray(warped)[: len(kept)]
-    return cut
 
 
 @functools.partial(jax.jit, static_argnames="size")

@@ -7,7 +7,7 @@ import functools
 import math
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float32
 from scipy.special import betainc, betaincinv, ndtr, ndtri
 
 from kjax.data.phototour import PatchSet
@@ -15,14 +15,13 @@ from kjax.eval.results import Curve, HardPairs, Histogram, PhototourScores
 from kjax.metrics import fpr_at_recall, precision_recall_curve, roc_curve
 
 RECALL = 0.95
-SUSPICIOUS_FPR = 0.5
-"""The rate above which labels or distances are swapped: even broken descriptors do better."""
+MANY_DUPLICATES = 0.01
+"""Fraction of patches with a shared descriptor that is worth a warning."""
 _CURVE_POINTS = 200
 _BINS = 80
 _INTERVAL_DRAWS = 4000
 _TAILS = (0.025, 0.975)
-_QUANTILES = 128
-_HALVINGS = 40
+_ROWS_AT_ONCE = 1 << 14
 
 
 def score_pairs(
@@ -33,42 +32,35 @@ def score_pairs(
     train: str | None = None,
     rule: str = "hardnet",
 ) -> PhototourScores:
-    """Everything that the protocol and its report say about one descriptor on one set.
-
-    Args:
-        distances: one per pair.
-        matching: whether the pair matches.
-        test: name of the set.
-        train: name of the set that the descriptor was trained on.
-        rule: of FPR@95, see `kjax.metrics.fpr_at_recall`.
-    """
-    fpr = fpr_at_recall(distances, matching, recall=RECALL, rule=rule)
+    """Score one descriptor on one set; `rule` as in `kjax.metrics.fpr_at_recall`."""
     roc = roc_curve(-distances, matching)
     precision_recall = precision_recall_curve(-distances, matching)
+    edges = np.linspace(0, max(float(distances.max()), 1e-6), _BINS + 1)
+    counts = [np.histogram(distances[kind], edges)[0].tolist() for kind in (matching, ~matching)]
     return PhototourScores(
         test=test,
         train=train,
         rule=rule,
         matching_pairs=int(matching.sum()),
         non_matching_pairs=int((~matching).sum()),
-        fpr95=fpr,
+        fpr95=fpr_at_recall(distances, matching, recall=RECALL, rule=rule),
         fpr95_interval=fpr_interval(distances, matching),
         auc=roc.auc,
         average_precision=precision_recall.average_precision,
         roc=_thinned(roc.false_positive_rate, roc.true_positive_rate),
         precision_recall=_thinned(precision_recall.recall, precision_recall.precision),
-        distances=_histogram(distances, matching),
+        distances=Histogram(edges.tolist(), *counts),
     )
 
 
 def fpr_interval(
     distances: Float[np.ndarray, " pairs"], matching: Bool[np.ndarray, " pairs"]
 ) -> tuple[float, float]:
-    """The 95 % interval in which FPR at 95 % recall lies, as far as so many pairs can tell.
+    """Estimate the 95 % confidence interval of FPR at 95 % recall from the number of pairs.
 
-    Both the threshold, a quantile of the matching distances, and the share of non-matching pairs
-    below it are uncertain. Draws the quantile's place from its Beta distribution and the share from
-    its own, with Jeffreys' prior, so that no false positive at all still leaves some room.
+    Both the threshold, a quantile of the matching distances, and the fraction of non-matching
+    pairs below it are uncertain. The quantile's rank is drawn from its Beta distribution, the
+    fraction from its own with Jeffreys' prior.
     """
     of_matches, of_others = np.sort(distances[matching]), np.sort(distances[~matching])
     rank = int(np.ceil(RECALL * len(of_matches)))
@@ -83,66 +75,84 @@ def fpr_interval(
 
 @functools.cache
 def fpr_interval_of_counts(fpr: float, matching: int, non_matching: int) -> tuple[float, float]:
-    """As `fpr_interval`, for when the distances are gone and only the numbers of pairs are known.
+    """Estimate `fpr_interval` from the numbers of pairs alone.
 
-    How the share of non-matching pairs moves with the threshold must then be assumed: as if both
-    kinds of distances were normal and equally wide.
+    Assumes that both kinds of distances are normally distributed with the same width.
     """
     rank = math.ceil(RECALL * matching)
-    levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    levels = (np.arange(128) + 0.5) / 128
     recalls = betaincinv(rank, matching - rank + 1, levels)
     accepted = non_matching * np.asarray(ndtr(ndtri(recalls) + ndtri(fpr) - ndtri(RECALL)))
-    low, high = (_mixed_quantile(accepted, non_matching, tail) for tail in _TAILS)
-    return low, high
-
-
-def _mixed_quantile(accepted: Float[np.ndarray, " draws"], total: int, level: float) -> float:
-    """Quantile of a share of which `accepted` of `total` were seen, each draw as likely."""
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        below = np.mean(betainc(accepted + 0.5, total - accepted + 0.5, middle))
-        low, high = (middle, high) if below < level else (low, middle)
-    return high
+    ends = []
+    for tail in _TAILS:  # quantiles of a mixture of Beta distributions, by bisection
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            below = np.mean(betainc(accepted + 0.5, non_matching - accepted + 0.5, middle))
+            low, high = (middle, high) if below < tail else (low, middle)
+        ends.append(high)
+    return ends[0], ends[1]
 
 
 def hardest_pairs(
     distances: Float[np.ndarray, " pairs"], test: PatchSet, *, descriptor: str, count: int = 6
-) -> tuple[HardPairs, HardPairs]:
-    """The matching pairs that are farthest apart, and the non-matching ones that are closest."""
-    pairs = test.pairs
-
-    def chosen(kind: bool) -> HardPairs:
-        candidates: Int[np.ndarray, " candidates"] = np.flatnonzero(pairs.matching == kind)
-        order = np.argsort(distances[candidates] * (-1 if kind else 1), kind="stable")
+) -> list[HardPairs]:
+    """Select the farthest matching pairs and the closest non-matching pairs."""
+    found = []
+    for kind, sign in ((True, -1), (False, 1)):
+        candidates = np.flatnonzero(test.pairs.matching == kind)
+        order = np.argsort(sign * distances[candidates], kind="stable")
         worst = candidates[order[:count]]
-        both = [test.patches[each[worst]] for each in (pairs.first, pairs.second)]
-        return HardPairs(descriptor, test.name, kind, np.stack(both, axis=1), distances[worst])
-
-    return chosen(True), chosen(False)
-
-
-def warnings_of(scores: PhototourScores) -> list[str]:
-    """What a reader should know before believing the figure."""
-    if scores.fpr95 > SUSPICIOUS_FPR:
-        return [
-            f"FPR@95 on {scores.test} is {100 * scores.fpr95:.1f} %: worse than any working "
-            "descriptor; check weights, patches and labels"
-        ]
-    return []
+        both = np.stack(
+            [test.patches[each[worst]] for each in (test.pairs.first, test.pairs.second)], 1
+        )
+        found.append(HardPairs(descriptor, test.name, kind, both, distances[worst]))
+    return found
 
 
 def _thinned(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> Curve:
-    """A few hundred of the points, dense at both ends, where logarithmic axes look closely."""
+    """Keep a few hundred points, dense at both ends, which logarithmic axes magnify."""
     last = len(x) - 1
     steps = np.geomspace(1, last + 1, _CURVE_POINTS).astype(int) - 1
     kept = np.unique(np.concatenate([steps, last - steps, np.linspace(0, last, 100).astype(int)]))
     return Curve(x[kept].tolist(), y[kept].tolist())
 
 
-def _histogram(
-    distances: Float[np.ndarray, " pairs"], matching: Bool[np.ndarray, " pairs"]
-) -> Histogram:
-    edges = np.linspace(0, max(float(distances.max()), 1e-6), _BINS + 1)
-    counts = [np.histogram(distances[kind], edges)[0].tolist() for kind in (matching, ~matching)]
-    return Histogram(edges.tolist(), *counts)
+# Degenerate descriptors
+
+
+def scorable(rows: Float32[np.ndarray, "rows dim"]) -> bool:
+    """Whether descriptors are finite and not all equal, so that a score means something."""
+    return bool(np.isfinite(rows).all()) and (len(rows) < 2 or bool((rows != rows[0]).any()))
+
+
+def degeneracies(rows: Float32[np.ndarray, "rows dim"]) -> list[str]:
+    """List warnings about descriptors that are not finite, constant or duplicated.
+
+    The official rules forgive ties: in retrieval, a constant descriptor finds everything.
+    """
+    total = len(rows)
+    broken = int((~np.isfinite(rows).all(axis=1)).sum())
+    if broken:
+        return [f"{broken} of {total} descriptors hold NaN or infinity: they cannot be scored"]
+    if not scorable(rows):
+        return ["all descriptors are the same: they cannot be scored"]
+    warnings = []
+    flat = int((rows == rows[:, :1]).all(axis=1).sum()) if rows.shape[1] > 1 else 0
+    if flat:
+        warnings.append(f"{flat} of {total} descriptors are constant: all their values are equal")
+    # Hashes of rows: sums of random multiples modulo 2⁶⁴, almost never equal for unequal rows.
+    factors = np.random.default_rng(0).integers(0, 2**62, (rows.shape[1],), np.int64) * 2 + 1
+    hashes = np.empty(total, np.int64)
+    for start in range(0, total, _ROWS_AT_ONCE):
+        # Adding zero gives -0 and 0, which are equal, the same bits.
+        block = rows[start : start + _ROWS_AT_ONCE] + np.float32(0)
+        hashes[start : start + _ROWS_AT_ONCE] = block.view(np.int32).astype(np.int64) @ factors
+    _, counts = np.unique(hashes, return_counts=True)
+    duplicates = int(counts[counts > 1].sum())
+    if duplicates > MANY_DUPLICATES * total:
+        warnings.append(
+            f"{duplicates} of {total} patches share their descriptor with another: ties count as "
+            "found in retrieval, so scores may be too high"
+        )
+    return warnings

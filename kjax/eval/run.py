@@ -5,45 +5,41 @@ import datetime
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from tqdm import tqdm
 
+from kjax.data.hpatches import IMAGES, list_sequences, read_sequence
 from kjax.data.phototour import PatchSet
 from kjax.errors import InputError
-from kjax.eval.averages import mean_of_seeds
-from kjax.eval.degenerate import degeneracies, scorable
-from kjax.eval.descriptor_cache import cached
+from kjax.eval.averages import mean_of_seeds, mean_of_splits
 from kjax.eval.entries import Entry
-from kjax.eval.example_pictures import similarity_figures, training_curves
-from kjax.eval.hpatches.benchmark import Benchmark, score
-from kjax.eval.phototour import hardest_pairs, score_pairs, warnings_of
-from kjax.eval.results import DescriptorResult, Evaluation, HardPairs, Illustrations
+from kjax.eval.hpatches.descriptors import (
+    SetDescriptors,
+    describe_sequences,
+    read_descriptors,
+    write_descriptors,
+)
+from kjax.eval.hpatches.protocol import evaluate
+from kjax.eval.hpatches.scores import HPatchesScores
+from kjax.eval.hpatches.tasks import Benchmark, read_sequences
+from kjax.eval.phototour import degeneracies, hardest_pairs, scorable, score_pairs
+from kjax.eval.results import Curve, Evaluation, HardPairs, Illustrations, PhototourScores, Result
+from kjax.eval.similarity_maps import similarity_figures
+from kjax.files.atomic import write_json
+from kjax.files.json import parse_json
 from kjax.metrics import pair_distances
 from kjax.runs.workdir import plain_versions
+from kjax.train.metrics_log import read_metrics
+from kjax.version import __version__
 
-
-class Options(NamedTuple):
-    """How entries are scored.
-
-    Attributes:
-        rule: of FPR@95.
-        cache_dir: where descriptors are kept; None for the usual place.
-        progress: whether to show bars.
-    """
-
-    rule: str = "hardnet"
-    cache_dir: Path | None = None
-    progress: bool = True
-
-
-class Found(NamedTuple):
-    """What was found out about one entry: its row of the tables, and its worst errors."""
-
-    entry: Entry
-    result: DescriptorResult
-    hard_pairs: list[HardPairs]
+AVERAGED = ("a", "b", "c")
+"""The HPatches splits whose mean papers report."""
+SUSPICIOUS_FPR = 0.5
+"""A higher FPR@95 means swapped labels or distances: even broken descriptors do better."""
+RECORD = "kjax-describe-patches.json"
+"""File that says which descriptor a folder of CSV files holds."""
+_CURVE_POINTS = 300
 
 
 def run(
@@ -53,144 +49,226 @@ def run(
     *,
     title: str,
     command: str,
-    options: Options,
+    rule: str = "hardnet",
+    progress: bool = True,
 ) -> tuple[Evaluation, Illustrations]:
-    """Scores every entry on everything that it can be scored on.
+    """Score every entry on every set that it can be scored on.
 
     Args:
         entries: in the order of the tables.
-        test_sets: of the PhotoTourism protocol.
+        test_sets: for the PhotoTourism protocol.
         benchmark: HPatches, or a folder in its format.
         title: of the report.
-        command: that asked for it, as typed.
-        options: how.
+        command: as typed.
+        rule: rule of FPR@95.
+        progress: show progress bars.
     """
     if not test_sets and benchmark is None:
         raise InputError("nothing to evaluate on: give --phototour SET … or --hpatches FOLDER")
-    found = [examine(entry, test_sets, benchmark, options) for entry in entries]
+    scored = [score(one, test_sets, benchmark, rule=rule, progress=progress) for one in entries]
     evaluation = Evaluation(
         title=title,
         command=command,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=plain_versions(),
-        descriptors=list(_rows(found)),
+        descriptors=list(_rows(entries, [result for result, _ in scored])),
     )
-    return evaluation, _illustrations(found, test_sets)
+    # Errors of our entries and of the best baseline: those of all would fill a long page.
+    shown = [pairs for entry, (_, pairs) in zip(entries, scored, strict=True) if entry.ours]
+    baselines = [(one, pairs) for one, pairs in scored if one.phototour and not one.ours]
+    if baselines:
+        shown.append(
+            min(baselines, key=lambda one: np.mean([s.fpr95 for s in one[0].phototour]))[1]
+        )
+    models = {one.name: one.model for one in entries if one.model is not None}
+    curves = {one.name: training_curves(one.workdir) for one in entries if one.workdir is not None}
+    return evaluation, Illustrations(
+        hard_pairs=[pair for pairs in shown for pair in pairs],
+        similarity=similarity_figures(models, _matching_pair(test_sets[0])) if test_sets else {},
+        training={name: found for name, found in curves.items() if found},
+    )
 
 
-def examine(
+def score(
     entry: Entry,
     test_sets: Sequence[PatchSet],
     benchmark: Benchmark | None,
-    options: Options,
-) -> Found:
-    """Scores one entry on everything but the sets that it was trained on."""
-    result = DescriptorResult(
+    *,
+    rule: str = "hardnet",
+    progress: bool = True,
+) -> tuple[Result, list[HardPairs]]:
+    """Score one entry on all sets that it was not trained on, and collect its worst errors."""
+    dimension: int | None = None
+    warnings: list[str] = []
+    phototour: list[PhototourScores] = []
+    hpatches: list[HPatchesScores] = []
+    hard_pairs: list[HardPairs] = []
+    trained_on = (entry.train or "").split("+")
+    for test in test_sets if entry.describe else ():
+        if test.name in trained_on:
+            continue
+        described = [one(test.patches, progress=progress) for one in entry.describe]
+        dimension = described[0].shape[1]
+        warnings += [f"{test.name}: {line}" for line in degeneracies(described[0])]
+        if not all(map(scorable, described)):
+            continue
+        pairs = test.pairs
+        distances = [
+            pair_distances(rows, pairs.first, pairs.second, metric=entry.distance)
+            for rows in described
+        ]
+        options = {"test": test.name, "train": entry.train, "rule": rule}
+        mean = mean_of_seeds([score_pairs(one, pairs.matching, **options) for one in distances])
+        phototour.append(mean)
+        hard_pairs += hardest_pairs(distances[0], test, descriptor=entry.name)
+        if mean.fpr95 > SUSPICIOUS_FPR:
+            warnings.append(
+                f"FPR@95 on {mean.test} is {100 * mean.fpr95:.1f} %: worse than any working "
+                "descriptor; check weights, patches and labels"
+            )
+    if benchmark is not None and entry.missing is None:
+        sets = list(_describe_benchmark(entry, benchmark, progress))
+        dimension = sets[0].dimension
+        warnings += [f"HPatches: {line}" for line in degeneracies(np.asarray(sets[0].rows))]
+        if all(scorable(np.asarray(one.rows)) for one in sets):
+            hpatches += _score_benchmark(entry, benchmark, sets, progress)
+    result = Result(
         name=entry.name,
         ours=entry.ours,
         source=entry.source,
-        dimension=None,
+        dimension=dimension,
         parameters=entry.parameters,
         distance=entry.distance,
         missing=entry.missing,
-        warnings=[],
-        phototour=[],
-        hpatches=[],
+        warnings=warnings,
+        phototour=phototour,
+        hpatches=hpatches,
     )
-    found = Found(entry, result, [])
-    if entry.missing is not None:
-        return found
-    dimension = None
-    for test in test_sets if entry.members else ():
-        if test.name not in (entry.train or "").split("+"):
-            dimension = _verify(test, found, options)
-    if benchmark is not None:
-        scores, described = score(
-            entry, benchmark, cache_dir=options.cache_dir, progress=options.progress
-        )
-        result.hpatches.extend(scores)
-        rows = np.asarray(described[0].rows)
-        result.warnings.extend(f"HPatches: {line}" for line in degeneracies(rows))
-        dimension = described[0].dimension
-    return found._replace(result=dataclasses.replace(result, dimension=dimension))
+    return result, hard_pairs
 
 
-def _verify(test: PatchSet, found: Found, options: Options) -> int:
-    """Adds the scores on one test set, and returns the descriptors' dimension."""
-    entry, result = found.entry, found.result
-    pairs = test.pairs
-    scores, dimension = [], 0
-    for number, member in enumerate(entry.members):
-        describe = cached(
-            functools.partial(member.describe, progress=options.progress),
-            member.identity,
-            cache_dir=options.cache_dir,
-        )
-        rows: Float32[np.ndarray, "patches dim"] = describe(test.patches)
-        dimension = rows.shape[1]
-        if number == 0:
-            result.warnings.extend(f"{test.name}: {line}" for line in degeneracies(rows))
-        if not scorable(rows):
-            return dimension  # with the warning above
-        distances = pair_distances(rows, pairs.first, pairs.second, metric=entry.distance)
-        rule = options.rule
-        scores.append(
-            score_pairs(distances, pairs.matching, test=test.name, train=entry.train, rule=rule)
-        )
-        if number == 0:
-            found.hard_pairs.extend(hardest_pairs(distances, test, descriptor=entry.name))
-    result.phototour.append(mean_of_seeds(scores))
-    result.warnings.extend(warnings_of(result.phototour[-1]))
-    return dimension
+def _describe_benchmark(
+    entry: Entry, benchmark: Benchmark, progress: bool
+) -> Iterator[SetDescriptors]:
+    """Yield each seed's descriptors of HPatches."""
+    if entry.csv_folder is not None:
+        yield read_descriptors(entry.csv_folder, benchmark.patches, progress=progress)
+    for describe in entry.describe:
+        sequences = read_sequences(benchmark, name=entry.name, progress=progress)
+        yield describe_sequences(functools.partial(describe, progress=False), sequences)
 
 
-# Rows of the tables
+def _score_benchmark(
+    entry: Entry, benchmark: Benchmark, sets: Sequence[SetDescriptors], progress: bool
+) -> Iterator[HPatchesScores]:
+    """Yield scores by protocol and split, averaged over seeds; then the mean over a, b and c."""
+    by_seed: list[dict[str, dict[str, HPatchesScores]]] = []
+    for descriptors in sets:
+        scores: dict[str, dict[str, HPatchesScores]] = {name: {} for name in benchmark.protocols}
+        for split, tasks in benchmark.splits.items():
+            # Split by split: long descriptors of all sequences may not fit the device.
+            placed = descriptors.of(tasks.patches).on_device()
+            for protocol in benchmark.protocols:
+                scores[protocol][split] = evaluate(
+                    placed,
+                    tasks,
+                    split=split,
+                    protocol=protocol,
+                    distance=entry.distance,
+                    progress=progress,
+                )
+        by_seed.append(scores)
+    for protocol in benchmark.protocols:
+        seeds = [scores[protocol] for scores in by_seed]
+        for split in benchmark.splits:
+            yield mean_of_seeds([one[split] for one in seeds])
+        if set(AVERAGED) <= set(benchmark.splits):
+            # Each seed's mean over splits first: the ± is the spread of these.
+            yield mean_of_seeds([mean_of_splits([one[s] for s in AVERAGED]) for one in seeds])
 
 
-def _rows(found: Sequence[Found]) -> Iterator[DescriptorResult]:
-    """A row per entry; runs of one model on several training sets share one.
+def _rows(entries: Sequence[Entry], results: Sequence[Result]) -> Iterator[Result]:
+    """Yield the rows of the tables; runs of one model on several training sets share one.
 
-    That is the train/test table of PhotoTourism. On HPatches, where tables have no column for the
-    training set, each of them keeps a row of its own, which names it.
+    That is the train/test table of PhotoTourism. HPatches' tables have no column for the training
+    set, so there each run keeps a row, named after its training set.
     """
-    groups: dict[tuple[str, bool], list[Found]] = {}
-    for one in found:
-        groups.setdefault((one.entry.name, one.entry.train is not None), []).append(one)
+    groups: dict[tuple[str, bool], list[tuple[Entry, Result]]] = {}
+    for entry, result in zip(entries, results, strict=True):
+        groups.setdefault((entry.name, entry.train is not None), []).append((entry, result))
     for (name, trained), group in groups.items():
-        results = [one.result for one in group]
+        first = group[0][1]
         if len(group) == 1:
-            yield results[0]
-        elif trained and len({one.entry.train for one in group}) == len(group):
-            scores = [score for result in results for score in result.phototour]
-            yield dataclasses.replace(results[0], phototour=scores, hpatches=[])
-            for one in group:
-                if one.result.hpatches:
-                    own = f"{name}, {one.entry.train}"
-                    yield dataclasses.replace(one.result, name=own, phototour=[])
+            yield first
+        elif trained and len({entry.train for entry, _ in group}) == len(group):
+            scores = [one for _, result in group for one in result.phototour]
+            yield dataclasses.replace(first, phototour=scores, hpatches=[])
+            for entry, result in group:
+                if result.hpatches:
+                    yield dataclasses.replace(result, name=f"{name}, {entry.train}", phototour=[])
         else:
-            for result in results:
+            for _, result in group:
                 yield dataclasses.replace(result, name=f"{name} ({result.source})")
 
 
-def _illustrations(found: Sequence[Found], test_sets: Sequence[PatchSet]) -> Illustrations:
-    ours = [one.entry for one in found if one.entry.ours]
-    similarity = []
-    if test_sets and ours:
-        pairs = test_sets[0].pairs
-        place = int(np.argmax(pairs.matching))
-        pair = test_sets[0].patches[[pairs.first[place], pairs.second[place]]]
-        similarity = list(similarity_figures(ours, pair))
-    curves = [training_curves(entry) for entry in ours]
-    return Illustrations(
-        hard_pairs=[pair for one in _worth_a_look(found) for pair in one.hard_pairs],
-        similarity=similarity,
-        training=[curve for curve in curves if curve is not None],
-    )
+def _matching_pair(test: PatchSet) -> np.ndarray:
+    index = int(np.argmax(test.pairs.matching))
+    return test.patches[[test.pairs.first[index], test.pairs.second[index]]]
 
 
-def _worth_a_look(found: Sequence[Found]) -> Iterator[Found]:
-    """Our entries, and the best of the rivals: the errors of all would be a long page."""
-    yield from (one for one in found if one.entry.ours)
-    rivals = [one for one in found if one.result.phototour and not one.entry.ours]
-    if rivals:
-        yield min(rivals, key=lambda one: float(np.mean([s.fpr95 for s in one.result.phototour])))
+def training_curves(workdir: Path) -> dict[str, Curve]:
+    """Read the metrics that a run logged, averaged over its seeds."""
+    points: dict[str, dict[int, float]] = {}
+    for row in read_metrics(workdir):
+        for name, value in row.items():
+            values = [one for one in np.atleast_1d(value) if one is not None]
+            if name != "step" and values:
+                points.setdefault(name, {})[int(row["step"])] = float(np.mean(values))
+    curves = {}
+    for name, found in points.items():
+        steps = np.array(sorted(found))
+        kept = steps[np.unique(np.linspace(0, len(steps) - 1, _CURVE_POINTS).astype(int))].tolist()
+        curves[name] = Curve([float(step) for step in kept], [found[step] for step in kept])
+    return curves
+
+
+def export_descriptors(
+    entry: Entry, folder: Path, out: Path, *, overwrite: bool = False, progress: bool = True
+) -> int:
+    """Describe the patches of an HPatches folder, as CSV files for the official toolbox.
+
+    Finished sequences are skipped. Returns the number of sequences.
+
+    Args:
+        entry: the descriptor.
+        folder: one folder of patches per sequence.
+        out: folder of the CSV files; files of another descriptor there are refused.
+        overwrite: replace the files of another descriptor.
+        progress: show a progress bar.
+    """
+    sequences = list_sequences(folder)
+    if entry.missing is not None:
+        raise InputError(f"{entry.name}: {entry.missing}")
+    if len(entry.describe) != 1:
+        raise InputError(f"{entry.source} has {len(entry.describe)} sets of weights: choose one")
+    files, record = sorted(out.glob("*/*.csv")), out / RECORD
+    if overwrite:
+        # First, so that an interrupted run never leaves files of two descriptors.
+        for file in files:
+            file.unlink()
+    elif files:
+        try:
+            before = parse_json(record.read_bytes())
+            same, made = before["identity"] == entry.identity, f"was made by {before['name']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            same, made = False, "does not say which descriptor made it"
+        if not same:
+            raise InputError(f"{out} {made}: give --overwrite to replace it, or another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(record, {"name": entry.name, "identity": entry.identity, "kjax": __version__})
+    describe = functools.partial(entry.describe[0], progress=False)
+    for path in tqdm(sequences, desc=entry.name, unit="sequence", disable=not progress):
+        if not all((out / path.name / f"{image}.csv").exists() for image in IMAGES):
+            described = describe_sequences(describe, [read_sequence(path)])
+            write_descriptors(described, out, progress=False)
+    return len(sequences)

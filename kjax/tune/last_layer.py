@@ -11,7 +11,7 @@ import numpy as np
 
 from kjax.data.sets import read_train_sets
 from kjax.errors import InputError
-from kjax.eval.refit_views import describe_misaligned
+from kjax.eval.misalignment import describe_misaligned
 from kjax.files.atomic import write_json
 from kjax.model.folding import check_remap, remap
 from kjax.train.refitting import BATCH, LEARNING_RATE, STEPS, learn_map
@@ -47,7 +47,7 @@ def refit(
     path = out / RUN_FOLDER / WEIGHTS_FILE
     if not path.is_file():
         views = [
-            describe_misaligned(source, [one], points=points, progress=progress).seen
+            describe_misaligned(source, [one], points=points, progress=progress)[0]
             for one, points in zip(
                 read_train_sets(list(names), progress=progress), names.values(), strict=True
             )

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kjax.eval.report import page_parts as parts
-from kjax.eval.report.html import to_html
-from kjax.eval.report.phrases import count, percent
-from kjax.eval.report.table_cells import mark_best
+from kjax.eval.report.page import render
+from kjax.eval.report.tables import Cell, make_table, percent
 from kjax.files.atomic import write_text
 from kjax.runs.workdir import plain_versions
 from kjax.tune.scores import EMBEDDED_PAIR, HELD_OUT, Scores
@@ -22,11 +20,11 @@ PLACES = {HELD_OUT: "held-out photographs", EMBEDDED_PAIR: "embedded pair"}
 
 
 def _share(value: float) -> str:
-    return percent(value, 1)
+    return percent(value, digits=1)
 
 
 def _number(value: float) -> str:
-    return count(int(value))
+    return f"{int(value):,}"
 
 
 class Measure(NamedTuple):
@@ -103,38 +101,30 @@ def write_report(
     out: Path, settings: Settings, sets: OwnSets, trained: Trained, before: Scores, after: Scores
 ) -> None:
     """Writes `report.html`, which needs no other file."""
-    marked = [
-        mark_best(
-            [
-                parts.TableRow([parts.TableCell(measure.words)]),
-                *(
-                    parts.TableRow([parts.TableCell(measure.written(value), value, contends=True)])
-                    for value in values
-                ),
-            ],
-            lower_is_better=measure.lower_is_better,
-        )
-        for measure, *values in rows(before, after)
-    ]
-    columns = [parts.Column("", numeric=False), parts.Column("Before"), parts.Column("After")]
-    figures = parts.Table(
-        "The weights before and after tuning.",
-        columns,
-        [parts.TableRow([row.cells[0] for row in one]) for one in marked],
-    )
+    compared = []
+    for measure, *values in rows(before, after):
+        best = (min if measure.lower_is_better else max)(values)
+        cells = [
+            Cell(measure.written(value), value, best=value == best != values[1 - place])
+            for place, value in enumerate(values)
+        ]
+        named = {("", ""): Cell(measure.words), ("", "Before"): cells[0], ("", "After"): cells[1]}
+        compared.append(("rival", named))
     worse = warning(settings.start, trained, before, after)
-    facts = (*_facts(sets), *trained.how)
-    document = parts.Document(
+    page = render(
         f"Tuned to {settings.photos.resolve().name}",
-        datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        shlex.join(["kjax", "tune", str(settings.photos), "--from", settings.start]),
-        plain_versions(),
         [
-            parts.Section("figures", "Before and after", [figures]),
-            parts.Section("how", "How", [parts.Items([*filter(None, [worse]), *facts])]),
+            {
+                "title": "Before and after",
+                "tables": [make_table("The weights before and after tuning.", compared)],
+            },
+            {"title": "How", "facts": [*filter(None, [worse]), *_facts(sets), *trained.how]},
         ],
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=shlex.join(["kjax", "tune", str(settings.photos), "--from", settings.start]),
+        versions=plain_versions(),
     )
-    write_text(out / REPORT_FILE, to_html(document))
+    write_text(out / REPORT_FILE, page)
 
 
 def _facts(sets: OwnSets) -> list[str]:

@@ -17,7 +17,7 @@ from kjax.data.cutting.photographs import read_grey_or_none
 from kjax.data.embedded import embedded_test
 from kjax.data.phototour import PatchSet, read_with_pairs
 from kjax.data.selfsupervised import ViewConfig, random_view, reduce_photo
-from kjax.eval.entries import Member, model_member
+from kjax.eval.entries import Describe, model_describer
 from kjax.eval.misalignment import matching_scores, noisy_set
 from kjax.images.geometry import Count, count_matches, total
 from kjax.metrics import fpr_at_recall, pair_distances
@@ -62,11 +62,11 @@ def score(source: LoadedModel, sets: OwnSets, photos: Path, *, seed: int, progre
 
 def patch_scores(source: LoadedModel, test: PatchSet, *, seed: int) -> Scores:
     """Verification, and matching of patches cut askew: its mean, and by level."""
-    member = model_member(source.model, source.variables, keep=False)
-    rows = member.describe(test.patches, progress=False)
+    describe = model_describer(source.model, source.variables)
+    rows = describe(test.patches, progress=False)
     distances = pair_distances(rows, test.pairs.first, test.pairs.second)
     noisy = noisy_set(test, size=source.model.patch_size, points=POINTS, seed=seed)
-    levels = matching_scores(jnp.asarray(member.describe(noisy.patches, progress=False)), noisy)
+    levels = matching_scores(jnp.asarray(describe(noisy.patches, progress=False)), noisy)
     return {
         "fpr95": fpr_at_recall(distances, test.pairs.matching),
         "matching": float(np.mean(list(levels.values()))),
@@ -78,21 +78,21 @@ def correct_matches(
     source: LoadedModel, photos: Path, names: Sequence[str], *, seed: int, progress: bool
 ) -> Scores:
     """Matches of some photographs with views of themselves, and how many are correct."""
-    member = model_member(source.model, source.variables, keep=False)
+    describe = model_describer(source.model, source.variables)
     chosen = np.linspace(0, len(names) - 1, min(PHOTOS, len(names))).round().astype(int)
     counts = []
     for number in tqdm(chosen, desc="matching", unit="photo", disable=not progress):
         photo = read_grey_or_none(photos / names[number])
         if photo is not None:
             counts += _with_views(
-                member, source.extent, photo, np.random.default_rng([seed, number])
+                describe, source.extent, photo, np.random.default_rng([seed, number])
             )
     found = total(counts)
     return {"correct": float(found.correct), "matches": float(found.matches)}
 
 
 def _with_views(
-    member: Member, extent: float, photo: np.ndarray, rng: np.random.Generator
+    describe: Describe, extent: float, photo: np.ndarray, rng: np.random.Generator
 ) -> list[Count]:
     config = ViewConfig()
     photo = reduce_photo(photo, config.max_side)
@@ -104,6 +104,6 @@ def _with_views(
         cut_patches(picture, points, extent=extent)
         for picture, points in zip(pictures, keypoints, strict=True)
     ]
-    rows = [member.describe(cut, progress=False) for cut in patches]
+    rows = [describe(cut, progress=False) for cut in patches]
     homographies = [view.homography for view in views]
     return count_matches(keypoints, rows, homographies, threshold=THRESHOLD)

@@ -66,7 +66,7 @@ def write_tasks(tasks: hpatches_tasks.Tasks, folder: Path, split: str) -> None:
     """Writes the five official files of a split, byte for byte as the official generator would."""
     folder.mkdir(parents=True, exist_ok=True)
     names = list(tasks.patches)
-    pairs = (tasks.verification.positives, tasks.verification.intra, tasks.verification.inter)
+    pairs = (tasks.positives, tasks.intra, tasks.inter)
     for kind, listed in zip(hpatches_tasks.PAIR_FILES, pairs, strict=True):
         columns: list[Iterable[str | int]] = []
         for side in (0, 1):
@@ -75,7 +75,7 @@ def write_tasks(tasks: hpatches_tasks.Tasks, folder: Path, split: str) -> None:
         _write_table(
             folder / f"verif_{kind}_split-{split}.csv", hpatches_tasks.PAIR_COLUMNS, columns
         )
-    patches = (tasks.retrieval.queries, tasks.retrieval.distractors)
+    patches = (tasks.queries, tasks.distractors)
     for kind, drawn in zip(hpatches_tasks.PATCH_FILES, patches, strict=True):
         sequences = (names[place] for place in drawn.sequence.tolist())
         columns = [sequences, drawn.patch.tolist()]

@@ -14,19 +14,11 @@ from scipy.spatial.distance import cdist
 from kjax.data.hpatches import IMAGES
 from kjax.errors import InputError
 from kjax.eval.averages import mean_of_splits
-from kjax.eval.hpatches import distances as hpatches_distances
+from kjax.eval.hpatches import descriptors as hpatches_descriptors
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches.descriptors import SetDescriptors
 from kjax.eval.hpatches.protocol import evaluate, matching, retrieval, verification
-from kjax.eval.hpatches.tasks import (
-    Pairs,
-    ReferencePatches,
-    RetrievalTask,
-    Tasks,
-    VerificationTask,
-    generate_tasks,
-    read_tasks,
-)
+from kjax.eval.hpatches.tasks import Pairs, ReferencePatches, Tasks, generate_tasks, read_tasks
 from kjax.metrics import precision_recall_curve, roc_curve
 from kjax.model import nearest
 
@@ -143,7 +135,7 @@ def test_matching_by_the_matlab_rule(optimized):
     for category, expected in golden["matlab_rule_reimplemented"]["matching_by_category"].items():
         chosen = [name.startswith(category) for name in names]
         close(found[chosen].mean(axis=(0, 2)), expected)
-    mean = hpatches._matching_by_level(found, names, "matlab").mean()
+    mean = hpatches.matching_by_level(found, names, "matlab").mean()
     close(mean, golden["matlab_rule_reimplemented"]["matching_mean_of_six"])
 
 
@@ -178,11 +170,11 @@ def image_of(level, number):
 
 
 def slow_verification(descriptors, tasks, protocol, metric):
-    names, task = list(tasks.patches), tasks.verification
+    names = list(tasks.patches)
     found = np.empty((2, 3, 2))
     for level in range(3):
         distances = []
-        for pairs in (task.positives, task.intra, task.inter):
+        for pairs in (tasks.positives, tasks.intra, tasks.inter):
             ends = [
                 [
                     descriptors[names[s]][image_of(level, t), p]
@@ -222,8 +214,8 @@ def slow_matching(descriptors, tasks, protocol, metric):
 
 
 def slow_retrieval(descriptors, tasks, protocol, metric, pools):
-    names, queries = list(tasks.patches), tasks.retrieval.queries
-    distractors = tasks.retrieval.distractors
+    names, queries = list(tasks.patches), tasks.queries
+    distractors = tasks.distractors
     others = np.stack(
         [
             descriptors[names[s]][0, p]
@@ -284,7 +276,7 @@ def test_order_in_the_set_memory_and_block_sizes_do_not_matter(monkeypatch, toy)
     )
     expected = evaluate(descriptors, tasks, split="toy", **QUIET)
     assert evaluate(shuffled.on_device(), tasks, split="toy", **QUIET) == expected
-    block = hpatches_distances.PAIRS_IN_BLOCK
+    block = hpatches_descriptors.PAIRS_IN_BLOCK
     for task, sizes in (
         (verification, {"pairs_at_once": block}),
         (retrieval, {"queries_at_once": 7}),
@@ -297,11 +289,8 @@ def test_order_in_the_set_memory_and_block_sizes_do_not_matter(monkeypatch, toy)
 
 def test_pairs_need_not_share_their_first_patches(toy):
     _, descriptors, tasks = toy
-    task = tasks.verification
-    swapped = Pairs(*(getattr(task.intra, f.name)[:, ::-1] for f in dataclasses.fields(Pairs)))
-    other = dataclasses.replace(
-        tasks, verification=VerificationTask(task.positives, swapped, task.inter)
-    )
+    swapped = Pairs(*(getattr(tasks.intra, f.name)[:, ::-1] for f in dataclasses.fields(Pairs)))
+    other = dataclasses.replace(tasks, intra=swapped)
     for one, two in zip(
         verification(descriptors, tasks, **QUIET),
         verification(descriptors, other, **QUIET),
@@ -312,16 +301,13 @@ def test_pairs_need_not_share_their_first_patches(toy):
 
 def test_many_pairs_go_through_the_device_in_parts(toy):
     _, descriptors, tasks = toy
-    task = tasks.verification
-    thrice = VerificationTask(
-        *(
-            Pairs(*(np.tile(getattr(pairs, f.name), (3, 1)) for f in dataclasses.fields(Pairs)))
-            for pairs in (task.positives, task.intra, task.inter)
-        )
-    )
-    more = dataclasses.replace(tasks, verification=thrice)
+    thrice = {
+        kind: Pairs(*(np.tile(column, (3, 1)) for column in vars(getattr(tasks, kind)).values()))
+        for kind in ("positives", "intra", "inter")
+    }
+    more = dataclasses.replace(tasks, **thrice)
     whole = verification(descriptors, more, **QUIET)
-    block = hpatches_distances.PAIRS_IN_BLOCK
+    block = hpatches_descriptors.PAIRS_IN_BLOCK
     parts = verification(descriptors, more, pairs_at_once=block, **QUIET)
     np.testing.assert_array_equal(np.stack(whole), np.stack(parts))
 
@@ -330,7 +316,7 @@ def test_the_first_of_equal_neighbours_is_taken():
     """Copies of one descriptor, whose distances a matrix product may round differently."""
     rows = np.random.default_rng(0).normal(size=(1, 100)).astype(np.float32).repeat(32, axis=0)
     for distance in ("L2", "L1"):
-        found = hpatches_distances.nearest(jnp.asarray(rows), 0, 2, images=15, distance=distance)
+        found = hpatches_descriptors.nearest(jnp.asarray(rows), 0, 2, images=15, distance=distance)
         np.testing.assert_array_equal(found.place, np.zeros((15, 2)))
         np.testing.assert_array_equal(found.nearest, np.zeros((15, 2)))
 
@@ -355,14 +341,10 @@ def small():
     values[:, 1:] += 1  # every target lies 1 from its reference
     values[0, 1, 0] = 9.5  # but one nearer to the other patch
     descriptors = SetDescriptors.from_sequences({"i_a": values[0], "v_b": values[1]})
-    verified = VerificationTask(
-        one_of_each([1, 1], 0), one_of_each([0, 1], 0), one_of_each([0, 1], 1)
-    )
+    verified = one_of_each([1, 1], 0), one_of_each([0, 1], 0), one_of_each([0, 1], 1)
     looked_for = ReferencePatches(np.array([0], np.int16), np.array([1], np.int32))
     among = ReferencePatches(np.array([1, 1], np.int16), np.array([0, 1], np.int32))
-    return descriptors, Tasks(
-        {"i_a": 2, "v_b": 2}, verified, RetrievalTask(looked_for, among), "by hand"
-    )
+    return descriptors, Tasks({"i_a": 2, "v_b": 2}, *verified, looked_for, among, "by hand")
 
 
 def test_matching_by_hand(small):
@@ -398,8 +380,8 @@ def test_retrieval_by_hand(small):
 def test_categories_count_alike_by_the_matlab_rule():
     precisions = np.stack([np.full((3, 5), value) for value in (0.2, 0.4, 0.9)])
     names = ["i_a", "i_b", "v_c"]
-    np.testing.assert_allclose(hpatches._matching_by_level(precisions, names, "python"), 0.5)
-    np.testing.assert_allclose(hpatches._matching_by_level(precisions, names, "matlab"), 0.6)
+    np.testing.assert_allclose(hpatches.matching_by_level(precisions, names, "python"), 0.5)
+    np.testing.assert_allclose(hpatches.matching_by_level(precisions, names, "matlab"), 0.6)
 
 
 def test_a_sequence_of_one_patch_is_matched():
@@ -435,53 +417,46 @@ def test_mean_of_splits(toy):
         mean_of_splits([])
 
 
-# What cannot be evaluated
+# Bad input
 
 NO_PAIRS = Pairs(np.zeros((0, 2), np.int16), np.zeros((0, 2), np.int8), np.zeros((0, 2), np.int32))
 NO_PATCHES = ReferencePatches(np.zeros(0, np.int16), np.zeros(0, np.int32))
 
 
-def refused(message, descriptors, tasks, **options):
+@pytest.mark.parametrize(
+    ("message", "changed", "options"),
+    [
+        ("unknown protocol 'pythn': did you mean 'python'", {}, {"protocol": "pythn"}),
+        ("unknown distance 'L3'", {}, {"distance": "L3"}),
+        ("no matching pairs", {"positives": NO_PAIRS}, {}),
+        ("no intra pairs", {"intra": NO_PAIRS}, {}),
+        ("no inter pairs", {"inter": NO_PAIRS}, {}),
+        ("no queries", {"queries": NO_PATCHES}, {}),
+        ("i_a has queries, but no other", {"distractors": "queries"}, {}),
+        ("the split has no sequences", {"patches": {}}, {}),
+        ("v_b has 2 descriptors per image, not 3", {"patches": {"i_a": 2, "v_b": 3}}, {}),
+        ("v_c has no descriptors per image, not 3", {"patches": {"i_a": 2, "v_c": 3}}, {}),
+    ],
+)
+def test_impossible_tasks_are_refused(small, message, changed, options):
+    descriptors, tasks = small
+    changed = {k: tasks.queries if v == "queries" else v for k, v in changed.items()}
     with pytest.raises(InputError, match=message) as error:
-        evaluate(descriptors, tasks, split="toy", **QUIET, **options)
+        evaluate(
+            descriptors, dataclasses.replace(tasks, **changed), split="toy", **QUIET, **options
+        )
     assert "\n" not in str(error.value)
 
 
-def test_unknown_rules_are_refused(small):
-    refused("unknown protocol 'pythn': did you mean 'python'", *small, protocol="pythn")
-    refused("unknown distance 'L3'", *small, distance="L3")
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_descriptors_that_are_no_numbers_are_refused(small, value):
+def test_descriptors_that_are_not_finite_are_refused(small, value):
     descriptors, tasks = small
     rows = np.array(descriptors.rows)
     rows[3] = value
     bad = SetDescriptors(descriptors.patches, rows)
-    for given in (bad, bad.on_device()):
-        refused("^1 of 64 descriptors hold NaN or an infinity", given, tasks)
-
-
-def test_descriptors_that_do_not_fit_the_tasks_are_refused(small):
-    descriptors, tasks = small
-    rows = np.array(descriptors.rows)
-    refused("no descriptors of v_b", SetDescriptors({"i_a": 2}, rows[:32]), tasks)
-    other = SetDescriptors({"i_a": 3, "v_b": 1}, rows)
-    refused("i_a has descriptors of 3 patches, but the tasks are for 2", other, tasks)
-
-
-def test_tasks_of_one_kind_only_are_refused(small):
-    descriptors, tasks = small
-    for field, kind in (("positives", "matching"), ("intra", "intra"), ("inter", "inter")):
-        task = dataclasses.replace(tasks.verification, **{field: NO_PAIRS})
-        refused(f"no {kind} pairs", descriptors, dataclasses.replace(tasks, verification=task))
-    task = dataclasses.replace(tasks.retrieval, queries=NO_PATCHES)
-    refused("no queries", descriptors, dataclasses.replace(tasks, retrieval=task))
-    task = dataclasses.replace(tasks.retrieval, distractors=tasks.retrieval.queries)
-    refused(
-        "i_a has queries, but no other", descriptors, dataclasses.replace(tasks, retrieval=task)
-    )
-    refused("the split has no sequences", descriptors, dataclasses.replace(tasks, patches={}))
+    for one in (bad, bad.on_device()):
+        with pytest.raises(InputError, match=r"^1 of 64 descriptors hold NaN or infinity"):
+            evaluate(one, tasks, split="toy", **QUIET)
 
 
 def test_progress_is_shown(small, capfd):

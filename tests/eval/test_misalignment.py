@@ -1,12 +1,8 @@
 """Sets of misaligned patches, and the matching of them."""
 
-import re
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models import make_model
-from scripts import BENCHMARKS, load_script
 
 from kjax.data.hpatches import NOISE
 from kjax.data.phototour import PatchSet
@@ -19,7 +15,6 @@ from kjax.eval.misalignment import (
     noisy_set,
     random_maps,
 )
-from kjax.weights.files import save_variables
 
 SIZE = 32
 
@@ -47,19 +42,6 @@ def test_a_share_of_one_shows_the_whole_patch(patch_set):
     made = controlled_set(patch_set, {"rotation": [0.0]}, size=64, points=10, group=10, share=1.0)
     for patch in made.patches:
         assert any(np.array_equal(patch, one) for one in patch_set.patches)
-
-
-def test_the_benchmark_of_extents(patch_set, tmp_path, monkeypatch, capsys):
-    save_variables(tmp_path / "weights.npz", make_model("sum", s=1, patch_size=16)[1])
-    script = load_script(BENCHMARKS / "extent.py")
-    monkeypatch.setattr(script, "embedded_test", lambda: (patch_set, None))
-    weights = f"{tmp_path / 'weights.npz'}:sum,patch_size=16"
-    assert script.main([weights, "--extents", "6", "12"]) == 0
-    *_, six, whole = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"\| .*:sum,patch_size=16 \| 6 \| [\d.]+ \| [\d.]+ \|", six)
-    assert " | 12 | 100.0 | " in whole
-    assert script.main([weights, "--extents", "13"]) == 2
-    assert "between 0 and 12" in capsys.readouterr().err
 
 
 def test_reference_and_target_are_different_patches_of_one_point(patch_set):
@@ -111,5 +93,7 @@ def test_a_set_is_the_same_every_time_and_another_with_another_seed(patch_set):
 
 
 def test_an_unknown_kind_is_refused(patch_set):
-    with pytest.raises(InputError, match="translation, rotation, scale, not blur"):
+    with pytest.raises(
+        InputError, match="unknown misalignment 'blur': choose from translation, rotation, scale"
+    ):
         controlled_set(patch_set, {"blur": [1.0]}, size=SIZE)

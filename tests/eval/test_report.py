@@ -1,6 +1,7 @@
-"""Reports: what the tables say, and that every kind of evaluation makes valid files."""
+"""Results as JSON, tables and sentences of reports, and valid pages for all evaluations."""
 
 import dataclasses
+import json
 import math
 import re
 import sys
@@ -19,160 +20,122 @@ from sample_evaluation import (
 )
 
 from kjax.errors import InputError
-from kjax.eval.report.document import compose
-from kjax.eval.report.hpatches_tables import headline_table, levels_table, scoreboard
-from kjax.eval.report.html import to_html
-from kjax.eval.report.markdown import escaped, to_markdown
-from kjax.eval.report.page_parts import Document, Paragraph, Section
-from kjax.eval.report.patch_pictures import montage_png, pair_png
-from kjax.eval.report.phototour_settings import arrange
-from kjax.eval.report.phototour_tables import fpr_table, paper_difference
+from kjax.eval.report.charts import distance_at_recall
+from kjax.eval.report.page import compose, headlines, write_report
 from kjax.eval.report.published import PAPER_PHOTOTOUR, is_hand_crafted, paper_counterpart
-from kjax.eval.report.summary import headlines
-from kjax.eval.report.theme import TONES
-from kjax.eval.report.verification_charts import distance_at_recall
-from kjax.eval.report.write import write_report
-from kjax.eval.results import Curve, HardPairs, Histogram, Illustrations
+from kjax.eval.report.tables import (
+    arrange,
+    detail_tables,
+    fpr_table,
+    headline_table,
+    make_table,
+    scoreboard,
+    share_cell,
+)
+from kjax.eval.results import Curve, Evaluation, HardPairs, Histogram, Illustrations
 
 NASTY = "<script>alert('x')</script> & \"$a$\" _b_ | `c` *d* [e](f) 漢 \x00\n#"
 VOID = {"meta", "link", "img", "br"}
+PATCHES = np.zeros((1, 2, 8, 8), np.uint8)
+
+
+# Results
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        paper_like_evaluation(),
+        evaluation(),
+        evaluation(descriptor("ψ <b> | “quoted” \\ \n", missing="no: *weights*")),
+    ],
+    ids=["full", "empty", "odd names"],
+)
+def test_results_survive_json(results):
+    text = results.to_json()
+    assert Evaluation.from_json(text) == results
+    assert json.loads(text) == json.loads(json.dumps(dataclasses.asdict(results)))
+    assert "\\u" not in text.replace("\\\\u", ""), "names stay readable"
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"title": "only"}', '{"colour": "red"}'])
+def test_other_files_are_refused_in_one_line(text):
+    with pytest.raises(InputError, match="not the results of an evaluation") as error:
+        Evaluation.from_json(text)
+    assert "\n" not in str(error.value)
+
+
+# Tables
 
 
 def rows_of(table):
     """Texts by row name and column heading."""
-    heads = [column.one_line for column in table.columns]
+    heads = [", ".join(filter(None, column)) for column in table.columns]
     return {
-        row.cells[0].text: dict(zip(heads, (cell.text for cell in row.cells), strict=True))
-        for row in table.rows
+        cells[0].text: dict(zip(heads, (cell.text for cell in cells), strict=True))
+        for _, cells in table.rows
     }
-
-
-class Checker(HTMLParser):
-    """Gathers what a page contains, and asserts that its tags nest."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.open, self.ids, self.tags, self.text, self.links = [], [], [], "", []
-        self.feed(page)
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.ids += [value for name, value in attrs if name == "id"]
-        self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data if self.open and self.open[-1] not in ("script", "style") else ""
-
-
-def check_markdown_tables(text):
-    """Every row of a table has as many cells as its rule."""
-    tables = re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE)
-    for table in tables:
-        head, rule, *rows = (line.strip() for line in table.strip().split("\n"))
-        cells = [len(re.findall(r"(?<!\\)\|", line)) for line in (head, rule, *rows)]
-        assert set(re.split(r"[\s|]+", rule.strip("| "))) <= {"---", "---:"}
-        assert rows
-        assert len(set(cells)) == 1, table
-    return len(tables)
-
-
-def check_report(folder):
-    """What holds for every report; returns the page."""
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    text = (folder / "report.md").read_text(encoding="utf-8")
-    checker = Checker(page)
-    assert len(checker.ids) == len(set(checker.ids))
-    assert all(link.startswith(("data:", "#")) for link in checker.links), "needs another file"
-    inner = {link[1:] for link in checker.links if link.startswith("#")}
-    assert inner <= set(checker.ids)
-    for words in (checker.text, text):
-        assert not re.search(r"\b(nan|inf|None)\b", words, flags=re.IGNORECASE)
-    pictures = re.findall(r"\]\((figures/[^)]*)\)", text)
-    assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
-    assert not list(folder.rglob(".*"))
-    check_markdown_tables(text)
-    return checker
 
 
 def test_paper_layout():
-    """Columns and rows as in the paper's table, its own rows beside, and the difference."""
     (arrangement,) = arrange(paper_like_evaluation().descriptors)
     table = fpr_table(arrangement)
     rows = rows_of(table)
-    assert [c.one_line for c in table.columns] == [
+    assert list(rows["sum"]) == [
         "Descriptor", "Parameters", "Mean", "vs. paper",
-        "notredame → liberty", "yosemite → liberty", "liberty → notredame",
-        "yosemite → notredame", "liberty → yosemite", "notredame → yosemite",
+        "Tested on liberty, notredame", "Tested on liberty, yosemite",
+        "Tested on notredame, liberty", "Tested on notredame, yosemite",
+        "Tested on yosemite, liberty", "Tested on yosemite, notredame",
     ]  # fmt: skip
     star = rows["combined_star s=2"]
-    assert star["notredame → liberty"] == "1.53 ± 0.07"
-    assert star["Mean"] == "1.40"
-    assert star["vs. paper"] == "+0.04"
+    assert star["Tested on liberty, notredame"] == "1.53 ± 0.07"
+    assert (star["Mean"], star["vs. paper"]) == ("1.40", "+0.04")
     assert rows["⋆ψᶜ, s=2 (paper)"]["Mean"] == "1.36 ± 0.01"
-    assert rows["HardNet+, as reported (paper)"]["yosemite → liberty"] == "2.51"
-    # Untrained: one figure per test set. Trained on one set: its columns, and a mean over them.
-    assert rows["RootSIFT"]["notredame → liberty"] == rows["RootSIFT"]["yosemite → liberty"]
-    assert rows["TFeat"]["liberty → notredame"] == "3.10"
-    assert rows["TFeat"]["yosemite → notredame"] == "–"
-    mean = next(row for row in table.rows if row.cells[0].text == "TFeat").cells[2]
+    assert rows["HardNet+, as reported (paper)"]["Tested on liberty, yosemite"] == "2.51"
+    # Untrained: one value per test set. Trained on one set: its columns, and a mean over them.
+    sift = rows["RootSIFT"]
+    assert sift["Tested on liberty, notredame"] == sift["Tested on liberty, yosemite"]
+    assert rows["TFeat"]["Tested on notredame, liberty"] == "3.10"
+    assert rows["TFeat"]["Tested on notredame, yosemite"] == "–"
+    mean = next(cells for _, cells in table.rows if cells[0].text == "TFeat")[2]
     assert (mean.text, mean.detail) == ("5.60", "over 2 of 6")
-
-
-def test_best_of_each_column_is_marked_among_those_measured():
-    (arrangement,) = arrange(paper_like_evaluation().descriptors)
-    marked = {
-        (row.cells[0].text, place)
-        for row in fpr_table(arrangement).rows
-        for place, cell in enumerate(row.cells)
-        if cell.best
-    }
-    assert marked == {("combined_star s=2", place) for place in (2, 4, 5, 6, 7, 8, 9)}
+    # The best of each column is marked among those measured.
+    best = {(cells[0].text, i) for _, cells in table.rows for i, c in enumerate(cells) if c.best}
+    assert best == {("combined_star s=2", place) for place in (2, 4, 5, 6, 7, 8, 9)}
+    assert table.groups == [("", 4), *((f"Tested on {test}", 2) for test in SETS)]
+    assert table.numeric == [False] + 9 * [True]
 
 
 def test_a_row_per_training_set_beside_the_papers_figures():
-    results = evaluation(
-        descriptor(
-            "hardnet", ours=True, parameters=1_334_560,
-            phototour=[phototour_scores(0.0049, "notredame", "liberty"),
-                       phototour_scores(0.0211, "yosemite", "liberty"),
-                       phototour_scores(0.001, "liberty", "liberty")],
-        ),
-        descriptor("ORB", phototour=[phototour_scores(0.4, test) for test in SETS]),
-    )  # fmt: skip
-    (arrangement,) = arrange(results.descriptors)
+    scores = [
+        phototour_scores(rate, test, "liberty")
+        for test, rate in (("notredame", 0.0049), ("yosemite", 0.0211), ("liberty", 0.001))
+    ]
+    ours = descriptor("hardnet", ours=True, parameters=1_334_560, phototour=scores)
+    orb = descriptor("ORB", phototour=[phototour_scores(0.4, test) for test in SETS])  # fmt: skip
+    (arrangement,) = arrange([ours, orb])
     rows = rows_of(fpr_table(arrangement))
     assert rows["hardnet"]["Trained on"] == "liberty"
     assert rows["HardNet+ (paper)"]["notredame"] == "0.48 ± 0.01"
     # On its own training set it is shown but does not count.
-    assert rows["hardnet"]["Mean"] == "1.30"
-    assert rows["hardnet"]["vs. paper"] == "−0.01"
-    assert paper_difference(arrangement, results.descriptors[0]) == pytest.approx(-0.00015)
+    assert (rows["hardnet"]["Mean"], rows["hardnet"]["vs. paper"]) == ("1.30", "−0.01")
+    assert arrangement.paper_difference(ours) == pytest.approx(-0.00015)
 
 
-def test_no_paper_rows_for_other_sets():
-    results = evaluation(
-        descriptor("hardnet", ours=True, parameters=1_334_560,
-                   phototour=[phototour_scores(0.05, "stereo", "liberty")]),
-        descriptor("SIFT", phototour=[phototour_scores(0.06, "stereo")]),
-    )  # fmt: skip
-    table = fpr_table(arrange(results.descriptors)[0])
-    assert [row.cells[0].text for row in table.rows] == ["hardnet", "SIFT"]
-    assert [c.title for c in table.columns] == ["Descriptor", "Parameters", "Trained on", "stereo"]
+def test_other_sets_and_several_training_sets():
+    ours = descriptor(
+        "hardnet",
+        ours=True,
+        parameters=1_334_560,
+        phototour=[phototour_scores(0.05, "stereo", "liberty")],
+    )
+    sift = descriptor("SIFT", phototour=[phototour_scores(0.06, "stereo")])  # fmt: skip
+    table = fpr_table(arrange([ours, sift])[0])
+    assert list(rows_of(table)) == ["hardnet", "SIFT"], "no rows of the paper"
+    assert [title for _, title in table.columns] == [
+        "Descriptor", "Parameters", "Trained on", "stereo",
+    ]  # fmt: skip
     assert "Paper:" not in " ".join(table.notes)
-
-
-def test_any_of_several_training_sets_does_not_count():
     several = [phototour_scores(rate, test, "stereo+castle")
                for test, rate in (("castle", 0.01), ("garden", 0.05))]  # fmt: skip
     (arrangement,) = arrange([descriptor("a", ours=True, phototour=several)])
@@ -186,8 +149,7 @@ def test_rules_do_not_mix():
     assert [rows_of(fpr_table(one))["a"]["stereo"] for one in arrangements] == ["5.00", "6.00"]
 
 
-def test_published_rows_are_consistent():
-    """The paper's means are those of its six figures, as far as two decimals tell."""
+def test_published_means_are_those_of_the_six_figures():
     for row in PAPER_PHOTOTOUR:
         assert len(row.fpr95) == 6
         assert np.mean(list(row.fpr95.values())) == pytest.approx(row.mean, abs=1.01e-4)
@@ -209,66 +171,47 @@ def test_counterparts_in_the_paper(name, ours, parameters, counterpart):
     assert (found and found.name) == counterpart
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters", "expected"),
-    [("RootSIFT", None, True), ("ORB (OpenCV)", None, True), ("Root-SIFT", None, True),
-     ("TFeat", 599_808, False), ("HardNet", None, False), ("MKD concat", 30_000, True),
-     ("BBoost", None, False)],
-)  # fmt: skip
-def test_hand_crafted_ones_are_known_by_name(name, parameters, expected):
-    assert is_hand_crafted(descriptor(name, parameters=parameters)) == expected
+def test_hand_crafted_descriptors_are_known_by_name():
+    names = {"RootSIFT": True, "ORB (OpenCV)": True, "Root-SIFT": True, "MKD concat": True,
+             "TFeat": False, "HardNet": False, "BBoost": False}  # fmt: skip
+    assert {name: is_hand_crafted(descriptor(name)) for name in names} == names
 
 
-def test_hpatches_tables_name_protocol_and_split():
+def test_hpatches_tables():
     board = scoreboard(paper_like_evaluation().descriptors)
     assert [(key.protocol, key.split) for key in board] == [
         ("python", "abc"), ("python", "a"), ("matlab", "a"),
     ]  # fmt: skip
-    for benchmark, scored in board.items():
-        for make in (headline_table, levels_table):
-            caption = make(benchmark, scored).caption
-            assert f"protocol {benchmark.protocol}" in caption
-            assert ("splits a, b, c" if benchmark.split == "abc" else "split a") in caption
-    rows = rows_of(levels_table(*next(iter(board.items()))))
-    assert rows["combined_star s=2"]["Retrieval, tough"] == "56.00"
-    assert rows["combined_star s=2"]["Verification, easy intra"] == "80.60"
+    for setting, scored in board.items():
+        for table in (headline_table(setting, scored), *detail_tables(setting, scored)):
+            assert f"protocol {setting.protocol}" in table.caption
+            assert ("splits a, b, c" if setting.split == "abc" else "split a") in table.caption
+    levels, areas, pools, sequences = map(rows_of, detail_tables(*next(iter(board.items()))))
+    star = "combined_star s=2"
+    assert levels[star]["Retrieval, tough"] == "56.00"
+    assert levels[star]["Verification, easy intra"] == "80.60"
+    assert areas[star]["ROC area, easy intra"] == "90.30"
+    assert list(pools[star])[1:] == ["Pool of, 100", "Pool of, 1,000", "Pool of, 10,000"]
+    assert pools[star]["Pool of, 10,000"] == "68.67"
+    assert sequences["v_scene2"][star] == "53.87"
 
 
-def test_spread_over_seeds_stands_beside_the_headline():
-    scores = hpatches_scores(0.5, "python", "a")
-    several = dataclasses.replace(scores, seeds=3, map_std={"matching": 0.0123})
-    board = scoreboard([descriptor("a", hpatches=[several])])
-    table = headline_table(*next(iter(board.items())))
-    assert rows_of(table)["a"]["Matching"] == "35.00 ± 1.23"
-    assert rows_of(table)["a"]["Retrieval"] == "50.00"
-    assert any("over seeds" in note for note in table.notes)
-
-
-def test_published_hpatches_rows_stand_only_beside_their_own_protocol_and_split():
-    for protocol, split, shown in (("python", "full", True), ("matlab", "full", False)):
-        scores = hpatches_scores(0.5, protocol, split)
-        board = scoreboard([descriptor("a", hpatches=[scores])])
-        rows = rows_of(headline_table(*next(iter(board.items()))))
-        assert ("HardNet+ (published)" in rows) == shown
-
-
-def test_headlines_state_the_figures():
-    text = " ".join(headlines(paper_like_evaluation()))
-    assert "8 descriptors compared: 5 of kjax and 3 rivals; 1 more could not be had." in text
-    assert "combined_star s=2 (1.40 %), among the rivals RootSIFT (27.00 %)" in text
-    assert "combined_star s=2 is 0.04 percentage points above the paper's mean" in text
-    assert "protocol python, mean of splits a, b, c: combined_star s=2 at verification" in text
-
-
-@pytest.mark.parametrize(("rival", "verdict"), [(0.051, "overlap"), (0.5, "do not overlap")])
-def test_headlines_say_whether_few_pairs_can_tell(rival, verdict):
-    sentences = headlines(
-        evaluation(
-            descriptor("a", ours=True, phototour=[phototour_scores(0.05)]),
-            descriptor("b", phototour=[phototour_scores(rival)]),
-        )
+def test_spread_and_published_rows_beside_the_headline():
+    scores = dataclasses.replace(
+        hpatches_scores(0.5, "python", "full"), map_std={"matching": 0.0123}
     )
-    assert sentences[-1].endswith(f"confidence intervals {verdict}.")
+    table = headline_table(*next(iter(scoreboard([descriptor("a", hpatches=[scores])]).items())))
+    rows = rows_of(table)
+    assert (rows["a"]["Matching"], rows["a"]["Retrieval"]) == ("35.00 ± 1.23", "50.00")
+    assert rows["HardNet+ (published)"]["Matching"] == "52.76"
+    assert any("over seeds" in note for note in table.notes)
+    other = descriptor("a", hpatches=[hpatches_scores(0.5, "matlab", "full")])
+    assert list(rows_of(headline_table(*next(iter(scoreboard([other]).items()))))) == ["a"]
+
+
+def test_a_single_value_is_not_the_best():
+    rows = [("rival", {("", "x"): share_cell(value)}) for value in (0.5, None)]
+    assert not any(cells[0].best for _, cells in make_table("", rows).rows)
 
 
 def test_distance_at_recall_by_hand():
@@ -277,67 +220,52 @@ def test_distance_at_recall_by_hand():
     assert distance_at_recall(Histogram([0.0, 1.0], [0], [1])) is None
 
 
-def test_light_colours_are_distinct():
-    """Charts are recoloured by their light colours."""
-    assert len({tone.light for tone in TONES.values()}) == len(TONES)
+def test_headlines():
+    text = " ".join(headlines(paper_like_evaluation()))
+    assert "8 descriptors compared: 5 of kjax and 3 baselines; 1 more unavailable." in text
+    assert (
+        "combined_star s=2 among kjax models (1.40 %), RootSIFT among baselines (27.00 %)" in text
+    )
+    assert "combined_star s=2 is 0.04 percentage points above the paper's mean" in text
+    assert "protocol python, mean of splits a, b, c: combined_star s=2 at verification" in text
+    for rate, verdict in ((0.051, "overlap"), (0.5, "do not overlap")):
+        ours = descriptor("a", ours=True, phototour=[phototour_scores(0.05)])
+        other = descriptor("b", phototour=[phototour_scores(rate)])
+        assert headlines(evaluation(ours, other))[-1].endswith(f"confidence intervals {verdict}.")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("a|b", r"a\|b"), ("combined_star", "combined_star"), ("_x_", r"\_x\_"),
-     ("<b>", "&lt;b&gt;"), ("*`[", r"\*\`\["), ("two\nlines", "two lines")],
-)  # fmt: skip
-def test_markdown_escapes(text, expected):
-    assert escaped(text) == expected
+# Pages
 
 
-def test_code_in_a_paragraph():
-    paragraph = Paragraph("`a_<b>` differs from _c_")
-    document = Document("t", "", "", {}, [Section("s", "S", [paragraph])])
-    assert "<p><code>a_&lt;b&gt;</code> differs from _c_</p>" in to_html(document)
-    assert "\n`a_<b>` differs from \\_c\\_\n" in to_markdown(document).text
+class Checker(HTMLParser):
+    """Collects the content of a page, and asserts that its tags nest."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.ids, self.tags, self.text, self.links = [], [], [], "", []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data if self.open and self.open[-1] not in ("script", "style") else ""
 
 
-def test_patches_become_pictures(rng):
-    from io import BytesIO
-
-    from PIL import Image
-
-    patches = rng.integers(0, 256, (7, 2, 32, 32), np.uint8)
-    pair = np.asarray(Image.open(BytesIO(pair_png(patches[0]))))
-    assert pair.shape == (64, 132, 2)
-    np.testing.assert_array_equal(pair[::2, :64:2, 0], patches[0, 0])
-    np.testing.assert_array_equal(pair[::2, 68::2, 0], patches[0, 1])
-    assert Image.open(BytesIO(montage_png(patches))).size == (6 * 144 - 12, 2 * 76 - 12)
-
-
-def test_empty_evaluation(tmp_path):
-    write_report(tmp_path / "new" / "folder", evaluation())
-    checker = check_report(tmp_path / "new" / "folder")
-    assert checker.tags.count("h2") == 1
-    assert "No descriptor was evaluated." in checker.text
-
-
-def test_only_missing_rivals(tmp_path):
-    write_report(tmp_path, evaluation(descriptor("MKD", missing="kornia is not installed")))
-    checker = check_report(tmp_path)
-    assert "kornia is not installed" in checker.text
-    assert [section.slug for section in compose(
-        evaluation(descriptor("MKD", missing="x")), Illustrations()).sections
-    ] == ["summary", "missing"]  # fmt: skip
-
-
-def test_one_descriptor_without_hpatches(tmp_path):
-    one = descriptor("lonely", ours=True, phototour=[phototour_scores(0.05)])
-    other = descriptor("SIFT", hpatches=[hpatches_scores(0.4, split="folder")])
-    write_report(tmp_path, evaluation(one, other))
-    checker = check_report(tmp_path)
-    assert {"verification", "hpatches"} <= set(checker.ids)
-    assert {"training", "similarity", "missing"}.isdisjoint(checker.ids)
-    assert "PhotoTourism" not in checker.text
-
-
-def test_names_run_nothing_and_break_nothing(tmp_path):
+def nasty():
     results = evaluation(
         descriptor(
             NASTY, ours=True, source=NASTY, warnings=[NASTY],
@@ -346,16 +274,10 @@ def test_names_run_nothing_and_break_nothing(tmp_path):
         ),
         descriptor("漢字 _x", missing=NASTY),
     )  # fmt: skip
-    results = dataclasses.replace(results, title=NASTY, command=NASTY, versions={NASTY: NASTY})
-    patches = np.zeros((1, 2, 8, 8), np.uint8)
-    shown = Illustrations(hard_pairs=[HardPairs(NASTY, NASTY, True, patches, np.ones(1))])
-    write_report(tmp_path, results, shown)
-    checker = check_report(tmp_path)
-    assert checker.tags.count("script") == 1
-    assert "alert('x')" in checker.text
+    return dataclasses.replace(results, title=NASTY, command=NASTY, versions={NASTY: NASTY})
 
 
-def test_what_is_not_finite_is_a_dash(tmp_path):
+def not_finite():
     bad = dataclasses.replace(
         phototour_scores(0.1),
         fpr95=math.nan, auc=math.nan, average_precision=math.nan, fpr95_std=math.nan,
@@ -367,48 +289,69 @@ def test_what_is_not_finite_is_a_dash(tmp_path):
     poor = dataclasses.replace(
         hpatches_scores(0.4), matching_map=math.nan, retrieval={"e": math.nan}, verification={}
     )
-    results = evaluation(descriptor("odd", phototour=[bad], hpatches=[poor]))
-    patches = np.zeros((1, 2, 8, 8), np.uint8)
-    pairs = HardPairs("odd", "stereo", False, patches, np.full(1, np.nan))
-    write_report(tmp_path, results, Illustrations(hard_pairs=[pairs]))
-    check_report(tmp_path)
+    return evaluation(descriptor("odd", phototour=[bad], hpatches=[poor]))
 
 
-def test_markdown_has_the_tables_of_the_page():
-    document = compose(
-        dataclasses.replace(
-            paper_like_evaluation(),
-            descriptors=[
-                dataclasses.replace(one, phototour=[], hpatches=one.hpatches[1:2])
-                for one in paper_like_evaluation().descriptors[-3:]
-            ],
+CASES = {
+    "empty": (evaluation(), Illustrations(), ["Summary"]),
+    "missing": (
+        evaluation(descriptor("MKD", missing="not installed")), Illustrations(),
+        ["Summary", "Missing"],
+    ),
+    "two protocols": (
+        evaluation(
+            descriptor("lonely", ours=True, phototour=[phototour_scores(0.05)]),
+            descriptor("SIFT", hpatches=[hpatches_scores(0.4, split="folder")]),
         ),
-        Illustrations(),
-    )
-    written = to_markdown(document)
-    assert check_markdown_tables(written.text) == 7
-    assert sorted(written.pictures) == ["hpatches-comparison-python-a-generated-seed-42.png"]
+        Illustrations(), ["Summary", "Verification of pairs", "HPatches", "Descriptors"],
+    ),
+    "nasty names": (
+        nasty(), Illustrations(hard_pairs=[HardPairs(NASTY, NASTY, True, PATCHES, np.ones(1))]),
+        ["Summary", "Verification of pairs", "HPatches", "Hardest errors", "Descriptors",
+         "Missing"],
+    ),
+    "not finite": (
+        not_finite(),
+        Illustrations(hard_pairs=[HardPairs("odd", "stereo", False, PATCHES, np.full(1, np.nan))]),
+        ["Summary", "Verification of pairs", "HPatches", "Hardest errors", "Descriptors"],
+    ),
+    "training": (
+        evaluation(), Illustrations(training=dict([*illustrations().training.items()][:1])),
+        ["Summary", "Training"],
+    ),
+}  # fmt: skip
 
 
-def test_without_matplotlib_one_line_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+@pytest.mark.parametrize("case", CASES)
+def test_pages_are_valid_and_need_no_other_file(tmp_path, case):
+    results, shown, titles = CASES[case]
+    write_report(tmp_path / "new" / "folder", results, shown)
+    (path,) = (tmp_path / "new" / "folder").iterdir()
+    checker = Checker(path.read_text(encoding="utf-8"))
+    assert len(checker.ids) == len(set(checker.ids)) == len(titles)
+    assert all(link.startswith(("data:", "#")) for link in checker.links)
+    assert {link[1:] for link in checker.links if link.startswith("#")} == set(checker.ids)
+    assert not re.search(r"\b(nan|inf|None)\b", checker.text, flags=re.IGNORECASE)
+    assert checker.tags.count("script") == 1
+    sections = compose(results, shown)
+    assert [s["title"] for s in sections if any(s[k] for k in s if k != "title")] == titles
+    if case == "training":
+        before = path.read_bytes()
+        write_report(path.parent, results, shown)
+        assert path.read_bytes() == before, "the same results make the same file"
+
+
+@pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
+def test_missing_packages_are_named(tmp_path, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
     results = evaluation(descriptor("a", phototour=[phototour_scores(0.05)]))
-    with pytest.raises(InputError, match="pip install matplotlib"):
+    with pytest.raises(InputError, match=f"pip install {module}"):
         write_report(tmp_path, results)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path):
+def test_folders_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write the report to") as error:
         write_report(tmp_path / "file", evaluation())
     assert "\n" not in str(error.value)
-
-
-def test_training_alone(tmp_path):
-    shown = Illustrations(training=illustrations().training[:1])
-    write_report(tmp_path, evaluation(), shown)
-    assert "training" in check_report(tmp_path).ids
-    # The same figures make the same file.
-    again = to_html(compose(evaluation(), shown))
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == again

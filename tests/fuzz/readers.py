@@ -250,7 +250,7 @@ add("read_descriptors.csv", _csv, _read_csv)
 
 
 def _open_benchmark(folder: Path) -> Any:
-    from kjax.eval.hpatches.benchmark import open_benchmark
+    from kjax.eval.hpatches.tasks import open_benchmark
 
     return open_benchmark(folder, progress=False)
 
@@ -263,7 +263,7 @@ def _descriptor_cache(folder: Path) -> None:
 
 
 def _read_descriptor_cache(folder: Path) -> Any:
-    from kjax.eval.descriptor_cache import cached
+    from kjax.eval.entries import cached
 
     patches = np.arange(48, dtype=np.uint8).reshape(3, 4, 4)
     expected = patches.reshape(3, -1).astype(np.float32)
@@ -893,10 +893,10 @@ add("records.jsonl", _records, _read_records)
 def _evaluation(folder: Path) -> None:
     from sample_evaluation import phototour_scores
 
-    from kjax.eval.results import DescriptorResult, Evaluation
+    from kjax.eval.results import Evaluation, Result
 
     scores = [phototour_scores(0.1)]
-    row = DescriptorResult("a", True, "here", 128, None, "L2", None, [], scores, [])
+    row = Result("a", True, "here", 128, None, "L2", None, [], scores, [])
     evaluation = Evaluation("title", "command", "now", {"jax": "1"}, [row])
     (folder / "results.json").write_text(evaluation.to_json())
 

@@ -7,7 +7,7 @@ from models import make_model, random_patches
 import kjax
 from kjax.cli import main
 from kjax.errors import InputError
-from kjax.eval.refit_views import mean_matching
+from kjax.eval.misalignment import mean_matching
 from kjax.model.folding import remap
 from kjax.train.refitting import agreeing_directions, check_widths, learn_map
 from kjax.weights.info import make_metadata

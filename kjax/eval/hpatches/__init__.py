@@ -1,1 +1,1 @@
-"""The HPatches benchmark: tasks, descriptors, and both official rules."""
+"""The HPatches benchmark: tasks, descriptors, and both official protocols."""

@@ -1,37 +1,44 @@
-"""Descriptors of HPatches sequences: from patches, from the official CSV files, and into them.
+"""Descriptors of HPatches sequences, and distances between them on the device.
 
-The official layout is `<folder>/<sequence>/<image>.csv`, for the sixteen images of a sequence: no
+The official files are `<folder>/<sequence>/<image>.csv`, for the sixteen images of a sequence: no
 header, one row per patch, commas between the values.
+
+Distances: all descriptors are rows of one array and are referred to by row number. L2 distances
+stay squared, as only their order matters. `in_double` and `count_closer` work in double precision:
+call them under `jax.enable_x64(True)`.
 """
 
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, UInt8
+from jaxtyping import Array, Float, Float32, Float64, Int32, UInt8
 from tqdm import tqdm
 
 from kjax.data import hpatches
 from kjax.data.hpatches import IMAGES
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, first_line, unknown_name
 from kjax.files.atomic import write_whole
+from kjax.model.kernels.group_minima import Metric
+from kjax.model.nearest import Neighbours, apart, padded_size, two_nearest
 
-_DELIMITERS = {";": "semicolons", "\t": "tabs", " ": "spaces"}
+PAIRS_IN_BLOCK = 2048
+"""Number of pairs that fit a CPU's cache together."""
 
 Folder = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
 class SetDescriptors:
-    """The descriptors of a set of sequences, all in one array: no copy is needed to index them.
+    """The descriptors of a set of sequences, in one array.
 
     Attributes:
-        patches: the sequences, with the number of patches in each of their sixteen images.
+        patches: number of patches per image of each sequence.
         rows: sequence after sequence, in each image after image in the order of
             `kjax.data.hpatches.IMAGES`, in each patch after patch. In host memory or on a device.
     """
@@ -48,22 +55,24 @@ class SetDescriptors:
     def from_sequences(
         cls, sequences: Mapping[str, Float32[np.ndarray, "images n d"]]
     ) -> "SetDescriptors":
-        """Joins arrays [16, n, dim], one per sequence."""
+        """Join arrays [16, n, dim], one per sequence."""
         if not sequences:
             raise InputError("no sequence: there are no descriptors to evaluate")
+        first = next(iter(sequences.values()))
         for name, array in sequences.items():
-            if array.shape[0] != len(IMAGES):
-                raise InputError(f"{name} has {len(array)} images, not {len(IMAGES)}")
-        dimensions = {array.shape[2] for array in sequences.values()}
-        if len(dimensions) > 1:
-            raise InputError(f"descriptors of {' and '.join(map(str, sorted(dimensions)))} values")
+            if array.shape[::2] != (len(IMAGES), first.shape[2]):
+                raise InputError(
+                    f"descriptors of {name} have {array.shape[2]} values in {len(array)} images, "
+                    f"not {first.shape[2]} in {len(IMAGES)}: use one descriptor for all sequences"
+                )
         rows = [array.reshape(-1, array.shape[2]) for array in sequences.values()]
-        counts = {name: array.shape[1] for name, array in sequences.items()}
-        return cls(counts, np.concatenate(rows))
+        return cls(
+            {name: array.shape[1] for name, array in sequences.items()}, np.concatenate(rows)
+        )
 
     @property
     def dimension(self) -> int:
-        """Values of a descriptor."""
+        """Number of values of a descriptor."""
         return self.rows.shape[1]
 
     @functools.cached_property
@@ -74,7 +83,6 @@ class SetDescriptors:
         return dict(zip(self.patches, starts.tolist(), strict=True))
 
     def __getitem__(self, name: str) -> Float32[np.ndarray, "16 n dim"]:
-        """The descriptors of one sequence."""
         if name not in self.patches:
             raise unknown_name("sequence", name, self.patches)
         start, count = self.starts[name], self.patches[name]
@@ -82,21 +90,21 @@ class SetDescriptors:
         return rows.reshape(len(IMAGES), count, self.dimension)
 
     def of(self, names: Iterable[str]) -> "SetDescriptors":
-        """Those of some sequences only; the same object if they are all."""
+        """Select sequences; the same object if they are all."""
         chosen = list(names)
         if chosen == list(self.patches):
             return self
         return SetDescriptors.from_sequences({name: self[name] for name in chosen})
 
     def on_device(self) -> "SetDescriptors":
-        """The same, in the memory of JAX's default device."""
+        """Copy the rows to JAX's default device, unless they are on one."""
         if isinstance(self.rows, jax.Array):
             return self
         return SetDescriptors(self.patches, jnp.asarray(self.rows))
 
     @functools.cached_property
     def not_finite(self) -> int:
-        """How many descriptors hold NaN or an infinity."""
+        """Number of descriptors with NaN or infinity."""
         numpy = jnp if isinstance(self.rows, jax.Array) else np
         return int((~numpy.isfinite(self.rows).all(axis=1)).sum())
 
@@ -110,13 +118,7 @@ def describe_sequences(
     describe: Callable[[UInt8[np.ndarray, "m side side"]], Float32[np.ndarray, "m d"]],
     sequences: Iterable[hpatches.Sequence],
 ) -> SetDescriptors:
-    """Descriptors of whatever sequences come, e.g. from `kjax.data.hpatches.read_hpatches`.
-
-    Args:
-        describe: from patches to one descriptor each, e.g. `kjax.model.describe.describe` with its
-            model filled in. It is called once per sequence.
-        sequences: are dropped one by one when described; patches take more memory.
-    """
+    """Describe sequences one by one; `describe` is called once per sequence."""
     described = {}
     for sequence in sequences:
         images, count = sequence.patches.shape[:2]
@@ -131,61 +133,39 @@ def describe_sequences(
 
 
 def read_descriptors(
-    folder: Folder,
-    *,
-    names: Sequence[str] | None = None,
-    patches: Mapping[str, int] | None = None,
-    progress: bool = True,
+    folder: Folder, patches: Mapping[str, int] | None = None, *, progress: bool = True
 ) -> SetDescriptors:
-    """Reads the official CSV files.
+    """Read the official CSV files.
 
     Args:
-        folder: holds one folder per sequence.
-        names: the sequences to read; all that are there if not given.
-        patches: how many each sequence must have, where that is known.
-        progress: whether to show a bar.
+        folder: one folder per sequence.
+        patches: the sequences to read, with their number of patches (default: all there are).
+        progress: show a progress bar.
     """
     folder = Path(folder)
-    if names is None:
-        names = sorted(path.parent.name for path in folder.glob("*/ref.csv"))
-    if not names:
+    names = sorted(path.parent.name for path in folder.glob("*/ref.csv"))
+    if not (patches or names):
         raise InputError(f"{folder} holds no descriptors: give the folder above <sequence>/ref.csv")
     read: dict[str, np.ndarray] = {}
-    for name in tqdm(names, desc="reading descriptors", unit="sequence", disable=not progress):
-        read[name] = _read_sequence(folder / name, None if patches is None else patches.get(name))
-    dimensions = {name: array.shape[2] for name, array in read.items()}
-    for name, dimension in dimensions.items():
-        if dimension != dimensions[names[0]]:
-            raise InputError(
-                f"{folder}: descriptors of {name} have {dimension} values and those of "
-                f"{names[0]} {dimensions[names[0]]}; export both with one descriptor"
-            )
+    chosen = list(patches or names)
+    for name in tqdm(chosen, desc="reading descriptors", unit="sequence", disable=not progress):
+        images = [_read_file(folder / name / f"{image}.csv") for image in IMAGES]
+        expected = (patches[name] if patches else len(images[0]), images[0].shape[1])
+        for image, rows in zip(IMAGES, images, strict=True):
+            if rows.shape != expected:
+                raise InputError(
+                    f"{folder / name / image}.csv has {rows.shape[0]} rows of {rows.shape[1]} "
+                    f"values, not {expected[0]} of {expected[1]}: write one row per patch"
+                )
+        read[name] = np.stack(images)
     return SetDescriptors.from_sequences(read)
-
-
-def _read_sequence(folder: Path, expected: int | None) -> Float32[np.ndarray, "16 n dim"]:
-    images = []
-    for image in IMAGES:
-        path = folder / f"{image}.csv"
-        images.append(_read_file(path))
-        count = len(images[0]) if expected is None else expected
-        if len(images[-1]) != count:
-            raise InputError(
-                f"{path} has {len(images[-1])} rows, but its sequence has {count} patches: "
-                "export one row per patch, with no header"
-            )
-        if images[-1].shape[1] != images[0].shape[1]:
-            raise InputError(
-                f"{path} has {images[-1].shape[1]} columns and ref.csv {images[0].shape[1]}: "
-                "export both with one descriptor"
-            )
-    return np.stack(images)
 
 
 def _read_file(path: Path) -> Float32[np.ndarray, "n dim"]:
     try:
         with open(path, encoding="utf-8") as file:
-            _check_first_line(path, file.readline())
+            if not file.readline().strip():
+                raise ValueError("the first line is empty")
             file.seek(0)
             rows = np.loadtxt(file, np.float32, comments=None, delimiter=",", ndmin=2)
     except OSError as error:
@@ -193,46 +173,132 @@ def _read_file(path: Path) -> Float32[np.ndarray, "n dim"]:
             f"cannot read {path} ({error.strerror}): a sequence needs the sixteen files "
             "ref.csv, e1.csv … t5.csv"
         ) from error
-    except ValueError as error:  # among them, text that is not UTF-8
-        reason = str(error).splitlines()[0].split(";")[0]
+    except ValueError as error:
         raise InputError(
-            f"{path} is no table of numbers ({reason}): export it again, with commas, no header "
-            "and equally many values per patch"
+            f"{path} is not a table of numbers ({first_line(error)}): write commas between "
+            "values, no header, and the same number of values per row"
         ) from error
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if len(bad):
-        raise InputError(
-            f"{path}: {len(bad)} of {len(rows)} descriptors hold NaN or an infinity, first in row "
-            f"{bad[0] + 1}; export it again"
-        )
+    if not np.isfinite(rows).all():
+        raise InputError(f"{path} holds NaN or infinity: export the descriptors again")
     return rows
-
-
-def _check_first_line(path: Path, line: str) -> None:
-    if not line.strip():
-        raise InputError(f"{path} is empty: export the descriptors again")
-    if "," in line and ";" not in line:
-        return
-    for delimiter, name in _DELIMITERS.items():
-        if delimiter in line.strip():
-            raise InputError(f"{path} has {name} between its values: write commas instead")
-    raise InputError(f"{path} has one value per row; a descriptor has more, with commas between")
 
 
 def write_descriptors(
     descriptors: SetDescriptors, folder: Folder, *, progress: bool = True
 ) -> None:
-    """Writes the official CSV files, with digits enough to read the same values back."""
-    folder = Path(folder)
-    # Nine significant digits tell any two float32 values apart.
+    """Write the official CSV files, with enough digits to read the same values back."""
+    # Nine significant digits distinguish any two float32 values.
     row = ",".join(["%.9g"] * descriptors.dimension) + "\n"
     names = descriptors.patches
     for name in tqdm(names, desc="writing descriptors", unit="sequence", disable=not progress):
-        (folder / name).mkdir(parents=True, exist_ok=True)
+        target = Path(folder) / name
+        target.mkdir(parents=True, exist_ok=True)
         for image, rows in zip(IMAGES, descriptors[name], strict=True):
             # One formatting call per file is several times faster than one per value.
-            text = row * len(rows) % tuple(rows.ravel().tolist())
-            write_whole(
-                folder / name / f"{image}.csv",
-                functools.partial(Path.write_bytes, data=text.encode()),
-            )
+            text = (row * len(rows) % tuple(rows.ravel().tolist())).encode()
+            write_whole(target / f"{image}.csv", functools.partial(Path.write_bytes, data=text))
+
+
+# Distances
+
+
+@functools.partial(jax.jit, static_argnames="distance")
+def pair_distances(
+    rows: Float32[Array, "rows dim"],
+    first: Int32[Array, "blocks block"],
+    second: Int32[Array, "blocks kinds block"],
+    *,
+    distance: Metric,
+) -> Float32[Array, "blocks kinds block"]:
+    """Compute distances from each first row to several second ones, in single precision."""
+
+    def of_block(places: tuple[Array, Array]) -> Float32[Array, "kinds block"]:
+        one, others = places
+        start = _take(rows, one)
+        return jnp.stack([_length(_take(rows, other) - start, distance) for other in others])
+
+    return jax.lax.map(of_block, (first, second))
+
+
+def nearest(
+    rows: Float32[Array, "rows dim"], start: int, count: int, *, images: int, distance: Metric
+) -> Neighbours:
+    """Find the nearest patch to each reference patch in each of a sequence's other images.
+
+    Args:
+        rows: all descriptors.
+        start: first row of the sequence.
+        count: patches per image of the sequence.
+        images: number of images after the reference image; one row of the result each.
+        distance: "L1" or "L2".
+    """
+    starts = start + count * np.stack([np.zeros(images, int), np.arange(1, images + 1)], axis=1)
+    sizes = (padded_size(count), padded_size(count))
+    (found,) = two_nearest(
+        *(rows, starts, np.full_like(starts, count), sizes),
+        metric=distance,
+        both=False,
+        second=False,
+    )
+    return Neighbours(*(column[:, :count] for column in found))
+
+
+@jax.jit
+def in_double(
+    rows: Float32[Array, "rows dim"], places: Int32[Array, " n"]
+) -> Float64[Array, "n dim"]:
+    """Take rows in double precision."""
+    return _take(rows, places).astype(jnp.float64)
+
+
+@functools.partial(jax.jit, static_argnames=("lengths", "distance"))
+def count_closer(
+    rows: Float32[Array, "rows dim"],
+    queries: Int32[Array, " queries"],
+    positives: Int32[Array, "positives queries"],
+    others: Float64[Array, "others dim"],
+    pool: Int32[Array, " pool"],
+    *,
+    lengths: tuple[int, ...],
+    distance: Metric,
+) -> Int32[Array, "positives parts queries"]:
+    """Count the patches in each part of a pool that are closer to a query than its positives.
+
+    Args:
+        rows: all descriptors.
+        queries: rows of the queries.
+        positives: rows of each query's positives.
+        others: descriptors to look among.
+        pool: indices into `others`, in order; negative ones are skipped.
+        lengths: lengths of the parts of the pool.
+        distance: "L1" or "L2".
+    """
+    wanted = in_double(rows, queries)
+    far, slack = apart(others, wanted, distance)
+    # A tie does not count as closer, and rounding must not break one.
+    far = _take(far + slack, jnp.maximum(pool, 0))
+    far = jnp.where((pool < 0)[:, None], jnp.inf, far)
+    ends = [sum(lengths[: part + 1]) for part in range(len(lengths))]
+
+    def count(places: Int32[Array, " queries"]) -> Int32[Array, "parts queries"]:
+        closer = far < _length(in_double(rows, places) - wanted, distance)[None, :]
+        return jnp.stack(
+            [
+                closer[end - length : end].sum(axis=0, dtype=jnp.int32)
+                for end, length in zip(ends, lengths, strict=True)
+            ]
+        )
+
+    # One positive at a time: a CPU then compares many queries in one instruction.
+    return jax.lax.map(count, positives)
+
+
+def _take(rows: Float[Array, "rows dim"], places: Int32[Array, " n"]) -> Float[Array, "n dim"]:
+    """Index without bounds checks, which would cost as much again."""
+    return rows.at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def _length(differences: Float[Array, "n dim"], distance: Metric) -> Float[Array, " n"]:
+    parts = jnp.abs(differences) if distance == "L1" else differences * differences
+    # A product with ones, as XLA's sums on a CPU add one number at a time.
+    return jnp.dot(parts, jnp.ones(parts.shape[1], parts.dtype), precision="highest")

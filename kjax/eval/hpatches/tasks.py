@@ -1,45 +1,47 @@
-"""HPatches' tasks: which pairs are verified, which patches are looked for, and among which.
+"""What HPatches asks: sequences and splits, pairs to verify, patches to retrieve.
 
 The official files are `verif_pos_split-<split>.csv`, `verif_neg_intra_…`, `verif_neg_inter_…`,
-`retr_queries_…` and `retr_distractors_…`. For a folder without them, tasks are drawn by the rules
-and from the random stream of the official generator: the same seed, sequences and counts give the
-same files, row by row. It has two oddities, kept here: pairs never use the fifth target image, and
-"inter" negatives may come from one sequence, a few of them even from one patch.
+`retr_queries_…` and `retr_distractors_…`. Without them, tasks are drawn by the rules and from the
+random stream of the official generator: the same seed, sequences and counts give the same rows. It
+has two oddities, kept here: pairs never use the fifth target image, and "inter" negatives may come
+from one sequence, a few of them even from one patch.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int8, Int16, Int32, Int64, UInt8
 from tqdm import tqdm
 
-from kjax.errors import InputError, unknown_name
+from kjax.data import hpatches as data
+from kjax.data.hpatches import SPLITS
+from kjax.errors import InputError, first_line, unknown_name
+from kjax.eval.hpatches.scores import PROTOCOLS
 
 PAIRS, QUERIES, DISTRACTORS = 1_000_000, 10_000, 20_000
-"""How many of each the full benchmark has in a split."""
+"""Number of each in a split of the full benchmark."""
 OFFICIAL_SEED = 42
 TARGETS = 5
 """Images of a sequence beside the reference image, at each level of noise."""
 
 PAIR_COLUMNS = ("s1", "t1", "idx1", "s2", "t2", "idx2")
 PATCH_COLUMNS = ("s", "idx")
+PAIR_FILES = ("pos", "neg_intra", "neg_inter")
+PATCH_FILES = ("queries", "distractors")
 _DRAWN_IMAGES = 5
 """The generator draws images 0 (the reference) to 4."""
 _LEAST_CONTRAST = 10
-"""Standard deviation in grey values that a patch must exceed to be looked for."""
-_DIGITS = 9
-"""Decimal digits that an int32 always holds."""
-_BAR_STEP = 1000
-
-Folder = str | os.PathLike[str]
+"""Standard deviation in grey values that a query or distractor must exceed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of patches: sequences as places in a list of names; image 0 is the reference."""
+    """Pairs of patches: sequences as indices into a list of names; image 0 is the reference."""
 
     sequence: Int16[np.ndarray, "pairs 2"]
     image: Int8[np.ndarray, "pairs 2"]
@@ -61,203 +63,183 @@ class ReferencePatches:
 
 
 @dataclasses.dataclass(frozen=True)
-class VerificationTask:
-    """Pairs to tell apart; the same pairs serve all three levels of noise."""
-
-    positives: Pairs
-    intra: Pairs
-    inter: Pairs
-
-
-@dataclasses.dataclass(frozen=True)
-class RetrievalTask:
-    """Patches to look for, and patches to look among, beside a query's own five targets."""
-
-    queries: ReferencePatches
-    distractors: ReferencePatches
-
-
-@dataclasses.dataclass(frozen=True)
 class Tasks:
-    """Everything that a split asks.
+    """The tasks of a split.
 
     Attributes:
-        patches: how many each sequence has in an image, in the order that indices refer to. Image
-            matching takes place in all of them.
-        verification: pairs.
-        retrieval: queries and distractors.
-        origin: where they came from, for reports: "official", or the generator's seed.
+        patches: number of patches per image of each sequence, in the order that indices refer to.
+            Image matching takes place in all of them.
+        positives: matching pairs, the same for all three levels of noise.
+        intra: non-matching pairs from one sequence.
+        inter: non-matching pairs from two.
+        queries: patches to look for; each has five targets.
+        distractors: patches to look among.
+        origin: "official", or the generator's seed.
     """
 
     patches: dict[str, int]
-    verification: VerificationTask
-    retrieval: RetrievalTask
+    positives: Pairs
+    intra: Pairs
+    inter: Pairs
+    queries: ReferencePatches
+    distractors: ReferencePatches
     origin: str
 
 
-# Reading
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """Sequences and tasks that descriptors are scored on.
+
+    Attributes:
+        folder: of the patches; None if the folder holds descriptors only.
+        splits: tasks by the split's name.
+        protocols: "python", "matlab" or both.
+        kept: the sequences' patches, if they stay in memory; otherwise they are read when needed.
+    """
+
+    folder: Path | None
+    splits: dict[str, Tasks]
+    protocols: tuple[str, ...]
+    kept: tuple[data.Sequence, ...] = ()
+
+    @property
+    def patches(self) -> dict[str, int]:
+        """Number of patches of every sequence that any split needs."""
+        return {name: n for tasks in self.splits.values() for name, n in tasks.patches.items()}
 
 
-def read_tasks(folder: Folder, split: str, patches: Mapping[str, int]) -> Tasks:
-    """All five official files of a split.
+def open_benchmark(
+    folder: Path,
+    *,
+    splits: Sequence[str] = (),
+    tasks_folder: Path | None = None,
+    protocols: Sequence[str] = ("python",),
+    progress: bool = True,
+    known_splits: Mapping[str, tuple[str, ...]] = SPLITS,
+) -> Benchmark:
+    """Open a folder of patches, or of descriptors, in HPatches' layout.
 
     Args:
-        folder: holds the files.
-        split: ends the files' names.
-        patches: the split's sequences, with the number of patches in each of their images.
+        folder: one folder per sequence.
+        splits: names of official splits (default: all sequences, as one split named like `folder`).
+        tasks_folder: folder of the official task files (default: generate the tasks).
+        protocols: "python", "matlab" or both.
+        progress: show progress bars.
+        known_splits: the sequences of each split.
     """
-    return Tasks(
-        dict(patches),
-        read_verification(folder, split, patches),
-        read_retrieval(folder, split, patches),
-        "official",
-    )
-
-
-def read_verification(folder: Folder, split: str, patches: Mapping[str, int]) -> VerificationTask:
-    """The three files of pairs; arguments as in `read_tasks`."""
-    files = (Path(folder) / f"verif_{kind}_split-{split}.csv" for kind in PAIR_FILES)
-    return VerificationTask(*(_read_pairs(path, patches) for path in files))
-
-
-def read_retrieval(folder: Folder, split: str, patches: Mapping[str, int]) -> RetrievalTask:
-    """The files of queries and of distractors; arguments as in `read_tasks`."""
-    files = (Path(folder) / f"retr_{kind}_split-{split}.csv" for kind in PATCH_FILES)
-    return RetrievalTask(*(_read_patches(path, patches) for path in files))
-
-
-PAIR_FILES = ("pos", "neg_intra", "neg_inter")
-PATCH_FILES = ("queries", "distractors")
-
-
-def _read_pairs(path: Path, patches: Mapping[str, int]) -> Pairs:
-    table = _Table(path, PAIR_COLUMNS)
-    sides = []
-    for names, images, numbers in ((0, 1, 2), (3, 4, 5)):
-        sequence = table.sequences(names, patches)
-        image = table.numbers(images, lambda value: value <= TARGETS, f"is no image 0 to {TARGETS}")
-        sides.append((sequence, image, table.patches(numbers, sequence, patches)))
-    sequence, image, patch = (np.stack(both, axis=1) for both in zip(*sides, strict=True))
-    return Pairs(sequence, image.astype(np.int8), patch)
-
-
-def _read_patches(path: Path, patches: Mapping[str, int]) -> ReferencePatches:
-    table = _Table(path, PATCH_COLUMNS)
-    sequence = table.sequences(0, patches)
-    return ReferencePatches(sequence, table.patches(1, sequence, patches))
-
-
-class _Table:
-    """A CSV file taken apart with array operations: a row of Python objects each would be slow."""
-
-    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        self.path = path
-        self._columns = columns
-        self._bytes, header = _content(path)
-        if header != ",".join(columns):
+    for kind, chosen, known in (
+        ("protocol", protocols, PROTOCOLS),
+        ("HPatches split", splits, list(known_splits)),
+    ):
+        for name in chosen:
+            if name not in known:
+                raise unknown_name(kind, name, known)
+    listed = {split: known_splits[split] for split in splits}
+    if not listed:
+        found = sorted({path.parent.name for path in folder.glob("*/ref.*")})
+        if not found:
             raise InputError(
-                f"{path} begins with {header[:60]!r}, not {','.join(columns)}: "
-                "give a task file of the HPatches benchmark"
+                f"{folder} holds no sequence: give the folder above <sequence>/ref.png or ref.csv"
             )
-        ends = self._field_ends()
-        self._ends = ends.reshape(-1, len(columns))
-        starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-        self._starts = starts.reshape(self._ends.shape)
-
-    def _field_ends(self) -> Int64[np.ndarray, " fields"]:
-        breaks = self._bytes == ord("\n")
-        ends = np.flatnonzero(breaks | (self._bytes == ord(",")))
-        last_of_row = breaks[ends].nonzero()[0]
-        per_row = np.diff(last_of_row, prepend=-1)
-        wrong = np.flatnonzero(per_row != len(self._columns))
-        if len(wrong):
-            row = int(wrong[0])
-            raise InputError(
-                f"{self._line(row)} has {per_row[row]} columns, not {len(self._columns)}: "
-                "fetch the file again"
-            )
-        return ends
-
-    def sequences(self, column: int, known: Mapping[str, int]) -> Int16[np.ndarray, " rows"]:
-        """The places of a column's names in the list of known ones."""
-        starts, lengths = self._starts[:, column], self._lengths(column)
-        # Beyond the longest known name, one character shows that a name is none of them.
-        width = max(map(len, known), default=0) + 1
-        letters = np.empty((len(starts), width), np.uint8)
-        for place in range(width):
-            letters[:, place] = self._bytes.take(starts + place, mode="clip") * (place < lengths)
-        found = letters.view(f"S{width}")[:, 0]
-        names = np.array([name.encode() for name in known], f"S{width}")
-        order = np.argsort(names)
-        places = order[np.searchsorted(names, found, sorter=order).clip(max=len(names) - 1)]
-        wrong = np.flatnonzero(names[places] != found)
-        if len(wrong):
-            row = int(wrong[0])
-            problem = unknown_name("sequence", self._text(row, column), known)
-            raise InputError(f"{self._line(row)}: {problem}")
-        return places.astype(np.int16)
-
-    def patches(
-        self, column: int, sequence: Int16[np.ndarray, " rows"], known: Mapping[str, int]
-    ) -> Int32[np.ndarray, " rows"]:
-        """A column of numbers of patches, each within its sequence."""
-        counts = np.array(list(known.values()), np.int64)[sequence]
-        return self.numbers(
-            column, lambda value: value < counts, "is beyond its sequence's last patch"
+        listed = {folder.resolve().name: tuple(found)}
+    names = dict.fromkeys(name for group in listed.values() for name in group)
+    counts: dict[str, int] = {}
+    textured: dict[str, np.ndarray] = {}
+    for name in tqdm(names, desc="reading sequences", unit="sequence", disable=not progress):
+        table = folder / name / "ref.csv"
+        if table.is_file():
+            counts[name] = len(table.read_bytes().splitlines())
+        else:
+            reference = data.read_column(folder / name / "ref.png")
+            counts[name], textured[name] = len(reference), textured_patches(reference)
+    has_patches = len(textured) == len(names)
+    tasks = {}
+    for split, sequences in listed.items():
+        patches = {name: counts[name] for name in sequences}
+        tasks[split] = (
+            generate_tasks(patches, textured=textured if has_patches else None, progress=progress)
+            if tasks_folder is None
+            else read_tasks(tasks_folder, split, patches)
         )
-
-    def numbers(
-        self,
-        column: int,
-        allowed: Callable[[Int64[np.ndarray, " rows"]], Bool[np.ndarray, " rows"]],
-        problem: str,
-    ) -> Int32[np.ndarray, " rows"]:
-        """A column of whole numbers from 0, all of them allowed."""
-        ends, lengths = self._ends[:, column], self._lengths(column)
-        values = np.zeros(len(ends), np.int64)
-        digits_only = (lengths > 0) & (lengths <= _DIGITS)
-        for place in range(min(int(lengths.max(initial=0)), _DIGITS)):
-            digits = self._bytes.take(ends - 1 - place, mode="clip") - np.uint8(ord("0"))
-            outside = place >= lengths
-            values += np.where(outside, 0, digits).astype(np.int64) * 10**place
-            digits_only &= outside | (digits <= 9)  # other characters wrap round to more
-        self._refuse(~digits_only, column, "is no whole number from 0")
-        self._refuse(~allowed(values), column, problem)
-        return values.astype(np.int32)
-
-    def _refuse(self, wrong: Bool[np.ndarray, " rows"], column: int, problem: str) -> None:
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise InputError(
-                f"{self._line(row)}: {self._columns[column]} {self._text(row, column)!r} {problem}"
-            )
-
-    def _lengths(self, column: int) -> Int64[np.ndarray, " rows"]:
-        return self._ends[:, column] - self._starts[:, column]
-
-    def _text(self, row: int, column: int) -> str:
-        start, end = self._starts[row, column], self._ends[row, column]
-        return self._bytes[start:end].tobytes().decode(errors="replace")
-
-    def _line(self, row: int) -> str:
-        return f"{self.path}, line {row + 2}"
+    return Benchmark(folder if has_patches else None, tasks, tuple(protocols))
 
 
-def _content(path: Path) -> tuple[UInt8[np.ndarray, " bytes"], str]:
-    """The bytes after the header, every line ended by one line break, and the header."""
+def read_sequences(
+    benchmark: Benchmark, *, name: str, progress: bool = True
+) -> Iterator[data.Sequence]:
+    """Yield the patches of all sequences; `name` says in messages which descriptor needs them."""
+    if benchmark.kept:
+        yield from benchmark.kept
+        return
+    if benchmark.folder is None:
+        raise InputError(f"{name} needs patches: give their folder with --hpatches")
+    for sequence in tqdm(benchmark.patches, desc=name, unit="sequence", disable=not progress):
+        yield data.read_sequence(benchmark.folder / sequence)
+
+
+# Official files
+
+
+def read_tasks(folder: str | os.PathLike[str], split: str, patches: Mapping[str, int]) -> Tasks:
+    """Read the five official files of a split; `patches` as in `Tasks`."""
+    read: list[Any] = []
+    for kind in PAIR_FILES:
+        path = Path(folder) / f"verif_{kind}_split-{split}.csv"
+        table = _read_table(path, PAIR_COLUMNS, patches)
+        sides = [[table[f"{name}{side}"] for side in (1, 2)] for name in ("s", "t", "idx")]
+        sequence, image, patch = (np.stack(both, axis=1) for both in sides)
+        if ((image < 0) | (image > TARGETS)).any():
+            raise InputError(f"{path} names an image other than 0 to {TARGETS}: download it again")
+        read.append(Pairs(sequence.astype(np.int16), image.astype(np.int8), patch))
+    for kind in PATCH_FILES:
+        path = Path(folder) / f"retr_{kind}_split-{split}.csv"
+        table = _read_table(path, PATCH_COLUMNS, patches)
+        read.append(ReferencePatches(table["s"].astype(np.int16), table["idx"]))
+    return Tasks(dict(patches), *read, "official")
+
+
+def _read_table(
+    path: Path, columns: tuple[str, ...], patches: Mapping[str, int]
+) -> dict[str, Int32[np.ndarray, " rows"]]:
+    """Read the columns of a task file; names of sequences become indices into `patches`."""
+    width = max(map(len, patches), default=0) + 1  # one more, so that longer names differ
+    kinds = [(name, f"S{width}" if name[0] == "s" else np.int32) for name in columns]
     try:
-        content = path.read_bytes()
+        with open(path, encoding="utf-8") as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+            if file.readline().strip() != ",".join(columns):
+                raise ValueError(f"the first line is not {','.join(columns)}")
+            table = np.loadtxt(file, kinds, comments=None, delimiter=",", ndmin=1)
     except OSError as error:
         raise InputError(
-            f"cannot read {path} ({error.strerror}): fetch the task files, or generate them"
+            f"cannot read {path} ({error.strerror}): download the task files, or generate them"
         ) from error
-    header, _, body = content.replace(b"\r\n", b"\n").partition(b"\n")
-    if body and not body.endswith(b"\n"):
-        body += b"\n"
-    return np.frombuffer(body, np.uint8), header.decode(errors="replace")
+    except ValueError as error:
+        raise InputError(
+            f"{path} is not a task file of HPatches ({first_line(error)}): download it again"
+        ) from error
+    names = np.array([name.encode() for name in patches], f"S{width}")
+    order, counts = np.argsort(names), np.array(list(patches.values()), np.int64)
+    read: dict[str, np.ndarray] = {}
+    for name in columns:
+        if name[0] == "s":
+            found = np.searchsorted(names, table[name], sorter=order).clip(max=len(names) - 1)
+            read[name] = sequence = order[found].astype(np.int32)
+            wrong = np.flatnonzero(names[sequence] != table[name])
+            problem = "unknown sequence"
+        else:
+            read[name] = table[name]
+            beyond = counts[sequence] if name.startswith("idx") else np.iinfo(np.int32).max
+            wrong = np.flatnonzero((table[name] < 0) | (table[name] >= beyond))
+            problem = "its sequence does not have patch"
+        if len(wrong):
+            value = table[name][wrong[0]]
+            text = value.decode(errors="replace") if isinstance(value, bytes) else value
+            raise InputError(f"{path}, line {wrong[0] + 2}: {problem} {text}: download it again")
+    return read
 
 
-# Generating
+# Generated tasks
 
 
 def generate_tasks(
@@ -270,135 +252,100 @@ def generate_tasks(
     distractors: int = DISTRACTORS,
     progress: bool = True,
 ) -> Tasks:
-    """Tasks for any set of sequences, as the official generator draws them.
+    """Draw tasks for any set of sequences, as the official generator does.
+
+    Sequences of one patch have no negative pair. They are left out of verification, where the
+    official generator fails. Its random stream forces a loop: a minute or two for a million pairs.
 
     Args:
-        patches: the sequences, with the number of patches in each of their images. The order
-            matters; HPatches' lists are alphabetical.
-        textured: which reference patches may be looked for, by sequence; all if not given. The
-            benchmark asks for some contrast: `textured_patches`.
-        seed: 42 in the benchmark.
-        pairs: of each kind; the benchmark's million, but no more than there are matching pairs.
-        queries: the benchmark's ten thousand, but at most a seventh of all patches.
-        distractors: at most; all other patches if they are fewer.
-        progress: whether to show a bar.
+        patches: as in `Tasks`. The order matters; HPatches' lists are alphabetical.
+        textured: marks the reference patches that may be queries or distractors, by sequence
+            (`textured_patches`; default: all).
+        seed: random seed.
+        pairs: of each kind (default: a million, but no more than there are matching pairs).
+        queries: default: ten thousand, but at most a seventh of all patches.
+        distractors: maximum number; all other patches if they are fewer.
+        progress: show a progress bar.
     """
+    if not patches:
+        raise InputError("no sequence to draw tasks from: at least one with two patches is needed")
     total = sum(patches.values())
     if pairs is None:
         pairs = min(PAIRS, total * _DRAWN_IMAGES * (_DRAWN_IMAGES - 1))
     if queries is None:
         queries = min(QUERIES, max(1, total // 7))
-    return Tasks(
-        dict(patches),
-        generate_verification(patches, seed=seed, pairs=pairs, progress=progress),
-        generate_retrieval(
-            patches, textured=textured, seed=seed, queries=queries, distractors=distractors
-        ),
-        f"generated, seed {seed}",
-    )
+    counts = np.array(list(patches.values()), np.int64)
+    verification = _draw_pairs(counts, seed, pairs, progress)
+    retrieval = _draw_queries(counts, patches, textured, seed, queries, distractors)
+    return Tasks(dict(patches), *verification, *retrieval, f"generated, seed {seed}")
 
 
-def generate_verification(
-    patches: Mapping[str, int],
-    *,
-    seed: int = OFFICIAL_SEED,
-    pairs: int = PAIRS,
-    progress: bool = True,
-) -> VerificationTask:
-    """Pairs; arguments as in `generate_tasks`.
-
-    Sequences of one patch have no negative pair and are left out, where the official generator
-    fails. Its random stream forces a loop: a minute or two for a million pairs.
-    """
-    names, counts = _sequences({name: count for name, count in patches.items() if count > 1})
-    places = np.array([list(patches).index(name) for name in names], np.int16)
-    random = np.random.RandomState(seed)  # the official stream
-    drawn = random.randint(0, len(names), pairs)
-    bar = tqdm(total=2 * pairs, desc="drawing pairs", unit="pair", disable=not progress)
-    with bar:
-        patch = _two_of_each(random, counts[drawn], bar)
-        image = _two_of_each(random, np.full(pairs, _DRAWN_IMAGES), bar).astype(np.int8)
-    other = random.randint(0, len(names), pairs)
+def _draw_pairs(
+    counts: Int64[np.ndarray, " sequences"], seed: int, pairs: int, progress: bool
+) -> tuple[Pairs, Pairs, Pairs]:
+    """Draw matching, intra and inter pairs from the official random stream."""
+    usable = np.flatnonzero(counts > 1).astype(np.int16)
+    if not len(usable):
+        raise InputError("no sequence to draw pairs from: at least one with two patches is needed")
+    counts, random = counts[usable], np.random.RandomState(seed)
+    drawn = random.randint(0, len(usable), pairs)
+    both: list[np.ndarray] = []
+    with tqdm(total=2 * pairs, desc="drawing pairs", unit="pair", disable=not progress) as bar:
+        for limits in (counts[drawn], np.full(pairs, _DRAWN_IMAGES)):
+            two = np.empty((pairs, 2), np.int32)
+            for index, limit in enumerate(limits.tolist()):
+                two[index] = random.permutation(limit)[:2]
+                if (index + 1) % 1000 == 0:
+                    bar.update(1000)
+            both.append(two)
+    patch, image = both[0], both[1].astype(np.int8)
+    other = random.randint(0, len(usable), pairs)
     other_patch = random.randint(0, counts[other]).astype(np.int32)
-    within = np.repeat(places[drawn][:, None], 2, axis=1)
-    return VerificationTask(
-        positives=Pairs(within, image, np.repeat(patch[:, :1], 2, axis=1)),
-        intra=Pairs(within, image, patch),
-        inter=Pairs(
-            np.stack([within[:, 0], places[other]], axis=1),
-            image,
-            np.stack([patch[:, 0], other_patch], axis=1),
-        ),
+    within = np.repeat(usable[drawn][:, None], 2, axis=1)
+    across = np.stack([within[:, 0], usable[other]], axis=1)
+    return (
+        Pairs(within, image, np.repeat(patch[:, :1], 2, axis=1)),
+        Pairs(within, image, patch),
+        Pairs(across, image, np.stack([patch[:, 0], other_patch], axis=1)),
     )
 
 
-def generate_retrieval(
-    patches: Mapping[str, int],
-    *,
-    textured: Mapping[str, Bool[np.ndarray, "..."]] | None = None,
-    seed: int = OFFICIAL_SEED,
-    queries: int = QUERIES,
-    distractors: int = DISTRACTORS,
-) -> RetrievalTask:
-    """Queries and distractors, no patch twice; arguments as in `generate_tasks`."""
-    names, counts = _sequences(patches)
-    random = np.random.RandomState(seed)  # the official stream
-    usable = np.ones(counts.sum(), bool)
+def _draw_queries(
+    counts: Int64[np.ndarray, " sequences"],
+    names: Mapping[str, int],
+    textured: Mapping[str, Bool[np.ndarray, "..."]] | None,
+    seed: int,
+    queries: int,
+    distractors: int,
+) -> tuple[ReferencePatches, ReferencePatches]:
+    """Draw queries and distractors, no patch twice, from the official random stream."""
+    random = np.random.RandomState(seed)
+    ends = np.cumsum(counts)
+    usable = np.ones(ends[-1], bool)
     if textured is not None:
         usable = np.concatenate([textured[name] for name in names])
-    # More draws than needed: patches drawn again and flat ones fall away.
-    asked = _draw_patches(random, counts, 4 * queries)
-    others = _draw_patches(random, counts, 10 * distractors)
-    asked = _distinct(asked[usable[asked]])[:queries]
-    others = _distinct(others[usable[others]])
-    others = others[~np.isin(others, asked)][:distractors]
-    return RetrievalTask(_reference_patches(asked, counts), _reference_patches(others, counts))
+
+    def draw(number: int) -> Int64[np.ndarray, " patches"]:
+        """Distinct textured patches, numbered through all sequences, in the order drawn."""
+        sequence = random.randint(0, len(counts), number)
+        patches = (ends - counts)[sequence] + random.randint(0, counts[sequence])
+        patches = patches[usable[patches]]
+        return patches[np.sort(np.unique(patches, return_index=True)[1])]
+
+    def located(patches: Int64[np.ndarray, " patches"]) -> ReferencePatches:
+        sequence = np.searchsorted(ends, patches, side="right")
+        patch = patches - (ends - counts)[sequence]
+        return ReferencePatches(sequence.astype(np.int16), patch.astype(np.int32))
+
+    # More draws than needed: repeated and flat patches are dropped.
+    asked, others = draw(4 * queries)[:queries], draw(10 * distractors)
+    return located(asked), located(others[~np.isin(others, asked)][:distractors])
 
 
 def textured_patches(reference: UInt8[np.ndarray, "n 65 65"]) -> Bool[np.ndarray, " n"]:
-    """Marks the patches of a reference image with contrast enough to be looked for."""
+    """Mark the patches of a reference image with enough contrast for retrieval."""
     grey = reference.reshape(len(reference), -1).astype(np.int64)
     size = grey.shape[1]
-    # In whole numbers, so that no rounding decides.
+    # In integers, so that rounding cannot decide.
     variance = size * (grey**2).sum(axis=1) - grey.sum(axis=1) ** 2
     return variance > (_LEAST_CONTRAST * size) ** 2
-
-
-def _sequences(patches: Mapping[str, int]) -> tuple[list[str], Int64[np.ndarray, " sequences"]]:
-    if not patches:
-        raise InputError("no sequence to draw from: tasks need patches, two or more in a sequence")
-    return list(patches), np.array(list(patches.values()), np.int64)
-
-
-def _two_of_each(
-    random: np.random.RandomState, counts: Int64[np.ndarray, " draws"], bar: tqdm
-) -> Int32[np.ndarray, "draws 2"]:
-    """Two different numbers below each count, with the official generator's use of the stream."""
-    drawn = np.empty((len(counts), 2), np.int32)
-    for place, count in enumerate(counts.tolist()):
-        drawn[place] = random.permutation(count)[:2]
-        if (place + 1) % _BAR_STEP == 0:
-            bar.update(_BAR_STEP)
-    return drawn
-
-
-def _draw_patches(
-    random: np.random.RandomState, counts: Int64[np.ndarray, " sequences"], draws: int
-) -> Int64[np.ndarray, " draws"]:
-    """Patches, with repetition, numbered through all sequences."""
-    sequence = random.randint(0, len(counts), draws)
-    return (np.cumsum(counts) - counts)[sequence] + random.randint(0, counts[sequence])
-
-
-def _distinct(values: Int64[np.ndarray, " draws"]) -> Int64[np.ndarray, " values"]:
-    """The values, each once, where it was first drawn."""
-    return values[np.sort(np.unique(values, return_index=True)[1])]
-
-
-def _reference_patches(
-    numbers: Int64[np.ndarray, " patches"], counts: Int64[np.ndarray, " sequences"]
-) -> ReferencePatches:
-    ends = np.cumsum(counts)
-    sequence = np.searchsorted(ends, numbers, side="right")
-    patch = numbers - (ends - counts)[sequence]
-    return ReferencePatches(sequence.astype(np.int16), patch.astype(np.int32))

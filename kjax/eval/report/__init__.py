@@ -1,4 +1,1 @@
-"""The report of an evaluation: a self-contained HTML page, and Markdown with pictures beside it.
-
-`write.write_report` makes both. Nothing is imported here.
-"""
+"""Reports as self-contained HTML pages; `page.write_report` writes that of an evaluation."""

@@ -1,11 +1,11 @@
-"""Figures that papers report, with their sources. Shares, as everywhere; not ours to change."""
+"""Figures from papers, with their sources, as fractions. Not ours to change."""
 
 import dataclasses
 
-from kjax.eval.results import DescriptorResult
+from kjax.eval.results import Result
 
 PAPER_SETS = ("liberty", "notredame", "yosemite")
-"""The test sets of the paper's PhotoTourism table, in its order."""
+"""Test sets of the paper's PhotoTourism table, in its order."""
 
 PAPER_SOURCE = (
     "Paper: Mukundan, Tolias, Chum, “Explicit Spatial Encoding for Deep Local Descriptors”, CVPR "
@@ -23,12 +23,12 @@ class PublishedFpr:
 
     Attributes:
         name: of the descriptor.
-        head: what kjax calls its architecture; None where the row is another implementation's.
-        parameters: learned ones.
+        head: kjax's name of the architecture; None for another implementation.
+        parameters: number of learned parameters.
         mean: over the six settings.
         mean_std: standard deviation of the mean over seeds, if given.
         fpr95: by training and test set.
-        fpr95_std: over seeds, if given.
+        fpr95_std: standard deviation over seeds, if given.
     """
 
     name: str
@@ -90,11 +90,11 @@ PAPER_PHOTOTOUR = (
 )  # fmt: skip
 
 
-def paper_counterpart(result: DescriptorResult) -> PublishedFpr | None:
-    """The paper's row of the same architecture as one of our own.
+def paper_counterpart(result: Result) -> PublishedFpr | None:
+    """Find the paper's row of the same architecture by name and number of parameters.
 
-    Told by name and number of parameters: the encoded heads have as many parameters at 64×64, which
-    the paper's table does not report. There the name says so.
+    The paper's table does not report 64×64 patches, for which the encoded heads have the same
+    number of parameters. The names of such models contain 64.
     """
     if not result.ours or "64" in result.name:
         return None
@@ -118,32 +118,20 @@ PAPER_PARAMETERS = {
     "hardnet": 1_334_560,
     "combined_star s=2": 1_391_296,
 }
-"""By row, fewest first. The paper states that `sum` and `cat` have none but φ's."""
+"""Numbers of parameters by model, fewest first. `sum` and `cat` have none but φ's."""
 _LARGER_HARDNET = 4_480_288
-"""For patches of 64×64; the other models have as many as for 32×32."""
+"""For 64×64 patches. The other models have the same number for 32×32 and 64×64."""
 
 
-def paper_parameters(row: str) -> int | None:
-    """The paper's number for a row, whose name may go on, e.g. with the patch size 64."""
-    names = [name for name in PAPER_PARAMETERS if f"{row} ".startswith(f"{name} ")]
+def paper_parameters(name: str) -> int | None:
+    """The paper's number of parameters for a model, whose name may go on, e.g. with N=64."""
+    names = [known for known in PAPER_PARAMETERS if f"{name} ".startswith(f"{known} ")]
     if not names:
         return None
-    return _LARGER_HARDNET if names[0] == "hardnet" and "64" in row else PAPER_PARAMETERS[names[0]]
+    return _LARGER_HARDNET if names[0] == "hardnet" and "64" in name else PAPER_PARAMETERS[names[0]]
 
 
-# The values of the paper's two HPatches bar charts are neither in its text nor in its source, which
-# includes them from files that were not published: the order that the text states is all there is.
-
-
-@dataclasses.dataclass(frozen=True)
-class PublishedHPatches:
-    """Headlines of the three tasks; None where they were not reported."""
-
-    name: str
-    verification: float | None
-    matching: float
-    retrieval: float
-
+# The values of the paper's two HPatches bar charts are neither in its text nor in its source.
 
 HPATCHES_SETTING = ("python", "full")
 """Protocol and split of the figures below."""
@@ -153,14 +141,15 @@ HPATCHES_SOURCE = (
     "hardnet), read off the charts; trained on Liberty. Protocol and split as its issue 36 says."
 )
 
-PUBLISHED_HPATCHES = (
-    PublishedHPatches("RootSIFT", None, 0.2722, 0.4249),
-    PublishedHPatches("TFeat-M*", None, 0.3264, 0.5203),
-    PublishedHPatches("L2Net", None, 0.4082, 0.5964),
-    PublishedHPatches("L2Net+", None, 0.4504, 0.6337),
-    PublishedHPatches("HardNet", None, 0.5218, 0.6944),
-    PublishedHPatches("HardNet+", 0.8843, 0.5276, 0.6966),
-)
+PUBLISHED_HPATCHES: dict[str, tuple[float | None, float, float]] = {
+    "RootSIFT": (None, 0.2722, 0.4249),
+    "TFeat-M*": (None, 0.3264, 0.5203),
+    "L2Net": (None, 0.4082, 0.5964),
+    "L2Net+": (None, 0.4504, 0.6337),
+    "HardNet": (None, 0.5218, 0.6944),
+    "HardNet+": (0.8843, 0.5276, 0.6966),
+}
+"""Verification (None if not reported), matching and retrieval mAP."""
 
 _HAND_CRAFTED = (
     "sift", "rootsift", "rsift", "surf", "brief", "orb", "brisk", "freak", "akaze", "kaze",
@@ -168,10 +157,10 @@ _HAND_CRAFTED = (
 )  # fmt: skip
 
 
-def is_hand_crafted(result: DescriptorResult) -> bool:
-    """Whether a descriptor is a rival that was designed rather than trained, as its name tells.
+def is_hand_crafted(result: Result) -> bool:
+    """Whether a baseline's name is that of a designed descriptor, which the paper draws hatched.
 
-    The paper's figure draws these with stripes. MKD is among them, even with learned whitening.
+    MKD is among them, even with learned whitening.
     """
     words = "".join(sign if sign.isalnum() else " " for sign in result.name.lower()).split()
     return not result.ours and any(word in _HAND_CRAFTED for word in (*words, "".join(words)))

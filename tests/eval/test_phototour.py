@@ -1,3 +1,5 @@
+"""The PhotoTourism protocol, and warnings about degenerate descriptors."""
+
 from pathlib import Path
 
 import numpy as np
@@ -6,12 +8,7 @@ import pytest
 from kjax.data.phototour import PatchSet, TestPairs
 from kjax.errors import InputError
 from kjax.eval.averages import mean_of_seeds
-from kjax.eval.phototour import (
-    fpr_interval,
-    hardest_pairs,
-    score_pairs,
-    warnings_of,
-)
+from kjax.eval.phototour import degeneracies, fpr_interval, hardest_pairs, scorable, score_pairs
 from kjax.metrics import fpr_at_recall, roc_curve
 
 
@@ -29,25 +26,21 @@ def test_scores_are_those_of_the_metrics():
     assert scores.fpr95 == fpr_at_recall(distances, matching)
     assert scores.auc == roc_curve(-distances, matching).auc
     assert (scores.test, scores.train, scores.rule) == ("castle", "fountain", "hardnet")
-    assert scores.matching_pairs == matching.sum()
-    assert scores.non_matching_pairs == (~matching).sum()
-    assert sum(scores.distances.matching) == matching.sum()
-    assert sum(scores.distances.non_matching) == (~matching).sum()
+    assert scores.matching_pairs == matching.sum() == sum(scores.distances.matching)
+    assert scores.non_matching_pairs == (~matching).sum() == sum(scores.distances.non_matching)
     hynet = score_pairs(distances, matching, test="castle", rule="hynet")
     assert hynet.fpr95 == fpr_at_recall(distances, matching, rule="hynet")
 
 
-def test_curves_are_thin_but_keep_their_ends_and_their_area():
-    distances, matching = draw_pairs(0)
-    scores = score_pairs(distances, matching, test="castle")
+def test_thinned_curves_keep_their_ends_and_their_area():
+    scores = score_pairs(*draw_pairs(0), test="castle")
     for curve in (scores.roc, scores.precision_recall):
         assert len(curve.x) < 600
-        assert curve.x[0] == 0
-        assert curve.x[-1] == 1
+        assert (curve.x[0], curve.x[-1]) == (0, 1)
     np.testing.assert_allclose(np.trapezoid(scores.roc.y, scores.roc.x), scores.auc, atol=1e-4)
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says():
+def test_interval_covers_the_truth_in_95_percent_of_draws():
     # At this gap the threshold is 1 + 1.645 σ, and a non-matching pair is below it with Φ(1.645−4).
     truth = 0.00926
     covered = 0
@@ -55,11 +48,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
         low, high = fpr_interval(*draw_pairs(seed, count=4000))
         covered += low <= truth <= high
     assert 0.90 <= covered / 200 <= 0.99
-
-
-def test_without_a_false_positive_the_interval_still_has_room():
     low, high = fpr_interval(*draw_pairs(0, gap=20.0))
-    assert 0 <= low < 1e-4 < high < 1e-3
+    assert 0 <= low < 1e-4 < high < 1e-3, "no false positive still leaves room"
 
 
 def test_seeds_are_averaged():
@@ -81,16 +71,28 @@ def test_hardest_pairs_by_hand():
     pairs = TestPairs(np.arange(5), np.arange(1, 6), matching)
     test = PatchSet("t", patches, np.arange(6), Path("t"), pairs)
     far, near = hardest_pairs(distances, test, descriptor="d", count=2)
-    assert (far.descriptor, far.test) == ("d", "t")
-    assert far.matching
+    assert (far.descriptor, far.test, far.matching, near.matching) == ("d", "t", True, False)
     assert far.patches[:, :, 0, 0].tolist() == [[1, 2], [2, 3]]
     np.testing.assert_allclose(far.distances, [0.9, 0.5])
-    assert not near.matching
     assert near.patches[:, :, 0, 0].tolist() == [[4, 5], [3, 4]]
 
 
-def test_worse_than_chance_is_pointed_out():
-    distances, matching = draw_pairs(0)
-    assert warnings_of(score_pairs(distances, matching, test="castle")) == []
-    (warning,) = warnings_of(score_pairs(-distances + 3, matching, test="castle"))
-    assert "castle" in warning
+@pytest.mark.parametrize(
+    ("rows", "values", "warning"),
+    [
+        (slice(0, 2), "copy", None),  # 3 of 320: fewer than 1 %
+        ([7, 9], [[np.nan], [np.inf]], "2 of 320 descriptors hold NaN or infinity"),
+        (slice(None), 0.1, "all descriptors are the same"),
+        (slice(3, 5), [[2], [3]], "2 of 320 descriptors are constant"),
+        (slice(0, 3), "copy", "4 of 320 patches share their descriptor"),
+        (slice(0, 4), [[0, 1, 2, 3, 4], [-0.0, 1, 2, 3, 4]] * 2, "4 of 320 patches share"),
+    ],
+)
+def test_degenerate_descriptors_are_reported(rng, rows, values, warning):
+    descriptors = rng.normal(size=(320, 5)).astype(np.float32)
+    descriptors[rows] = descriptors[4] if values == "copy" else values
+    found = degeneracies(descriptors)
+    assert [line[: len(warning or "")] for line in found] == ([warning] if warning else [])
+    broken = warning is not None and ("NaN" in warning or "all" in warning)
+    assert scorable(descriptors) == (not broken)
+    assert scorable(np.ones((1, 5), np.float32))

@@ -1,0 +1,56 @@
+"""Scores of the three HPatches tasks, as plain data. Every number is a fraction (0…1)."""
+
+import dataclasses
+
+LEVELS = {"e": "easy", "h": "hard", "t": "tough"}
+"""HPatches' three levels of geometric noise."""
+NEGATIVES = ("intra", "inter")
+"""Non-matching pairs from one sequence, and from two."""
+MEAN = "mean"
+"""Key for both kinds of negatives in records that did not keep them apart."""
+TASKS = ("verification", "matching", "retrieval")
+PROTOCOLS = ("python", "matlab")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HPatchesScores:
+    """The three HPatches tasks on one split.
+
+    Attributes:
+        protocol: "python" (the official evaluator) or "matlab" (the HPatches paper's).
+        split: a, b, c, full, illum, view, "abc" (the mean over a, b and c), or the name of a
+            folder whose sequences were all used.
+        tasks: origin of pairs and queries, e.g. "official" or "generated, seed 42".
+        sequences: number of sequences.
+        verification: average precision by level and kind of negatives (or `MEAN`).
+        verification_auc: balanced ROC area by level and kind of negatives; may be empty.
+        matching: mean average precision by level.
+        matching_by_sequence: by sequence and level, the mean over the five target images; may be
+            empty.
+        retrieval: mean average precision by level, at the protocol's headline pool.
+        retrieval_by_pool: by level and pool size (as decimal digits); may be empty.
+        verification_map: headline, the mean over levels and kinds.
+        matching_map: headline, the mean over levels (python) or levels and categories (matlab).
+        retrieval_map: headline, the mean over levels.
+        seeds: number of seeds averaged.
+        map_std: standard deviations of the headlines over seeds, by task; empty for one seed.
+        part_std: standard deviations of their parts over seeds, by task, level and kind of
+            negatives ("matching/e", "verification/e/intra"); empty for one seed.
+    """
+
+    protocol: str
+    split: str
+    tasks: str
+    sequences: int
+    verification: dict[str, dict[str, float]]
+    verification_auc: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    matching: dict[str, float]
+    matching_by_sequence: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    retrieval: dict[str, float]
+    retrieval_by_pool: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    verification_map: float
+    matching_map: float
+    retrieval_map: float
+    seeds: int = 1
+    map_std: dict[str, float] = dataclasses.field(default_factory=dict)
+    part_std: dict[str, float] = dataclasses.field(default_factory=dict)

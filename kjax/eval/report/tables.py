@@ -1,0 +1,501 @@
+"""Tables of a report: PhotoTourism in the paper's layout, and the three HPatches tasks."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kjax.eval.averages import Spread, spread_over_seeds
+from kjax.eval.hpatches.scores import LEVELS, MEAN, NEGATIVES, TASKS, HPatchesScores
+from kjax.eval.report.published import (
+    HPATCHES_SETTING,
+    HPATCHES_SOURCE,
+    PAPER_PHOTOTOUR,
+    PAPER_SETS,
+    PAPER_SOURCE,
+    PUBLISHED_HPATCHES,
+    paper_counterpart,
+    paper_parameters,
+)
+from kjax.eval.results import PhototourScores, Result
+
+DASH = "–"
+
+
+class Cell(NamedTuple):
+    """One cell of a table.
+
+    Attributes:
+        text: as shown.
+        value: sort key; None sorts last.
+        detail: small print, e.g. an interval.
+        contends: whether it may be the best of its column.
+        best: whether it is.
+    """
+
+    text: str = DASH
+    value: float | None = None
+    detail: str = ""
+    contends: bool = False
+    best: bool = False
+
+
+Column = tuple[str, str]
+"""Group heading (may be empty) and heading."""
+Row = tuple[str, Mapping[Column, Cell]]
+"""Style of a row ("ours", "rival" or "published") and its cells by column."""
+NAME = ("", "Descriptor")
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table with a caption above it and notes below; the first column names the rows."""
+
+    caption: str
+    columns: list[Column]
+    rows: list[tuple[str, list[Cell]]]
+    notes: list[str]
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Group headings, with the number of columns that each spans."""
+        runs = itertools.groupby(group for group, _ in self.columns)
+        return [(group, len(list(run))) for group, run in runs]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether each column has values to sort by."""
+        columns = zip(*(cells for _, cells in self.rows), strict=True)
+        return [any(cell.value is not None for cell in column) for column in columns]
+
+
+def make_table(
+    caption: str, rows: Sequence[Row], notes: Iterable[str] = (), *, lower_is_better: bool = False
+) -> Table:
+    """Build a table, and mark the best of each column if two or more contend."""
+    columns = list(dict.fromkeys(column for _, cells in rows for column in cells))
+    made = [(kind, [cells.get(column, Cell()) for column in columns]) for kind, cells in rows]
+    for place in range(len(columns)):
+        values = [cells[place].value for _, cells in made if cells[place].contends]
+        known = [value for value in values if value is not None]
+        best = (min if lower_is_better else max)(known) if len(known) > 1 else None
+        for _, cells in made:
+            if cells[place].contends and best is not None and cells[place].value == best:
+                cells[place] = cells[place]._replace(best=True)
+    return Table(caption, columns, made, [note for note in notes if note])
+
+
+# Numbers as text
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None if it is not finite."""
+    return None if value is None or not math.isfinite(value) else value
+
+
+def percent(share: float | None, std: float | None = None, digits: int = 2) -> str:
+    """Format a fraction as a percentage without the sign, with its standard deviation if given."""
+    text = DASH if finite(share) is None else f"{100 * (share or 0):.{digits}f}"
+    return text if finite(std) is None else f"{text} ± {100 * (std or 0):.{digits}f}"
+
+
+def interval(bounds: tuple[float, float] | None) -> str:
+    """Format a confidence interval of a fraction in percent; empty if unknown or not finite."""
+    if bounds is None or not all(map(math.isfinite, bounds)):
+        return ""
+    return f"[{percent(bounds[0])}, {percent(bounds[1])}]"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Join with commas and "and"."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+def share_cell(share: float | None, std: float | None = None, detail: str = "") -> Cell:
+    """A fraction in percent that contends for the best of its column."""
+    return Cell(percent(share, std), finite(share), detail, contends=finite(share) is not None)
+
+
+def count_cell(number: int | None) -> Cell:
+    """An integer with thousands separators."""
+    return Cell() if number is None else Cell(f"{number:,}", number)
+
+
+def result_row(result: Result, cells: Mapping[Column, Cell]) -> Row:
+    """A descriptor's row."""
+    return "ours" if result.ours else "rival", {NAME: Cell(result.name), **cells}
+
+
+# PhotoTourism
+
+
+class PhototourSetting(NamedTuple):
+    """A column: a test set and, in the paper's layout, a training set."""
+
+    test: str
+    train: str | None
+
+    @property
+    def label(self) -> str:
+        """The setting in one line."""
+        return self.test if self.train is None else f"{self.train} → {self.test}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement:
+    """Columns and rows of the scores by one FPR rule.
+
+    The paper's layout has a column per training and test set. It is used if some descriptor was
+    trained on several sets. Otherwise there is a column per test set, and rows name training sets.
+    """
+
+    rule: str
+    settings: list[PhototourSetting]
+    results: list[Result]
+
+    @property
+    def by_training_set(self) -> bool:
+        """Whether columns name training sets, as in the paper."""
+        return any(setting.train is not None for setting in self.settings)
+
+    @property
+    def on_paper_sets(self) -> bool:
+        """Whether every test set is one of the paper's."""
+        return all(setting.test.lower() in PAPER_SETS for setting in self.settings)
+
+    def scores(self, result: Result, setting: PhototourSetting) -> PhototourScores | None:
+        """The scores in a column; an untrained descriptor's stand in all columns of a test set."""
+        own = [one for one in result.phototour if (one.test, one.rule) == (setting.test, self.rule)]
+        exact = [one for one in own if setting.train in (None, one.train)]
+        return next(iter(exact or [one for one in own if one.train is None]), None)
+
+    def mean(self, result: Result) -> tuple[Spread, int] | None:
+        """Mean FPR@95 over a row's columns and their number, without training sets."""
+        found = [self.scores(result, setting) for setting in self.settings]
+        counted = [
+            one
+            for one in found
+            if one is not None and not one.on_training_set and finite(one.fpr95) is not None
+        ]
+        spread = spread_over_seeds([one.fpr95_by_seed or {"": one.fpr95} for one in counted])
+        return None if spread is None else (spread, len(counted))
+
+    def paper_difference(self, result: Result) -> float | None:
+        """Mean FPR@95 minus the paper's, over the columns of both; None if not comparable."""
+        paper = paper_counterpart(result)
+        if paper is None or not self.on_paper_sets:
+            return None
+        differences = []
+        for setting in self.settings:
+            scores = self.scores(result, setting)
+            key = (setting.train or (scores and scores.train) or "").lower(), setting.test.lower()
+            if scores is not None and key in paper.fpr95:
+                differences.append(scores.fpr95 - paper.fpr95[key])
+        return finite(float(np.mean(differences))) if differences else None
+
+
+def training_sets(result: Result) -> list[str]:
+    """The sets that a descriptor was trained on, one run each."""
+    return list(dict.fromkeys(one.train for one in result.phototour if one.train is not None))
+
+
+def arrange(every: Sequence[Result]) -> list[Arrangement]:
+    """Make one arrangement per FPR rule: scores by different rules are not comparable."""
+
+    def in_paper_order(names: Iterable[str]) -> list[str]:
+        order = {name: place for place, name in enumerate(PAPER_SETS)}
+        return sorted(dict.fromkeys(names), key=lambda name: order.get(name.lower(), len(order)))
+
+    arrangements = []
+    for rule in dict.fromkeys(one.rule for result in every for one in result.phototour):
+        results = [one for one in every if any(scores.rule == rule for scores in one.phototour)]
+        scores = [one for result in results for one in result.phototour if one.rule == rule]
+        several = any(len(training_sets(result)) > 1 for result in results)
+        settings = []
+        for test in in_paper_order(one.test for one in scores):
+            # The areas' table alone shows scores on a descriptor's own training set.
+            own = [one for one in scores if one.test == test and not one.on_training_set]
+            trains = in_paper_order(one.train for one in own if one.train) if several else []
+            settings += [PhototourSetting(test, train) for train in trains or [None]]
+        arrangements.append(Arrangement(rule, settings, results))
+    return arrangements
+
+
+def fpr_table(arrangement: Arrangement) -> Table:
+    """FPR@95 of every descriptor, and the paper's rows if all test sets are the paper's own."""
+    settings, results = arrangement.settings, arrangement.results
+    differences = {one.name: arrangement.paper_difference(one) for one in results}
+    compared = any(value is not None for value in differences.values())
+    heads = [(f"Tested on {s.test}", s.train) if s.train else ("", s.test) for s in settings]
+    rows: list[Row] = []
+
+    def add(
+        kind: str, name: str, size: int | None, train: str, mean: Cell, vs: Cell, rates: list[Cell]
+    ) -> None:
+        cells = {NAME: Cell(name), ("", "Parameters"): count_cell(size)}
+        if not arrangement.by_training_set:
+            cells["", "Trained on"] = Cell(train or DASH)
+        if len(settings) > 1:
+            cells["", "Mean"] = mean
+        if compared:
+            cells["", "vs. paper"] = vs
+        rows.append((kind, cells | dict(zip(heads, rates, strict=True))))
+
+    for result in results:
+        mean, vs, rates = Cell(), Cell(), []
+        if (found := arrangement.mean(result)) is not None:
+            spread, columns = found
+            mean = share_cell(spread.mean, spread.std)
+            if columns < len(settings):
+                # A mean over fewer columns is not comparable.
+                mean = mean._replace(detail=f"over {columns} of {len(settings)}", contends=False)
+        if (difference := differences[result.name]) is not None:
+            vs = Cell(f"{100 * difference:+.2f}".replace("-", "−"), difference)
+        for setting in settings:
+            one = arrangement.scores(result, setting)
+            if one is None:
+                rates.append(Cell())
+            elif one.on_training_set:
+                text = percent(one.fpr95, one.fpr95_std)
+                rates.append(Cell(text, finite(one.fpr95), "trained on this set"))
+            else:
+                rates.append(share_cell(one.fpr95, one.fpr95_std, interval(one.fpr95_interval)))
+        train = ", ".join(training_sets(result))
+        kind = "ours" if result.ours else "rival"
+        add(kind, result.name, result.parameters, train, mean, vs, rates)
+    trains = dict.fromkeys(name for one in results for name in training_sets(one))
+    for paper in PAPER_PHOTOTOUR if arrangement.on_paper_sets else ():
+        for train in [""] if arrangement.by_training_set else trains:
+            keys = [((s.train or train).lower(), s.test.lower()) for s in settings]
+            known = [paper.fpr95[key] for key in keys if key in paper.fpr95]
+            if not known:
+                continue
+            mean = Cell(percent(float(np.mean(known))), float(np.mean(known)))
+            if len(known) == len(paper.fpr95):
+                mean = Cell(percent(paper.mean, paper.mean_std), paper.mean)
+            elif len(known) < len(keys):
+                mean = mean._replace(detail=f"over {len(known)} of {len(keys)}")
+            rates = [
+                Cell(percent(paper.fpr95.get(key), paper.fpr95_std.get(key)), paper.fpr95.get(key))
+                for key in keys
+            ]
+            name = f"{paper.name} (paper)"
+            add("published", name, paper.parameters, train, mean, Cell(), rates)
+    grouped = " Columns: training set → test set, grouped by test set."
+    return make_table(
+        "False positive rate at 95 % recall (FPR@95), %: lower is better. "
+        f"Rule: {arrangement.rule}.{grouped if arrangement.by_training_set else ''}",
+        rows,
+        _fpr_notes(arrangement, compared=compared, published=rows[-1][0] == "published"),
+        lower_is_better=True,
+    )
+
+
+def _fpr_notes(arrangement: Arrangement, *, compared: bool, published: bool) -> list[str]:
+    """The notes below the table of FPR@95."""
+    scores = [one for result in arrangement.results for one in result.phototour]
+    tests: dict[str, dict[str, None]] = {}
+    for one in scores:
+        pairs = f"{one.matching_pairs:,} matching and {one.non_matching_pairs:,} non-matching pairs"
+        tests.setdefault(pairs if one.matching_pairs else "pairs not recorded", {})[one.test] = None
+    sizes = [
+        f"{one.name} {one.parameters:,} (paper: {known:,})"
+        for one in arrangement.results
+        if one.ours and one.parameters and (known := paper_parameters(one.name))
+        if known != one.parameters
+    ]
+    untrained = arrangement.by_training_set and any(one.train is None for one in scores)
+    notes = {
+        "; ".join(f"{joined(list(names))}: {pairs}" for pairs, names in tests.items()) + ".": True,
+        "Brackets: 95 % confidence interval, from the number of pairs.": any(
+            interval(one.fpr95_interval) for one in scores
+        ),
+        "±: standard deviation over seeds.": any(one.fpr95_std is not None for one in scores),
+        "A descriptor that was not trained on any of the sets has one value per test set, repeated "
+        "in its columns.": untrained,
+        "Scores on a descriptor's own training set do not count.": any(
+            one.on_training_set for one in scores
+        ),
+        PAPER_SOURCE: published,
+        "vs. paper: mean difference to the paper in percentage points, over the columns that both "
+        "have; below zero is better than the paper.": compared,
+        f"Numbers of parameters that differ from the paper: {', '.join(sizes)}.": bool(sizes),
+    }
+    return [note for note, holds in notes.items() if holds]
+
+
+def areas_table(arrangement: Arrangement) -> Table:
+    """Areas under the curves, one row per descriptor, training set and test set."""
+    rows = [
+        result_row(
+            result,
+            {
+                ("", "Test set"): Cell(one.test),
+                ("", "Trained on"): Cell(one.train or DASH),
+                ("", "FPR@95"): share_cell(one.fpr95)._replace(contends=False),
+                ("", "ROC area"): share_cell(one.auc)._replace(contends=False),
+                ("", "Average precision"): share_cell(one.average_precision)._replace(
+                    contends=False
+                ),
+                ("", "Matching pairs"): count_cell(one.matching_pairs),
+                ("", "Non-matching pairs"): count_cell(one.non_matching_pairs),
+            },
+        )
+        for result in arrangement.results
+        for one in result.phototour
+        if one.rule == arrangement.rule
+    ]
+    return make_table(f"Areas under the curves, %. Rule of FPR@95: {arrangement.rule}.", rows)
+
+
+# HPatches
+
+
+class HPatchesSetting(NamedTuple):
+    """What scores must share to stand in one table."""
+
+    protocol: str
+    split: str
+    tasks: str
+    sequences: int
+
+    @property
+    def label(self) -> str:
+        """Protocol and split in words."""
+        split = "mean of splits a, b, c" if self.split == "abc" else f"split {self.split}"
+        return f"protocol {self.protocol}, {split}"
+
+    @property
+    def caption(self) -> str:
+        """All fields, for a caption."""
+        return f"HPatches, {self.label} ({self.sequences} sequences, tasks: {self.tasks})"
+
+
+Scored = list[tuple[Result, HPatchesScores]]
+
+
+def scoreboard(results: Sequence[Result]) -> dict[HPatchesSetting, Scored]:
+    """Group scores by setting; of each protocol the mean over a, b and c first, then full."""
+    boards: dict[HPatchesSetting, Scored] = {}
+    for result in results:
+        for scores in result.hpatches:
+            key = HPatchesSetting(scores.protocol, scores.split, scores.tasks, scores.sequences)
+            boards.setdefault(key, []).append((result, scores))
+    protocols = list(dict.fromkeys(key.protocol for key in boards))
+    order = {"abc": 0, "full": 1}
+    keys = sorted(boards, key=lambda k: (protocols.index(k.protocol), order.get(k.split, 2)))
+    return {key: boards[key] for key in keys}
+
+
+def headline_table(setting: HPatchesSetting, scored: Scored) -> Table:
+    """Mean average precision of the three tasks, with published rows if they are comparable."""
+    rows = []
+    for result, scores in scored:
+        cells = {
+            ("", "Dimension"): count_cell(result.dimension),
+            ("", "Parameters"): count_cell(result.parameters),
+        }
+        for task in TASKS:
+            share = getattr(scores, f"{task}_map")
+            cells["", task.capitalize()] = share_cell(share, scores.map_std.get(task))
+        rows.append(result_row(result, cells))
+    notes = []
+    if (setting.protocol, setting.split) == HPATCHES_SETTING:
+        notes.append(HPATCHES_SOURCE)
+        for name, shares in PUBLISHED_HPATCHES.items():
+            named = {
+                ("", task.capitalize()): share for task, share in zip(TASKS, shares, strict=True)
+            }
+            cells = {column: Cell(percent(share), share) for column, share in named.items()}
+            rows.append(("published", {NAME: Cell(f"{name} (published)"), **cells}))
+    if any(scores.map_std for _, scores in scored):
+        notes.append("±: standard deviation over seeds.")
+    return make_table(
+        f"{setting.caption}: mean average precision, %: higher is better.", rows, notes
+    )
+
+
+def detail_tables(setting: HPatchesSetting, scored: Scored) -> list[Table]:
+    """Tables by level, pool and sequence, as far as the scores have them."""
+    by_level: list[Row] = []
+    areas: list[Row] = []
+    pools: list[Row] = []
+    by_sequence: dict[str, dict[Column, Cell]] = {}
+    for result, scores in scored:
+        stds = scores.part_std
+        cells = _by_kind("Verification", scores.verification, stds)
+        for task in ("matching", "retrieval"):
+            for level, name in LEVELS.items():
+                share = getattr(scores, task).get(level)
+                cells[task.capitalize(), name] = share_cell(share, stds.get(f"{task}/{level}"))
+        by_level.append(result_row(result, cells))
+        areas.append(result_row(result, _by_kind("ROC area", scores.verification_auc, {})))
+        sizes: dict[str, list[float]] = {}
+        for level_pools in scores.retrieval_by_pool.values():
+            for size, share in level_pools.items():
+                sizes.setdefault(size, []).append(share)
+        means = {("Pool of", f"{int(n):,}"): _mean_cell(sizes[n]) for n in sorted(sizes, key=int)}
+        pools.append(result_row(result, means))
+        for name, levels in sorted(scores.matching_by_sequence.items()):
+            row = by_sequence.setdefault(name, {("", "Sequence"): Cell(name)})
+            row["", result.name] = _mean_cell(levels.values())._replace(contends=False)
+    tables = [
+        make_table(f"{setting.caption}: by level, mAP in %.", by_level),
+        make_table(f"{setting.caption}: verification, balanced ROC area in %.", areas),
+        make_table(f"{setting.caption}: retrieval by pool, mean over levels, mAP in %.", pools),
+        make_table(
+            f"{setting.caption}: matching by sequence, mean over levels, mAP in %.",
+            [("rival", row) for row in by_sequence.values()],
+        ),
+    ]
+    return [table for table in tables if len(table.columns) > 1]
+
+
+def _by_kind(
+    task: str, values: Mapping[str, Mapping[str, float]], stds: Mapping[str, float]
+) -> dict[Column, Cell]:
+    """Cells of verification by level and kind of negatives."""
+    return {
+        (task, name if kind == MEAN else f"{name} {kind}"): share_cell(
+            values[level][kind], stds.get(f"verification/{level}/{kind}")
+        )
+        for level, name in LEVELS.items()
+        for kind in (*NEGATIVES, MEAN)
+        if kind in values.get(level, {})
+    }
+
+
+def _mean_cell(shares: Iterable[float]) -> Cell:
+    known = [share for share in shares if math.isfinite(share)]
+    return share_cell(float(np.mean(known)) if known else None)
+
+
+# Descriptors
+
+
+def source_table(results: Sequence[Result]) -> list[Table]:
+    """The compared descriptors; no table if there are none."""
+    rows = []
+    for one in results:
+        if one.missing is None:
+            cells = {
+                ("", "Dimension"): count_cell(one.dimension),
+                ("", "Parameters"): count_cell(one.parameters),
+                ("", "Distance"): Cell(one.distance),
+                ("", "Source"): Cell(one.source),
+            }
+            rows.append(result_row(one, cells))
+    return [make_table("Compared descriptors and their sources.", rows)] if rows else []
+
+
+def missing_table(results: Sequence[Result]) -> list[Table]:
+    """The descriptors that are unavailable; no table if there are none."""
+    rows = [
+        result_row(one, {("", "Reason"): Cell(one.missing), ("", "Source"): Cell(one.source)})
+        for one in results
+        if one.missing is not None
+    ]
+    return [make_table("Requested descriptors that are unavailable.", rows)] if rows else []

@@ -1,0 +1,104 @@
+"""Names of descriptors on the command line, and the cache of descriptors."""
+
+import errno
+
+import numpy as np
+import pytest
+from models import make_model, random_patches
+
+import kjax
+from kjax.errors import InputError
+from kjax.eval import entries
+from kjax.eval.entries import cached, find_entry, identity_of
+from kjax.weights.files import save_variables
+
+PATCHES = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
+
+
+class Counting:
+    """A descriptor that counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, patches):
+        self.calls += 1
+        return patches.reshape(len(patches), -1).astype(np.float32)
+
+
+def test_patches_are_described_once(tmp_path):
+    describe = Counting()
+    for identity, patches in (("one", PATCHES), ("one", PATCHES), ("one", PATCHES[::-1]),
+                              ("two", PATCHES)):  # fmt: skip
+        found = cached(describe, identity, cache_dir=tmp_path)(patches)
+        np.testing.assert_array_equal(found, patches.reshape(3, -1))
+    assert describe.calls == 3
+
+
+def test_damaged_cache_files_are_replaced(tmp_path):
+    describe = Counting()
+    cached(describe, "one", cache_dir=tmp_path)(PATCHES)
+    (file,) = (tmp_path / "descriptors").iterdir()
+    whole = file.read_bytes()
+    first = whole.index(PATCHES.reshape(3, -1).astype(np.float32).tobytes())
+    flipped = [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in (first, first + 51)]
+    for number, content in enumerate([whole[:60], *flipped]):
+        file.write_bytes(content)
+        again = cached(describe, "one", cache_dir=tmp_path)(PATCHES)
+        np.testing.assert_array_equal(again, PATCHES.reshape(3, -1))
+        assert describe.calls == 2 + number
+
+
+def test_full_disk_is_one_line(tmp_path, monkeypatch):
+    def refuse(path, arrays):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(entries, "write_npz", refuse)
+    with pytest.raises(InputError, match="set KJAX_CACHE"):
+        cached(Counting(), "one", cache_dir=tmp_path)(PATCHES)
+
+
+def test_identity_depends_on_settings_and_every_value():
+    weights = {"a": np.zeros(3), "b": np.ones(2)}
+    same = identity_of("kind", ["x", 1], weights)
+    assert same == identity_of("kind", ["x", 1], {"b": np.ones(2), "a": np.zeros(3)})
+    others = [
+        identity_of("other", ["x", 1], weights),
+        identity_of("kind", ["x", 2], weights),
+        identity_of("kind", ["x", 1], {**weights, "b": np.array([1.0, 2.0])}),
+        identity_of("kind", ["x", 1], {"a": np.zeros(3), "c": np.ones(2)}),
+    ]
+    assert len({same, *others}) == 5
+
+
+def test_stored_forms(tmp_path, monkeypatch, rng):
+    monkeypatch.chdir(tmp_path)
+    save_variables("weights.npz", make_model("hardnet", patch_size=16)[1])
+    names = ("weights.npz", "weights.npz:hardnet,patch_size=16:uint8", "weights.npz:binary")
+    found = [find_entry(name, cache_dir="cache") for name in names]
+    assert [one.name for one in found] == [
+        "hardnet N=16", "hardnet N=16, uint8", "hardnet N=16, binary",
+    ]  # fmt: skip
+    assert [one.distance for one in found] == ["L2", "L2", "L1"]
+    assert len({one.identity for one in found}) == 3
+    patches = random_patches(rng, 6, 16)
+    whole, in_bytes, in_bits = (one.describe[0](patches, progress=False) for one in found)
+    np.testing.assert_array_equal(in_bytes, kjax.quantize(whole, "uint8"))
+    np.testing.assert_array_equal(in_bits, np.unpackbits(kjax.quantize(whole, "binary"), axis=1))
+    for name, message in (
+        ("weights.npz:64", "no descriptors of 64 numbers, but of 128"),
+        ("rootsift:64", "only kjax models have shorter descriptors"),
+        ("orb:binary", "cannot become binary"),
+    ):
+        with pytest.raises(InputError, match=message):
+            find_entry(name)
+
+
+def test_names_of_models_in_weights_files(tmp_path):
+    star, polar = tmp_path / "star.npz", tmp_path / "polar.npz"
+    save_variables(star, make_model("combined_star", s=2, patch_size=16)[1])
+    save_variables(polar, make_model("polar", s=1, patch_size=16)[1])
+    assert find_entry(str(star)).name == "combined_star s=2"
+    assert find_entry(f"{polar}:polar,s=1,patch_size=16").name == "polar s=1 N=16"
+    with pytest.raises(InputError, match="fits several heads"):
+        find_entry(str(polar))
