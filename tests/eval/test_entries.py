@@ -86,7 +86,7 @@ def test_stored_forms(tmp_path, monkeypatch, rng):
     np.testing.assert_array_equal(in_bytes, kjax.quantize(whole, "uint8"))
     np.testing.assert_array_equal(in_bits, np.unpackbits(kjax.quantize(whole, "binary"), axis=1))
     for name, message in (
-        ("weights.npz:64", "no descriptors of 64 numbers, but of 128"),
+        ("weights.npz:64", "has descriptors of 128 numbers, not 64"),
         ("rootsift:64", "only kjax models have shorter descriptors"),
         ("orb:binary", "cannot become binary"),
     ):

@@ -120,7 +120,7 @@ def test_degenerate_descriptors_are_not_scored(evaluate, capsys):
         (["several.npz"], "fits several heads"),
         (["several.npz:xy,t=1"], "give the head, then s=… and patch_size=…"),
         (["several.npz:xz"], "unknown head 'xz'"),
-        (["nan.npz:xy,s=1,patch_size=16"], "does not fit: head.bias is not finite"),
+        (["nan.npz:xy,s=1,patch_size=16"], "nan.npz: the checkpoint does not fit: head."),
         (["sift", "--descriptors", "csv"], "--descriptors needs patches"),
         (["tfeat", "--hpatches", "small", "--descriptors", "csv"], "weights are missing"),
         (["seeds", "--hpatches", "small", "--descriptors", "csv"], "has 2 sets of weights"),
