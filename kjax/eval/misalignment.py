@@ -140,8 +140,8 @@ def mean_precision(
 
 def describe_misaligned(
     source: LoadedModel, sets: Sequence[PatchSet], *, points: int, progress: bool
-) -> tuple[Views, Views]:
-    """Describe patches with HPatches' noise, to learn from and held out.
+) -> tuple[Float32[np.ndarray, "views seen dim"], Float32[np.ndarray, "views held dim"]]:
+    """Describe patches with HPatches' noise: points to learn from, and points held out.
 
     Args:
         source: the weights.
