@@ -21,7 +21,7 @@ from kjax.errors import InputError
 from kjax.eval.misalignment import describe_misaligned, mean_matching
 from kjax.interrupts import run_script
 from kjax.model.folding import check_remap, remap
-from kjax.train.refitting import check_widths, learn_map
+from kjax.train.refitting import learn_map
 from kjax.weights.files import save_variables
 from kjax.weights.source import load_source, refitted_info
 
@@ -35,7 +35,9 @@ def run(args: argparse.Namespace) -> None:
     source = load_source(args.source, seed=args.seed)
     check_remap(source.variables)
     whole = source.model.dimension
-    widths = check_widths(args.widths, whole, least=int(args.keep_distances))
+    widths = tuple(sorted({*args.widths}))
+    if not all(1 < width < whole for width in widths) or (args.keep_distances and not widths):
+        raise InputError(f"--widths must be between 2 and {whole - 1}, not {args.widths}")
     progress = not args.quiet
     sets = read_train_sets(args.train, progress=progress)
     seen, held_out = describe_misaligned(source, sets, points=args.points, progress=progress)

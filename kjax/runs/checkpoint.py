@@ -30,10 +30,6 @@ from kjax.runs.processes import failing_together
 State = TypeVar("State")
 ITEM = "default"
 """Folder of the state within a checkpoint."""
-MAX_CLOSE_ATTEMPTS = 8
-"""More than the number of things that orbax does at once for a checkpoint; each can fail."""
-NAMED_DIFFERENCES = 3
-"""Number of differing arrays that an error message lists."""
 
 
 class Checkpoints:
@@ -106,30 +102,17 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.StandardSave(copied), metrics=candidate)
 
     def restore_latest(self, like: State) -> State | None:
-        """Return the state of the last complete checkpoint, or None; see `restore`."""
-        step = self.latest_step()
-        return None if step is None else self.restore(step, like)
-
-    def restore(self, step: int, like: State) -> State:
-        """Return the state after `step` steps, on the devices of `like`: a state, or shapes.
+        """Return the state of the last checkpoint, on the devices of `like`; None without any.
 
         Raises:
-            InputError: the checkpoint is absent, damaged, or of another model or optimiser.
+            InputError: the checkpoint is damaged, or of another model or optimiser.
         """
         self.wait()
-        if step not in self._manager.all_steps():
-            steps = ", ".join(map(str, sorted(self._manager.all_steps()))) or "none"
-            raise InputError(f"{self.folder} has no checkpoint of step {step}, only: {steps}")
-        return _read(self.folder / str(step), like)
+        return read_latest(self.folder, like)
 
     def latest_step(self) -> int | None:
         """Return the step of the last checkpoint, which may not be on the disk yet."""
         return self._manager.latest_step()
-
-    def best_step(self) -> int | None:
-        """Return the step of the checkpoint with the lowest metric."""
-        step = self._manager.best_step() if self._best_metric else None
-        return None if step is None or self._manager.metrics(step) is None else step
 
     def wait(self) -> None:
         """Return when the last save is on the disk.
@@ -167,8 +150,8 @@ class Checkpoints:
                 yield
         except InputError:
             self._failed = True
-            # Closing stops at the next error it meets and forgets it.
-            for _ in range(MAX_CLOSE_ATTEMPTS):
+            # Closing stops at the next error it meets and forgets it: there are at most eight.
+            for _ in range(8):
                 with contextlib.suppress(Exception):
                     self._manager.close()
                     break
@@ -183,11 +166,11 @@ def saved_steps(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
 
 
-def read_latest(folder: Path, like: Any) -> Any | None:
-    """Read parts of the state in the last complete checkpoint of a folder; None if there is none.
+def read_latest(folder: Path, like: State) -> State | None:
+    """Read the state in the last complete checkpoint of a folder, or parts of it; None if absent.
 
-    The parts are those of `like`, `{"params": shapes, …}`. Nothing is written, so the run may still
-    be going on.
+    `like` is a state or its shapes, or a dict with some of its parts. Nothing is written, so the
+    run may still be going on.
 
     Raises:
         InputError: the checkpoint is damaged, or of another model.
@@ -243,11 +226,10 @@ def _check_same(saved: Any, wanted: dict[str, Any], where: Path) -> None:
         if there.get(name) != here.get(name)
     ]
     if differences:
-        more = len(differences) - NAMED_DIFFERENCES
-        rest = f"; and {more} more" if more > 0 else ""
+        rest = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise InputError(
             f"the checkpoint {where} is of another model or optimiser: "
-            f"{'; '.join(differences[:NAMED_DIFFERENCES])}{rest}: "
+            f"{'; '.join(differences[:3])}{rest}: "
             "use the config it was saved with, or choose another workdir"
         )
 

@@ -34,7 +34,7 @@ CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[2] / "configs")
 
 
 def check_choice(field: str, value: str, choices: Sequence[str]) -> None:
-    """Raise if a config field has none of its possible values."""
+    """Raise unless a field has one of its possible values."""
     if value not in choices:
         raise unknown_name(field, value, choices)
 
@@ -404,9 +404,6 @@ def _parse_value(text: str, old: Any) -> Any:
 
 def validate(config: ConfigDict | Mapping[str, Any]) -> RunConfig:
     """Return the typed config after checking every field's name, type and value.
-
-    Args:
-        config: a ConfigDict, or plain nested dictionaries.
 
     Raises:
         InputError: the first field that is wrong, and the nearest valid name.

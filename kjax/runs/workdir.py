@@ -82,7 +82,11 @@ def claim_workdir(
                     held.enter_context(_lock(workdir))
                     # Written even if unchanged, to notice a full disk now.
                     write_json(workdir / CONFIG_FILE, dataclasses.asdict(config))
-                    _record_versions(workdir / VERSIONS_FILE, notes or {})
+                    path = workdir / VERSIONS_FILE
+                    entries = _read_json(path, list, "remove it") if path.exists() else []
+                    current = {**versions(), **(notes or {})}
+                    if entries[-1:] != [current]:
+                        write_json(path, [*entries, current])
         yield
 
 
@@ -152,14 +156,6 @@ def _lock(workdir: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _record_versions(path: Path, notes: Mapping[str, str]) -> None:
-    """Add an entry, unless it equals the last one."""
-    entries = _read_json(path, list, "remove it") if path.exists() else []
-    current = {**versions(), **notes}
-    if not entries or entries[-1] != current:
-        write_json(path, [*entries, current])
-
-
 def stored_config(workdir: Path) -> dict[str, Any]:
     """Return the config of the run in a folder, as plain nested dictionaries.
 
@@ -169,13 +165,6 @@ def stored_config(workdir: Path) -> dict[str, Any]:
     if not (workdir / CONFIG_FILE).is_file():
         raise InputError(f"{workdir} is not the folder of a run: it has no {CONFIG_FILE}")
     return _read_json(workdir / CONFIG_FILE, dict, "restore it")
-
-
-def stored_pipeline(workdir: Path) -> str | None:
-    """Return the input pipeline of the run in a folder, or None if there is no run."""
-    if not (workdir / CONFIG_FILE).is_file():
-        return None
-    return flat_fields(stored_config(workdir)).get("data.pipeline")
 
 
 def _read_json(path: Path, kind: type, advice: str) -> Any:
@@ -232,7 +221,7 @@ def plain_versions() -> dict[str, str]:
 
 
 def source_version(tree: Path) -> dict[str, Any] | None:
-    """Return a source tree's commit and whether its code differs; None if it is no git checkout."""
+    """Return a source tree's commit and whether its code differs; None without git."""
 
     def git(*arguments: str) -> str | None:
         try:

@@ -32,14 +32,8 @@ def augment_pairs(
 ) -> Float[Array, "pairs 2 {size} {size}"]:
     """Flip and transpose pairs; rotate, crop, resize and distort each patch on its own.
 
-    Args:
-        key: split into one key per pair, so that pairs are augmented independently.
-        pairs: uint8 or floating patches, any scale of grey values.
-        size: side of the result.
-        config: ranges of all random values.
-
-    Returns:
-        float32 patches with the scale of grey values unchanged.
+    Patches have any scale of grey values, which is kept; the result has this `size`. Each pair has
+    its own key, so it does not depend on its neighbours.
     """
     augment = jax.vmap(lambda own_key, pair: augment_pair(own_key, pair, size=size, config=config))
     return augment(jax.random.split(key, pairs.shape[0]), pairs)
@@ -62,11 +56,7 @@ def random_pair_matrices(
 ) -> Float[Array, "2 2 3"]:
     """Return the affine maps, output pixel to input pixel, that `augment_pair` applies to a pair.
 
-    Args:
-        key: the pair's own key.
-        shape: height and width of the stored patches.
-        size: side of the result.
-        config: ranges of all random values.
+    `shape` is the height and width of the stored patches, `size` the side of the result.
     """
     # One draw for all twelve numbers: on a GPU, launches cost more than bits.
     draws = jax.random.uniform(key, (12,))

@@ -45,11 +45,7 @@ def run_training(
 ) -> int:
     """Run a training program and return its exit code: 0 (also after Ctrl-C), or 2 for bad input.
 
-    Args:
-        program: its name, for messages on stderr.
-        argv: as for `parse_command_line`.
-        train: takes the options; returns scores, and a line that says where the results are.
-        description: text of `--help`.
+    `train` takes the options and returns scores, and a line that says where the results are.
     """
 
     def run() -> None:
@@ -75,15 +71,7 @@ class _Parser(argparse.ArgumentParser):
 def parse_command_line(
     argv: Sequence[str], *, description: str | None = None
 ) -> argparse.Namespace:
-    """Parse the options of a training.
-
-    Args:
-        argv: the program's name and its arguments.
-        description: text of `--help`.
-
-    Returns:
-        `config`, `workdir`, `coordinator`, `processes`, `process`, `distributed`, and in
-        `overrides` the arguments about config fields, for `kjax.runs.config.read_config`.
+    """Parse the program's name and arguments; `overrides` are those for `read_config`.
 
     Raises:
         InputError: an option is unknown, missing or malformed.
@@ -130,12 +118,7 @@ def parse_command_line(
 
 
 def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
-    """Join the other processes; must come before any other use of JAX.
-
-    Args:
-        coordinator: HOST:PORT of process 0; None to have JAX detect it, like the rest.
-        processes: number of processes.
-        process: index of this one.
+    """Join the other processes, before any other use of JAX; None to have JAX detect a value.
 
     Raises:
         InputError: the others cannot be reached.

@@ -34,12 +34,8 @@ Views = tuple[Float[Array, "pairs dim"], Float[Array, "pairs dim"]]
 def distillation_loss(student: Views, teacher: Views, match: str) -> Float[Array, " pairs"]:
     """Compute the distance between a student and its teacher, for every pair of a batch.
 
-    Args:
-        student: its descriptors.
-        teacher: its descriptors of the same patches.
-        match: `descriptors`: the squared distance between the two, mean of both views.
-            `distances`: the mean squared difference of the distances from an anchor to all
-            positives.
+    For `descriptors` it is the squared distance between the two, mean of both views. For
+    `distances` it is the mean squared difference of the distances from an anchor to all positives.
     """
     if match == "descriptors":
         apart = [jnp.square(own - other) for own, other in zip(student, teacher, strict=True)]

@@ -43,7 +43,7 @@ def choose_pipeline(
     Args:
         wanted: "auto", or the pipeline to use.
         program: what is trained.
-        patch_set: what it is trained on.
+        patch_set: the training set.
         before: the pipeline of the run so far, if it is resumed.
 
     Returns:

@@ -28,14 +28,9 @@ Run = Callable[[TrainState, int], tuple[TrainState, dict[str, Any]]]
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """When things happen, in steps. A checkpoint is also written at the end and on a stop.
+    """Length and cadence of a run in steps, as in a config's `train`.
 
-    Attributes:
-        total: length of the run.
-        per_dispatch: maximum number of steps before the host checks for signals.
-        log_every: steps between lines of metrics.
-        eval_every: steps between evaluations; 0 for only at the end.
-        checkpoint_every: steps between checkpoints.
+    A checkpoint is also written at the end and on a stop.
     """
 
     total: int
@@ -58,7 +53,7 @@ class Schedule:
 
 
 class Diverged(InputError):  # noqa: N818  (it may be expected)
-    """The loss is no longer finite."""
+    """Error for a loss that is not finite."""
 
 
 def train(
@@ -78,13 +73,12 @@ def train(
 
     Args:
         run: takes the steps.
-        pairs: number of pairs in a batch, for the progress bar.
-        schedule: when things happen.
+        pairs: batch size, for the progress bar.
+        schedule: when to log, evaluate and save.
         learning_rate: by step, for the log.
         state: the initial state.
-        checkpoints: where to save states. Without it, nothing is saved, and signals are not
-            handled.
-        log: of metrics.
+        checkpoints: where to save states; without it, signals are not handled either.
+        log: where to write metrics.
         evaluate: scores a state.
         name: title of the progress bar.
         progress: whether to show the bar.
@@ -94,7 +88,7 @@ def train(
 
     Raises:
         Stopped: after SIGINT or SIGTERM; the state has been saved.
-        Diverged: the loss is no longer finite; the last good checkpoint is kept.
+        Diverged: the loss is not finite; the last good checkpoint is kept.
         InputError: the disk is full; the last good checkpoint is kept.
     """
 

@@ -1,10 +1,10 @@
 """Training losses on ℓ2-normalised descriptors: distances, hardest-in-batch mining, margins.
 
-Row i of `anchors` and of `positives` are the two views of one 3-D point, and no point comes twice
-in a batch, so every other row is a candidate negative. Values are per example; the caller reduces.
-Mining sees the rows it is given: on several devices, give it the gathered batch.
+Row i of `anchors` and of `positives` are the two views of one 3-D point. No point occurs twice in a
+batch, so every other row is a candidate negative. Losses are per pair; the caller reduces them. On
+several devices, pass the gathered batch.
 
-`pair_loss` selects by `LossConfig`; each loss is also a function of its own:
+`pair_loss` selects a loss by `LossConfig`:
 
     triplet      [margin + p − n]₊, the paper's and HardNet's
     softmax      −log(e^(2−p) / (e^(2−p) + e^(2−n) + 1e-8)), HardNet's
@@ -13,8 +13,8 @@ Mining sees the rows it is given: on several devices, give it the gathered batch
     sosnet       [margin + p − n]₊² + second-order term (SOSNet, CVPR 2019)
     hynet        [margin + h(p) − h(n)]₊ + norm term, h(d) = α d²/2 + d (HyNet, NeurIPS 2020)
 
-with p the distance between anchor and positive, n that to the hardest negative, and s inner
-products.
+where p is the distance between anchor and positive, n the distance to the hardest negative, and s
+an inner product.
 """
 
 from typing import NamedTuple
@@ -31,11 +31,11 @@ from kjax.runs.config import NEIGHBOUR_RULES, LossConfig
 
 HYNET_MARGIN = 1.2
 IDENTICAL_DISTANCE = 0.008
-"""Pairs closer than this are taken for copies of one patch, not for negatives."""
+"""Pairs closer than this count as copies of one patch, not as negatives."""
 OUT_OF_REACH = 10.0
-"""Distance added to pairs that must not be mined; unit vectors are at most 2 apart."""
+"""Distance added to exclude pairs from mining; unit vectors are at most 2 apart."""
 ROOT_EPSILON = 1e-6
-"""The ε of HardNet, SOSNet and HyNet under square roots, whose slope at zero is infinite."""
+"""ε of HardNet, SOSNet and HyNet under square roots, whose slope at zero is infinite."""
 
 
 class Triplets(NamedTuple):
@@ -51,10 +51,9 @@ class Triplets(NamedTuple):
 def distance_matrix(
     anchors: Float[Array, "pairs dim"], positives: Float[Array, "others dim"]
 ) -> Float[Array, "pairs others"]:
-    """√(‖a−b‖² + 1e-6) + 1e-8 for all pairs, as in the HardNet release.
+    """Compute √(‖a−b‖² + 1e-6) + 1e-8 for all pairs, as in the HardNet release.
 
-    The squared distance comes from inner products; it is kept from falling below zero, which their
-    rounding could otherwise turn into NaN, and they are not taken in reduced precision.
+    The squared distance comes from inner products in full precision, and is clipped at zero.
     """
     dtype = at_least_float32(jnp.promote_types(anchors.dtype, positives.dtype))
     anchors, positives = anchors.astype(dtype), positives.astype(dtype)
@@ -68,12 +67,12 @@ def distance_matrix(
 def hardest_negatives(
     distances: Float[Array, "pairs pairs"], *, anchor_swap: bool
 ) -> Float[Array, " pairs"]:
-    """Distance from each anchor to the closest positive of another pair (the paper's rule).
+    """Return the distance from each anchor to the closest positive of another pair (the paper).
 
-    With `anchor_swap`, or from the positive to the closest other anchor if that is smaller (the
-    HardNet release's rule). Near-identical patches are never mined.
+    With `anchor_swap` (the HardNet release), it is the minimum of this and the distance from the
+    positive to the closest other anchor. Near-identical patches are never mined.
     """
-    candidates = _out_of_reach_unless_negative(distances)
+    candidates = _exclude_non_negatives(distances)
     hardest = candidates.min(axis=1)
     return jnp.minimum(hardest, candidates.min(axis=0)) if anchor_swap else hardest
 
@@ -85,10 +84,7 @@ def hardest_in_batch_triplets(
     margin: float = 1.0,
     anchor_swap: bool = False,
 ) -> Triplets:
-    """[margin + d(anchor, positive) − d(hardest negative)]₊ for every pair.
-
-    (The paper prints the two distances with their signs swapped: a misprint.)
-    """
+    """Compute [margin + p − n]₊ for every pair (the paper misprints the signs of p and n)."""
     distances = distance_matrix(anchors, positives)
     positive = jnp.diagonal(distances)
     negative = hardest_negatives(distances, anchor_swap=anchor_swap)
@@ -101,14 +97,11 @@ def hardest_in_batch_softmax(
     *,
     anchor_swap: bool = False,
 ) -> Triplets:
-    """−log(e^(2−p) / (e^(2−p) + e^(2−n) + 1e-8)) for every pair: HardNet's `softmax` loss.
-
-    p is the distance between anchor and positive, n that to the hardest negative.
-    """
+    """Compute −log(e^(2−p) / (e^(2−p) + e^(2−n) + 1e-8)): HardNet's `softmax` loss."""
     distances = distance_matrix(anchors, positives)
     positive = jnp.diagonal(distances)
     negative = hardest_negatives(distances, anchor_swap=anchor_swap)
-    # The same number, with the fraction cancelled: small losses keep their digits.
+    # The same value with the fraction cancelled, which keeps the digits of small losses.
     loss = jnp.log1p(jnp.exp(positive - negative) + 1e-8 * jnp.exp(positive - 2))
     return Triplets(loss, positive, negative)
 
@@ -120,7 +113,7 @@ def hardest_in_batch_contrastive(
     margin: float = 1.0,
     anchor_swap: bool = False,
 ) -> Triplets:
-    """[margin − d(hardest negative)]₊ + d(anchor, positive): HardNet's `contrastive` loss."""
+    """Compute [margin − n]₊ + p: HardNet's `contrastive` loss."""
     distances = distance_matrix(anchors, positives)
     positive = jnp.diagonal(distances)
     negative = hardest_negatives(distances, anchor_swap=anchor_swap)
@@ -133,32 +126,29 @@ def infonce(
     *,
     temperature: float = 0.1,
 ) -> Triplets:
-    """−log of the share of the pair's own e^(s/τ) among all of its row and of its column, halved.
+    """Compute the mean of InfoNCE along rows and columns, with all negatives of the batch.
 
-    s is the inner product of unit vectors. The colder, the more the hardest negatives count; unlike
-    the losses above it learns from all of them. Near-identical patches are no negatives.
+    Lower temperatures give hard negatives more weight. Near-identical patches do not count.
     """
+
+    def similarity(distances: Array) -> Array:
+        """Return inner products of unit vectors, 1 − d²/2, over the temperature."""
+        return (1 - jnp.square(distances) / 2) / temperature
+
     distances = distance_matrix(anchors, positives)
     positive = jnp.diagonal(distances)
-    candidates = _out_of_reach_unless_negative(distances)
-    own = _scaled_similarity(positive, temperature)
-    others = jnp.where(
-        candidates < OUT_OF_REACH, _scaled_similarity(distances, temperature), -jnp.inf
-    )
+    candidates = _exclude_non_negatives(distances)
+    own = similarity(positive)
+    others = jnp.where(candidates < OUT_OF_REACH, similarity(distances), -jnp.inf)
     shares = [jnp.logaddexp(own, jax.nn.logsumexp(others, axis=axis)) - own for axis in (0, 1)]
     return Triplets((shares[0] + shares[1]) / 2, positive, candidates.min(axis=1))
 
 
-def _scaled_similarity(distances: Array, temperature: float) -> Array:
-    """Inner products of unit vectors at some distances, 1 − d²/2, over the temperature."""
-    return (1 - jnp.square(distances) / 2) / temperature
-
-
 class ViewDistances(NamedTuple):
-    """All distances within a batch: SOSNet and HyNet also look inside each view."""
+    """All distances within a batch: SOSNet and HyNet also compare within each view."""
 
     across: Float[Array, "pairs pairs"]
-    """Distances from anchor i to positive j."""
+    """Distance from anchor i to positive j."""
     anchors: Float[Array, "pairs pairs"]
     positives: Float[Array, "pairs pairs"]
 
@@ -166,7 +156,7 @@ class ViewDistances(NamedTuple):
 def view_distances(
     anchors: Float[Array, "pairs dim"], positives: Float[Array, "pairs dim"]
 ) -> ViewDistances:
-    """The three distance matrices of a batch."""
+    """Compute the three distance matrices of a batch."""
     return ViewDistances(
         across=distance_matrix(anchors, positives),
         anchors=distance_matrix(anchors, anchors),
@@ -175,10 +165,9 @@ def view_distances(
 
 
 def hardest_in_both_views(distances: ViewDistances) -> Float[Array, " pairs"]:
-    """Distance from either view of each pair to the closest view of another pair.
+    """Return the distance from either view of each pair to the closest view of another pair.
 
-    The mining rule of SOSNet and HyNet: the minimum over anchor to positives, positive to anchors,
-    anchor to anchors and positive to positives. Near-identical patches are never mined.
+    This is the mining rule of SOSNet and HyNet. Near-identical patches are never mined.
     """
     across = hardest_negatives(distances.across, anchor_swap=True)
     anchors = hardest_negatives(distances.anchors, anchor_swap=False)
@@ -194,17 +183,10 @@ def sosnet_triplets(
     neighbours: int = 8,
     neighbour_rule: str = "paper",
 ) -> Triplets:
-    """SOSNet's loss: a first-order and a second-order term, added with equal weight.
+    """Compute SOSNet's loss: a first-order and a second-order term with equal weight.
 
-    First order: the quadratic hinge [margin + p − n]₊², with the hardest negative taken over both
-    views (`hardest_in_both_views`). Second order: `second_order_difference`.
-
-    Args:
-        anchors: one view of each pair.
-        positives: the other view.
-        margin: of the hinge, before it is squared.
-        neighbours: how many nearest neighbours the second-order term compares.
-        neighbour_rule: whose neighbours count, see `second_order_neighbours`.
+    The first-order term is the quadratic hinge [margin + p − n]₊², with the hardest negative of
+    both views. The second-order term is `second_order_difference` over the nearest `neighbours`.
     """
     distances = view_distances(anchors, positives)
     positive = jnp.diagonal(distances.across)
@@ -217,14 +199,14 @@ def sosnet_triplets(
 def second_order_neighbours(
     distances: ViewDistances, *, count: int, rule: str = "paper"
 ) -> Bool[Array, "pairs pairs"]:
-    """Marks the pairs j in the second-order term of pair i. Ties at the last place all enter.
+    """Mark the pairs j in the second-order term of pair i. Ties for the last place all count.
 
     Args:
         distances: of the whole batch.
-        count: k, how many nearest neighbours; all of them if the batch has fewer.
+        count: number of nearest neighbours, k; all of them if the batch has fewer.
         rule: `paper`: j is among the k nearest of i in the anchors' view or in the positives'.
-            `release`: as the code that SOSNet's authors published with HyNet has it, also if it is
-            so from one view to the other, and then in either direction between i and j.
+            `release`: the rule of the authors' code, published with HyNet. It also compares one
+            view with the other, and is symmetric in i and j.
     """
     within = _nearest(distances.anchors, count) | _nearest(distances.positives, count)
     match rule:
@@ -241,10 +223,7 @@ def second_order_neighbours(
 def second_order_difference(
     distances: ViewDistances, neighbours: Bool[Array, "pairs pairs"]
 ) -> Float[Array, " pairs"]:
-    """√(Σⱼ (d(aᵢ, aⱼ) − d(pᵢ, pⱼ))² + 1e-6) over the neighbours j of each pair i.
-
-    Zero, up to the 1e-6, where a point lies among its neighbours alike in both views.
-    """
+    """Compute √(Σⱼ (d(aᵢ, aⱼ) − d(pᵢ, pⱼ))² + 1e-6) over the neighbours j of each pair i."""
     difference = jnp.where(neighbours, distances.anchors - distances.positives, 0)
     return jnp.sqrt(jnp.sum(jnp.square(difference), axis=1) + ROOT_EPSILON)
 
@@ -258,23 +237,19 @@ def hynet_triplets(
     norm_weight: float = 0.1,
     unnormalized: tuple[Float[Array, "pairs raw"], Float[Array, "pairs raw"]] | None = None,
 ) -> Triplets:
-    """HyNet's loss: a triplet margin on a hybrid of inner product and ℓ2 distance.
+    """Compute HyNet's loss: a triplet margin on a hybrid of inner product and ℓ2 distance.
 
-    [margin + h(p) − h(n)]₊ with h(d) = α(1 − s) + d, where s is the inner product of two unit
-    vectors, so that 1 − s = d²/2. The hardest negative is taken over both views
-    (`hardest_in_both_views`). As in the authors' code, h is not divided by a constant Z.
+    It is [margin + h(p) − h(n)]₊ with h(d) = α(1 − s) + d, where s is the inner product of two unit
+    vectors, so that 1 − s = d²/2. The hardest negative is that of both views. As in the authors'
+    code, h is not divided by a constant Z. The triplets have plain ℓ2 distances.
 
     Args:
         anchors: one view of each pair.
         positives: the other view.
         margin: between hybrid values, which reach 2α + 2.
         alpha: weight of the inner product.
-        norm_weight: of the norm term (‖x‖ − ‖y‖)².
-        unnormalized: anchors x and positives y before ℓ2 normalisation. Without them the loss has
-            no norm term.
-
-    Returns:
-        The loss, and the plain ℓ2 distances of the triplets.
+        norm_weight: weight of the norm term (‖x‖ − ‖y‖)².
+        unnormalized: x and y, both views before ℓ2 normalisation; None for no norm term.
     """
     distances = view_distances(anchors, positives)
     positive = jnp.diagonal(distances.across)
@@ -287,14 +262,14 @@ def hynet_triplets(
 
 
 def hybrid_distance(distance: Float[Array, " pairs"], *, alpha: float) -> Float[Array, " pairs"]:
-    """α d²/2 + d: HyNet's hybrid of inner product and ℓ2 distance d between unit vectors."""
+    """Compute α d²/2 + d: HyNet's hybrid of inner product and ℓ2 distance d of unit vectors."""
     return alpha * jnp.square(distance) / 2 + distance
 
 
 def squared_norm_difference(
     anchors: Float[Array, "pairs raw"], positives: Float[Array, "pairs raw"]
 ) -> Float[Array, " pairs"]:
-    """(‖x‖ − ‖y‖)² of descriptors before normalisation, with 1e-6 under each root."""
+    """Compute (‖x‖ − ‖y‖)² of descriptors before normalisation, with 1e-6 under each root."""
 
     def norms(vectors: Array) -> Array:
         vectors = vectors.astype(at_least_float32(vectors.dtype))
@@ -306,15 +281,9 @@ def squared_norm_difference(
 def nested_pair_loss(
     anchors: Float[Array, "pairs raw"], positives: Float[Array, "pairs raw"], config: LossConfig
 ) -> Triplets:
-    """The weighted mean loss of whole descriptors and of their first entries, as `config` says.
+    """Compute the weighted mean loss of whole descriptors and of their leading entries.
 
-    Args:
-        anchors: descriptors of one view of each pair before ℓ2, of the whole batch.
-        positives: those of the other view.
-        config: which loss, and which first entries.
-
-    Returns:
-        The loss, and the distances of the whole descriptors' triplets.
+    Descriptors come unnormalised. The triplets have the distances of whole descriptors.
     """
     losses = []
     for width in (anchors.shape[1], *config.nested):
@@ -337,14 +306,9 @@ def pair_loss(
     *,
     unnormalized: tuple[Float[Array, "pairs raw"], Float[Array, "pairs raw"]] | None = None,
 ) -> Triplets:
-    """The loss that `config` names, for every pair.
+    """Compute the loss that `config` names, for every pair of the whole batch.
 
-    Args:
-        anchors: ℓ2-normalised descriptors of one view of each pair, of the whole batch.
-        positives: those of the other view.
-        config: which loss, and its constants.
-        unnormalized: both before normalisation; only `hynet` reads them, and without them it
-            leaves out its norm term.
+    Both views are ℓ2-normalised. `unnormalized` has them before that, for the norm term of `hynet`.
     """
     published = HYNET_MARGIN if config.name == "hynet" else 1.0
     margin = published if config.margin is None else config.margin
@@ -377,17 +341,17 @@ def pair_loss(
             )
 
 
-def _out_of_reach_unless_negative(
+def _exclude_non_negatives(
     distances: Float[Array, "pairs pairs"],
 ) -> Float[Array, "pairs pairs"]:
-    """Moves a pair's own distance, and those of copies of one patch, beyond all others."""
+    """Increase the distances of a pair to itself and between copies beyond all others."""
     own = OUT_OF_REACH * jnp.eye(distances.shape[0], dtype=distances.dtype)
     candidates = distances + own
     return candidates + jnp.where(candidates < IDENTICAL_DISTANCE, OUT_OF_REACH, 0.0)
 
 
 def _nearest(distances: Float[Array, "pairs pairs"], count: int) -> Bool[Array, "pairs pairs"]:
-    """Marks in each row the `count` smallest distances to other pairs."""
-    candidates = jax.lax.stop_gradient(_out_of_reach_unless_negative(distances))
+    """Mark in each row the `count` smallest distances to other pairs."""
+    candidates = jax.lax.stop_gradient(_exclude_non_negatives(distances))
     smallest = -jax.lax.top_k(-candidates, min(count, candidates.shape[1]))[0]
     return (candidates <= smallest[:, -1:]) & (candidates < OUT_OF_REACH)

@@ -18,7 +18,6 @@ from jaxtyping import Array, Float, Integer, UInt8
 
 from kjax.data.resident import ResidentSet, draw_rows, gather_pairs
 from kjax.data.sampler import check_shares
-from kjax.errors import InputError
 from kjax.model.descriptor import Descriptor
 from kjax.runs.config import AugmentConfig
 from kjax.train.augment import augment_pair
@@ -42,10 +41,7 @@ class DescriptorProgram:
 
     Attributes:
         model: the descriptor; its `axis_name` is set here.
-        optimizer: any optax transformation.
         pairs: batch size, over all devices.
-        step: loss, mining and BatchNorm rules.
-        augment: augmentation.
         shares: share of the batch for each part of the dataset.
         seeds: one, or several that train side by side in one vmapped program.
         devices: the devices to run on (default: all devices of all processes).
@@ -67,8 +63,6 @@ class DescriptorProgram:
     start: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.seeds:
-            raise InputError("a run needs at least one seed")
         check_shares(self.pairs, len(self.devices or jax.devices()))
 
     @property
@@ -169,8 +163,6 @@ def make_batch_step(
 
     It returns the state after the step, and its metrics.
     """
-    if program.several_seeds:
-        raise InputError("several seeds side by side need the resident pipeline")
     mapped = jax.pmap(
         lambda state, batch, seed: _step_on_patches(program, state, batch, seed),
         axis_name=AXIS,

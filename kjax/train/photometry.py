@@ -61,11 +61,7 @@ def distort_pair(
 ) -> Float[Array, "2 size size"]:
     """Apply independent effects to the two patches of a pair.
 
-    Args:
-        key: the pair's own key.
-        pair: patches on any scale of grey values, which is kept.
-        config: ranges of all random values. Effects that are off cost nothing and do not change
-            what is drawn for the others.
+    Effects that are off cost nothing and do not change what is drawn for the others.
     """
     numbers_key, noise_key = jax.random.split(key)
     strengths = random_strengths(numbers_key, config)

@@ -1,11 +1,10 @@
-"""A linear map of descriptors, learned of some that are computed once: the last layer refitted.
+"""Refit the last layer: learn a linear map of descriptors that are computed once.
 
-The map is any, or a turn, which leaves the distances between whole descriptors as they are. What a
-turn changes is what the first entries, normalised, are worth by themselves: `config.loss.nested`
-trains a network for that from the start, beside its own task; here the network stays.
+The map is free, or a rotation, which keeps the distances between whole descriptors. A rotation
+changes how well the leading entries match on their own, once normalised. `config.loss.nested`
+trains a network for that from the start; here the network stays.
 """
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -15,38 +14,18 @@ import optax
 from jaxtyping import Array, Float, Float32, Float64
 from tqdm import tqdm
 
-from kjax.errors import InputError
 from kjax.runs.config import LossConfig
 from kjax.train.losses import nested_pair_loss
 
 LEARNING_RATE = 3e-3
-"""Adam's, at first."""
+"""Initial learning rate of Adam."""
 BATCH = 1024
-"""Points of which each is told from all others, if there are so many."""
+"""Maximum number of points in a batch; each is compared with all others."""
 STEPS = 1000
-"""Of learning."""
+"""Number of steps."""
 
 Views = Float32[np.ndarray, "views points dim"]
-"""Descriptors of some views of each point; the first one is the reference of the others."""
-
-
-def check_widths(widths: Sequence[int], dimension: int, *, least: int = 0) -> tuple[int, ...]:
-    """The widths in order.
-
-    Args:
-        widths: numbers of first entries.
-        dimension: of whole descriptors.
-        least: how many widths there must be.
-
-    Raises:
-        InputError: one of them is no shorter descriptor, or there are too few.
-    """
-    for width in widths:
-        if not 1 < width < dimension:
-            raise InputError(f"the first {width} numbers: give 2 to {dimension - 1}")
-    if len(set(widths)) < max(least, len(widths)):
-        raise InputError(f"widths {tuple(widths)}: give different ones, and at least {least}")
-    return tuple(sorted(widths))
+"""Descriptors of some views of each point; the first view is the reference."""
 
 
 def learn_map(
@@ -61,26 +40,41 @@ def learn_map(
     seed: int = 0,
     progress: bool = False,
 ) -> Float64[np.ndarray, "dim dim"]:
-    """The linear map after which descriptors match best; its columns are the new entries.
+    """Learn the linear map after which descriptors match best; its columns are the new entries.
 
     Args:
-        views: of unit length.
-        widths: how many first entries shall be descriptors.
-        turn: only turn descriptors; otherwise all entries count as one width more.
-        pull: how strongly the map is drawn to one that changes nothing, from which it then starts:
-            the weight of the squared distance.
-        learning_rate: Adam's, at first.
-        batch: points in a step, if there are so many.
-        steps: of learning.
-        seed: of what is drawn.
-        progress: show a bar.
+        views: unit vectors.
+        widths: numbers of leading entries that shall be descriptors themselves.
+        turn: only rotate descriptors. Otherwise all entries count as one more width.
+        pull: weight of the squared distance to the identity. If positive, the map starts there.
+        learning_rate: initial rate of Adam.
+        batch: maximum number of points in a step.
+        steps: number of steps.
+        seed: random seed.
+        progress: show a progress bar.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    loss = LossConfig(nested=tuple(widths))
+
+    @jax.jit
+    def step(
+        free: Float[Array, "dim dim"],
+        state: optax.OptState,
+        anchors: Float[Array, "batch dim"],
+        positives: Float[Array, "batch dim"],
+    ) -> tuple[Array, optax.OptState]:
+        def mean_loss(free: Array) -> Array:
+            # QR goes column by column: leading entries do not depend on later ones.
+            matrix = jnp.linalg.qr(free)[0] if turn else free
+            own = nested_pair_loss(anchors @ matrix, positives @ matrix, loss).loss.mean()
+            return own + pull * jnp.sum(jnp.square(free - jnp.eye(len(free))))
+
+        updates, state = optimizer.update(jax.grad(mean_loss)(free), state, free)
+        return optax.apply_updates(free, updates), state
+
     start = np.eye(views.shape[2]) if pull else agreeing_directions(views)
     free = jnp.asarray(start, jnp.float32)
     state = optimizer.init(free)
-    loss = LossConfig(nested=tuple(widths))
-    step = jax.jit(functools.partial(_step, loss=loss, turn=turn, pull=pull, optimizer=optimizer))
     rng = np.random.default_rng(seed)
     points = views.shape[1]
     for _ in tqdm(range(steps), "refitting", unit="step", disable=not progress):
@@ -92,30 +86,8 @@ def learn_map(
 
 
 def agreeing_directions(views: Views) -> Float64[np.ndarray, "dim dim"]:
-    """Directions, as columns, by how much views of one point have in common along them."""
+    """Return directions, as columns, sorted by how well views of the same point agree."""
     first, others = views[0].astype(np.float64), views[1:].mean(axis=0, dtype=np.float64)
     shared = first.T @ others
     _, directions = np.linalg.eigh(shared + shared.T)
     return directions[:, ::-1]
-
-
-def _step(
-    free: Float[Array, "dim dim"],
-    state: optax.OptState,
-    anchors: Float[Array, "batch dim"],
-    positives: Float[Array, "batch dim"],
-    *,
-    loss: LossConfig,
-    turn: bool,
-    pull: float,
-    optimizer: optax.GradientTransformation,
-) -> tuple[Array, optax.OptState]:
-    def mean_loss(free: Array) -> Array:
-        # Column by column: the first entries do not depend on those behind them.
-        matrix = jnp.linalg.qr(free)[0] if turn else free
-        # The loss of whole descriptors is the same whatever the turn.
-        own = nested_pair_loss(anchors @ matrix, positives @ matrix, loss).loss.mean()
-        return own + pull * jnp.sum(jnp.square(free - jnp.eye(len(free))))
-
-    updates, state = optimizer.update(jax.grad(mean_loss)(free), state, free)
-    return optax.apply_updates(free, updates), state

@@ -21,7 +21,6 @@ from kjax.runs.workdir import (
     RESULTS_FILE,
     claim_workdir,
     stored_config,
-    stored_pipeline,
     weights_files,
     workdir_errors,
 )
@@ -53,7 +52,8 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
         program = make_program(dataclasses.replace(config, init="") if resumes else config)
         train_set = read_train_set(config)
         test_sets = read_test_sets(config.data.test, progress=config.progress)
-        before = stored_pipeline(workdir)
+        stored = stored_config(workdir) if is_workdir(str(workdir)) else {}
+        before = flat_fields(stored).get("data.pipeline")
     program = with_ordered_teacher(program, config, train_set.patches)
     pipeline, why = choose_pipeline(config.data.pipeline, program, train_set, before=before)
     resolved = dataclasses.replace(config, data=dataclasses.replace(config.data, pipeline=pipeline))
@@ -74,7 +74,13 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
             state, scores = train(
                 make_run(program, train_set, pipeline=pipeline, first_step=first_step),
                 pairs=program.pairs,
-                schedule=make_schedule(config),
+                schedule=Schedule(
+                    total=config.train.total_steps,
+                    per_dispatch=config.train.steps_per_dispatch,
+                    log_every=config.train.log_every,
+                    eval_every=config.train.eval_every,
+                    checkpoint_every=config.train.checkpoint_every,
+                ),
                 checkpoints=checkpoints,
                 log=log,
                 evaluate=make_evaluation(
@@ -157,17 +163,6 @@ def make_optimizer(
 def make_learning_rate(config: RunConfig) -> optax.Schedule:
     """Return the linear decay to zero over the whole run."""
     return linear_decay(config.optimizer.learning_rate, config.train.total_steps)
-
-
-def make_schedule(config: RunConfig) -> Schedule:
-    """Return when the run logs, evaluates and saves."""
-    return Schedule(
-        total=config.train.total_steps,
-        per_dispatch=config.train.steps_per_dispatch,
-        log_every=config.train.log_every,
-        eval_every=config.train.eval_every,
-        checkpoint_every=config.train.checkpoint_every,
-    )
 
 
 def read_train_set(config: RunConfig) -> PatchSet:

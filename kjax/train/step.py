@@ -56,38 +56,6 @@ def create_state(optimizer: optax.GradientTransformation, variables: Any) -> Tra
     )
 
 
-def describe_pairs(
-    model: Descriptor,
-    variables: Any,
-    pairs: Num[Array, "pairs 2 N N"],
-    key: Key[Array, ""],
-    *,
-    joint_batch_norm: bool,
-) -> tuple[Float[Array, "pairs dim"], Float[Array, "pairs dim"], Any]:
-    """Return unnormalised anchors and positives in training mode, and new running statistics."""
-
-    def describe(patches: Array, views: int) -> tuple[Array, Any]:
-        descriptors, updates = model.apply(
-            variables,
-            patches,
-            train=True,
-            views=views,
-            normalize=False,
-            mutable=["batch_stats"],
-            rngs={"dropout": key},
-        )
-        return descriptors, updates["batch_stats"]
-
-    if joint_batch_norm:
-        # Pair by pair, so that a patch's index in the batch does not depend on how it is split.
-        both, stats = describe(pairs.reshape(-1, *pairs.shape[2:]), 1)
-        return both[0::2], both[1::2], stats
-    # One pass through the network, with separate statistics for each view.
-    both, stats = describe(jnp.concatenate([pairs[:, 0], pairs[:, 1]]), 2)
-    anchors, positives = jnp.split(both, 2)
-    return anchors, positives, stats
-
-
 def loss_and_stats(
     params: Any,
     batch_stats: Any,
@@ -102,13 +70,27 @@ def loss_and_stats(
 
     With `model.axis_name`, descriptors of all devices are gathered before mining.
     """
-    *raw, new_stats = describe_pairs(
-        model,
-        {"params": params, "batch_stats": batch_stats},
-        pairs,
-        key,
-        joint_batch_norm=config.joint_batch_norm,
-    )
+
+    def describe(patches: Array, views: int) -> tuple[Array, Any]:
+        descriptors, updates = model.apply(
+            {"params": params, "batch_stats": batch_stats},
+            patches,
+            train=True,
+            views=views,
+            normalize=False,
+            mutable=["batch_stats"],
+            rngs={"dropout": key},
+        )
+        return descriptors, updates["batch_stats"]
+
+    if config.joint_batch_norm:
+        # Pair by pair, so that a patch's index in the batch does not depend on how it is split.
+        both, new_stats = describe(pairs.reshape(-1, *pairs.shape[2:]), 1)
+        raw = [both[0::2], both[1::2]]
+    else:
+        # One pass through the network, with separate statistics for each view.
+        both, new_stats = describe(jnp.concatenate([pairs[:, 0], pairs[:, 1]]), 2)
+        raw = jnp.split(both, 2)
     anchors, positives = _over_devices(model, raw)
     triplets = nested_pair_loss(anchors, positives, config.loss)
     loss = triplets.loss.mean()
@@ -151,26 +133,10 @@ def train_step(
     model: Descriptor,
     optimizer: optax.GradientTransformation,
     config: StepConfig,
-    taught: Views | None = None,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
-    """Take one step. All randomness comes from `fold_in(key, state.step)`.
-
-    Args:
-        state: the state before the step.
-        pairs: anchor and positive patches of distinct 3-D points; with `model.axis_name`, this
-            device's share.
-        key: the run's key, the same at every step and on every device.
-        model: the descriptor to train. With an `axis_name`, the step must run under that mapped
-            axis; the result is the same for any number of devices, up to rounding.
-        optimizer: `kjax.train.optim.torch_sgd` or any optax transformation.
-        config: the loss and the BatchNorm rule.
-        taught: a teacher's descriptors of the pairs.
-
-    Returns:
-        The state after the step, and scalar metrics that stay on the device.
-    """
+    """Take one step like `update`; return the new state, and metrics with norms."""
     new_state, metrics, change = update(
-        state, pairs, key, model=model, optimizer=optimizer, config=config, taught=taught
+        state, pairs, key, model=model, optimizer=optimizer, config=config
     )
     return new_state, metrics | change.norms(new_state.params)
 
@@ -185,7 +151,21 @@ def update(
     config: StepConfig,
     taught: Views | None = None,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]], Change]:
-    """Take one step like `train_step`, but return the change instead of its norms."""
+    """Take one step. All randomness comes from `fold_in(key, state.step)`.
+
+    Args:
+        state: the state before the step.
+        pairs: anchor and positive patches of distinct 3-D points (of this device).
+        key: the run's key, the same at every step and on every device.
+        model: the descriptor. With an `axis_name`, the step must run under that mapped axis; the
+            result is the same for any number of devices, up to rounding.
+        optimizer: any optax transformation.
+        config: settings of the step.
+        taught: a teacher's descriptors of the pairs.
+
+    Returns:
+        The new state, scalar metrics on the device, and the change, whose norms take extra time.
+    """
     step_key = jax.random.fold_in(key, state.step)
     compute = jax.value_and_grad(loss_and_stats, has_aux=True)
     (loss, (triplets, new_stats)), gradients = compute(

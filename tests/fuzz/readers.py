@@ -861,7 +861,7 @@ def _resume(folder: Path) -> Any:
     like = TrainState(step, shapes["params"], shapes["batch_stats"], {})
     checkpoints = Checkpoints(folder / "checkpoints", keep=1, best_metric="fpr95")
     try:
-        return checkpoints.restore_latest(like), checkpoints.best_step()
+        return checkpoints.restore_latest(like)
     finally:
         checkpoints.close()
 

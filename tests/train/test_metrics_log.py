@@ -73,7 +73,7 @@ def test_a_damaged_line_is_named_and_the_rest_used(tmp_path, capsys, line, reaso
     path.write_bytes(b"\n".join([whole[0], line, whole[1], b""]))
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 3]
     told = capsys.readouterr().err
-    assert f"{path}, line 2 is not a line of metrics and is left out: " in told
+    assert f"{path}, line 2 is not a line of metrics and is skipped: " in told
     assert reason in told
     assert told.count("\n") == 1
     path.write_bytes(b"\n".join([*whole, line]))

@@ -139,8 +139,3 @@ def test_training_lowers_the_loss(data):
 def test_a_batch_that_cannot_be_shared_is_refused():
     with pytest.raises(InputError, match="9 pairs cannot be shared evenly by 4 devices"):
         make_program(devices=4, pairs=9)
-
-
-def test_several_seeds_need_the_resident_pipeline():
-    with pytest.raises(InputError, match="resident pipeline"):
-        make_batch_step(make_program(seeds=(0, 1)))

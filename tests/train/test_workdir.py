@@ -11,7 +11,7 @@ import pytest
 from disk import full_disk
 
 from kjax.errors import InputError
-from kjax.runs.workdir import claim_workdir, source_version, stored_config, stored_pipeline
+from kjax.runs.workdir import claim_workdir, source_version, stored_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,12 +171,6 @@ def test_a_file_system_without_locks_is_noted_and_used(tmp_path, monkeypatch, ca
     note = capsys.readouterr().err
     assert f"{tmp_path} is on a file system without locks" in note
     assert note.count("\n") == 1
-
-
-def test_the_pipeline_of_a_run(tmp_path):
-    assert stored_pipeline(tmp_path) is None
-    (tmp_path / "config.json").write_text('{"data": {"pipeline": "tfdata"}}')
-    assert stored_pipeline(tmp_path) == "tfdata"
 
 
 def git(folder: Path, *arguments: str) -> None:
