@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 QUICK = (
-    *("read_photograph", "read_grey", "similarity_maps", "read_match_file", "embedded"),
+    *("read_photograph", "read_grey", "similarity_maps", "read_match_file"),
     *("read_tasks", "read_descriptors", "read_model", "colmap", "exchange"),
     *(
         "hloc",

@@ -25,12 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Download one set after the other."""
-    from kjax.data.download import download_hpatches, download_phototour
+    from kjax.data.download import download_set
 
     for name in args.names:
-        if name == "hpatches":
-            folder = download_hpatches(args.to, progress=not args.quiet)
-        else:
-            folder = download_phototour(name, args.to, progress=not args.quiet)
-        print(f"{name}: {folder}")
+        print(f"{name}: {download_set(name, args.to, progress=not args.quiet)}")
     return 0

@@ -1,20 +1,14 @@
 """Downloads of PhotoTourism and HPatches: resumable, unpacked safely, checked after decoding.
 
-Archives of these sets have been repacked by their mirrors, so the MD5 sums in circulation conflict.
-The decoded arrays are hashed instead. No hash of them that we could vouch for is published: the
-first download is checked for its number of patches and records its hash beside the set; later
-downloads must agree with the record.
+Mirrors have repacked these archives, so the MD5 sums in circulation conflict. We hash the decoded
+arrays instead. The first download is checked for its number of patches, and its hash is recorded
+beside the set; later downloads must agree with the record.
 """
 
-import contextlib
-import dataclasses
 import gzip
 import http.client
 import json
-import re
-import shutil
-import stat
-import struct
+import lzma
 import tarfile
 import tempfile
 import time
@@ -22,67 +16,22 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from kjax.data import hpatches, phototour
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, first_line, unknown_name
 from kjax.files.atomic import write_text
-from kjax.files.json import parse_json
 
 TIMEOUT_SECONDS = 60
-FREE_BYTES = 128 << 20
-"""Bytes that every archive may unpack to."""
-LARGEST_RATIO = 20
-"""Maximum unpacked size of larger archives, as a multiple of their own."""
+ATTEMPTS = 3
+PAUSE_SECONDS = 1.0
 BLOCK_BYTES = 1 << 20
-_ENCRYPTED = 0x1
-"""The bit of a zip member's flags that tells that it is encrypted."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What an archive may come to.
-
-    Attributes:
-        size: bytes of the archive, and of what it holds: HPatches, the largest set, takes 4.2 GB.
-        members: how many it may have: the sets have about two thousand.
-        read: bytes of a tar archive that are read at once.
-        free: bytes that any archive may hold, however small it is.
-    """
-
-    size: int = 20 << 30
-    members: int = 100_000
-    read: int = 16 << 20
-    free: int = FREE_BYTES
-
-
-LIMITS = Limits()
-
-
-def check_unpacked(packed: int, unpacked: int, *, free: int = FREE_BYTES) -> None:
-    """Raise if a file unpacks to far more than its own size."""
-    if unpacked > max(free, LARGEST_RATIO * packed):
-        raise InputError(
-            f"{packed:,} bytes would unpack to {unpacked:,}: the file is damaged, or made to fill "
-            "the memory"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class DownloadSource:
-    """The place where a set can be had.
-
-    Attributes:
-        addresses: tried in this order.
-        size: patches of a PhotoTourism set, sequences of HPatches.
-    """
-
-    addresses: tuple[str, ...]
-    size: int
+MAX_UNPACKED_BYTES = 20 << 30
+"""Maximum unpacked size of an archive. HPatches, the largest set, takes 4.2 GB."""
 
 
 # The mirror of the Czech Technical University is run by an author of HardNet. The two older homes
@@ -91,398 +40,206 @@ class DownloadSource:
 _CTU = "https://cmp.felk.cvut.cz/~mishkdmy/datasets/BrownPhotoTour"
 _UBC = "http://www.cs.ubc.ca/~mbrown/patchdata"
 _IMPERIAL = "http://icvl.ee.ic.ac.uk/vbalnt"
-_MIRRORS = {
-    "liberty": (_CTU, _UBC, _IMPERIAL),
-    "notredame": (f"{_CTU}/notredame", _CTU, _UBC, _IMPERIAL),
-    "yosemite": (_CTU, _UBC, _IMPERIAL),
-}
-_SIZES = {"liberty": 450_092, "notredame": 468_159, "yosemite": 633_587}
-PHOTOTOUR = {
-    name: DownloadSource(tuple(f"{mirror}/{name}.zip" for mirror in mirrors), _SIZES[name])
-    for name, mirrors in _MIRRORS.items()
-}
-HPATCHES = DownloadSource(
-    (
+ADDRESSES: dict[str, tuple[str, ...]] = {
+    "liberty": tuple(f"{mirror}/liberty.zip" for mirror in (_CTU, _UBC, _IMPERIAL)),
+    "notredame": (
+        f"{_CTU}/notredame/notredame.zip",
+        *(f"{mirror}/notredame.zip" for mirror in (_CTU, _UBC, _IMPERIAL)),
+    ),
+    "yosemite": tuple(f"{mirror}/yosemite.zip" for mirror in (_CTU, _UBC, _IMPERIAL)),
+    "hpatches": (
         "https://huggingface.co/datasets/vbalnt/hpatches/resolve/main/hpatches-release.zip",
         f"{_IMPERIAL}/hpatches/hpatches-release.tar.gz",
     ),
-    116,
-)
+}
+"""Addresses of each set, in the order in which they are tried."""
+SIZES = {"liberty": 450_092, "notredame": 468_159, "yosemite": 633_587, "hpatches": 116}
+"""Number of patches of each PhotoTourism set, and of sequences of HPatches."""
 
 
-# Sets
+def download_set(name: str, root: str | Path, *, progress: bool = True) -> Path:
+    """Return the folder `root/name` of a set of `ADDRESSES`, downloading it unless it exists.
 
-
-def download_phototour(
-    name: str,
-    root: str | Path,
-    *,
-    source: DownloadSource | None = None,
-    progress: bool = True,
-    pause: float = 1.0,
-) -> Path:
-    """Makes sure that the set is at `root/name`, and returns that folder.
-
-    A folder that is already there is taken as it is.
-
-    Args:
-        name: liberty, notredame or yosemite, or anything if `source` is given.
-        root: folder for the set, its archive while it is fetched, and the record of its hash.
-        source: where to get it, if not from `PHOTOTOUR`.
-        progress: show bars.
-        pause: seconds to wait before another attempt.
+    The folder appears last, so it is always complete. Its archive and the recorded hash are kept
+    beside it.
     """
-    if source is None:
-        if name not in PHOTOTOUR:
-            raise unknown_name("PhotoTourism set", name, PHOTOTOUR)
-        source = PHOTOTOUR[name]
-    size = source.size
-
-    def check(folder: Path) -> str:
-        blocks, point_ids = phototour.decode_folder(folder, progress=progress)
-        if len(point_ids) != size:
-            raise InputError(
-                f"the download of {name} has {len(point_ids)} patches instead of {size}: "
-                "it is another set; try again later, or give a local folder"
-            )
-        return phototour.decoded_hash(blocks, point_ids)
-
-    return _obtain(Path(root) / name, source, "info.txt", check, progress=progress, pause=pause)
-
-
-def download_hpatches(
-    root: str | Path,
-    *,
-    source: DownloadSource = HPATCHES,
-    progress: bool = True,
-    pause: float = 1.0,
-) -> Path:
-    """Makes sure that HPatches is at `root/hpatches`, and returns that folder.
-
-    Takes 4.2 GB to fetch. A folder that is already there is taken as it is; see
-    `download_phototour` for the arguments.
-    """
-
-    def check(folder: Path) -> str:
-        found = len(hpatches.list_sequences(folder))
-        if found != source.size:
-            raise InputError(
-                f"the download of HPatches has {found} sequences instead of {source.size}: "
-                "try again later, or give a local folder"
-            )
-        return hpatches.decoded_hash(hpatches.read_hpatches(folder, progress=progress))
-
-    return _obtain(
-        Path(root) / "hpatches", source, "*/ref.png", check, progress=progress, pause=pause
-    )
-
-
-def _obtain(
-    target: Path,
-    source: DownloadSource,
-    landmark: str,
-    check: Callable[[Path], str],
-    *,
-    progress: bool,
-    pause: float,
-) -> Path:
-    """Fetches, unpacks, checks; `target` appears last, so that it is whole if it is there.
-
-    The archive may wrap the set in folders: the set is where `landmark` is.
-    """
+    if name not in ADDRESSES:
+        raise unknown_name("data set", name, ADDRESSES)
+    target = Path(root) / name
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    archive = fetch(
-        source.addresses, target.with_name(f"{target.name}.archive"), progress=progress, pause=pause
-    )
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+    archive = target.with_name(f"{name}.archive")
+    fetch(ADDRESSES[name], archive, progress=progress)
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=target.parent) as scratch:
         try:
-            unpacked = Path(scratch) / "unpacked"
-            unpack(archive, unpacked, progress=progress)
-            found = next(unpacked.rglob(landmark), None)
+            unpack(archive, Path(scratch) / "unpacked", progress=progress)
+            # The archive may wrap the set in folders.
+            landmark = "*/ref.png" if name == "hpatches" else "info.txt"
+            found = next(Path(scratch).rglob(landmark), None)
             if found is None:
-                raise InputError(f"the download of {target.name} holds no {landmark}: try again")
+                raise InputError(f"the download of {name} holds no {landmark}: try again")
             folder = found.parents[landmark.count("/")]
-            digest = check(folder)
+            if name == "hpatches":
+                size = len(hpatches.list_sequences(folder))
+                sequences = hpatches.read_hpatches(folder, progress=progress)
+                digest = hpatches.decoded_hash(sequences)
+            else:
+                blocks, point_ids = phototour.decode_folder(folder, progress=progress)
+                size, digest = len(point_ids), phototour.decoded_hash(blocks, point_ids)
+            if size != SIZES[name]:
+                raise InputError(
+                    f"the download of {name} has {size} patches or sequences instead of "
+                    f"{SIZES[name]}: try again later, or give a local folder"
+                )
         except InputError:
-            archive.unlink()  # or the next call would trip over it again
+            archive.unlink()  # the next call downloads it again
             raise
-        compare_or_record(target.with_name(f"{target.name}.sha256"), digest)
+        compare_or_record(target.with_name(f"{name}.sha256"), digest)
         folder.rename(target)
     archive.unlink()
     return target
 
 
 def compare_or_record(record: Path, digest: str) -> None:
-    """Compares a hash with the one on record, which the first download writes."""
-    if record.exists():
-        known = record.read_text(encoding="utf-8", errors="replace").strip()
-        if known != digest:
-            raise InputError(
-                f"the download decodes to other data than before (SHA-256 {digest[:16]}…, on "
-                f"record {known[:16]}…): delete {record} if you trust the new data"
-            )
+    """Compare a hash with the recorded one; the first download writes the record."""
+    if not record.exists():
+        write_text(record, f"{digest}\n")
         return
-    write_text(record, f"{digest}\n")
+    known = record.read_text(encoding="utf-8", errors="replace").strip()
+    if known != digest:
+        raise InputError(
+            f"the download decodes to other data than before (SHA-256 {digest[:16]}…, on "
+            f"record {known[:16]}…): delete {record} if you trust the new data"
+        )
 
 
 # Fetching
 
 
-def fetch(
-    addresses: Sequence[str],
-    target: Path,
-    *,
-    progress: bool = True,
-    attempts: int = 3,
-    pause: float = 1.0,
-    limits: Limits = LIMITS,
-) -> Path:
-    """Downloads the first address that answers to `target`, resuming what an earlier call began.
+def fetch(addresses: Sequence[str], target: Path, *, progress: bool = True) -> Path:
+    """Download `target` from the first address that answers, resuming an interrupted download.
 
-    Until it is whole the file is called `<target>.part`.
+    Until it is complete the file is called `<target>.part`.
     """
     if target.exists():
         return target
     part = target.with_name(f"{target.name}.part")
     problems = []
     for address in addresses:
-        for attempt in range(attempts):
+        for attempt in range(ATTEMPTS):
             if attempt:
-                time.sleep(pause)
+                time.sleep(PAUSE_SECONDS)
             try:
-                _fetch_rest(address, part, limits.size, progress=progress)
+                _fetch_rest(address, part, progress=progress)
             except (OSError, http.client.HTTPException) as error:
                 problems.append(f"{address}: {error}")
                 if isinstance(error, urllib.error.HTTPError) and error.code in (403, 404, 410):
                     break
             else:
                 part.replace(target)
-                _validator_file(part).unlink(missing_ok=True)
+                _state_file(part).unlink(missing_ok=True)
                 return target
     raise InputError(
-        f"cannot download {target.stem} ({'; '.join(problems)}): run again to go on where it "
-        "stopped, or get the set by other means and give its folder"
+        f"cannot download {target.stem} ({'; '.join(problems)}): run again to resume, or get the "
+        "set elsewhere and give its folder"
     )
 
 
-def _fetch_rest(address: str, part: Path, most: int, *, progress: bool) -> None:
-    """One attempt; afterwards `part` is whole, or an OSError or HTTPException was raised."""
-    offset, headers = _resume_headers(address, part)
+def _fetch_rest(address: str, part: Path, *, progress: bool) -> None:
+    """Make one attempt to complete `part`; raise OSError or HTTPException if it fails."""
+    offset, headers = resume_headers(address, part)
     request = urllib.request.Request(address, headers=headers)
     try:
         response = _OPENER.open(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
-        if error.code == 416:
+        if error.code == 416:  # the requested range is beyond the file
             if error.headers.get("Content-Range") == f"bytes */{offset}":
-                return  # nothing was missing but the rename
-            part.unlink()  # there is no such rest: start again
+                return  # complete, but not renamed yet
+            part.unlink()
         raise
     with response:
-        continued = response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
-        if response.status != 206 or not continued:
-            offset = 0  # the file has changed, or the server sends it whole regardless
-        _write_validator(address, part, response)
-        total = _announced_size(response, offset, most)
-        _copy(response, part, offset, total, most, progress=progress)
+        resumed = response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
+        if response.status != 206 or not resumed:
+            offset = 0  # the file has changed, or the server ignores ranges
+        tag = response.headers.get("ETag", "")
+        validator = tag if tag.startswith('"') else response.headers.get("Last-Modified")
+        _state_file(part).write_text(json.dumps({"address": address, "validator": validator}))
+        length = response.headers.get("Content-Length", "")
+        total = offset + int(length) if length.isdecimal() else None
+        name = part.name.removesuffix(".archive.part")
+        units = {"unit": "B", "unit_scale": True}
+        bar = tqdm(total=total, initial=offset, desc=name, disable=not progress, **units)
+        with bar, open(part, "ab" if offset else "wb") as file:
+            while block := response.read(BLOCK_BYTES):
+                file.write(block)
+                bar.update(len(block))
     if total is not None and part.stat().st_size != total:
         raise ConnectionError(f"the connection ended after {part.stat().st_size} of {total} bytes")
 
 
-def _announced_size(response: Any, offset: int, most: int) -> int | None:
-    """The size of the whole file; None if the server does not say."""
-    length = response.headers.get("Content-Length")
-    if not length:
-        return None
-    if not (length.isascii() and length.isdecimal()):
-        raise ConnectionError(f"the server gives the length {length[:40]!r}")
-    total = offset + int(length[:20])
-    if total > most:
-        raise ConnectionError(f"the server offers {total:,} bytes, more than any set has")
-    return total
+def resume_headers(address: str, part: Path) -> tuple[int, dict[str, str]]:
+    """Return the size of `part` and headers that ask for the rest; 0 and none to start again.
 
-
-def _copy(
-    response: Any, part: Path, offset: int, total: int | None, most: int, *, progress: bool
-) -> None:
-    name = part.name.removesuffix(".archive.part")
-    bar = tqdm(
-        total=total, initial=offset, unit="B", unit_scale=True, desc=name, disable=not progress
-    )
-    with bar, open(part, "ab" if offset else "wb") as file:
-        while block := response.read(min(BLOCK_BYTES, most)):
-            if file.tell() + len(block) > most:
-                raise ConnectionError(f"the server sends more than {most:,} bytes")
-            file.write(block)
-            bar.update(len(block))
-
-
-def _resume_headers(address: str, part: Path) -> tuple[int, dict[str, str]]:
-    """How much is there already, and the request for the rest if the file is still the same."""
+    A part from another address is not resumed: mirrors pack differently.
+    """
     try:
-        state = parse_json(_validator_file(part).read_bytes())
-        offset = part.stat().st_size
-    except (OSError, ValueError):
+        state = json.loads(_state_file(part).read_bytes())
+        offset, validator = part.stat().st_size, state["validator"]
+        usable = state["address"] == address and validator.isascii() and validator.isprintable()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return 0, {}
-    if not isinstance(state, dict) or state.get("address") != address or not offset:
-        return 0, {}  # another mirror's archive may be packed differently
-    validator = state.get("validator")
-    if not isinstance(validator, str) or not re.fullmatch(r"[ -~]+", validator):
+    if not usable or not offset:
         return 0, {}
     return offset, {"Range": f"bytes={offset}-", "If-Range": validator}
 
 
-def _write_validator(address: str, part: Path, response: Any) -> None:
-    tag = response.headers.get("ETag", "")
-    validator = tag if tag.startswith('"') else response.headers.get("Last-Modified")  # not weak
-    _validator_file(part).write_text(json.dumps({"address": address, "validator": validator}))
-
-
-def _validator_file(part: Path) -> Path:
+def _state_file(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
 
 
-class _NoDowngrade(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but never from https to http, nor to anything else."""
+class NoDowngrade(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but not from https to http, or to another scheme."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
+        """Raise for a redirect that is not allowed."""
         allowed = ("https:",) if req.type == "https" else ("https:", "http:")
         if not newurl.lower().startswith(allowed):
             raise urllib.error.URLError(f"redirected from {req.type} to {newurl}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-_OPENER = urllib.request.build_opener(_NoDowngrade)
+_OPENER = urllib.request.build_opener(NoDowngrade)
 
 
 # Unpacking
 
 
-def unpack(archive: Path, folder: Path, *, progress: bool = True, limits: Limits = LIMITS) -> None:
-    """Unpacks a zip or tar archive inside `folder`; refuses one that could write elsewhere.
-
-    A tar archive may be compressed with gzip. Nothing is written if any member has an absolute
-    path, a `..`, is a link, a device or encrypted, or if all of them together are more than
-    the limits or `check_unpacked` allow.
-    """
+def unpack(
+    archive: Path, folder: Path, *, progress: bool = True, max_bytes: int = MAX_UNPACKED_BYTES
+) -> None:
+    """Unpack a zip or tar archive into `folder`; no member can end up outside it."""
     try:
+        opened: Any
         if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as zipped:
-                _unpack_zip(zipped, _Total(archive, limits), folder, progress=progress)
+            opened = zipfile.ZipFile(archive)
+            members, options = opened.infolist(), {}
+            total = sum(member.file_size for member in members)
         else:
-            with _open_tar(archive, limits.read) as tarred:
-                _unpack_tar(tarred, _Total(archive, limits), folder, progress=progress)
-    except InputError:
-        raise
-    except _DAMAGE as error:
-        raise InputError(f"{archive} is damaged ({error}): delete it, download again") from error
-
-
-_DAMAGE = (
-    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, struct.error, EOFError),
-    # Methods of compression and encryption, numbers and names that make no sense.
-    *(NotImplementedError, RuntimeError, ValueError, OverflowError, IndexError),
-)
-"""What zipfile and tarfile raise for files that are not their own."""
-
-
-@contextlib.contextmanager
-def _open_tar(archive: Path, most: int) -> Iterator[tarfile.TarFile]:
-    """A tar archive, plain or in gzip; other compressions may ask for any amount of memory."""
-    with archive.open("rb") as probed:
-        zipped = probed.read(2) == b"\x1f\x8b"
-    with gzip.open(archive) if zipped else archive.open("rb") as content:
-        try:
-            file = tarfile.TarFile(fileobj=_SmallReads(content, most))  # type: ignore[arg-type]
-        except (tarfile.ReadError, *_DAMAGE):
-            raise InputError(
-                f"{archive} is neither a zip nor a tar archive: download it again"
-            ) from None
-        with file:
-            yield file
-
-
-class _SmallReads:
-    """A file of which no more than `most` is read at once, as long names would have it."""
-
-    def __init__(self, file: Any, most: int) -> None:
-        self._file, self._most = file, most
-        self.seek, self.tell, self.close = file.seek, file.tell, file.close
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
-        if not 0 <= size <= self._most:
-            raise tarfile.ReadError(f"a header of {size:,} bytes")
-        return self._file.read(size)
-
-
-def _unpack_zip(file: zipfile.ZipFile, total: "_Total", folder: Path, *, progress: bool) -> None:
-    archive, members = total.archive, file.infolist()
-    for member in members:
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        _check_member(archive, member.filename, plain=kind in (0, stat.S_IFREG, stat.S_IFDIR))
-        if member.flag_bits & _ENCRYPTED:
-            raise InputError(f"{archive} is refused: it is encrypted; get it elsewhere")
-        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise InputError(f"{archive} is refused: its compression is unusual; get it elsewhere")
-        total.add(member.file_size)
-    for member in tqdm(members, desc="unpacking", disable=not progress):
-        if not member.is_dir():
-            with file.open(member) as source:
-                _write_member(source, folder / _relative(member.filename))
-
-
-def _unpack_tar(file: tarfile.TarFile, total: "_Total", folder: Path, *, progress: bool) -> None:
-    members = []
-    for member in file:  # one by one, so that no more than the limit is ever unpacked
-        _check_member(total.archive, member.name, plain=member.isreg() or member.isdir())
-        total.add(member.size)
-        members.append(member)
-    for member in tqdm(members, desc="unpacking", disable=not progress):
-        if source := file.extractfile(member):
-            with contextlib.closing(source):
-                _write_member(source, folder / _relative(member.name))
-
-
-class _Total:
-    """What the members of an archive come to; refuses more than is good."""
-
-    def __init__(self, archive: Path, limits: Limits) -> None:
-        self.archive, self._limits = archive, limits
-        self._packed = archive.stat().st_size
-        self._members = self._bytes = 0
-
-    def add(self, size: int) -> None:
-        """Counts one more."""
-        self._members += 1
-        self._bytes += size
-        try:
-            limits = self._limits
-            if self._members > limits.members or not 0 <= self._bytes <= limits.size:
-                raise InputError(f"{self._members:,} members of {self._bytes:,} bytes or more")
-            check_unpacked(self._packed, self._bytes, free=limits.free)
-        except InputError as error:
-            raise InputError(f"{self.archive} is refused ({error}): get it elsewhere") from None
-
-
-def _relative(name: str) -> PurePosixPath:
-    return PurePosixPath(name.replace("\\", "/"))
-
-
-def _check_member(archive: Path, name: str, *, plain: bool) -> None:
-    if "\0" in name:
-        raise InputError(f"{archive} is damaged: it has a member {name!r}; download it again")
-    path = _relative(name)
-    outside = path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive
-    if outside or not plain:
-        what = "lies outside its folder" if outside else "is a link or a device"
-        raise InputError(f"{archive} is refused: its member {name!r} {what}; get it elsewhere")
-
-
-def _write_member(source: Any, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target, "wb") as file:
-        shutil.copyfileobj(source, file, BLOCK_BYTES)
+            opened = tarfile.open(archive)  # noqa: SIM115
+            members, options = opened.getmembers(), {"filter": "data"}
+            total = sum(member.size for member in members)
+        with opened:
+            if total > max_bytes:
+                raise InputError(f"it would unpack to {total:,} bytes")
+            for member in tqdm(members, desc="unpacking", disable=not progress):
+                opened.extract(member, folder, **options)
+    except (
+        *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
+        *(EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, IndexError),
+    ) as error:
+        raise InputError(
+            f"cannot unpack {archive} ({first_line(error)}): delete it and download it again"
+        ) from None

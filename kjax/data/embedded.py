@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, UInt8
 from kjax.data.cache import cache_errors, cache_root
 from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.data.cutting.patches import cut_patches
-from kjax.data.cutting.photographs import read_grey
+from kjax.data.cutting.photographs import Photo, read_grey
 from kjax.data.phototour import (
     Folder,
     PatchSet,
@@ -96,22 +96,13 @@ def train_photographs() -> list[SetPhotograph]:
 def embedded_test(
     *, cache_dir: Folder | None = None, progress: bool = True, tolerances: Tolerances = TOLERANCES
 ) -> PatchSet:
-    """Return patches of a stereo pair with test pairs; they are cut at the first call.
-
-    Args:
-        cache_dir: overrides the cache folder.
-        progress: show bars.
-        tolerances: how closely detections in both photographs must agree.
-    """
+    """Return patches of a stereo pair with test pairs; they are cut at the first call."""
     paths = [_wheel_file(name) for name in TEST_FILES]
 
     def cut() -> PatchSet:
         cut = cut_stereo(*_read_stereo(read_grey), tolerances=tolerances)
         pairs = sample_test_pairs(
-            cut.point_ids,
-            matching=len(cut.point_ids),
-            non_matching=TEST_NON_MATCHING,
-            seed=SEED,
+            cut.point_ids, matching=len(cut.point_ids), non_matching=TEST_NON_MATCHING, seed=SEED
         )
         return dataclasses.replace(cut, pairs=pairs)
 
@@ -121,19 +112,16 @@ def embedded_test(
 
 
 def cut_stereo(
-    left: UInt8[np.ndarray, "height width"],
-    right: UInt8[np.ndarray, "height width"],
+    left: Photo,
+    right: Photo,
     disparity: Float[np.ndarray, "height width"],
     *,
     tolerances: Tolerances,
 ) -> PatchSet:
     """Cut two patches of each keypoint that both photographs of a rectified pair show.
 
-    Args:
-        left: photograph whose pixel (x, y) is at (x − disparity[y, x], y) of the right one.
-        right: the other photograph.
-        disparity: not finite where unknown.
-        tolerances: how closely two detections must agree.
+    Pixel (x, y) of the left photograph is at (x − disparity[y, x], y) of the right one. Disparities
+    are not finite where unknown.
     """
     places, detections = (
         detect_in_grey(photo, max_keypoints=None, contrast=TEST_CONTRAST) for photo in (left, right)
@@ -214,9 +202,7 @@ def stereo_patch_pairs(
     )
 
 
-def _read_stereo(
-    read: Callable[[Path], np.ndarray],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _read_stereo(read: Callable[[Path], np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return both photographs, read in grey, and the disparities."""
     left, right, disparity = (_wheel_file(name) for name in TEST_FILES)
     try:

@@ -126,9 +126,10 @@ def read_phototour(
 def read_with_pairs(
     folder: Folder, *, cache_dir: Folder | None = None, progress: bool = True
 ) -> PatchSet:
-    """Open a set with the test pairs of `find_match_file`."""
+    """Open a set with its test pairs."""
     patch_set = read_phototour(folder, cache_dir=cache_dir, progress=progress)
-    return dataclasses.replace(patch_set, pairs=read_standard_pairs(patch_set))
+    pairs = read_pairs(folder, patch_count=len(patch_set.patches))
+    return dataclasses.replace(patch_set, pairs=pairs)
 
 
 def list_mosaics(folder: Path) -> list[Path]:
@@ -187,9 +188,22 @@ def decoded_hash(blocks: Iterable[np.ndarray], point_ids: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def read_match_file(path: Folder, *, patch_count: int) -> TestPairs:
-    """Read an `m50_*.txt` file: columns 0 and 3 are patches, 1 and 4 their 3-D points."""
-    columns = _read_columns(Path(path), (0, 1, 3, 4), np.int64)
+def read_pairs(folder: Folder, *, patch_count: int) -> TestPairs:
+    """Read the test pairs of a set's standard match file, or of its only one.
+
+    Columns 0 and 3 of an `m50_*.txt` file are patches, 1 and 4 their 3-D points.
+    """
+    found = sorted(Path(folder).glob("m50_*.txt"))
+    path = Path(folder) / STANDARD_MATCH_FILE
+    if path not in found:
+        if len(found) != 1:
+            names = ", ".join(path.name for path in found) or "none"
+            raise InputError(
+                f"{folder}: expected {STANDARD_MATCH_FILE} or a single m50_*.txt, found {names}: "
+                "remove the other match files"
+            )
+        (path,) = found
+    columns = _read_columns(path, (0, 1, 3, 4), np.int64)
     numbers = columns[:, [0, 2]]
     outside = ((numbers < 0) | (numbers >= patch_count)).any(axis=1)
     if outside.any():
@@ -199,28 +213,6 @@ def read_match_file(path: Folder, *, patch_count: int) -> TestPairs:
             f"in the set, which has patches 0 to {patch_count - 1}: use the set's own match file"
         )
     return TestPairs(columns[:, 0], columns[:, 2], columns[:, 1] == columns[:, 3])
-
-
-def find_match_file(folder: Folder) -> Path:
-    """Return the path of the set's standard match file, or of its only one."""
-    folder = Path(folder)
-    found = sorted(folder.glob("m50_*.txt"))
-    standard = folder / STANDARD_MATCH_FILE
-    if standard in found:
-        return standard
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise InputError(
-            f"{folder}: expected {STANDARD_MATCH_FILE} or a single m50_*.txt, found {names}: "
-            "remove the other match files"
-        )
-    return found[0]
-
-
-def read_standard_pairs(patch_set: PatchSet) -> TestPairs:
-    """Read the pairs of `find_match_file`."""
-    path = find_match_file(patch_set.folder)
-    return read_match_file(path, patch_count=len(patch_set.patches))
 
 
 def read_interest(folder: Folder, *, patch_count: int) -> Float[np.ndarray, "P 5"] | None:
@@ -323,16 +315,11 @@ def write_phototour(
     patches, point_ids = np.asarray(patches), np.asarray(point_ids)
     check_output(folder, overwrite=overwrite)
     if patches.dtype != np.uint8 or patches.shape[1:] != (PATCH_SIDE, PATCH_SIDE):
+        raise InputError(f"patches must be uint8 [P,64,64], not {patches.dtype} {patches.shape}")
+    if not len(patches) or point_ids.shape != patches.shape[:1] or point_ids.dtype.kind not in "iu":
         raise InputError(
-            f"patches must be uint8 [P,{PATCH_SIDE},{PATCH_SIDE}], "
-            f"not {patches.dtype} {list(patches.shape)}"
-        )
-    if not len(patches):
-        raise InputError("a set needs at least one patch")
-    if point_ids.shape != (len(patches),) or not np.issubdtype(point_ids.dtype, np.integer):
-        raise InputError(
-            f"point_ids must be {len(patches)} integers, one per patch, "
-            f"not {point_ids.dtype} {list(point_ids.shape)}"
+            f"{len(patches)} patches have point_ids {point_ids.dtype} {point_ids.shape}: give at "
+            "least one patch, and an integer for each"
         )
     with new_folder(folder.resolve(), replace=overwrite) as partial:
         for number, start in enumerate(range(0, len(patches), PATCHES_PER_MOSAIC)):

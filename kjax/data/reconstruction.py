@@ -100,12 +100,12 @@ def cut_reconstruction(
 
     Args:
         model_folder: holds `cameras.bin`, `images.bin` and `points3D.bin`.
-        database: with the keypoints' scales and orientations.
+        database: holds the keypoints' scales and orientations.
         photos: root folder of the names in the model. Unreadable photographs are left out and named
             in the result.
         filters: limits on points and observations.
         extent: side of a patch over the keypoint's diameter.
-        max_patches: whole points are dropped at random beyond this number.
+        max_patches: maximum number of patches; whole points are dropped at random.
         seed: random seed.
         progress: show a bar.
     """

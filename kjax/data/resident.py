@@ -1,4 +1,4 @@
-"""The whole set on the accelerator: a step draws and gathers its own pairs, inside jit.
+"""The whole set in the accelerator's memory: a step draws and gathers its own pairs, inside jit.
 
 Needs no TensorFlow, and no host between steps: many steps can run in one dispatch.
 """
@@ -26,7 +26,7 @@ from kjax.data.sampler import (
 from kjax.errors import InputError
 
 SHARE = 0.5
-"""Of the memory that a device has free, what a set should take at most: the step needs the rest."""
+"""Maximum share of a device's free memory that a set takes: the step needs the rest."""
 
 
 class ResidentSet(NamedTuple):
@@ -36,31 +36,28 @@ class ResidentSet(NamedTuple):
     """The patches' bytes, four to a word: wide loads, and offsets that fit 32 bits up to two
     million patches."""
     tables: tuple[PointTable, ...]
-    """One, or one for each part that pairs are drawn from apart."""
+    """One table, or one for each part with its own share of a batch."""
 
 
 def make_resident(
     patch_set: PatchSet, *, device: jax.Device | jax.sharding.Sharding | None = None
 ) -> ResidentSet:
-    """Copies a set to a device (by default JAX's first), or to several by a replicated sharding."""
+    """Copy a set to one device (default: JAX's first), or replicate it across devices."""
     patches = np.ascontiguousarray(patch_set.patches)  # a mapped array stays mapped
-    _check_room(patches.nbytes, device)
+    free = _free_bytes(device)
+    if free is not None and patches.nbytes > free:
+        raise InputError(
+            f"the set takes {patches.nbytes / 2**30:.1f} GiB and the device has "
+            f"{free / 2**30:.1f} GiB free: use the tf.data pipeline (kjax.data.tfdata), or a "
+            "smaller set"
+        )
     words = patches.reshape(-1, PATCH_SIDE**2).view(np.uint32)
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)
     return ResidentSet(*jax.device_put((words, tables), device))
 
 
-def _check_room(size: int, device: jax.Device | jax.sharding.Sharding | None) -> None:
-    free = _free_bytes(device)
-    if free is not None and size > free:
-        raise InputError(
-            f"the set takes {size / 2**30:.1f} GiB and the device has {free / 2**30:.1f} GiB free: "
-            "use the tf.data pipeline (kjax.data.tfdata), or a smaller set"
-        )
-
-
 def _free_bytes(device: jax.Device | jax.sharding.Sharding | None) -> int | None:
-    """Free bytes of one of the devices; None where it has no memory of its own."""
+    """Return the free bytes of a device, or None if it has no memory of its own."""
     if isinstance(device, jax.sharding.Sharding):
         device = next(iter(device.addressable_devices))
     stats = (device or jax.local_devices()[0]).memory_stats()
@@ -68,7 +65,7 @@ def _free_bytes(device: jax.Device | jax.sharding.Sharding | None) -> int | None
 
 
 def host_memory() -> int:
-    """Bytes that the host can still give to this process, as far as it tells."""
+    """Return the bytes that the host can still give to this process."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
@@ -76,15 +73,14 @@ def host_memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         container = int(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):  # none, or "max"
+    except (OSError, ValueError):  # no limit
         return free << 10
     return min(free << 10, container)
 
 
 def room_for_set(devices: Sequence[jax.Device], *, host: Callable[[], int] = host_memory) -> int:
-    """Bytes that a set may take on each of this process's devices: `SHARE` of what is free."""
-    own = [_free_bytes(device) for device in devices]
-    known = [free for free in own if free is not None]
+    """Return the bytes that a set may take on each of this process's devices."""
+    known = [free for free in map(_free_bytes, devices) if free is not None]
     # Devices without memory of their own share the host's, each with its copy of the set.
     free = min(known) if known else host() // len(devices)
     return int(SHARE * free)
@@ -101,34 +97,31 @@ def draw_rows(
     shard: Counter = 0,
     shards: int = 1,
 ) -> Int32[Array, "local_pairs 2"]:
-    """The rows of the pairs of one step, or of one shard of them, in `kjax.data.sampler`'s stream.
+    """Return the rows of the pairs of one step, or of one shard of them.
 
     Args:
         resident: made by `make_resident`.
         seed: the run's seed.
-        step: from 0; may be traced, and so may `shard`, e.g. `lax.axis_index`.
-        pairs: in the whole batch, over all shards; checked with `check_streams` beforehand.
+        step: from 0; may be traced, as may `shard`, e.g. `lax.axis_index`.
+        pairs: in the whole batch, over all shards; validate it with `check_streams` beforehand.
         group: see `sample_pairs`.
-        shares: of the batch, for each of the set's tables.
-        shard: which of the `shards` equal parts of the batch to return.
-        shards: into how many the batch is cut.
+        shares: share of the batch for each of the set's tables.
+        shard: index of the shard to return.
+        shards: number of equal parts of the batch.
     """
-    drawn = jnp.concatenate(
-        [
-            sample_pairs(table, stream_seed(seed, number), step, pairs=own, group=group)
-            for number, (table, own) in enumerate(
-                zip(resident.tables, split_batch(pairs, shares), strict=True)
-            )
-        ]
-    )
+    own = zip(resident.tables, split_batch(pairs, shares), strict=True)
+    drawn = [
+        sample_pairs(table, stream_seed(seed, number), step, pairs=count, group=group)
+        for number, (table, count) in enumerate(own)
+    ]
     rows = pairs // shards
-    return jax.lax.dynamic_slice_in_dim(drawn, shard * rows, rows)
+    return jax.lax.dynamic_slice_in_dim(jnp.concatenate(drawn), shard * rows, rows)
 
 
 def gather_pairs(
     resident: ResidentSet, rows: Int32[Array, "local_pairs 2"]
 ) -> UInt8[Array, "local_pairs 2 64 64"]:
-    """The patches that `draw_rows` chose."""
+    """Return the patches of the rows from `draw_rows`."""
     words = resident.words.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
     patches = jax.lax.bitcast_convert_type(words, jnp.uint8)
     return patches.reshape(*rows.shape, PATCH_SIDE, PATCH_SIDE)

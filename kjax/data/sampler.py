@@ -3,18 +3,17 @@
 A batch holds one pair per 3-D point, of two different patches of that point. With n points that
 have at least two patches, and B pairs a step:
 
-* The points of the stream, read step after step, come in passes of exactly n. Every pass visits
-  each point once; so at any moment the visits to any two points differ by at most one.
+* The stream consists of passes of exactly n points. Every pass visits each point once, so the
+  number of visits to any two points differs by at most one.
 * No batch holds a point twice, not even where one pass ends and the next begins (B ≤ n).
-* The order of a pass depends on the seed and its number only. For n ≥ 2B every pass has an order of
-  its own; for B ≤ n < 2B, where one batch leaves the next too little choice, an order is kept until
-  the end of a pass falls on the end of a batch, and only then changed.
+* The order of a pass depends on the seed and its number only. For n ≥ 2B every pass has its own
+  order. For B ≤ n < 2B an order changes only where a pass ends with a batch.
 
-Sets that shall keep fixed shares of every batch are a stream each, all of it true for each of them.
+Sets with fixed shares of every batch are a stream each.
 
-Nothing is stored between steps, and a step costs a few thousand integer operations whatever n is: a
-pass is a keyed permutation that is evaluated only where it is needed. All arithmetic is on uint32,
-so every device and every version of JAX yields the same stream.
+Nothing is stored between steps. A pass is a keyed permutation that is evaluated only where it is
+needed, so a step costs a few thousand integer operations whatever n is. All arithmetic is on
+uint32, so every device and every version of JAX yields the same stream.
 """
 
 import functools
@@ -31,11 +30,11 @@ from jaxtyping import Array, Bool, Int32, Integer, UInt32
 from kjax.errors import InputError
 
 Counter = Integer[Array, ""] | int
-"""A seed, step or pass, known or traced."""
+"""A seed, step or pass number, concrete or traced."""
 ROUNDS = 24
-"""Rounds of the permutation; two given points keep their distance with probability 2^−ROUNDS."""
+"""Rounds of the permutation; two points keep their distance with probability 2^−ROUNDS."""
 
-# Every use of the hash has a number of its own, so that no two draw the same bits.
+# Every use of the hash has its own number, so no two draw the same bits.
 _ORDER_KEYS, _ORDER_BITS, _ANCHOR, _POSITIVE = range(4)
 
 
@@ -49,7 +48,7 @@ class PointTable(NamedTuple):
 
 
 def make_point_table(point_ids: Integer[np.ndarray, " P"]) -> PointTable:
-    """Groups patches by 3-D point and leaves out points with a single patch, which have no pair."""
+    """Group patches by 3-D point, without points that have a single patch."""
     point_ids = np.asarray(point_ids)
     order = np.argsort(point_ids, kind="stable")
     _, starts, counts = np.unique(point_ids[order], return_index=True, return_counts=True)
@@ -68,7 +67,7 @@ def make_point_table(point_ids: Integer[np.ndarray, " P"]) -> PointTable:
 def make_point_tables(
     point_ids: Integer[np.ndarray, " P"], parts: Sequence[int] = ()
 ) -> tuple[PointTable, ...]:
-    """A table for each part of the patches, given by their numbers; by default one for all."""
+    """Return a table for each part, given the parts' numbers of patches (default: one part)."""
     ends = list(itertools.accumulate(parts)) or [len(point_ids)]
     tables = []
     for start, end in itertools.pairwise([0, *ends]):
@@ -78,7 +77,7 @@ def make_point_tables(
 
 
 def split_batch(pairs: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """How many pairs of a batch come from each of several streams."""
+    """Return the number of pairs of a batch from each of several streams."""
     ends = [round(pairs * total) for total in itertools.accumulate(shares)]
     return tuple(end - start for start, end in itertools.pairwise([0, *ends]))
 
@@ -86,15 +85,13 @@ def split_batch(pairs: int, shares: Sequence[float]) -> tuple[int, ...]:
 def check_streams(
     tables: Sequence[PointTable], pairs: int, shares: Sequence[float], *, seed: int, group: int = 1
 ) -> None:
-    """Refuses a batch that one of the streams cannot fill its share of."""
+    """Raise if one of the streams cannot fill its share of a batch."""
     for table, own in zip(tables, split_batch(pairs, shares), strict=True):
         check_stream(len(table.starts), own, seed=seed, group=group)
 
 
-def check_stream(
-    point_count: int, pairs: int, *, seed: int = 0, shards: int = 1, group: int = 1
-) -> None:
-    """Refuses a batch that the points cannot fill or the shards not share, and a bad seed."""
+def check_stream(point_count: int, pairs: int, *, seed: int = 0, group: int = 1) -> None:
+    """Raise if the points cannot fill a batch, or for an invalid seed."""
     check_seed(seed)
     if pairs % group:
         raise InputError(
@@ -105,30 +102,22 @@ def check_stream(
             f"a batch of {pairs} pairs needs as many different points, and the set has "
             f"{point_count} with two or more patches: choose a batch of 1 to {point_count} pairs"
         )
-    check_shares(pairs, shards)
-    if not _countable(point_count // group, pairs // group):
-        step = math.lcm(group, shards)
-        smaller = range(pairs - pairs % step, 0, -step)
-        fitting = (n for n in smaller if _countable(point_count // group, n // group))
+    # Positions in a stream, which starts again after whole passes, must fit 32 bits.
+    if math.lcm(point_count // group, pairs // group) >= 2**32:
         raise InputError(
             f"{point_count} points in batches of {pairs} are too many for 32-bit counters: "
-            f"choose a batch of {next(fitting, step)}, or use fewer points"
+            "choose a batch size with more factors in common, or fewer points"
         )
 
 
-def _countable(points: int, pairs: int) -> bool:
-    """Whether places in a stream that begins anew after whole passes fit into 32 bits."""
-    return math.lcm(points, pairs) < 2**32
-
-
 def check_seed(seed: int) -> None:
-    """Refuses a seed that the stream's 32-bit hash cannot take."""
+    """Raise for a seed that does not fit the stream's 32-bit hash."""
     if not 0 <= seed < 2**32:
         raise InputError(f"a seed must be from 0 to 4294967295 (2³²−1), not {seed}")
 
 
 def check_shares(pairs: int, shards: int) -> None:
-    """Refuses a batch that the devices cannot share."""
+    """Raise if a batch cannot be split evenly over devices."""
     if pairs % shards:
         raise InputError(
             f"{pairs} pairs cannot be shared evenly by {shards} devices: "
@@ -137,27 +126,22 @@ def check_shares(pairs: int, shards: int) -> None:
 
 
 def stream_seed(seed: Counter, number: int) -> Counter:
-    """The seed of one of several streams; the first has the run's own."""
+    """Return the seed of one of several streams; the first has the run's own."""
     return _hash(jnp.uint32(number), seed) if number else seed
 
 
 def sample_pairs(
-    table: PointTable,
-    seed: Counter,
-    step: Counter,
-    *,
-    pairs: int,
-    group: int = 1,
+    table: PointTable, seed: Counter, step: Counter, *, pairs: int, group: int = 1
 ) -> Int32[Array, "pairs 2"]:
-    """Patch numbers of the pairs of one step; usable inside jit, with `seed` and `step` traced.
+    """Return the patch numbers of the pairs of one step; `seed` and `step` may be traced.
 
     Args:
         table: made by `make_point_table`.
         seed: the run's seed, 0 to 2³²−1.
         step: from 0.
-        pairs: in the whole batch, over all devices; checked with `check_stream` beforehand.
-        group: so many points that are neighbours in the table come together: the stream is one of
-            groups, of which the table's last may be incomplete and is left out.
+        pairs: in the whole batch, over all devices; validate it with `check_stream` beforehand.
+        group: number of neighbouring points in the table that are drawn together. An incomplete
+            group at the table's end is left out.
     """
     groups = sample_points(
         seed, step, point_count=table.starts.shape[0] // group, pairs=pairs // group
@@ -182,14 +166,9 @@ def _sample_steps(
 
 
 def sample_pairs_on_host(
-    table: PointTable,
-    seed: int,
-    steps: Integer[np.ndarray, " steps"],
-    *,
-    pairs: int,
-    group: int = 1,
+    table: PointTable, seed: int, steps: Integer[np.ndarray, " n"], *, pairs: int, group: int = 1
 ) -> Int32[np.ndarray, "steps pairs 2"]:
-    """`sample_pairs` of several steps, by the host's processor; leaves accelerators alone."""
+    """Run `sample_pairs` for several steps on the host's CPU."""
     try:
         host = jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
@@ -205,7 +184,7 @@ def sample_pairs_on_host(
 def sample_points(
     seed: Counter, step: Counter, *, point_count: int, pairs: int
 ) -> Int32[Array, " pairs"]:
-    """The points of one step, 0 ≤ point < `point_count`, all different."""
+    """Return the points of one step, all different, 0 ≤ point < `point_count`."""
     # Batches and passes begin together every `cycle` steps. Counting from there keeps every
     # product below lcm(point_count, pairs), which `check_stream` holds below 2³².
     common = math.gcd(point_count, pairs)
@@ -220,15 +199,16 @@ def sample_points(
 
     own_pass = first // point_count
     straddles = position[-1] >= point_count
-    # Only the first B places of a pass can differ from the plain permutation; a batch that reaches
-    # into the next pass sees those of that one, any other may see those of its own.
+    # Only the first B positions of a pass can differ from the plain permutation. A batch that
+    # reaches into the next pass sees those of that pass, any other batch those of its own.
     head_pass = own_pass + straddles.astype(jnp.uint32)
     base = cycle_number * passes_per_cycle
     keys = _order_keys(seed, base + jnp.stack([own_pass, head_pass]), point_count)
     places = jnp.stack([position % point_count, jnp.arange(pairs, dtype=jnp.uint32)])
     plain, plain_head = _permute(keys, places, point_count)
     keys_before = _order_keys(seed, base + head_pass - 1, point_count)
-    places_before = _unpermute(keys_before, plain_head, point_count)
+    reversed_keys = jax.tree.map(lambda key: key[..., ::-1], keys_before)
+    places_before = _permute(reversed_keys, plain_head, point_count)  # the inverse
     shared = head_pass * point_count % pairs
     head = _clear_head(plain_head, places_before >= point_count - shared)
     head_start = jnp.where(straddles, jnp.uint32(point_count), jnp.uint32(0))
@@ -239,18 +219,15 @@ def sample_points(
 def _clear_head(
     head: UInt32[Array, " pairs"], shared: Bool[Array, " pairs"]
 ) -> UInt32[Array, " pairs"]:
-    """Rearranges the first B points of a pass so that the batch which they complete is distinct.
+    """Rearrange the first B points of a pass so that the batch they complete has no duplicates.
 
     That batch begins with the last r points of the pass before. At most r of our B points are among
-    these, the shared ones; moved behind the others they leave the first B − r clear. For n ≥ 2B the
-    last r places of a pass are never rearranged themselves, so no pass depends on more than one
-    before it.
+    these; moved behind the others they leave the first B − r clear. For n ≥ 2B the last r positions
+    of a pass are never rearranged, so a pass depends on only one before it.
     """
     unshared = (~shared).astype(jnp.int32)
     place = jnp.where(
-        shared,
-        unshared.sum() + jnp.cumsum(shared.astype(jnp.int32)) - 1,
-        jnp.cumsum(unshared) - 1,
+        shared, unshared.sum() + jnp.cumsum(shared.astype(jnp.int32)) - 1, jnp.cumsum(unshared) - 1
     )
     return jnp.zeros_like(head).at[place].set(head, unique_indices=True)
 
@@ -278,22 +255,11 @@ def _permute(
         partner, bits = keys.partners[..., i, None], keys.bits[..., i, None]
         wrap = jnp.where(values > partner, jnp.uint32(point_count), jnp.uint32(0))
         other = partner + wrap - values
-        swap = _coin(bits, jnp.maximum(values, other))
-        values = jnp.where(swap, other, values)
+        # The top bit of `_hash`, without the steps that no longer change it.
+        mixed = (jnp.maximum(values, other) ^ bits) * jnp.uint32(0x7FEB352D)
+        mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0x846CA68B)
+        values = jnp.where(mixed >= jnp.uint32(1 << 31), other, values)
     return values
-
-
-def _unpermute(
-    keys: _OrderKeys, values: UInt32[Array, " n"], point_count: int
-) -> UInt32[Array, " n"]:
-    return _permute(jax.tree.map(lambda k: k[..., ::-1], keys), values, point_count)
-
-
-def _coin(bits: UInt32[Array, "*a"], values: UInt32[Array, "*b"]) -> Bool[Array, "*b"]:
-    """One bit: the hash below, cut short where its top bit is already mixed."""
-    mixed = (values ^ bits) * jnp.uint32(0x7FEB352D)
-    mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0x846CA68B)
-    return mixed >= jnp.uint32(1 << 31)
 
 
 def _key(
@@ -303,7 +269,7 @@ def _key(
 
 
 def _hash(key: UInt32[Array, "*a"], values: Integer[Array, "*b"] | int) -> UInt32[Array, "*c"]:
-    """32 well-mixed bits: multiply and xor-shift, with the odd constants of `lowbias32`."""
+    """Hash of the input bits (lowbias32)."""
     bits = _uint32(values) * jnp.uint32(0x9E3779B9) + key
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)

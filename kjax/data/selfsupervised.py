@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.patches import EXTENT, antialias_sigma, cut_patches
-from kjax.data.cutting.photographs import read_grey_or_none
+from kjax.data.cutting.photographs import Photo, read_grey_or_none
 from kjax.data.phototour import PatchSet, SetPhotograph
 from kjax.errors import InputError
 from kjax.extras import require
@@ -91,7 +91,7 @@ class ViewConfig:
 class WarpedPhoto(NamedTuple):
     """A view of a photograph."""
 
-    pixels: UInt8[np.ndarray, "height width"]
+    pixels: Photo
     homography: Float[np.ndarray, "3 3"]
     """Map from the photograph's pixels to the view's."""
 
@@ -107,14 +107,10 @@ def cut_self_supervised(
     seed: int,
     progress: bool = True,
 ) -> PatchSet:
-    """Cut a set from photographs; the patches of one depend on its name, not on the others.
+    """Cut a set from photographs, which are called `names` in it.
 
-    Args:
-        photos: files to read. Unreadable ones are left out and named in the result.
-        names: their names in the set.
-        config: settings of views and points.
-        seed: random seed.
-        progress: show a bar.
+    The patches of a photograph depend on its name and the seed, not on the others. Unreadable
+    photographs are left out and named in the result.
     """
 
     def cut(path: Path, name: str) -> tuple[np.ndarray, np.ndarray, Keypoints] | None:
@@ -196,9 +192,7 @@ def _cut_photo(
 # Views
 
 
-def random_view(
-    rng: np.random.Generator, photo: UInt8[np.ndarray, "height width"], *, config: ViewConfig
-) -> WarpedPhoto:
+def random_view(rng: np.random.Generator, photo: Photo, *, config: ViewConfig) -> WarpedPhoto:
     """Warp the photograph onto the smallest canvas that holds all of it, and change the light."""
     cv2 = require("cv2", "cutting patches")
     homography, zoom = random_homography(rng, config=config)
@@ -243,9 +237,7 @@ def random_homography(
     return homography, float(zoom)
 
 
-def change_light(
-    rng: np.random.Generator, pixels: UInt8[np.ndarray, "height width"], *, config: ViewConfig
-) -> UInt8[np.ndarray, "height width"]:
+def change_light(rng: np.random.Generator, pixels: Photo, *, config: ViewConfig) -> Photo:
     """Apply random blur, gamma, contrast, brightness and noise."""
     cv2 = require("cv2", "cutting patches")
     blur = rng.uniform(0, config.max_blur)
@@ -261,9 +253,7 @@ def change_light(
     return np.clip(np.rint(curve[pixels] + noise), 0, 255).astype(np.uint8)
 
 
-def reduce_photo(
-    photo: UInt8[np.ndarray, "height width"], max_side: int
-) -> UInt8[np.ndarray, "height2 width2"]:
+def reduce_photo(photo: Photo, max_side: int) -> UInt8[np.ndarray, "h w"]:
     """Reduce the photograph so that no side is longer than `max_side` pixels."""
     cv2 = require("cv2", "cutting patches")
     factor = max_side / max(photo.shape)

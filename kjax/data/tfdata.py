@@ -1,4 +1,4 @@
-"""The stream of pairs through tf.data: for sets that do not fit the accelerator's memory.
+"""The stream of pairs through tf.data, for sets that do not fit the accelerator's memory.
 
 TensorFlow is imported when a dataset is first made, and never sees a GPU. Batches are uint8:
 augmentation happens on the device, in the training step.
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 STEPS_PER_DRAW = 32
-"""Steps whose pairs are drawn in one call."""
+"""Number of steps whose pairs are sampled per call."""
 TENSOR_ALIGNMENT = 64
-"""Bytes that the address of a tensor must be a multiple of, or TensorFlow aborts the process."""
+"""Required alignment of a tensor's address in bytes; otherwise TensorFlow aborts the process."""
 
 
 def pair_dataset(
@@ -48,19 +48,19 @@ def pair_dataset(
     process: int = 0,
     processes: int = 1,
 ) -> "tf.data.Dataset":
-    """One process's share of the pairs of every step, as uint8 [devices, per_device, 2, 64, 64].
+    """Return one process's share of the pairs of every step, [devices, per_device, 2, 64, 64].
 
     Args:
         patch_set: the set to draw from.
         seed: the run's seed.
         pairs: in the whole batch, over all devices of all processes.
         group: see `kjax.data.sampler.sample_pairs`.
-        shares: of the batch, for each part of the set.
-        start_step: the first step to yield; exactly what an uninterrupted run has there.
-        steps: how many to yield; without end by default.
-        devices: of this process.
-        process: this process's number, e.g. `jax.process_index()`.
-        processes: how many there are, all with as many devices.
+        shares: share of the batch for each part of the set.
+        start_step: first step to yield, the same as in an uninterrupted run.
+        steps: number of steps (default: unlimited).
+        devices: number of devices of this process.
+        process: index of this process, e.g. `jax.process_index()`.
+        processes: number of processes, all with the same number of devices.
     """
     tf = host_tensorflow()
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)
@@ -82,9 +82,9 @@ def pair_dataset(
     starts = tf.data.Dataset.range(start_step, np.iinfo(np.int64).max, STEPS_PER_DRAW)
     drawn = starts.map(
         lambda first: tf.ensure_shape(tf.numpy_function(draw, [first], tf.int32), layout)
-    ).prefetch(1)  # so that the next steps are drawn while these are gathered
+    ).prefetch(1)  # the next steps are drawn while these are gathered
     rows = drawn.unbatch().shard(processes, process).take(-1 if steps is None else steps)
-    patches = _as_tensor(patch_set.patches)
+    patches = as_tensor(patch_set.patches)
     batches = rows.map(
         lambda numbers: tf.gather(patches, numbers),
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -93,14 +93,14 @@ def pair_dataset(
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def _as_tensor(patches: UInt8[np.ndarray, "P 64 64"]) -> "tf.Tensor":
-    """The patches for TensorFlow to gather from: a mapped set stays mapped, another is copied."""
+def as_tensor(patches: UInt8[np.ndarray, "P 64 64"]) -> "tf.Tensor":
+    """Return the patches as a tensor; memory-mapped ones are not copied."""
     tf = host_tensorflow()
-    askew = patches.ctypes.data % TENSOR_ALIGNMENT
-    if askew or not isinstance(patches, np.memmap) or not isinstance(patches.base, mmap.mmap):
+    unaligned = patches.ctypes.data % TENSOR_ALIGNMENT
+    if unaligned or not isinstance(patches, np.memmap) or not isinstance(patches.base, mmap.mmap):
         return tf.constant(patches)
     assert patches.filename is not None  # there is a map
-    # NumPy hands on no read-only memory; in this mode nothing reaches the file either.
+    # NumPy does not export read-only memory. In copy-on-write mode nothing reaches the file either.
     shared = np.memmap(
         patches.filename, np.uint8, mode="c", offset=patches.offset, shape=patches.shape
     )
@@ -113,10 +113,7 @@ def prefetch_to_device(
     devices: Sequence[jax.Device] | None = None,
     ahead: int = 2,
 ) -> Iterator[UInt8[Array, "devices per_device 2 H W"]]:
-    """Copies batches to this process's devices, `ahead` of them before they are asked for.
-
-    There is one device for each row of a batch; by default they are all local ones.
-    """
+    """Copy batches to devices (default: all local ones), one per row, `ahead` of their use."""
     mesh = jax.sharding.Mesh(np.asarray(devices or jax.local_devices()), ("devices",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
     waiting: collections.deque[jax.Array] = collections.deque()
@@ -129,7 +126,7 @@ def prefetch_to_device(
 
 @functools.cache
 def host_tensorflow() -> ModuleType:
-    """TensorFlow, kept off the GPU: it would take all of its memory from JAX."""
+    """Import TensorFlow without GPUs: it would take all of their memory from JAX."""
     try:
         import tensorflow as tf
     except ImportError as error:

@@ -49,7 +49,7 @@ def test_every_option_is_explained_and_shows_its_default():
 def test_choices_are_those_of_the_library():
     from kjax.cli import compare, download, export, match, options
     from kjax.data.cutting.detectors import DETECTORS
-    from kjax.data.download import PHOTOTOUR
+    from kjax.data.download import ADDRESSES
     from kjax.export.model import FUNCTIONS
     from kjax.images.collection.pairs import PairsWord
     from kjax.images.features import MatchingMethod
@@ -64,7 +64,7 @@ def test_choices_are_those_of_the_library():
     assert tuple(match.GEOMETRIES) == get_args(Kind)
     assert get_args(PairsWord) == COMMANDS["colmap"].PAIRS
     assert set(compare.HEADS) == set(HEADS)
-    assert set(download.NAMES) == {*PHOTOTOUR, "hpatches"}
+    assert set(download.NAMES) == set(ADDRESSES)
     assert set(export.FUNCTIONS) == set(FUNCTIONS)
     assert set(export.WEIGHTS) == set(SUFFIXES)
 

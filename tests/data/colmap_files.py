@@ -157,3 +157,8 @@ class PlaneScene:
         write_database(folder / "database.db", tables, new_schema=new_schema)
         write_binary(folder / "sparse", *self.model(tables, errors))
         return folder
+
+
+def correlation(a, b):
+    """Return the correlation of two images."""
+    return np.corrcoef(a.ravel(), b.ravel())[0, 1]

@@ -18,8 +18,7 @@ from kjax.data.phototour import (
     SetPhotograph,
     TestPairs,
     check_output,
-    find_match_file,
-    read_match_file,
+    read_pairs,
     read_phototour,
     read_set_photographs,
     read_with_pairs,
@@ -316,16 +315,16 @@ def test_a_damaged_set_is_refused(folder, tmp_path, damage, message):
 def test_a_damaged_match_file_is_refused(tmp_path, text, message):
     (tmp_path / "m50_1_1_0.txt").write_text(text)
     with refused(message):
-        read_match_file(tmp_path / "m50_1_1_0.txt", patch_count=600)
+        read_pairs(tmp_path, patch_count=600)
 
 
 def test_the_standard_match_file_is_preferred(tmp_path):
     for name in ("m50_1_1_0.txt", "m50_2_2_0.txt"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).write_text("0 3 0 1 3 0 0\n")
     with refused(r"found m50_1_1_0\.txt, m50_2_2_0\.txt"):
-        find_match_file(tmp_path)
-    (tmp_path / phototour.STANDARD_MATCH_FILE).write_text("")
-    assert find_match_file(tmp_path).name == phototour.STANDARD_MATCH_FILE
+        read_pairs(tmp_path, patch_count=6)
+    (tmp_path / phototour.STANDARD_MATCH_FILE).write_text("2 3 0 4 5 0 0\n")
+    assert read_pairs(tmp_path, patch_count=6).first.tolist() == [2]
 
 
 # Writing
@@ -336,8 +335,8 @@ def test_the_standard_match_file_is_preferred(tmp_path):
     [
         (np.zeros((4, 32, 32), np.uint8), np.zeros(4, int), "uint8 "),
         (np.zeros((4, 64, 64), np.float32), np.zeros(4, int), "not float32"),
-        (np.zeros((4, 64, 64), np.uint8), np.zeros(5, int), "4 integers"),
-        (np.zeros((0, 64, 64), np.uint8), np.zeros(0, int), "at least one patch"),
+        (np.zeros((4, 64, 64), np.uint8), np.zeros(5, int), "4 patches have point_ids int64"),
+        (np.zeros((0, 64, 64), np.uint8), np.zeros(0, int), "least one patch"),
     ],
 )
 def test_arrays_of_the_wrong_type_are_refused(tmp_path, patches, point_ids, message):

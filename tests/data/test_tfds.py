@@ -68,6 +68,7 @@ def hpatches_folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_phototour_passes_the_test_case_of_tfds(phototour_folder):
     from kjax.data.tfds.phototour.phototour_dataset_builder import Builder
 
@@ -79,6 +80,7 @@ def test_phototour_passes_the_test_case_of_tfds(phototour_folder):
     )
 
 
+@pytest.mark.slow
 def test_hpatches_passes_the_test_case_of_tfds(hpatches_folder):
     from kjax.data.tfds.hpatches.hpatches_dataset_builder import Builder
 
@@ -132,7 +134,7 @@ def test_without_a_local_folder_the_set_is_downloaded(phototour_folder, tmp_path
         asked.append((name, Path(root)))
         return phototour_folder / name
 
-    monkeypatch.setattr(module, "download_phototour", download)
+    monkeypatch.setattr(module, "download_set", download)
     builder = module.Builder(config="liberty", data_dir=tmp_path / "tfds")
     assert len(prepare(builder, tmp_path / "nothing", tmp_path)["train"]) == 4
     assert asked == [("liberty", tmp_path / "downloads")]

@@ -157,9 +157,9 @@ add("read_test_sets.texts", _phototour, _read_test_set, spared="*.bmp")
 
 
 def _match_file(folder: Path) -> Any:
-    from kjax.data.phototour import find_match_file, read_match_file
+    from kjax.data.phototour import read_pairs
 
-    return read_match_file(find_match_file(folder / "set"), patch_count=6)
+    return read_pairs(folder / "set", patch_count=6)
 
 
 add("read_match_file.txt", _phototour, _match_file, spared="*.bmp")
@@ -986,9 +986,9 @@ def _read_part(folder: Path) -> Any:
     import http.client
     import urllib.request
 
-    from kjax.data.download import _resume_headers, compare_or_record
+    from kjax.data.download import compare_or_record, resume_headers
 
-    _, headers = _resume_headers("http://x/set.zip", folder / "set.part")
+    _, headers = resume_headers("http://x/set.zip", folder / "set.part")
     urllib.request.Request("http://x/set.zip", headers=headers)
     connection = http.client.HTTPConnection("x")
     connection.putrequest("GET", "/")

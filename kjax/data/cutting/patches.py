@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int32, UInt8
 
 from kjax.data.cutting.keypoints import Keypoints
+from kjax.data.cutting.photographs import Photo
 from kjax.errors import unknown_name
 from kjax.extras import require
 
@@ -116,7 +117,7 @@ def antialias_sigma(step: float) -> float:
 
 
 def cut_patches(
-    photo: UInt8[np.ndarray, "height width"], keypoints: Keypoints, *, extent: float = EXTENT
+    photo: Photo, keypoints: Keypoints, *, extent: float = EXTENT
 ) -> UInt8[np.ndarray, "K 64 64"]:
     """Cut the patch of each keypoint with OpenCV; border pixels are repeated beyond the border."""
     cv2 = require("cv2", "cutting patches")

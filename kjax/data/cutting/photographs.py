@@ -35,7 +35,8 @@ Pixels = (
     | UInt16[np.ndarray, "height width"]
     | Float32[np.ndarray, "height width"]
 )
-Grey = UInt8[np.ndarray, "height width"] | Float32[np.ndarray, "height width"]
+Photo = UInt8[np.ndarray, "height width"]
+Grey = Photo | Float32[np.ndarray, "height width"]
 
 
 def list_photos(folder: Path) -> list[Path]:
@@ -81,12 +82,12 @@ def as_pixels(picture: Image.Image) -> Pixels:
     return np.asarray(picture.convert("L" if picture.mode in ("L", "1") else "RGB"))
 
 
-def read_grey(path: Path) -> UInt8[np.ndarray, "height width"]:
+def read_grey(path: Path) -> Photo:
     """Read a photograph as 8-bit grey, ignoring its EXIF orientation as COLMAP does."""
     return whole_greys(grey_values(read_photograph(path, upright=False)))
 
 
-def read_grey_or_none(path: Path) -> UInt8[np.ndarray, "height width"] | None:
+def read_grey_or_none(path: Path) -> Photo | None:
     """Like `read_grey`, but return None if the file cannot be read."""
     try:
         return read_grey(path)
@@ -160,12 +161,12 @@ def grey_values(image: np.ndarray, *, order: str = "rgb") -> Grey:
     return grey * np.float32(255 / white)
 
 
-def whole_greys(grey: Grey) -> UInt8[np.ndarray, "height width"]:
+def whole_greys(grey: Grey) -> Photo:
     """Round the result of `grey_values` to uint8."""
     return grey if grey.dtype == np.uint8 else grey.round().clip(0, 255).astype(np.uint8)
 
 
-def picture_greys(picture: Image.Image) -> UInt8[np.ndarray, "height width"]:
+def picture_greys(picture: Image.Image) -> Photo:
     """Convert a Pillow image to 8-bit grey."""
     return whole_greys(grey_values(as_pixels(picture)))
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import tensorflow_datasets.public_api as tfds
 
 from kjax.data import hpatches
-from kjax.data.download import download_hpatches
+from kjax.data.download import download_set
 from kjax.data.hpatches import SEQUENCES, SPLITS
 from kjax.data.tfds import find_local
 
@@ -45,7 +45,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     ) -> dict[str, Iterator[tuple[str, dict[str, Any]]]]:
         folder = find_local(dl_manager, "hpatches", lambda path: any(path.glob("*/ref.png")))
         if folder is None:
-            folder = download_hpatches(Path(dl_manager.download_dir))
+            folder = download_set("hpatches", Path(dl_manager.download_dir))
         paths = {path.name: path for path in hpatches.list_sequences(folder, split="full")}
         tested = SPLITS[self.builder_config.name]
         splits = {"test": self._generate_examples(paths[name] for name in tested)}

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow_datasets.public_api as tfds
 
 from kjax.data import phototour
-from kjax.data.download import download_phototour
+from kjax.data.download import download_set
 from kjax.data.tfds import find_local
 
 TITLES = {
@@ -56,7 +56,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         name = self.builder_config.name
         folder = find_local(dl_manager, name, lambda path: (path / "info.txt").is_file())
         if folder is None:
-            folder = download_phototour(name, Path(dl_manager.download_dir))
+            folder = download_set(name, Path(dl_manager.download_dir))
         cache = Path(dl_manager.download_dir) / "kjax"
         patch_set = phototour.read_with_pairs(folder, cache_dir=cache)
         order = np.argsort(patch_set.point_ids, kind="stable")
