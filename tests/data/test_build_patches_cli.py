@@ -1,4 +1,4 @@
-"""The command `kjax build-patches`, run as a user would."""
+"""The command `kjax build-patches`."""
 
 import dataclasses
 import hashlib
@@ -9,12 +9,7 @@ import pytest
 from colmap_files import PlaneScene
 
 from kjax.cli import main, make_parser
-from kjax.data.phototour import (
-    find_match_file,
-    read_match_file,
-    read_phototour,
-    read_set_photographs,
-)
+from kjax.data.phototour import read_set_photographs, read_with_pairs
 from kjax.data.reconstruction import TrackFilters
 from kjax.data.selfsupervised import ViewConfig
 
@@ -35,8 +30,8 @@ def photos(tmp_path, rng):
     return folder
 
 
-def build(*words):
-    return main(["build-patches", "--quiet", *map(str, words)])
+def build(*arguments):
+    return main(["build-patches", "--quiet", *map(str, arguments)])
 
 
 def from_colmap(scene, out, *more):
@@ -51,41 +46,36 @@ def test_a_reconstruction_becomes_a_set(tmp_path, scene, capsys):
     output = capsys.readouterr()
     assert "120 patches of 40 points from 3 photographs, 100 matching and 100 other" in output.out
     assert output.err == ""
-    patches = read_phototour(tmp_path / "set", cache_dir=tmp_path / "cache", progress=False)
+    patches = read_with_pairs(tmp_path / "set", cache_dir=tmp_path / "cache", progress=False)
     np.testing.assert_array_equal(patches.point_ids, np.repeat(np.arange(40), 3))
-    pairs = read_match_file(find_match_file(tmp_path / "set"), patch_count=120)
-    assert len(pairs.matching) == 200
+    assert len(patches.pairs.matching) == 200
 
 
 def test_photographs_become_a_set(tmp_path, photos, capsys):
-    assert build("--photos", photos, "--out", tmp_path / "set", "--views", 2) == 0
-    assert "from 2 photographs" in capsys.readouterr().out
-    patches = read_phototour(tmp_path / "set", cache_dir=tmp_path / "cache", progress=False)
+    out = tmp_path / "set"
+    options = ["--photos", photos, "--views", 1, "--out"]
+    assert main(["build-patches", *map(str, options), str(out), "--seed", "5"]) == 0
+    output = capsys.readouterr()
+    assert "from 2 photographs" in output.out
+    assert "2/2" in output.err  # the progress bar
+    patches = read_with_pairs(out, cache_dir=tmp_path / "cache", progress=False)
     assert len(np.unique(patches.point_ids)) > 50
-    listing = (tmp_path / "set" / "images.txt").read_text()
-    assert listing == "0 deeper/two.png\n1 one.jpg\n"
-    assert read_set_photographs(tmp_path / "set") == [
+    assert (out / "images.txt").read_text() == "0 deeper/two.png\n1 one.jpg\n"
+    assert read_set_photographs(out) == [
         (number, name, hashlib.sha256((photos / name).read_bytes()).hexdigest())
         for number, name in enumerate(("deeper/two.png", "one.jpg"))
     ]
-
-
-def test_the_same_command_gives_the_same_files(tmp_path, photos):
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        build("--photos", photos, "--out", tmp_path / name, "--views", 1, "--seed", seed)
+    for name, seed in (("same", 5), ("other", 6)):
+        assert build(*options, tmp_path / name, "--seed", seed) == 0
     contents = [
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "abc"
+        {path.name: path.read_bytes() for path in folder.iterdir()}
+        for folder in (out, tmp_path / "same", tmp_path / "other")
     ]
     assert contents[0] == contents[1]
     assert contents[0] != contents[2]
 
 
-def test_progress_is_shown_unless_quiet(tmp_path, photos, capsys):
-    main(["build-patches", "--photos", str(photos), "--out", str(tmp_path / "set"), "--views", "1"])
-    assert "2/2" in capsys.readouterr().err
-
-
-def test_an_unreadable_photograph_is_named_and_the_code_says_so(tmp_path, scene, photos, capsys):
+def test_an_unreadable_photograph_is_named_and_the_exit_code_is_1(tmp_path, scene, photos, capsys):
     (photos / "one.jpg").write_bytes(b"damaged")
     assert build("--photos", photos, "--out", tmp_path / "set", "--views", 1) == 1
     assert capsys.readouterr().err == "left out, cannot be read: one.jpg\n"
@@ -95,51 +85,50 @@ def test_an_unreadable_photograph_is_named_and_the_code_says_so(tmp_path, scene,
     output = capsys.readouterr()
     assert output.err == "left out, cannot be read: third.png\n"
     assert "80 patches of 40 points from 2 photographs" in output.out
-    listed = read_set_photographs(tmp_path / "other")
-    names = [(one.number, one.name) for one in listed]
+    names = [(one.number, one.name) for one in read_set_photographs(tmp_path / "other")]
     assert names == [(0, "first.png"), (1, "in folder/second.png")]
 
 
-def test_an_existing_set_is_kept_unless_told_otherwise(tmp_path, scene, capsys):
+def test_an_existing_folder_is_kept_unless_it_is_a_set_to_overwrite(
+    tmp_path, scene, photos, capsys
+):
     out = tmp_path / "set"
     from_colmap(scene, out, "--max-patches", 30)
     before = (out / "info.txt").read_text()
-    assert from_colmap(scene, out) == 2
-    assert "already exists: choose another folder, or add --overwrite" in capsys.readouterr().err
-    assert (out / "info.txt").read_text() == before
     # It is refused before any work is done, and so before other errors.
     assert build("--photos", tmp_path / "nowhere", "--out", out) == 2
-    assert "already exists" in capsys.readouterr().err
+    assert "already exists: choose another folder, or add --overwrite" in capsys.readouterr().err
+    assert (out / "info.txt").read_text() == before
     assert from_colmap(scene, out, "--overwrite") == 0
     assert len((out / "info.txt").read_text().splitlines()) == 120
-
-
-def test_a_folder_of_photographs_is_never_overwritten(photos, capsys):
     assert build("--photos", photos, "--out", photos, "--overwrite") == 2
     assert "will not be overwritten" in capsys.readouterr().err
     assert (photos / "one.jpg").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["--colmap", "m", "--out", "o"], "--colmap needs --database and --images too"),
         (["--photos", "p", "--images", "i", "--out", "o"], "go with --colmap, not with --photos"),
         (["--photos", "nowhere", "--out", "o"], "no such folder: nowhere"),
+        (["--photos", "photos", "--out", "o", "--max-patches", "4"], "too small for 2 photographs"),
     ],
 )
-def test_wrong_arguments_get_one_line(tmp_path, monkeypatch, capsys, words, message):
+def test_wrong_arguments_get_one_line(tmp_path, photos, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert build(*words) == 2
+    assert build(*arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("kjax build-patches: ")
     assert message in error
     assert error.count("\n") == 1
 
 
-def test_a_share_of_no_points_is_refused(tmp_path, photos, capsys):
-    assert build("--photos", photos, "--out", tmp_path / "set", "--max-patches", 4) == 2
-    assert "--max-patches is too small for 2 photographs" in capsys.readouterr().err
+@pytest.mark.parametrize("options", [["--views", "0"], ["--max-turn", "-1"], ["--max-side", "9"]])
+def test_impossible_values_are_refused(capsys, options):
+    with pytest.raises(SystemExit):
+        build("--photos", "p", "--out", "o", *options)
+    assert "must" in capsys.readouterr().err
 
 
 def test_the_options_defaults_are_those_of_the_library():
