@@ -27,7 +27,7 @@ from kjax.eval.hpatches.tasks import open_benchmark
 from kjax.interrupts import run_script
 from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores
-from kjax.tune.settings import Settings
+from kjax.tune.settings import TuneSettings
 from kjax.tune.training import ACCELERATOR
 from kjax.weights.source import LoadedModel, load_source
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     report(args, scorer.score(load_source(args.start)), rate=0.0, seconds=0.0)
     for rate in args.rates:
         with tempfile.TemporaryDirectory() as folder:
-            settings = Settings(
+            settings = TuneSettings(
                 photos=args.site,
                 start=args.start,
                 general=tuple(args.general),

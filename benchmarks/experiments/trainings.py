@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kjax.runs.config import RunConfig, flat_fields, load_config, override, validate
-from kjax.tune.training import MISALIGNED
 
 Settings = tuple[str, ...]
 """Overrides of `configs/base.py`, e.g. "model.head=xy"."""
@@ -85,6 +84,14 @@ HEADS: dict[str, Settings] = {
     ),
 }
 """The models of the paper."""
+MISALIGNED = (
+    "augment.misalignment=1.0",
+    "augment.area=(0.15,0.5)",
+    "augment.aspect_ratio=(0.9,1.1)",
+    "augment.max_translation=0.1",
+    "augment.max_rotation_degrees=5.0",
+)
+"""Pairs as in HPatches' matching task: an exact reference patch and a jittered one."""
 AUGMENTATIONS = _table(
     (
         "augment.area",

@@ -71,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.data.sets import EMBEDDED
     from kjax.tune.run import tune
-    from kjax.tune.settings import Settings
+    from kjax.tune.settings import TuneSettings
 
-    settings = Settings(
+    settings = TuneSettings(
         photos=args.photos,
         start=args.start,
         colmap=args.colmap,

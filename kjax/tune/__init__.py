@@ -1,5 +1,5 @@
-"""Weights tuned to one's own photographs: `kjax tune`.
+"""Fine-tune weights on your own images: `kjax tune`.
 
-photographs → `sets` (patches, some photographs held out) → `training` (from given weights, mixed
-with general patches) → `scores` (before and after) → `report`; `run` does one after the other.
+images → `sets` (patches, some images held out) → `training` (mixed with general patches) →
+`scores` (before and after) → `run`, which does one after the other and writes the report.
 """

@@ -1,9 +1,10 @@
-"""What weights are worth on the photographs that were held out, and on the embedded pair.
+"""Score weights on the held-out images and on the embedded pair of sets.
 
-Matching: of patches that are cut askew, as strongly as in HPatches. Verification: false positives
-at 95 % recall. Correct matches: between a photograph and views of it by known homographies.
+Matching uses misaligned patches, with HPatches' noise. Verification is the false positive rate at
+95 % recall. Correct matches are counted between an image and views of it by known homographies.
 """
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,22 +14,26 @@ from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.patches import cut_patches
-from kjax.data.cutting.photographs import read_grey_or_none
+from kjax.data.cutting.photographs import read_grey, read_grey_or_none
 from kjax.data.embedded import embedded_test
 from kjax.data.phototour import PatchSet, read_with_pairs
 from kjax.data.selfsupervised import ViewConfig, random_view, reduce_photo
-from kjax.eval.entries import Describe, model_describer
+from kjax.eval.entries import model_describer
 from kjax.eval.misalignment import matching_scores, noisy_set
-from kjax.images.geometry import Count, count_matches, total
+from kjax.images.collection.matching import match_and_verify_all
+from kjax.images.geometry import count_matches, total
+from kjax.images.describer import Describer
+from kjax.images.exchange import colmap_program
+from kjax.images.exchange.colmap_database import read_features
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.tune.sets import OwnSets
 from kjax.weights.source import LoadedModel
 
 HELD_OUT, EMBEDDED_PAIR = "held-out", "embedded"
 POINTS = 1000
-"""That compete in matching."""
+"""Number of points that compete in matching."""
 PHOTOS, VIEWS = 8, 2
-"""Held-out photographs that are matched with views of themselves, and how many of each."""
+"""Number of held-out images matched with views of themselves, and of views of each."""
 KEYPOINTS, THRESHOLD = 1000, 3.0
 
 Scores = dict[str, float]
@@ -36,15 +41,7 @@ Scores = dict[str, float]
 
 
 def score(source: LoadedModel, sets: OwnSets, photos: Path, *, seed: int, progress: bool) -> Scores:
-    """All figures of some weights.
-
-    Args:
-        source: of the weights.
-        sets: whose held-out part is looked at.
-        photos: folder of the photographs.
-        seed: of points, noise and views.
-        progress: show bars.
-    """
+    """Compute all scores of some weights on the held-out set and the images in a folder."""
     tests = {
         HELD_OUT: read_with_pairs(sets.held_out, progress=False),
         EMBEDDED_PAIR: embedded_test(progress=progress),
@@ -61,7 +58,7 @@ def score(source: LoadedModel, sets: OwnSets, photos: Path, *, seed: int, progre
 
 
 def patch_scores(source: LoadedModel, test: PatchSet, *, seed: int) -> Scores:
-    """Verification, and matching of patches cut askew: its mean, and by level."""
+    """Score verification, and matching of misaligned patches: its mean, and by level."""
     describe = model_describer(source.model, source.variables)
     rows = describe(test.patches, progress=False)
     distances = pair_distances(rows, test.pairs.first, test.pairs.second)
@@ -77,33 +74,49 @@ def patch_scores(source: LoadedModel, test: PatchSet, *, seed: int) -> Scores:
 def correct_matches(
     source: LoadedModel, photos: Path, names: Sequence[str], *, seed: int, progress: bool
 ) -> Scores:
-    """Matches of some photographs with views of themselves, and how many are correct."""
+    """Match some images with views of themselves, and count correct matches."""
     describe = model_describer(source.model, source.variables)
+    config = ViewConfig()
     chosen = np.linspace(0, len(names) - 1, min(PHOTOS, len(names))).round().astype(int)
     counts = []
     for number in tqdm(chosen, desc="matching", unit="photo", disable=not progress):
         photo = read_grey_or_none(photos / names[number])
-        if photo is not None:
-            counts += _with_views(
-                describe, source.extent, photo, np.random.default_rng([seed, number])
-            )
+        if photo is None:
+            continue
+        photo = reduce_photo(photo, config.max_side)
+        rng = np.random.default_rng([seed, number])
+        views = [random_view(rng, photo, config=config) for _ in range(VIEWS)]
+        images = [photo, *(view.pixels for view in views)]
+        keypoints = [detect(image, max_keypoints=KEYPOINTS) for image in images]
+        # Cut on the host: a device would compile for the size of every view.
+        patches = [
+            cut_patches(image, points, extent=source.extent)
+            for image, points in zip(images, keypoints, strict=True)
+        ]
+        rows = [describe(one, progress=False) for one in patches]
+        homographies = [view.homography for view in views]
+        counts += count_matches(keypoints, rows, homographies, threshold=THRESHOLD)
     found = total(counts)
     return {"correct": float(found.correct), "matches": float(found.matches)}
 
 
-def _with_views(
-    describe: Describe, extent: float, photo: np.ndarray, rng: np.random.Generator
-) -> list[Count]:
-    config = ViewConfig()
-    photo = reduce_photo(photo, config.max_side)
-    views = [random_view(rng, photo, config=config) for _ in range(VIEWS)]
-    pictures = [photo, *(view.pixels for view in views)]
-    keypoints = [detect(picture, max_keypoints=KEYPOINTS) for picture in pictures]
-    # Cut on the host: every view has a size of its own, which a device would compile for.
-    patches = [
-        cut_patches(picture, points, extent=extent)
-        for picture, points in zip(pictures, keypoints, strict=True)
-    ]
-    rows = [describe(cut, progress=False) for cut in patches]
-    homographies = [view.homography for view in views]
-    return count_matches(keypoints, rows, homographies, threshold=THRESHOLD)
+def map_photographs(
+    source: LoadedModel, photos: Path, names: Sequence[str], base: Path, *, progress: bool
+) -> Scores:
+    """Count the images that COLMAP registers with the weights' descriptors, and their points.
+
+    Keypoints and cameras are those of COLMAP's database `base`.
+    """
+    describer = Describer(source.model, source.variables, extent=source.extent)
+    theirs = read_features(base, colmap_program.photo_sizes(base))
+    features = {
+        name: describer.describe_image(read_grey(photos / name), theirs[name].keypoints())
+        for name in tqdm(names, desc="describing", unit="photo", disable=not progress)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        database, log = Path(folder, "database.db"), Path(folder, "log.txt")
+        match_and_verify_all(database, features, base=base, ratio=source.ratio, log=log)
+        models = colmap_program.reconstruct(database, photos, Path(folder, "sparse"), log=log)
+        largest = colmap_program.largest_model(models)
+    images, points = (0, 0) if largest is None else colmap_program.model_size(largest)
+    return {"images": float(images), "points": float(points)}

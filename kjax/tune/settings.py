@@ -1,44 +1,42 @@
-"""What a tuning was asked to do, and that a folder is of the same one."""
+"""Settings of a tuning run, and the check that a folder has the same ones."""
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.sampler import check_seed
 from kjax.data.sets import EMBEDDED, TFDS_PREFIX
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError
 from kjax.files.atomic import write_json
 from kjax.files.json import parse_json
 from kjax.weights import shipped
 from kjax.weights.source import is_workdir
 
 SETTINGS_FILE = "tune.json"
-LAYERS = ("all", "last")
-GENERAL_SHARE = 0.5
-OF_TRAINING = frozenset({"start", "general", "share", "layers", "steps", "pairs", "learning_rate"})
-"""Settings that patches do not depend on: they may change until the training has begun."""
+TRAINING_SETTINGS = frozenset(
+    {"start", "general", "share", "layers", "steps", "pairs", "learning_rate"}
+)
+"""Settings that patches do not depend on. They may change until training has started."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Arguments of a tuning.
+class TuneSettings:
+    """Settings of a tuning run. None stands for a default that depends on the device.
 
     Attributes:
-        photos: folder of photographs, or a set of patches.
-        start: the weights to start from.
-        colmap: folder of a COLMAP model of the photographs, if there is one.
-        database: that the model was made from.
-        general: sets that keep the weights from forgetting, by name or folder.
-        share: of general patches in every batch.
-        layers: what is trained, of `LAYERS`; by default what suits the device.
-        steps: of the training; likewise.
-        pairs: in a batch; likewise.
-        learning_rate: that the training begins with; likewise.
-        seed: of everything random.
-        compare_maps: whether COLMAP maps the held-out photographs before and after.
+        photos: folder of images, or a set of patches.
+        start: initial weights.
+        colmap: folder of a COLMAP model of the images.
+        database: database of that model.
+        general: sets that prevent forgetting, by name or folder.
+        share: fraction of general patches in every batch.
+        layers: "all" or "last".
+        steps: number of training steps.
+        pairs: pairs per batch.
+        learning_rate: initial learning rate.
+        seed: random seed.
+        compare_maps: let COLMAP map the held-out images before and after.
     """
 
     photos: Path
@@ -46,7 +44,7 @@ class Settings:
     colmap: Path | None = None
     database: Path | None = None
     general: tuple[str, ...] = (EMBEDDED,)
-    share: float = GENERAL_SHARE
+    share: float = 0.5
     layers: str | None = None
     steps: int | None = None
     pairs: int | None = None
@@ -55,23 +53,21 @@ class Settings:
     compare_maps: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses what would be noticed after minutes only."""
+        """Validate what would otherwise fail after minutes."""
         check_seed(self.seed)
-        if self.layers not in (None, *LAYERS):
-            raise unknown_name("layers", self.layers, LAYERS)
         if not 0 <= self.share < 1:
-            raise InputError(f"--share {self.share:g}: give at least 0 and less than 1")
+            raise InputError(f"--share {self.share:g}: choose at least 0 and less than 1")
         for name in self.general:
             if name != EMBEDDED and not name.startswith(TFDS_PREFIX) and not _is_set(Path(name)):
-                raise InputError(f"--general {name}: no such set: give a folder, or {EMBEDDED}")
+                raise InputError(f"--general {name}: no such set: use a folder, or {EMBEDDED}")
 
     @property
     def is_set(self) -> bool:
-        """Whether the photographs have become patches already."""
+        """Whether `photos` is a set of patches."""
         return _is_set(self.photos)
 
-    def absolute(self) -> "Settings":
-        """The same in words that mean the same in every folder."""
+    def absolute(self) -> "TuneSettings":
+        """Return the settings with absolute paths."""
         own = shipped.find(self.start) is None or is_workdir(self.start)
         return dataclasses.replace(
             self,
@@ -81,70 +77,48 @@ class Settings:
             ),
         )
 
-    def sources(self) -> list[Path]:
-        """The files that patches are made from."""
-        if self.is_set:
-            return sorted(path for path in self.photos.iterdir() if path.is_file())
-        model = sorted(self.colmap.iterdir()) if self.colmap else []
-        database = [self.database] if self.database else []
-        return [*list_photos(self.photos), *model, *database]
-
 
 def _is_set(folder: Path) -> bool:
     return (folder / "info.txt").is_file()
 
 
-def claim(folder: Path, settings: Settings, *, training_begun: bool = False) -> None:
-    """Writes down what the folder is for; refuses one that was for something else.
+def claim(folder: Path, settings: TuneSettings, *, training_started: bool = False) -> None:
+    """Record the settings in a folder, which must be new or have the same ones.
 
     Raises:
-        InputError: what differs from the tuning that was begun in the folder.
+        InputError: the folder has other content, or other settings, which the message lists.
     """
-    now = _as_json(settings)
-    path = folder / SETTINGS_FILE
-    before = _read(path) if path.exists() else None
-    if before is None and folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} holds something else: choose another --out")
-    fixed = now.keys() - {"compare_maps"} - (set() if training_begun else OF_TRAINING)
-    changed = [
-        f"{name} was {before.get(name)} and is {now[name]}"
-        for name in sorted(fixed)
-        if before is not None and before.get(name) != now[name]
-    ]
-    if changed:
-        raise InputError(
-            f"{folder} is of another tuning: {'; '.join(changed)}: choose another --out, or what "
-            "was used there"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, now)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(path.read_bytes())
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is damaged: choose another --out")
-    return content
-
-
-def _as_json(settings: Settings) -> dict[str, Any]:
-    plain = {
+    if settings.is_set:
+        inputs = sorted(path for path in settings.photos.iterdir() if path.is_file())
+    else:
+        model = sorted(settings.colmap.iterdir()) if settings.colmap else []
+        inputs = [*list_photos(settings.photos), *model, *filter(None, [settings.database])]
+    lines = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in inputs]
+    now = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in dataclasses.asdict(settings).items()
-    }
-    return plain | {
+    } | {
         "general": list(settings.general),
-        "photographs": _digest(settings.sources()),
+        "photographs": hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16],
     }
-
-
-def _digest(paths: Iterable[Path]) -> str:
-    """What changes if a file comes, goes or is written to."""
-    lines = []
-    for path in paths:
-        status = path.stat()
-        lines.append(f"{path} {status.st_size} {status.st_mtime_ns}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    path = folder / SETTINGS_FILE
+    if path.exists():
+        try:
+            before = dict(parse_json(path.read_bytes()))
+        except (ValueError, TypeError):
+            raise InputError(f"{path} is damaged: choose another --out") from None
+        fixed = now.keys() - {"compare_maps"} - (set() if training_started else TRAINING_SETTINGS)
+        changed = [
+            f"{name} was {before.get(name)} and is {now[name]}"
+            for name in sorted(fixed)
+            if before.get(name) != now[name]
+        ]
+        if changed:
+            raise InputError(
+                f"{folder} has other settings: {'; '.join(changed)}: choose another --out, or the "
+                "earlier settings"
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty and not from kjax tune: choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, now)

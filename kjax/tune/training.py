@@ -1,13 +1,22 @@
-"""The training of a whole network, for accelerators: an ordinary run, with a config made here."""
+"""Train on the patches: a whole network on an accelerator, or only its last layer on a CPU.
+
+Training all layers is an ordinary run with a config made here. Two cores train on a hundredth of
+the pairs that an accelerator does, in smaller batches, and that makes weights worse. On a CPU,
+patches are therefore described once, and a linear map of the descriptors is learned in minutes.
+"""
 
 import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
+import numpy as np
 
+from kjax.data.sets import read_train_sets
+from kjax.errors import InputError
+from kjax.eval.misalignment import describe_misaligned
 from kjax.files.atomic import write_json
+from kjax.model.folding import check_remap, remap
 from kjax.runs.checkpoint import saved_steps
 from kjax.runs.config import (
     AugmentConfig,
@@ -17,42 +26,43 @@ from kjax.runs.config import (
     OptimizerConfig,
     RunConfig,
     TrainConfig,
-    override,
     validate,
 )
 from kjax.runs.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config, weights_files
+from kjax.train.refitting import BATCH, LEARNING_RATE, STEPS, learn_map
 from kjax.train.run import run
 from kjax.tune.sets import OwnSets
-from kjax.tune.settings import Settings
-from kjax.tune.trained import RUN_FOLDER, Trained
-from kjax.weights.source import LoadedModel
+from kjax.tune.settings import TuneSettings
+from kjax.weights.files import save_variables
+from kjax.weights.info import make_metadata
+from kjax.weights.source import METADATA_FILE, WEIGHTS_FILE, LoadedModel, refitted_info
 
-MISALIGNED = (
-    "augment.misalignment=1.0",
-    "augment.area=(0.15,0.5)",
-    "augment.aspect_ratio=(0.9,1.1)",
-    "augment.max_translation=0.1",
-    "augment.max_rotation_degrees=5.0",
+RUN_FOLDER = "run"
+AUGMENTATION = AugmentConfig(
+    misalignment=1.0,
+    area=(0.15, 0.5),
+    aspect_ratio=(0.9, 1.1),
+    max_translation=0.1,
+    max_rotation_degrees=5.0,
+    max_blur=1.2,
+    max_gamma=1.8,
+    saturation=0.15,
+    max_noise=0.15,
+    compression=1.0,
+    photometric_probability=0.5,
 )
-"""Pairs as in HPatches' matching task: an exact reference patch and a jittered one."""
-PHOTOMETRY = (
-    "augment.max_blur=1.2",
-    "augment.max_gamma=1.8",
-    "augment.saturation=0.15",
-    "augment.max_noise=0.15",
-    "augment.compression=1.0",
-    "augment.photometric_probability=0.5",
-)
-"""Moderate changes of grey values."""
-AUGMENTATION = (*MISALIGNED, *PHOTOMETRY)
-"""That of the last part of the training of the shipped `best`: without pairs cut askew, weights
-forget to match them."""
+"""Augmentation of the last part of the shipped `best`'s training: pairs as in HPatches' matching
+task, an exact reference patch and a jittered one, with moderate photometric changes."""
 NESTED_WEIGHT = 0.3
-"""That of the shipped models with shorter forms."""
+"""Loss weight of shorter descriptors, as for the shipped models."""
+POINTS = 10_000
+"""Maximum number of own points to refit the last layer on, each in sixteen patches."""
+PULL = 0.003
+"""Weight of the pull towards the identity map, against forgetting."""
 
 
 class Effort(NamedTuple):
-    """How much a device trains, unless told otherwise."""
+    """Default amount of training."""
 
     steps: int
     pairs: int
@@ -61,15 +71,52 @@ class Effort(NamedTuple):
 
 
 ACCELERATOR = Effort(3_000, 4096, 0.1, "bfloat16")
-"""The rate is without dampening; that of a training from chance, 10 with 0.9 of it, would be 1."""
+"""The learning rate is a tenth of what training from scratch uses."""
 PROCESSOR = Effort(72, 1024, 0.03, "float32")
-"""What two cores make in a quarter of an hour, and takes little away: see `docs/howto/tune.md`."""
+"""A quarter of an hour on two cores, which does little harm; see `docs/howto/tune.md`."""
 
 
-def train(
-    settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
-) -> Trained:
-    """Trains, or goes on with the training below a folder.
+class TunedFiles(NamedTuple):
+    """A finished training.
+
+    Attributes:
+        files: what the tuning's folder needs to be loadable.
+        how: sentences for the report.
+        advice: what to try if the weights got worse.
+    """
+
+    files: tuple[Path, ...]
+    how: tuple[str, ...]
+    advice: str
+
+
+def layers_to_train(out: Path, layers: str | None, source: LoadedModel) -> tuple[str, bool]:
+    """Return "all" or "last", and whether training has started.
+
+    Args:
+        out: folder of the tuning.
+        layers: the user's choice, if any.
+        source: initial weights.
+    """
+    workdir = out / RUN_FOLDER
+    started = bool(saved_steps(workdir / CHECKPOINTS_FOLDER))
+    if started or (workdir / WEIGHTS_FILE).is_file():
+        return layers or ("last" if (workdir / METADATA_FILE).is_file() else "all"), True
+    if layers != "all" and (layers == "last" or jax.default_backend() == "cpu"):
+        try:
+            check_remap(source.variables)
+        except InputError:
+            if layers == "last":
+                raise
+        else:
+            return "last", False
+    return "all", False
+
+
+def train_all(
+    settings: TuneSettings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
+) -> TunedFiles:
+    """Train all layers, or resume the training below a folder.
 
     Raises:
         Stopped: after Ctrl-C; the state has been saved.
@@ -77,73 +124,64 @@ def train(
     workdir = out / RUN_FOLDER
     (weights,) = weights_files(workdir, (settings.seed,))
     if not weights.is_file():
-        _run(settings, source, sets, out, progress=progress)
+        if saved_steps(workdir / CHECKPOINTS_FOLDER):
+            # Continue with the same config, whatever the default of this device.
+            started = validate(stored_config(workdir))
+        else:
+            started = make_config(settings, source, sets)
+            if (workdir / CONFIG_FILE).is_file():  # of a run that saved nothing
+                write_json(workdir / CONFIG_FILE, dataclasses.asdict(started))
+        run(dataclasses.replace(started, progress=progress), workdir)
     config = validate(stored_config(workdir))
-    return Trained(
-        (weights, workdir / CONFIG_FILE),
-        _how(config),
-        f"tune in larger batches than {config.train.pairs:,} pairs, as on an accelerator, or at a "
-        "lower --learning-rate",
-    )
-
-
-def _how(config: RunConfig) -> tuple[str, ...]:
     shares = zip(config.data.train, config.data.shares, strict=True)
     mixed = ", ".join(f"{Path(name).name} {100 * share:.0f} %" for name, share in shares)
-    return (
-        f"{config.train.total_steps:,} steps of {config.train.pairs:,} pairs from {config.init}, "
-        f"with a learning rate of {config.optimizer.learning_rate:g}, seed {config.seed}.",
-        f"Of every batch: {mixed}.",
+    return TunedFiles(
+        (weights, workdir / CONFIG_FILE),
+        (
+            f"All layers: {config.train.total_steps:,} steps of {config.train.pairs:,} pairs from "
+            f"{config.init}, learning rate {config.optimizer.learning_rate:g}, seed {config.seed}.",
+            f"Every batch: {mixed}.",
+        ),
+        f"use larger batches than {config.train.pairs:,} pairs, as on an accelerator, or a lower "
+        "--learning-rate",
     )
 
 
-def _run(
-    settings: Settings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
-) -> None:
-    workdir = out / RUN_FOLDER
-    if has_begun(out):
-        # As it was begun, whatever would suit this device.
-        config = validate(stored_config(workdir))
-    else:
-        config = make_config(settings, source, sets)
-        if (workdir / CONFIG_FILE).is_file():  # of a run that was not begun
-            write_json(workdir / CONFIG_FILE, dataclasses.asdict(config))
-    run(dataclasses.replace(config, progress=progress), workdir)
-
-
-def has_begun(out: Path) -> bool:
-    """Whether the training below a folder has saved anything."""
-    return bool(saved_steps(out / RUN_FOLDER / CHECKPOINTS_FOLDER))
-
-
-def make_config(settings: Settings, source: LoadedModel, sets: OwnSets) -> RunConfig:
-    """Every field of the run."""
+def make_config(settings: TuneSettings, source: LoadedModel, sets: OwnSets) -> RunConfig:
+    """Return the config of a training run of all layers."""
     effort = PROCESSOR if jax.default_backend() == "cpu" else ACCELERATOR
     steps = settings.steps or effort.steps
     general = settings.general if settings.share else ()
     own_share = 1 - settings.share
-    config = RunConfig(
+    # A batch has every point at most once.
+    pairs = min(effort.pairs, int(sets.points[0] / own_share))
+    fields: dict[str, Any] = {
+        name: getattr(source.model, name)
+        for name in ("head", "patch_size", "dropout", "head_bias", "channels", "dimension")
+    }
+    kernel = dataclasses.asdict(source.model.position_kernel)
+    return RunConfig(
         seed=settings.seed,
         seeds=(),
         init=settings.start,
-        model=_model_config(source, effort.dtype),
+        model=ModelConfig(dtype=effort.dtype, **fields, **kernel),
         data=DataConfig(
             train=(str(sets.train.resolve()), *general),
             test=(),
             pipeline="auto",
             shares=(own_share, *(settings.share / len(general) for _ in general)),
         ),
-        augment=AugmentConfig(),
+        augment=AUGMENTATION,
         loss=LossConfig(nested=source.nested, nested_weight=NESTED_WEIGHT),
         optimizer=OptimizerConfig(
             name="sgd",
             learning_rate=settings.learning_rate or effort.rate,
             momentum=0.9,
-            dampening=0.0,  # with it the first gradient, of one batch, counts as much as ten
+            dampening=0.0,  # otherwise the first gradient, of one batch, counts ten times
             weight_decay=1e-4,
         ),
         train=TrainConfig(
-            pairs=settings.pairs or _fitting_pairs(effort.pairs, sets.points[0] / own_share),
+            pairs=settings.pairs or max(2, pairs - pairs % jax.device_count()),
             pairs_per_epoch=1,
             epochs=1,
             steps=steps,
@@ -157,21 +195,49 @@ def make_config(settings: Settings, source: LoadedModel, sets: OwnSets) -> RunCo
         progress=True,
         tensorboard=False,
     )
-    changed = ConfigDict(dataclasses.asdict(config))
-    override(changed, [f"--config.{setting}" for setting in AUGMENTATION])
-    return validate(changed)
 
 
-def _fitting_pairs(wanted: int, most: float) -> int:
-    """Fewer where a set is small: a batch has every point once at most."""
-    pairs = min(wanted, int(most))
-    return max(2, pairs - pairs % jax.device_count())
-
-
-def _model_config(source: LoadedModel, dtype: str) -> ModelConfig:
-    model = source.model
-    fields: dict[str, Any] = {
-        name: getattr(model, name)
-        for name in ("head", "patch_size", "dropout", "head_bias", "channels", "dimension")
+def refit_last(
+    settings: TuneSettings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
+) -> TunedFiles:
+    """Refit the last layer, unless that is done."""
+    own = min(POINTS, sets.points[0])
+    general = settings.general if settings.share else ()
+    others = own * settings.share / (1 - settings.share)
+    points = {str(sets.train.resolve()): own} | {
+        name: max(1, round(others / len(general))) for name in general
     }
-    return ModelConfig(dtype=dtype, **fields, **dataclasses.asdict(model.position_kernel))
+    batch, steps = settings.pairs or BATCH, settings.steps or STEPS
+    rate = settings.learning_rate or LEARNING_RATE
+    path = out / RUN_FOLDER / WEIGHTS_FILE
+    if not path.is_file():
+        patches = read_train_sets(list(points), progress=progress)
+        views = [
+            describe_misaligned(source, [one], points=count, progress=progress)[0]
+            for one, count in zip(patches, points.values(), strict=True)
+        ]
+        matrix = learn_map(
+            np.concatenate(views, axis=1),
+            source.nested,
+            pull=PULL,
+            learning_rate=rate,
+            batch=batch,
+            steps=steps,
+            seed=settings.seed,
+            progress=progress,
+        )
+        path.parent.mkdir(exist_ok=True)
+        names = [Path(name).name for name in points]
+        info = refitted_info(source, settings.start, nested=source.nested, sets=names)
+        write_json(path.with_name(METADATA_FILE), make_metadata(info))
+        save_variables(path, remap(source.variables, matrix))
+    mixed = ", ".join(f"{Path(name).name} {count:,}" for name, count in points.items())
+    return TunedFiles(
+        (path.with_name(METADATA_FILE), path),
+        (
+            f"Only the last layer: a linear map of the descriptors of {settings.start}, "
+            f"{steps:,} steps of {batch:,} points, learning rate {rate:g}, seed {settings.seed}.",
+            f"Maximum number of points, each in sixteen patches: {mixed}.",
+        ),
+        "train all layers on an accelerator (--layers all)",
+    )

@@ -1,8 +1,9 @@
-"""`kjax tune`, from photographs to weights, small and quick; and each of its stages."""
+"""`kjax tune` on few small images, and its stages."""
 
 import dataclasses
 import json
 import signal
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -22,11 +23,9 @@ from kjax.data.phototour import (
 from kjax.errors import InputError
 from kjax.runs.config import validate
 from kjax.train import loop
-from kjax.tune import report, run, scores, sets
-from kjax.tune.last_layer import can_refit
-from kjax.tune.settings import Settings
-from kjax.tune.trained import Trained
-from kjax.tune.training import make_config
+from kjax.tune import run, scores, sets, training
+from kjax.tune.settings import TuneSettings
+from kjax.tune.training import TunedFiles, layers_to_train, make_config
 from kjax.weights.files import save_variables
 from kjax.weights.info import make_metadata
 from kjax.weights.source import load_source, refitted_info, run_info
@@ -39,7 +38,7 @@ STEPS = 4
 
 @pytest.fixture(scope="module", autouse=True)
 def small(tmp_path_factory):
-    """No COLMAP, a cache of its own, and evaluations that are over soon."""
+    """Hide COLMAP, use a separate cache, and make evaluation short."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nowhere")
         patch.setenv("KJAX_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -50,7 +49,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """Random weights of a small model, as a word."""
+    """Random weights of a small model, by file and head."""
     path = tmp_path_factory.mktemp("start") / "weights.npz"
     _, variables = make_model("polar", patch_size=16, channels=(8, 8, 8, 8, 16, 16))
     kjax.save_variables(path, variables)
@@ -99,7 +98,8 @@ def tuned(photos, start, general, tmp_path_factory):
     return out
 
 
-def test_what_a_tuning_leaves(tuned, photos):
+@pytest.mark.slow
+def test_files_of_a_tuning(tuned):
     found = kjax.load(str(tuned))
     assert (found.extent, found.ratio) == (6.8, 0.9)  # of the crops, and nothing is known
     assert found.describe(np.zeros((2, 16, 16), np.uint8)).shape == (2, 128)
@@ -107,27 +107,10 @@ def test_what_a_tuning_leaves(tuned, photos):
     assert config.init.endswith("weights.npz:polar,s=1,patch_size=16")
     assert config.data.shares == (0.5, 0.5)
     assert load_source(str(tuned)).info.train_sets == ("mine", "general")
-    page = (tuned / "report.html").read_text()
-    assert "Tuned to mine" in page
-    assert "colmap is not on the PATH" in page
-    before, after = json.loads((tuned / "scores.json").read_text()).values()
-    assert before.keys() == after.keys()
-    assert {"matching/held-out", "fpr95/embedded", "correct", "matches"} <= before.keys()
-    assert before != after
+    assert "All layers: 4 steps of 16 pairs" in (tuned / "report.html").read_text()
 
 
-def test_what_is_done_is_not_done_again(tuned, photos, start, general, capsys):
-    made = [tuned / "run" / "weights.npz", tuned / "scores.json", tuned / "sets" / "sets.json"]
-    before = [path.stat().st_mtime_ns for path in made]
-    assert tune(photos, tuned, start, general) == 0
-    told = capsys.readouterr()
-    assert "before" in told.out
-    assert "homographies" not in told.err
-    assert [path.stat().st_mtime_ns for path in made] == before
-    assert tune(photos, tuned, start, general, "--seed", "1") == 2
-    assert "another tuning: seed was 0 and is 1" in capsys.readouterr().err
-
-
+@pytest.mark.slow
 def test_stopped_and_resumed_equals_uninterrupted(
     tuned, photos, start, general, tmp_path, monkeypatch, capsys
 ):
@@ -143,7 +126,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
         patch.setattr(loop.Schedule, "next_stop", stop_after_two)
         assert tune(photos, out, start, general) == 130
     told = capsys.readouterr().err
-    assert "homographies instead of tracks: colmap is not on the PATH" in told
+    assert "using homographies instead of tracks: colmap is not on the PATH" in told
     assert "stopped after step 3: run the same command to resume" in told
     assert not (out / "weights.npz").exists()
     assert tune(photos, out, start, general) == 0
@@ -152,7 +135,8 @@ def test_stopped_and_resumed_equals_uninterrupted(
             np.testing.assert_array_equal(own[name], whole[name], err_msg=name)
 
 
-def test_until_the_training_has_begun_its_settings_may_change(
+@pytest.mark.slow
+def test_training_settings_may_change_until_training_starts(
     photos, start, general, tmp_path, capsys
 ):
     out = tmp_path / "out"
@@ -166,10 +150,10 @@ def test_until_the_training_has_begun_its_settings_may_change(
     assert "--general nowhere: no such set" in capsys.readouterr().err
 
 
-def test_a_folder_of_something_else_is_left_alone(photos, start, general, tmp_path, capsys):
+def test_other_folders_are_refused(photos, start, general, tmp_path, capsys):
     (tmp_path / "letter.txt").write_text("dear")
     assert tune(photos, tmp_path, start, general) == 2
-    assert "holds something else" in capsys.readouterr().err
+    assert "not from kjax tune" in capsys.readouterr().err
 
 
 # The last layer alone
@@ -177,13 +161,13 @@ def test_a_folder_of_something_else_is_left_alone(photos, start, general, tmp_pa
 
 @pytest.fixture(scope="module")
 def refitted(photos, start, general, tmp_path_factory):
-    """As on a processor, where it is the default."""
+    """The default on a CPU."""
     out = tmp_path_factory.mktemp("refitted") / "out"
     assert main(command(photos, out, start, general)) == 0
     return out
 
 
-def test_what_a_refitting_leaves(refitted, start, capsys):
+def test_files_of_a_refitting(refitted, start, capsys):
     assert not (refitted / "config.json").exists()
     found = kjax.load(str(refitted))
     before, after = load_source(start), load_source(str(refitted))
@@ -192,44 +176,45 @@ def test_what_a_refitting_leaves(refitted, start, capsys):
     jax.tree.map(np.testing.assert_array_equal, own["trunk"], other["trunk"])
     assert not np.array_equal(own["head"]["kernel"], other["head"]["kernel"])
     page = (refitted / "report.html").read_text()
-    assert "The last layer alone" in page
+    assert "Tuned to mine" in page
+    assert "Only the last layer" in page
+    assert "colmap is not on the PATH" in page
     own = json.loads((refitted / "sets" / "sets.json").read_text())["points"][0]
     assert f"mine {own}, general {own}" in page
+    before, after = json.loads((refitted / "scores.json").read_text()).values()
+    assert before.keys() == after.keys()
+    assert {"matching/held-out", "fpr95/embedded", "correct", "matches"} <= before.keys()
+    assert before != after
     assert main(["info", str(refitted)]) == 0
     assert "refitted on" in capsys.readouterr().out
 
 
-def test_a_refitting_is_not_done_again_nor_with_other_settings(
-    refitted, photos, start, general, monkeypatch, capsys
-):
-    made = refitted / "run" / "weights.npz"
-    before = made.stat().st_mtime_ns
+def test_a_refitting_is_not_repeated_nor_changed(refitted, photos, start, general, capsys):
+    made = [refitted / "run" / "weights.npz", refitted / "scores.json", refitted / "sets/sets.json"]
+    before = [path.stat().st_mtime_ns for path in made]
     again = command(photos, refitted, start, general)
     assert main(again) == 0
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(run, "_suited", lambda source: "all")  # as on an accelerator
-        assert main(again) == 0
-    assert made.stat().st_mtime_ns == before
+    assert "before" in capsys.readouterr().out
+    assert [path.stat().st_mtime_ns for path in made] == before
     assert main([*again, "--steps", "5"]) == 2
-    assert "steps was 4 and is 5" in capsys.readouterr().err
+    assert "other settings: steps was 4 and is 5" in capsys.readouterr().err
 
 
-def test_what_was_begun_goes_on(tuned, refitted, tmp_path):
-    assert (run._begun(tuned), run._begun(refitted), run._begun(tmp_path)) == ("all", "last", None)
-
-
-def test_a_head_whose_layer_cannot_be_refitted(photos, general, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert main([*command(photos, out, "hardnet", general), "--layers", "last"]) == 2
-    assert "only heads that end with their projection can be refitted" in capsys.readouterr().err
-    assert not out.exists()
-    assert not can_refit(load_source("hardnet"))
+def test_layers_to_train(refitted, start, tmp_path, monkeypatch):
+    source, hardnet = load_source(start), load_source("hardnet")
+    assert layers_to_train(tmp_path, None, source) == ("last", False)
+    assert layers_to_train(tmp_path, None, hardnet) == ("all", False)
+    monkeypatch.setattr(training, "jax", SimpleNamespace(default_backend=lambda: "gpu"))
+    assert layers_to_train(tmp_path, None, source) == ("all", False)
+    assert layers_to_train(refitted, None, source) == ("last", True)
+    with pytest.raises(InputError, match="only heads that end with their projection"):
+        layers_to_train(tmp_path, "last", hardnet)
 
 
 def test_extent_and_ratio_outlive_refitting_and_training(tmp_path):
     source = load_source("tiny")
-    told = refitted_info(source, "tiny", nested=(), sets=["mine"])
-    (tmp_path / "weights.json").write_text(json.dumps(make_metadata(told)))
+    info = refitted_info(source, "tiny", nested=(), sets=["mine"])
+    (tmp_path / "weights.json").write_text(json.dumps(make_metadata(info)))
     save_variables(tmp_path / "weights.npz", source.variables)
     found = load_source(str(tmp_path))
     assert (found.extent, found.ratio) == (source.extent, source.ratio)
@@ -249,39 +234,40 @@ def test_extent_and_ratio_outlive_refitting_and_training(tmp_path):
 # Sets
 
 
-def test_points_that_a_held_out_photograph_sees_are_not_trained_on():
+def test_points_seen_by_a_held_out_image_are_not_trained_on(monkeypatch):
     point_ids = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])
     interest = np.zeros((10, 5))
     interest[:, 0] = [0, 1, 2, 0, 1, 1, 2, 3, 2, 3]
     interest[:, 1] = np.arange(10)
     cut = PatchSet("cut", np.zeros((10, 64, 64), np.uint8), point_ids, interest=interest)
-    train, held_out = sets.split(cut, np.array([False, False, True, True]))
+    monkeypatch.setattr(sets, "hold_out", lambda names: np.array([False, False, True, True]))
+    train, held_out = sets.split(cut)
     assert train.interest[:, 1].tolist() == [3, 4]
     assert held_out.interest[:, 1].tolist() == [6, 7, 8, 9]
     assert held_out.point_ids.tolist() == [0, 0, 1, 1]
 
 
-def test_of_each_folder_the_last_are_held_out():
+def test_the_last_images_of_each_folder_are_held_out():
     names = [f"{folder}/{number:02d}.jpg" for number in range(10) for folder in "ba"] + ["one.jpg"]
     held = [name for name, out in zip(names, sets.hold_out(names), strict=True) if out]
     assert sorted(held) == ["a/08.jpg", "a/09.jpg", "b/08.jpg", "b/09.jpg"]
-    with pytest.raises(InputError, match="one photograph is too few"):
+    with pytest.raises(InputError, match="only one image"):
         sets.hold_out(["one.jpg"])
 
 
-def test_a_set_is_split_by_its_photographs_or_else_by_points(general, tmp_path):
-    found = sets.make_sets(Settings(general, "best"), tmp_path / "told", progress=False)
+def test_a_set_is_split_by_images_or_by_points(general, tmp_path):
+    found = sets.make_sets(TuneSettings(general, "best"), tmp_path / "known", progress=False)
     assert found.points == (32, 8)
     assert found.held_out_photos == ()
     assert len(read_phototour(found.held_out, progress=False).patches) == 24
     plain = read_phototour(general, progress=False)
-    untold = write_phototour(tmp_path / "untold", plain.patches, plain.point_ids)
-    found = sets.make_sets(Settings(untold, "best"), tmp_path / "out", progress=False)
+    unknown = write_phototour(tmp_path / "unknown", plain.patches, plain.point_ids)
+    found = sets.make_sets(TuneSettings(unknown, "best"), tmp_path / "out", progress=False)
     assert found.points == (32, 8)
 
 
 @pytest.mark.parametrize("least", [10, 1000])
-def test_tracks_if_there_are_enough(photos, tmp_path, monkeypatch, capsys, least):
+def test_tracks_are_used_if_there_are_enough(photos, tmp_path, monkeypatch, capsys, least):
     rng = np.random.default_rng(0)
     interest = np.zeros((200, 5))
     interest[:, 0] = np.repeat(np.arange(5), 40)  # each point is seen twice by one photograph
@@ -292,23 +278,23 @@ def test_tracks_if_there_are_enough(photos, tmp_path, monkeypatch, capsys, least
     monkeypatch.setattr(sets, "cut_reconstruction", lambda *args, **options: cut)
     monkeypatch.setattr(sets, "LEAST_POINTS", least)
     monkeypatch.setattr(sets, "LEAST_HELD_OUT_POINTS", least)
-    settings = Settings(photos, "best", colmap=tmp_path, database=photos / names[0])
+    settings = TuneSettings(photos, "best", colmap=tmp_path, database=photos / names[0])
     found = sets.make_sets(settings, tmp_path / "out", progress=False)
     assert found.held_out_photos == ("4.png",)
     if least == 10:
         assert found.points == (80, 20)
-        assert found.made_from == "tracks of COLMAP's points"
+        assert found.made_from == "COLMAP tracks"
     else:
-        assert "leave 80 to train on and 20 held out" in capsys.readouterr().err
-        assert found.made_from.startswith("views by homographies")
+        assert "give 80 points to train on and 20 held out" in capsys.readouterr().err
+        assert found.made_from.startswith("random homographies")
 
 
 # Training and report
 
 
-def test_the_config_of_a_tuning(tmp_path):
+def test_config_of_a_tuning(tmp_path):
     own = sets.OwnSets(tmp_path / "mine", tmp_path / "other", (100, 20), "", ())
-    settings = Settings(tmp_path, "fast")
+    settings = TuneSettings(tmp_path, "fast")
     source = load_source("fast")
     config = make_config(settings, source, own)
     assert config.model.build().clone(dtype=source.model.dtype) == source.model
@@ -319,21 +305,21 @@ def test_the_config_of_a_tuning(tmp_path):
     alone = make_config(dataclasses.replace(settings, share=0.0), source, own)
     assert alone.data.train == (str(tmp_path / "mine"),)
     assert alone.train.pairs == 100
-    with pytest.raises(InputError, match="--share 1: give at least 0 and less than 1"):
+    with pytest.raises(InputError, match="--share 1: choose at least 0 and less than 1"):
         dataclasses.replace(settings, share=1.0)
 
 
-def test_defaults_are_those_of_the_command(tmp_path):
+def test_defaults_equal_those_of_the_command(tmp_path):
     args = make_parser().parse_args(["tune", str(tmp_path), "--out", "x"])
-    plain = Settings(tmp_path, "best")
+    plain = TuneSettings(tmp_path, "best")
     for name in ("start", "share", "layers", "steps", "pairs", "learning_rate", "seed"):
         assert getattr(args, name) == getattr(plain, name), name
 
 
-def test_the_table_has_what_was_measured():
+def test_table_of_scores():
     before = {"matching/held-out": 0.5, "fpr95/embedded": 0.1, "correct": 900.0, "matches": 1e3}
     after = {"matching/held-out": 0.625, "fpr95/embedded": 0.2, "correct": 1.2e3, "matches": 1.5e3}
-    lines = report.table(before, after).splitlines()
+    lines = run.table(before, after).splitlines()
     assert [line.split()[-2:] for line in lines] == [
         ["before", "after"],
         ["50.0", "62.5"],
@@ -343,10 +329,10 @@ def test_the_table_has_what_was_measured():
     ]
 
 
-def test_weights_that_got_worse_are_told_of():
+def test_warning_about_worse_weights():
     better, worse = {"matching/held-out": 0.625}, {"matching/held-out": 0.5}
-    trained = Trained((), (), "train longer")
-    assert report.warning("best", trained, worse, better) == ""
-    assert report.warning("best", trained, {}, {}) == ""
-    told = report.warning("best", trained, better, worse)
-    assert told == "Worse on the held-out photographs: go on with best, or train longer."
+    trained = TunedFiles((), (), "train longer")
+    assert run.warning("best", trained, worse, better) == ""
+    assert run.warning("best", trained, {}, {}) == ""
+    message = run.warning("best", trained, better, worse)
+    assert message == "Worse on the held-out images: keep using best, or train longer."
