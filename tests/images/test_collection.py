@@ -1,7 +1,6 @@
 """Image collections: every piece of work is done once, whatever interrupts it."""
 
 import contextlib
-import dataclasses
 import importlib.util
 import inspect
 import os
@@ -22,13 +21,12 @@ from models import make_model
 from PIL import ExifTags, Image
 
 import kjax
-from kjax.cli import colmap, main
-from kjax.data.colmap import Model, ModelImage, Points3D, read_model
+from kjax.cli import main
+from kjax.data.colmap import read_model
 from kjax.errors import InputError
-from kjax.eval.report.reconstruction import scene_of
 from kjax.images.collection import build as building
 from kjax.images.collection import describing, pairs
-from kjax.images.collection.build import Summary, build, map_photographs, summarize
+from kjax.images.collection.build import build, map_photographs, summarize
 from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE
 from kjax.images.collection.matching import PairStore
@@ -51,15 +49,33 @@ needs_colmap = pytest.mark.skipif(shutil.which("colmap") is None, reason="colmap
 COUNT = 7
 
 
-def small_variables():
-    return make_model("hardnet", patch_size=8, channels=(4, 4, 8, 8, 16, 16))[1]
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "w.npz"
+    save_variables(path, make_model("hardnet", patch_size=8, channels=(4, 4, 8, 8, 16, 16))[1])
+    return str(path)
 
 
 @pytest.fixture(scope="module")
-def describer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("weights") / "w.npz"
-    save_variables(path, small_variables())
-    return kjax.load(str(path))
+def describer(weights):
+    return kjax.load(weights)
+
+
+@pytest.fixture
+def command(photos, weights):
+    options = ["--weights", weights, "--no-map", "--mapper", "colmap", "--keypoints", "150"]
+    return ["colmap", str(photos), *options, "--out"]
+
+
+def run_python(code, *arguments, **environment):
+    path = os.pathsep.join(sys.path)
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -199,17 +215,15 @@ def test_interrupted_runs_resume_with_the_same_result(
 
 def test_a_new_image_only_needs_its_own_pairs(photos, tmp_path, describer, finished, monkeypatch):
     out = shutil.copytree(finished.database.parent, tmp_path / "out")
-    shutil.copy(photos / "a photo 0.png", photos / "z.png")
-    image = Image.open(photos / "z.png").transpose(Image.Transpose.ROTATE_180)
-    image.save(photos / "z.png")
+    image = Image.open(photos / "a photo 0.png")
+    image.transpose(Image.Transpose.ROTATE_180).save(photos / "z.png")
     (photos / "broken.jpg").write_text("no picture")
     matched, real = [], PairStore.add_matches
     monkeypatch.setattr(
         PairStore, "add_matches", lambda self, found: (matched.extend(found), real(self, found))
     )
-    built = build(photos, out, describer, STAND_IN, **ALONE)
+    (left_out,) = build(photos, out, describer, STAND_IN, **ALONE).left_out
     assert len(matched) == COUNT
-    (left_out,) = built.left_out
     assert "broken.jpg" in left_out
 
 
@@ -218,6 +232,7 @@ def test_a_new_image_only_needs_its_own_pairs(photos, tmp_path, describer, finis
 )
 def test_other_settings_do_not_reuse_old_results(change, photos, tmp_path, describer, finished):
     shutil.copytree(finished.database.parent, tmp_path / "a")
+    shutil.copytree(tmp_path / "a" / "work" / "features", tmp_path / "b" / "work" / "features")
     first, second = (
         content(build(photos, tmp_path / out, describer, STAND_IN, **ALONE | change).database)
         for out in ("a", "b")
@@ -242,31 +257,14 @@ main(sys.argv[1:])
 
 @needs_colmap
 @pytest.mark.slow
-def test_a_killed_command_resumes(photos, tmp_path):
-    weights = tmp_path / "w.npz"
-    save_variables(weights, small_variables())
-    words = ["colmap", str(photos), "--weights", str(weights), "--no-map", "--mapper", "colmap"]
-    words += ["--keypoints", "150", "--out"]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *words, str(tmp_path / "killed")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-        capture_output=True,
-    )
+def test_a_killed_command_resumes(command, tmp_path):
+    killed = run_python(KILLED, *command, tmp_path / "killed")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for out in ("killed", "whole"):
-        assert main([*words, str(tmp_path / out)]) == 0
+        assert main([*command, str(tmp_path / out)]) == 0
     found = content(tmp_path / "killed" / "database.db")
     assert found == content(tmp_path / "whole" / "database.db")
     assert any(row[1] for row in found["two_view_geometries"])
-
-
-def test_printed_counts_have_singular_and_plural(tmp_path):
-    built = building.Built(tmp_path / "database.db", [], [], {})
-    counts = Summary(2, 9, 1, 1, 5, 0, 0, 0, 0, 0.0, 0.0)
-    assert "1 pair matched, 1 verified" in "\n".join(colmap.summary_lines(built, counts, "COLMAP"))
-    more = dataclasses.replace(counts, pairs=3)
-    assert "3 pairs matched" in "\n".join(colmap.summary_lines(built, more, "COLMAP"))
 
 
 def test_other_folders_are_refused(photos, tmp_path, capsys):
@@ -435,22 +433,6 @@ def test_images_are_mapped(program, shared_data, tmp_path, capsys):
     assert page.count("<image") == 0  # vector graphics
 
 
-def test_a_scene_is_seen_from_its_mean_camera():
-    """Two cameras that stand on both sides of the origin and look along the world's x axis."""
-    rotation = np.array([[0.0, -1, 0], [0, 0, -1], [1, 0, 0]])  # right is −y, down is −z
-    images = {
-        number: ModelImage(
-            str(number), 1, rotation, -rotation @ centre, np.empty((0, 2)), np.empty(0, np.int64)
-        )
-        for number, centre in enumerate((np.array([0.0, 2, 0]), np.array([0.0, -2, 0])))
-    }
-    points = Points3D(np.array([1]), np.array([[5.0, 0, 1]]), np.array([0.5]))
-    scene = scene_of(Model({}, images, points))
-    np.testing.assert_allclose(scene.points, [[0, -1, 5]], atol=1e-12)
-    np.testing.assert_allclose(scene.centres, [[-2, 0, 0], [2, 0, 0]], atol=1e-12)
-    np.testing.assert_allclose(scene.directions, [[0, 0, 1]] * 2, atol=1e-12)
-
-
 # Engines
 
 
@@ -511,32 +493,23 @@ print("exit code", code)
 
 @needs_colmap
 @pytest.mark.slow
-def test_a_cluster_with_dying_workers_makes_the_same_database(photos, tmp_path):
+def test_a_cluster_with_dying_workers_makes_the_same_database(photos, command, tmp_path):
     if importlib.util.find_spec("ray") is None:  # importing it here would leave its threads
         pytest.skip("ray is not installed")
     whole = (photos / "a photo 0.png").read_bytes()
     (photos / "broken.png").write_bytes(whole[: len(whole) // 2])
-    weights = tmp_path / "w.npz"
-    save_variables(weights, small_variables())
-    words = ["colmap", str(photos), "--weights", str(weights), "--no-map", "--mapper", "colmap"]
-    words += ["--keypoints", "150", "--pairs", "retrieval", "--neighbours", "4", "--out"]
+    command = [*command[:-1], "--pairs", "retrieval", "--neighbours", "4", "--out"]
     flags = tmp_path / "flags"
     flags.mkdir()
     # Ray's sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="ray") as short:
-        there = subprocess.run(
-            [sys.executable, "-c", CLUSTERED, str(flags), *words, str(tmp_path / "there")],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_TMPDIR": short},
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        there = run_python(CLUSTERED, flags, *command, tmp_path / "there", RAY_TMPDIR=short)
     assert there.returncode == 0, there.stderr[-3000:]
     assert there.stdout.endswith("exit code 1\n")
     assert there.stderr.count("left out") == 1, there.stderr[-3000:]
     assert f"cannot decode {photos / 'broken.png'}" in there.stderr
     assert {path.name for path in flags.iterdir()} == {"describe_content", "match_neighbours"}
-    assert main([*words, str(tmp_path / "here")]) == 1
+    assert main([*command, str(tmp_path / "here")]) == 1
     found = content(tmp_path / "there" / "database.db")
     assert len(found["keypoints"]) == COUNT
     assert found == content(tmp_path / "here" / "database.db")

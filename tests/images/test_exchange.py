@@ -1,41 +1,26 @@
-import sqlite3
+"""Features and matches in NumPy archives, LightGlue's dictionaries and hloc's HDF5 files."""
 
+import sys
+
+import h5py
 import numpy as np
 import pytest
+from exchanged import assert_equal, make_features
 
-from kjax.data.colmap import read_keypoints
 from kjax.errors import InputError
-from kjax.images.exchange import colmap_database
-from kjax.images.exchange.colmap_bytes import write_colmap_text
-from kjax.images.exchange.colmap_database import PAIR_BASE, CameraGuess, PairMatches, write_database
+from kjax.images.exchange.hloc import (
+    FeatureWriter,
+    MatchWriter,
+    group_names,
+    pair_name,
+    read_features,
+    read_matches,
+)
 from kjax.images.exchange.npz import read_npz, to_dictionary, write_npz
 from kjax.images.features import Features
+from kjax.images.matching import Matches
 
-FIELDS = ("xy", "descriptors", "scales", "angles", "scores")
-
-
-def make_features(rng, count=4, *, size=(640, 480), bytes_=False, shaped=True):
-    descriptors = (
-        rng.integers(0, 256, (count, 128), dtype=np.uint8)
-        if bytes_
-        else rng.normal(size=(count, 128)).astype(np.float32)
-    )
-    uniform = {
-        key: rng.uniform(1, 9, count).astype(np.float32) if shaped else None
-        for key in ("scales", "angles", "scores")
-    }
-    xy = rng.uniform(0, 480, (count, 2)).astype(np.float32)
-    return Features(xy=xy, descriptors=descriptors, image_size=size, **uniform)
-
-
-def assert_equal(one, other, fields=FIELDS, **tolerance):
-    assert one.image_size == other.image_size
-    for name in fields:
-        mine, theirs = getattr(one, name), getattr(other, name)
-        assert (mine is None) == (theirs is None)
-        if mine is not None:
-            assert mine.dtype == theirs.dtype
-            np.testing.assert_allclose(mine, theirs, **(tolerance or {"rtol": 1e-6}))
+NESTED = "db/day 1/photo.jpg"
 
 
 @pytest.mark.parametrize("count", [0, 4])
@@ -83,138 +68,257 @@ def test_lightglue_units(rng):
     assert "keypoint_scores" not in dictionary
 
 
-@pytest.mark.parametrize("count", [0, 4])
-def test_colmap_text_has_a_line_for_each_keypoint(tmp_path, rng, count):
-    features = make_features(rng, count, bytes_=True)
-    write_colmap_text(tmp_path / "a.jpg.txt", features)
-    assert (tmp_path / "a.jpg.txt").read_text().startswith(f"{count} 128\n")
-    _, *lines = (tmp_path / "a.jpg.txt").read_text().splitlines()
-    table = np.array([line.split() for line in lines], np.float64).reshape(count, 132)
-    # Half a pixel is added in single precision.
-    np.testing.assert_allclose(table[:, :2] - 0.5, features.xy, atol=5e-5)
-    np.testing.assert_allclose(table[:, 2], features.scales / 2, rtol=1e-6)
-    np.testing.assert_allclose(table[:, 3], np.deg2rad(features.angles), rtol=1e-6)
-    np.testing.assert_array_equal(table[:, 4:], features.descriptors)
-
-
-def test_colmap_text_units(tmp_path):
-    features = Features(
-        xy=np.zeros((2, 2), np.float32),
-        descriptors=np.eye(2, 128, dtype=np.float32) * np.float32(0.25),
-        image_size=(640, 480),
-        scales=np.array([6, 6], np.float32),
-        angles=np.array([180, -1], np.float32),
-    )
-    write_colmap_text(tmp_path / "a.txt", features)
-    _, first, second = (tmp_path / "a.txt").read_text().splitlines()
-    numbers = first.split()
-    # The first pixel's centre is (0.5, 0.5), σ half the diameter, 180° are π, one is 512.
-    assert numbers[:3] == ["0.5", "0.5", "3"]
-    assert float(numbers[3]) == pytest.approx(np.pi)
-    assert numbers[4:] == ["128", *["0"] * 127]
-    assert second.split()[3] == "0"
-
-
-def some_pair(rng, count=10):
-    indices = np.column_stack([rng.permutation(count), rng.permutation(count)]).astype(np.int32)
-    return PairMatches(
-        indices,
-        indices[::2],
-        np.array([[1.1, 0.2, 30], [-0.1, 0.9, 5], [1e-4, 0, 1]]),
-        rng.normal(size=(3, 3)),
-    )
-
-
-@pytest.mark.parametrize("shaped", [False, True])
-def test_database_round_trip(tmp_path, rng, shaped):
-    path = tmp_path / "database.db"
-    names = ("b.jpg", "in folder/a.jpg", "c.jpg")
-    photos = {name: make_features(rng, 10, shaped=shaped) for name in names}
-    pairs = {names[:2]: some_pair(rng), (names[2], names[0]): PairMatches(some_pair(rng).indices)}
-    write_database(path, photos, pairs)
-
-    tables = read_keypoints(path)
-    assert set(tables) == set(names)
-    for name, features in photos.items():
-        np.testing.assert_allclose(tables[name][:, :2], features.xy + 0.5, rtol=1e-6)
-    again = colmap_database.read_features(path, dict.fromkeys(names, (640, 480)))
-    for name, features in photos.items():
-        assert_equal(again[name], features, ("xy", "scales", "angles"), atol=5e-5)
-
-    matches = colmap_database.read_matches(path)
-    assert list(matches) == [names[:2], (names[0], names[2])]
-    np.testing.assert_array_equal(matches[names[:2]], pairs[names[:2]].indices)
-    # COLMAP has the image of the lower number first.
-    turned = pairs[names[2], names[0]].indices[:, ::-1]
-    np.testing.assert_array_equal(matches[names[0], names[2]], turned)
-    verified = colmap_database.read_matches(path, verified=True)
-    assert list(verified) == [names[:2]]
-    np.testing.assert_array_equal(verified[names[:2]], pairs[names[:2]].verified)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_database_geometry_has_the_origin_and_direction_of_colmap(tmp_path, rng, turned):
-    path = tmp_path / "database.db"
-    photos = {name: make_features(rng, 10) for name in ("a", "b")}
-    pair = some_pair(rng)
-    write_database(path, photos, {("b", "a"): pair.turned()} if turned else {("a", "b"): pair})
-    record = sqlite3.connect(path).execute(
-        "SELECT pair_id, rows, cols, config, F, H FROM two_view_geometries"
-    )
-    (number, rows, columns, config, *blobs) = record.fetchone()
-    assert (number, rows, columns, config) == (PAIR_BASE + 2, 5, 2, 6)
-    fundamental, homography = (np.frombuffer(blob).reshape(3, 3) for blob in blobs)
-    x, y = (np.append(rng.uniform(0, 400, 2), 1) for _ in range(2))
-    shifted_x, shifted_y = (point + np.array([0.5, 0.5, 0]) for point in (x, y))
-    assert shifted_y @ fundamental @ shifted_x == pytest.approx(y @ pair.fundamental @ x)
-    expected = pair.homography @ x
-    found = homography @ shifted_x
-    np.testing.assert_allclose(found[:2] / found[2], expected[:2] / expected[2] + 0.5)
-
-
-def test_database_cameras(tmp_path, rng):
-    photos = {name: make_features(rng, size=(600, 800)) for name in ("a", "b")}
-
-    def cameras(*guess):
-        guesses = {name: CameraGuess(*guess) for name in photos} if guess else None
-        write_database(tmp_path / "database.db", photos, {}, cameras=guesses, overwrite=True)
-        rows = sqlite3.connect(tmp_path / "database.db").execute("SELECT * FROM cameras").fetchall()
-        return [(*row[:4], np.frombuffer(row[4]).tolist(), row[5]) for row in rows]
-
-    guess = [2, 600, 800, [960, 300, 400, 0], 0]
-    assert cameras() == [(1, *guess), (2, *guess)]
-    known = [2, 600, 800, [700, 300, 400, 0], 1]
-    assert cameras("one", 700.0) == [(1, *known)]
-    photos["c"] = make_features(rng)
-    with pytest.raises(InputError, match="several sizes"):
-        cameras("one")
-
-
-def test_database_refusals(tmp_path, rng):
-    path = tmp_path / "database.db"
-    photos = {name: make_features(rng, 10) for name in ("a", "b")}
-    pair = some_pair(rng)
-    large = PairMatches(pair.indices + np.int32(1))
-    for pairs, message in (
-        ({("a", "c"): pair}, "c has matches but no features"),
-        ({("a", "b"): large}, "do not fit"),
-        ({("a", "b"): pair, ("b", "a"): pair}, "given twice"),
-    ):
-        with pytest.raises(InputError, match=message):
-            write_database(path, photos, pairs)
-    assert not path.exists()
-    write_database(path, photos, {})
-    with pytest.raises(InputError, match="exists"):
-        write_database(path, photos, {})
-    path.write_text("text")
-    with pytest.raises(InputError, match="COLMAP database"):
-        colmap_database.read_matches(path)
-
-
 def test_features_must_fit_together(rng):
     features = make_features(rng, 3)
     # Past the types' own checks, which tests have and users have not.
     object.__setattr__(features, "descriptors", features.descriptors[:2])
     with pytest.raises(InputError, match="3 keypoints have 2 descriptors"):
         features.__post_init__()
+
+
+# hloc
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_features_round_trip(tmp_path, rng, count):
+    photos = {name: make_features(rng, count) for name in ("a.jpg", NESTED)}
+    with FeatureWriter(tmp_path / "features.h5") as writer:
+        for name, features in photos.items():
+            writer.add(name, features)
+    assert group_names(tmp_path / "features.h5") == ["a.jpg", NESTED]
+    for name, features in photos.items():
+        assert_equal(read_features(tmp_path / "features.h5", name), features)
+    assert [path.name for path in tmp_path.iterdir()] == ["features.h5"]
+
+
+def test_layout_of_hloc(tmp_path):
+    features = Features(
+        xy=np.array([[0, 0], [7.5, 3]], np.float32),
+        descriptors=np.arange(6, dtype=np.float32).reshape(2, 3),
+        image_size=(64, 48),
+        scales=np.array([4, 6], np.float32),
+        angles=np.array([90, -1], np.float32),
+        scores=np.array([0.25, 0.5], np.float32),
+    )
+    with FeatureWriter(tmp_path / "features.h5") as writer:
+        writer.add(NESTED, features)
+    with h5py.File(tmp_path / "features.h5", "r") as file:
+        group = file["db"]["day 1"]["photo.jpg"]
+        # The first pixel's centre stays (0, 0).
+        np.testing.assert_array_equal(group["keypoints"], features.xy)
+        np.testing.assert_array_equal(group["descriptors"], [[0, 3], [1, 4], [2, 5]])
+        np.testing.assert_array_equal(group["scales"], [2, 3])
+        np.testing.assert_array_equal(group["oris"], [90, 0])
+        np.testing.assert_array_equal(group["scores"], [0.25, 0.5])
+        np.testing.assert_array_equal(group["image_size"], [64, 48])
+        assert group["keypoints"].attrs["uncertainty"] == 1
+
+
+def test_unknown_arrays_are_left_out_and_bytes_stay_bytes(tmp_path, rng):
+    bits = rng.integers(0, 256, (4, 32), dtype=np.uint8)
+    features = Features(np.ones((4, 2), np.float32), bits, (10, 20), distance="Hamming")
+    with FeatureWriter(tmp_path / "features.h5") as writer:
+        writer.add("a", features)
+    read = read_features(tmp_path / "features.h5", "a")
+    assert_equal(read, features)
+    assert read.distance == "Hamming"
+
+
+def test_a_crash_loses_at_most_the_current_image(tmp_path, rng, monkeypatch):
+    path = tmp_path / "features.h5"
+    photos = {name: make_features(rng, 5) for name in ("a", "b", "c", "d")}
+    with FeatureWriter(path) as writer:
+        writer.add("a", photos["a"])
+    killed = FeatureWriter(path)
+    killed.add("b", photos["b"])
+
+    create = h5py.Group.create_dataset
+
+    def interrupted(group, name, **settings):
+        if name == "descriptors":
+            raise KeyboardInterrupt
+        return create(group, name, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(h5py.Group, "create_dataset", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            killed.add("c", photos["c"])
+    # A kill leaves temporary files, and nothing is closed.
+    (tmp_path / "features.h5.parts" / ".half.partial-1.h5").write_bytes(b"half a file")
+    (tmp_path / ".features.partial-1.h5").write_bytes(b"half a file")
+    assert group_names(path) == ["a"]
+
+    with FeatureWriter(path) as again:
+        assert [name in again for name in photos] == [True, True, False, False]
+        for name in photos:
+            if name not in again:
+                again.add(name, photos[name])
+    for name, features in photos.items():
+        assert_equal(read_features(path, name), features)
+    assert [left.name for left in tmp_path.iterdir()] == ["features.h5"]
+
+
+def test_an_error_keeps_finished_images(tmp_path, rng):
+    def stop_after_one():
+        with FeatureWriter(tmp_path / "features.h5") as writer:
+            writer.add("a", make_features(rng, 5))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        stop_after_one()
+    assert group_names(tmp_path / "features.h5") == ["a"]
+
+
+def test_an_image_added_again_replaces_the_first(tmp_path, rng):
+    first, second = make_features(rng, 5), make_features(rng, 3)
+    for features in (first, second):
+        with FeatureWriter(tmp_path / "features.h5") as writer:
+            writer.add(NESTED, features)
+    assert_equal(read_features(tmp_path / "features.h5", NESTED), second)
+
+
+def test_matches_round_trip_both_ways(tmp_path):
+    matches = Matches(
+        np.array([[0, 2], [3, 0]], np.int32),
+        np.array([0.1, 0.3], np.float32),
+        np.array([0.5, 0.75], np.float32),
+    )
+    with MatchWriter(tmp_path / "matches.h5") as writer:
+        writer.add(NESTED, "q/b.jpg", matches, 5, 4)
+        assert pair_name(NESTED, "q/b.jpg") in writer
+    with h5py.File(tmp_path / "matches.h5", "r") as file:
+        group = file["db-day 1-photo.jpg"]["q-b.jpg"]
+        np.testing.assert_array_equal(group["matches0"], [2, -1, -1, 0, -1])
+        np.testing.assert_array_equal(group["matching_scores0"], [0.5, 0, 0, 0.25, 0])
+    indices, scores = read_matches(tmp_path / "matches.h5", NESTED, "q/b.jpg")
+    np.testing.assert_array_equal(indices, matches.indices)
+    np.testing.assert_array_equal(scores, [0.5, 0.25])
+    turned, _ = read_matches(tmp_path / "matches.h5", "q/b.jpg", NESTED)
+    np.testing.assert_array_equal(turned, matches.indices[:, ::-1])
+
+
+def test_missing_groups_and_bad_names(tmp_path, rng):
+    path = tmp_path / "features.h5"
+    with FeatureWriter(path) as writer:
+        writer.add("a/b", make_features(rng, 5))
+        for bad in ("", "/a", "a//b", "../a"):
+            with pytest.raises(InputError, match="cannot name a group"):
+                writer.add(bad, make_features(rng, 5))
+    (tmp_path / "text.h5").write_bytes(b"text")
+    for read, message in (
+        (lambda: read_features(tmp_path / "none.h5", "a"), "no such file"),
+        (lambda: read_features(path, "c"), "no features of 'c'"),
+        (lambda: read_features(path, "a"), "no features of 'a'"),
+        (lambda: read_matches(path, "c", "d"), "no matches of"),
+        (lambda: read_features(tmp_path / "text.h5", "a"), "as HDF5: the file is damaged"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read()
+
+
+def test_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(InputError, match="needs h5py: pip install h5py"):
+        FeatureWriter(tmp_path / "features.h5")
+
+
+# Damaged files, and files that lead elsewhere
+
+
+def array(value):
+    return lambda file, name: file.create_dataset(name, data=value)
+
+
+def external_storage(file, name):
+    file.create_dataset(name, (5, 2), "f4", external=[("secret.bin", 0, 40)])
+
+
+def virtual(file, name):
+    layout = h5py.VirtualLayout((5, 2), "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (5, 2))
+    file.create_virtual_dataset(name, layout)
+
+
+def fill_values(file, name):
+    file.create_dataset(name, (10**9, 2), "f4", chunks=(1000, 2), fillvalue=1)
+
+
+def link(target):
+    return lambda file, name: file.__setitem__(name, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "problem"),
+    [
+        ("a.jpg", link(h5py.ExternalLink("other.h5", "/")), "is a link"),
+        ("a.jpg", link(h5py.SoftLink("/")), "is a link"),
+        ("a.jpg/keypoints", link(h5py.ExternalLink("other.h5", "/x")), "is a link"),
+        ("a.jpg/keypoints", link(h5py.SoftLink("/elsewhere")), "is a link"),
+        ("a.jpg/keypoints", external_storage, "in other files"),
+        ("a.jpg/keypoints", virtual, "in other files"),
+        ("a.jpg/keypoints", fill_values, "is not an array"),
+        ("a.jpg/keypoints", lambda file, name: file.create_group(name), "is not an array"),
+        ("a.jpg/keypoints", array(h5py.Empty("f4")), "keypoints|xy"),
+        ("a.jpg/keypoints", array(np.array([b"x", b"y"])), "xy"),
+        ("a.jpg/keypoints", array("text of any length"), "xy"),
+        ("a.jpg/keypoints", array(np.zeros((5, 3))), "xy"),
+        ("a.jpg/keypoints", array(np.full((5, 2), np.nan)), "not finite"),
+        ("a.jpg/descriptors", array(np.float32(3)), "descriptors"),
+        ("a.jpg/image_size", array(np.array([np.nan, 3])), "image_size"),
+        ("a.jpg/image_size", array(np.array([10**12, 3])), "image_size"),
+        ("a.jpg/image_size", array(np.array([1, 2, 3])), "image_size"),
+        ("a.jpg/scales", array(np.zeros((5, 1))), "scales"),
+        ("a.jpg/scores", array(np.zeros(4)), "scores"),
+        ("a.jpg/oris", array(np.zeros(5, complex)), "angles"),
+        ("a.jpg/oris", array(np.zeros(5, [("x", "f4")])), "angles"),
+    ],
+)
+def test_damaged_features_are_refused(tmp_path, rng, name, make, problem):
+    with FeatureWriter(tmp_path / "features.h5") as writer:
+        writer.add("a.jpg", make_features(rng, 5))
+    np.full(10, 7, np.float32).tofile(tmp_path / "secret.bin")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = file["elsewhere"] = np.full((5, 2), 7, np.float32)
+    with h5py.File(tmp_path / "features.h5", "a") as file:
+        del file[name]
+        make(file, name)
+    with pytest.raises(InputError, match=problem) as error:
+        read_features(tmp_path / "features.h5", "a.jpg")
+    assert "features.h5" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"matches0": np.array([0.5, 1])},
+        {"matches0": np.array([-7, 1])},
+        {"matches0": np.array([2**40, 1])},
+        {"matches0": np.zeros((2, 2), int)},
+        {"matching_scores0": np.zeros(3)},
+        {"matching_scores0": np.array([b"x", b"y"])},
+    ],
+)
+def test_damaged_matches_are_refused(tmp_path, damaged):
+    arrays = {"matches0": np.array([-1, 1]), "matching_scores0": np.zeros(2)} | damaged
+    with h5py.File(tmp_path / "matches.h5", "w") as file:
+        for name, values in arrays.items():
+            file[f"a/b/{name}"] = values
+    with pytest.raises(InputError, match="match again"):
+        read_matches(tmp_path / "matches.h5", "a", "b")
+
+
+def test_damaged_bytes_give_one_line(tmp_path, rng):
+    path = tmp_path / "features.h5"
+    with FeatureWriter(path) as writer:
+        writer.add("a.jpg", make_features(rng, 5))
+    whole = path.read_bytes()
+    refused = []
+    for place in range(100, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes(8) + whole[place + 8 :])
+        try:
+            read_features(path, "a.jpg")
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 3
+    assert not any("\n" in message for message in refused)

@@ -1,0 +1,399 @@
+"""COLMAP: its bytes, text files and databases, and the program itself, replaced by a script."""
+
+import contextlib
+import itertools
+import os
+import shutil
+import sqlite3
+import subprocess
+
+import numpy as np
+import pytest
+from exchanged import assert_equal, make_features
+from PIL import Image
+
+import kjax
+from kjax.data.colmap import read_keypoints
+from kjax.errors import InputError
+from kjax.images.collection.matching import match_all
+from kjax.images.exchange import colmap_database, colmap_program
+from kjax.images.exchange.colmap_bytes import NORM, SHRINKING, colmap_bytes, write_colmap_text
+from kjax.images.exchange.colmap_database import (
+    PAIR_BASE,
+    CameraGuess,
+    PairMatches,
+    read_matches,
+    write_database,
+)
+from kjax.images.features import Features
+from kjax.images.matching import match
+
+
+def features(descriptors, **more):
+    return Features(np.zeros((len(descriptors), 2), np.float32), descriptors, (64, 48), **more)
+
+
+def unit_vectors(rng, count, dimension=128):
+    rows = rng.normal(size=(count, dimension)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def angles(first, second):
+    """As COLMAP has them."""
+    product = first.astype(np.float64) @ second.astype(np.float64).T
+    return np.arccos(np.minimum(product / NORM**2, 1))
+
+
+@pytest.mark.parametrize("dimension", [128, 64])
+def test_colmaps_angles_are_distances_times_s(rng, dimension):
+    first = unit_vectors(rng, 200, dimension)
+    # From copies to strangers.
+    noise = unit_vectors(rng, 200, dimension) * np.linspace(0.3, 3, 200, dtype=np.float32)[:, None]
+    second = first + noise
+    second /= np.linalg.norm(second, axis=1, keepdims=True)
+    found = np.diag(angles(colmap_bytes(features(first)), colmap_bytes(features(second))))
+    distances = np.linalg.norm(first - second, axis=1)
+    # asin, the mean, entries cut off and rounding: each a few hundredths at most.
+    np.testing.assert_allclose(found, SHRINKING * distances, atol=0.03)
+    assert np.corrcoef(found, distances)[0, 1] > 0.99
+
+
+def test_norms_are_those_that_colmap_assumes(rng):
+    rows = colmap_bytes(features(unit_vectors(rng, 100))).astype(np.float64)
+    # 128 roundings, each of variance 1/12, along the direction of the row: σ = 0.29.
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), NORM, atol=1.5)
+
+
+def test_a_descriptor_of_no_direction_is_the_diagonal(rng):
+    rows = np.vstack([np.zeros((1, 128), np.float32), unit_vectors(rng, 1)])
+    assert set(colmap_bytes(features(rows))[0]) == {45}
+
+
+def test_what_is_not_negative_stays_sift(rng):
+    sift = rng.integers(0, 200, (3, 128)).astype(np.float32)
+    np.testing.assert_array_equal(colmap_bytes(features(sift)), sift)
+    own = sift.astype(np.uint8)
+    np.testing.assert_array_equal(colmap_bytes(features(own)), own)
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "more", "message"),
+    [
+        (np.ones((1, 129), np.float32), {}, "128 numbers, not 129"),
+        (np.ones((1, 32), np.uint8), {"distance": "Hamming"}, "cannot compare binary descriptors"),
+        (np.full((1, 128), np.nan, np.float32), {}, "NaN or infinite"),
+    ],
+)
+def test_what_colmap_cannot_compare(descriptors, more, message):
+    with pytest.raises(InputError, match=message):
+        colmap_bytes(features(descriptors, **more))
+
+
+@pytest.mark.skipif(shutil.which("colmap") is None, reason="COLMAP is not on this machine")
+def test_colmaps_own_matcher_finds_our_matches(tmp_path, rng):
+    count = 150
+    grey = rng.integers(0, 256, (48, 64), np.uint8)
+    positions = rng.uniform(0, 45, (count, 2)).astype(np.float32)
+    first = unit_vectors(rng, count)
+    order = rng.permutation(count)
+    near = first[order] + 0.5 * unit_vectors(rng, count)
+    described = {"a.png": first, "b.png": near / np.linalg.norm(near, axis=1, keepdims=True)}
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "text").mkdir()
+    for name, rows in described.items():
+        Image.fromarray(grey).save(tmp_path / "photos" / name)
+        xy = positions if name == "a.png" else positions[order]
+        write_colmap_text(tmp_path / "text" / f"{name}.txt", Features(xy, rows, (64, 48)))
+    database = tmp_path / "database.db"
+    folders = {"--image_path": tmp_path / "photos", "--import_path": tmp_path / "text"}
+    words = [str(word) for option in folders.items() for word in option]
+    subprocess.run(
+        ["colmap", "feature_importer", "--database_path", str(database), *words],
+        env={**os.environ, "QT_QPA_PLATFORM": "offscreen"},
+        check=True,
+    )
+    colmap_program.match_and_verify(database, log=tmp_path / "log.txt")
+    found = {tuple(pair) for pair in read_matches(database)["a.png", "b.png"].tolist()}
+    ours = kjax.match(*described.values(), method="mutual_ratio", ratio=0.8)
+    wanted = {tuple(pair) for pair in ours.indices.tolist()}
+    assert len(wanted) == count
+    # COLMAP's search is approximate.
+    assert len(found & wanted) > 0.9 * count
+    assert len(found - wanted) < 0.02 * count
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_colmap_text_has_a_line_for_each_keypoint(tmp_path, rng, count):
+    features = make_features(rng, count, bytes_=True)
+    write_colmap_text(tmp_path / "a.jpg.txt", features)
+    assert (tmp_path / "a.jpg.txt").read_text().startswith(f"{count} 128\n")
+    _, *lines = (tmp_path / "a.jpg.txt").read_text().splitlines()
+    table = np.array([line.split() for line in lines], np.float64).reshape(count, 132)
+    # Half a pixel is added in single precision.
+    np.testing.assert_allclose(table[:, :2] - 0.5, features.xy, atol=5e-5)
+    np.testing.assert_allclose(table[:, 2], features.scales / 2, rtol=1e-6)
+    np.testing.assert_allclose(table[:, 3], np.deg2rad(features.angles), rtol=1e-6)
+    np.testing.assert_array_equal(table[:, 4:], features.descriptors)
+
+
+def test_colmap_text_units(tmp_path):
+    features = Features(
+        xy=np.zeros((2, 2), np.float32),
+        descriptors=np.eye(2, 128, dtype=np.float32) * np.float32(0.25),
+        image_size=(640, 480),
+        scales=np.array([6, 6], np.float32),
+        angles=np.array([180, -1], np.float32),
+    )
+    write_colmap_text(tmp_path / "a.txt", features)
+    _, first, second = (tmp_path / "a.txt").read_text().splitlines()
+    numbers = first.split()
+    # The first pixel's centre is (0.5, 0.5), σ half the diameter, 180° are π, one is 512.
+    assert numbers[:3] == ["0.5", "0.5", "3"]
+    assert float(numbers[3]) == pytest.approx(np.pi)
+    assert numbers[4:] == ["128", *["0"] * 127]
+    assert second.split()[3] == "0"
+
+
+# Databases
+
+
+def some_pair(rng, count=10):
+    indices = np.column_stack([rng.permutation(count), rng.permutation(count)]).astype(np.int32)
+    return PairMatches(
+        indices,
+        indices[::2],
+        np.array([[1.1, 0.2, 30], [-0.1, 0.9, 5], [1e-4, 0, 1]]),
+        rng.normal(size=(3, 3)),
+    )
+
+
+@pytest.mark.parametrize("shaped", [False, True])
+def test_database_round_trip(tmp_path, rng, shaped):
+    path = tmp_path / "database.db"
+    names = ("b.jpg", "in folder/a.jpg", "c.jpg")
+    photos = {name: make_features(rng, 10, shaped=shaped) for name in names}
+    pairs = {names[:2]: some_pair(rng), (names[2], names[0]): PairMatches(some_pair(rng).indices)}
+    write_database(path, photos, pairs)
+
+    tables = read_keypoints(path)
+    assert set(tables) == set(names)
+    for name, features in photos.items():
+        np.testing.assert_allclose(tables[name][:, :2], features.xy + 0.5, rtol=1e-6)
+    again = colmap_database.read_features(path, dict.fromkeys(names, (640, 480)))
+    for name, features in photos.items():
+        assert_equal(again[name], features, ("xy", "scales", "angles"), atol=5e-5)
+
+    matches = colmap_database.read_matches(path)
+    assert list(matches) == [names[:2], (names[0], names[2])]
+    np.testing.assert_array_equal(matches[names[:2]], pairs[names[:2]].indices)
+    # COLMAP has the image of the lower number first.
+    turned = pairs[names[2], names[0]].indices[:, ::-1]
+    np.testing.assert_array_equal(matches[names[0], names[2]], turned)
+    verified = colmap_database.read_matches(path, verified=True)
+    assert list(verified) == [names[:2]]
+    np.testing.assert_array_equal(verified[names[:2]], pairs[names[:2]].verified)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_database_geometry_has_the_origin_and_direction_of_colmap(tmp_path, rng, turned):
+    path = tmp_path / "database.db"
+    photos = {name: make_features(rng, 10) for name in ("a", "b")}
+    pair = some_pair(rng)
+    write_database(path, photos, {("b", "a"): pair.turned()} if turned else {("a", "b"): pair})
+    record = sqlite3.connect(path).execute(
+        "SELECT pair_id, rows, cols, config, F, H FROM two_view_geometries"
+    )
+    (number, rows, columns, config, *blobs) = record.fetchone()
+    assert (number, rows, columns, config) == (PAIR_BASE + 2, 5, 2, 6)
+    fundamental, homography = (np.frombuffer(blob).reshape(3, 3) for blob in blobs)
+    x, y = (np.append(rng.uniform(0, 400, 2), 1) for _ in range(2))
+    shifted_x, shifted_y = (point + np.array([0.5, 0.5, 0]) for point in (x, y))
+    assert shifted_y @ fundamental @ shifted_x == pytest.approx(y @ pair.fundamental @ x)
+    expected = pair.homography @ x
+    found = homography @ shifted_x
+    np.testing.assert_allclose(found[:2] / found[2], expected[:2] / expected[2] + 0.5)
+
+
+def test_database_cameras(tmp_path, rng):
+    photos = {name: make_features(rng, size=(600, 800)) for name in ("a", "b")}
+
+    def cameras(*guess):
+        guesses = {name: CameraGuess(*guess) for name in photos} if guess else None
+        write_database(tmp_path / "database.db", photos, {}, cameras=guesses, overwrite=True)
+        rows = sqlite3.connect(tmp_path / "database.db").execute("SELECT * FROM cameras").fetchall()
+        return [(*row[:4], np.frombuffer(row[4]).tolist(), row[5]) for row in rows]
+
+    guess = [2, 600, 800, [960, 300, 400, 0], 0]
+    assert cameras() == [(1, *guess), (2, *guess)]
+    known = [2, 600, 800, [700, 300, 400, 0], 1]
+    assert cameras("one", 700.0) == [(1, *known)]
+    photos["c"] = make_features(rng)
+    with pytest.raises(InputError, match="several sizes"):
+        cameras("one")
+
+
+def test_database_refusals(tmp_path, rng):
+    path = tmp_path / "database.db"
+    photos = {name: make_features(rng, 10) for name in ("a", "b")}
+    pair = some_pair(rng)
+    large = PairMatches(pair.indices + np.int32(1))
+    for pairs, message in (
+        ({("a", "c"): pair}, "c has matches but no features"),
+        ({("a", "b"): large}, "do not fit"),
+        ({("a", "b"): pair, ("b", "a"): pair}, "given twice"),
+    ):
+        with pytest.raises(InputError, match=message):
+            write_database(path, photos, pairs)
+    assert not path.exists()
+    write_database(path, photos, {})
+    with pytest.raises(InputError, match="exists"):
+        write_database(path, photos, {})
+    path.write_text("text")
+    with pytest.raises(InputError, match="COLMAP database"):
+        colmap_database.read_matches(path)
+
+
+# The program
+
+
+@pytest.fixture
+def colmap(tmp_path, monkeypatch):
+    """Make `colmap` a shell script."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("QT_QPA_PLATFORM", raising=False)
+
+    def make(script):
+        (tmp_path / "colmap").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "colmap").chmod(0o755)
+        return tmp_path / "log.txt"
+
+    return make
+
+
+def write_photos(path, names, **camera):
+    empty = Features(np.zeros((2, 2), np.float32), np.zeros((2, 0), np.float32), (640, 480))
+    photos = dict.fromkeys(names, empty)
+    guesses = {name: CameraGuess(**{"identity": name} | camera) for name in names}
+    write_database(path, photos, {}, cameras=guesses)
+
+
+def rows(path, query):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_missing_colmap(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="not on the PATH: install it"):
+        colmap_program.require_colmap()
+
+
+def test_commands_of_colmap(colmap, tmp_path):
+    log = colmap('echo "asked: $@, on $QT_QPA_PLATFORM"')
+    colmap_program.match_and_verify(tmp_path / "a.db", log=log)
+    colmap_program.extract_sift(
+        tmp_path / "a.db", tmp_path, max_keypoints=77, single_camera=False, log=log
+    )
+    first, second = (line for line in log.read_text().splitlines() if line.startswith("asked"))
+    assert first.startswith(f"asked: exhaustive_matcher --database_path {tmp_path / 'a.db'} ")
+    assert "--SiftMatching.num_threads 1 " in first
+    assert first.endswith("--random_seed 0, on offscreen")
+    assert "--ImageReader.single_camera_per_image 1 " in second
+    assert "--SiftExtraction.max_num_features 77 " in second
+
+
+def test_a_mapping_without_a_model_is_retried_with_close_images(colmap, tmp_path):
+    log = colmap('echo "asked: $@"')
+    found = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "out", log=log)
+    usual, closer = (line for line in log.read_text().splitlines() if line.startswith("asked"))
+    assert found == []
+    assert "init_min" not in usual
+    assert "--Mapper.init_min_tri_angle 4 " in closer
+    assert "--Mapper.init_max_forward_motion 1" in closer
+
+
+def test_a_mapping_with_a_model_is_not_retried(colmap, tmp_path):
+    out = tmp_path / "out"
+    log = colmap(f'echo "asked: $@"; mkdir -p {out}/0; touch {out}/0/images.bin')
+    assert colmap_program.reconstruct(tmp_path / "a.db", tmp_path, out, log=log) == [out / "0"]
+    assert log.read_text().count("asked") == 1
+
+
+def test_pycolmap_also_retries_with_close_images(monkeypatch, tmp_path):
+    commands = []
+    monkeypatch.setattr(
+        colmap_program, "run_logged", lambda command, *_, **__: commands.append(command[7:])
+    )
+    (tmp_path / "a.db").touch()
+    found = colmap_program.pycolmap_reconstruct(
+        tmp_path / "a.db", tmp_path, tmp_path / "out", log=tmp_path / "log", threads=1, watch=print
+    )
+    assert found == []
+    assert commands == [[], [f"{name}={n}" for name, n in colmap_program.CLOSE_START.items()]]
+
+
+def test_failures_are_reported_but_no_model_is_a_result(colmap, tmp_path):
+    log = colmap("exit 3")
+    with pytest.raises(InputError, match=r"exhaustive_matcher failed with exit code 3: see .*log"):
+        colmap_program.match_and_verify(tmp_path / "a.db", log=log)
+    with pytest.raises(InputError, match="mapper failed"):
+        colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "one", log=log)
+    colmap("echo 'ERROR: failed to create sparse model' >&2; exit 1")
+    none = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "two", log=log)
+    assert none == []
+    colmap(f"mkdir {tmp_path}/three/0; touch {tmp_path}/three/0/images.bin")
+    made = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "three", log=log)
+    assert made == [tmp_path / "three" / "0"]
+
+
+def test_an_earlier_mapping_without_a_model_hides_no_failure(colmap, tmp_path):
+    log = colmap("echo 'ERROR: failed to create sparse model' >&2; exit 1")
+    assert colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "one", log=log) == []
+    colmap("exit 3")
+    with pytest.raises(InputError, match="mapper failed"):
+        colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "two", log=log)
+
+
+def test_cameras_are_copied_by_name(tmp_path):
+    write_photos(tmp_path / "theirs.db", ["b", "a", "c"], focal=500.0)
+    write_photos(tmp_path / "ours.db", ["a", "b", "c"])
+    colmap_program.copy_cameras(tmp_path / "theirs.db", tmp_path / "ours.db")
+    query = "SELECT name, camera_id FROM images ORDER BY name"
+    assert rows(tmp_path / "ours.db", query) == [("a", 2), ("b", 1), ("c", 3)]
+    cameras = [
+        rows(tmp_path / f"{name}.db", "SELECT * FROM cameras") for name in ("ours", "theirs")
+    ]
+    assert cameras[0] == cameras[1]
+    write_photos(tmp_path / "one.db", ["a", "b", "c"], identity="one")
+    colmap_program.copy_cameras(tmp_path / "one.db", tmp_path / "ours.db")
+    assert len(rows(tmp_path / "ours.db", "SELECT * FROM cameras")) == 1
+    sizes = colmap_program.photo_sizes(tmp_path / "theirs.db")
+    assert list(sizes.items()) == [(name, (640, 480)) for name in "bac"]
+
+
+def test_descriptors_of_colmap(tmp_path, rng):
+    path = tmp_path / "a.db"
+    write_photos(path, ["a", "b"])
+    values = rng.integers(0, 256, (2, 128), np.uint8)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for number, data in ((1, values), (2, values[::-1])):
+            blob = np.ascontiguousarray(data).tobytes()
+            connection.execute("INSERT INTO descriptors VALUES (?, 2, 128, ?)", (number, blob))
+    found = colmap_program.read_sift(path)
+    np.testing.assert_array_equal(found["a"], values)
+    np.testing.assert_array_equal(found["b"], values[::-1])
+
+
+def test_all_pairs_are_matched_as_each_would_be(rng):
+    base = rng.normal(size=(30, 16)).astype(np.float32)
+    rows = [base[start : start + 12] for start in (0, 3, 6, 9)]
+    points = np.zeros((12, 2), np.float32)
+    features = {name: Features(points, one, (9, 9)) for name, one in zip("abcd", rows, strict=True)}
+    found = match_all(features, ratio=0.9, distance="L2")
+    assert list(found) == list(itertools.combinations("abcd", 2))
+    for (first, second), pair in found.items():
+        sides = features[first].descriptors, features[second].descriptors
+        expected = match(*sides, method="mutual_ratio", ratio=0.9).indices
+        assert len(expected) > 2
+        np.testing.assert_array_equal(pair.indices, expected)
