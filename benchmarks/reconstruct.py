@@ -147,10 +147,9 @@ def describe_photos(
     descriptor: KeypointDescriptor, photos: Path, base: Path, args: argparse.Namespace
 ) -> dict[str, Features]:
     """Describe all photos of COLMAP's database."""
-    sizes = colmap_program.photo_sizes(base)
-    theirs = read_features(base, sizes)
+    theirs = read_features(base)
     described = {}
-    for name in tqdm(sizes, desc="describing", unit="photo", disable=args.quiet):
+    for name in tqdm(theirs, desc="describing", unit="photo", disable=args.quiet):
         photo = read_grey(photos / name)
         if args.keypoints == "colmap":
             keypoints = theirs[name].keypoints()
@@ -158,7 +157,7 @@ def describe_photos(
             keypoints = detect(photo, max_keypoints=args.max_keypoints)
         xy, scales, angles, scores = keypoints
         rows = descriptor.describe(photo, keypoints)
-        described[name] = Features(xy, rows, sizes[name], scales, angles, scores)
+        described[name] = Features(xy, rows, theirs[name].image_size, scales, angles, scores)
     return described
 
 

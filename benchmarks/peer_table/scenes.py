@@ -337,5 +337,5 @@ def scene_model(photos: Path, work: Path, *, threads: int) -> Model:
 def colmap_sift(database: Path) -> dict[str, Features]:
     """Return the features that COLMAP itself found and described."""
     rows = colmap_program.read_sift(database)
-    found = read_features(database, colmap_program.photo_sizes(database))
+    found = read_features(database)
     return {name: dataclasses.replace(one, descriptors=rows[name]) for name, one in found.items()}

@@ -108,7 +108,7 @@ def map_photographs(
     Keypoints and cameras are those of COLMAP's database `base`.
     """
     describer = Describer(source.model, source.variables, extent=source.extent)
-    theirs = read_features(base, colmap_program.photo_sizes(base))
+    theirs = read_features(base)
     features = {
         name: describer.describe_image(read_grey(photos / name), theirs[name].keypoints())
         for name in tqdm(names, desc="describing", unit="photo", disable=not progress)

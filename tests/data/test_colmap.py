@@ -11,7 +11,7 @@ from colmap_files import PlaneScene, write_binary, write_database
 from kjax.data.colmap import NO_POINT, keypoint_shapes, read_keypoints, read_model
 from kjax.errors import InputError
 from kjax.images.exchange import colmap_database
-from kjax.images.exchange.colmap_program import photo_sizes, read_sift
+from kjax.images.exchange.colmap_program import read_sift
 from kjax.images.features import Features
 
 CAMERAS = {
@@ -206,7 +206,7 @@ def database(tmp_path):
     path = tmp_path / "database.db"
     indices = np.array([[0, 1], [1, 0]], np.int32)
     features = Features(np.ones((2, 2), np.float32), np.ones((2, 1), np.float32), (9, 9))
-    pairs = {("a", "b"): colmap_database.PairMatches(indices, indices)}
+    pairs = {("a", "b"): indices}
     colmap_database.write_database(path, {"a": features, "b": features}, pairs)
     return path
 
@@ -275,7 +275,7 @@ def test_names_that_are_not_utf8_are_kept(database):
 def test_a_database_is_only_read(database, tmp_path):
     before = database.read_bytes()
     colmap_database.read_matches(database)
-    photo_sizes(database)
+    colmap_database.photo_sizes(database)
     read_sift(database)
     assert database.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["database.db"]

@@ -339,19 +339,21 @@ def _features(count: int = 5) -> Any:
 
 
 def _database(folder: Path) -> None:
-    from kjax.images.exchange.colmap_database import PairMatches, write_database
+    from kjax.images.exchange.colmap_database import Geometry, add_geometries, write_database
 
     indices = np.array([[0, 1], [2, 2]], np.int32)
     photos = {"a.jpg": _features(), "b/c.jpg": _features()}
-    pairs = {("a.jpg", "b/c.jpg"): PairMatches(indices, indices, np.eye(3), np.eye(3))}
-    write_database(folder / "database.db", photos, pairs)
+    pair = ("a.jpg", "b/c.jpg")
+    write_database(folder / "database.db", photos, {pair: indices})
+    blobs = (np.eye(3).tobytes(), None, np.eye(3).tobytes(), None, None)
+    verified = Geometry(2, 2, indices.astype("<u4").tobytes(), 6, *blobs)
+    add_geometries(folder / "database.db", {pair: verified})
 
 
 def _database_features(folder: Path) -> Any:
     from kjax.images.exchange.colmap_database import read_features
 
-    sizes = {"a.jpg": (100, 90), "b/c.jpg": (100, 90)}
-    return read_features(folder / "database.db", sizes)
+    return read_features(folder / "database.db")
 
 
 def _database_matches(folder: Path) -> Any:
@@ -360,16 +362,16 @@ def _database_matches(folder: Path) -> Any:
     return read_matches(folder / "database.db"), read_matches(folder / "database.db", verified=True)
 
 
-def _database_sizes(folder: Path) -> Any:
-    from kjax.images.exchange.colmap_program import photo_sizes, read_sift
+def _database_sift(folder: Path) -> Any:
+    from kjax.images.exchange.colmap_program import read_sift
 
-    return photo_sizes(folder / "database.db"), read_sift(folder / "database.db")
+    return read_sift(folder / "database.db")
 
 
 for _name, _read in {
     "colmap_database.features": _database_features,
     "colmap_database.matches": _database_matches,
-    "colmap_program.sizes": _database_sizes,
+    "colmap_program.sift": _database_sift,
 }.items():
     add(_name, _database, _read, edits=(edits.edit_database,))
 

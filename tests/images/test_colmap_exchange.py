@@ -19,14 +19,13 @@ from kjax.images.collection.matching import match_all
 from kjax.images.exchange import colmap_database, colmap_program
 from kjax.images.exchange.colmap_bytes import NORM, SHRINKING, colmap_bytes, write_colmap_text
 from kjax.images.exchange.colmap_database import (
-    PAIR_BASE,
     CameraGuess,
-    PairMatches,
+    Geometry,
     read_matches,
     write_database,
 )
 from kjax.images.features import Features
-from kjax.images.matching import match
+from kjax.images.match import match
 
 
 def features(descriptors, **more):
@@ -157,14 +156,8 @@ def test_colmap_text_units(tmp_path):
 # Databases
 
 
-def some_pair(rng, count=10):
-    indices = np.column_stack([rng.permutation(count), rng.permutation(count)]).astype(np.int32)
-    return PairMatches(
-        indices,
-        indices[::2],
-        np.array([[1.1, 0.2, 30], [-0.1, 0.9, 5], [1e-4, 0, 1]]),
-        rng.normal(size=(3, 3)),
-    )
+def some_matches(rng, count=10):
+    return np.column_stack([rng.permutation(count), rng.permutation(count)]).astype(np.int32)
 
 
 @pytest.mark.parametrize("shaped", [False, True])
@@ -172,47 +165,23 @@ def test_database_round_trip(tmp_path, rng, shaped):
     path = tmp_path / "database.db"
     names = ("b.jpg", "in folder/a.jpg", "c.jpg")
     photos = {name: make_features(rng, 10, shaped=shaped) for name in names}
-    pairs = {names[:2]: some_pair(rng), (names[2], names[0]): PairMatches(some_pair(rng).indices)}
+    pairs = {names[:2]: some_matches(rng), (names[2], names[0]): some_matches(rng)}
     write_database(path, photos, pairs)
-
-    tables = read_keypoints(path)
-    assert set(tables) == set(names)
+    tables, again = read_keypoints(path), colmap_database.read_features(path)
+    assert set(tables) == set(again) == set(names)
     for name, features in photos.items():
         np.testing.assert_allclose(tables[name][:, :2], features.xy + 0.5, rtol=1e-6)
-    again = colmap_database.read_features(path, dict.fromkeys(names, (640, 480)))
-    for name, features in photos.items():
         assert_equal(again[name], features, ("xy", "scales", "angles"), atol=5e-5)
-
-    matches = colmap_database.read_matches(path)
+    matches = read_matches(path)
     assert list(matches) == [names[:2], (names[0], names[2])]
-    np.testing.assert_array_equal(matches[names[:2]], pairs[names[:2]].indices)
-    # COLMAP has the image of the lower number first.
-    turned = pairs[names[2], names[0]].indices[:, ::-1]
-    np.testing.assert_array_equal(matches[names[0], names[2]], turned)
-    verified = colmap_database.read_matches(path, verified=True)
-    assert list(verified) == [names[:2]]
-    np.testing.assert_array_equal(verified[names[:2]], pairs[names[:2]].verified)
+    np.testing.assert_array_equal(matches[names[:2]], pairs[names[:2]])
+    # COLMAP has the image of the lower id first.
+    np.testing.assert_array_equal(matches[names[0], names[2]], pairs[names[2], names[0]][:, ::-1])
+    verified = Geometry(4, 2, some_matches(rng, 4).astype("<u4").tobytes(), 3, b"F", *[None] * 4)
+    colmap_database.add_geometries(path, {names[:2]: verified})
+    assert colmap_database.read_geometries(path) == {names[:2]: verified}
+    assert [len(one) for one in read_matches(path, verified=True).values()] == [4]
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_database_geometry_has_the_origin_and_direction_of_colmap(tmp_path, rng, turned):
-    path = tmp_path / "database.db"
-    photos = {name: make_features(rng, 10) for name in ("a", "b")}
-    pair = some_pair(rng)
-    write_database(path, photos, {("b", "a"): pair.turned()} if turned else {("a", "b"): pair})
-    record = sqlite3.connect(path).execute(
-        "SELECT pair_id, rows, cols, config, F, H FROM two_view_geometries"
-    )
-    (number, rows, columns, config, *blobs) = record.fetchone()
-    assert (number, rows, columns, config) == (PAIR_BASE + 2, 5, 2, 6)
-    fundamental, homography = (np.frombuffer(blob).reshape(3, 3) for blob in blobs)
-    x, y = (np.append(rng.uniform(0, 400, 2), 1) for _ in range(2))
-    shifted_x, shifted_y = (point + np.array([0.5, 0.5, 0]) for point in (x, y))
-    assert shifted_y @ fundamental @ shifted_x == pytest.approx(y @ pair.fundamental @ x)
-    expected = pair.homography @ x
-    found = homography @ shifted_x
-    np.testing.assert_allclose(found[:2] / found[2], expected[:2] / expected[2] + 0.5)
 
 
 def test_database_cameras(tmp_path, rng):
@@ -236,8 +205,8 @@ def test_database_cameras(tmp_path, rng):
 def test_database_refusals(tmp_path, rng):
     path = tmp_path / "database.db"
     photos = {name: make_features(rng, 10) for name in ("a", "b")}
-    pair = some_pair(rng)
-    large = PairMatches(pair.indices + np.int32(1))
+    pair = some_matches(rng)
+    large = pair + np.int32(1)
     for pairs, message in (
         ({("a", "c"): pair}, "c has matches but no features"),
         ({("a", "b"): large}, "do not fit"),
@@ -368,7 +337,7 @@ def test_cameras_are_copied_by_name(tmp_path):
     write_photos(tmp_path / "one.db", ["a", "b", "c"], identity="one")
     colmap_program.copy_cameras(tmp_path / "one.db", tmp_path / "ours.db")
     assert len(rows(tmp_path / "ours.db", "SELECT * FROM cameras")) == 1
-    sizes = colmap_program.photo_sizes(tmp_path / "theirs.db")
+    sizes = colmap_database.photo_sizes(tmp_path / "theirs.db")
     assert list(sizes.items()) == [(name, (640, 480)) for name in "bac"]
 
 
@@ -392,8 +361,8 @@ def test_all_pairs_are_matched_as_each_would_be(rng):
     features = {name: Features(points, one, (9, 9)) for name, one in zip("abcd", rows, strict=True)}
     found = match_all(features, ratio=0.9, distance="L2")
     assert list(found) == list(itertools.combinations("abcd", 2))
-    for (first, second), pair in found.items():
+    for (first, second), indices in found.items():
         sides = features[first].descriptors, features[second].descriptors
         expected = match(*sides, method="mutual_ratio", ratio=0.9).indices
         assert len(expected) > 2
-        np.testing.assert_array_equal(pair.indices, expected)
+        np.testing.assert_array_equal(indices, expected)

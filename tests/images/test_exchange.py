@@ -18,7 +18,7 @@ from kjax.images.exchange.hloc import (
 )
 from kjax.images.exchange.npz import read_npz, to_dictionary, write_npz
 from kjax.images.features import Features
-from kjax.images.matching import Matches
+from kjax.images.match import Matches
 
 NESTED = "db/day 1/photo.jpg"
 

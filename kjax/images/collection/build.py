@@ -28,7 +28,6 @@ from kjax.images.collection.pairs import Indices, PairSelection, choose_pairs
 from kjax.images.collection.photographs import CollectionPhoto, key_of, read_collection
 from kjax.images.describer import Describer
 from kjax.images.exchange.colmap_database import (
-    PairMatches,
     add_geometries,
     read_matches,
     write_database,
@@ -164,7 +163,7 @@ def _write_database(
     write_database(
         path,
         {one.name: files.read_keypoints(one) for one in photographs},
-        {named[pair]: PairMatches(store.matches(key)) for pair, key in matched.items()},
+        {named[pair]: store.matches(key) for pair, key in matched.items()},
         cameras={one.name: one.camera for one in photographs},
     )
     add_geometries(path, {named[pair]: store.geometry(key) for pair, key in keys.items()})

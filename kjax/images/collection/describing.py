@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,14 +74,15 @@ def describe_missing(
 ) -> list[str]:
     """Describe the images without a feature file; return why images cannot be described."""
     found = {files.path(one): one for one in photographs if not files.path(one).exists()}
-    missing = list(found.values())
-    left_out = []
+    missing, left_out = list(found.values()), []
+    pixels = [math.prod(min(side, MAX_SIDE) for side in one.size) for one in missing]
     with tqdm(total=len(photographs), desc="describing", unit="photo") as bar:
         bar.update(len(photographs) - len(missing))
         described = engine.map(
             functools.partial(describe_content, describer, files.settings["max_keypoints"]),
-            ((one.path, _content(one.path)) for one in missing),
-            threads=threads_for(one.size for one in missing),
+            # A file that has disappeared is empty, and reported as damaged.
+            ((one.path, one.path.read_bytes() if one.path.is_file() else b"") for one in missing),
+            threads=max(1, PIXELS_AT_ONCE // max(pixels, default=1)),
             shard=AT_ONCE,
         )
         for photograph, features in zip(missing, described, strict=True):
@@ -104,20 +105,6 @@ def describe_content(
             return describer.describe_grey(grey, keypoints)
     except (InputError, OSError) as error:
         return str(error)
-
-
-def _content(path: Path) -> bytes:
-    """Read a file; one that has disappeared is empty, and reported as damaged later."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def threads_for(sizes: Iterable[tuple[int, int]]) -> int:
-    """Return how many images of these sizes may be processed at a time."""
-    largest = max((math.prod(min(side, MAX_SIDE) for side in size) for size in sizes), default=1)
-    return max(1, PIXELS_AT_ONCE // largest)
 
 
 def reduced(pixels: Num[np.ndarray, "_ _ *colours"]) -> Num[np.ndarray, "_ _ *colours"]:

@@ -26,7 +26,6 @@ from kjax.images.collection.photographs import CollectionPhoto, key_of
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import (
     Geometry,
-    PairMatches,
     read_geometries,
     write_database,
 )
@@ -182,7 +181,7 @@ def verify_missing(
         whole = key_of(reconstructor.name, [matched[pair] for pair in block], cameras)
         keys |= {pair: key_of(whole, number) for number, pair in enumerate(block)}
 
-    def verify(work: tuple[list[Indices], list[PairMatches]]) -> list[Geometry]:
+    def verify(work: tuple[list[Indices], list[np.ndarray]]) -> list[Geometry]:
         block, matches = work
         used, within = renumbered(block)
         photos = {
@@ -203,9 +202,7 @@ def verify_missing(
     todo = [block for block in blocks if missing.intersection(keys[pair] for pair in block)]
     with tqdm(total=len(keys), desc="verifying", unit="pair") as bar:
         bar.update(len(keys) - sum(map(len, todo)))
-        work = (
-            (block, [PairMatches(store.matches(matched[pair])) for pair in block]) for block in todo
-        )
+        work = ((block, [store.matches(matched[pair]) for pair in block]) for block in todo)
         for (block, _), verified in in_order(verify, work, os.cpu_count() or 1):
             found = zip(block, verified.result(), strict=True)
             store.add_geometries({keys[pair]: geometry for pair, geometry in found})
@@ -215,13 +212,13 @@ def verify_missing(
 
 def match_all(
     features: Mapping[str, Features], *, ratio: float, distance: Distance = "L2"
-) -> dict[tuple[str, str], PairMatches]:
+) -> dict[tuple[str, str], Int32[np.ndarray, "_ 2"]]:
     """Match every pair of images by mutual nearest neighbours."""
     names, pairs = list(features), exhaustive(len(features))
     descriptors = [one.descriptors for one in features.values()]
     found = match_many(descriptors, pairs, method=METHOD, ratio=ratio, distance=distance)
     return {
-        (names[first], names[second]): PairMatches(matches.indices)
+        (names[first], names[second]): matches.indices
         for (first, second), matches in zip(pairs, found, strict=True)
     }
 

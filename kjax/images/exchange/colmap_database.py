@@ -6,7 +6,6 @@ a database when they open it.
 """
 
 import contextlib
-import dataclasses
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int32
+from jaxtyping import Int32
 
 from kjax.data.colmap import PIXEL_CENTRE, keypoint_shapes, read_keypoints, read_rows
 from kjax.errors import InputError
@@ -27,10 +26,6 @@ FOCAL_GUESS = 1.2
 """Default focal length over the longer side of an image, as in COLMAP."""
 PAIR_BASE = 2**31 - 1
 """The id of a pair is the smaller image id times this plus the larger one."""
-UNCALIBRATED, PLANAR_OR_PANORAMIC = 3, 6
-"""Numbers of two-view geometries with a fundamental matrix, and with a homography."""
-SHIFT = np.array([[1, 0, PIXEL_CENTRE], [0, 1, PIXEL_CENTRE], [0, 0, 1.0]])
-"""Translation from kjax's to COLMAP's pixel coordinates."""
 _VERSION = 3800
 _TABLES = (
     "CREATE TABLE cameras (camera_id INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL, "
@@ -82,37 +77,10 @@ class Geometry(NamedTuple):
     tvec: bytes | None
 
 
-@dataclasses.dataclass(frozen=True)
-class PairMatches:
-    """The matches of two images, first to second.
-
-    Attributes:
-        indices: indices of matched keypoints.
-        verified: geometrically verified matches. With None COLMAP has to verify, for example
-            `colmap matches_importer --match_type pairs` with a list of the pairs.
-        homography: H of the verified matches, second ~ H first, in kjax's pixels.
-        fundamental: F of the verified matches, secondᵀ F first = 0, in kjax's pixels.
-    """
-
-    indices: Int32[np.ndarray, "K 2"]
-    verified: Int32[np.ndarray, "V 2"] | None = None
-    homography: Float64[np.ndarray, "3 3"] | None = None
-    fundamental: Float64[np.ndarray, "3 3"] | None = None
-
-    def turned(self) -> "PairMatches":
-        """Return the matches from the second image to the first."""
-        return PairMatches(
-            self.indices[:, ::-1],
-            None if self.verified is None else self.verified[:, ::-1],
-            None if self.homography is None else np.linalg.inv(self.homography),
-            None if self.fundamental is None else self.fundamental.T,
-        )
-
-
 def write_database(
     path: str | os.PathLike[str],
     photos: Mapping[str, Features],
-    pairs: Mapping[tuple[str, str], PairMatches],
+    pairs: Mapping[tuple[str, str], Int32[np.ndarray, "_ 2"]],
     *,
     cameras: Mapping[str, CameraGuess] | None = None,
     overwrite: bool = False,
@@ -122,7 +90,7 @@ def write_database(
     Args:
         path: the database.
         photos: features by the image's path below COLMAP's --image_path.
-        pairs: matches by the names of both images.
+        pairs: keypoint indices of matches, by the names of both images.
         cameras: by image (default: one of unknown focal length per image).
         overwrite: replace an existing file.
 
@@ -132,17 +100,16 @@ def write_database(
     path = Path(path)
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists: choose another name, or pass overwrite=True")
-    for (first, second), pair in pairs.items():
+    for (first, second), indices in pairs.items():
         if first == second or (second, first) in pairs:
             raise InputError(f"{first} and {second} are given twice: pass each pair once")
         if missing := [name for name in (first, second) if name not in photos]:
             raise InputError(f"{missing[0]} has matches but no features: pass its features, too")
         counts = np.array([[len(photos[first]), len(photos[second])]])
-        for indices in (pair.indices, pair.verified):
-            if indices is not None and ((indices < 0) | (indices >= counts)).any():
-                raise InputError(
-                    f"matches of {first} and {second} do not fit their keypoints: match again"
-                )
+        if ((indices < 0) | (indices >= counts)).any():
+            raise InputError(
+                f"matches of {first} and {second} do not fit their keypoints: match again"
+            )
     if cameras is None:
         cameras = {name: CameraGuess(name) for name in photos}
     sizes = {(cameras[name].identity, features.image_size) for name, features in photos.items()}
@@ -154,9 +121,14 @@ def write_database(
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
-            numbers = _add_photos(connection, photos, cameras)
-            for (first, second), pair in pairs.items():
-                _add_pair(connection, numbers[first], numbers[second], pair)
+            ids = _add_photos(connection, photos, cameras)
+            for (first, second), indices in pairs.items():
+                if ids[first] > ids[second]:
+                    first, second, indices = second, first, indices[:, ::-1]
+                connection.execute(
+                    "INSERT INTO matches VALUES (?, ?, 2, ?)",
+                    (ids[first] * PAIR_BASE + ids[second], len(indices), _blob(indices, "<u4")),
+                )
 
     write_whole(path, write)
 
@@ -196,52 +168,37 @@ def _add_photos(
     return numbers
 
 
-def _add_pair(connection: sqlite3.Connection, first: int, second: int, pair: PairMatches) -> None:
-    if first > second:
-        first, second, pair = second, first, pair.turned()
-    number = first * PAIR_BASE + second
-    connection.execute(
-        "INSERT INTO matches VALUES (?, ?, 2, ?)",
-        (number, len(pair.indices), _blob(pair.indices, "<u4")),
-    )
-    if pair.verified is None:
-        return
-    back, homography, fundamental = np.linalg.inv(SHIFT), pair.homography, pair.fundamental
-    connection.execute(
-        "INSERT INTO two_view_geometries (pair_id, rows, cols, data, config, F, H) "
-        "VALUES (?, ?, 2, ?, ?, ?, ?)",
-        (
-            number,
-            len(pair.verified),
-            _blob(pair.verified, "<u4"),
-            UNCALIBRATED if homography is None else PLANAR_OR_PANORAMIC,
-            None if fundamental is None else _blob(back.T @ fundamental @ back, "<f8"),
-            None if homography is None else _blob(SHIFT @ homography @ back, "<f8"),
-        ),
-    )
-
-
 def _blob(array: np.ndarray, dtype: str) -> bytes:
     return np.ascontiguousarray(array, dtype).tobytes()
 
 
-def read_features(
-    path: str | os.PathLike[str], image_sizes: Mapping[str, tuple[int, int]]
-) -> dict[str, Features]:
+def photo_sizes(path: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
+    """Return width and height of every image in a database, in the order of their ids."""
+    query = (
+        "SELECT name, width, height FROM images JOIN cameras USING (camera_id) ORDER BY image_id"
+    )
+    rows = read_rows(path, query)
+    for name, width, height in rows:
+        if not isinstance(name, str) or not (isinstance(width, int) and isinstance(height, int)):
+            raise InputError(f"{path}: the size of {name!r} is damaged: make it again")
+    return {name: (width, height) for name, width, height in rows}
+
+
+def read_features(path: str | os.PathLike[str]) -> dict[str, Features]:
     """Read keypoints of all images in a database, without descriptors.
 
     Raises:
-        InputError: the database is damaged, or the size of an image is missing.
+        InputError: the database is damaged.
     """
-    photos = {}
+    photos, sizes = {}, photo_sizes(path)
     for name, table in read_keypoints(path).items():
-        if name not in image_sizes:
-            raise InputError(f"the size of {name} in {path} is missing: pass all sizes")
+        if name not in sizes:
+            raise InputError(f"{path} lacks the camera of {name}: make it again")
         sigmas, angles = keypoint_shapes(table) if table.shape[1] > 2 else (None, None)
         photos[name] = Features(
             xy=(table[:, :2] - PIXEL_CENTRE).astype(np.float32),
             descriptors=np.zeros((len(table), 0), np.float32),
-            image_size=image_sizes[name],
+            image_size=sizes[name],
             scales=from_sigmas(sigmas),
             angles=from_radians(angles),
         )

@@ -231,18 +231,6 @@ def model_size(model: Model) -> tuple[int, int]:
     return len(model.images), len(model.points.ids)
 
 
-def photo_sizes(database: Path) -> dict[str, tuple[int, int]]:
-    """Return width and height of every image in a database, in the order of their ids."""
-    query = (
-        "SELECT name, width, height FROM images JOIN cameras USING (camera_id) ORDER BY image_id"
-    )
-    rows = read_rows(database, query)
-    for name, width, height in rows:
-        if not isinstance(name, str) or not (isinstance(width, int) and isinstance(height, int)):
-            raise InputError(f"{database}: the size of {name!r} is damaged: make it again")
-    return {name: (width, height) for name, width, height in rows}
-
-
 def read_sift(database: Path) -> dict[str, UInt8[np.ndarray, "N 128"]]:
     """Return COLMAP's own descriptors of every image in a database."""
     query = "SELECT name, data FROM descriptors JOIN images USING (image_id)"

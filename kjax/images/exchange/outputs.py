@@ -7,19 +7,6 @@ Features have their settings with them, as JSON. A run only continues an output 
 | hloc HDF5                 | attribute `kjax` of each image's group                    |
 | NumPy archives            | entry `provenance`, a string                              |
 | COLMAP text               | `kjax-describe.jsonl` in the folder, one line per image   |
-
-| array of a pair's archive         | content                                                   |
-|-----------------------------------|-----------------------------------------------------------|
-| `names` [2]                       | names of the images                                       |
-| `keypoints0` [N, 2], `keypoints1` | positions; the centre of the first pixel is (0, 0)        |
-| `scales0`, `angles0`, …1          | diameters and degrees, as in OpenCV, if known             |
-| `image_size0`, `image_size1`      | width, height                                             |
-| `indices` [K, 2]                  | indices of matched keypoints                              |
-| `distances`, `ratios` [K]         | of their descriptors, see `kjax.images.match.Matches`  |
-| `scores` [K]                      | one minus the ratio                                       |
-| `inliers` [K]                     | matches consistent with the geometry                      |
-| `geometry` [3, 3]                 | H or F; absent if none was found                          |
-| `geometry_is`                     | "homography": 1 ~ H 0; "fundamental": 1ᵀ F 0 = 0          |
 """
 
 import contextlib
@@ -179,10 +166,11 @@ def write_pair(
     verified: Verified,
     geometry: Kind,
 ) -> None:
-    """Write a pair of images to an archive .npz (see above), or add it to hloc's HDF5 file.
+    """Write the matches of two images to a NumPy archive .npz, or add them to hloc's HDF5 file.
 
-    hloc's file has all matches and their scores, but no keypoints, inliers or geometry. Use
-    `kjax describe` to write keypoints for hloc.
+    The archive has positions (the centre of the first pixel is (0, 0)), OpenCV's scales and angles,
+    matches, inliers, and the geometry: H with 1 ~ H 0, or F with 1ᵀ F 0 = 0. hloc's file has
+    matches and scores only: use `kjax describe` to write keypoints for hloc.
     """
     if Path(path).suffix.lower() != ".npz":
         with MatchWriter(path) as writer:
