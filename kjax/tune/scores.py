@@ -21,10 +21,10 @@ from kjax.data.selfsupervised import ViewConfig, random_view, reduce_photo
 from kjax.eval.entries import model_describer
 from kjax.eval.misalignment import matching_scores, noisy_set
 from kjax.images.collection.matching import match_and_verify_all
-from kjax.images.geometry import count_matches, total
 from kjax.images.describer import Describer
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
+from kjax.images.geometry import count_matches, total
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.tune.sets import OwnSets
 from kjax.weights.source import LoadedModel
