@@ -83,11 +83,7 @@ def _is_set(folder: Path) -> bool:
 
 
 def claim(folder: Path, settings: TuneSettings, *, training_started: bool = False) -> None:
-    """Record the settings in a folder, which must be new or have the same ones.
-
-    Raises:
-        InputError: the folder has other content, or other settings, which the message lists.
-    """
+    """Record the settings in a folder, which must be new or have the same ones."""
     if settings.is_set:
         inputs = sorted(path for path in settings.photos.iterdir() if path.is_file())
     else:

@@ -1,4 +1,4 @@
-"""`kjax describe`: what is written is what was asked for, whatever was there before."""
+"""`kjax describe`: outputs have the requested settings, whatever was there before."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from PIL import Image
 
 import kjax
 from kjax.cli import main, options
+from kjax.data.cutting.photographs import read_photograph
 from kjax.images.describer import Describer, load
 from kjax.images.exchange.hloc import FeatureWriter, read_features
 from kjax.images.exchange.npz import read_npz, write_npz
@@ -32,7 +33,7 @@ COUNT = 20
 
 @pytest.fixture(scope="module")
 def describers(tmp_path_factory):
-    """By the names of two weights files: compiled once for all tests."""
+    """Describers by the names of two weights files, compiled once."""
     folder = tmp_path_factory.mktemp("weights")
     _, variables = make_model("hardnet", patch_size=8)
     found = {}
@@ -47,7 +48,7 @@ def describers(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def inside(tmp_path, monkeypatch, describers):
-    """A folder with weights, and two folders of photographs of the same name."""
+    """A folder with weights, and two folders with images of the same name."""
     monkeypatch.chdir(tmp_path)
     for name in describers:
         (tmp_path / name).touch()
@@ -61,14 +62,12 @@ def inside(tmp_path, monkeypatch, describers):
 
 @pytest.mark.parametrize("form", ["uint8", "binary"])
 @pytest.mark.parametrize("kind", ["hloc", "npz"])
-def test_quantized_descriptors_say_how_they_are_compared(kind, form, capsys):
-    def read():
-        features = read_features("f.h5", "000.png") if kind == "hloc" else read_npz("f/000.png.npz")
-        return features.descriptors, features.distance
-
-    whole = load_described("my photos/a/000.png")
+def test_quantized_descriptors_record_their_distance(kind, form, describers, capsys):
+    photograph = read_photograph("my photos/a/000.png", upright=False)
+    whole = describers["w.npz"].describe_image(photograph, max_keypoints=COUNT).descriptors
     assert describe("my photos/a", *OUTPUTS[kind], "--quantize", form) == 0
-    stored, distance = read()
+    features = read_features("f.h5", "000.png") if kind == "hloc" else read_npz("f/000.png.npz")
+    stored, distance = features.descriptors, features.distance
     np.testing.assert_array_equal(stored, kjax.quantize(whole, form))
     assert distance == {"uint8": "L2", "binary": "Hamming"}[form]
     assert len(kjax.match(stored, stored, distance=distance)) == len(stored)
@@ -83,14 +82,6 @@ def test_settings_from_before_descriptors_could_be_quantized(describers):
     assert parse_settings(json.dumps(values)) == settings
 
 
-def load_described(path):
-    from kjax.data.cutting.photographs import read_photograph
-    from kjax.images import describer
-
-    photograph = read_photograph(Path(path), upright=False)
-    return describer.load("w.npz").describe_image(photograph, max_keypoints=COUNT).descriptors
-
-
 def save_photograph(path, rng):
     coarse = rng.integers(0, 256, (12, 16), np.uint8)
     Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC).save(path)
@@ -101,7 +92,7 @@ def describe(*words, weights="w.npz", keypoints=COUNT):
 
 
 def written(output):
-    """Names, keypoints and origins by name."""
+    """Return keypoints and settings by name."""
     if output == "hloc":
         texts = FeatureWriter("f.h5").attributes(FeatureWriter.PROVENANCE)
         return {
@@ -124,7 +115,7 @@ def stamps(folder="."):
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_outputs_say_what_they_were_made_with_and_others_are_refused(output, capsys):
+def test_outputs_record_settings_and_refuse_others(output, capsys):
     where = OUTPUTS[output]
     assert describe("my photos/a", *where) == 0
     ((_, origin),) = written(output).values()
@@ -160,18 +151,20 @@ def test_outputs_say_what_they_were_made_with_and_others_are_refused(output, cap
     assert describe("my photos/a", *where, weights="other.npz", keypoints=5) == 0
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_what_does_not_say_where_it_came_from_is_refused(output, capsys):
+@pytest.mark.parametrize(
+    ("output", "content"),
+    [("hloc", None), ("npz", None), ("npz", b""), ("npz", b"PK\x03\x04"), ("colmap", b"0 128\n")],
+)
+def test_outputs_without_settings_are_refused_and_replaced(output, content, inside, capsys):
     features = Features(np.ones((1, 2), np.float32), np.ones((1, 128), np.float32), (64, 48))
-    os.mkdir("f")
-    if output == "hloc":
+    (inside / "f").mkdir()
+    if content is not None:
+        (inside / "f" / f"000.png.{'npz' if output == 'npz' else 'txt'}").write_bytes(content)
+    elif output == "hloc":
         with FeatureWriter("f.h5") as writer:
             writer.add("000.png", features)
-    elif output == "npz":
-        write_npz("f/000.png.npz", features)
     else:
-        with open("f/000.png.txt", "w", encoding="utf-8") as file:
-            file.write("0 128\n")
+        write_npz("f/000.png.npz", features)
     assert describe("my photos/a", *OUTPUTS[output]) == 2
     error = capsys.readouterr().err
     assert "does not record the settings of 000.png: use --overwrite" in error
@@ -180,17 +173,8 @@ def test_what_does_not_say_where_it_came_from_is_refused(output, capsys):
     assert written(output)["000.png"][1]["max_keypoints"] == COUNT
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"hello"])
-def test_damaged_archives_are_refused_and_made_anew(content, inside, capsys):
-    (inside / "f").mkdir()
-    (inside / "f" / "000.png.npz").write_bytes(content)
-    assert describe("my photos/a", "--out", "f") == 2
-    assert "does not record the settings of 000.png" in capsys.readouterr().err
-    assert describe("my photos/a", "--out", "f", "--overwrite") == 0
-
-
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_the_name_of_another_photograph_is_refused(output, capsys):
+def test_another_image_of_the_same_name_is_refused(output, capsys):
     assert describe("my photos/a", *OUTPUTS[output]) == 0
     assert describe("my photos/b", *OUTPUTS[output]) == 2
     assert "has another photograph as 000.png than" in capsys.readouterr().err
@@ -198,7 +182,7 @@ def test_the_name_of_another_photograph_is_refused(output, capsys):
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_photographs_of_one_name_stay_apart(output):
+def test_images_of_one_name_in_two_folders(output):
     assert describe("my photos/a", "my photos/b", *OUTPUTS[output]) == 0
     found = written(output)
     assert sorted(found) == ["a/000.png", "b/000.png"]
@@ -223,7 +207,7 @@ def test_stopped_and_resumed(output, overwrite, monkeypatch):
     monkeypatch.setattr(Describer, "describe_grey", interrupted_once)
     assert describe("my photos", *OUTPUTS[output], *more) == 130
     if overwrite and output != "hloc":
-        # What is left of the other settings is not taken for what was asked for.
+        # Files with the earlier settings are left, and not mistaken for new ones.
         assert describe("my photos", *OUTPUTS[output]) == 2
         assert describe("my photos", *OUTPUTS[output], *more) == 0
     else:
@@ -233,18 +217,18 @@ def test_stopped_and_resumed(output, overwrite, monkeypatch):
     assert sorted(written(output)) == ["a/000.png", "b/000.png"]
 
 
-def test_killed_before_the_file_was_closed(monkeypatch, capsys):
+def test_crash_before_the_file_is_closed(monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(FeatureWriter, "close", lambda self: None)
         assert describe("my photos/a", "--out", "f.h5") == 0
-    assert not Path("f.h5").exists(), "all is in parts"
+    assert not Path("f.h5").exists(), "everything is in parts"
     assert describe("my photos/a", "--out", "f.h5", keypoints=3) == 2
     assert "keypoints 20, not 3" in capsys.readouterr().err
     assert describe("my photos/a", "--out", "f.h5", "--overwrite", keypoints=3) == 0
     assert written("hloc")["000.png"][1]["max_keypoints"] == 3
 
 
-def test_killed_between_the_sidecar_and_the_text(monkeypatch):
+def test_crash_between_the_sidecar_and_the_text(monkeypatch):
     assert describe("my photos/a", *OUTPUTS["colmap"], keypoints=7) == 0
 
     def killed(*_, **__):
@@ -258,7 +242,7 @@ def test_killed_between_the_sidecar_and_the_text(monkeypatch):
     assert 0 < count <= 3, "not the text of the other settings"
 
 
-def test_a_line_of_the_sidecar_that_a_kill_cut_short_is_passed_over():
+def test_a_truncated_line_of_the_sidecar_is_skipped():
     assert describe("my photos/a", *OUTPUTS["colmap"]) == 0
     with open(f"f/{SIDECAR}", "a", encoding="utf-8") as file:
         file.write('{"name": "b/0')
@@ -290,28 +274,23 @@ def test_names(words, names, inside):
     assert all(path.name == name.rpartition("/")[2] for name, path in found.items())
 
 
-def test_a_folder_that_is_called_like_a_photograph_is_none(inside):
+def test_names_ignore_folders_and_the_current_folder(inside, monkeypatch):
     from kjax.cli.options import named_photographs
 
     (inside / "my photos" / "a" / "folder.png").mkdir()
     assert list(named_photographs(["my photos/a"])) == ["000.png"]
-
-
-def test_names_from_another_folder(inside, monkeypatch):
-    from kjax.cli.options import named_photographs
-
     monkeypatch.chdir(inside / "my photos" / "a")
     assert sorted(named_photographs(["../b", "000.png"])) == ["a/000.png", "b/000.png"]
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its names are always UTF-8")
-def test_a_name_that_no_file_can_hold_is_refused(inside, capsys):
+def test_a_name_that_is_not_utf8_is_refused(inside, capsys):
     (inside / "my photos" / os.fsdecode(b"\xff.png")).write_bytes(b"")
     assert describe("my photos", "--out", "f") == 2
     assert "rename the file" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(capsys, monkeypatch):
+def test_a_read_only_folder_is_refused_before_any_work(capsys, monkeypatch):
     def refuse(**_):
         raise PermissionError(13, "Permission denied")
 
@@ -323,13 +302,13 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(capsys, monk
         assert "Permission denied" in error
 
 
-def test_a_folder_whose_name_has_a_dot_may_be_made_first(inside):
+def test_an_existing_folder_may_have_a_dot_in_its_name(inside):
     (inside / "features.v2").mkdir()
     assert describe("my photos/a", "--out", "features.v2") == 0
     assert (inside / "features.v2" / "000.png.npz").exists()
 
 
-def test_bad_photographs_are_left_out_whatever_is_wrong(inside, capsys, monkeypatch):
+def test_unreadable_images_are_left_out(inside, capsys, monkeypatch):
     photos = inside / "my photos" / "a"
     Image.new("L", (40, 40), 7).save(photos / "blank.png")
     (photos / "dangling.png").symlink_to("nowhere.png")
@@ -345,4 +324,4 @@ def test_bad_photographs_are_left_out_whatever_is_wrong(inside, capsys, monkeypa
     assert len(read_npz("f/blank.png.npz")) == 0
     (photos / "000.png").unlink()
     (photos / "000.png").symlink_to("nowhere.png")
-    assert describe("my photos/a", "--out", "f") == 1, "one that was there is gone"
+    assert describe("my photos/a", "--out", "f") == 1, "an image has disappeared"

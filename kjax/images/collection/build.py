@@ -90,9 +90,6 @@ def build(
         single_camera: assume one camera for all images of the same size.
         mapping: reconstruct after writing the database.
         engine: describes and matches; COLMAP always runs on this machine.
-
-    Raises:
-        InputError: there are fewer than two images, or `out` belongs to another program.
     """
     work, log, seconds = prepare(out), out / WORK / "log.txt", dict[str, float]()
     files = FeatureFiles(work / "features", describer.feature_settings(max_keypoints))

@@ -69,9 +69,6 @@ class Cluster:
         Args:
             address: HOST:PORT of its head, ray://HOST:PORT, or "auto": $RAY_ADDRESS, else the
                 cluster that this machine is part of.
-
-        Raises:
-            InputError: Ray is missing, or the cluster does not answer.
         """
         self._ray = require("ray", "--cluster")
         if address == "auto":

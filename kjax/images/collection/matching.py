@@ -54,11 +54,7 @@ class PairStore(contextlib.AbstractContextManager["PairStore"]):
     """Append-only store of matches and geometries by key. Use it in a `with` statement."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file.
-
-        Raises:
-            InputError: it is damaged.
-        """
+        """Open or create the file."""
         self._connection = sqlite3.connect(path)
         try:
             for statement in _TABLES:

@@ -71,11 +71,7 @@ def sequential(count: int, neighbours: int) -> list[Indices]:
 
 
 def spatial(positions: Sequence[Float[np.ndarray, "3"] | None], neighbours: int) -> list[Indices]:
-    """Pair each image with those taken nearest to it.
-
-    Raises:
-        InputError: some images have no position.
-    """
+    """Pair each image with those taken nearest to it."""
     known = [position for position in positions if position is not None]
     if len(known) < len(positions):
         raise InputError(

@@ -43,11 +43,7 @@ SHRINKING = 0.4
 
 
 def colmap_bytes(features: Features) -> UInt8[np.ndarray, "N 128"]:
-    """Convert descriptors for COLMAP; bytes are assumed to be COLMAP's own.
-
-    Raises:
-        InputError: COLMAP cannot compare the descriptors.
-    """
+    """Convert descriptors for COLMAP; bytes are assumed to be COLMAP's own."""
     rows = features.descriptors
     if features.distance != "L2":
         raise InputError("COLMAP cannot compare binary descriptors: use uint8 or float32")
@@ -77,9 +73,6 @@ def write_colmap_text(path: str | os.PathLike[str], features: Features) -> None:
 
     The first line is `N 128`. One line per keypoint follows: x, y (the centre of the first pixel is
     (0.5, 0.5)), scale σ, orientation in radians clockwise, and the 128 bytes of `colmap_bytes`.
-
-    Raises:
-        InputError: COLMAP cannot compare the descriptors.
     """
     count, rows = len(features), colmap_bytes(features)
     sigmas, angles = features.sigmas(), features.radians()

@@ -93,9 +93,6 @@ def write_database(
         pairs: keypoint indices of matches, by the names of both images.
         cameras: by image (default: one of unknown focal length per image).
         overwrite: replace an existing file.
-
-    Raises:
-        InputError: the file exists, or the pairs do not fit the images.
     """
     path = Path(path)
     if path.exists() and not overwrite:
@@ -185,11 +182,7 @@ def photo_sizes(path: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
 
 
 def read_features(path: str | os.PathLike[str]) -> dict[str, Features]:
-    """Read keypoints of all images in a database, without descriptors.
-
-    Raises:
-        InputError: the database is damaged.
-    """
+    """Read keypoints of all images in a database, without descriptors."""
     photos, sizes = {}, photo_sizes(path)
     for name, table in read_keypoints(path).items():
         if name not in sizes:
@@ -208,11 +201,7 @@ def read_features(path: str | os.PathLike[str]) -> dict[str, Features]:
 def read_matches(
     path: str | os.PathLike[str], *, verified: bool = False
 ) -> dict[tuple[str, str], Int32[np.ndarray, "K 2"]]:
-    """Read the matches, or the verified ones, of all pairs by the names of both images.
-
-    Raises:
-        InputError: the database is damaged.
-    """
+    """Read the matches, or the verified ones, of all pairs by the names of both images."""
     table = "two_view_geometries" if verified else "matches"
     matches = {}
     for pair, (data,) in _read_pairs(path, table, "data").items():
@@ -226,11 +215,7 @@ def read_matches(
 
 
 def read_geometries(path: str | os.PathLike[str]) -> dict[tuple[str, str], Geometry]:
-    """Read the two-view geometries of all pairs by the names of both images.
-
-    Raises:
-        InputError: the database is damaged.
-    """
+    """Read the two-view geometries of all pairs by the names of both images."""
     rows = _read_pairs(path, "two_view_geometries", ", ".join(Geometry._fields))
     return {pair: Geometry(*row) for pair, row in rows.items()}
 

@@ -63,11 +63,7 @@ class Reconstructor(NamedTuple):
 
 
 def find_reconstructor(program: Literal["auto", "pycolmap", "colmap"] = "auto") -> Reconstructor:
-    """Return pycolmap if it is installed, else COLMAP; or the given one.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Return pycolmap if it is installed, else COLMAP; or the given one."""
     installed = importlib.util.find_spec("pycolmap") is not None
     if program == "pycolmap" and not installed:
         raise InputError("pycolmap is not installed: pip install pycolmap")

@@ -164,11 +164,7 @@ def group_names(path: str | os.PathLike[str]) -> list[str]:
 
 @contextlib.contextmanager
 def open_hdf5(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open an HDF5 file for reading.
-
-    Raises:
-        InputError: the file is missing or damaged; also for any other error of h5py in the block.
-    """
+    """Open an HDF5 file for reading; any error of h5py in the block becomes an InputError."""
     h5py = require("h5py", HDF5_FILES)
     if not Path(path).is_file():
         raise InputError(f"no such file: {path}")
@@ -184,11 +180,7 @@ def open_hdf5(path: str | os.PathLike[str]) -> Iterator[Any]:
 def read_group(
     path: str | os.PathLike[str], name: str, keys: Iterable[str]
 ) -> tuple[dict[str, Shaped[np.ndarray, "..."]], dict[str, Any]] | None:
-    """Return the arrays of a group and its attributes, or None if there is no such group.
-
-    Raises:
-        InputError: the file is damaged, or an array is in another file.
-    """
+    """Return the arrays of a group and its attributes, or None if there is no such group."""
     h5py = require("h5py", HDF5_FILES)
     arrays = {}
     with open_hdf5(path) as file:
@@ -254,11 +246,7 @@ def feature_arrays(features: Features) -> dict[str, np.ndarray]:
 
 
 def read_features(path: str | os.PathLike[str], name: str) -> Features:
-    """Read the features of an image from a file of kjax or hloc.
-
-    Raises:
-        InputError: the file is damaged, or lacks the image.
-    """
+    """Read the features of an image from a file of kjax or hloc."""
     arrays, attributes = read_group(path, name, FEATURES) or ({}, {})
     if not arrays:
         raise InputError(f"{path} has no features of {name!r}: extract them first")
@@ -266,11 +254,7 @@ def read_features(path: str | os.PathLike[str], name: str) -> Features:
 
 
 def features_of(arrays: Mapping[str, np.ndarray], source: str, distance: str = "L2") -> Features:
-    """Convert the arrays of an image's group from a named source: undo `feature_arrays`.
-
-    Raises:
-        InputError: an array is missing, or has a wrong type or shape.
-    """
+    """Convert the arrays of an image's group from a named source: undo `feature_arrays`."""
     if missing := [key for key in FEATURES[:3] if key not in arrays]:
         raise InputError(f"{source} lacks {', '.join(missing)}: extract local features")
     columns = {
@@ -309,9 +293,6 @@ def read_matches(
     """Read the keypoint indices of a pair's matches, and their scores.
 
     A pair stored in the opposite order is found, too.
-
-    Raises:
-        InputError: the file is damaged, or lacks the pair.
     """
     keys = ("matches0", "matching_scores0")
     found, turned = read_group(path, pair_name(first, second), keys), False

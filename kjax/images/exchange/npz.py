@@ -40,11 +40,7 @@ def write_npz(
 
 
 def read_npz(path: str | os.PathLike[str]) -> Features:
-    """Read an archive written by `write_npz`.
-
-    Raises:
-        InputError: the file is missing, damaged or something else.
-    """
+    """Read an archive written by `write_npz`."""
     if not Path(path).is_file():
         raise InputError(f"no such file: {path}")
     try:
@@ -62,9 +58,6 @@ def checked_features(
     Args:
         source: named in messages.
         columns: bytes stay bytes, other numbers become float32.
-
-    Raises:
-        InputError: an array is missing, or has a wrong type or shape.
     """
     damaged = f"{source} has no features or is damaged"
     if missing := [name for name in REQUIRED if columns.get(name) is None]:
