@@ -24,8 +24,6 @@ from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.step import StepConfig, TrainState, create_state, train_step
 from kjax.weights.torch_names import from_torch, to_arrays
 
-KEY_SEED = 0  # no dropout here, so nothing random happens in a step
-
 
 class Difference(NamedTuple):
     """One row of the comparison."""
@@ -38,17 +36,14 @@ class Difference(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What is compared.
+    """The model and the training that are compared.
 
     Attributes:
-        head: as in `kjax.build`.
-        s: number of frequencies.
-        patch_size: side of the patches.
+        head, s, patch_size, channels: as in `kjax.build`.
         dtype: "float32" or "float64" (needs JAX's x64 mode).
-        learning_rate: of the training steps, falling linearly to zero.
-        steps: number of training steps, over which it falls.
+        learning_rate: initial rate; it decays linearly to zero over `steps`.
+        steps: number of training steps.
         step: mining and BatchNorm rules.
-        channels: of the six convolutions.
     """
 
     head: str
@@ -61,7 +56,7 @@ class Comparison:
     channels: tuple[int, ...] = CHANNELS
 
     def jax_model(self) -> Descriptor:
-        """The linen module, without dropout."""
+        """Return the linen module, without dropout."""
         return build(
             self.head,
             s=self.s,
@@ -71,25 +66,36 @@ class Comparison:
             channels=self.channels,
         )
 
-    def initial_torch_model(self) -> TorchDescriptor:
-        """The torch module with initial weights."""
-        return TorchDescriptor(self.head, self.s, self.patch_size, channels=self.channels)
-
     def torch_model(self, state_dict: Mapping[str, Any]) -> TorchDescriptor:
-        """The torch module with the given weights."""
-        with torch.device("meta"):  # whose initial weights cost nothing
-            model = self.initial_torch_model()
+        """Return the torch module with these weights."""
+        with torch.device("meta"):  # initial weights cost nothing there
+            model = TorchDescriptor(self.head, self.s, self.patch_size, channels=self.channels)
         copies = {name: torch.tensor(np.asarray(value)) for name, value in state_dict.items()}
         model.load_state_dict(copies, assign=True)
         return model.to(getattr(torch, self.dtype))
 
+    def variables(self, state_dict: Mapping[str, Any]) -> Any:
+        """Return the linen module's variables."""
+        variables = from_torch(state_dict, self.jax_model())
+        return jax.tree.map(lambda leaf: leaf.astype(self.dtype), variables)
 
-def random_state_dict(settings: Comparison, *, seed: int) -> dict[str, torch.Tensor]:
-    """Initial weights, with running statistics as a trained network might have."""
+    def loss_rules(self) -> dict[str, bool]:
+        """Return the rules as arguments of the reference's loss."""
+        rules = self.step
+        return {
+            "anchor_swap": rules.loss.anchor_swap,
+            "joint_batch_norm": rules.joint_batch_norm,
+        }
+
+
+def random_state_dict(comparison: Comparison, *, seed: int) -> dict[str, torch.Tensor]:
+    """Return initial weights, with running statistics like those of a trained network."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        state = settings.initial_torch_model().state_dict()
+        state = TorchDescriptor(
+            comparison.head, comparison.s, comparison.patch_size, channels=comparison.channels
+        ).state_dict()
     for name, tensor in state.items():
         if name.endswith("running_mean"):
             tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
@@ -99,185 +105,138 @@ def random_state_dict(settings: Comparison, *, seed: int) -> dict[str, torch.Ten
 
 
 def compare(
-    settings: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
+    comparison: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> Iterator[Difference]:
-    """All rows, one after the other as they are computed.
+    """Yield all rows as they are computed.
 
     Args:
-        settings: what is compared.
-        state_dict: the weights that both sides start from.
-        batches: pairs of patches [B,2,N,N], one batch for each training step; the first serves for
-            all that comes before.
+        comparison: what is compared.
+        state_dict: initial weights of both sides.
+        batches: pairs of patches [B,2,N,N], one batch per training step; the first also serves for
+            all rows before training.
     """
-    batches = [np.asarray(batch, settings.dtype) for batch in batches]
-    yield from compare_layers(settings, state_dict, batches[0][:, 0])
+    batches = [np.asarray(batch, comparison.dtype) for batch in batches]
+    yield from compare_layers(comparison, state_dict, batches[0][:, 0])
     for train in (False, True):
-        yield compare_descriptors(settings, state_dict, batches[0][:, 0], train=train)
-    yield from compare_gradients(settings, state_dict, batches[0])
-    yield from compare_training(settings, state_dict, batches)
+        yield compare_descriptors(comparison, state_dict, batches[0][:, 0], train=train)
+    yield from compare_gradients(comparison, state_dict, batches[0])
+    yield from compare_training(comparison, state_dict, batches)
 
 
 def compare_layers(
-    settings: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray
+    comparison: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray
 ) -> Iterator[Difference]:
-    """Output of every BatchNorm, in inference."""
-    reference = settings.torch_model(state_dict).eval()
-    recorded: dict[str, np.ndarray] = {}
-
-    def record(name: str) -> Any:
-        def hook(module: Any, inputs: Any, output: torch.Tensor) -> None:
-            recorded[name] = output.permute(0, 2, 3, 1).numpy()
-
-        return hook
-
+    """Compare the output of every BatchNorm in inference."""
+    reference = comparison.torch_model(state_dict).eval()
+    expected: dict[str, np.ndarray] = {}
     for name, module in reference.named_modules():
         if isinstance(module, torch.nn.BatchNorm2d):
-            module.register_forward_hook(record(name))
+            module.register_forward_hook(
+                lambda _, __, output, name=name: expected.update(
+                    {name: output.permute(0, 2, 3, 1).numpy()}
+                )
+            )
     with torch.no_grad():
-        reference(_as_tensor(patches))
-    captured = _batch_norm_outputs(settings, state_dict, patches)
-    for (name, expected), found in zip(recorded.items(), captured, strict=True):
-        yield _difference(f"layer {name}", found.reshape(expected.shape), expected)
+        reference(torch.from_numpy(patches[:, None]))
+    _, captured = comparison.jax_model().apply(
+        comparison.variables(state_dict),
+        jnp.asarray(patches),
+        capture_intermediates=lambda module, _: isinstance(module, BatchNorm),
+        mutable=["intermediates"],
+    )
+    tree = captured["intermediates"]
+    found = [  # in torch's order
+        np.asarray(output["__call__"][0])
+        for part in ("trunk", "head", "trunk_polar")
+        for output in tree.get(part, {}).values()
+    ]
+    for (name, wanted), output in zip(expected.items(), found, strict=True):
+        yield _difference(f"layer {name}", output.reshape(wanted.shape), wanted)
 
 
 def compare_descriptors(
-    settings: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray, *, train: bool
+    comparison: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray, *, train: bool
 ) -> Difference:
-    """Descriptors, normalised by running or by batch statistics."""
-    reference = settings.torch_model(state_dict).train(train)
+    """Compare descriptors, normalised by running or by batch statistics."""
+    reference = comparison.torch_model(state_dict).train(train)
     with torch.no_grad():
-        expected = reference(_as_tensor(patches)).numpy()
-    found = _describe(settings, _variables(settings, state_dict), patches, train=train)
+        expected = reference(torch.from_numpy(patches[:, None])).numpy()
+    # Not compiled as a whole: single operations compile once for all heads.
+    found, _ = comparison.jax_model().apply(
+        comparison.variables(state_dict), jnp.asarray(patches), train=train, mutable=["batch_stats"]
+    )
     return _difference(f"descriptor ({'train' if train else 'eval'})", found, expected)
 
 
 def compare_gradients(
-    settings: Comparison, state_dict: Mapping[str, Any], pairs: np.ndarray
+    comparison: Comparison, state_dict: Mapping[str, Any], pairs: np.ndarray
 ) -> Iterator[Difference]:
-    """Loss of one batch, and its gradient in every parameter."""
-    reference = settings.torch_model(state_dict).train()
-    expected = torch_reference.batch_loss(
-        reference,
-        pairs,
-        anchor_swap=settings.step.loss.anchor_swap,
-        joint_batch_norm=settings.step.joint_batch_norm,
-    )
+    """Compare the loss of one batch, and its gradient with respect to every parameter."""
+    reference = comparison.torch_model(state_dict).train()
+    expected = torch_reference.batch_loss(reference, pairs, **comparison.loss_rules())
     expected.backward()
-    loss, state = _train_jax(settings, state_dict, [pairs])
+    loss, state = _train_jax(comparison, state_dict, [pairs])
     yield _difference("loss", loss[0], expected.detach().numpy())
-    found = to_arrays({"params": state.opt_state.gradients, "batch_stats": state.batch_stats})
+    found = to_arrays({"params": state.opt_state[0], "batch_stats": state.batch_stats})
     for name, parameter in reference.named_parameters():
         assert parameter.grad is not None
         yield _difference(f"gradient {name}", found[name], parameter.grad.numpy())
 
 
 def compare_training(
-    settings: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
+    comparison: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> Iterator[Difference]:
-    """Parameters, running statistics and losses after one SGD step per batch."""
-    reference = settings.torch_model(state_dict).train()
+    """Compare parameters, running statistics and losses after one SGD step per batch."""
+    reference = comparison.torch_model(state_dict).train()
     expected_losses = torch_reference.train(
         reference,
         batches,
-        learning_rate=settings.learning_rate,
-        total_steps=settings.steps,
-        anchor_swap=settings.step.loss.anchor_swap,
-        joint_batch_norm=settings.step.joint_batch_norm,
+        learning_rate=comparison.learning_rate,
+        total_steps=comparison.steps,
+        **comparison.loss_rules(),
     )
-    losses, state = _train_jax(settings, state_dict, batches)
+    losses, state = _train_jax(comparison, state_dict, batches)
     found = to_arrays({"params": state.params, "batch_stats": state.batch_stats})
     expected = {name: tensor.numpy() for name, tensor in reference.state_dict().items()}
-    after = f"after {len(batches)} steps"
     yield _difference(f"losses of {len(batches)} steps", losses, np.asarray(expected_losses))
     for quantity, chosen in (
-        (f"parameters {after}", [name for name in found if "weight" in name or "bias" in name]),
-        (f"running statistics {after}", [name for name in found if "running" in name]),
+        ("parameters", [name for name in found if "weight" in name or "bias" in name]),
+        ("running statistics", [name for name in found if "running" in name]),
     ):
-        yield max(
-            (_difference(quantity, found[name], expected[name]) for name in chosen),
-            key=lambda row: row.relative,
-        )
+        after = f"{quantity} after {len(batches)} steps"
+        rows = [_difference(after, found[name], expected[name]) for name in chosen]
+        yield max(rows, key=lambda row: row.relative)
 
 
 def _train_jax(
-    settings: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
+    comparison: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, TrainState]:
-    """The losses, and a state whose optimiser holds the last gradients."""
-    state = create_state(_recording_optimizer(settings), _variables(settings, state_dict))
-    step = _compiled_step(settings)
+    """Return the losses, and a state whose optimiser begins with the last gradients."""
+    optimizer, step = _compiled_step(comparison)
+    state = create_state(optimizer, comparison.variables(state_dict))
     losses = []
     for batch in batches:
-        state, metrics = step(state, jnp.asarray(batch), jax.random.key(KEY_SEED))
+        # Without dropout, the key is not used.
+        state, metrics = step(state, jnp.asarray(batch), jax.random.key(0))
         losses.append(float(metrics["loss"]))
     return np.asarray(losses), state
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled_step(settings: Comparison) -> Callable[..., Any]:
-    # Kept, so that gradients and training are of one program, which takes seconds to compile.
-    return jax.jit(
-        functools.partial(
-            train_step,
-            model=settings.jax_model(),
-            optimizer=_recording_optimizer(settings),
-            config=settings.step,
-        )
+def _compiled_step(
+    comparison: Comparison,
+) -> tuple[optax.GradientTransformation, Callable[..., Any]]:
+    """Return the optimiser and the step, compiled once for gradients and training."""
+    recorder = optax.GradientTransformation(
+        lambda params: jax.tree.map(jnp.zeros_like, params),
+        lambda gradients, _, params=None: (gradients, gradients),
     )
-
-
-class _Recorded(NamedTuple):
-    gradients: Any
-    inner: Any
-
-
-def _recording_optimizer(settings: Comparison) -> optax.GradientTransformation:
-    """The training's SGD, which keeps the gradients it was given last."""
-    sgd = torch_sgd(linear_decay(settings.learning_rate, settings.steps))
-
-    def start(params: Any) -> _Recorded:
-        return _Recorded(jax.tree.map(jnp.zeros_like, params), sgd.init(params))
-
-    def update(gradients: Any, state: _Recorded, params: Any = None) -> tuple[Any, _Recorded]:
-        updates, inner = sgd.update(gradients, state.inner, params)
-        return updates, _Recorded(gradients, inner)
-
-    return optax.GradientTransformation(start, update)
-
-
-def _batch_norm_outputs(
-    settings: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray
-) -> list[np.ndarray]:
-    """The outputs in torch's order: first trunk, fully connected head, second trunk."""
-    model = settings.jax_model()
-    _, captured = model.apply(
-        _variables(settings, state_dict),
-        jnp.asarray(patches),
-        capture_intermediates=lambda module, _: isinstance(module, BatchNorm),
-        mutable=["intermediates"],
+    sgd = torch_sgd(linear_decay(comparison.learning_rate, comparison.steps))
+    optimizer = optax.chain(recorder, sgd)
+    step = functools.partial(
+        train_step, model=comparison.jax_model(), optimizer=optimizer, config=comparison.step
     )
-    tree = captured["intermediates"]
-    return [
-        np.asarray(output["__call__"][0])
-        for part in ("trunk", "head", "trunk_polar")
-        for output in tree.get(part, {}).values()
-    ]
-
-
-def _describe(settings: Comparison, variables: Any, patches: np.ndarray, *, train: bool) -> Any:
-    # Not compiled as a whole: single operations compile once for all heads, and run as exactly.
-    model = settings.jax_model()
-    if not train:
-        return model.apply(variables, jnp.asarray(patches))
-    return model.apply(variables, jnp.asarray(patches), train=True, mutable=["batch_stats"])[0]
-
-
-def _variables(settings: Comparison, state_dict: Mapping[str, Any]) -> Any:
-    variables = from_torch(state_dict, settings.jax_model())
-    return jax.tree.map(lambda leaf: leaf.astype(settings.dtype), variables)
-
-
-def _as_tensor(patches: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(patches[:, None])
+    return optimizer, jax.jit(step)
 
 
 def _difference(quantity: str, found: Any, expected: np.ndarray) -> Difference:

@@ -1,9 +1,8 @@
 """The same descriptors and training step in PyTorch, written to be read.
 
 An independent implementation: it shares no code with the JAX one, follows the paper's formulas
-literally (every position's Kronecker product is built), and relies on torch's own layers and SGD.
-Nothing else in the package imports this module unless torch is asked for, and it imports no JAX.
-For use, `kjax.parity.torch_twin` is the quicker one.
+literally (it builds every position's Kronecker product), and relies on torch's layers and SGD. It
+does not import JAX. `kjax.parity.torch_twin` is faster.
 """
 
 import math
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 
 def von_mises_map(angle: Tensor, kappa: float, s: int) -> Tensor:
-    """f(α) ∈ ℝ^(2s+1) for a vector of angles, from the unscaled closed form."""
+    """Compute f(α) ∈ ℝ^(2s+1) for a vector of angles, from the unscaled closed form."""
     gamma = [(iv(0, kappa) - math.exp(-kappa)) / (2 * math.sinh(kappa))]
     gamma += [iv(i, kappa) / math.sinh(kappa) for i in range(1, s + 1)]
     columns = [math.sqrt(gamma[0]) * torch.ones_like(angle)]
@@ -26,7 +25,7 @@ def von_mises_map(angle: Tensor, kappa: float, s: int) -> Tensor:
 
 
 def make_trunk(dropout: float, channels: Sequence[int]) -> list[nn.Module]:
-    """HardNet's layers 0–18: six convolutions with BatchNorm and ReLU, then dropout."""
+    """Return HardNet's layers 0–18: six convolutions with BatchNorm and ReLU, then dropout."""
     layers: list[nn.Module] = []
     channels_in = 1
     for channels_out, stride in zip(channels, (1, 1, 2, 1, 2, 1), strict=True):
@@ -40,19 +39,7 @@ def make_trunk(dropout: float, channels: Sequence[int]) -> list[nn.Module]:
 
 
 class TorchDescriptor(nn.Module):
-    """Any of the paper's descriptors; `state_dict` follows kjax's naming contract.
-
-    Args:
-        head: one of hardnet, xy, polar, combined, combined_star, sum, cat.
-        s: number of frequencies.
-        patch_size: N, which fixes the size of `hardnet`'s fully connected layer.
-        dropout: rate before the head.
-        kappa_xy, kappa_rho, kappa_theta: concentrations of the position kernels.
-        scale_xy, scale_rho, scale_theta: scales from coordinates to angles.
-        corner_radius: ρ at the corner inside the centre weight.
-        channels: of the six convolutions.
-        dimension: of the descriptors of heads that project.
-    """
+    """Any of the paper's descriptors, with the arguments of `kjax.build` and kjax's weight names."""
 
     def __init__(
         self,
@@ -92,7 +79,7 @@ class TorchDescriptor(nn.Module):
         self.apply(initialize)
 
     def forward(self, patches: Tensor) -> Tensor:
-        """ℓ2-normalised descriptors of patches [B,1,N,N]."""
+        """Compute ℓ2-normalised descriptors of patches [B,1,N,N]."""
         x = self.input_norm(patches)
         phi = self.features(x)
         match self.head_name:
@@ -115,21 +102,21 @@ class TorchDescriptor(nn.Module):
 
     @staticmethod
     def input_norm(patches: Tensor) -> Tensor:
-        """Normalises each patch by its own mean and unbiased deviation, without gradient."""
+        """Normalise each patch by its own mean and unbiased deviation, without gradient."""
         flat = patches.flatten(1).detach()
         mean = flat.mean(dim=1).view(-1, 1, 1, 1)
         std = flat.std(dim=1, unbiased=True).view(-1, 1, 1, 1)
         return (patches - mean) / (std + 1e-7)
 
     def encode_xy(self, phi: Tensor) -> Tensor:
-        """Σ_p w_p φ^p ⊗ f(x_p) ⊗ f(y_p)."""
+        """Compute Σ_p w_p φ^p ⊗ f(x_p) ⊗ f(y_p)."""
         x, y = self.grid(phi)
         f_x = von_mises_map(self.scales[0] * x, self.kappas[0], self.s)
         f_y = von_mises_map(self.scales[0] * y, self.kappas[0], self.s)
         return self.sum_of_kronecker_products(phi, f_x, f_y)
 
     def encode_polar(self, phi: Tensor) -> Tensor:
-        """Σ_p w_p φ^p ⊗ f(ρ_p) ⊗ f(θ_p)."""
+        """Compute Σ_p w_p φ^p ⊗ f(ρ_p) ⊗ f(θ_p)."""
         x, y = self.grid(phi)
         rho = torch.sqrt((x * x + y * y) / 2)
         f_rho = von_mises_map(self.scales[1] * rho, self.kappas[1], self.s)
@@ -138,13 +125,13 @@ class TorchDescriptor(nn.Module):
 
     @staticmethod
     def grid(phi: Tensor) -> tuple[Tensor, Tensor]:
-        """Column and row of every position, −1 to 1, in double precision."""
+        """Return column and row of every position, −1 to 1, in double precision."""
         n = phi.shape[-1]
         line = torch.linspace(-1, 1, n, dtype=torch.float64, device=phi.device)
         return line.repeat(n), line.repeat_interleave(n)
 
     def sum_of_kronecker_products(self, phi: Tensor, f: Tensor, h: Tensor) -> Tensor:
-        """Adds up w_p φ^p ⊗ f_p ⊗ h_p, building every product."""
+        """Add up w_p φ^p ⊗ f_p ⊗ h_p, building every product."""
         x, y = self.grid(phi)
         weight = torch.exp(-(self.corner_radius**2) * (x * x + y * y) / 2)
         vectors = phi.flatten(2).transpose(1, 2)  # [B, n², c]
@@ -154,7 +141,7 @@ class TorchDescriptor(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Orthogonal weights of gain 0.6, biases 0.01."""
+    """Set orthogonal weights of gain 0.6 and biases of 0.01."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.orthogonal_(module.weight, gain=0.6)
         if module.bias is not None:
@@ -164,7 +151,7 @@ def initialize(module: nn.Module) -> None:
 def hardest_in_batch_loss(
     anchors: Tensor, positives: Tensor, *, margin: float = 1.0, anchor_swap: bool = False
 ) -> Tensor:
-    """HardNet's triplet margin loss, averaged over the batch."""
+    """Compute HardNet's triplet margin loss, averaged over the batch."""
     squared = (
         (anchors**2).sum(dim=1)[:, None]
         + (positives**2).sum(dim=1)[None, :]
@@ -182,7 +169,7 @@ def hardest_in_batch_loss(
 
 
 def make_sgd(model: nn.Module, learning_rate: float) -> torch.optim.SGD:
-    """The HardNet release's optimiser."""
+    """Return the optimiser of HardNet's release."""
     return torch.optim.SGD(
         model.parameters(), lr=learning_rate, momentum=0.9, dampening=0.9, weight_decay=1e-4
     )
@@ -197,7 +184,7 @@ def train(
     anchor_swap: bool = False,
     joint_batch_norm: bool = False,
 ) -> list[float]:
-    """One SGD step per batch of pairs [B,2,N,N], the rate falling linearly to 0; the losses."""
+    """Take one SGD step per batch of pairs [B,2,N,N], with linear decay, and return the losses."""
     optimizer = make_sgd(model, learning_rate)
     losses = []
     for step, pairs in enumerate(batches):
@@ -214,7 +201,7 @@ def train(
 def batch_loss(
     model: TorchDescriptor, pairs: np.ndarray, *, anchor_swap: bool, joint_batch_norm: bool
 ) -> Tensor:
-    """The training loss of one batch of pairs [B,2,N,N]."""
+    """Compute the training loss of one batch of pairs [B,2,N,N]."""
     dtype = next(model.parameters()).dtype
     views = torch.from_numpy(np.asarray(pairs)).to(dtype)
     if joint_batch_norm:

@@ -1,4 +1,4 @@
-"""The descriptors in PyTorch, for use: quick, and without JAX.
+"""The descriptors in PyTorch, for inference: fast, and without JAX.
 
     from kjax.parity.torch_twin import load
 
@@ -7,8 +7,8 @@
 
 It needs torch, NumPy and SciPy only. Weights and formulas are those of
 `kjax.parity.torch_reference`, rearranged: BatchNorm is folded into the convolutions before it, and
-position encoding and projection, both linear, are one matrix. Maps have their channels last in
-memory, which suits CPUs and GPUs better.
+position encoding and projection, both linear, are one matrix. Maps are channels-last in memory,
+which is faster on CPUs and GPUs.
 """
 
 from pathlib import Path
@@ -20,13 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from kjax.errors import InputError, unknown_name
-from kjax.model import (
-    CHANNELS,
-    DIMENSION,
-    ENCODED_HEADS,
-    HEADS,
-    TRUNK_STRIDE,
-)
+from kjax.model import CHANNELS, DIMENSION, ENCODED_HEADS, HEADS, TRUNK_STRIDE
 from kjax.parity.torch_reference import TorchDescriptor
 from kjax.weights import shipped
 from kjax.weights.files import SUFFIXES, load_state_dict, read_metadata
@@ -53,22 +47,22 @@ TRAINING_FIELDS = ("dropout", "dtype")
 
 
 def load(source: str | Path = shipped.DEFAULT) -> "FoldedDescriptor":
-    """A model with its weights, ready for inference.
+    """Load a model for inference.
 
     Args:
-        source: a name of `kjax.list_weights()`, or a weights file; where neither weights nor
-            metadata tell the head, with its fields behind a colon: "weights.npz:polar,s=1".
+        source: a name of `kjax.list_weights()`, or a weights file; if neither weights nor metadata
+            determine the head, followed by its fields: "weights.npz:polar,s=1".
     """
     return FoldedDescriptor(load_reference(source))
 
 
 def load_reference(source: str | Path = shipped.DEFAULT) -> TorchDescriptor:
-    """A model with its weights, not folded, for those who want to train on."""
+    """Load a model without folding, to continue its training."""
     name, _, text = str(source).partition(":")
     if shipped.find(name) is None:
         return _of_file(Path(name), text)
     if text:
-        raise InputError(f"{name} ships with its own model: leave out ':{text}'")
+        raise InputError(f"{name} ships with its own model: omit ':{text}'")
     card = shipped.card(name)
     path = shipped.weights_file(card)
     fields = {key: value for key, value in card.model.items() if key not in TRAINING_FIELDS}
@@ -76,7 +70,7 @@ def load_reference(source: str | Path = shipped.DEFAULT) -> TorchDescriptor:
 
 
 class FoldedDescriptor(nn.Module):
-    """A descriptor for inference only, of a trained one."""
+    """A trained descriptor, folded for inference."""
 
     def __init__(self, reference: TorchDescriptor) -> None:
         super().__init__()
@@ -90,25 +84,9 @@ class FoldedDescriptor(nn.Module):
         self.eval().requires_grad_(False)
 
     def forward(self, patches: Tensor) -> Tensor:
-        """ℓ2-normalised descriptors of patches [B,N,N] or [B,1,N,N], uint8 or floating."""
-        images = self._normalized(patches).to(next(self.trunks.parameters()).dtype)
-        maps = [trunk(images) for trunk in self.trunks]
-        if self.head is not None:
-            psi = self.head(torch.cat([phi.permute(0, 2, 3, 1).flatten(1) for phi in maps], dim=1))
-        elif self.head_name == "sum":
-            psi = maps[0].sum(dim=(2, 3))
-        else:
-            psi = maps[0].flatten(1)
-        squared = (psi * psi).sum(dim=1, keepdim=True)
-        # A vector that is exactly zero has no direction: it becomes the uniform one, as in kjax.
-        uniform = torch.full_like(squared, psi.shape[1] ** -0.5)
-        return torch.where(squared == 0, uniform, psi / torch.sqrt(squared + 1e-10))
-
-    def _normalized(self, patches: Tensor) -> Tensor:
-        """The patches [B,1,N,N], each normalised by its own statistics, in float32 or better."""
+        """Compute ℓ2-normalised descriptors of patches [B,N,N] or [B,1,N,N], uint8 or floating."""
         size = self.patch_size
-        shape = tuple(patches.shape[1:])
-        if shape not in ((size, size), (1, size, size)):
+        if tuple(patches.shape[1:]) not in ((size, size), (1, size, size)):
             raise InputError(
                 f"patches must have shape [B,{size},{size}] or [B,1,{size},{size}], "
                 f"not {list(patches.shape)}"
@@ -117,13 +95,25 @@ class FoldedDescriptor(nn.Module):
             raise InputError(f"patches must be uint8 or floating point, not {patches.dtype}")
         wide = torch.float64 if patches.dtype == torch.float64 else torch.float32
         flat = patches.flatten(1).to(wide)
-        flat = flat - flat[:, :1]  # makes a constant patch exactly zero, whatever its grey value
+        flat = flat - flat[:, :1]  # makes a constant patch exactly zero
         deviation, mean = torch.std_mean(flat, dim=1, keepdim=True)
-        return ((flat - mean) / (deviation + 1e-7)).view(-1, 1, size, size)
+        images = ((flat - mean) / (deviation + 1e-7)).view(-1, 1, size, size)
+        images = images.to(next(self.trunks.parameters()).dtype)
+        maps = [trunk(images) for trunk in self.trunks]
+        if self.head is not None:
+            psi = self.head(torch.cat([phi.permute(0, 2, 3, 1).flatten(1) for phi in maps], dim=1))
+        elif self.head_name == "sum":
+            psi = maps[0].sum(dim=(2, 3))
+        else:
+            psi = maps[0].flatten(1)
+        squared = (psi * psi).sum(dim=1, keepdim=True)
+        # A zero vector becomes the uniform one, as in `kjax.model.aggregation.l2_normalize`.
+        uniform = torch.full_like(squared, psi.shape[1] ** -0.5)
+        return torch.where(squared == 0, uniform, psi / torch.sqrt(squared + 1e-10))
 
 
 def _folded_trunk(layers: nn.Sequential) -> nn.Sequential:
-    """The trunk with each BatchNorm folded into the convolution before it."""
+    """Fold each BatchNorm into the convolution before it."""
     folded: list[nn.Module] = []
     for i in range(0, 3 * len(CHANNELS), 3):
         convolution: Any = layers[i]
@@ -133,7 +123,7 @@ def _folded_trunk(layers: nn.Sequential) -> nn.Sequential:
 
 
 def _projection(reference: TorchDescriptor) -> nn.Linear | None:
-    """The head as one matrix on flattened maps, channels last; None if it has no weights."""
+    """Return the head as one matrix on flattened maps, channels last; None for sum and cat."""
     name = reference.head_name
     if name == "hardnet":
         convolution: Any = reference.features[FC_INDEX]
@@ -168,7 +158,7 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 
 def _of_file(path: Path, text: str) -> TorchDescriptor:
     if path.suffix not in SUFFIXES:
-        no_file = f"{path} is no weights file ({', '.join(SUFFIXES)})"
+        no_file = f"{path} is not a weights file ({', '.join(SUFFIXES)})"
         known = shipped.list_weights()
         raise InputError(f"{no_file}; {unknown_name('pretrained model', str(path), known)}")
     try:

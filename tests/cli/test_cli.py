@@ -51,7 +51,7 @@ def test_choices_are_those_of_the_library():
     from kjax.data.cutting.detectors import DETECTORS
     from kjax.data.download import ADDRESSES
     from kjax.export.model import FUNCTIONS
-    from kjax.images.collection.pairs import PairsWord
+    from kjax.images.collection.pairs import PairSelection
     from kjax.images.features import MatchingMethod
     from kjax.images.geometry import Kind
     from kjax.model.descriptor import HEADS
@@ -62,7 +62,7 @@ def test_choices_are_those_of_the_library():
     assert options.SHARED["--quantize"][0] == tuple(FORMS)
     assert get_args(MatchingMethod) == match.METHODS
     assert tuple(match.GEOMETRIES) == get_args(Kind)
-    assert get_args(PairsWord) == COMMANDS["colmap"].PAIRS
+    assert get_args(PairSelection) == COMMANDS["colmap"].PAIRS
     assert set(compare.HEADS) == set(HEADS)
     assert set(download.NAMES) == set(ADDRESSES)
     assert set(export.FUNCTIONS) == set(FUNCTIONS)
