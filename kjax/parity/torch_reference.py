@@ -39,7 +39,7 @@ def make_trunk(dropout: float, channels: Sequence[int]) -> list[nn.Module]:
 
 
 class TorchDescriptor(nn.Module):
-    """Any of the paper's descriptors, with the arguments of `kjax.build` and kjax's weight names."""
+    """Any of the paper's descriptors, with the arguments of `kjax.build` and its weight names."""
 
     def __init__(
         self,
