@@ -1,9 +1,8 @@
 """Means of scores over seeds, training sets or splits, with standard deviations over seeds."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,37 +26,15 @@ _FIGURES: dict[type, tuple[str, ...]] = {
 Scores = TypeVar("Scores", PhototourScores, HPatchesScores, MisalignmentScores)
 
 
-class Spread(NamedTuple):
-    """A mean, the standard deviation over seeds (None for one seed), and the number of seeds."""
+def spread_over_seeds(columns: Sequence[Mapping[str, float]]) -> tuple[float, float | None]:
+    """Average over columns of values by seed, and compute the deviation of the seeds' means.
 
-    mean: float
-    std: float | None
-    seeds: int
-
-
-def spread_over_seeds(columns: Sequence[Mapping[Any, float]]) -> Spread | None:
-    """Average over columns and seeds; the deviation is that of each seed's mean over columns.
-
-    Only seeds that every column has count for the deviation. Returns None without any value.
-
-    Args:
-        columns: the values of one figure by seed.
+    Only seeds that every column has count for the deviation; it is None for fewer than two.
     """
-    columns = [column for column in columns if column]
-    if not columns:
-        return None
     mean = float(np.mean([np.mean(list(column.values())) for column in columns]))
     shared = [seed for seed in columns[0] if all(seed in column for column in columns)]
     means = [float(np.mean([column[seed] for column in columns])) for seed in shared]
-    return Spread(mean, _deviation(means) if len(means) > 1 else None, len(shared))
-
-
-def pooled_std(first: Spread, second: Spread) -> float | None:
-    """The common standard deviation of two groups, or None if neither has one."""
-    weighted = [(one.seeds - 1, one.std**2) for one in (first, second) if one.std is not None]
-    if not weighted:
-        return None
-    return math.sqrt(sum(n * variance for n, variance in weighted) / sum(n for n, _ in weighted))
+    return mean, _deviation(means) if len(means) > 1 else None
 
 
 def mean_of_seeds(scores: Sequence[Scores]) -> Scores:
@@ -65,29 +42,15 @@ def mean_of_seeds(scores: Sequence[Scores]) -> Scores:
 
     The interval of FPR@95 is the mean of the seeds' own.
     """
-    return mean_of_columns([{str(index): one for index, one in enumerate(scores)}])
-
-
-def mean_of_columns(columns: Sequence[Mapping[str, Scores]]) -> Scores:
-    """Average over columns and seeds; the deviations are those of each seed's mean over columns.
-
-    Only seeds that every column has count for the deviations.
-
-    Args:
-        columns: scores by seed, for example one column per training set.
-    """
-    mean = _mean_of_figures([_mean_of_figures(list(column.values())) for column in columns])
-    shared = [seed for seed in columns[0] if all(seed in column for column in columns)]
-    if len(shared) < 2:
+    mean = _mean_of_figures(scores)
+    if len(scores) < 2:
         return mean
-    by_seed = {seed: _mean_of_figures([column[seed] for column in columns]) for seed in shared}
-    scores: list[Any] = list(by_seed.values())
     deviations: dict[str, Any]
     if isinstance(mean, PhototourScores):
-        rates = {seed: one.fpr95 for seed, one in by_seed.items()}
+        rates = {str(seed): one.fpr95 for seed, one in enumerate(scores)}
         deviations = {"fpr95_by_seed": rates, "fpr95_std": _deviation(rates.values())}
     elif isinstance(mean, MisalignmentScores):
-        figures = [_flat(one.by_level | one.by_amount) for one in scores]
+        figures = [_flat({**one.by_level, **one.by_amount}) for one in scores]
         deviations = {"seeds": len(scores), "std": _deviation_of_each(figures)}
     else:
         headlines = [{task: getattr(one, f"{task}_map") for task in TASKS} for one in scores]

@@ -3,12 +3,8 @@
 Train on one set, test on the others. Distances come from `kjax.metrics.pair_distances`.
 """
 
-import functools
-import math
-
 import numpy as np
 from jaxtyping import Bool, Float, Float32
-from scipy.special import betainc, betaincinv, ndtr, ndtri
 
 from kjax.data.phototour import PatchSet
 from kjax.eval.results import Curve, HardPairs, Histogram, PhototourScores
@@ -71,27 +67,6 @@ def fpr_interval(
     shares = rng.beta(accepted + 0.5, len(of_others) - accepted + 0.5)
     low, high = np.quantile(shares, _TAILS)
     return float(low), float(high)
-
-
-@functools.cache
-def fpr_interval_of_counts(fpr: float, matching: int, non_matching: int) -> tuple[float, float]:
-    """Estimate `fpr_interval` from the numbers of pairs alone.
-
-    Assumes that both kinds of distances are normally distributed with the same width.
-    """
-    rank = math.ceil(RECALL * matching)
-    levels = (np.arange(128) + 0.5) / 128
-    recalls = betaincinv(rank, matching - rank + 1, levels)
-    accepted = non_matching * np.asarray(ndtr(ndtri(recalls) + ndtri(fpr) - ndtri(RECALL)))
-    ends = []
-    for tail in _TAILS:  # quantiles of a mixture of Beta distributions, by bisection
-        low, high = 0.0, 1.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            below = np.mean(betainc(accepted + 0.5, non_matching - accepted + 0.5, middle))
-            low, high = (middle, high) if below < tail else (low, middle)
-        ends.append(high)
-    return ends[0], ends[1]
 
 
 def hardest_pairs(

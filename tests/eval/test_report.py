@@ -210,7 +210,7 @@ def test_spread_and_published_rows_beside_the_headline():
 
 
 def test_a_single_value_is_not_the_best():
-    rows = [("rival", {("", "x"): share_cell(value)}) for value in (0.5, None)]
+    rows = [("rival", {"x": share_cell(value)}) for value in (0.5, None)]
     assert not any(cells[0].best for _, cells in make_table("", rows).rows)
 
 

@@ -85,6 +85,7 @@ def compose(evaluation: Evaluation, illustrations: Illustrations) -> list[Sectio
     results = evaluation.descriptors
     tests = {scores.test.lower() for one in results for scores in one.phototour}
     look = charts.looks(results)
+    found, missing = tables.source_tables(results)
     pairs = [
         {
             "caption": f"{one.descriptor} on {one.test}: "
@@ -128,8 +129,8 @@ def compose(evaluation: Evaluation, illustrations: Illustrations) -> list[Sectio
             "pictures": maps,
         },
         {"title": "Training", "charts": charts.training_charts(illustrations.training, look)},
-        {"title": "Descriptors", "tables": tables.source_table(results)},
-        {"title": "Missing", "tables": tables.missing_table(results)},
+        {"title": "Descriptors", "tables": found},
+        {"title": "Missing", "tables": missing},
     ]
 
 
@@ -223,8 +224,8 @@ def _lowest_fpr(arrangement: Arrangement) -> list[str]:
     best = {}
     for one in arrangement.results:
         mean = arrangement.mean(one)
-        if mean is not None and mean[1] == columns:
-            found = (mean[0].mean, one)
+        if mean is not None and mean[2] == columns:
+            found = (mean[0], one)
             best[one.ours] = min(best.get(one.ours, found), found, key=lambda pair: pair[0])
     if not best:
         return []

@@ -22,13 +22,9 @@ class PublishedFpr:
     """A row of the paper's PhotoTourism table.
 
     Attributes:
-        name: of the descriptor.
         head: kjax's name of the architecture; None for another implementation.
-        parameters: number of learned parameters.
         mean: over the six settings.
-        mean_std: standard deviation of the mean over seeds, if given.
         fpr95: by training and test set.
-        fpr95_std: standard deviation over seeds, if given.
     """
 
     name: str
@@ -50,43 +46,27 @@ _SETTINGS: tuple[SettingName, ...] = (
 )
 
 
-def _row(
-    name: str,
-    head: str | None,
-    parameters: int,
-    mean: tuple[float, float | None],
-    percentages: tuple[float, ...],
-    deviations: tuple[float, ...] = (),
-) -> PublishedFpr:
-    return PublishedFpr(
+PAPER_PHOTOTOUR = tuple(
+    PublishedFpr(
         name,
         head,
         parameters,
-        mean[0] / 100,
-        None if mean[1] is None else mean[1] / 100,
+        mean / 100,
+        None if mean_std is None else mean_std / 100,
         dict(zip(_SETTINGS, (value / 100 for value in percentages), strict=True)),
         # Rows without deviations have none to pair.
         dict(zip(_SETTINGS, (value / 100 for value in deviations), strict=False)),
     )
-
-
-PAPER_PHOTOTOUR = (
-    _row(
-        "HardNet+, as reported", None, 1_334_560, (1.51, None),
-        (1.49, 2.51, 0.53, 0.78, 1.96, 1.84),
-    ),
-    _row(
-        "HardNet+", "hardnet", 1_334_560, (1.43, 0.02),
-        (1.25, 2.35, 0.48, 0.74, 2.15, 1.61), (0.03, 0.03, 0.01, 0.02, 0.01, 0.10),
-    ),
-    _row(
-        "⋆ψᶜ, s=1", "combined_star", 867_008, (1.53, 0.03),
-        (1.27, 2.31, 0.48, 0.82, 2.58, 1.72), (0.03, 0.08, 0.02, 0.05, 0.08, 0.09),
-    ),
-    _row(
-        "⋆ψᶜ, s=2", "combined_star", 1_391_296, (1.36, 0.01),
-        (1.14, 2.16, 0.42, 0.73, 2.18, 1.51), (0.03, 0.10, 0.01, 0.02, 0.07, 0.12),
-    ),
+    for name, head, parameters, mean, mean_std, percentages, deviations in (
+        ("HardNet+, as reported", None, 1_334_560, 1.51, None,
+         (1.49, 2.51, 0.53, 0.78, 1.96, 1.84), ()),
+        ("HardNet+", "hardnet", 1_334_560, 1.43, 0.02,
+         (1.25, 2.35, 0.48, 0.74, 2.15, 1.61), (0.03, 0.03, 0.01, 0.02, 0.01, 0.10)),
+        ("⋆ψᶜ, s=1", "combined_star", 867_008, 1.53, 0.03,
+         (1.27, 2.31, 0.48, 0.82, 2.58, 1.72), (0.03, 0.08, 0.02, 0.05, 0.08, 0.09)),
+        ("⋆ψᶜ, s=2", "combined_star", 1_391_296, 1.36, 0.01,
+         (1.14, 2.16, 0.42, 0.73, 2.18, 1.51), (0.03, 0.10, 0.01, 0.02, 0.07, 0.12)),
+    )
 )  # fmt: skip
 
 
@@ -103,32 +83,6 @@ def paper_counterpart(result: Result) -> PublishedFpr | None:
         if named and row.parameters == result.parameters:
             return row
     return None
-
-
-PAPER_PARAMETERS = {
-    "sum": 285_984,
-    "cat": 285_984,
-    "xy s=1": 433_568,
-    "polar s=1": 433_568,
-    "combined s=1": 581_024,
-    "xy s=2": 695_712,
-    "polar s=2": 695_712,
-    "combined_star s=1": 867_008,
-    "combined s=2": 1_105_312,
-    "hardnet": 1_334_560,
-    "combined_star s=2": 1_391_296,
-}
-"""Numbers of parameters by model, fewest first. `sum` and `cat` have none but φ's."""
-_LARGER_HARDNET = 4_480_288
-"""For 64×64 patches. The other models have the same number for 32×32 and 64×64."""
-
-
-def paper_parameters(name: str) -> int | None:
-    """The paper's number of parameters for a model, whose name may go on, e.g. with N=64."""
-    names = [known for known in PAPER_PARAMETERS if f"{name} ".startswith(f"{known} ")]
-    if not names:
-        return None
-    return _LARGER_HARDNET if names[0] == "hardnet" and "64" in name else PAPER_PARAMETERS[names[0]]
 
 
 # The values of the paper's two HPatches bar charts are neither in its text nor in its source.

@@ -70,10 +70,10 @@ def write_page(path: Path, photos: Path, built: Built, summary: Summary, command
     }  # fmt: skip
     rows = [
         {
-            ("", "Image"): Cell(name),
-            ("", "Keypoints"): count_cell(len(table)),
-            ("", "Verified pairs"): count_cell(partners.count(name)),
-            ("", "Points seen"): count_cell(seen.get(name)),
+            "Image": Cell(name),
+            "Keypoints": count_cell(len(table)),
+            "Verified pairs": count_cell(partners.count(name)),
+            "Points seen": count_cell(seen.get(name)),
         }
         for name, table in keypoints.items()
     ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kjax.eval.averages import Spread, spread_over_seeds
+from kjax.eval.averages import spread_over_seeds
 from kjax.eval.hpatches.scores import LEVELS, MEAN, NEGATIVES, TASKS, HPatchesScores
 from kjax.eval.report.published import (
     HPATCHES_SETTING,
@@ -18,7 +18,6 @@ from kjax.eval.report.published import (
     PAPER_SOURCE,
     PUBLISHED_HPATCHES,
     paper_counterpart,
-    paper_parameters,
 )
 from kjax.eval.results import PhototourScores, Result
 
@@ -26,15 +25,7 @@ DASH = "–"
 
 
 class Cell(NamedTuple):
-    """One cell of a table.
-
-    Attributes:
-        text: as shown.
-        value: sort key; None sorts last.
-        detail: small print, e.g. an interval.
-        contends: whether it may be the best of its column.
-        best: whether it is.
-    """
+    """One cell of a table: text, sort key, small print, and whether it may be or is the best."""
 
     text: str = DASH
     value: float | None = None
@@ -43,11 +34,10 @@ class Cell(NamedTuple):
     best: bool = False
 
 
-Column = tuple[str, str]
-"""Group heading (may be empty) and heading."""
+Column = str | tuple[str, str]
+"""Heading of a column, or the heading of a group of columns and its own."""
 Row = tuple[str, Mapping[Column, Cell]]
 """Style of a row ("ours", "rival" or "published") and its cells by column."""
-NAME = ("", "Descriptor")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +45,9 @@ class Table:
     """A table with a caption above it and notes below; the first column names the rows."""
 
     caption: str
-    columns: list[Column]
+    columns: list[tuple[str, str]]
     rows: list[tuple[str, list[Cell]]]
-    notes: list[str]
+    notes: Sequence[str]
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -73,22 +63,19 @@ class Table:
 
 
 def make_table(
-    caption: str, rows: Sequence[Row], notes: Iterable[str] = (), *, lower_is_better: bool = False
+    caption: str, rows: Sequence[Row], notes: Sequence[str] = (), *, lower_is_better: bool = False
 ) -> Table:
     """Build a table, and mark the best of each column if two or more contend."""
     columns = list(dict.fromkeys(column for _, cells in rows for column in cells))
     made = [(kind, [cells.get(column, Cell()) for column in columns]) for kind, cells in rows]
     for place in range(len(columns)):
-        values = [cells[place].value for _, cells in made if cells[place].contends]
-        known = [value for value in values if value is not None]
-        best = (min if lower_is_better else max)(known) if len(known) > 1 else None
-        for _, cells in made:
-            if cells[place].contends and best is not None and cells[place].value == best:
-                cells[place] = cells[place]._replace(best=True)
-    return Table(caption, columns, made, [note for note in notes if note])
-
-
-# Numbers as text
+        contenders = [cells for _, cells in made if cells[place].contends]
+        values = [cells[place].value for cells in contenders]
+        best = (min if lower_is_better else max)(values) if len(values) > 1 else None
+        for cells in contenders:
+            cells[place] = cells[place]._replace(best=cells[place].value == best)
+    heads = [column if isinstance(column, tuple) else ("", column) for column in columns]
+    return Table(caption, heads, made, notes)
 
 
 def finite(value: float | None) -> float | None:
@@ -114,9 +101,12 @@ def joined(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def share_cell(share: float | None, std: float | None = None, detail: str = "") -> Cell:
-    """A fraction in percent that contends for the best of its column."""
-    return Cell(percent(share, std), finite(share), detail, contends=finite(share) is not None)
+def share_cell(
+    share: float | None, std: float | None = None, detail: str = "", *, contends: bool = True
+) -> Cell:
+    """A fraction in percent, which contends for the best of its column."""
+    known = finite(share)
+    return Cell(percent(share, std), known, detail, contends and known is not None)
 
 
 def count_cell(number: int | None) -> Cell:
@@ -126,7 +116,7 @@ def count_cell(number: int | None) -> Cell:
 
 def result_row(result: Result, cells: Mapping[Column, Cell]) -> Row:
     """A descriptor's row."""
-    return "ours" if result.ours else "rival", {NAME: Cell(result.name), **cells}
+    return "ours" if result.ours else "rival", {"Descriptor": Cell(result.name), **cells}
 
 
 # PhotoTourism
@@ -157,11 +147,6 @@ class Arrangement:
     results: list[Result]
 
     @property
-    def by_training_set(self) -> bool:
-        """Whether columns name training sets, as in the paper."""
-        return any(setting.train is not None for setting in self.settings)
-
-    @property
     def on_paper_sets(self) -> bool:
         """Whether every test set is one of the paper's."""
         return all(setting.test.lower() in PAPER_SETS for setting in self.settings)
@@ -172,16 +157,16 @@ class Arrangement:
         exact = [one for one in own if setting.train in (None, one.train)]
         return next(iter(exact or [one for one in own if one.train is None]), None)
 
-    def mean(self, result: Result) -> tuple[Spread, int] | None:
-        """Mean FPR@95 over a row's columns and their number, without training sets."""
+    def mean(self, result: Result) -> tuple[float, float | None, int] | None:
+        """Mean FPR@95 over a row's columns, without training sets; its deviation; their number."""
         found = [self.scores(result, setting) for setting in self.settings]
         counted = [
             one
             for one in found
             if one is not None and not one.on_training_set and finite(one.fpr95) is not None
         ]
-        spread = spread_over_seeds([one.fpr95_by_seed or {"": one.fpr95} for one in counted])
-        return None if spread is None else (spread, len(counted))
+        by_seed = [one.fpr95_by_seed or {"": one.fpr95} for one in counted]
+        return (*spread_over_seeds(by_seed), len(counted)) if counted else None
 
     def paper_difference(self, result: Result) -> float | None:
         """Mean FPR@95 minus the paper's, over the columns of both; None if not comparable."""
@@ -227,87 +212,64 @@ def arrange(every: Sequence[Result]) -> list[Arrangement]:
 def fpr_table(arrangement: Arrangement) -> Table:
     """FPR@95 of every descriptor, and the paper's rows if all test sets are the paper's own."""
     settings, results = arrangement.settings, arrangement.results
+    by_training_set = any(setting.train is not None for setting in settings)
     differences = {one.name: arrangement.paper_difference(one) for one in results}
     compared = any(value is not None for value in differences.values())
-    heads = [(f"Tested on {s.test}", s.train) if s.train else ("", s.test) for s in settings]
     rows: list[Row] = []
 
     def add(
         kind: str, name: str, size: int | None, train: str, mean: Cell, vs: Cell, rates: list[Cell]
     ) -> None:
-        cells = {NAME: Cell(name), ("", "Parameters"): count_cell(size)}
-        if not arrangement.by_training_set:
-            cells["", "Trained on"] = Cell(train or DASH)
+        cells: dict[Column, Cell] = {"Descriptor": Cell(name), "Parameters": count_cell(size)}
+        if not by_training_set:
+            cells["Trained on"] = Cell(train or DASH)
         if len(settings) > 1:
-            cells["", "Mean"] = mean
+            cells["Mean"] = mean
         if compared:
-            cells["", "vs. paper"] = vs
-        rows.append((kind, cells | dict(zip(heads, rates, strict=True))))
+            cells["vs. paper"] = vs
+        for setting, rate in zip(settings, rates, strict=True):
+            head = (f"Tested on {setting.test}", setting.train) if setting.train else setting.test
+            cells[head] = rate
+        rows.append((kind, cells))
 
     for result in results:
         mean, vs, rates = Cell(), Cell(), []
         if (found := arrangement.mean(result)) is not None:
-            spread, columns = found
-            mean = share_cell(spread.mean, spread.std)
-            if columns < len(settings):
-                # A mean over fewer columns is not comparable.
-                mean = mean._replace(detail=f"over {columns} of {len(settings)}", contends=False)
+            share, std, columns = found
+            whole = columns == len(settings)  # a mean over fewer columns is not comparable
+            detail = "" if whole else f"over {columns} of {len(settings)}"
+            mean = share_cell(share, std, detail, contends=whole)
         if (difference := differences[result.name]) is not None:
             vs = Cell(f"{100 * difference:+.2f}".replace("-", "−"), difference)
         for setting in settings:
             one = arrangement.scores(result, setting)
-            if one is None:
-                rates.append(Cell())
-            elif one.on_training_set:
-                text = percent(one.fpr95, one.fpr95_std)
-                rates.append(Cell(text, finite(one.fpr95), "trained on this set"))
-            else:
-                rates.append(share_cell(one.fpr95, one.fpr95_std, interval(one.fpr95_interval)))
+            own = one is not None and one.on_training_set
+            detail = "trained on this set" if own else interval(one.fpr95_interval) if one else ""
+            shares = (one.fpr95, one.fpr95_std) if one else (None, None)
+            rates.append(share_cell(*shares, detail, contends=not own))
         train = ", ".join(training_sets(result))
         kind = "ours" if result.ours else "rival"
         add(kind, result.name, result.parameters, train, mean, vs, rates)
     trains = dict.fromkeys(name for one in results for name in training_sets(one))
     for paper in PAPER_PHOTOTOUR if arrangement.on_paper_sets else ():
-        for train in [""] if arrangement.by_training_set else trains:
+        for train in [""] if by_training_set else trains:
             keys = [((s.train or train).lower(), s.test.lower()) for s in settings]
             known = [paper.fpr95[key] for key in keys if key in paper.fpr95]
             if not known:
                 continue
-            mean = Cell(percent(float(np.mean(known))), float(np.mean(known)))
+            detail = "" if len(known) == len(keys) else f"over {len(known)} of {len(keys)}"
+            mean = share_cell(float(np.mean(known)), None, detail, contends=False)
             if len(known) == len(paper.fpr95):
-                mean = Cell(percent(paper.mean, paper.mean_std), paper.mean)
-            elif len(known) < len(keys):
-                mean = mean._replace(detail=f"over {len(known)} of {len(keys)}")
-            rates = [
-                Cell(percent(paper.fpr95.get(key), paper.fpr95_std.get(key)), paper.fpr95.get(key))
-                for key in keys
-            ]
+                mean = share_cell(paper.mean, paper.mean_std, contends=False)
+            shares = [(paper.fpr95.get(key), paper.fpr95_std.get(key)) for key in keys]
+            rates = [share_cell(*both, contends=False) for both in shares]
             name = f"{paper.name} (paper)"
             add("published", name, paper.parameters, train, mean, Cell(), rates)
-    grouped = " Columns: training set → test set, grouped by test set."
-    return make_table(
-        "False positive rate at 95 % recall (FPR@95), %: lower is better. "
-        f"Rule: {arrangement.rule}.{grouped if arrangement.by_training_set else ''}",
-        rows,
-        _fpr_notes(arrangement, compared=compared, published=rows[-1][0] == "published"),
-        lower_is_better=True,
-    )
-
-
-def _fpr_notes(arrangement: Arrangement, *, compared: bool, published: bool) -> list[str]:
-    """The notes below the table of FPR@95."""
-    scores = [one for result in arrangement.results for one in result.phototour]
+    scores = [one for result in results for one in result.phototour]
     tests: dict[str, dict[str, None]] = {}
     for one in scores:
         pairs = f"{one.matching_pairs:,} matching and {one.non_matching_pairs:,} non-matching pairs"
         tests.setdefault(pairs if one.matching_pairs else "pairs not recorded", {})[one.test] = None
-    sizes = [
-        f"{one.name} {one.parameters:,} (paper: {known:,})"
-        for one in arrangement.results
-        if one.ours and one.parameters and (known := paper_parameters(one.name))
-        if known != one.parameters
-    ]
-    untrained = arrangement.by_training_set and any(one.train is None for one in scores)
     notes = {
         "; ".join(f"{joined(list(names))}: {pairs}" for pairs, names in tests.items()) + ".": True,
         "Brackets: 95 % confidence interval, from the number of pairs.": any(
@@ -315,39 +277,44 @@ def _fpr_notes(arrangement: Arrangement, *, compared: bool, published: bool) -> 
         ),
         "±: standard deviation over seeds.": any(one.fpr95_std is not None for one in scores),
         "A descriptor that was not trained on any of the sets has one value per test set, repeated "
-        "in its columns.": untrained,
+        "in its columns.": by_training_set and any(one.train is None for one in scores),
         "Scores on a descriptor's own training set do not count.": any(
             one.on_training_set for one in scores
         ),
-        PAPER_SOURCE: published,
+        PAPER_SOURCE: rows[-1][0] == "published",
         "vs. paper: mean difference to the paper in percentage points, over the columns that both "
         "have; below zero is better than the paper.": compared,
-        f"Numbers of parameters that differ from the paper: {', '.join(sizes)}.": bool(sizes),
     }
-    return [note for note, holds in notes.items() if holds]
+    grouped = " Columns: training set → test set, grouped by test set." if by_training_set else ""
+    return make_table(
+        "False positive rate at 95 % recall (FPR@95), %: lower is better. "
+        f"Rule: {arrangement.rule}.{grouped}",
+        rows,
+        [note for note, holds in notes.items() if holds],
+        lower_is_better=True,
+    )
 
 
 def areas_table(arrangement: Arrangement) -> Table:
     """Areas under the curves, one row per descriptor, training set and test set."""
-    rows = [
-        result_row(
-            result,
-            {
-                ("", "Test set"): Cell(one.test),
-                ("", "Trained on"): Cell(one.train or DASH),
-                ("", "FPR@95"): share_cell(one.fpr95)._replace(contends=False),
-                ("", "ROC area"): share_cell(one.auc)._replace(contends=False),
-                ("", "Average precision"): share_cell(one.average_precision)._replace(
-                    contends=False
-                ),
-                ("", "Matching pairs"): count_cell(one.matching_pairs),
-                ("", "Non-matching pairs"): count_cell(one.non_matching_pairs),
-            },
-        )
-        for result in arrangement.results
-        for one in result.phototour
-        if one.rule == arrangement.rule
-    ]
+    rows = []
+    for result in arrangement.results:
+        for one in result.phototour:
+            if one.rule != arrangement.rule:
+                continue
+            areas = {
+                "FPR@95": one.fpr95,
+                "ROC area": one.auc,
+                "Average precision": one.average_precision,
+            }
+            cells = {
+                "Test set": Cell(one.test),
+                "Trained on": Cell(one.train or DASH),
+                **{name: share_cell(area, contends=False) for name, area in areas.items()},
+                "Matching pairs": count_cell(one.matching_pairs),
+                "Non-matching pairs": count_cell(one.non_matching_pairs),
+            }
+            rows.append(result_row(result, cells))
     return make_table(f"Areas under the curves, %. Rule of FPR@95: {arrangement.rule}.", rows)
 
 
@@ -355,7 +322,7 @@ def areas_table(arrangement: Arrangement) -> Table:
 
 
 class HPatchesSetting(NamedTuple):
-    """What scores must share to stand in one table."""
+    """Protocol, split and tasks, which scores of one table share."""
 
     protocol: str
     split: str
@@ -392,30 +359,25 @@ def scoreboard(results: Sequence[Result]) -> dict[HPatchesSetting, Scored]:
 
 def headline_table(setting: HPatchesSetting, scored: Scored) -> Table:
     """Mean average precision of the three tasks, with published rows if they are comparable."""
-    rows = []
+    rows: list[Row] = []
     for result, scores in scored:
-        cells = {
-            ("", "Dimension"): count_cell(result.dimension),
-            ("", "Parameters"): count_cell(result.parameters),
+        tasks = {
+            task.capitalize(): share_cell(getattr(scores, f"{task}_map"), scores.map_std.get(task))
+            for task in TASKS
         }
-        for task in TASKS:
-            share = getattr(scores, f"{task}_map")
-            cells["", task.capitalize()] = share_cell(share, scores.map_std.get(task))
-        rows.append(result_row(result, cells))
+        rows.append(result_row(result, {**_sizes(result), **tasks}))
     notes = []
     if (setting.protocol, setting.split) == HPATCHES_SETTING:
         notes.append(HPATCHES_SOURCE)
         for name, shares in PUBLISHED_HPATCHES.items():
-            named = {
-                ("", task.capitalize()): share for task, share in zip(TASKS, shares, strict=True)
-            }
-            cells = {column: Cell(percent(share), share) for column, share in named.items()}
-            rows.append(("published", {NAME: Cell(f"{name} (published)"), **cells}))
+            cells: dict[Column, Cell] = {"Descriptor": Cell(f"{name} (published)")}
+            for task, share in zip(TASKS, shares, strict=True):
+                cells[task.capitalize()] = share_cell(share, contends=False)
+            rows.append(("published", cells))
     if any(scores.map_std for _, scores in scored):
         notes.append("±: standard deviation over seeds.")
-    return make_table(
-        f"{setting.caption}: mean average precision, %: higher is better.", rows, notes
-    )
+    caption = f"{setting.caption}: mean average precision, %: higher is better."
+    return make_table(caption, rows, notes)
 
 
 def detail_tables(setting: HPatchesSetting, scored: Scored) -> list[Table]:
@@ -425,77 +387,70 @@ def detail_tables(setting: HPatchesSetting, scored: Scored) -> list[Table]:
     pools: list[Row] = []
     by_sequence: dict[str, dict[Column, Cell]] = {}
     for result, scores in scored:
-        stds = scores.part_std
-        cells = _by_kind("Verification", scores.verification, stds)
+        kinds: list[dict[Column, Cell]] = [{}, {}]
+        for level, name in LEVELS.items():
+            for kind in (*NEGATIVES, MEAN):
+                head = name if kind == MEAN else f"{name} {kind}"
+                std = scores.part_std.get(f"verification/{level}/{kind}")
+                if kind in scores.verification.get(level, {}):
+                    share = scores.verification[level][kind]
+                    kinds[0]["Verification", head] = share_cell(share, std)
+                if kind in scores.verification_auc.get(level, {}):
+                    area = scores.verification_auc[level][kind]
+                    kinds[1]["ROC area", head] = share_cell(area)
         for task in ("matching", "retrieval"):
             for level, name in LEVELS.items():
-                share = getattr(scores, task).get(level)
-                cells[task.capitalize(), name] = share_cell(share, stds.get(f"{task}/{level}"))
-        by_level.append(result_row(result, cells))
-        areas.append(result_row(result, _by_kind("ROC area", scores.verification_auc, {})))
-        sizes: dict[str, list[float]] = {}
-        for level_pools in scores.retrieval_by_pool.values():
-            for size, share in level_pools.items():
-                sizes.setdefault(size, []).append(share)
-        means = {("Pool of", f"{int(n):,}"): _mean_cell(sizes[n]) for n in sorted(sizes, key=int)}
+                std = scores.part_std.get(f"{task}/{level}")
+                cell = share_cell(getattr(scores, task).get(level), std)
+                kinds[0][task.capitalize(), name] = cell
+        by_level.append(result_row(result, kinds[0]))
+        areas.append(result_row(result, kinds[1]))
+        levels = list(scores.retrieval_by_pool.values())
+        sizes = sorted({size for one in levels for size in one}, key=int)
+        means = {
+            ("Pool of", f"{int(size):,}"): _mean_cell([one[size] for one in levels if size in one])
+            for size in sizes
+        }
         pools.append(result_row(result, means))
-        for name, levels in sorted(scores.matching_by_sequence.items()):
-            row = by_sequence.setdefault(name, {("", "Sequence"): Cell(name)})
-            row["", result.name] = _mean_cell(levels.values())._replace(contends=False)
+        for name, shares in sorted(scores.matching_by_sequence.items()):
+            row = by_sequence.setdefault(name, {"Sequence": Cell(name)})
+            row[result.name] = _mean_cell(shares.values(), contends=False)
+    sequences = [("rival", row) for row in by_sequence.values()]
     tables = [
         make_table(f"{setting.caption}: by level, mAP in %.", by_level),
         make_table(f"{setting.caption}: verification, balanced ROC area in %.", areas),
         make_table(f"{setting.caption}: retrieval by pool, mean over levels, mAP in %.", pools),
         make_table(
-            f"{setting.caption}: matching by sequence, mean over levels, mAP in %.",
-            [("rival", row) for row in by_sequence.values()],
+            f"{setting.caption}: matching by sequence, mean over levels, mAP in %.", sequences
         ),
     ]
     return [table for table in tables if len(table.columns) > 1]
 
 
-def _by_kind(
-    task: str, values: Mapping[str, Mapping[str, float]], stds: Mapping[str, float]
-) -> dict[Column, Cell]:
-    """Cells of verification by level and kind of negatives."""
+def _mean_cell(shares: Iterable[float], *, contends: bool = True) -> Cell:
+    known = [share for share in shares if math.isfinite(share)]
+    return share_cell(float(np.mean(known)) if known else None, contends=contends)
+
+
+def _sizes(result: Result) -> dict[Column, Cell]:
     return {
-        (task, name if kind == MEAN else f"{name} {kind}"): share_cell(
-            values[level][kind], stds.get(f"verification/{level}/{kind}")
-        )
-        for level, name in LEVELS.items()
-        for kind in (*NEGATIVES, MEAN)
-        if kind in values.get(level, {})
+        "Dimension": count_cell(result.dimension),
+        "Parameters": count_cell(result.parameters),
     }
 
 
-def _mean_cell(shares: Iterable[float]) -> Cell:
-    known = [share for share in shares if math.isfinite(share)]
-    return share_cell(float(np.mean(known)) if known else None)
-
-
-# Descriptors
-
-
-def source_table(results: Sequence[Result]) -> list[Table]:
-    """The compared descriptors; no table if there are none."""
-    rows = []
+def source_tables(results: Sequence[Result]) -> tuple[list[Table], list[Table]]:
+    """The compared descriptors, and those that are unavailable; no table of none."""
+    found: list[Row] = []
+    missing: list[Row] = []
     for one in results:
+        source = {"Source": Cell(one.source)}
         if one.missing is None:
-            cells = {
-                ("", "Dimension"): count_cell(one.dimension),
-                ("", "Parameters"): count_cell(one.parameters),
-                ("", "Distance"): Cell(one.distance),
-                ("", "Source"): Cell(one.source),
-            }
-            rows.append(result_row(one, cells))
-    return [make_table("Compared descriptors and their sources.", rows)] if rows else []
-
-
-def missing_table(results: Sequence[Result]) -> list[Table]:
-    """The descriptors that are unavailable; no table if there are none."""
-    rows = [
-        result_row(one, {("", "Reason"): Cell(one.missing), ("", "Source"): Cell(one.source)})
-        for one in results
-        if one.missing is not None
-    ]
-    return [make_table("Requested descriptors that are unavailable.", rows)] if rows else []
+            cells = {**_sizes(one), "Distance": Cell(one.distance), **source}
+            found.append(result_row(one, cells))
+        else:
+            missing.append(result_row(one, {"Reason": Cell(one.missing), **source}))
+    return (
+        [make_table("Compared descriptors and their sources.", found)] if found else [],
+        [make_table("Requested descriptors that are unavailable.", missing)] if missing else [],
+    )
