@@ -86,13 +86,7 @@ class Entry:
 def find_entry(
     name: str, *, weights: Mapping[str, str] | None = None, cache_dir: Folder | None = None
 ) -> Entry:
-    """Resolve a name from the command line; see the top of this file.
-
-    Args:
-        name: of the descriptor.
-        weights: weights files of learned baselines, by their names.
-        cache_dir: folder of cached descriptors, as in `kjax.data.cache.cache_root`.
-    """
+    """Resolve a name from the command line; `weights` are files of baselines by their names."""
     source, dimension, form = _split_form(name)
     path, _, fields = source.partition(":")
     folder, known = Path(source), shipped.find(path)
@@ -127,7 +121,7 @@ def find_entry(
         entry,
         name=f"{entry.name}, {form}",
         distance="L1" if form == "binary" else "L2",
-        describe=tuple(functools.partial(_describe_quantized, one, form) for one in entry.describe),
+        describe=tuple(_quantized(one, form) for one in entry.describe),
         identity=f"{entry.identity} {form}",
     )
 
@@ -156,8 +150,8 @@ def as_numbers(
     return (np.unpackbits(stored, axis=1) if form == "binary" else stored).astype(np.float32)
 
 
-def _describe_quantized(one: Describe, form: str, patches: np.ndarray, **options: bool) -> Any:
-    return as_numbers(one(patches, **options), form)
+def _quantized(one: Describe, form: str) -> Describe:
+    return lambda patches, **options: as_numbers(one(patches, **options), form)
 
 
 def _ours(name: str, dimension: int | None, cache_dir: Folder | None) -> Entry:

@@ -71,7 +71,7 @@ def noisy_set(
         size: side of the patches that the descriptor sees.
         points: maximum number of points to draw.
         group: number of points that compete with each other.
-        seed: random seed of points, patches and noise.
+        seed: random seed.
     """
     names = tuple(level for level in NOISE for _ in range(TARGETS_PER_LEVEL))
 
@@ -93,15 +93,9 @@ def controlled_set(
 ) -> MatchingSet:
     """Make targets with one kind and amount of misalignment each; named "<kind>/<amount>".
 
-    Args:
-        patch_set: the patches and their points.
-        amounts: by kind: translation in sides of the reference (in a random direction), rotation in
-            degrees and scale as a binary logarithm (with random sign).
-        size: side of the patches that the descriptor sees.
-        points: maximum number of points to draw.
-        group: number of points that compete with each other.
-        seed: random seed of points, patches, directions and signs.
-        share: fraction of the stored patch's side that a reference shows.
+    Amounts are given by kind: translation in sides of the reference (in a random direction),
+    rotation in degrees and scale as a binary logarithm (with random sign). Other arguments are
+    those of `noisy_set`; `share` replaces `SHARE`.
     """
     for kind in amounts:
         if kind not in KINDS:
@@ -141,14 +135,7 @@ def mean_precision(
 def describe_misaligned(
     source: LoadedModel, sets: Sequence[PatchSet], *, points: int, progress: bool
 ) -> tuple[Float32[np.ndarray, "views seen dim"], Float32[np.ndarray, "views held dim"]]:
-    """Describe patches with HPatches' noise: points to learn from, and points held out.
-
-    Args:
-        source: the weights.
-        sets: sets of patches.
-        points: maximum number of points per set.
-        progress: show progress bars.
-    """
+    """Describe patches with HPatches' noise: points to learn from, and points held out."""
     describe = model_describer(source.model, source.variables)
     views = []
     for one in sets:

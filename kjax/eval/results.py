@@ -38,20 +38,14 @@ class PhototourScores:
     """Verification on one PhotoTourism set.
 
     Attributes:
-        test: name of the test set.
         train: names of the training sets, joined by +; None if untrained or unknown.
         rule: rule of FPR@95 for its last rank: hardnet or hynet.
-        matching_pairs: number of matching pairs.
-        non_matching_pairs: number of non-matching pairs.
         fpr95: false positive rate at 95 % recall; the mean over seeds if there are several.
-        fpr95_interval: its 95 % confidence interval from the number of pairs; None if unknown.
+        fpr95_interval: its 95 % confidence interval from the number of pairs.
         fpr95_std: standard deviation over seeds; None for one seed.
-        fpr95_by_seed: by the seed's number or index; empty for one seed.
-        auc: area under the ROC curve; None if unknown.
-        average_precision: area under the precision–recall curve; None if unknown.
-        roc: false positive rate to true positive rate; may be empty.
-        precision_recall: recall to precision; may be empty.
-        distances: of all pairs; may be empty.
+        auc: area under the ROC curve.
+        average_precision: area under the precision–recall curve.
+        distances: of all pairs.
     """
 
     test: str
@@ -80,14 +74,10 @@ class MisalignmentScores:
     """Matching of misaligned patches: see `kjax.eval.misalignment`.
 
     Attributes:
-        test: name of the set that the patches are cropped from.
         validation: whether the set selects settings rather than reports.
         by_level: mean average precision under HPatches' levels of noise (easy, hard, tough).
-        by_amount: mean average precision by kind of misalignment (translation, rotation, scale)
-            and its amount (as decimal digits); may be empty.
-        seeds: number of seeds averaged.
-        std: standard deviations over seeds, by level, or kind and amount ("rotation/30"); empty
-            for one seed.
+        by_amount: by kind of misalignment (translation, rotation, scale) and its amount.
+        std: standard deviations over seeds, by level, or kind and amount ("rotation/30").
     """
 
     test: str
@@ -106,11 +96,9 @@ class Result:
         name: short and unique in the evaluation, e.g. "combined_star s=2" or "RootSIFT".
         ours: whether it is a kjax model rather than a baseline.
         source: origin: a workdir, a weights file, "OpenCV 5.0.0", a folder of CSV files.
-        dimension: of a descriptor; None if unavailable.
         parameters: number of learned parameters; None if unknown or none.
         distance: "L2" or "L1" (Hamming distance for bits).
         missing: reason why the descriptor is unavailable, or None. If set, there are no scores.
-        warnings: e.g. that some descriptors are constant or NaN.
         phototour: one entry per test set (and training set, for a train/test table).
         hpatches: one entry per protocol and split.
         misaligned: one entry per set of misaligned patches.
@@ -140,15 +128,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The content of `results.json`.
-
-    Attributes:
-        title: of the report.
-        command: as typed.
-        created: ISO 8601 date and time, UTC.
-        versions: software and hardware, by name.
-        descriptors: the rows, in the requested order.
-    """
+    """The content of `results.json`; `created` is an ISO 8601 date and time, UTC."""
 
     title: str
     command: str
@@ -175,12 +155,8 @@ class HardPairs:
     """The worst errors of one descriptor on one set, worst first.
 
     Attributes:
-        descriptor: its name.
-        test: name of the set.
         matching: True for matching pairs with the largest distances, False for non-matching pairs
             with the smallest.
-        patches: both patches of each pair.
-        distances: one per pair.
     """
 
     descriptor: str

@@ -52,17 +52,7 @@ def run(
     rule: str = "hardnet",
     progress: bool = True,
 ) -> tuple[Evaluation, Illustrations]:
-    """Score every entry on every set that it can be scored on.
-
-    Args:
-        entries: in the order of the tables.
-        test_sets: for the PhotoTourism protocol.
-        benchmark: HPatches, or a folder in its format.
-        title: of the report.
-        command: as typed.
-        rule: rule of FPR@95.
-        progress: show progress bars.
-    """
+    """Score every entry by the PhotoTourism protocol and on HPatches, as far as they are given."""
     if not test_sets and benchmark is None:
         raise InputError("nothing to evaluate on: give --phototour SET … or --hpatches FOLDER")
     scored = [score(one, test_sets, benchmark, rule=rule, progress=progress) for one in entries]
@@ -80,11 +70,17 @@ def run(
         shown.append(
             min(baselines, key=lambda one: np.mean([s.fpr95 for s in one[0].phototour]))[1]
         )
-    models = {one.name: one.model for one in entries if one.model is not None}
+    similarity: dict[str, bytes] = {}
+    if test_sets:
+        models = {one.name: one.model for one in entries if one.model is not None}
+        pairs = test_sets[0].pairs
+        index = int(np.argmax(pairs.matching))
+        pair = test_sets[0].patches[[pairs.first[index], pairs.second[index]]]
+        similarity = similarity_figures(models, pair)
     curves = {one.name: training_curves(one.workdir) for one in entries if one.workdir is not None}
     return evaluation, Illustrations(
         hard_pairs=[pair for pairs in shown for pair in pairs],
-        similarity=similarity_figures(models, _matching_pair(test_sets[0])) if test_sets else {},
+        similarity=similarity,
         training={name: found for name, found in curves.items() if found},
     )
 
@@ -127,7 +123,12 @@ def score(
                 "descriptor; check weights, patches and labels"
             )
     if benchmark is not None and entry.missing is None:
-        sets = list(_describe_benchmark(entry, benchmark, progress))
+        sets = []
+        if entry.csv_folder is not None:
+            sets.append(read_descriptors(entry.csv_folder, benchmark.patches, progress=progress))
+        for one in entry.describe:
+            sequences = read_sequences(benchmark, name=entry.name, progress=progress)
+            sets.append(describe_sequences(functools.partial(one, progress=False), sequences))
         dimension = sets[0].dimension
         warnings += [f"HPatches: {line}" for line in degeneracies(np.asarray(sets[0].rows))]
         if all(scorable(np.asarray(one.rows)) for one in sets):
@@ -145,17 +146,6 @@ def score(
         hpatches=hpatches,
     )
     return result, hard_pairs
-
-
-def _describe_benchmark(
-    entry: Entry, benchmark: Benchmark, progress: bool
-) -> Iterator[SetDescriptors]:
-    """Yield each seed's descriptors of HPatches."""
-    if entry.csv_folder is not None:
-        yield read_descriptors(entry.csv_folder, benchmark.patches, progress=progress)
-    for describe in entry.describe:
-        sequences = read_sequences(benchmark, name=entry.name, progress=progress)
-        yield describe_sequences(functools.partial(describe, progress=False), sequences)
 
 
 def _score_benchmark(
@@ -211,11 +201,6 @@ def _rows(entries: Sequence[Entry], results: Sequence[Result]) -> Iterator[Resul
                 yield dataclasses.replace(result, name=f"{name} ({result.source})")
 
 
-def _matching_pair(test: PatchSet) -> np.ndarray:
-    index = int(np.argmax(test.pairs.matching))
-    return test.patches[[test.pairs.first[index], test.pairs.second[index]]]
-
-
 def training_curves(workdir: Path) -> dict[str, Curve]:
     """Read the metrics that a run logged, averaged over its seeds."""
     points: dict[str, dict[int, float]] = {}
@@ -237,14 +222,8 @@ def export_descriptors(
 ) -> int:
     """Describe the patches of an HPatches folder, as CSV files for the official toolbox.
 
-    Finished sequences are skipped. Returns the number of sequences.
-
-    Args:
-        entry: the descriptor.
-        folder: one folder of patches per sequence.
-        out: folder of the CSV files; files of another descriptor there are refused.
-        overwrite: replace the files of another descriptor.
-        progress: show a progress bar.
+    Finished sequences are skipped. Files of another descriptor are refused, or replaced if
+    `overwrite`. Returns the number of sequences.
     """
     sequences = list_sequences(folder)
     if entry.missing is not None:

@@ -80,12 +80,8 @@ def draw_similarity_maps(
 ) -> None:
     """Write the figure: patch a with the receptive field of p, patch b, one map per method.
 
-    Args:
-        methods: models by column title.
-        patch_a: patch that the positions are chosen on.
-        patch_b: patch that they are compared with.
-        positions: one row of the figure each (default: three around the centre).
-        path: image file, or a stream for PNG.
+    Positions are the rows of the figure; if there are none, three around the centre are chosen. A
+    stream gets a PNG.
     """
     require("matplotlib", "drawing similarity maps")
     from matplotlib.figure import Figure

@@ -135,13 +135,7 @@ def describe_sequences(
 def read_descriptors(
     folder: Folder, patches: Mapping[str, int] | None = None, *, progress: bool = True
 ) -> SetDescriptors:
-    """Read the official CSV files.
-
-    Args:
-        folder: one folder per sequence.
-        patches: the sequences to read, with their number of patches (default: all there are).
-        progress: show a progress bar.
-    """
+    """Read the official CSV files of `patches`, the number of patches of each sequence, or all."""
     folder = Path(folder)
     names = sorted(path.parent.name for path in folder.glob("*/ref.csv"))
     if not (patches or names):

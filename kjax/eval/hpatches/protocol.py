@@ -74,18 +74,15 @@ def evaluate(
     distance: str = "L2",
     progress: bool = True,
 ) -> HPatchesScores:
-    """Score all three tasks.
+    """Score all three tasks on a split; descriptors of other sequences are ignored.
 
     Args:
-        descriptors: of the tasks' sequences; others are ignored, so that one set serves all splits.
+        descriptors: of the tasks' sequences, at least.
         tasks: of the split.
         split: its name, for the report.
         protocol: "python" or "matlab".
         distance: "L2" or "L1"; for bits, L1 is the Hamming distance.
         progress: show progress bars.
-
-    Raises:
-        InputError: descriptors are missing, too few or not finite, or a task is empty.
     """
     descriptors = descriptors.on_device()
     options: dict[str, Any] = {"protocol": protocol, "distance": distance, "progress": progress}
@@ -272,10 +269,7 @@ def matched_precision(
 ) -> Float64[np.ndarray, " images"]:
     """Compute average precision when the closest pairs are accepted first.
 
-    Args:
-        index: of each reference patch's nearest patch; its own index if that is correct.
-        distances: to it.
-        protocol: "python" or "matlab".
+    `index` is that of each reference patch's nearest patch: its own index if that is correct.
     """
     # Stable: in a tie, the first in the file is accepted first.
     order = np.argsort(distances, axis=1, kind="stable")
@@ -375,12 +369,8 @@ def _precision(
     """Compute each positive's share of average precision, times the number of positives.
 
     MATLAB's is the precision at the positive. Python's is its mean with the precision just before,
-    the trapezoid under the curve, where precision is 1 at the start.
-
-    Args:
-        found: positives retrieved so far, this one included.
-        retrieved: patches retrieved so far.
-        protocol: "python" or "matlab".
+    the trapezoid under the curve, where precision is 1 at the start. `found` are the positives, and
+    `retrieved` all patches, up to and with this one.
     """
     after = found / retrieved
     if protocol == "matlab":

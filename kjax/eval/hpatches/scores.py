@@ -21,18 +21,15 @@ class HPatchesScores:
         split: a, b, c, full, illum, view, "abc" (the mean over a, b and c), or the name of a
             folder whose sequences were all used.
         tasks: origin of pairs and queries, e.g. "official" or "generated, seed 42".
-        sequences: number of sequences.
         verification: average precision by level and kind of negatives (or `MEAN`).
-        verification_auc: balanced ROC area by level and kind of negatives; may be empty.
+        verification_auc: balanced ROC area by level and kind of negatives.
         matching: mean average precision by level.
-        matching_by_sequence: by sequence and level, the mean over the five target images; may be
-            empty.
+        matching_by_sequence: by sequence and level, the mean over the five target images.
         retrieval: mean average precision by level, at the protocol's headline pool.
-        retrieval_by_pool: by level and pool size (as decimal digits); may be empty.
+        retrieval_by_pool: by level and pool size (as decimal digits).
         verification_map: headline, the mean over levels and kinds.
         matching_map: headline, the mean over levels (python) or levels and categories (matlab).
         retrieval_map: headline, the mean over levels.
-        seeds: number of seeds averaged.
         map_std: standard deviations of the headlines over seeds, by task; empty for one seed.
         part_std: standard deviations of their parts over seeds, by task, level and kind of
             negatives ("matching/e", "verification/e/intra"); empty for one seed.

@@ -1,4 +1,4 @@
-"""What HPatches asks: sequences and splits, pairs to verify, patches to retrieve.
+"""The tasks of HPatches: sequences and splits, pairs to verify, patches to retrieve.
 
 The official files are `verif_pos_split-<split>.csv`, `verif_neg_intra_…`, `verif_neg_inter_…`,
 `retr_queries_…` and `retr_distractors_…`. Without them, tasks are drawn by the rules and from the
@@ -73,7 +73,6 @@ class Tasks:
         intra: non-matching pairs from one sequence.
         inter: non-matching pairs from two.
         queries: patches to look for; each has five targets.
-        distractors: patches to look among.
         origin: "official", or the generator's seed.
     """
 

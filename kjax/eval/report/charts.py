@@ -23,7 +23,7 @@ from kjax.eval.report.tables import (
     finite,
     percent,
 )
-from kjax.eval.results import Curve, Histogram, Result
+from kjax.eval.results import Curve, Histogram, PhototourScores, Result
 from kjax.extras import require
 
 WIDTH = 320
@@ -49,7 +49,11 @@ TRAINING_TITLES = {
 }
 _ABOVE, _BELOW = 26, 37
 """Room for a panel's title, and for the labels below it, in CSS pixels."""
-_RC: dict[str, Any] = {
+_TICKS = {
+    "labelsize": 10, "color": RULE, "labelcolor": SOFT, "major.pad": 5, "major.size": 0,
+    "minor.size": 0,
+}  # fmt: skip
+_STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.size": 10.5,
     "axes.titlesize": 11.5,
@@ -67,15 +71,13 @@ _RC: dict[str, Any] = {
     "axes.grid": True,
     "grid.color": RULE,
     "grid.linewidth": 0.7,
-    **{f"{axis}tick.{name}": value for axis in "xy" for name, value in (
-        ("labelsize", 10), ("color", RULE), ("labelcolor", SOFT), ("major.pad", 5),
-        ("major.size", 0), ("minor.size", 0))},
+    **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
     "text.color": INK,
     "text.parse_math": False,  # names may contain dollar signs
     "hatch.linewidth": 1.2,
     "svg.fonttype": "none",
     "svg.hashsalt": "kjax",  # the same figures give the same file
-}  # fmt: skip
+}
 
 
 class Key(NamedTuple):
@@ -95,28 +97,13 @@ class Charts(NamedTuple):
 
 
 def panel(
-    title: str,
-    alt: str,
-    draw: Callable[[Any], None],
-    height: int = 250,
-    *,
-    left: int = 46,
-    right: int = 12,
+    title: str, alt: str, draw: Callable[[Any], None], height: int, left: int = 46, right: int = 12
 ) -> tuple[str, str]:
-    """Draw one chart.
-
-    Args:
-        title: above the chart.
-        alt: text for readers who do not see it.
-        draw: draws on a matplotlib axis.
-        height: in CSS pixels.
-        left: room for labels left of the axis, in CSS pixels.
-        right: room right of it.
-    """
+    """Draw one chart, with room left and right of the axis; lengths in CSS pixels."""
     mpl = require("matplotlib", "drawing charts")
     from matplotlib.figure import Figure
 
-    with warnings.catch_warnings(), mpl.rc_context(_RC):
+    with warnings.catch_warnings(), mpl.rc_context(_STYLE):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure((WIDTH / 72, height / 72))
         # Fixed margins: a layout engine would draw everything several times.
@@ -160,123 +147,107 @@ def plot_line(axis: Any, key: Key, x: np.ndarray, y: np.ndarray) -> None:
 # Verification
 
 
-def roc_charts(arrangement: Arrangement, look: Mapping[str, Key]) -> Charts:
-    """ROC curves, with a logarithmic axis of false positives."""
-
-    def draw(axis: Any, drawn: list) -> None:
-        pairs = max(scores.non_matching_pairs for _, scores in drawn)
-        lowest = max(1e-5, 10 ** np.floor(np.log10(1 / max(pairs, 10))))  # below one pair
-        for key, scores in drawn:
-            rate, recall = finite_points(scores.roc)
-            # Recall without any false positive is drawn at the edge of the logarithmic axis.
-            start = recall[rate <= lowest].max(initial=0)
-            shown = rate > lowest
-            plot_line(axis, key, np.append(lowest, rate[shown]), np.append(start, recall[shown]))
-            dot = {"marker": "o", "markersize": 6, "zorder": 3, "markeredgecolor": "white"}
-            axis.plot(max(scores.fpr95, lowest), RECALL, color=key.colour, clip_on=False, **dot)
-        axis.axhline(RECALL, color=SOFT, linewidth=0.8, linestyle=":", zorder=1)
-        axis.set_xscale("log")
-        axis.set(xlim=(lowest, 1), ylim=(0.5, 1.005))
-        axis.set(xlabel="false positives, %", ylabel="recall, %")
-        axis.minorticks_off()
-
-    return _curve_charts(
-        "ROC curves. Dots: 95 % recall, where FPR@95 is read. The axis of false positives is "
-        "logarithmic; further left is better.",
-        arrangement,
-        look,
-        draw,
-        lambda scores: f"FPR@95 {percent(scores.fpr95)} %",
-    )
-
-
-def precision_recall_charts(arrangement: Arrangement, look: Mapping[str, Key]) -> Charts:
-    """Precision against recall."""
-
-    def draw(axis: Any, drawn: list) -> None:
-        lowest = 1.0
-        for key, scores in drawn:
-            recall, precision = finite_points(scores.precision_recall)
-            plot_line(axis, key, recall, precision)
-            lowest = min(lowest, precision.min(initial=1))
-        axis.set(xlim=(0, 1), ylim=(np.clip(np.floor(10 * lowest) / 10, 0, 0.9), 1.005))
-        axis.set(xlabel="recall, %", ylabel="precision, %")
-
-    return _curve_charts(
-        "Precision against recall; nearer to the upper right corner is better.",
-        arrangement,
-        look,
-        draw,
-        lambda scores: f"area {percent(scores.average_precision)} %",
-    )
-
-
-def _curve_charts(
-    caption: str,
-    arrangement: Arrangement,
-    look: Mapping[str, Key],
-    draw: Callable[[Any, list], None],
-    figure: Callable[[Any], str],
-) -> Charts:
-    """A panel for each setting that has curves; `figure` is the number of a curve in words."""
-    panels = []
+def curve_charts(arrangement: Arrangement, look: Mapping[str, Key]) -> dict[str, Charts]:
+    """ROC curves with a logarithmic axis of false positives, and precision against recall."""
+    panels: dict[str, list[tuple[str, str]]] = {"ROC": [], "Precision and recall": []}
     for setting in arrangement.settings:
         found = [(look[one.name], arrangement.scores(one, setting)) for one in arrangement.results]
         drawn = [(key, one) for key, one in found if one is not None and one.roc.x]
         if not drawn:
             continue
+        rates = ", ".join(f"{key.label} {percent(one.fpr95)} %" for key, one in drawn)
+        alt = f"ROC curves, {setting.label}. False positives at 95 % recall: {rates}."
+        draw = functools.partial(_draw_roc, drawn)
+        panels["ROC"].append(panel(setting.label, alt, draw, 270))
+        areas = ", ".join(f"{key.label} {percent(one.average_precision)} %" for key, one in drawn)
+        alt = f"Precision–recall curves, {setting.label}. Areas: {areas}."
+        draw = functools.partial(_draw_precision_recall, drawn)
+        panels["Precision and recall"].append(panel(setting.label, alt, draw, 270))
+    captions = (
+        "ROC curves. Dots: 95 % recall, where FPR@95 is read. The axis of false positives is "
+        "logarithmic; further left is better.",
+        "Precision against recall; nearer to the upper right corner is better.",
+    )
+    keys = [look[result.name] for result in arrangement.results]
+    return {
+        title: Charts(caption, drawn, keys)
+        for (title, drawn), caption in zip(panels.items(), captions, strict=True)
+        if drawn
+    }
 
-        def draw_percent(axis: Any, drawn: list = drawn) -> None:
-            draw(axis, drawn)
-            for one in (axis.xaxis, axis.yaxis):
-                one.set_major_formatter(lambda share, _: f"{100 * share:.10g}")
 
-        numbers = ", ".join(f"{key.label} {figure(one)}" for key, one in drawn)
-        panels.append(panel(setting.label, f"{setting.label}: {numbers}.", draw_percent, 270))
-    return Charts(caption, panels, [look[result.name] for result in arrangement.results])
+def _draw_roc(drawn: Sequence[tuple[Key, PhototourScores]], axis: Any) -> None:
+    pairs = max(scores.non_matching_pairs for _, scores in drawn)
+    lowest = max(1e-5, 10 ** np.floor(np.log10(1 / max(pairs, 10))))  # below one pair
+    for key, scores in drawn:
+        rate, recall = finite_points(scores.roc)
+        # Recall without any false positive is drawn at the edge of the logarithmic axis.
+        start = recall[rate <= lowest].max(initial=0)
+        shown = rate > lowest
+        plot_line(axis, key, np.append(lowest, rate[shown]), np.append(start, recall[shown]))
+        dot = {"marker": "o", "markersize": 6, "zorder": 3, "markeredgecolor": "white"}
+        axis.plot(max(scores.fpr95, lowest), RECALL, color=key.colour, clip_on=False, **dot)
+    axis.axhline(RECALL, color=SOFT, linewidth=0.8, linestyle=":", zorder=1)
+    axis.set_xscale("log")
+    axis.set(xlim=(lowest, 1), ylim=(0.5, 1.005))
+    axis.set(xlabel="false positives, %", ylabel="recall, %")
+    axis.minorticks_off()
+    _percent_ticks(axis)
+
+
+def _draw_precision_recall(drawn: Sequence[tuple[Key, PhototourScores]], axis: Any) -> None:
+    lowest = 1.0
+    for key, scores in drawn:
+        recall, precision = finite_points(scores.precision_recall)
+        plot_line(axis, key, recall, precision)
+        lowest = min(lowest, precision.min(initial=1))
+    axis.set(xlim=(0, 1), ylim=(np.clip(np.floor(10 * lowest) / 10, 0, 0.9), 1.005))
+    axis.set(xlabel="recall, %", ylabel="precision, %")
+    _percent_ticks(axis)
+
+
+def _percent_ticks(axis: Any) -> None:
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_formatter(lambda share, _: f"{100 * share:.10g}")
 
 
 def distance_charts(arrangement: Arrangement, setting: PhototourSetting) -> Charts:
     """Distances of matching and non-matching pairs, by descriptor."""
+
+    def draw(axis: Any, histogram: Histogram, unit: str) -> None:
+        kinds = ((histogram.matching, MATCHING), (histogram.non_matching, NON_MATCHING))
+        for counts, colour in kinds:
+            shares = 100 * np.asarray(counts) / max(sum(counts), 1)
+            axis.stairs(shares, histogram.edges, fill=True, color=colour, alpha=0.55)
+        if (threshold := distance_at_recall(histogram)) is not None:
+            axis.axvline(threshold, color=INK, linewidth=1, linestyle=":")
+        axis.set(xlim=(histogram.edges[0], histogram.edges[-1]), ylim=(0, None))
+        axis.set(xlabel=f"{unit} distance", ylabel="% of pairs")
+        axis.locator_params(nbins=5)
+
     panels = []
-    for result in arrangement.results:
-        scores = arrangement.scores(result, setting)
-        if scores is None or len(scores.distances.edges) < 2:
-            continue
-        draw = functools.partial(_draw_distances, scores.distances, f"{result.distance} distance")
-        rate = percent(scores.fpr95)
-        alt = f"Distances of pairs by {result.name}; FPR@95 {rate} %."
-        panels.append(panel(f"{printable(result.name, 21)}: {rate} %", alt, draw, 185))
+    for one in arrangement.results:
+        scores = arrangement.scores(one, setting)
+        if scores is not None and len(scores.distances.edges) > 1:
+            rate = percent(scores.fpr95)
+            alt = f"Distances of pairs by {one.name}; FPR@95 {rate} %."
+            drawing = functools.partial(draw, histogram=scores.distances, unit=one.distance)
+            panels.append(panel(f"{printable(one.name, 21)}: {rate} %", alt, drawing, 185))
     caption = (
         f"Distances of pairs, {setting.label}; less overlap is better. Beside the names: FPR@95. "
         "Dotted: the distance that 95 % of the matching pairs stay below."
     )
-    legend = [
-        Key("matching pairs", MATCHING, "bar"),
-        Key("non-matching pairs", NON_MATCHING, "bar"),
-    ]
-    return Charts(caption, panels, legend)
+    kinds = {"matching pairs": MATCHING, "non-matching pairs": NON_MATCHING}
+    return Charts(caption, panels, [Key(name, colour, "bar") for name, colour in kinds.items()])
 
 
-def distance_at_recall(histogram: Histogram, recall: float = RECALL) -> float | None:
-    """Interpolate the distance that a fraction of the matching pairs stays below."""
+def distance_at_recall(histogram: Histogram) -> float | None:
+    """Interpolate the distance that 95 % of the matching pairs stay below."""
     counts = np.asarray(histogram.matching, np.float64)
     if not counts.sum() > 0:
         return None
     reached = np.concatenate([[0], np.cumsum(counts) / counts.sum()])
-    return float(np.interp(recall, reached, histogram.edges))
-
-
-def _draw_distances(histogram: Histogram, label: str, axis: Any) -> None:
-    kinds = ((histogram.matching, MATCHING), (histogram.non_matching, NON_MATCHING))
-    for counts, colour in kinds:
-        shares = 100 * np.asarray(counts) / max(sum(counts), 1)
-        axis.stairs(shares, histogram.edges, fill=True, color=colour, alpha=0.55)
-    if (threshold := distance_at_recall(histogram)) is not None:
-        axis.axvline(threshold, color=INK, linewidth=1, linestyle=":")
-    axis.set(xlim=(histogram.edges[0], histogram.edges[-1]), ylim=(0, None))
-    axis.set(xlabel=label, ylabel="% of pairs")
-    axis.locator_params(nbins=5)
+    return float(np.interp(RECALL, reached, histogram.edges))
 
 
 # HPatches

@@ -139,20 +139,15 @@ def _verification(evaluation: Evaluation, look: Mapping[str, charts.Key]) -> Sec
     arrangements = arrange(evaluation.descriptors)
     parts: list[Section] = []
     for arrangement in arrangements[:1]:
-        curves = {
-            "ROC": charts.roc_charts(arrangement, look),
-            "Precision and recall": charts.precision_recall_charts(arrangement, look),
-        }
-        parts += [{"title": name, "charts": [one]} for name, one in curves.items() if one.panels]
+        curves = charts.curve_charts(arrangement, look)
+        parts += [{"title": title, "charts": [one]} for title, one in curves.items()]
         # One training set represents all: the pairs are the same.
-        settings = {setting.test: setting for setting in reversed(arrangement.settings)}.values()
-        distances = [(s.label, charts.distance_charts(arrangement, s)) for s in settings][::-1]
-        distances = [(label, one) for label, one in distances if one.panels]
-        if distances:
-            folds = [{"title": f"Distances of pairs, {label}", "charts": [one]}
-                     for label, one in distances[1:]]  # fmt: skip
-            first = [distances[0][1]]
-            parts.append({"title": "Distances of pairs", "charts": first, "folds": folds})
+        settings = {setting.test: setting for setting in reversed(arrangement.settings)}
+        drawn = [charts.distance_charts(arrangement, one) for one in reversed(settings.values())]
+        first, *others = [one for one in drawn if one.panels] or [None]
+        if first is not None:
+            folds = [{"title": one.caption.split(";")[0], "charts": [one]} for one in others]
+            parts.append({"title": "Distances of pairs", "charts": [first], "folds": folds})
     return {
         "tables": [tables.fpr_table(one) for one in arrangements],
         "parts": parts,
