@@ -108,8 +108,10 @@ def detect_in_grey(
     detector: str = SIFT,
 ) -> Keypoints:
     """Like `find_in_grey`, but return `Keypoints`."""
-    options = {"contrast": contrast, "detector": detector}
-    return from_opencv(find_in_grey(grey, mask=mask, max_keypoints=max_keypoints, **options))
+    found = find_in_grey(
+        grey, mask=mask, max_keypoints=max_keypoints, contrast=contrast, detector=detector
+    )
+    return from_opencv(found)
 
 
 def find_in_grey(
