@@ -49,9 +49,7 @@ def cache_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
 def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` if the block succeeds, else is deleted.
 
-    Args:
-        target: must not exist or be empty, unless `replace`.
-        replace: delete what is at `target` once the new folder is complete.
+    `target` must not exist or be empty, unless it is to be replaced.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
@@ -84,12 +82,9 @@ def open_decoded(
 ) -> tuple[UInt8[np.ndarray, "P 64 64"], Int64[np.ndarray, " P"]]:
     """Return memory-mapped patches and their point ids from the cache, decoding them if needed.
 
-    Args:
-        entry: made by `cache_entry`.
-        list_sources: lists the files that the entry is made from. The entry is valid as long as
-            their sizes and modification times do not change.
-        decode: writes `PATCHES_FILE`, and perhaps other .npy files, into the folder it gets, and
-            returns the 3-D point of each patch.
+    An entry is valid as long as its sources keep their sizes and modification times. `decode`
+    writes `PATCHES_FILE`, and perhaps other .npy files, into the folder it gets, and returns the
+    3-D point of each patch.
     """
     sources = [[path.name, *_size_and_time(path)] for path in list_sources()]
     cached = _open_entry(entry, sources)

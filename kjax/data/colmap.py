@@ -160,13 +160,12 @@ def _read_cameras(path: Path) -> dict[int, Camera]:
                 "(EQUIRECTANGULAR, 17) have no patches of known scale; use another camera model"
             )
         parameters = cursor.take(f"{PARAMETER_COUNTS[model]}d")
-        focal = parameters[0]
-        if not 0 < focal < math.inf or min(width, height) < 1:
+        if not 0 < parameters[0] < math.inf or min(width, height) < 1:
             raise InputError(
                 f"{path} is damaged: a camera of {width}×{height} pixels has the focal length "
-                f"{focal}. Copy the model again"
+                f"{parameters[0]}. Copy the model again"
             )
-        cameras[number] = Camera(width, height, focal, parameters)
+        cameras[number] = Camera(width, height, parameters[0], parameters)
     return cameras
 
 

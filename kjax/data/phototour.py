@@ -98,11 +98,7 @@ class PatchSet:
 def read_phototour(
     folder: Folder, *, cache_dir: Folder | None = None, progress: bool = True
 ) -> PatchSet:
-    """Open a set, without its test pairs.
-
-    The first call decodes the mosaics into one array in the cache folder. Later calls map that
-    array, as long as the set's files keep their sizes and modification times.
-    """
+    """Open a set without its test pairs; the first call decodes it into the cache folder."""
     folder = Path(folder).resolve()
 
     def decode(partial: Path) -> Int64[np.ndarray, " P"]:
@@ -237,14 +233,13 @@ def read_set_photographs(folder: Path) -> list[SetPhotograph]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             header, *rows = csv.reader(file, strict=True)
+        found = [SetPhotograph(int(number), name, digest) for number, name, digest in rows]
         if tuple(header) != SetPhotograph._fields:
             raise ValueError(f"its first line is not {','.join(SetPhotograph._fields)}")
-        found = [SetPhotograph(int(number), name, digest) for number, name, digest in rows]
+        if any(not re.fullmatch(r"[0-9a-f]{64}", one.sha256) for one in found):
+            raise ValueError("a photograph has no SHA-256")
     except (ValueError, csv.Error) as error:
         raise InputError(f"{path} is damaged ({first_line(error)}): {again}") from None
-    for one in found:
-        if not re.fullmatch(r"[0-9a-f]{64}", one.sha256):
-            raise InputError(f"{path}: {one.name} has no SHA-256: {again}")
     if unlisted := {*interest[:, 0]} - {one.number for one in found}:
         raise InputError(
             f"{folder} has patches of photograph {min(unlisted):g}, which {PHOTOGRAPHS_FILE} does "
@@ -300,16 +295,8 @@ def write_phototour(
 ) -> Path:
     """Write a set and return its folder, which appears or is replaced only when it is complete.
 
-    Args:
-        folder: must not exist or be empty, unless `overwrite`.
-        patches: grey patches, uint8 [P,64,64].
-        point_ids: the 3-D point of each patch, integers [P].
-        pairs: test pairs, written as `m50_<matching>_<others>_0.txt`.
-        interest: photograph number, x, y, orientation (radians) and log2 scale of each patch's
-            keypoint, [P,5].
-        photographs: all photographs, written to `images.txt`. Those with a hash also go to
-            `photographs.csv`.
-        overwrite: replace an existing set.
+    See `PatchSet` for the arrays. All photographs go to `images.txt`, those with a hash also to
+    `photographs.csv`.
     """
     folder = Path(folder)
     patches, point_ids = np.asarray(patches), np.asarray(point_ids)

@@ -44,12 +44,11 @@ def make_resident(
 ) -> ResidentSet:
     """Copy a set to one device (default: JAX's first), or replicate it across devices."""
     patches = np.ascontiguousarray(patch_set.patches)  # a mapped array stays mapped
-    free = _free_bytes(device)
-    if free is not None and patches.nbytes > free:
+    size, free = patches.nbytes, _free_bytes(device)
+    if free is not None and size > free:
         raise InputError(
-            f"the set takes {patches.nbytes / 2**30:.1f} GiB and the device has "
-            f"{free / 2**30:.1f} GiB free: use the tf.data pipeline (kjax.data.tfdata), or a "
-            "smaller set"
+            f"the set takes {size / 2**30:.1f} GiB and the device has {free / 2**30:.1f} GiB free: "
+            "use the tf.data pipeline (kjax.data.tfdata), or a smaller set"
         )
     words = patches.reshape(-1, PATCH_SIDE**2).view(np.uint32)
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)
@@ -102,7 +101,7 @@ def draw_rows(
     Args:
         resident: made by `make_resident`.
         seed: the run's seed.
-        step: from 0; may be traced, as may `shard`, e.g. `lax.axis_index`.
+        step: from 0; may be traced, as may `shard`.
         pairs: in the whole batch, over all shards; validate it with `check_streams` beforehand.
         group: see `sample_pairs`.
         shares: share of the batch for each of the set's tables.

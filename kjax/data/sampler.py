@@ -135,13 +135,9 @@ def sample_pairs(
 ) -> Int32[Array, "pairs 2"]:
     """Return the patch numbers of the pairs of one step; `seed` and `step` may be traced.
 
-    Args:
-        table: made by `make_point_table`.
-        seed: the run's seed, 0 to 2³²−1.
-        step: from 0.
-        pairs: in the whole batch, over all devices; validate it with `check_stream` beforehand.
-        group: number of neighbouring points in the table that are drawn together. An incomplete
-            group at the table's end is left out.
+    `pairs` counts the whole batch, over all devices; validate it with `check_stream` beforehand.
+    Groups of `group` neighbouring points in the table are drawn together. An incomplete group at
+    its end is left out.
     """
     groups = sample_points(
         seed, step, point_count=table.starts.shape[0] // group, pairs=pairs // group

@@ -50,17 +50,8 @@ def pair_dataset(
 ) -> "tf.data.Dataset":
     """Return one process's share of the pairs of every step, [devices, per_device, 2, 64, 64].
 
-    Args:
-        patch_set: the set to draw from.
-        seed: the run's seed.
-        pairs: in the whole batch, over all devices of all processes.
-        group: see `kjax.data.sampler.sample_pairs`.
-        shares: share of the batch for each part of the set.
-        start_step: first step to yield, the same as in an uninterrupted run.
-        steps: number of steps (default: unlimited).
-        devices: number of devices of this process.
-        process: index of this process, e.g. `jax.process_index()`.
-        processes: number of processes, all with the same number of devices.
+    A batch has `pairs` pairs over all devices of all processes, which have `devices` devices each.
+    See `kjax.data.resident.draw_rows` for the other arguments.
     """
     tf = host_tensorflow()
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)

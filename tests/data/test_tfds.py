@@ -98,6 +98,7 @@ def prepare(builder, manual_dir, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_phototour_examples_are_points_and_pairs(phototour_folder, tmp_path):
     from kjax.data.tfds.phototour.phototour_dataset_builder import Builder
 
@@ -112,6 +113,7 @@ def test_phototour_examples_are_points_and_pairs(phototour_folder, tmp_path):
     assert test == [[0, 2], [3, 5], [5, 8], [9, 1]]
 
 
+@pytest.mark.slow
 def test_hpatches_examples_are_scene_points(hpatches_folder, tmp_path):
     from kjax.data.tfds.hpatches.hpatches_dataset_builder import Builder
 
@@ -125,6 +127,7 @@ def test_hpatches_examples_are_scene_points(hpatches_folder, tmp_path):
         assert values in ([grey] * 16, [grey + image for image in range(16)])
 
 
+@pytest.mark.slow
 def test_without_a_local_folder_the_set_is_downloaded(phototour_folder, tmp_path, monkeypatch):
     from kjax.data.tfds.phototour import phototour_dataset_builder as module
 

@@ -5,17 +5,9 @@ does; "SIFT-largest" those of the largest scale, as COLMAP does; "SIFT-steady" r
 contrast × size² and keeps one orientation per location. Under random homographies 2,048 keypoints
 of the last gave half as many correct matches again as the first (docs/peers.md).
 
-Patches are cut by SIFT's measure, `KeyPoint.size` = 2σ. The sizes of other detectors are divided:
-
-| name  | its `KeyPoint.size`                         | divided by                            |
-|-------|---------------------------------------------|---------------------------------------|
-| SIFT  | 2σ                                          | 1                                     |
-| AKAZE | the same by its nonlinear scale, 1.5 · 2σ   | 1, by correct matches                 |
-| KAZE  | the same, 2σ                                | 1                                     |
-| ORB   | side of the area it describes, 31 · 1.2ⁿ    | 31/6: SIFT describes 6 sizes          |
-| BRISK | 12 times its scale                          | 4, by correct matches                 |
-
-Correct matches were counted with the factors 1, 1.4, 2, … 11 on one pair of photographs.
+Patches are cut by SIFT's measure, `KeyPoint.size` = 2σ. ORB's size is the side of the area that it
+describes, and SIFT describes 6 sizes, so ORB's is divided by 31/6. BRISK's is divided by 4, which
+gave most correct matches of the factors 1, 1.4, 2, … 11. KAZE's and AKAZE's stay.
 """
 
 from collections.abc import Callable

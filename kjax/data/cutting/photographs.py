@@ -56,12 +56,9 @@ def list_photos(folder: Path) -> list[Path]:
 def read_photograph(
     path: str | Path, *, upright: bool = True, content: bytes | None = None
 ) -> Pixels:
-    """Read a file as grey [H, W] or RGB [H, W, 3], in the types of `as_pixels`.
+    """Read a file, or its `content`, as grey [H, W] or RGB [H, W, 3].
 
-    Args:
-        path: of one of `kjax.files.images.FORMATS`.
-        upright: apply the EXIF orientation. COLMAP and hloc read pixels as they are stored.
-        content: the file's bytes, if they have been read already.
+    `upright` applies the EXIF orientation; COLMAP and hloc ignore it.
     """
     if content is None and not Path(path).is_file():
         raise InputError(f"no such file: {path}")
@@ -70,11 +67,7 @@ def read_photograph(
 
 
 def as_pixels(picture: Image.Image) -> Pixels:
-    """Convert a Pillow image to grey or RGB, without clipping.
-
-    8-bit images give uint8, 16-bit images uint16. Pillow's 32-bit modes give float32; `grey_values`
-    infers their range from the largest value.
-    """
+    """Convert a Pillow image to grey or RGB: uint8, uint16, or float32 for 32-bit modes."""
     if picture.mode.startswith("I;16"):
         return np.asarray(picture).astype(np.uint16)
     if picture.mode in ("I", "F"):
@@ -98,17 +91,10 @@ def read_grey_or_none(path: Path) -> Photo | None:
 def to_grey(
     image: Any, *, batched: bool = False, order: str = "rgb"
 ) -> Float[Any, "*batch height width"]:
-    """Convert an image, or a batch of images, to floating-point grey.
+    """Convert an image `[H,W]` or `[H,W,C]`, or a batch of them, to floating-point grey.
 
-    Args:
-        image: `[H,W]`, or `[H,W,C]` with 1, 3 or 4 channels; alpha is ignored. uint8, uint16 or
-            floating point.
-        batched: there is a leading batch axis.
-        order: of the channels: `"rgb"`, or `"bgr"` for what `cv2.imread` returns.
-
-    Returns:
-        Values in 0–255 for integer types, unrounded; floating-point values keep their range. JAX
-        arrays give JAX arrays of at least float32, everything else NumPy's float32.
+    Integer types give 0–255, unrounded; floating-point values keep their range. Alpha is ignored.
+    JAX arrays give JAX arrays of at least float32, everything else NumPy's float32.
     """
     check_order(order)
     image = as_image(image, batched=batched)
@@ -133,14 +119,7 @@ def grey_values(image: np.ndarray, *, order: str = "rgb") -> Grey:
 
     The range of a floating-point image follows from its largest value: up to 2 it is 0–1, up to 510
     it is 0–255, up to 131,070 it is 0–65,535. Resizing and sharpening may leave values beyond black
-    and white; they stay beyond.
-
-    Args:
-        image: a single image, as for `to_grey`.
-        order: of the channels.
-
-    Returns:
-        The image itself if it is grey uint8, otherwise float32.
+    and white; they stay beyond. The result is the image itself if it is grey uint8, else float32.
     """
     check_order(order)
     image = np.asarray(as_image(image))
