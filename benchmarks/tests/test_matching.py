@@ -1,0 +1,179 @@
+"""Sequences with known homographies, descriptors of keypoints, and the programs that use them."""
+
+import json
+
+import correct_matches
+import gallery
+import keypoint_descriptors
+import numpy as np
+import pytest
+from homography_sequences import find_sequences, read_homography
+from keypoint_descriptors import load_keypoint_descriptors, sift_octaves
+from PIL import Image
+
+from kjax.data.cutting.keypoints import detect
+from kjax.errors import InputError
+
+cv2 = pytest.importorskip("cv2")
+skimage_data = pytest.importorskip("skimage.data")
+
+
+def homography(number):
+    """A rotation, a scale and a little perspective, which grow with the number."""
+    angle, scale = 0.08 * number, 1 - 0.04 * number
+    c, s = scale * np.cos(angle), scale * np.sin(angle)
+    return np.array([[c, -s, 12.0 * number], [s, c, 4], [2e-4, -1e-4 * number, 1]])
+
+
+@pytest.fixture(scope="module")
+def photo():
+    return skimage_data.camera()[100:340, 100:400]
+
+
+def write_sequence(folder, photo, *, name="img{}.png", matrix="H1to{}p"):
+    folder.mkdir()
+    Image.fromarray(photo).save(folder / name.format(1))
+    for number in range(2, 7):
+        H = homography(number - 1)
+        warped = cv2.warpPerspective(photo, H, photo.shape[::-1])
+        Image.fromarray(warped).save(folder / name.format(number))
+        path = folder / matrix.format(number)
+        np.savetxt(path, H)
+        if path.suffix == ".xml":
+            path.write_text(
+                f"<opencv_storage><H><data>{path.read_text()}</data></H></opencv_storage>"
+            )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix"),
+    [("img{}.png", "H1to{}p.xml"), ("img{}.ppm", "H1to{}p"), ("{}.ppm", "H_1_{}")],
+)
+def test_layouts(tmp_path, photo, name, matrix):
+    folder = write_sequence(tmp_path / "wall", photo, name=name, matrix=matrix)
+    for given in (folder, tmp_path):
+        (sequence,) = find_sequences([given])
+        assert sequence.name == "wall"
+        assert [path.name for path in sequence.photos] == [name.format(n) for n in range(1, 7)]
+        expected = [homography(number) for number in range(1, 6)]
+        np.testing.assert_allclose(sequence.homographies, expected, rtol=1e-12)
+
+
+def test_incomplete_sequences_are_refused(tmp_path, photo):
+    for given, message in ((tmp_path / "nowhere", "no such folder"), (tmp_path, "img1")):
+        with pytest.raises(InputError, match=message):
+            find_sequences([given])
+    folder = write_sequence(tmp_path / "wall", photo)
+    with pytest.raises(InputError, match="called wall"):
+        find_sequences([folder, tmp_path])
+    for file, message in (("H1to3p", "lacks the homography H1to3p"), ("img4.png", "lacks photo 4")):
+        (folder / file).unlink()
+        with pytest.raises(InputError, match=message):
+            find_sequences([folder])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1 0 0 0 1 0 0 0", "1 0 0 1 0 0 0 0 1", "1 0 0 0 1 0 0 0 nan", "<a>" * 5000, "9" * 5000],
+)
+def test_damaged_homographies_are_refused(tmp_path, text):
+    (tmp_path / "H").write_text(text)
+    with pytest.raises(InputError, match="is not a homography"):
+        read_homography(tmp_path / "H")
+
+
+def test_rootsift_is_opencvs_own(photo):
+    """Octaves are recovered from sizes, so all descriptors are the same."""
+    sift = cv2.SIFT_create(enable_precise_upscale=True)
+    found, expected = sift.detectAndCompute(photo, None)
+    keypoints = detect(photo)
+    order = np.argsort([-point.response for point in found], kind="stable")
+    octaves = np.array([found[n].octave & 0xFFFF for n in order])  # the third byte is not used
+    np.testing.assert_array_equal(sift_octaves(keypoints.scales), octaves)
+    loaded = load_keypoint_descriptors(["sift", "rootsift"])
+    np.testing.assert_array_equal(loaded["sift"].describe(photo, keypoints), expected[order])
+    turned = keypoints._replace(angles=keypoints.angles - np.float32(360))
+    described = loaded["sift"].describe(photo, turned)
+    assert np.abs(described - expected[order]).max() <= 2, "rounding"
+    rooted = loaded["rootsift"].describe(photo, keypoints)
+    np.testing.assert_allclose(np.linalg.norm(rooted, axis=1), 1, atol=1e-5)
+    assert loaded["sift"].describe(photo, keypoints.keep(np.zeros(0, int))).shape == (0, 128)
+
+
+class Recorder:
+    """Stands in for a baseline and for a describer, and keeps its input."""
+
+    name, distance, lost = "Recorder", "L1", 0
+
+    def describe(self, patches):
+        self.patches = patches
+        return np.zeros((len(patches), 2), np.float32)
+
+    def describe_image(self, image, keypoints):
+        self.descriptors = np.zeros((len(keypoints.xy) - self.lost, 2), np.float32)
+        return self
+
+
+def test_extent_is_the_patch_side_over_the_size(photo, monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setattr(keypoint_descriptors, "load_baseline", lambda name, weights: recorder)
+    monkeypatch.setattr(keypoint_descriptors, "load", lambda name, seed: recorder)
+    keypoints = detect(photo, max_keypoints=8)
+    twice = keypoints._replace(scales=2 * keypoints.scales)
+    wide = load_keypoint_descriptors(["orb", "out/run"], extent=24.0)
+    usual = load_keypoint_descriptors(["orb", "out/run"])
+    wide["orb"].describe(photo, keypoints)
+    patches = recorder.patches
+    usual["orb"].describe(photo, twice)
+    np.testing.assert_array_equal(patches, recorder.patches)
+    assert (usual["orb"].distance, usual["out/run"].distance) == ("Hamming", "L2")
+    assert recorder.extent == 24.0
+    recorder.lost = 1
+    with pytest.raises(InputError, match="1 keypoints lie outside"):
+        usual["out/run"].describe(photo, keypoints)
+
+
+def test_correct_matches(tmp_path, photo, capsys):
+    write_sequence(tmp_path / "wall", photo)
+    out = tmp_path / "matches.json"
+    options = ["--descriptors", "sift", "--max-keypoints", "150", "--quiet", "--out", str(out)]
+    assert correct_matches.main([str(tmp_path), *options]) == 0
+    printed = capsys.readouterr().out
+    pairs = json.loads(out.read_text(encoding="utf-8"))["sequences"]["wall"]
+    assert set(pairs) == {"rootsift", "sift"}
+    for name, counts in pairs.items():
+        assert len(counts) == 5, name
+        assert all(count["correct"] <= count["matches"] <= 150 for count in counts)
+        assert counts[0]["correct"] > 0.6 * counts[0]["matches"] > 40
+        assert f"{sum(count['correct'] for count in counts):,} (" in printed
+    assert correct_matches.main([str(tmp_path / "no"), *options]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+# gallery.py
+
+
+def test_disparity_confirms_matches():
+    disparity = np.full((20, 30), 5, np.float32)
+    disparity[:, 20:] = np.inf
+    blank = np.zeros((20, 30, 3), np.uint8)
+    xy_left = np.array([[10, 4], [10, 4], [25, 4]], np.float32)
+    xy_right = np.array([[7, 4], [10, 4], [25, 4]], np.float32)
+    stereo = gallery.StereoPair(blank, blank, disparity)
+    right, known = gallery.agrees_with_disparity(stereo, xy_left, xy_right)
+    assert (right.tolist(), known.tolist()) == ([True, False, False], [True, True, False])
+
+
+def test_retrieval_ranks_and_frames(tmp_path, rng):
+    pytest.importorskip("matplotlib")
+    targets = np.eye(4, 8, dtype=np.float32)
+    queries = 0.9 * targets[[2, 0]] + 0.1 * targets[[3, 1]]
+    assert gallery.rank(queries, targets, count=2).tolist() == [[2, 3], [0, 1]]
+    patches = rng.uniform(0, 255, (3, 64, 64)).astype(np.float32)
+    row = (0, [(np.array([1, 2]), np.array([True, False]))])
+    gallery.draw_retrieval(patches, patches, [row], {"best": "best"}, tmp_path / "r.jpg")
+    with Image.open(tmp_path / "r.jpg") as picture:
+        blue = (np.asarray(picture).astype(int) @ [-1, 0, 1] > 150).any(axis=0)
+    columns = np.flatnonzero(blue) / len(blue)
+    assert 0.3 < columns.min() < columns.max() < 0.75, "only the first answer is framed"

@@ -1,0 +1,222 @@
+"""Programs that time, distort, kill and compare: what their numbers rest on."""
+
+import importlib.util
+import json
+import random
+import sys
+
+import bench
+import distort
+import kill
+import numpy as np
+import program
+import pytest
+import ratio
+from homography_sequences import find_sequences
+from models import make_model, random_patches
+from PIL import Image
+from speed.inference import END_TO_END, IN_MEMORY
+
+import kjax
+from kjax.errors import InputError
+from kjax.weights.files import save_variables
+
+# Common parts
+
+
+def test_functions_take_turns_and_the_first_round_does_not_count(monkeypatch):
+    now, turns = [0.0], []
+    durations = {"first": iter((50.0, 3.0, 2.0)), "second": iter((1.0, 8.0, 5.0))}
+
+    def make(name):
+        def run():
+            turns.append(name)
+            now[0] += next(durations[name])
+            return name
+
+        return run
+
+    monkeypatch.setattr(program.time, "perf_counter", lambda: now[0])
+    seconds, results = program.take_turns({name: make(name) for name in durations}, 2)
+    assert turns == ["first", "second"] * 3
+    assert seconds == {"first": [3.0, 2.0], "second": [8.0, 5.0]}
+    assert results == {"first": "first", "second": "second"}
+
+
+def test_tables_escape_bars():
+    text = program.table(("name", "value"), [("a|b", 1)])
+    assert text.splitlines() == ["| name | value |", "| :-- | --: |", r"| a\|b | 1 |"]
+
+
+def test_damaged_records_are_reported_and_replaced(tmp_path, capsys):
+    path = tmp_path / "records.jsonl"
+    program.append_record(path, {"name": "a"})
+    path.write_bytes(path.read_bytes() + b'[1]\n{"name": "b"')
+    assert program.read_records(path) == [{"name": "a"}]
+    assert "line 2" in capsys.readouterr().err
+    program.append_record(path, {"name": "c"})
+    assert [record["name"] for record in program.read_records(path)] == ["a", "c"]
+
+
+# bench.py
+
+
+def test_ratios_are_to_the_best_batch_in_the_same_place():
+    names = ("name", "variant", "place", "rate")
+    rows = [
+        dict(zip(names, values, strict=True))
+        for values in (
+            ("kornia HardNet", "float32", IN_MEMORY, 100.0),
+            ("kornia HardNet", "float32", IN_MEMORY, 200.0),
+            ("kornia HardNet", "compiled", IN_MEMORY, 400.0),
+            ("kornia HardNet", "float32", END_TO_END, 50.0),
+            ("exported hardnet", "float32", END_TO_END, 25.0),
+            ("kjax hardnet", "float32", IN_MEMORY, 600.0),
+            ("kjax hardnet", "float32", END_TO_END, 100.0),
+        )
+    ]
+    in_memory, end_to_end = (bench.ratios_of(row, rows) for row in rows[-2:])
+    assert in_memory == {"× torch float32": 3.0, "× best torch": 1.5}
+    assert end_to_end == {"× torch float32": 2.0, "× exported": 4.0}
+
+
+@pytest.mark.parametrize("missing", ["kornia.feature", "torch"])
+def test_bench_without_kornia_or_torch(tmp_path, capsys, monkeypatch, missing):
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, missing, None)
+    save_variables(tmp_path / "weights.npz", make_model("sum", patch_size=8)[1])
+    weights, report = f"{tmp_path}/weights.npz:sum,patch_size=8", tmp_path / "speed.json"
+    options = ("--batches", "2", "--patches", "3", "--repeats", "1", "--json", str(report))
+    assert bench.main([weights, *options]) == 0
+    printed, rows = capsys.readouterr().out, json.loads(report.read_text())["rows"]
+    expected = {f"kjax {weights}"} | ({"torch twin of HardNet"} if missing != "torch" else set())
+    if all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+        expected.add(f"exported {weights}")
+    assert {row["name"] for row in rows} == expected
+    assert ("nothing to compare with" if missing == "torch" else "stands in for it") in printed
+
+
+def test_torch_describes_like_kjax(rng):
+    torch = pytest.importorskip("torch")
+    from speed import torch_inference
+
+    patches = random_patches(rng, 2, 32)
+    _, describe = torch_inference.make_hardnet(torch_inference.ON_CPU[0], "cpu")
+    theirs = describe(torch.from_numpy(patches)[:, None])
+    np.testing.assert_allclose(kjax.load("hardnet").describe(patches), theirs, atol=1e-5)
+
+
+# kill.py
+
+
+def finished(folder, weight, metrics='{"step": 1}\n'):
+    folder.mkdir()
+    np.savez(folder / "weights.npz", kernel=np.array([1.0, weight]))
+    (folder / "metrics.jsonl").write_text(metrics)
+    return folder
+
+
+def test_every_difference_is_an_error(tmp_path):
+    one = finished(tmp_path / "one", 0.1)
+    kill.compare(one, finished(tmp_path / "same", 0.1))
+    with pytest.raises(InputError, match="kernel differs"):
+        kill.compare(one, finished(tmp_path / "last bit", np.nextafter(0.1, 1)))
+    with pytest.raises(InputError, match="metrics differ"):
+        kill.compare(one, finished(tmp_path / "log", 0.1, metrics=""))
+
+
+def test_kills_are_counted_and_failures_reported(tmp_path):
+    def kill_a(code, seconds):
+        training = [sys.executable, "-c", code]
+        return kill.kill_once(training, tmp_path, random.Random(0), seconds, saving=False)
+
+    for name in ("4", "12", "14.orbax-checkpoint-tmp"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert kill.unfinished(tmp_path) == {"14.orbax-checkpoint-tmp"}
+    assert kill_a("import time; time.sleep(600)", 0.1).endswith("checkpoints: 4, 12")
+    assert kill_a("pass", 600) == ""
+    with pytest.raises(InputError, match="ZeroDivisionError"):
+        kill_a("1 / 0", 600)
+
+
+# ratio.py
+
+
+def test_largest_ratio_by_hand():
+    """Of ten matches with ratios 0.82, 0.84, …, 1.0, those up to 0.9 are right."""
+    ratios = np.arange(82, 101, 2) / 100
+    right = ratios <= 0.9
+    assert ratio.precision(ratios, right, 0.94) == pytest.approx(5 / 7)
+    assert ratio.largest_ratio(ratios, right, 5 / 7) == 0.95  # 0.96 is the next match's
+    assert ratio.largest_ratio(ratios, right, 1.0) == 0.91
+    assert ratio.largest_ratio(ratios, ~right, 1.0) == 0.9  # none fits
+
+
+# distort.py
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """One grey and one colour photo."""
+    data = pytest.importorskip("skimage.data")
+    folder = tmp_path_factory.mktemp("photos")
+    Image.fromarray(data.camera()[100:196, 180:308]).save(folder / "camera.png")
+    Image.fromarray(data.chelsea()[80:170, 100:200]).save(folder / "cat.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(photos, tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "distorted"
+    files = [str(photos / name) for name in ("camera.png", "cat.png")]
+    assert distort.main([*files, "--out", str(out), "--quiet"]) == 0
+    return out
+
+
+def test_distortions_grow(made):
+    cv2 = pytest.importorskip("cv2")
+    sequences = {one.name: one for one in find_sequences([made])}
+    effects = ("blur", "jpeg", "light", "noise")
+    assert list(sequences) == [f"{stem}-{name}" for stem in ("camera", "cat") for name in effects]
+    pixels = {}
+    for name, sequence in sequences.items():
+        np.testing.assert_array_equal(sequence.homographies, np.stack([np.eye(3)] * 5))
+        first, *others = pixels[name] = [np.asarray(Image.open(one)) for one in sequence.photos]
+        errors = [np.mean((first.astype(float) - other) ** 2) for other in others]
+        assert (np.diff(errors) > 0).all(), name
+    first = pixels["camera-noise"][0].astype(float)
+    middle = (first > 60) & (first < 190)  # far from clipping
+    added = (pixels["camera-noise"][2] - first)[middle]
+    assert added.std() == pytest.approx(distort.NOISES[1], rel=0.1)
+    _, file = cv2.imencode(".jpg", pixels["camera-jpeg"][0], [cv2.IMWRITE_JPEG_QUALITY, 40])
+    np.testing.assert_array_equal(pixels["camera-jpeg"][1], cv2.imdecode(file, 0))
+    assert pixels["camera-light"][-1].mean() < 0.4 * pixels["camera-light"][0].mean()
+
+
+def test_a_seed_makes_the_same_noise(made, photos, tmp_path):
+    for seed, same in ((0, True), (1, False)):
+        out = tmp_path / str(seed)
+        options = ["--out", str(out), "--quiet", f"--seed={seed}"]
+        assert distort.main([str(photos / "cat.png"), *options]) == 0
+        again, before = ((root / "cat-noise" / "img3.png").read_bytes() for root in (out, made))
+        assert (again == before) is same
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (("absent.png",), "no such file"),
+        (("text.png",), "cannot read"),
+        (("small.png",), "smaller than 32 pixels"),
+        (("small.png", "small.png"), "several photos are called small"),
+    ],
+)
+def test_bad_photos_write_nothing(tmp_path, capsys, files, message):
+    (tmp_path / "text.png").write_text("text")
+    Image.fromarray(np.zeros((8, 90), np.uint8)).save(tmp_path / "small.png")
+    paths = [str(tmp_path / name) for name in files]
+    assert distort.main([*paths, "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
