@@ -215,7 +215,7 @@ class PoseTruth:
         off = geometry.epipolar_distance(a, b, essential) * pixel
         threshold = geometry.ESSENTIAL_PIXELS / pixel
         found = geometry.relative_pose(a, b, threshold=threshold)
-        better = refined_pose(a, b, found, threshold=threshold)
+        better = geometry.refined_pose(a, b, found, threshold=threshold)
         stricter = [
             geometry.relative_pose(a, b, threshold=pixels / pixel)
             for pixels in geometry.STRICTER_PIXELS

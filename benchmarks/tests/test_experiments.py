@@ -14,8 +14,8 @@ from kjax.data.phototour import read_phototour
 from kjax.data.sets import read_test_sets
 from kjax.eval import misalignment
 from kjax.eval.entries import find_entry
-from kjax.eval.hpatches.benchmark import open_benchmark
-from kjax.eval.run import Options, examine
+from kjax.eval.hpatches.tasks import open_benchmark
+from kjax.eval.run import score
 from kjax.model import describe
 from kjax.model.descriptor import parameter_count
 from kjax.runs import workdir
@@ -81,8 +81,7 @@ def test_sweeps_and_evaluations_agree(tmp_path):
         progress=False,
     )
     entry = find_entry(f"{tmp_path / 'weights.npz'}:sum,patch_size=8")
-    options = Options(cache_dir=tmp_path / "cache", progress=False)
-    found = examine(entry, sets, benchmark, options).result
+    found, _ = score(entry, sets, benchmark, progress=False)
     tests = scoring.Tests(sets=sets, benchmark=benchmark)
     scored = scoring.Scorer(tests).score(found.name, model, variables)
     # Patches resized in advance or on the fly are the same.

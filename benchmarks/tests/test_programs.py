@@ -1,5 +1,6 @@
 """Programs that time, distort, kill and compare: what their numbers rest on."""
 
+import dataclasses
 import importlib.util
 import json
 import random
@@ -7,17 +8,21 @@ import sys
 
 import bench
 import distort
+import extent
 import kill
 import numpy as np
+import pairs
 import program
 import pytest
 import ratio
+import reconstruct
 from homography_sequences import find_sequences
 from models import make_model, random_patches
 from PIL import Image
 from speed.inference import END_TO_END, IN_MEMORY
 
 import kjax
+from kjax.data.phototour import PatchSet
 from kjax.errors import InputError
 from kjax.weights.files import save_variables
 
@@ -220,3 +225,54 @@ def test_bad_photos_write_nothing(tmp_path, capsys, files, message):
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+# extent.py, pairs.py and reconstruct.py
+
+
+def test_table_of_extents(tmp_path, monkeypatch, capsys, rng):
+    coarse = np.kron(rng.integers(40, 200, (10, 16, 16)), np.ones((1, 4, 4), int))
+    patches = np.concatenate([coarse, coarse + 10, coarse + 20]).astype(np.uint8)
+    patch_set = PatchSet("coarse", patches, np.tile(np.arange(10), 3), tmp_path)
+    save_variables(tmp_path / "weights.npz", make_model("sum", s=1, patch_size=16)[1])
+    monkeypatch.setattr(extent, "embedded_test", lambda: patch_set)
+    weights = f"{tmp_path / 'weights.npz'}:sum,patch_size=16"
+    assert extent.main([weights, "--extents", "6", "12"]) == 0
+    assert " | 12 | 100.0 | " in capsys.readouterr().out.splitlines()[-1]
+    assert extent.main([weights, "--extents", "13"]) == 2
+    assert "between 0 and 12" in capsys.readouterr().err
+
+
+def test_overlap_of_two_views():
+    view, half = np.eye(3), np.array([[1.0, 0, 480], [0, 1, 0], [0, 0, 1]])
+    assert pairs.overlap(view, view) == 1
+    assert pairs.overlap(view, half) == pytest.approx(0.5)
+    assert pairs.overlap(view, half @ half @ half) == 0
+
+
+@pytest.mark.parametrize("weights", ["nobody", "fast+learned"])
+def test_unknown_weights_are_refused_before_colmap_runs(monkeypatch, tmp_path, capsys, weights):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "colmap").write_text(f"#!/bin/sh\necho ran >> {tmp_path}/log.txt\n")
+    (tmp_path / "colmap").chmod(0o755)
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((32, 32), np.uint8)).save(tmp_path / "photos" / "a.png")
+    arguments = [str(tmp_path / "photos"), "--command", weights, "--out", str(tmp_path / "out")]
+    assert reconstruct.main(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "log.txt").exists()
+
+
+def test_reconstructions_that_reach_colmap_are_marked():
+    seconds = {"describe": 1.0, "match": 2.0, "map": 3.0}
+    first = reconstruct.ReconstructionRow(9, 50, 36, 8, 70, 1, 9, 100, 400, 4.0, 0.5, "A", seconds)
+    points = (100, 120, 110, 120)
+    rows = [dataclasses.replace(first, points=number) for number in points]
+    lines = reconstruct.table(rows).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.split("|")[5:7]] for line in lines]
+    assert cells == [
+        ["9 of 9", "100"],
+        ["9 of 9", "120"],
+        ["9 of 9 ≥", "110"],
+        ["9 of 9 ≥", "120 ≥"],
+    ]

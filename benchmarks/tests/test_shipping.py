@@ -17,15 +17,15 @@ from matcher_points import points, said_by
 from models import make_model
 from PIL import Image
 
-import kjax
 from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import ViewSet, write_view_set
-from kjax.matcher.weights import FORMAT, About, MatcherWeights, read_matcher, save_matcher
+from kjax.matcher.weights import MatcherWeights, read_matcher, save_matcher
 from kjax.weights import shipped
 from kjax.weights.files import save_variables
 from kjax.weights.info import Provenance
+from kjax.weights.source import load_source
 
 CARD = {
     "summary": "a toy",
@@ -166,7 +166,7 @@ def test_shipped_weights_load(folder):
     write_set(Path("sea"), "beach/0.jpg", "beach/2.jpg")
     variables = write_weights(nested=[32, 64])
     assert ship.main(SHIP) == 0
-    jax.tree.map(np.testing.assert_array_equal, kjax.load("toy").variables, variables)
+    jax.tree.map(np.testing.assert_array_equal, load_source("toy").variables, variables)
     page = (folder / "toy.md").read_text()
     assert 'kjax.load("toy", dimension=64)' in page
     assert shipped.card("toy").sha256 in page
@@ -196,8 +196,8 @@ def test_bad_cards_write_nothing(folder, capsys, changes, photo, message):
 
 def toy_matcher(sha256="abc"):
     model = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
-    about = About(FORMAT, model, Provenance("toy", sha256, 8), {})
-    return MatcherWeights(about, jax.device_get(init_params(model, jax.random.key(0))))
+    params = jax.device_get(init_params(model, jax.random.key(0)))
+    return MatcherWeights(model, Provenance("toy", sha256, 8), {}, params)
 
 
 def write_matcher(sha256, names):
@@ -216,7 +216,7 @@ def write_matcher(sha256, names):
         "turns": np.zeros(shape[:2], "f4"),
     }
     listed = tuple(SetPhotograph(i, name, hashed(name)) for i, name in enumerate(names))
-    origin = weights.about.described_with
+    origin = weights.described_with
     write_view_set(Path("views.npz"), ViewSet(photographs=listed, described_with=origin, **zeros))
     Path("card.json").write_text(json.dumps(CARD))
 
@@ -239,7 +239,7 @@ def test_matchers_ship(folder, capsys, monkeypatch, sha256, photo, message):
         assert shipped.list_matchers() == []
     else:
         assert shipped.list_matchers() == ["toy"]
-        assert read_matcher(shipped.matcher_file("toy")).about.described_with.sha256 == "abc"
+        assert read_matcher(shipped.matcher_file("toy")).described_with.sha256 == "abc"
         assert "beach" in (folder / shipped.MATCHERS / "toy.md").read_text()
 
 
@@ -254,7 +254,7 @@ def test_rotated_descriptors_give_the_same_tokens(rng, monkeypatch):
     kernel, turn = rng.normal(size=(20, 8)), np.linalg.qr(rng.normal(size=(8, 8)))[0]
     before, after = head_only(kernel, "abc"), head_only(kernel @ turn, "def")
     moved = ship_matcher.turned(weights, before, after, "new")
-    assert moved.about.described_with == Provenance("new", "def", 8)
+    assert moved.described_with == Provenance("new", "def", 8)
     inputs = rng.normal(size=(5, 8 + 3))
     theirs = np.concatenate([inputs[:, :8] @ turn, inputs[:, 8:]], axis=1)
     own, other = (one.params["embedding"]["input"]["kernel"] for one in (weights, moved))
@@ -271,14 +271,14 @@ def test_thinning_removes_the_weakest_heads(rng, tmp_path, capsys):
     params = jax.tree.map(np.array, init_params(model, jax.random.key(0)))
     for name in ("self_out", "cross_out"):  # the second head adds nothing
         params["layers"][name]["kernel"][:, model.size : 2 * model.size] = 0
-    weights = MatcherWeights(About(FORMAT, model, Provenance("mine", "abc", 16), {}), params)
+    weights = MatcherWeights(model, Provenance("mine", "abc", 16), {}, params)
     given = points(rng)
 
     def output(one):
-        return said_by(one.about.model, one.params, given, layers=2)
+        return said_by(one.model, one.params, given, layers=2)
 
     fewer = thin_matcher.thinned(weights, heads=2, layers=2)
-    assert fewer.about.model == MatcherConfig(2, 48, 2, 16, head_size=16)
+    assert fewer.model == MatcherConfig(2, 48, 2, 16, head_size=16)
     expected = output(weights)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), expected, output(fewer))
     lacking = output(thin_matcher.thinned(weights, heads=1, layers=2))
@@ -286,7 +286,7 @@ def test_thinning_removes_the_weakest_heads(rng, tmp_path, capsys):
     save_matcher(tmp_path / "all.npz", weights)
     arguments = [str(tmp_path / "all.npz"), "--out", str(tmp_path / "thin.npz")]
     assert thin_matcher.main([*arguments, "--heads", "2", "--layers", "1", "--self-every=2"]) == 0
-    thin = read_matcher(tmp_path / "thin.npz").about.model
+    thin = read_matcher(tmp_path / "thin.npz").model
     assert thin == MatcherConfig(1, 48, 2, 16, head_size=16, self_every=2)
     assert thin_matcher.main([*arguments, "--heads", "4"]) == 2
     assert "1 to 3 heads" in capsys.readouterr().err
