@@ -91,13 +91,7 @@ class TunedFiles(NamedTuple):
 
 
 def layers_to_train(out: Path, layers: str | None, source: LoadedModel) -> tuple[str, bool]:
-    """Return "all" or "last", and whether training has started.
-
-    Args:
-        out: folder of the tuning.
-        layers: the user's choice, if any.
-        source: initial weights.
-    """
+    """Return "all" or "last", the user's choice if given, and whether training has started."""
     workdir = out / RUN_FOLDER
     started = bool(saved_steps(workdir / CHECKPOINTS_FOLDER))
     if started or (workdir / WEIGHTS_FILE).is_file():

@@ -1,4 +1,4 @@
-"""Where a collection is processed: threads of this machine, or a Ray cluster.
+"""Engines that process a collection: threads of this machine, or a Ray cluster.
 
 A stage passes a function and items, and gets results in the order of the items. Only the driver
 writes files, so an item can be repeated whenever a worker dies.

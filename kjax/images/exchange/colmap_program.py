@@ -127,11 +127,7 @@ def match_and_verify(
 ) -> None:
     """Verify pairs; COLMAP matches its SIFT descriptors for pairs without matches.
 
-    Args:
-        database: with keypoints.
-        log: for COLMAP's output.
-        threads: number of threads, or `ALL_THREADS`.
-        neighbours: number of following images, by name, to match each image with (default: all).
+    With `neighbours`, each image is matched with as many that follow it by name, else with all.
     """
     options = {"SiftMatching.use_gpu": 0, "SiftMatching.num_threads": threads}
     if neighbours is None:
@@ -273,13 +269,9 @@ def _run_colmap(
 def run_logged(
     command: Sequence[object], log: Path, *, what: str, watch: Watch | None = None
 ) -> None:
-    """Run a program to its end and append its output to the log.
+    """Run a program to its end, append its output to the log, and call `watch` regularly.
 
-    Args:
-        command: the program and its arguments.
-        log: a file.
-        what: name of the program in messages.
-        watch: called regularly while it runs, and at the end.
+    `what` names the program in messages.
     """
     words = [str(word) for word in command]
     with log.open("a", encoding="utf-8") as file:

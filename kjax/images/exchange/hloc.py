@@ -56,12 +56,7 @@ class GroupWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fresh: bool = False) -> None:
-        """Index the groups already in the file.
-
-        Args:
-            path: the file.
-            fresh: ignore them; added groups replace the whole file.
-        """
+        """Index the groups already in the file; if `fresh`, new groups replace the whole file."""
         require("h5py", HDF5_FILES)
         self.path = Path(path)
         self._parts = self.path.with_name(self.path.name + ".parts")

@@ -53,11 +53,9 @@ def read_npz(path: str | os.PathLike[str]) -> Features:
 def checked_features(
     source: str | os.PathLike[str], columns: Mapping[str, Shaped[np.ndarray, "..."] | None]
 ) -> Features:
-    """Validate arrays from a file, under the names and in the units of `Features`.
+    """Validate arrays from a source, under the names and in the units of `Features`.
 
-    Args:
-        source: named in messages.
-        columns: bytes stay bytes, other numbers become float32.
+    Descriptors that are bytes stay bytes; other numbers become float32.
     """
     damaged = f"{source} has no features or is damaged"
     if missing := [name for name in REQUIRED if columns.get(name) is None]:
