@@ -1,4 +1,4 @@
-"""A process that reads damaged files one after the other, and tells what became of each."""
+"""A process that damages samples, reads them, and reports the outcomes."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tests.fuzz.mutations import mutate
 
-ACCEPTED, CLEAN, TRACEBACK, MEMORY = "accepted", "clean", "traceback", "memory"
+ACCEPTED, CLEAN, TRACEBACK = "accepted", "clean", "traceback"
 ADDRESS_SPACE = 6 << 30
-"""More than an input may take: it is the machine that is spared, not the limit that is tested."""
+"""Bytes that readers may take, which protects the machine."""
 
 
 class Sample:
@@ -31,13 +31,18 @@ class Sample:
             for path in sorted(self.folder.rglob("*"))
             if path.is_file()
         }
-        self.stamps = {name: _stamp(self.folder / name) for name in self.files}
         self.targets = [name for name in self.files if not Path(name).match(reader.spared)]
 
     def damage(self, seed: int, index: int) -> None:
-        """Writes input number `index`, always the same."""
+        """Write input number `index`, always the same; −1 is the sample itself."""
+        shutil.rmtree(self.folder)
+        for name, content in self.files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        if index < 0:
+            return
         rng = random.Random(f"{seed}/{self.reader.name}/{index}")
-        self.restore()
         if self.reader.edits and rng.random() < 0.4:
             rng.choice(self.reader.edits)(self.folder, rng)
             if rng.random() < 0.8:
@@ -47,49 +52,26 @@ class Sample:
         if path.is_file():
             path.write_bytes(mutate(path.read_bytes(), name, rng, blind=self.reader.blind))
 
-    def restore(self) -> None:
-        """The sample as it was, without what readers or edits left."""
-        for path in sorted(self.folder.rglob("*"), reverse=True):
-            if path.is_symlink() or path.is_file():
-                if path.relative_to(self.folder).as_posix() not in self.files:
-                    path.unlink()
-            elif not any(path.iterdir()):
-                path.rmdir()
-        for name, content in self.files.items():
-            path = self.folder / name
-            if not path.is_file() or _stamp(path) != self.stamps.get(name):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-                self.stamps[name] = _stamp(path)
 
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def outcome_of(reader, folder: Path, memory_limit: int) -> tuple[str, str]:
-    """What reading a folder comes to, and the words that go with it."""
+def outcome_of(reader, folder: Path) -> tuple[str, str]:
+    """Read a folder; return the outcome and its message."""
     from kjax.errors import InputError
 
-    before = _reset_peak()
     try:
         reader.read(folder)
-        found = ACCEPTED, ""
+        return ACCEPTED, ""
     except (InputError, OSError) as error:
-        lines = str(error).strip().splitlines()
-        found = (CLEAN, str(error)) if len(lines) <= 1 else (TRACEBACK, f"several lines: {error}")
+        several = len(str(error).strip().splitlines()) > 1
+        return (TRACEBACK, f"several lines: {error}") if several else (CLEAN, str(error))
     except BaseException:  # also a panic of a library in Rust, or an exit
-        found = TRACEBACK, traceback.format_exc()
-    taken = _peak() - before
-    return found if taken <= memory_limit else (MEMORY, f"{taken >> 20} MB; {found[1]}")
+        return TRACEBACK, traceback.format_exc()
 
 
-def serve(connection: Connection, root: Path, seed: int, memory_limit: int) -> None:
-    """Answers (reader's name, index, where to save it) with (outcome, words) until None comes."""
+def serve(connection: Connection, root: Path, seed: int) -> None:
+    """Answer (reader's name, index) with (outcome, message) until None comes."""
     sys.stdout.flush()
     quiet = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # what C libraries say of damaged files
+    for stream in (1, 2):  # C libraries report damaged files there
         os.dup2(quiet, stream)
     warnings.simplefilter("ignore")
     from tests.fuzz.readers import READERS
@@ -98,43 +80,16 @@ def serve(connection: Connection, root: Path, seed: int, memory_limit: int) -> N
     os.environ["KJAX_CACHE"] = str(root / "cache")
     samples: dict[str, Sample] = {}
     while (task := connection.recv()) is not None:
-        name, index, saved = task
+        name, index = task
         try:
             if name not in samples:
                 samples[name] = Sample(READERS[name], root)
-                _limit_address_space()
-            sample = samples[name]
-            if index < 0:
-                sample.restore()
-            else:
-                sample.damage(seed, index)
-            if saved is not None:
-                shutil.copytree(sample.folder, saved, dirs_exist_ok=True, symlinks=True)
+                with contextlib.suppress(OSError), open("/proc/self/statm") as file:
+                    used = int(file.read().split()[0]) * resource.getpagesize()
+                    limit = used + ADDRESS_SPACE
+                    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            samples[name].damage(seed, index)
         except Exception:  # a mistake of ours
             connection.send((TRACEBACK, f"while damaging: {traceback.format_exc()}"))
             continue
-        if saved is not None:
-            connection.send(("saved", str(saved)))
-        else:
-            connection.send(outcome_of(sample.reader, sample.folder, memory_limit))
-
-
-def _limit_address_space() -> None:
-    with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_SPACE, resource.RLIM_INFINITY))
-
-
-def _reset_peak() -> int:
-    """Makes the peak of resident memory what is resident now, where Linux lets us; returns it."""
-    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")
-    return _peak()
-
-
-def _peak() -> int:
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) << 10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        connection.send(outcome_of(READERS[name], samples[name].folder))
