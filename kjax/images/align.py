@@ -80,15 +80,8 @@ def align_matches(
     """Align matches to a fraction of a pixel, for two-view geometry.
 
     Matches stay as they are if their patches reach over a border, have no contrast or look too
-    different. Gain and offset of the grey values make no difference.
-
-    Args:
-        image_a: first image, as `kjax.Describer.describe_image` takes it.
-        image_b: second image.
-        a: features of the first image.
-        b: features of the second image.
-        matches: matches of both.
-        order: order of the images' colours, "rgb" or "bgr".
+    different. Gain and offset of the grey values make no difference. Images are given as to
+    `kjax.Describer.describe_image`.
 
     Raises:
         InputError: Keypoints without scales, or features or matches of other images.

@@ -1,4 +1,4 @@
-"""What a keypoint's numbers mean: conventions for scales, angles and the pixel origin.
+"""Conventions for the scales, angles and pixel origin of keypoints.
 
 Every library draws another square about the same keypoint. All of them become one `PatchFrames`:
 the patch's centre with pixel centres at integers, its side in pixels, and the directions of its
@@ -84,15 +84,7 @@ def patch_frames(
 ) -> PatchFrames:
     """Compute the patches that keypoints stand for; those of unusable keypoints have side 0.
 
-    Args:
-        xy: positions.
-        scale: sizes, by the convention `size_is`.
-        angle: orientations, by the convention `angle_is`.
-        shape: matrices of affine frames, used instead of angles; their own size is ignored.
-        size_is: see the module's tables for this and the next three.
-        extent: side of a patch over the keypoint's diameter; ignored by `"half_width"`.
-        angle_is: convention of the angles.
-        pixel_origin: point of the first pixel that is (0, 0).
+    `shape` are matrices of affine frames, used instead of angles; their own size is ignored.
     """
     side = 2 * scale if size_is == HALF_WIDTH else DIAMETERS[size_is] * extent * scale
     # Unusable values are replaced, so that gradients stay finite.

@@ -154,9 +154,8 @@ class Describer:
     ) -> dict[str, Any]:
         """Return the settings of `describe_image`, as recorded with features.
 
-        Args:
-            max_keypoints: overrides the describer's own maximum.
-            stored: type of the descriptors in the files, "float32" or a form of `kjax.quantize`.
+        `stored` is the type of the descriptors in the files: "float32" or a form of
+        `kjax.quantize`.
         """
         return {
             "weights": self.name or "",
@@ -234,12 +233,9 @@ class Describer:
         keypoints: Keypoints,
         shapes: Float32[np.ndarray, "N 2 2"] | None = None,
     ) -> Features:
-        """Describe keypoints of an image that is already grey.
+        """Describe keypoints of an image in grey, as `grey_values` returns it.
 
-        Args:
-            grey: as `kjax.data.cutting.photographs.grey_values` returns it.
-            keypoints: keypoints of the image.
-            shapes: matrices of affine patches, see `kjax.extract_patches`.
+        `shapes` are matrices of affine patches, see `kjax.extract_patches`.
         """
         descriptors, kept = self.describe_at(grey, keypoints, shapes)
         found = keypoints.keep(kept)

@@ -40,15 +40,8 @@ def draw_matches(
     """Draw two images side by side, with a line from each point to its match.
 
     Colours follow the position in the first image, from left to right, so that lines that cross
-    their neighbours stand out.
-
-    Args:
-        image_a: grey or RGB image; the two may differ in size.
-        image_b: the other image.
-        xy_a: points in the first image; the centre of the first pixel is (0, 0).
-        xy_b: the points that match them.
-        max_width: maximum width of the picture. Both images are reduced by the same factor.
-        max_lines: maximum number of lines; more matches are thinned out evenly.
+    their neighbours stand out. Wide images are reduced to `max_width` together, both by the same
+    factor. More than `max_lines` matches are thinned out evenly.
     """
     photos = [as_picture("image_a", image_a), as_picture("image_b", image_b)]
     factor = min(1.0, max(1, max_width - GAP) / sum(photo.width for photo in photos))

@@ -149,16 +149,8 @@ def extract_patches(
             f"{list(matrices.shape)}"
         )
     keypoints = (xy, *rows.values(), matrices)
-    cut = functools.partial(
-        _extract,
-        size=size,
-        size_is=size_is,
-        extent=float(extent),
-        angle_is=angle_is,
-        pixel_origin=pixel_origin,
-        pyramid=pyramid,
-        order=order,
-    )
+    options = (size, size_is, float(extent), angle_is, pixel_origin, pyramid, order)
+    cut = functools.partial(_extract, options)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
         return cut(photos, None, *keypoints)
     # NumPy pads: there another number of keypoints is not another program.
@@ -178,13 +170,7 @@ def extract_patches(
 def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:
     """Return an image as an array, and the order of its colours.
 
-    Args:
-        image: an array of any library that NumPy can read, a Pillow image, or the path of a file,
-            which is rotated according to its EXIF orientation.
-        order: order of an array's colours; files and Pillow images are always "rgb".
-
-    Raises:
-        InputError: The image is None or cannot be read.
+    `order` is for arrays; files, which are rotated by their EXIF orientation, are always "rgb".
     """
     if image is None:
         raise InputError(
@@ -235,19 +221,9 @@ def pad_image(
     return np.pad(image, padding, mode="edge"), Inside.of(height, width, own, len(padded))
 
 
-@functools.partial(
-    jax.jit,
-    static_argnames=(
-        "size",
-        "size_is",
-        "extent",
-        "angle_is",
-        "pixel_origin",
-        "pyramid",
-        "order",
-    ),
-)
+@functools.partial(jax.jit, static_argnums=0)
 def _extract(
+    options: tuple[Any, ...],
     image: jax.Array | np.ndarray,
     inside: Inside | None,
     xy: Array,
@@ -255,16 +231,9 @@ def _extract(
     angle: Array,
     mask: Array,
     shape: Array | None,
-    *,
-    size: int,
-    size_is: str,
-    extent: float,
-    angle_is: str,
-    pixel_origin: str,
-    pyramid: str,
-    order: str,
 ) -> ExtractedPatches:
-    """Cut all patches: one program, from here on."""
+    """Cut all patches, in one program; the options are the last arguments of `extract_patches`."""
+    size, size_is, extent, angle_is, pixel_origin, pyramid, order = options
     batched = xy.ndim == 3
     grey = to_grey(image, batched=batched, order=order)
     frames = patch_frames(

@@ -51,7 +51,7 @@ def verify(
 
     Args:
         xy_a: points of the first image.
-        xy_b: the points that match them, in the second image.
+        xy_b: the points that match them.
         model: "homography" for planes and rotating cameras, "fundamental" for any rigid scene.
         threshold: maximum inlier distance in pixels, from the transformed match or from the
             epipolar line.
@@ -104,17 +104,7 @@ def refine_homography(
     """Minimise the Cauchy loss of all matches near a homography.
 
     RANSAC ends with a model of few matches. On random views, the refined one is off by half as much
-    at the corners, or less.
-
-    Args:
-        model: initial H with b ~ H a; returned if no better one is found.
-        inliers: matches near it; returned likewise.
-        xy_a: points of the first image.
-        xy_b: the points that match them.
-        threshold: maximum distance in pixels of the second image.
-
-    Returns:
-        The refined homography, and which matches are near it.
+    at the corners, or less. The initial model and its inliers are returned if none is better.
     """
     to_a, to_b = _conditioning(xy_a), _conditioning(xy_b)
     a, b = _homogeneous(xy_a) @ to_a.T, (_homogeneous(xy_b) @ to_b.T)[:, :2]
@@ -212,13 +202,8 @@ def count_matches(
 ) -> list[Count]:
     """Match the first image of a planar scene with each other image, and count correct matches.
 
-    Args:
-        keypoints: keypoints of all images.
-        rows: their descriptors.
-        homographies: true homographies from the first image to each of the others.
-        threshold: maximum error of a correct match in pixels.
-        ratio: maximum distance ratio, in both directions (default: no ratio test).
-        distance: distance of the descriptors.
+    `rows` are the keypoints' descriptors, and the homographies map the first image to each of the
+    others. Without a ratio there is no ratio test.
     """
     counts = []
     for other, homography in enumerate(homographies, start=1):
@@ -242,15 +227,7 @@ def count_correct(
     *,
     threshold: float,
 ) -> Count:
-    """Count the matches that the true homography confirms, each location once.
-
-    Args:
-        matches: matches between the keypoints of two images.
-        xy_a: positions in the first image.
-        xy_b: positions in the second image.
-        homography: from the first image to the second.
-        threshold: maximum error in pixels of the second image.
-    """
+    """Count matches within `threshold` pixels of the true homography, each location once."""
     once = matches.keep(one_per_location(matches, xy_a, xy_b))
     expected = project(homography, xy_a[once.indices[:, 0]])
     off = np.linalg.norm(expected - xy_b[once.indices[:, 1]], axis=1)

@@ -36,11 +36,7 @@ BLOCK = 512
 
 
 def load_matcher(source: str = DEFAULT) -> "Matcher":
-    """Load a matcher that ships with kjax, from the workdir of its training, or from a file.
-
-    Args:
-        source: name of the weights that it is for, "out/matcher", or "matcher.npz".
-    """
+    """Load a matcher by the name of shipped weights, a training's workdir, or a file."""
     path = find_matcher(source)
     return Matcher(read_matcher(path), name=str(source), sha256=file_sha256(path))
 
@@ -128,12 +124,9 @@ class Matcher:
         self.check_weights(features.weights_sha256, features.descriptors.shape[1])
 
     def check_weights(self, sha256: str | None, dimension: int) -> None:
-        """Raise InputError if the matcher is not for these descriptors.
+        """Raise InputError if the matcher is not for descriptors of these weights.
 
-        Args:
-            sha256: checksum of the weights that described, if known. A matcher for descriptors of
-                other programs checks the dimension alone.
-            dimension: descriptor size.
+        A matcher for descriptors of other programs checks the dimension alone.
         """
         own = self.described_with
         others = own.sha256 and sha256 not in (None, own.sha256)

@@ -86,19 +86,7 @@ def match_many(
     """Match many pairs of images in one call, each as `match` does.
 
     Each image's descriptors are copied to the device once, and many small pairs are matched
-    together.
-
-    Args:
-        descriptors: descriptors of each image, as `match` takes them.
-        pairs: indices of the two images of each pair in `descriptors`.
-        method: any but "learned".
-        ratio: maximum distance ratio.
-        distance: "L2" or "Hamming".
-        block: descriptors per side that are compared at once.
-
-    Raises:
-        InputError: Descriptors that cannot be compared, pairs out of range, or an unknown method
-            or distance.
+    together. `pairs` are indices in `descriptors`; the method may not be "learned".
     """
     if method == "learned":
         raise InputError("method='learned' cannot match many pairs at once: call match for each")
@@ -258,14 +246,9 @@ def _ratios(found: Neighbours) -> Float64[np.ndarray, " n"]:
 def hloc_style(matches: Matches, n0: int, n1: int) -> dict[str, np.ndarray]:
     """Convert to `matches0` and `matching_scores0` of hloc and LightGlue, and `…1`.
 
-    Args:
-        matches: at most one for each descriptor of the first image.
-        n0: number of descriptors in the first image.
-        n1: number of descriptors in the second image. If several of the first match one, its entry
-            is the match with the best score, or the lowest index among equal scores.
-
-    Returns:
-        For each side the other's index, or −1, and a score from 0 to 1: one minus the ratio.
+    For each of the n0 and n1 keypoints: the other's index, or −1, and a score from 0 to 1, one
+    minus the ratio. If several keypoints of the first image match one, the best score wins, then
+    the lowest index.
     """
     first, second = matches.indices.T
     if len(matches) and (first.max() >= n0 or second.max() >= n1):

@@ -61,16 +61,9 @@ def save_match_page(
     *,
     extent: float,
 ) -> None:
-    """Write the page, atomically.
+    """Write the page of both images' matches to an .html file, atomically.
 
-    Args:
-        path: file .html to write.
-        names: names of both images.
-        photos: both images.
-        features: features of both images.
-        matches: matches of the features.
-        inliers: which matches agree with one geometry.
-        extent: side of a patch over its keypoint's diameter, as `Describer.extent`.
+    `extent` is the side of a patch over its keypoint's diameter, as `Describer.extent`.
     """
     write_text(Path(path), match_page(names, photos, features, matches, inliers, extent=extent))
 
@@ -135,12 +128,7 @@ def _rounded(column: Float32[np.ndarray, " K"], digits: int = 3) -> list[float]:
 def html_page(*, title: str, style: str, script: str, body: str, colours: str) -> str:
     """Return an HTML page that needs no network, font or other file.
 
-    Args:
-        title: title of the window.
-        style: style sheet.
-        script: the only script that may run.
-        body: HTML before the script.
-        colours: colour schemes of the style, e.g. "light dark".
+    `colours` are the colour schemes of the style, e.g. "light dark".
     """
     # Only this script may run, and nothing may be fetched, whatever the body contains.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -44,16 +44,7 @@ def describe_scene(
     max_side: int,
     progress: bool = True,
 ) -> tuple[ViewSet, list[str]]:
-    """Describe a scene's photographs in groups.
-
-    Args:
-        model_folder: COLMAP's sparse model.
-        photos: folder that the model's image names are relative to.
-        describer: describes the keypoints.
-        views: photographs per group, besides the first.
-        max_keypoints: maximum keypoints per photograph.
-        max_side: maximum side in pixels; larger photographs are reduced.
-        progress: show a bar.
+    """Describe the photographs of COLMAP's sparse model in groups of one and `views` others.
 
     Returns:
         The set, and the names of photographs that cannot be read.

@@ -82,15 +82,6 @@ def describe_views(
 ) -> tuple[ViewSet, list[str]]:
     """Describe each photograph and random views of it.
 
-    Args:
-        photographs: files to read.
-        names: names of the photographs; with the seed, they determine the views.
-        describer: describes the keypoints.
-        config: how views differ.
-        max_keypoints: maximum keypoints per view.
-        seed: random seed.
-        progress: show a bar.
-
     Returns:
         The set, and the names of photographs that cannot be read.
 
@@ -200,10 +191,7 @@ def plane_geometry(
 ) -> dict[str, np.ndarray]:
     """Return what keypoints of a view see: the photograph is the plane z = 1, in its pixels.
 
-    Args:
-        homography: from the photograph's pixels to the view's.
-        xy: keypoints in the view.
-        size: width and height of the view.
+    The homography maps the photograph's pixels to the view's; `size` is the view's.
     """
     homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ np.linalg.inv(homography).T
     camera = np.column_stack([homography, np.zeros(3)]) / homography[2, 2]
@@ -264,12 +252,8 @@ def views_of_features(
 ) -> ViewSet:
     """Read the features that another extractor found in written views.
 
-    Args:
-        folder: folder that `write_views` wrote.
-        read: returns the features of a picture by its name.
-        descriptor: name of the descriptor.
-        max_keypoints: maximum keypoints per view; those with the highest scores are kept.
-        progress: show a bar.
+    `read` returns the features of a picture by its name. Keypoints with the highest scores are
+    kept.
 
     Raises:
         InputError: A file is absent or damaged, or the features are of other pictures.

@@ -1,1 +1,1 @@
-"""kjax inside other libraries: one file each, which imports that library."""
+"""kjax inside other libraries: one module for each, which imports that library."""

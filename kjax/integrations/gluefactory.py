@@ -5,9 +5,9 @@
       extractor: {name: kjax.integrations.gluefactory, weights: best, max_num_keypoints: 2048}
       matcher: {name: matchers.nearest_neighbor_matcher}
 
-Each photograph of a batch is described within its own size, and shorter rows are filled up: with
-random positions, as glue-factory's own extractors do, and zeros for everything else. Positions
-have the first pixel's outer corner at (0, 0), scales are σ, and `oris` radians.
+Each image of a batch is described within its own size. Shorter rows are padded as in glue-factory's
+own extractors: random positions, and zeros for everything else. Positions have the first pixel's
+outer corner at (0, 0), scales are σ, and `oris` are radians.
 """
 
 from typing import Any, ClassVar
@@ -23,13 +23,13 @@ from kjax.images.exchange.npz import to_dictionary
 from kjax.weights import shipped
 
 
-class Extractor(BaseModel):
-    """SIFT's keypoints, described by kjax, which itself is not trained."""
+class GlueFactoryExtractor(BaseModel):
+    """SIFT keypoints described by kjax, which is not trained here."""
 
     default_conf: ClassVar = {
         "weights": shipped.DEFAULT,
         "max_num_keypoints": 2048,
-        "force_num_keypoints": False,  # fill up to this number, not to the batch's largest
+        "force_num_keypoints": False,  # pad to this number, not to the batch's largest
     }
     required_data_keys: ClassVar = ["image"]
 
@@ -38,12 +38,19 @@ class Extractor(BaseModel):
         self.set_initialized()
 
     def _forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Features of photographs [B,1 or 3,H,W] from 0 to 1; `image_size` tells padding."""
+        """Describe images [B,1 or 3,H,W] from 0 to 1; `image_size` is their size before padding."""
         images, sizes = data["image"], data.get("image_size")
-        rows = [
-            self._describe(image if sizes is None else _inside(image, sizes[number]))
-            for number, image in enumerate(images)
-        ]
+        rows = []
+        for number, image in enumerate(images):
+            width, height = map(int, image.shape[:0:-1] if sizes is None else sizes[number])
+            found = self.describer.describe_image(
+                image[:, :height, :width].permute(1, 2, 0).cpu().numpy(),
+                max_keypoints=self.conf.max_num_keypoints,
+            )
+            columns = {name: column[0] for name, column in to_dictionary(found).items()}
+            del columns["image_size"]
+            columns["keypoints"] = columns["keypoints"] + FIRST_PIXEL["corner"]
+            rows.append({name: torch.from_numpy(one).float() for name, one in columns.items()})
         length = self.conf.max_num_keypoints if self.conf.force_num_keypoints else None
         bounds = {"mode": "random_c", "bounds": (0, min(images.shape[-2:]))}
         return {
@@ -56,21 +63,6 @@ class Extractor(BaseModel):
             for name in rows[0]
         }
 
-    def _describe(self, image: Tensor) -> dict[str, Tensor]:
-        found = self.describer.describe_image(
-            image.permute(1, 2, 0).cpu().numpy(), max_keypoints=self.conf.max_num_keypoints
-        )
-        columns = {name: column[0] for name, column in to_dictionary(found).items()}
-        del columns["image_size"]
-        columns["keypoints"] = columns["keypoints"] + FIRST_PIXEL["corner"]
-        return {name: torch.from_numpy(column).float() for name, column in columns.items()}
-
     def loss(self, pred: Any, data: Any) -> Any:
-        """There is none."""
+        """Raise: there is no loss."""
         raise NotImplementedError
-
-
-def _inside(image: Tensor, size: Tensor) -> Tensor:
-    """The part of a padded photograph that is one."""
-    width, height = (int(side) for side in size)
-    return image[:, :height, :width]

@@ -6,8 +6,8 @@
     descriptors = descriptor(images, lafs)  # [B,1 or 3,H,W] and [B,N,2,3] to [B,N,128]
 
 kornia cuts the patches and the PyTorch twin describes them: neither needs JAX, images and frames
-get gradients, and affine shapes count. A frame is taken as it is, from −1 to 1. Those of kornia's
-detectors have a side of 12σ; what suits the weights is wider:
+get gradients, and affine shapes count. A frame is taken as it is, from −1 to 1. The frames of
+kornia's detectors have a side of 12σ; the weights expect wider ones:
 
     LocalFeature(detector, descriptor, scaling_coef=descriptor.scaling_coef)
 """
@@ -28,7 +28,7 @@ KORNIA_EXTENT = 6.0
 
 
 class PatchModule(nn.Module):
-    """Descriptors of patches [B,1,64,64], the size that training sets are cut in."""
+    """Describe patches [B,1,64,64], the size of training sets."""
 
     patch_size = PATCH_SIDE
 
@@ -37,7 +37,7 @@ class PatchModule(nn.Module):
         self.network = load(source)
 
     def forward(self, patches: Tensor) -> Tensor:
-        """Unit vectors [B,D]; patches are resized as those of trainings are."""
+        """Return unit vectors [B,D]; patches are resized as in training."""
         size = self.network.patch_size
         return self.network(
             nn.functional.interpolate(patches, (size, size), mode="bilinear", align_corners=False)
@@ -48,22 +48,18 @@ class LAFDescriptor(feature.LAFDescriptor):
     """kornia's `LAFDescriptor` with weights of kjax.
 
     Attributes:
-        scaling_coef: what makes frames of kornia's detectors as wide as suits the weights, for
+        scaling_coef: factor from the frames of kornia's detectors to the extent of the weights, for
             `kornia.feature.LocalFeature` and `scale_laf`.
     """
 
     def __init__(self, source: str | Path = shipped.DEFAULT) -> None:
-        """Loads weights.
+        """Load weights.
 
         Args:
             source: as for `kjax.parity.torch_twin.load`: a shipped name, or a weights file.
         """
         super().__init__(PatchModule(source), patch_size=PATCH_SIDE)
-        self.scaling_coef = _extent(source) / KORNIA_EXTENT
-
-
-def _extent(source: str | Path) -> float:
-    """Side of the patches that suit weights over the keypoint's diameter."""
-    name = str(source).partition(":")[0]
-    known = shipped.card(name) if shipped.find(name) else read_metadata(Path(name))
-    return EXTENT if known is None or known.extent is None else known.extent
+        name = str(source).partition(":")[0]
+        known = shipped.card(name) if shipped.find(name) else read_metadata(Path(name))
+        extent = EXTENT if known is None or known.extent is None else known.extent
+        self.scaling_coef = extent / KORNIA_EXTENT

@@ -4,8 +4,8 @@
 
     result = KjaxMatcher()("left.jpg", "right.jpg")  # as vismatch.get_matcher(…)(…)
 
-vismatch knows its matchers by a list of its own, which others cannot join: `get_matcher` is the one
-thing that does not work. Positions have the centre of the first pixel at (0, 0), as OpenCV's.
+vismatch has a fixed list of matchers, so `get_matcher` does not find this one. Positions have the
+centre of the first pixel at (0, 0), as in OpenCV.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from kjax.weights import shipped
 
 
 class KjaxMatcher(BaseMatcher):
-    """SIFT's keypoints, described and matched by kjax."""
+    """SIFT keypoints, described and matched by kjax."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class KjaxMatcher(BaseMatcher):
         ratio: float | None = None,
         **options: Any,
     ) -> None:
-        """Loads weights.
+        """Load weights.
 
         Args:
-            device: of the photographs; kjax computes on JAX's own.
-            max_num_keypoints: at most so many in a photograph.
+            device: device of the images; kjax computes on JAX's default.
+            max_num_keypoints: maximum keypoints per image.
             weights: as for `kjax.load`.
             method: as for `kjax.match`.
-            ratio: as for `kjax.match`; what suits the weights by default.
-            **options: vismatch's, for its geometric verification.
+            ratio: as for `kjax.match` (default: the weights' own).
+            **options: vismatch's options for geometric verification.
         """
         super().__init__(device, **options)
         self.describer = kjax.load(weights)
@@ -48,7 +48,7 @@ class KjaxMatcher(BaseMatcher):
         self.ratio = self.describer.ratio if ratio is None else ratio
 
     def _forward(self, img0: Tensor, img1: Tensor) -> tuple[np.ndarray, ...]:
-        """The seven arrays that vismatch wants, of photographs [3,H,W] from 0 to 1."""
+        """Return vismatch's seven arrays for images [3,H,W] from 0 to 1."""
         first, second = self._describe(img0), self._describe(img1)
         found = kjax.match(
             first.descriptors, second.descriptors, method=self.method, ratio=self.ratio

@@ -57,9 +57,9 @@ def extractor(tmp_path, monkeypatch):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
-        from kjax.integrations.gluefactory import Extractor
+        from kjax.integrations.gluefactory import GlueFactoryExtractor
 
-        yield Extractor
+        yield GlueFactoryExtractor
     else:
         from gluefactory.models import get_model
 
