@@ -1,26 +1,28 @@
-"""From patches and photographs to descriptors, and the command that matches two photographs."""
+"""A describer on patches and images, also in the place of OpenCV's SIFT."""
 
+import cv2
 import jax
 import numpy as np
 import pytest
-from models import make_model, random_patches
+from models import CHANNELS, make_model, random_patches
 from PIL import Image
 
 import kjax
-import kjax.train.augment
-from kjax.cli import main
+import kjax.model.patches
+from kjax.data.cutting.detectors import DETECTORS, find_keypoints
 from kjax.data.cutting.keypoints import as_keypoints, detect, to_opencv
 from kjax.errors import InputError
 from kjax.weights import shipped
 from kjax.weights.files import save_variables
 from kjax.weights.source import typical_extent
 
-cv2 = pytest.importorskip("cv2")
+NARROW = {"patch_size": 16, "channels": CHANNELS}
+DIMENSION = 128
 
 
 @pytest.fixture(scope="module")
 def describer():
-    return kjax.Describer(*make_model("xy", s=1, patch_size=16))
+    return kjax.Describer(*make_model("xy", **NARROW), max_keypoints=60)
 
 
 @pytest.fixture(scope="module")
@@ -36,62 +38,52 @@ def photograph():
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 1030])
-def test_patches_of_any_number(describer, rng, count):
+def test_any_number_of_patches(describer, rng, count):
     patches = random_patches(rng, count, 16)
-    model, variables = make_model("xy", s=1, patch_size=16)
+    model, variables = make_model("xy", **NARROW)
     described = describer.describe(patches)
-    assert described.shape == (count, describer.dimension) == (count, 128)
-    some = slice(max(count - 3, 0), count)
+    assert described.shape == (count, describer.dimension) == (count, DIMENSION)
     if count:
-        expected = model.apply(variables, patches[some])
-        np.testing.assert_allclose(described[some], expected, atol=2e-6)
+        some = slice(max(count - 3, 0), count)
+        np.testing.assert_allclose(
+            described[some], model.apply(variables, patches[some]), atol=2e-6
+        )
 
 
-def test_patches_of_another_size_are_refused(describer):
-    with pytest.raises(InputError, match=r"\[N, 16, 16\]"):
-        describer.describe(np.zeros((2, 32, 32), np.uint8))
-
-
-@pytest.mark.parametrize("shape", [(3, 16, 16, 1), (3, 1, 16, 16)])
-def test_patches_with_an_axis_of_channels(describer, rng, shape):
-    patches = random_patches(rng, 3, 16)
-    np.testing.assert_array_equal(
-        describer.describe(patches.reshape(shape)), describer.describe(patches)
-    )
-
-
-def test_the_size_that_is_wrong_says_how_to_mend_it(describer, rng):
-    large = random_patches(rng, 2, 32)
-    with pytest.raises(InputError, match=r"resize_patches\(patches, 16\)"):
-        describer.describe(large)
-    assert describer.describe(kjax.model.patches.resize_patches(large, 16)).shape == (2, 128)
-    with pytest.raises(InputError, match=r"patches\[None\]"):
-        describer.describe(large[0, :16, :16])
-
-
-def test_patches_of_other_libraries(describer, rng):
+def test_forms_of_patches(describer, rng):
     patches = random_patches(rng, 3, 16)
     expected = describer.describe(patches)
-    np.testing.assert_array_equal(describer.describe(jax.numpy.asarray(patches)), expected)
-    np.testing.assert_array_equal(describer.describe(patches.tolist()), expected)
     torch = pytest.importorskip("torch")
-    np.testing.assert_array_equal(describer.describe(torch.from_numpy(patches)), expected)
+    forms = [patches.reshape(3, 16, 16, 1), patches.reshape(3, 1, 16, 16)]
+    forms += [jax.numpy.asarray(patches), patches.tolist(), torch.from_numpy(patches)]
+    for form in forms:
+        np.testing.assert_array_equal(describer.describe(form), expected)
+    resized = kjax.model.patches.resize_patches(random_patches(rng, 2, 32), 16)
+    assert describer.describe(resized).shape == (2, DIMENSION)
     with pytest.raises(InputError, match="must be an array, not Tensor"):
         describer.describe(torch.ones(3, 16, 16, requires_grad=True))
 
 
 @pytest.mark.parametrize(
-    "patches", [None, "patches.npy", [[1], [1, 2]], np.ones((1, 16, 16), bool)]
+    ("patches", "message"),
+    [
+        (np.zeros((2, 32, 32), np.uint8), r"\[N, 16, 16\]: resize .*resize_patches\(patches, 16\)"),
+        (np.zeros((16, 16), np.uint8), r"patches\[None\]"),
+        (None, "patches"),
+        ("patches.npy", "patches"),
+        ([[1], [1, 2]], "patches"),
+        (np.ones((1, 16, 16), bool), "patches of type bool"),
+    ],
 )
-def test_what_is_no_patches_is_refused(describer, patches):
-    with pytest.raises(InputError, match="patches"):
+def test_refused_patches(describer, patches, message):
+    with pytest.raises(InputError, match=message):
         describer.describe(patches)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_pixels_that_are_no_numbers_are_refused_whatever_the_network_makes_of_them(value, rng):
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_nonfinite_pixels_are_refused_whatever_the_network_makes_of_them(value, rng):
     # On some machines a compiled ReLU makes 0 of NaN: the head `sum` then gives finite numbers.
-    describer = kjax.Describer(*make_model("sum", patch_size=16))
+    describer = kjax.Describer(*make_model("sum", **NARROW))
     patches = random_patches(rng, 70, 16).astype(np.float32)
     patches[66, 3, 3] = value
     with pytest.raises(InputError, match="patch 66 has NaN or infinite pixels"):
@@ -104,39 +96,29 @@ def test_pixels_that_are_no_numbers_are_refused_whatever_the_network_makes_of_th
 
 def test_repr(describer):
     assert repr(describer) == (
-        "Describer(model='xy s=1 N=16', patch_size=16, dimension=128, extent=12, dtype='float32')"
+        "Describer(model='xy s=1 N=16 c=4-4-8-8-16-16', patch_size=16, dimension=128, extent=12, "
+        "dtype='float32')"
     )
-    assert repr(kjax.load("hardnet", dtype="bfloat16")) == (
-        "Describer('hardnet', model='hardnet', patch_size=32, dimension=128, extent=9.3, "
-        "dtype='bfloat16')"
+    assert repr(kjax.load("hardnet", dtype="bfloat16")).startswith(
+        "Describer('hardnet', model='hardnet', patch_size=32, dimension=128, extent="
     )
 
 
-def test_colours_are_made_grey_once_for_keypoints_and_patches(describer, photograph):
+def test_forms_of_images(describer, photograph, tmp_path):
     # Red and blue are different pictures: the wrong order finds other keypoints.
     colour = np.stack([photograph, photograph // 2, photograph[::-1]], axis=-1)
-    expected = describer.describe_image(colour)
-    found = describer.describe_image(colour[..., ::-1], order="bgr")
-    np.testing.assert_array_equal(found.xy, expected.xy)
-    np.testing.assert_array_equal(found.descriptors, expected.descriptors)
-    keypoints, descriptors = describer.detectAndCompute(colour[..., ::-1])
-    np.testing.assert_allclose([point.pt for point in keypoints], expected.xy)
-    np.testing.assert_array_equal(descriptors, expected.descriptors)
-    dark = detect(colour // 100)
-    np.testing.assert_array_equal(describer.describe_image(colour // 100).xy, dark.xy)
-
-
-def test_paths_and_images_of_other_libraries(describer, photograph, tmp_path):
-    colour = np.stack([photograph, photograph // 2, photograph[::-1]], axis=-1)
-    Image.fromarray(colour).save(tmp_path / "a b.png")
-    expected = describer.describe_image(colour)
     path = tmp_path / "a b.png"
+    Image.fromarray(colour).save(path)
+    expected = describer.describe_image(colour)
     torch = pytest.importorskip("torch")
     for form in (path, str(path), jax.numpy.asarray(colour), torch.from_numpy(colour)):
-        np.testing.assert_array_equal(
-            describer.describe_image(form).descriptors, expected.descriptors
-        )
-    for _, descriptors in (describer.detectAndCompute(path), describer.detectAndCompute(str(path))):
+        found = describer.describe_image(form)
+        np.testing.assert_array_equal(found.descriptors, expected.descriptors)
+    found = describer.describe_image(colour[..., ::-1], order="bgr")
+    np.testing.assert_array_equal(found.xy, expected.xy)
+    for form in (colour[..., ::-1], path, str(path)):
+        keypoints, descriptors = describer.detectAndCompute(form)
+        np.testing.assert_allclose([point.pt for point in keypoints], expected.xy)
         np.testing.assert_array_equal(descriptors, expected.descriptors)
     points = expected.xy, expected.scales, expected.angles
     np.testing.assert_array_equal(
@@ -145,25 +127,25 @@ def test_paths_and_images_of_other_libraries(describer, photograph, tmp_path):
     )
 
 
-def test_a_failed_imread_is_told_as_such(describer):
-    for call in (describer.describe_image, describer.detectAndCompute):
-        with pytest.raises(InputError, match=r"None: cv2\.imread"):
-            call(None)
-    with pytest.raises(InputError, match="no such file"):
-        describer.describe_image("nowhere.jpg")
-    with pytest.raises(InputError, match="move the channels to the end"):
-        describer.describe_image(np.zeros((3, 40, 50), np.uint8))
-
-
-def test_masks_and_numbers_of_keypoints_are_checked(describer, photograph):
-    with pytest.raises(InputError, match=r"mask has shape \[5, 5\]"):
-        describer.describe_image(photograph, mask=np.ones((5, 5), np.uint8))
-    half = np.arange(photograph.shape[1]) < 110
-    mask = np.broadcast_to(half, photograph.shape)
-    assert 0 < describer.describe_image(photograph, mask=mask).xy[:, 0].max() < 111
-    for count in (0, -5):
-        with pytest.raises(InputError, match="at least one"):
-            describer.describe_image(photograph, max_keypoints=count)
+@pytest.mark.parametrize(
+    ("image", "options", "message"),
+    [
+        (None, {}, r"None: cv2\.imread"),
+        ("nowhere.jpg", {}, "no such file"),
+        (np.zeros((3, 40, 50), np.uint8), {}, "move the channels to the end"),
+        (np.full((40, 40), np.nan, np.float32), {}, "NaN"),
+        (np.zeros((9, 9), np.uint8), {"mask": np.ones((5, 5))}, r"mask has shape \[5, 5\]"),
+        (np.zeros((9, 9), np.uint8), {"max_keypoints": 0}, "at least one"),
+        (np.zeros((9, 9), np.uint8), {"keypoints": np.zeros((3, 5))}, "2 to 4"),
+        (np.zeros((9, 9), np.uint8), {"keypoints": np.ones((2, 4, 2, 3))}, r"LAFs \[N, 2, 3\]"),
+    ],
+)
+def test_refused_images_and_keypoints(describer, image, options, message):
+    with pytest.raises(InputError, match=message):
+        describer.describe_image(image, **options)
+    if image is None:
+        with pytest.raises(InputError, match=message):
+            describer.detectAndCompute(None)
 
 
 @pytest.mark.parametrize("white", [1, 255, 65535])
@@ -179,15 +161,24 @@ def test_floating_images_with_values_beyond_white(photograph, white):
     floating[photograph == 255] = 1.5 * white
     floating[photograph == 0] = -0.1 * white
     np.testing.assert_array_equal(detect(floating).xy, expected)
-
-
-def test_floating_images_of_no_known_range(photograph):
     with pytest.raises(InputError, match="scale it to 0–1"):
         detect(photograph * 1e4)
 
 
+def test_the_range_of_grey_does_not_matter(describer, photograph):
+    points = detect(photograph, max_keypoints=20)
+    expected = describer.describe_image(photograph, points).descriptors
+    for other in (
+        photograph.astype(np.uint16) * 257,
+        photograph.astype(np.float32) / 255,
+        np.stack([photograph] * 3, axis=-1),
+    ):
+        found = describer.describe_image(other, points).descriptors
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
 def test_another_size_or_number_of_keypoints_compiles_nothing(describer, photograph, caplog):
-    photograph = photograph[:-7]  # a shape that no other test has had compiled
+    photograph = photograph[:-7]  # a shape that no other test has compiled
     points = detect(photograph, max_keypoints=64)
     with jax.log_compiles():
         describer.describe_image(photograph, points)
@@ -199,28 +190,7 @@ def test_another_size_or_number_of_keypoints_compiles_nothing(describer, photogr
     assert "ompil" not in caplog.text
 
 
-def test_the_range_of_grey_does_not_matter(describer, photograph):
-    points = detect(photograph, max_keypoints=20)
-    as_bytes = describer.describe_image(photograph, points)
-    wide = describer.describe_image(photograph.astype(np.uint16) * 257, points)
-    unit = describer.describe_image(photograph.astype(np.float32) / 255, points)
-    colour = describer.describe_image(np.stack([photograph] * 3, axis=-1), points)
-    for other in (wide, unit, colour):
-        np.testing.assert_allclose(other.descriptors, as_bytes.descriptors, atol=2e-5)
-
-
-def test_like_opencv(describer, photograph):
-    mask = np.zeros(photograph.shape, np.uint8)
-    mask[:, :110] = 1
-    keypoints, descriptors = describer.detectAndCompute(photograph, mask)
-    assert len(keypoints) == len(descriptors) > 10
-    assert all(point.pt[0] < 111 for point in keypoints)
-    # The descriptors fit OpenCV's own matcher, and find themselves.
-    matches = cv2.BFMatcher(cv2.NORM_L2).match(descriptors, descriptors)
-    assert all(one.distance < 1e-3 for one in matches)
-
-
-def test_keypoints_in_every_form(describer, photograph):
+def test_forms_of_keypoints(describer, photograph):
     found = detect(photograph, max_keypoints=9)
     table = np.column_stack([found.xy, found.scales, found.angles])
     for form in (found, to_opencv(found), table):
@@ -228,127 +198,23 @@ def test_keypoints_in_every_form(describer, photograph):
         np.testing.assert_allclose(features.xy, found.xy)
         assert features.image_size == (220, 160)
     assert as_keypoints(found.xy).angles[0] == -1
-    with pytest.raises(InputError, match="2 to 4"):
-        describer.describe_image(photograph, np.zeros((3, 5)))
+    flat = np.array([[[1, 1, 9], [1, 1, 9.0]]])
+    for none in ([], np.zeros((0, 4)), np.array([[-900.0, 5, 3, 0]]), flat):
+        assert describer.describe_image(photograph, none).descriptors.shape == (0, DIMENSION)
+    for empty in (np.zeros((0, 5), np.uint8), np.full((40, 40), 7, np.uint8)):
+        assert len(describer.describe_image(empty)) == 0
 
 
-@pytest.mark.parametrize("keypoints", [[], np.zeros((0, 4)), np.array([[-900.0, 5, 3, 0]])])
-def test_no_keypoints(describer, photograph, keypoints):
-    features = describer.describe_image(photograph, keypoints)
-    assert len(features) == 0
-    assert features.descriptors.shape == (0, 128)
-
-
-def test_empty_and_flat_photographs(describer):
-    assert len(describer.describe_image(np.zeros((0, 5), np.uint8))) == 0
-    assert len(describer.describe_image(np.full((40, 40), 7, np.uint8))) == 0
-    with pytest.raises(InputError, match="NaN"):
-        describer.describe_image(np.full((40, 40), np.nan, np.float32))
-
-
-def test_the_command_finds_a_shift_and_draws_it(tmp_path, photograph, capsys):
-    save_variables(tmp_path / "w.npz", make_model("hardnet", patch_size=16)[1])
-    Image.fromarray(photograph[:, :200]).save(tmp_path / "a.png")
-    Image.fromarray(photograph[:, 20:]).save(tmp_path / "b.png")
-    files = [str(tmp_path / name) for name in ("a.png", "b.png")]
-    out = str(tmp_path / "m.png")
-    assert main(["match", *files, "--weights", str(tmp_path / "w.npz"), "--out", out]) == 0
-    printed = capsys.readouterr().out
-    agreeing = int(printed.split(" of them agree")[0].split("\n")[-1])
-    assert agreeing > 20
-    with Image.open(out) as picture:
-        assert picture.width > 350
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [("none.png", None, "no such file"), ("text.png", b"hello", "not one of")],
-)
-def test_bad_photographs_are_one_line(tmp_path, capsys, name, content, message):
-    save_variables(tmp_path / "w.npz", make_model("hardnet", patch_size=16)[1])
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    bad = str(tmp_path / name)
-    out = tmp_path / "m.png"
-    weights = ("--weights", str(tmp_path / "w.npz"))
-    assert main(["match", bad, bad, *weights, "--out", str(out)]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not out.exists()
-
-
-@pytest.fixture
-def folder(tmp_path, photograph):
-    save_variables(tmp_path / "w.npz", make_model("hardnet", patch_size=16)[1])
-    (tmp_path / "photos" / "deep").mkdir(parents=True)
-    Image.fromarray(photograph).save(tmp_path / "photos" / "a.png")
-    Image.fromarray(photograph[:, ::-1]).save(tmp_path / "photos" / "deep" / "b.png")
-    return tmp_path
-
-
-def describe_folder(folder, out, *more):
-    weights = ("--weights", str(folder / "w.npz"), "--keypoints", "50")
-    return main(["describe", str(folder / "photos"), *weights, "--out", str(folder / out), *more])
-
-
-def test_photographs_for_hloc(folder, photograph):
-    pytest.importorskip("h5py")
-    from kjax.images.exchange.hloc import read_features
-
-    assert describe_folder(folder, "features.h5") == 0
-    found = read_features(folder / "features.h5", "deep/b.png")
-    again = kjax.load(str(folder / "w.npz")).describe_image(photograph[:, ::-1], max_keypoints=50)
-    np.testing.assert_allclose(found.xy, again.xy)
-    np.testing.assert_allclose(found.descriptors, again.descriptors, atol=1e-6)
-    assert found.image_size == (220, 160)
-
-
-def test_broken_photographs_are_left_out_and_the_same_command_goes_on(folder, capsys):
-    broken = folder / "photos" / "broken.png"
-    broken.write_bytes(b"not a photograph")
-    assert describe_folder(folder, "features") == 1
-    printed = capsys.readouterr()
-    assert "left out" in printed.err
-    assert "broken.png" in printed.err
-    assert "2 of 3 photographs" in printed.out
-    kept = folder / "features" / "deep" / "b.png.npz"
-    before = kept.stat().st_mtime_ns
-    broken.unlink()
-    assert describe_folder(folder, "features") == 0
-    assert kept.stat().st_mtime_ns == before
-
-
-def test_photographs_for_colmap(folder, capsys):
-    assert describe_folder(folder, "text", "--format", "colmap") == 0
-    first = (folder / "text" / "a.png.txt").read_text().splitlines()[0]
-    count, dimension = map(int, first.split())
-    assert 10 < count <= 55
-    assert dimension == 128
-    assert main(["describe", "no*such", "--weights", str(folder / "w.npz"), "--out", "x"]) == 2
-    assert "no such file, folder or pattern" in capsys.readouterr().err
-
-
-def test_the_extent_is_that_of_the_weights(photograph_for_extent):
-    image, keypoints = photograph_for_extent
-    model, variables = make_model("sum", patch_size=16)
-    usual = kjax.Describer(model, variables)
-    narrow = kjax.Describer(model, variables, extent=6.0)
-    larger = np.array([[x, y, 2 * size, angle] for x, y, size, angle in keypoints])
+def test_extent_scales_patches(rng):
+    image = rng.integers(0, 256, (200, 200), dtype=np.uint8)
+    keypoints = np.array([[100.0, 100.0, 5.0, 30.0], [80.0, 120.0, 4.0, 0.0]])
+    model = make_model("sum", **NARROW)
+    usual, narrow = kjax.Describer(*model), kjax.Describer(*model, extent=6.0)
     np.testing.assert_allclose(
         usual.describe_image(image, keypoints).descriptors,
-        narrow.describe_image(image, larger).descriptors,
+        narrow.describe_image(image, keypoints * [1, 1, 2, 1]).descriptors,
         atol=1e-5,
     )
-
-
-@pytest.fixture
-def photograph_for_extent():
-    image = np.random.default_rng(0).integers(0, 256, (200, 200), dtype=np.uint8)
-    return image, np.array([[100.0, 100.0, 5.0, 30.0], [80.0, 120.0, 4.0, 0.0]])
-
-
-def test_the_extent_follows_the_training():
     assert typical_extent((0.9, 1.0)) == 11.7
     assert typical_extent((0.2, 0.7)) == shipped.card("best").extent
 
@@ -361,7 +227,115 @@ def test_the_checksum_is_that_of_the_weights_not_of_the_file(tmp_path):
         save_variables(tmp_path / name, variables)
     first, *others = (kjax.load(str(tmp_path / name)).sha256 for name in names)
     assert others == [first, first]
-    changed = jax.tree.map(lambda leaf: leaf + 1e-3, variables)
-    save_variables(tmp_path / "d.npz", changed)
+    save_variables(tmp_path / "d.npz", jax.tree.map(lambda leaf: leaf + 1e-3, variables))
     assert kjax.load(str(tmp_path / "d.npz")).sha256 != first
     assert kjax.load("hardnet").sha256 == shipped.card("hardnet").sha256
+
+
+# The interface of OpenCV's Feature2D
+
+
+def fields(keypoint):
+    names = ("pt", "size", "angle", "response", "octave", "class_id")
+    return tuple(getattr(keypoint, name) for name in names)
+
+
+def test_detect_then_compute_equals_detect_and_compute(describer, photograph):
+    found = describer.detect(photograph, None)
+    assert len(found) == 60
+    sift = cv2.SIFT_create(enable_precise_upscale=True, contrastThreshold=0.01)
+    assert {fields(one) for one in found} <= {fields(one) for one in sift.detect(photograph)}
+    keypoints, descriptors = describer.compute(photograph, found)
+    assert [fields(one) for one in keypoints] == [fields(one) for one in found]
+    again, same = describer.detectAndCompute(photograph, None)
+    assert [fields(one) for one in again] == [fields(one) for one in found]
+    np.testing.assert_array_equal(same, descriptors)
+    np.testing.assert_array_equal(describer.describe_image(photograph).descriptors, descriptors)
+    for name in ("descriptorSize", "descriptorType", "defaultNorm"):
+        assert getattr(describer, name)() == getattr(sift, name)(), name
+    mask = np.zeros(photograph.shape, np.uint8)
+    mask[:, :110] = 1
+    inside, _ = describer.detectAndCompute(photograph, mask)
+    assert len(inside) > 10
+    assert all(point.pt[0] < 111 for point in inside)
+    # OpenCV's matchers take the descriptors.
+    second = np.ascontiguousarray(descriptors[::-1])
+    brute = cv2.BFMatcher(describer.defaultNorm(), crossCheck=True).match(descriptors, second)
+    trees = cv2.FlannBasedMatcher({"algorithm": 1, "trees": 4}, {"checks": 60})
+    pairs = trees.knnMatch(descriptors, second, k=2)
+    assert len(brute) == len(descriptors)
+    assert all(one.distance < 1e-3 for one in (*brute, *(pair[0] for pair in pairs)))
+
+
+def test_provided_keypoints_come_back_as_they_are(describer, photograph):
+    provided = [
+        cv2.KeyPoint(100, 90, 4, 30, 0.5, 513, 42),
+        cv2.KeyPoint(-900, 90, 4, 30, 0.5, 1, 43),  # outside the image
+        cv2.KeyPoint(50.5, 60, 3, -1, 0.25, 2, 44),
+    ]
+    kept, descriptors = describer.detectAndCompute(
+        photograph, None, useProvidedKeypoints=True, keypoints=provided
+    )
+    assert [fields(one) for one in kept] == [fields(provided[0]), fields(provided[2])]
+    assert descriptors.shape == (2, DIMENSION)
+    for wrong in ((True, None), (False, [cv2.KeyPoint(9, 9, 4)])):
+        with pytest.raises(InputError, match="belong together"):
+            describer.detectAndCompute(photograph, None, wrong[0], keypoints=wrong[1])
+    with pytest.raises(InputError, match=r"not cv2\.KeyPoint objects: describe_image"):
+        describer.compute(photograph, np.ones((2, 4)).tolist())
+    with pytest.raises(InputError, match="did you mean 'AKAZE'"):
+        kjax.load("hardnet", detector="AKAZ")
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_detectors_follow_scale_and_rotation(photograph, name, rng):
+    """Keypoints of the image at twice the size, rotated by a right angle."""
+    photograph = cv2.resize(photograph, (320, 240))
+    large = cv2.rotate(cv2.resize(photograph, None, fx=2, fy=2), cv2.ROTATE_90_CLOCKWISE)
+    small, rotated = (
+        find_keypoints(image, name=name, max_keypoints=400) for image in (photograph, large)
+    )
+    ranks = [DETECTORS[name].rank(one) for one in rotated]
+    assert ranks == sorted(ranks, reverse=True)
+    where = np.array([(478.5 - 2 * one.pt[1], 2 * one.pt[0] + 0.5) for one in small])
+    distances = np.linalg.norm(where[:, None] - [one.pt for one in rotated], axis=-1)
+    nearest, near = distances.argmin(axis=1), np.flatnonzero(distances.min(axis=1) < 2)
+    assert len(near) > 20
+    # ORB finds a corner in several of its levels.
+    assert 1.1 < np.median([rotated[nearest[i]].size / small[i].size for i in near]) < 2.7
+    turns = [(rotated[nearest[i]].angle - small[i].angle) % 360 for i in near]
+    assert abs(np.median(turns) - 90) < 15
+    # Sizes are diameters of SIFT's kind, from a few pixels on.
+    assert 1.5 < np.median([one.size for one in small]) < 20
+    for shape in ((0, 5), (1, 1), (2, 3), (9, 9)):
+        assert find_keypoints(rng.integers(0, 256, shape, np.uint8), name=name) == []
+
+
+def test_other_detectors_by_name(photograph):
+    orb = kjax.Describer(*make_model("xy", **NARROW), detector="ORB", max_keypoints=50)
+    keypoints, descriptors = orb.detectAndCompute(photograph)
+    assert len(keypoints) == len(descriptors) > 20
+    assert orb.feature_settings()["detector"] == "OpenCV ORB"
+    assert orb.feature_settings()["max_keypoints"] == 50
+    np.testing.assert_array_equal(orb.describe_image(photograph).descriptors, descriptors)
+
+
+def test_lafs_are_the_patches_themselves(describer, photograph):
+    torch = pytest.importorskip("torch")
+    laf = np.array([[40.0, 12, 110], [-6, 22, 80]], np.float32)
+    # The middle of this image, ±30 pixels, shows the patch.
+    straight = np.column_stack([laf[:, :2] / 30, laf[:, 2] - laf[:, :2] @ [80 / 30, 80 / 30]])
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    upright = cv2.warpAffine(photograph, straight, (161, 161), flags=flags)
+    expected = describer.describe_image(upright, [[80, 80, 60 / describer.extent, 0]]).descriptors
+    for lafs in (laf[None], laf[None, None], torch.from_numpy(laf)[None, None]):
+        found = describer.describe_image(photograph, lafs)
+        assert (found.descriptors @ expected.T).item() > 0.98
+    np.testing.assert_allclose(found.xy, [[110, 80]])
+    np.testing.assert_allclose(found.angles, [np.rad2deg(np.arctan2(-6, 40)) % 360], rtol=1e-5)
+    area = 40 * 22 + 12 * 6
+    np.testing.assert_allclose(found.scales * describer.extent, 2 * np.sqrt(area), rtol=1e-5)
+    # A square of the same position, size and direction shows something else.
+    table = np.column_stack([found.xy, found.scales, found.angles])
+    square = describer.describe_image(photograph, table).descriptors
+    assert (square @ expected.T).item() < (found.descriptors @ expected.T).item() - 0.001

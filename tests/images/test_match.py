@@ -219,7 +219,7 @@ def test_many_pairs_are_matched_as_each_alone(rng, distance, monkeypatch):
 
 @pytest.mark.parametrize("pair", [(0, 2), (-1, 0)])
 def test_pairs_of_photographs_that_are_not_there_are_refused(pair):
-    with pytest.raises(InputError, match=r"does not name two of 2 photographs"):
+    with pytest.raises(InputError, match=r"does not name two of 2 images"):
         match_many([np.eye(3), np.eye(3)], [(0, 1), pair])
 
 
@@ -228,8 +228,7 @@ def test_what_accelerators_compute_with_is_exact_too(rng, product, monkeypatch, 
     a, b = descriptors(rng, 250, 250, dimension=128)
     if product == "whole":
         a, b = (np.round(255 * np.abs(rows)).astype(np.uint8) for rows in (a, b))
-    monkeypatch.setattr(nearest, "_product", lambda rows, metric: product)
-    monkeypatch.setattr(nearest, "_float32_is_quickest", lambda: False)
+    monkeypatch.setattr(nearest, "_float32_is_fastest", lambda: False)
     assert_as_brute_force(a, b, "mutual", block=64)
     assert sum(searched_again) < 5
 

@@ -104,6 +104,7 @@ def pixels(page, name):
     return np.array(flat, np.float32).reshape(side, side)
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_loads_alone_and_names_stay_names(open_page):
     page = open_page(*make_pair(40))
@@ -113,6 +114,7 @@ def test_loads_alone_and_names_stay_names(open_page):
     assert page.problems == []
 
 
+@pytest.mark.slow
 @in_a_browser
 @pytest.mark.parametrize("end", [0, 1])
 def test_hover_shows_both_patches_distance_and_ratio(open_page, end):
@@ -135,6 +137,7 @@ def test_hover_shows_both_patches_distance_and_ratio(open_page, end):
     page.tab.wait_for_selector("#panel", state="hidden")
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_a_click_holds_a_match_and_keys_go_on(open_page):
     page = open_page(*make_pair(40))
@@ -150,6 +153,7 @@ def test_a_click_holds_a_match_and_keys_go_on(open_page):
     assert page.evaluate("current()") == 10
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_zoom_keeps_the_point_under_the_pointer_and_drags_move(open_page):
     page = open_page(*make_pair(40))
@@ -173,6 +177,7 @@ def test_zoom_keeps_the_point_under_the_pointer_and_drags_move(open_page):
     assert page.evaluate("view.scale") == pytest.approx(1.3 * whole)
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_filters(open_page):
     page = open_page(*make_pair(40))
@@ -191,6 +196,7 @@ def test_filters(open_page):
     assert page.evaluate("shown.every(match => data.agrees[match])")
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_many_matches_stay_smooth_and_all_are_drawn(open_page):
     page = open_page(*make_pair(MANY, shape=(1200, 1600)))
@@ -219,6 +225,7 @@ def test_many_matches_stay_smooth_and_all_are_drawn(open_page):
     assert seconds / 20 < FRAME / 2
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_no_matches(open_page):
     page = open_page(*make_pair(0))
