@@ -153,7 +153,7 @@ def test_learned_matcher(package, rng, tmp_path, monkeypatch):
     assert first.image_size == (100, 80)
     assert second.scales is None
     del data["image_size1"]
-    with pytest.raises(InputError, match="photograph 1 of the pair lacks image_size"):
+    with pytest.raises(InputError, match="image 1 of the pair lacks image_size"):
         find_model(package, "matchers", {"model": model})(data)
 
 
