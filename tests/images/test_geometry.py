@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from kjax.errors import InputError
-from kjax.images.geometry import refine_homography, verify
+from kjax.images.geometry import (
+    Count,
+    count_correct,
+    one_per_location,
+    project,
+    refine_homography,
+    verify,
+)
+from kjax.images.match import Matches
 
 HOMOGRAPHY = np.array([[0.9, -0.2, 40.0], [0.15, 1.1, -20.0], [1e-4, -5e-5, 1.0]])
 
@@ -127,3 +135,51 @@ def test_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(InputError, match="pip install opencv-contrib-python-headless"):
         verify(np.ones((9, 2)), np.ones((9, 2)))
+
+
+# Correct matches
+
+
+SHIFT = np.array([[1.0, 0, 10], [0, 1, -5], [0, 0, 1]])
+
+
+def hand_made(indices, distances=None):
+    values = np.arange(len(indices)) if distances is None else distances
+    return Matches(
+        np.array(indices, np.int32).reshape(-1, 2),
+        np.asarray(values, np.float32),
+        np.zeros(len(indices), np.float32),
+    )
+
+
+def test_projection():
+    points = np.array([[0.0, 0], [3, 4]])
+    np.testing.assert_allclose(project(2 * SHIFT, points), [[10, -5], [13, -1]])
+    tilted = np.array([[1.0, 0, 0], [0, 1, 0], [-0.5, 0, 1]])
+    moved = project(tilted, np.array([[1.0, 1], [4, 1]]))
+    np.testing.assert_allclose(moved[0], [2, 2])
+    assert np.isnan(moved[1]).all(), "the point lies behind the camera"
+
+
+def test_correct_matches_lie_within_the_threshold():
+    a = np.array([[0, 0], [20, 0], [40, 0], [60, 0]], np.float32)
+    errors = np.array([[0, 0], [3, 0], [0, 3.01], [30, 0]], np.float32)
+    b = (project(SHIFT, a) + errors).astype(np.float32)
+    matches = hand_made([(n, n) for n in range(4)])
+    assert count_correct(matches, a, b, SHIFT, threshold=3.0) == Count(2, 4)
+    assert count_correct(matches, a, b, SHIFT, threshold=3.1) == Count(3, 4)
+    empty = np.empty((0, 2), np.float32)
+    assert count_correct(hand_made([]), empty, empty, SHIFT, threshold=3.0).precision == 0
+
+
+def test_a_location_counts_once():
+    """Keypoints 0 and 1 of either photo are one point with two orientations."""
+    a = np.array([[5, 5], [5, 5], [50, 5]], np.float32)
+    b = project(SHIFT, a).astype(np.float32)
+    both = hand_made([(0, 0), (1, 1), (2, 2)], [0.3, 0.2, 0.1])
+    assert one_per_location(both, a, b).tolist() == [False, True, True]
+    # The nearer match of the location is wrong: the truth does not choose.
+    wrong = hand_made([(0, 0), (1, 2)], [0.3, 0.2])
+    assert count_correct(wrong, a, b, SHIFT, threshold=3.0) == Count(0, 1)
+    shared = hand_made([(2, 0), (0, 1)], [0.1, 0.2])
+    assert one_per_location(shared, a, b).tolist() == [True, False]
