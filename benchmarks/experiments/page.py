@@ -251,9 +251,9 @@ def longer_section(records: Sequence[Record]) -> Iterator[str]:
     yield "## Longer training and more photographs"
     yield (
         "HPatches protocol, Oxford. `long` trains heads on each of the three sets alone, `final` "
-        "on all sets together; `as best` means `best`'s recipe. The shipped `best`, `fast` and "
-        "`tiny` are trained further from these rows, in larger batches and on misaligned pairs, as "
-        "`kjax info` shows."
+        "on all sets together; `as best` means `best`'s recipe. The shipped weights are "
+        "trained further from such rows, in larger batches and on misaligned pairs, as `kjax info` "
+        "shows."
     )
     rows = []
     for experiment in ("long", "final"):
