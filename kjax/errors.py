@@ -14,11 +14,7 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         text = super().__str__()
-        return text if text.isprintable() else "".join(map(_printable, text))
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:

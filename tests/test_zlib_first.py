@@ -1,4 +1,4 @@
-"""Python's zlib is loaded before pycolmap's, or people are told."""
+"""Python's zlib is loaded before pycolmap's, or a warning is printed."""
 
 import importlib.util
 import os
@@ -47,7 +47,7 @@ def run(code, **variables):
         (f"import kjax; {PRETENDED}", False),
     ],
 )
-def test_a_pycolmap_that_came_first_is_told(imports, warned):
+def test_a_pycolmap_that_came_first_is_reported(imports, warned):
     done = run(PRETEND.format(imports=imports))
     assert done.returncode == 0, done.stderr
     assert (WARNED in done.stderr) == warned

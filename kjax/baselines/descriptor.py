@@ -1,4 +1,4 @@
-"""What a patch descriptor is, and what the learned baselines share."""
+"""Patch descriptors, and helpers that the learned baselines share."""
 
 import dataclasses
 import functools

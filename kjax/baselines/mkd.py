@@ -157,8 +157,7 @@ def load_whitening(path: Path, mode: str, training_set: str | None = None) -> Wh
 def load_raw() -> PatchDescriptor:
     """Return MKD without whitening: nothing is learned."""
     describe = batched(lambda _, patches: _describe(patches), ())
-    source = "its definition, not whitened"
-    return PatchDescriptor("MKD", source, "L2", DIMENSIONS["concat"], None, describe)
+    return PatchDescriptor("MKD", "not whitened", "L2", DIMENSIONS["concat"], None, describe)
 
 
 def load(mode: str, path: Path, training_set: str | None = None) -> PatchDescriptor:

@@ -145,10 +145,6 @@ def only_fields(candidates: Sequence[Mapping[str, Any]], path: Path) -> Fields:
     raise InputError(f"{path} fits several heads, {heads}: name one, as in {path.name}:{example}")
 
 
-def _parse_bool(text: str) -> bool:
-    return {"True": True, "False": False}[text]
-
-
 def _parse_float(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(text)
@@ -163,7 +159,7 @@ MODEL_PARSERS: dict[str, Callable[[str], Any]] = {
     "head": str,
     "s": int,
     "patch_size": int,
-    "head_bias": _parse_bool,
+    "head_bias": {"True": True, "False": False}.__getitem__,
     "kappa_xy": _parse_float,
     "kappa_rho": _parse_float,
     "kappa_theta": _parse_float,

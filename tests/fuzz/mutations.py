@@ -75,12 +75,6 @@ def delete_slice(content: bytes, rng: Random) -> bytes:
     return content[:start] + content[start + rng.choice((1, 2, 4, 16, 1000)) :]
 
 
-def repeat_slice(content: bytes, rng: Random) -> bytes:
-    start, length = _place(content, rng), rng.choice((1, 4, 30, 500))
-    piece = content[start : start + length]
-    return content[:start] + piece * rng.choice((2, 3, 50)) + content[start + length :]
-
-
 def splice(content: bytes, rng: Random) -> bytes:
     source, target = _place(content, rng), _place(content, rng)
     length = rng.choice((1, 4, 8, 64, 1000))
@@ -115,7 +109,7 @@ def _place(content: bytes | bytearray, rng: Random) -> int:
 
 BLIND: tuple[Callable[[bytes, Random], bytes], ...] = (
     *(flip_bits, flip_bits, set_number, set_number, set_number, truncate, delete_slice),
-    *(repeat_slice, splice, insert_rubbish, blank, replace_all),
+    *(splice, insert_rubbish, blank, replace_all),
 )
 
 
@@ -212,7 +206,7 @@ def edit_archive(content: bytes, rng: Random) -> bytes:
     if not members:
         return content
     name = rng.choice(list(members))
-    match rng.randrange(8):
+    match rng.randrange(7):
         case 0:
             del members[name]
         case 1:
@@ -220,8 +214,6 @@ def edit_archive(content: bytes, rng: Random) -> bytes:
             members[rng.choice(names)] = b"x"
         case 2:
             members[name] = bytes(3_000_000)
-        case 3:
-            return _lie(content, rng)
         case _:
             members[name] = mutate(members[name], name, rng)
     packed = io.BytesIO()
@@ -230,18 +222,6 @@ def edit_archive(content: bytes, rng: Random) -> bytes:
         for key, member in members.items():
             archive.writestr(key, member)
     return packed.getvalue()
-
-
-def _lie(content: bytes, rng: Random) -> bytes:
-    """A field of the archive's directory set to what it is not."""
-    entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
-    if not entries:
-        return content
-    fields = ((8, 2), (10, 2), (16, 4), (20, 4), (24, 4), (28, 2), (38, 4), (42, 4))
-    field, size = rng.choice(fields)
-    at = rng.choice(entries) + field
-    value = rng.choice((*NUMBERS, *LARGE)) % 256**size
-    return content[:at] + value.to_bytes(size, "little") + content[at + size :]
 
 
 def edit_array_header(content: bytes, rng: Random) -> bytes:
@@ -254,15 +234,7 @@ def edit_array_header(content: bytes, rng: Random) -> bytes:
             kind = rng.choice(kinds)
             header = re.sub(r"'descr': [^,]*", f"'descr': '{kind}'", header)
         case 1:
-            shapes = (
-                "()",
-                "(0,)",
-                "(10**9,)",
-                "(1000000000000,)",
-                "(-1,)",
-                "(-4, -4)",
-                "(0, 9**9)",
-            )
+            shapes = ("()", "(0,)", "(10**9,)", "(1000000000000,)", "(-1,)", "(-4, -4)")
             header = re.sub(r"\([^)]*\)", rng.choice(shapes), header)
         case 2:
             header = edit_number(header.encode("latin-1"), rng).decode("latin-1")
