@@ -45,12 +45,13 @@ def mean_of_seeds(scores: Sequence[Scores]) -> Scores:
     mean = _mean_of_figures(scores)
     if len(scores) < 2:
         return mean
+    seeds: Sequence[Any] = scores
     deviations: dict[str, Any]
     if isinstance(mean, PhototourScores):
-        rates = {str(seed): one.fpr95 for seed, one in enumerate(scores)}
+        rates = {str(seed): one.fpr95 for seed, one in enumerate(seeds)}
         deviations = {"fpr95_by_seed": rates, "fpr95_std": _deviation(rates.values())}
     elif isinstance(mean, MisalignmentScores):
-        figures = [_flat({**one.by_level, **one.by_amount}) for one in scores]
+        figures = [_flat({**one.by_level, **one.by_amount}) for one in seeds]
         deviations = {"seeds": len(scores), "std": _deviation_of_each(figures)}
     else:
         headlines = [{task: getattr(one, f"{task}_map") for task in TASKS} for one in scores]

@@ -5,6 +5,7 @@ import datetime
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -113,7 +114,7 @@ def score(
             pair_distances(rows, pairs.first, pairs.second, metric=entry.distance)
             for rows in described
         ]
-        options = {"test": test.name, "train": entry.train, "rule": rule}
+        options: dict[str, Any] = {"test": test.name, "train": entry.train, "rule": rule}
         mean = mean_of_seeds([score_pairs(one, pairs.matching, **options) for one in distances])
         phototour.append(mean)
         hard_pairs += hardest_pairs(distances[0], test, descriptor=entry.name)

@@ -63,17 +63,6 @@ def test_loads_alone_without_problems(page, report):
     )
 
 
-def test_problems_are_noticed(browser, tmp_path):
-    """The two checks above can fail."""
-    bad = tmp_path / "bad.html"
-    bad.write_text("<script>throw new Error('x')</script><img src='missing.png'>")
-    with browser.new_page() as tab:
-        page = Page(tab)
-        page.load(bad.as_uri())
-        assert any("x" in problem for problem in page.problems)
-        assert len(page.requests) == 2
-
-
 @pytest.mark.parametrize("width", SIZES)
 def test_every_figure_is_visible(page, width):
     page.resize(width)

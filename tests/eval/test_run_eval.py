@@ -115,7 +115,7 @@ def test_degenerate_descriptors_are_not_scored(evaluate, capsys):
         (["sift", "--hpatches", "small", "--protocols", "pyton"], "did you mean 'python'?"),
         (["sift", "--hpatches", "left"], "holds no sequence"),
         (["sift", "--phototour"], "nothing to evaluate on"),
-        (["tfeat", "--weights", "tfeat"], "--weights takes RIVAL=FILE"),
+        (["tfeat", "--weights", "tfeat"], "--weights takes NAME=FILE"),
         (["tfeat", "--weights", "tfeat=none.params"], "no such file: none.params"),
         (["several.npz"], "fits several heads"),
         (["several.npz:xy,t=1"], "give the head, then s=… and patch_size=…"),

@@ -194,7 +194,8 @@ def read_tasks(folder: str | os.PathLike[str], split: str, patches: Mapping[str,
         path = Path(folder) / f"retr_{kind}_split-{split}.csv"
         table = _read_table(path, PATCH_COLUMNS, patches)
         read.append(ReferencePatches(table["s"].astype(np.int16), table["idx"]))
-    return Tasks(dict(patches), *read, "official")
+    read.append("official")
+    return Tasks(dict(patches), *read)
 
 
 def _read_table(

@@ -35,7 +35,7 @@ SERIES = (
     "#2563eb", "#c2570c", "#15803d", "#be185d", "#7c3aed",
     "#0f766e", "#854d0e", "#b91c1c", "#475569", "#0369a1",
 )  # fmt: skip
-STROKES = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-."}
+STROKES: dict[str, Any] = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-."}
 MARKERS = {"circle": "o", "square": "s", "cross": "X", "diamond": "D", "triangle": ">"}
 LEVEL_COLOURS = dict(zip(LEVELS, ("#14853f", "#d98a06", "#c8261f"), strict=True))
 LEVEL_MARKS = dict(zip(LEVELS, ("circle", "square", "cross"), strict=True))
@@ -382,9 +382,9 @@ def training_charts(
         for metric, curve in curves.items():
             head = metric.split("/")[0]
             tail = head.rpartition("_")[2]
-            family = families.setdefault(tail if tail in ("distance", "norm") else head, {})
-            if metric not in family and len(finite_points(curve)[0]):
-                family[metric] = list(STROKES)[len(family) % len(STROKES)]
+            metrics = families.setdefault(tail if tail in ("distance", "norm") else head, {})
+            if metric not in metrics and len(finite_points(curve)[0]):
+                metrics[metric] = list(STROKES)[len(metrics) % len(STROKES)]
     # A run that was not evaluated gets a spare colour.
     spare = iter(SERIES[::-1] * len(runs))
     colours = {name: look[name].colour if name in look else next(spare) for name in runs}
@@ -393,7 +393,7 @@ def training_charts(
     def draw(axis: Any, family: str, strokes: Mapping[str, str]) -> None:
         values: list[float] = []
         for name, curves in runs.items():
-            for metric in strokes.keys() & curves.keys():
+            for metric in (one for one in strokes if one in curves):
                 steps, numbers = finite_points(curves[metric])
                 numbers = 100 * numbers if family == "fpr95" else numbers
                 values += numbers.tolist()

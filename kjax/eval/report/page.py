@@ -20,7 +20,7 @@ from kjax.eval.hpatches.scores import TASKS
 from kjax.eval.report import charts, tables
 from kjax.eval.report.published import PAPER_SETS
 from kjax.eval.report.tables import Arrangement, arrange, percent, scoreboard
-from kjax.eval.results import Evaluation, Illustrations
+from kjax.eval.results import Evaluation, Illustrations, Result
 from kjax.extras import require
 from kjax.files.atomic import explain_write_errors, write_text
 
@@ -144,10 +144,10 @@ def _verification(evaluation: Evaluation, look: Mapping[str, charts.Key]) -> Sec
         # One training set represents all: the pairs are the same.
         settings = {setting.test: setting for setting in reversed(arrangement.settings)}
         drawn = [charts.distance_charts(arrangement, one) for one in reversed(settings.values())]
-        first, *others = [one for one in drawn if one.panels] or [None]
-        if first is not None:
-            folds = [{"title": one.caption.split(";")[0], "charts": [one]} for one in others]
-            parts.append({"title": "Distances of pairs", "charts": [first], "folds": folds})
+        drawn = [one for one in drawn if one.panels]
+        folds = [{"title": one.caption.split(";")[0], "charts": [one]} for one in drawn[1:]]
+        if drawn:
+            parts.append({"title": "Distances of pairs", "charts": drawn[:1], "folds": folds})
     return {
         "tables": [tables.fpr_table(one) for one in arrangements],
         "parts": parts,
@@ -216,7 +216,7 @@ def headlines(evaluation: Evaluation) -> list[str]:
 def _lowest_fpr(arrangement: Arrangement) -> list[str]:
     """The best of ours and the best baseline, among those with a value in every column."""
     columns = len(arrangement.settings)
-    best = {}
+    best: dict[bool, tuple[float, Result]] = {}
     for one in arrangement.results:
         mean = arrangement.mean(one)
         if mean is not None and mean[2] == columns:

@@ -36,15 +36,7 @@ class Viewpoints(NamedTuple):
 
 
 def write_page(path: Path, photos: Path, built: Built, summary: Summary, command: str) -> None:
-    """Write a page that needs no other file.
-
-    Args:
-        path: of the page.
-        photos: folder of the images.
-        built: the reconstruction.
-        summary: its numbers.
-        command: as typed.
-    """
+    """Write a page about the reconstruction of a folder of photos; it needs no other file."""
     model = read_model(built.models[0]) if built.models else None
     warnings = [f"left out: {line}" for line in built.left_out]
     if summary.images < summary.photos and "map" in built.seconds:
@@ -78,7 +70,7 @@ def write_page(path: Path, photos: Path, built: Built, summary: Summary, command
         for name, table in keypoints.items()
     ]
     caption = "Images; those that are not registered see no points."
-    sections = [
+    sections: list[dict[str, Any]] = [
         {
             "title": "Summary",
             "warnings": warnings,

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,10 +34,10 @@ class Cell(NamedTuple):
     best: bool = False
 
 
-Column = str | tuple[str, str]
-"""Heading of a column, or the heading of a group of columns and its own."""
-Row = tuple[str, Mapping[Column, Cell]]
-"""Style of a row ("ours", "rival" or "published") and its cells by column."""
+Cells = Mapping[Any, Cell]
+"""Cells by the column's heading, or by its group's heading and its own."""
+Row = tuple[str, Cells]
+"""Style of a row ("ours", "rival" or "published") and its cells."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ def make_table(
     made = [(kind, [cells.get(column, Cell()) for column in columns]) for kind, cells in rows]
     for place in range(len(columns)):
         contenders = [cells for _, cells in made if cells[place].contends]
-        values = [cells[place].value for cells in contenders]
+        values = [cells[place].value or 0.0 for cells in contenders]
         best = (min if lower_is_better else max)(values) if len(values) > 1 else None
         for cells in contenders:
             cells[place] = cells[place]._replace(best=cells[place].value == best)
@@ -114,7 +114,7 @@ def count_cell(number: int | None) -> Cell:
     return Cell() if number is None else Cell(f"{number:,}", number)
 
 
-def result_row(result: Result, cells: Mapping[Column, Cell]) -> Row:
+def result_row(result: Result, cells: Cells) -> Row:
     """A descriptor's row."""
     return "ours" if result.ours else "rival", {"Descriptor": Cell(result.name), **cells}
 
@@ -204,7 +204,8 @@ def arrange(every: Sequence[Result]) -> list[Arrangement]:
             # The areas' table alone shows scores on a descriptor's own training set.
             own = [one for one in scores if one.test == test and not one.on_training_set]
             trains = in_paper_order(one.train for one in own if one.train) if several else []
-            settings += [PhototourSetting(test, train) for train in trains or [None]]
+            columns = [PhototourSetting(test, train) for train in trains]
+            settings += columns or [PhototourSetting(test, None)]
         arrangements.append(Arrangement(rule, settings, results))
     return arrangements
 
@@ -220,7 +221,7 @@ def fpr_table(arrangement: Arrangement) -> Table:
     def add(
         kind: str, name: str, size: int | None, train: str, mean: Cell, vs: Cell, rates: list[Cell]
     ) -> None:
-        cells: dict[Column, Cell] = {"Descriptor": Cell(name), "Parameters": count_cell(size)}
+        cells: dict[Any, Cell] = {"Descriptor": Cell(name), "Parameters": count_cell(size)}
         if not by_training_set:
             cells["Trained on"] = Cell(train or DASH)
         if len(settings) > 1:
@@ -243,10 +244,12 @@ def fpr_table(arrangement: Arrangement) -> Table:
             vs = Cell(f"{100 * difference:+.2f}".replace("-", "−"), difference)
         for setting in settings:
             one = arrangement.scores(result, setting)
-            own = one is not None and one.on_training_set
-            detail = "trained on this set" if own else interval(one.fpr95_interval) if one else ""
-            shares = (one.fpr95, one.fpr95_std) if one else (None, None)
-            rates.append(share_cell(*shares, detail, contends=not own))
+            if one is None:
+                rates.append(Cell())
+                continue
+            own = one.on_training_set
+            detail = "trained on this set" if own else interval(one.fpr95_interval)
+            rates.append(share_cell(one.fpr95, one.fpr95_std, detail, contends=not own))
         train = ", ".join(training_sets(result))
         kind = "ours" if result.ours else "rival"
         add(kind, result.name, result.parameters, train, mean, vs, rates)
@@ -261,8 +264,10 @@ def fpr_table(arrangement: Arrangement) -> Table:
             mean = share_cell(float(np.mean(known)), None, detail, contends=False)
             if len(known) == len(paper.fpr95):
                 mean = share_cell(paper.mean, paper.mean_std, contends=False)
-            shares = [(paper.fpr95.get(key), paper.fpr95_std.get(key)) for key in keys]
-            rates = [share_cell(*both, contends=False) for both in shares]
+            rates = [
+                share_cell(paper.fpr95.get(key), paper.fpr95_std.get(key), contends=False)
+                for key in keys
+            ]
             name = f"{paper.name} (paper)"
             add("published", name, paper.parameters, train, mean, Cell(), rates)
     scores = [one for result in results for one in result.phototour]
@@ -370,7 +375,7 @@ def headline_table(setting: HPatchesSetting, scored: Scored) -> Table:
     if (setting.protocol, setting.split) == HPATCHES_SETTING:
         notes.append(HPATCHES_SOURCE)
         for name, shares in PUBLISHED_HPATCHES.items():
-            cells: dict[Column, Cell] = {"Descriptor": Cell(f"{name} (published)")}
+            cells: dict[Any, Cell] = {"Descriptor": Cell(f"{name} (published)")}
             for task, share in zip(TASKS, shares, strict=True):
                 cells[task.capitalize()] = share_cell(share, contends=False)
             rows.append(("published", cells))
@@ -385,9 +390,9 @@ def detail_tables(setting: HPatchesSetting, scored: Scored) -> list[Table]:
     by_level: list[Row] = []
     areas: list[Row] = []
     pools: list[Row] = []
-    by_sequence: dict[str, dict[Column, Cell]] = {}
+    by_sequence: dict[str, dict[Any, Cell]] = {}
     for result, scores in scored:
-        kinds: list[dict[Column, Cell]] = [{}, {}]
+        kinds: list[dict[Any, Cell]] = [{}, {}]
         for level, name in LEVELS.items():
             for kind in (*NEGATIVES, MEAN):
                 head = name if kind == MEAN else f"{name} {kind}"
@@ -432,7 +437,7 @@ def _mean_cell(shares: Iterable[float], *, contends: bool = True) -> Cell:
     return share_cell(float(np.mean(known)) if known else None, contends=contends)
 
 
-def _sizes(result: Result) -> dict[Column, Cell]:
+def _sizes(result: Result) -> dict[Any, Cell]:
     return {
         "Dimension": count_cell(result.dimension),
         "Parameters": count_cell(result.parameters),
