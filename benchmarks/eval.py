@@ -1,4 +1,4 @@
-"""Measure how fast HPatches' three tasks are scored, beside loops and the official evaluator.
+"""Measure how fast HPatches' three tasks are scored, beside the official evaluator.
 
     python benchmarks/eval.py                    # the Oxford sequences under ../shared/data
     python benchmarks/eval.py --synthetic-full   # the whole benchmark's size, on an accelerator
@@ -15,16 +15,14 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import program
 from program import timed
-from tqdm import tqdm
 
 from kjax.data.hpatches import IMAGES, SPLITS, read_hpatches
 from kjax.eval.hpatches import protocol as hpatches
@@ -35,97 +33,9 @@ from kjax.interrupts import run_script
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 DIMENSION = 128
-LEVELS = "eht"
 REPEATS = 10
 PATCH_QUARTILES = (258, 790, 1506, 1991, 2000)
 """Quartiles of the number of patches in HPatches' sequences, from the official task files."""
-
-
-def best(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the fastest time of several calls after a first one, which compiles."""
-    seconds, results = program.take_turns({"run": run}, REPEATS)
-    return min(seconds["run"]), results["run"]
-
-
-# Straightforward loops
-
-
-def area_under_curve(distances: np.ndarray, matching: np.ndarray, positives: int) -> float:
-    """Return average precision by the Python rule."""
-    hits = matching[np.argsort(distances, kind="stable")]
-    found = np.concatenate([[0], np.cumsum(hits)])
-    retrieved = np.arange(len(found))
-    precision = np.maximum(found, 1e-10) / np.maximum(retrieved, 1e-10)
-    return float(np.trapezoid(precision, found / positives))
-
-
-def verification_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarray:
-    """Return average precision by level and kind of negatives, pair by pair."""
-    names = list(tasks.patches)
-    precisions = np.empty((3, 2))
-    for number, level in enumerate(tqdm(LEVELS, desc="verification loop")):
-        distances = []
-        for pairs in (tasks.positives, tasks.intra, tasks.inter):
-            listed = []
-            for sequence, image, patch in zip(
-                pairs.sequence, pairs.image, pairs.patch, strict=True
-            ):
-                one, other = (
-                    descriptors[names[sequence[side]]][
-                        IMAGES.index(f"{level}{image[side]}") if image[side] else 0, patch[side]
-                    ]
-                    for side in (0, 1)
-                )
-                listed.append(np.linalg.norm(one - other))
-            distances.append(np.array(listed))
-        positives, *negatives = distances
-        for kind, others in enumerate(negatives):
-            kept = positives[: int(0.2 * len(others))]
-            together = np.concatenate([others, kept])
-            matching = np.arange(len(together)) >= len(others)
-            precisions[number, kind] = area_under_curve(together, matching, len(kept))
-    return precisions
-
-
-def matching_loop(descriptors: dict[str, np.ndarray], tasks: Tasks, image: int) -> np.ndarray:
-    """Return average precision of each sequence in one image, patch by patch."""
-    precisions = []
-    for name in tqdm(tasks.patches, desc="matching loop"):
-        references, targets = descriptors[name][0], descriptors[name][image]
-        nearest, distances = [], []
-        for reference in references:
-            apart = np.linalg.norm(targets - reference, axis=1)
-            nearest.append(np.argmin(apart))
-            distances.append(apart.min())
-        matching = np.array(nearest) == np.arange(len(references))
-        precisions.append(area_under_curve(np.array(distances), matching, len(references)))
-    return np.array(precisions)
-
-
-def retrieval_loop(descriptors: dict[str, np.ndarray], tasks: Tasks) -> np.ndarray:
-    """Return average precision of each query, level and pool, query by query."""
-    names = list(tasks.patches)
-    distractors, queries = tasks.distractors, tasks.queries
-    others = np.stack(
-        [
-            descriptors[names[sequence]][0, patch]
-            for sequence, patch in zip(distractors.sequence, distractors.patch, strict=True)
-        ]
-    )
-    precisions = np.empty((len(queries), 3, len(hpatches.POOLS["python"])))
-    for number in tqdm(range(len(queries)), desc="retrieval loop"):
-        sequence, patch = queries.sequence[number], queries.patch[number]
-        images = descriptors[names[sequence]][:, patch]
-        pool = others[distractors.sequence != sequence]
-        far = np.linalg.norm(pool - images[0], axis=1)
-        for level in range(3):
-            targets = images[1 + 5 * level : 6 + 5 * level]
-            together = np.concatenate([np.linalg.norm(targets - images[0], axis=1), far])
-            matching = np.arange(len(together)) < 5
-            for place, size in enumerate(hpatches.POOLS["python"]):
-                value = area_under_curve(together[:size], matching[:size], 5)
-                precisions[number, level, place] = value
-    return precisions
 
 
 # The Oxford sequences
@@ -156,7 +66,7 @@ def random_descriptors(patches: dict[str, int]) -> SetDescriptors:
 
 
 def measure_oxford() -> None:
-    """Print times of the three tasks, and differences from the official results."""
+    """Print times of the three tasks, and the difference from the official results."""
     golden = json.loads((SHARED / "golden" / "oxford.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         photos = sorted(map(str, (SHARED / "oxford").iterdir()))
@@ -165,38 +75,24 @@ def measure_oxford() -> None:
         on_host = describe_sequences(coarse_pixels, read_hpatches(folder))
     tasks = hpatches_tasks.read_tasks(SHARED / "golden" / "oxford_tasks", "oxford", on_host.patches)
     descriptors = on_host.on_device()
-    loose = {name: on_host[name] for name in on_host.patches}
     official = golden["descriptors"]["tfeat_liberty"]["seconds"]  # 128 float32 values, as here
-
-    print("\n| task | kjax | NumPy loop | official evaluator | faster than loop, official |")
-    print("|---|---|---|---|---|")
-    options: dict[str, Any] = {"progress": False}
-    seconds, found = best(lambda: hpatches.verification(descriptors, tasks, **options))
-    loop, expected = timed(lambda: verification_loop(loose, tasks))
-    difference = [np.abs(found.average_precision - expected).max()]
-    print(row("verification", seconds, loop, official))
-    seconds, found = best(lambda: hpatches.matching(descriptors, tasks, **options))
-    loop, expected = timed(lambda: matching_loop(loose, tasks, 1))
-    difference.append(np.abs(found[:, 0, 0] - expected).max())
-    print(row("matching", seconds, 15 * loop, official))
-    seconds, found = best(lambda: hpatches.retrieval(descriptors, tasks, **options))
-    loop, expected = timed(lambda: retrieval_loop(loose, tasks))
-    difference.append(np.abs(found.mean(axis=0) - expected.mean(axis=0)).max())
-    print(row("retrieval", seconds, loop, official))
-    print(
-        "\nThe matching loop ran on one image of fifteen. Largest differences from the loops' "
-        f"(single-precision) results: {', '.join(f'{value:.1e}' for value in difference)}."
-    )
-    print(f"Distance from the official results for random descriptors: {official_error(tasks):.1e}")
-
-
-def row(task: str, ours: float, loop: float, official: dict[str, float]) -> str:
-    """Return a line of the table."""
-    other = official[task]
-    return (
-        f"| {task} | {1e3 * ours:.0f} ms | {loop:.1f} s | {other:.1f} s "
-        f"| {loop / ours:.0f}×, {other / ours:.0f}× |"
-    )
+    runs = {
+        run.__name__: functools.partial(run, descriptors, tasks, progress=False)
+        for run in (hpatches.verification, hpatches.matching, hpatches.retrieval)
+    }
+    seconds, _ = program.take_turns(runs, REPEATS)
+    rows = [
+        [
+            task,
+            f"{1e3 * min(times):.0f} ms",
+            f"{official[task]:.1f} s",
+            f"{official[task] / min(times):.0f}×",
+        ]
+        for task, times in seconds.items()
+    ]
+    print("\n" + program.table(("task", "kjax", "official evaluator", "faster"), rows))
+    error = official_error(tasks)
+    print(f"\nDifference from the official results for random descriptors: {error:.1e}")
 
 
 def official_error(tasks: Tasks) -> float:
