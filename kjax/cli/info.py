@@ -33,14 +33,14 @@ def run(args: argparse.Namespace) -> int:
             cards[f"{name} --matcher"] = shipped.matcher_card(name)
         facts = {name: f"{card.summary}; for {card.use}" for name, card in cards.items()}
     else:
-        from kjax.export.model import FUNCTIONS, read_about
+        from kjax.export.files import ONNX, STABLEHLO, read_facts
         from kjax.matcher.weights import holds_matcher, matcher_facts
         from kjax.weights import source
 
         if args.matcher or holds_matcher(args.source):
             facts = matcher_facts(args.source)
-        elif Path(args.source).suffix in FUNCTIONS:
-            facts = read_about(args.source)
+        elif Path(args.source).suffix in (ONNX, STABLEHLO):
+            facts = read_facts(args.source)
         else:
             facts = source.facts(source.load_sources(args.source))
     width = max(len(label) for label in facts)

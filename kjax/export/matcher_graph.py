@@ -1,6 +1,6 @@
 """A learned matcher as an ONNX graph, written operator by operator.
 
-Tokens of both photographs are the rows of one matrix [2N,width], and are apart in attention alone.
+Tokens of both photographs are the rows of one matrix [2N,width]; only attention separates them.
 """
 
 import functools
@@ -19,27 +19,27 @@ from kjax.matcher.weights import MatcherWeights
 from kjax.model.onnx_graph import GraphWriter
 
 _INT32, _INT64 = 6, 7
-"""Of onnx.TensorProto."""
+"""Types of onnx.TensorProto."""
 _NEVER = -1e30
-"""Added to what is known of padding: nothing outweighs it."""
+"""Penalty of padding."""
 _EPSILON = 1e-6
-"""Of flax's LayerNorm."""
+"""Epsilon of flax's LayerNorm."""
 
 
 def matcher_graph(weights: MatcherWeights, keypoints: int | None = None) -> Any:
-    """The function of `kjax.export.matcher.Pair`, by the names of its fields, as a `ModelProto`.
+    """Write the function of `kjax.export.matcher.MatcherArguments` as a `ModelProto`.
 
     Args:
-        weights: of the matcher.
-        keypoints: N, if the graph shall take no other.
+        weights: the matcher.
+        keypoints: fixed N (default: any).
     """
     model, params = weights.model, weights.params
     graph = GraphWriter(require("onnx", "an ONNX graph"))
-    tokens, scene = _write_embedding(graph, model, params["embedding"])
+    tokens, context = _write_embedding(graph, model, params["embedding"])
     for number in range(model.layers):
         layer = layer_of(params, number)
-        tokens = _write_layer(graph, model, layer, tokens, scene)
-    _write_partners(graph, model, layer, tokens, scene)
+        tokens = _write_layer(graph, model, layer, tokens, context)
+    _write_partners(graph, model, layer, tokens, context)
     count = keypoints or "keypoints"
     return graph.finish(
         "matcher",
@@ -55,8 +55,8 @@ def matcher_graph(weights: MatcherWeights, keypoints: int | None = None) -> Any:
     )
 
 
-class _Scene(NamedTuple):
-    """What all layers look at."""
+class _Context(NamedTuple):
+    """Values that all layers use."""
 
     cosines: str
     """[2,heads,N,half]: `kjax.matcher.network.Rotation`."""
@@ -64,17 +64,17 @@ class _Scene(NamedTuple):
     numbers: str
     """[N] from 0 on."""
     penalties: str
-    """[2,N]: 0 for keypoints, `_NEVER` for padding. The first is no padding, even of none."""
+    """[2,N]: 0 for keypoints, `_NEVER` for padding. The first entry is never padding."""
     key_column: str
-    """[2,heads,N,1]: the same, as one more number of each key."""
+    """[2,heads,N,1]: the same, as an additional entry of each key."""
     query_column: str
-    """Ones, to go with it."""
+    """Ones: the corresponding entry of each query."""
 
 
 def _write_embedding(
     graph: GraphWriter, model: MatcherConfig, params: Mapping[str, Any]
-) -> tuple[str, _Scene]:
-    """`kjax.export.matcher._as_points` and `kjax.matcher.network.Embedding`."""
+) -> tuple[str, _Context]:
+    """Write the network's units and `kjax.matcher.network.Embedding`."""
     units = graph.add("ReduceMax", "sizes", axes=[1], keepdims=1)
     units = _times(graph, units, 0.5)
     middles = _times(graph, graph.add("Sub", "sizes", graph.constant(1)), 0.5)
@@ -95,10 +95,12 @@ def _write_embedding(
     columns = graph.add("Concat", descriptors, log_scales, *turned, axis=2)
     tokens = _dense(graph, graph.reshape(columns, -1, model.dimension + 3), params["input"])
     places = graph.add("Concat", positions, log_scales, angles, axis=2)
-    return tokens, _write_scene(graph, model, places, params["frequencies"])
+    return tokens, _write_context(graph, model, places, params["frequencies"])
 
 
-def _write_scene(graph: GraphWriter, model: MatcherConfig, places: str, frequencies: Any) -> _Scene:
+def _write_context(
+    graph: GraphWriter, model: MatcherConfig, places: str, frequencies: Any
+) -> _Context:
     half = model.size // 2
     turns = np.tile(np.pad(TURNS, (half - len(TURNS), 0)), model.heads)
     matrix = np.concatenate([np.reshape(frequencies, (-1, 3)).T, turns[None]])
@@ -116,13 +118,17 @@ def _write_scene(graph: GraphWriter, model: MatcherConfig, places: str, frequenc
     heads = graph.constant([1, model.heads, 1, 1], np.int64)
     column = graph.add("Expand", graph.reshape(penalties, 2, 1, -1, 1), heads)
     ones = graph.add("Exp", _times(graph, column, 0.0))
-    return _Scene(cosines, sines, numbers, penalties, column, ones)
+    return _Context(cosines, sines, numbers, penalties, column, ones)
 
 
 def _write_layer(
-    graph: GraphWriter, model: MatcherConfig, layer: Mapping[str, Any], tokens: str, scene: _Scene
+    graph: GraphWriter,
+    model: MatcherConfig,
+    layer: Mapping[str, Any],
+    tokens: str,
+    context: _Context,
 ) -> str:
-    """`kjax.matcher.network.Layer`, but for what it says."""
+    """Write `kjax.matcher.network.Layer`, without its outputs."""
 
     def heads(parts: int, name: str) -> list[str]:
         rows = _dense(graph, tokens, layer[name])
@@ -138,18 +144,18 @@ def _write_layer(
         return graph.add("Add", tokens, _dense(graph, hidden, layer[f"{name}_narrow"]))
 
     query, key, value = heads(3, "self_in")
-    query, key = (_write_rotated(graph, vectors, scene) for vectors in (query, key))
-    seen = _write_attention(graph, model, query, key, value, scene, every=model.self_every)
+    query, key = (_write_rotated(graph, vectors, context) for vectors in (query, key))
+    seen = _write_attention(graph, model, query, key, value, context, every=model.self_every)
     tokens = digest(seen, "self")
     key, value = heads(2, "cross_in")
     swapped = graph.constant([1, 0], np.int64)
-    # Those who look change places: whom they look at, and what is padding there, may stay.
+    # Swapping the queries, instead of keys, values and penalties, is enough.
     query = graph.add("Gather", key, swapped, axis=0)
-    seen = _write_attention(graph, model, query, key, value, scene)
+    seen = _write_attention(graph, model, query, key, value, context)
     return digest(graph.add("Gather", seen, swapped, axis=0), "cross")
 
 
-def _write_rotated(graph: GraphWriter, vectors: str, scene: _Scene) -> str:
+def _write_rotated(graph: GraphWriter, vectors: str, context: _Context) -> str:
     first, second = graph.split(vectors, 2, axis=3)
 
     def product(half: str, factors: str) -> str:
@@ -157,8 +163,8 @@ def _write_rotated(graph: GraphWriter, vectors: str, scene: _Scene) -> str:
 
     return graph.add(
         "Concat",
-        graph.add("Sub", product(first, scene.cosines), product(second, scene.sines)),
-        graph.add("Add", product(second, scene.cosines), product(first, scene.sines)),
+        graph.add("Sub", product(first, context.cosines), product(second, context.sines)),
+        graph.add("Add", product(second, context.cosines), product(first, context.sines)),
         axis=3,
     )
 
@@ -169,14 +175,14 @@ def _write_attention(
     query: str,
     key: str,
     value: str,
-    scene: _Scene,
+    context: _Context,
     every: int = 1,
 ) -> str:
-    """What queries [2,heads,N,size] see, of all keypoints or one in so many."""
+    """Write attention of queries [2,heads,N,size] to all keypoints, or to one in `every`."""
     query = _times(graph, query, model.size**-0.5)
-    # The product adds penalties as it goes: all scores are too many to be passed over once more.
-    query = graph.add("Concat", query, scene.query_column, axis=3)
-    key = graph.add("Concat", key, scene.key_column, axis=3)
+    # The product adds the penalties: another pass over all scores would be slow.
+    query = graph.add("Concat", query, context.query_column, axis=3)
+    key = graph.add("Concat", key, context.key_column, axis=3)
     if every > 1:
         ends = (0, np.iinfo(np.int64).max, 2, every)  # first, last, axis, step
         part = [graph.constant([number], np.int64) for number in ends]
@@ -186,9 +192,13 @@ def _write_attention(
 
 
 def _write_partners(
-    graph: GraphWriter, model: MatcherConfig, layer: Mapping[str, Any], tokens: str, scene: _Scene
+    graph: GraphWriter,
+    model: MatcherConfig,
+    layer: Mapping[str, Any],
+    tokens: str,
+    context: _Context,
 ) -> None:
-    """`kjax.matcher.assignment`: "partners" and "scores" by what the last layer says."""
+    """Write `kjax.matcher.assignment`: "partners" and "scores" from the last layer's outputs."""
     likeness = _times(graph, _dense(graph, tokens, layer["likeness"]), model.width**-0.25)
     logits = graph.reshape(_dense(graph, tokens, layer["matchability"]), 2, -1)
     matchability = graph.add("Neg", graph.add("Softplus", graph.add("Neg", logits)))
@@ -197,12 +207,12 @@ def _write_partners(
         return [graph.add("Gather", x, graph.constant(side, np.int64), axis=0) for side in (0, 1)]
 
     def both(first: str, second: str) -> str:
-        """Numbers of the first photograph's keypoints plus those of the second's, [N,N]."""
+        """Add numbers of the first photograph's keypoints to those of the second's, [N,N]."""
         return graph.add("Add", graph.reshape(first, -1, 1), second)
 
     first, second = sides(graph.reshape(likeness, 2, -1, model.width))
     alike = graph.add("MatMul", first, graph.add("Transpose", second, perm=[1, 0]))
-    alike = graph.add("Add", alike, both(*sides(scene.penalties)))
+    alike = graph.add("Add", alike, both(*sides(context.penalties)))
     weights = [
         graph.add("Sub", own, graph.add("ReduceLogSumExp", alike, axes=[axis], keepdims=0))
         for own, axis in zip(sides(matchability), (1, 0), strict=True)
@@ -211,12 +221,12 @@ def _write_partners(
     best, back = (graph.add("ArgMax", scores, axis=axis, keepdims=0) for axis in (1, 0))
     highest = graph.add("Exp", graph.add("ReduceMax", scores, axes=[1], keepdims=0))
     conditions = [
-        graph.add("Equal", graph.add("Gather", back, best), scene.numbers),
+        graph.add("Equal", graph.add("Gather", back, best), context.numbers),
         graph.add("GreaterOrEqual", highest, graph.constant(LEAST_SCORE)),
         *(
             graph.add("Less", places, count)
             for places, count in zip(
-                (scene.numbers, best), sides(graph.add("Cast", "counts", to=_INT64)), strict=True
+                (context.numbers, best), sides(graph.add("Cast", "counts", to=_INT64)), strict=True
             )
         ),
     ]
@@ -244,7 +254,7 @@ def _write_layer_norm(graph: GraphWriter, rows: str, layer: Mapping[str, Any]) -
 
 
 def _write_gelu(graph: GraphWriter, x: str) -> str:
-    """By tanh, as flax has it: (1 + tanh(y/2))/2 is the logistic function."""
+    """Write flax's GELU by tanh: (1 + tanh(y/2))/2 is the logistic function."""
     root = 2 * math.sqrt(2 / math.pi)
     slopes = _times(graph, graph.add("Mul", x, x), 0.044715 * root)
     slopes = graph.add("Add", slopes, graph.constant(root))

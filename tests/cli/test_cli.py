@@ -50,7 +50,7 @@ def test_choices_are_those_of_the_library():
     from kjax.cli import compare, download, export, match, options
     from kjax.data.cutting.detectors import DETECTORS
     from kjax.data.download import ADDRESSES
-    from kjax.export.model import FUNCTIONS
+    from kjax.export.files import ONNX, STABLEHLO
     from kjax.images.collection.pairs import PairSelection
     from kjax.images.features import MatchingMethod
     from kjax.images.geometry import Kind
@@ -65,7 +65,7 @@ def test_choices_are_those_of_the_library():
     assert get_args(PairSelection) == COMMANDS["colmap"].PAIRS
     assert set(compare.HEADS) == set(HEADS)
     assert set(download.NAMES) == set(ADDRESSES)
-    assert set(export.FUNCTIONS) == set(FUNCTIONS)
+    assert set(export.FUNCTIONS) == {ONNX, STABLEHLO}
     assert set(export.WEIGHTS) == set(SUFFIXES)
 
 

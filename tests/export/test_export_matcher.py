@@ -9,7 +9,7 @@ import pytest
 from kjax.cli import main
 from kjax.errors import InputError
 from kjax.export import matcher as export
-from kjax.export.matcher import export_matcher, load_exported_matcher, stack_pair, undecided
+from kjax.export.matcher import export_matcher, load_exported_matcher, stack_photographs, undecided
 from kjax.images.features import Features
 from kjax.images.learned import Matcher
 from kjax.matcher.network import MatcherConfig, init_params
@@ -61,7 +61,9 @@ def test_it_gives_the_same_matches(weights, tmp_path, rng, keypoints, suffix, ca
     first, second = photograph(rng, rows), photograph(rng, 9 * rows[rng.permutation(40)[:25]])
     expected = Matcher(weights).match(first, second, early=False)
     assert len(expected) > 10
-    partners, scores = load_exported_matcher(path)(stack_pair(first, second, keypoints or 40))
+    partners, scores = load_exported_matcher(path)(
+        stack_photographs(first, second, keypoints or 40)
+    )
     rows = np.flatnonzero(np.asarray(partners) != -1)
     np.testing.assert_array_equal(np.stack([rows, partners[rows]], axis=1), expected.indices)
     np.testing.assert_allclose(scores[rows], 1 - expected.ratios, atol=ROUNDING)
@@ -78,7 +80,7 @@ def test_padding_has_no_say(weights, tmp_path, rng, suffix):
     many, few = photograph(rng, rows), photograph(rng, rows[:13])
     expected = Matcher(weights).match(few, many, early=False)
     assert len(expected) > 5
-    pair = stack_pair(few, many, 20)
+    pair = stack_photographs(few, many, 20)
     # The same keypoints on both sides: nothing matches better.
     filled = {name: np.array(getattr(pair, name)) for name in pair._fields[:4]}
     for column in filled.values():
@@ -114,7 +116,7 @@ def test_partners_that_rounding_decides():
 
 def test_onnx_files_that_differ_are_not_kept(weights, tmp_path, monkeypatch):
     monkeypatch.setattr("kjax.export.matcher_graph.LEAST_SCORE", 0.99)
-    with pytest.raises(InputError, match="would differ from kjax by inf"):
+    with pytest.raises(InputError, match="would differ from JAX by inf"):
         export_matcher(tmp_path / "matcher.onnx", weights)
     assert not list(tmp_path.iterdir())
 
@@ -131,9 +133,9 @@ def test_what_differs_is_not_kept(weights, tmp_path, monkeypatch):
     params = jax.tree.map(np.copy, weights.params)
     params["layers"]["matchability"]["bias"][:] = 1.0
     other = dataclasses.replace(weights, params=params)
-    program = export._export(other, 48)
-    monkeypatch.setattr(export, "_export", lambda *_: program)
-    with pytest.raises(InputError, match="would differ from kjax"):
+    wrong = export.matching_function(other)
+    monkeypatch.setattr(export, "matching_function", lambda _: wrong)
+    with pytest.raises(InputError, match="would differ from JAX"):
         export_matcher(tmp_path / "matcher.stablehlo", weights, keypoints=48)
     assert not list(tmp_path.iterdir())
 

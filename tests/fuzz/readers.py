@@ -34,7 +34,8 @@ from kjax.eval import results
 from kjax.eval.entries import cached
 from kjax.eval.hpatches import descriptors, tasks
 from kjax.eval.similarity_maps import read_patch
-from kjax.export.model import export_model, load_exported, read_about
+from kjax.export.files import read_facts
+from kjax.export.model import export_model, load_exported
 from kjax.files.npz import read_npy
 from kjax.images.exchange import colmap_database, colmap_program, hloc, npz
 from kjax.images.exchange.outputs import Output, check_same_settings
@@ -510,7 +511,7 @@ for _name in ("function.stablehlo", "function.onnx"):
     add(
         f"exported.{_name}",
         lambda folder, n=_name: export_model(folder / n, *make_model("sum", patch_size=8)),
-        lambda folder, n=_name: (read_about(folder / n), load_exported(folder / n)),
+        lambda folder, n=_name: (read_facts(folder / n), load_exported(folder / n)),
     )
 
 
