@@ -84,7 +84,7 @@ def test_random_maps_equal_exact_bilinear_sampling(pairs):
         np.testing.assert_allclose(warped, exact.reshape(32, 32), rtol=0, atol=2 * ROUNDING)
 
 
-@pytest.mark.parametrize("size", [16, 32, 48])
+@pytest.mark.parametrize("size", [16, 48])
 def test_resize_equals_opencv_and_jax(patch, size):
     ours = resized(jnp.asarray(patch), size)
     opencv = cv2.resize(patch.astype(np.float32), (size, size), interpolation=cv2.INTER_LINEAR)
@@ -118,7 +118,7 @@ def test_off_is_the_plain_resize(pairs, size):
 
 
 def test_jit_vmap_and_eager_agree(pairs):
-    key, config = jax.random.key(1), AugmentConfig()
+    key, config, pairs = jax.random.key(1), AugmentConfig(), pairs[:3]
     eager = augment_pairs(key, pairs, size=32, config=config)
     jitted = jax.jit(lambda k, p: augment_pairs(k, p, size=32, config=config))(key, pairs)
     one_by_one = jnp.stack(
@@ -194,7 +194,7 @@ def relative_maps(count, **changes):
         return random_pair_matrices(key, shape=(64, 64), size=32, config=config)
 
     first, second = np.asarray(
-        jax.vmap(matrices)(jax.random.split(jax.random.key(5), count)), np.float64
+        jax.jit(jax.vmap(matrices))(jax.random.split(jax.random.key(5), count)), np.float64
     ).swapaxes(0, 1)
     inverse = np.linalg.inv(first[:, :, :2])
     linear = inverse @ second[:, :, :2]
@@ -213,7 +213,7 @@ def shapes_of(maps):
 
 
 @pytest.mark.parametrize("strength", [0.5, 1.0])
-def test_second_patches_are_askew_as_hpatches_are(strength):
+def test_second_patches_have_the_noise_of_hpatches(strength):
     count = 9000
     ours = shapes_of(
         relative_maps(count, misalignment=strength, flip_probability=0.0, transpose_probability=0.0)
@@ -231,7 +231,7 @@ def test_second_patches_are_askew_as_hpatches_are(strength):
         assert ks_2samp(mine, other).pvalue > 1e-3
 
 
-def test_askew_pairs_share_their_crop_and_nothing_changes_without():
+def test_misaligned_pairs_share_their_crop():
     nearly = relative_maps(200, misalignment=1e-5)
     np.testing.assert_allclose(nearly, np.tile(np.eye(2, 3), (200, 1, 1)), atol=1e-3)
     assert np.abs(relative_maps(200, misalignment=0.0) - np.eye(2, 3)).max(axis=(1, 2)).min() > 1e-3

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model
-from programs import make_program, start, synthetic_set
+from programs import NARROW, make_program, start, synthetic_set
 
 import kjax
 from kjax.errors import InputError
@@ -62,7 +62,7 @@ def test_nested_losses_are_a_weighted_mean(rng):
 
 
 def make_teacher(head="hardnet"):
-    model, variables = make_model(head, patch_size=8)
+    model, variables = make_model(head, **NARROW)
     return Teacher(*fold(model, variables))
 
 
@@ -70,7 +70,6 @@ def test_a_teacher_reaches_the_loss_on_any_number_of_devices():
     def trained(devices):
         distill = DistillConfig(weight=100.0)
         program = make_program(
-            model=kjax.build("hardnet", patch_size=8, dropout=0.0, channels=(4, 4, 8, 8, 8, 8)),
             devices=devices,
             learning_rate=1e-4,
             step=StepConfig(joint_batch_norm=True, distill=distill),

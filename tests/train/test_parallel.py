@@ -52,7 +52,8 @@ def compare_device_counts(data, limit, *, devices, **options):
 
 @pytest.mark.usefixtures("double_precision")
 def test_the_number_of_devices_does_not_matter(data):
-    compare_device_counts(data, 1e-6, devices=4, **PAPERS_RATE)
+    step = StepConfig(loss=LossConfig(anchor_swap=True), joint_batch_norm=True)
+    compare_device_counts(data, 1e-6, devices=4, **PAPERS_RATE | {"step": step})
 
 
 OF_TWO_DEVICES = {
@@ -60,10 +61,6 @@ OF_TWO_DEVICES = {
     "learning_rate": 1e-4,
     "step": StepConfig(loss=LossConfig(anchor_swap=True), joint_batch_norm=True),
 }
-
-
-def test_the_number_of_devices_does_not_matter_in_float32(data):
-    compare_device_counts(data, 1e-5, devices=2, **OF_TWO_DEVICES)
 
 
 @functools.cache
@@ -123,6 +120,7 @@ def test_a_vmapped_seed_equals_the_seed_alone(data):
     assert not np.allclose(first["head"]["kernel"], second["head"]["kernel"])
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss(data):
     program = make_program(
         steps=40,

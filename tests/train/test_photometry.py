@@ -16,7 +16,6 @@ from kjax.train.photometry import (
     LUMINANCE_TABLE,
     blur,
     compress,
-    cosine_basis,
     distort_pair,
     random_strengths,
     saturate,
@@ -121,16 +120,6 @@ def test_compression_equals_scipy_block_by_block(patch, phase):
     np.testing.assert_allclose(ours, expected, rtol=0, atol=10 * ROUNDING)
 
 
-def test_a_huge_step_leaves_multiples_of_it_in_each_block(patch):
-    step = 3 * GREY
-    ours = np.asarray(compressed(patch, jnp.float32(step), jnp.array([5, 2])))
-    inner = ours[3:27, 6:30].reshape(3, 8, 3, 8).swapaxes(1, 2)  # the blocks of that phase
-    means = inner.mean(axis=(2, 3))
-    np.testing.assert_allclose(inner, np.broadcast_to(means[..., None, None], inner.shape), 1e-5)
-    np.testing.assert_allclose(8 * means / step, np.rint(8 * means / step), atol=1e-5)
-    assert np.ptp(means) > 0
-
-
 def test_compression_is_like_a_real_jpeg_of_quality_50(patch):
     grey = np.rint(patch).astype(np.uint8)
     _, file = cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_QUALITY, 50])
@@ -139,10 +128,6 @@ def test_compression_is_like_a_real_jpeg_of_quality_50(patch):
     ours = 128 + compressed(grey.astype(np.float32) - 128, jnp.float32(16.0), jnp.zeros(2, int))
     lost = np.abs(real - grey).mean()
     assert np.abs(np.asarray(ours) - real).mean() < 0.2 * lost
-
-
-def test_cosine_basis_is_orthonormal():
-    np.testing.assert_allclose(cosine_basis() @ cosine_basis().T, np.eye(8), atol=1e-12)
 
 
 def test_noise_is_white_with_the_drawn_deviation(pairs):
@@ -188,12 +173,6 @@ def test_nothing_is_drawn_or_computed_when_all_is_off(pairs):
     assert program(AugmentConfig(max_noise=0.1)) != program(AugmentConfig())
     assert not AugmentConfig().changes_grey_values
     assert AugmentConfig().photometric_probability == 1
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
-def test_each_field_turns_its_effect_on(effect):
-    assert alone(effect).changes_grey_values
-    assert AugmentConfig(**{effect: getattr(ALL_ON, effect)}).changes_grey_values
 
 
 def test_zero_strength_is_the_identity_bit_for_bit(patch):
@@ -288,10 +267,3 @@ def test_constant_patches_stay_constant(pairs):
     np.testing.assert_allclose(distorted(KEYS, constant, ALL_ON), constant, rtol=1e-6)
     black = distorted(KEYS, jnp.zeros_like(pairs), ALL_ON)
     np.testing.assert_array_equal(black, jnp.zeros_like(pairs))
-
-
-def test_other_keys_do_not_compile_again(pairs):
-    distorted(KEYS, pairs, ALL_ON)
-    before = distorted._cache_size()
-    distorted(jax.random.split(jax.random.key(99), 6), pairs + 1, ALL_ON)
-    assert distorted._cache_size() == before
