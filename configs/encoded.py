@@ -1,11 +1,12 @@
-"""Any head of the paper with the paper's training: the head, then fields of the model.
+"""Any head of the paper with the paper's training: give the head, then fields of the model.
 
     python run_train.py --config=configs/encoded.py:combined_star,s=2 --workdir=out/combined_star
     python run_train.py --config=configs/encoded.py:xy,s=1 --workdir=out/xy
     python run_train.py --config=configs/encoded.py:polar,s=2,patch_size=64 --workdir=out/polar64
 
-Data as for base, and its time at most. The paper reports a mean false positive rate at 95 % recall
-over all six pairs of sets of 1.36 % for `combined_star,s=2` and 1.53 % for `combined_star,s=1`.
+Datasets as for base, and at most its time. The paper reports a mean false positive rate at 95 %
+recall over all six pairs of sets of 1.36 % for `combined_star,s=2` and 1.53 % for
+`combined_star,s=1`.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ from kjax.runs.config import load_config, override
 
 
 def get_config(argument: str = "combined_star") -> ConfigDict:
-    """The paper's config with another model, e.g. "polar,s=1"."""
+    """Return the paper's config with another model, e.g. "polar,s=1"."""
     config = load_config(Path(__file__).with_name("base.py"))
     head, *fields = argument.split(",")
     override(config, [f"--config.model.head={head}", *(f"--config.model.{f}" for f in fields)])

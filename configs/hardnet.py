@@ -15,11 +15,11 @@ from kjax.runs.config import load_config
 
 
 def get_config() -> ConfigDict:
-    """The paper's config but for the head, the mining and the two batches of BatchNorm."""
+    """Return the paper's config with another head, mining rule and BatchNorm rule."""
     config = load_config(Path(__file__).with_name("base.py"))
     config.model.head = "hardnet"
     config.model.dropout = 0.3
     config.loss.margin = 1.0
     config.loss.anchor_swap = True
-    config.train.joint_batch_norm = False  # anchors and positives, each with statistics of its own
+    config.train.joint_batch_norm = False  # separate statistics for anchors and positives
     return config

@@ -1,4 +1,4 @@
-"""A small descriptor on the embedded photographs, to watch it learn on a laptop.
+"""A small demo descriptor, trained on the embedded photographs on a laptop.
 
     python run_train.py --config=configs/quickstart.py --workdir=out/quickstart
 
@@ -15,7 +15,7 @@ from kjax.runs.config import load_config
 
 
 def get_config() -> ConfigDict:
-    """A Cartesian encoding of 16×16 patches by few channels: a fiftieth of the usual work."""
+    """Return a Cartesian encoding of 16×16 patches with few channels: a fiftieth of the work."""
     config = load_config(Path(__file__).with_name("base.py"))
     config.model.head = "xy"
     config.model.s = 2

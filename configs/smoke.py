@@ -1,8 +1,8 @@
-"""A few steps of a small model on the embedded set, to see that everything runs.
+"""A few steps of a small model on the embedded set, to check that everything runs.
 
     python run_train.py --config=configs/smoke.py --workdir=out/smoke
 
-Seconds on a CPU, once the embedded set is cut. It learns nothing worth reporting.
+Seconds on a CPU, once the embedded set is built. The result is of no use.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from kjax.runs.config import load_config
 
 
 def get_config() -> ConfigDict:
-    """Four steps of eight pairs, with every part of the loop at work."""
+    """Return four steps of eight pairs that use every part of the loop."""
     config = load_config(Path(__file__).with_name("base.py"))
     config.model.head = "polar"
     config.model.s = 1

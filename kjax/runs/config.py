@@ -356,9 +356,7 @@ def _find_config(name: str) -> Path:
 def override(config: ConfigDict, arguments: Sequence[str]) -> None:
     """Change fields in place, as the command line does. `validate` checks the values later.
 
-    Args:
-        config: what to change.
-        arguments: as on the command line, e.g. `--config.model.s=1`, or with a space for the `=`.
+    Arguments look like `--config.model.s=1`, or have a space for the `=`.
 
     Raises:
         InputError: there is no such field.

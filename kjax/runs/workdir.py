@@ -131,10 +131,7 @@ def check_workdir(workdir: Path, config: Any) -> None:
 
 @contextlib.contextmanager
 def _lock(workdir: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the operating system releases when the process ends.
-
-    The file stays: if it were removed, two runs could hold locks on two files of the same name.
-    """
+    """Hold the folder's lock, which the operating system releases when the process ends."""
     file = os.open(workdir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
@@ -153,7 +150,7 @@ def _lock(workdir: Path) -> Iterator[None]:
             )
         yield
     finally:
-        os.close(file)
+        os.close(file)  # which stays: else two runs could lock two files of the same name
 
 
 def stored_config(workdir: Path) -> dict[str, Any]:

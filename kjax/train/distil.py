@@ -102,11 +102,7 @@ def load_teacher(config: DistillConfig, student: Descriptor) -> Teacher | None:
 
 
 def load_start(name: str, config: ModelConfig) -> dict[str, Any] | None:
-    """Load the variables that `config.init` names; None without a name.
-
-    Args:
-        name: shipped weights, a run (the first of several seeds) or a weights file.
-        config: the model to train.
+    """Load the variables that `config.init` names, for the model to train; None without a name.
 
     Raises:
         InputError: there are no such weights, or they belong to another model.

@@ -59,12 +59,9 @@ class MetricsLog:
                 )
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append a line, and hand it to the operating system at once.
+        """Append a line of numbers, or of vectors with one number per seed, and flush it.
 
-        Args:
-            step: number of steps taken.
-            metrics: numbers, or vectors with one number per seed. JSON has no name for values that
-                are not finite: they become `null`.
+        Values that are not finite become `null`.
         """
         if not self._writes:
             return

@@ -159,10 +159,7 @@ def replicated(program: DescriptorProgram) -> jax.sharding.Sharding:
 def make_batch_step(
     program: DescriptorProgram,
 ) -> Callable[[TrainState, Array], tuple[TrainState, Metrics]]:
-    """Return `run(state, batch)`, one step on a batch of shape [devices, per_device, 2, 64, 64].
-
-    It returns the state after the step, and its metrics.
-    """
+    """Return `run(state, batch)`, one step on a batch of shape [devices, per_device, 2, 64, 64]."""
     mapped = jax.pmap(
         lambda state, batch, seed: _step_on_patches(program, state, batch, seed),
         axis_name=AXIS,

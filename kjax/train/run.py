@@ -38,13 +38,9 @@ from kjax.weights.source import is_workdir
 
 
 def run(config: RunConfig, workdir: Path) -> dict[str, float]:
-    """Train as configured, or resume the run in the workdir.
+    """Train as configured, or resume the run in the workdir; return the final evaluation.
 
-    Writes, besides checkpoints and metrics, `results.json` and the final weights `weights.npz`
-    (`weights_<seed>.npz` with several seeds).
-
-    Returns:
-        The final evaluation.
+    `kjax.runs.workdir` lists the files that it writes.
     """
     with failing_together():
         # Once there is a checkpoint, the weights that the run started from are not needed.
