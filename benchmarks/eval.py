@@ -25,6 +25,7 @@ import program
 from program import timed
 
 from kjax.data.hpatches import IMAGES, SPLITS, read_hpatches
+from kjax.eval.averages import mean_of_splits
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
@@ -198,7 +199,7 @@ def measure_full(share: float) -> None:
             for split, task in tasks.items()
         ]
     )
-    mean = hpatches.mean_of_splits(scores)
+    mean = mean_of_splits(scores)
     print(
         f"Once more, all compiled: {again:.1f} s; verification {mean.verification_map:.3f}, "
         f"matching {mean.matching_map:.3f}, retrieval {mean.retrieval_map:.3f}"
