@@ -83,9 +83,9 @@ def read_onnx(path: Path) -> Any:
 
 
 def write_stablehlo(
-    path: Path, function: Callable[..., Any], arguments: list[Any], facts: Mapping[str, str]
+    path: Path, function: Any, arguments: list[Any], facts: Mapping[str, str]
 ) -> None:
-    """Write a function of arguments with these shapes and types."""
+    """Write a jitted function of arguments with these shapes and types."""
     require("flatbuffers", "a .stablehlo file")  # jax.export imports it too late for our message
     exported = export.export(function, platforms=PLATFORMS)(*arguments)
     # The format has no other place for facts. JAX shows this name and never parses it.

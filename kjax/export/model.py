@@ -83,12 +83,12 @@ def export_model(
             files.write_onnx(partial, graph, facts)
         else:
             count = batch or export.symbolic_shape("batch")[0]
-            patches = jax.ShapeDtypeStruct((count, size, size), input_dtype)
+            shape = jax.ShapeDtypeStruct((count, size, size), input_dtype)
             # Mapped over single patches: a model chooses its products by the batch size, which may
             # be symbolic here.
             function = jax.jit(jax.vmap(describe_one))
             with jax.default_matmul_precision("highest"):
-                files.write_stablehlo(partial, function, [patches], facts)
+                files.write_stablehlo(partial, function, [shape], facts)
         describe, rng, differences = load_exported(partial), np.random.default_rng(0), []
         for count in (batch,) if batch else BATCHES:
             patches = rng.integers(0, 256, (count, size, size), np.uint8)
