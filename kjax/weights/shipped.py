@@ -5,12 +5,12 @@ the hashes of all cards and of the ledger, and a card the hash of its weights. T
 and careless edits. It is not a signature: whoever can write all of these files can make them agree.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from kjax.errors import InputError, unknown_name
 from kjax.files.atomic import CHECKSUMS, sha256
+from kjax.files.json import parse_json
 from kjax.weights.info import ModelInfo
 from kjax.weights.ledger import LEDGER_FILE, Ledger, PhotoGroup, read_ledger
 
@@ -90,8 +90,8 @@ def readable_results(results: dict[str, float | str]) -> dict[str, str]:
 def _read_card(path: Path) -> ModelInfo:
     _check_unaltered(path)
     try:
-        return _make_info(json.loads(path.read_bytes()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _make_info(parse_json(path.read_bytes()))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"{path} is damaged ({error!r}): reinstall kjax") from None
 
 
