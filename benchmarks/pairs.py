@@ -20,9 +20,8 @@ from jaxtyping import Float
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.images.collection.describing import FeatureFiles, describe_missing
 from kjax.images.collection.pairs import aggregate, most_similar
-from kjax.images.collection.photographs import read_collection
+from kjax.images.collection.photographs import FeatureFiles, describe_missing, read_collection
 from kjax.images.describer import load
 from kjax.interrupts import run_script
 

@@ -279,3 +279,14 @@ def test_a_database_is_only_read(database, tmp_path):
     read_sift(database)
     assert database.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["database.db"]
+
+
+def test_endless_views_are_refused(tmp_path):
+    database = tmp_path / "a.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(
+            "CREATE VIEW images AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+            "SELECT x AS image_id FROM n"
+        )
+    with pytest.raises(InputError, match=r"cannot be read as a COLMAP database \(interrupted\)"):
+        colmap.read_rows(database, "SELECT image_id FROM images")

@@ -24,13 +24,11 @@ import kjax
 from kjax.cli import main
 from kjax.data.colmap import read_model
 from kjax.errors import InputError
-from kjax.images.collection import build as building
-from kjax.images.collection import describing, pairs
+from kjax.images.collection import pairs, photographs
 from kjax.images.collection.build import build, map_photographs, summarize
-from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE
 from kjax.images.collection.matching import PairStore
-from kjax.images.collection.photographs import read_collection
+from kjax.images.collection.photographs import FeatureFiles, read_collection
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import (
     Geometry,
@@ -166,11 +164,11 @@ def test_large_images_are_reduced(photos, describer, monkeypatch):
     whole = np.asarray(Image.open(photos / "a photo 0.png"))
     small = whole[::2, ::2]
     large = np.repeat(np.repeat(small, 2, axis=0), 2, axis=1)
-    monkeypatch.setattr(describing, "MAX_SIDE", max(small.shape))
-    np.testing.assert_array_equal(describing.reduced(large), small)
-    assert describing.reduced(small) is small
+    monkeypatch.setattr(photographs, "MAX_SIDE", max(small.shape))
+    np.testing.assert_array_equal(photographs.reduced(large), small)
+    assert photographs.reduced(small) is small
     found = describer.describe_image(small)
-    back = describing.enlarged(found, large.shape[::-1])
+    back = photographs.enlarged(found, large.shape[::-1])
     assert back.image_size == large.shape[::-1]
     # The centre of a pixel becomes the centre of the four pixels it stands for.
     np.testing.assert_allclose(back.xy, 2 * found.xy + 0.5, atol=1e-4)
@@ -267,11 +265,11 @@ def test_a_killed_command_resumes(command, tmp_path):
     assert any(row[1] for row in found["two_view_geometries"])
 
 
-def test_other_folders_are_refused(photos, tmp_path, capsys):
+def test_other_folders_are_refused(photos, tmp_path, describer, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
-        building.prepare(tmp_path / "out")
+        build(photos, tmp_path / "out", describer, STAND_IN)
     assert main(["colmap", str(photos), "--out", str(tmp_path / "new"), "--pairs", "al"]) == 2
     assert "--pairs: invalid choice: 'al'" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
@@ -310,13 +308,14 @@ def test_blocks_have_every_pair_once_and_few_images():
         assert len({place for pair in block for place in pair}) <= 2 * pairs.SIDE
 
 
-def test_retrieval_finds_images_of_the_same_things(rng):
+def test_retrieval_finds_images_of_the_same_things(rng, monkeypatch):
+    monkeypatch.setattr(pairs, "CLUSTERS", 8)
     things = rng.normal(size=(3, 40, 16)).astype(np.float32)
     rows = [
         things[number % 3] + 0.05 * rng.normal(size=(40, 16)).astype(np.float32)
         for number in range(9)
     ]
-    centres = pairs.learn_centres(np.concatenate(rows), count=8)
+    centres = pairs.learn_centres(np.concatenate(rows))
     vectors = np.stack([pairs.vlad(one.astype(np.float32), centres) for one in rows])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     expected = {pair for pair in pairs.exhaustive(9) if (pair[1] - pair[0]) % 3 == 0}
@@ -466,7 +465,7 @@ import importlib, os, signal, sys
 import ray
 from ray.cluster_utils import Cluster
 from kjax.cli import main
-from kjax.images.collection import describing, matching
+from kjax.images.collection import matching, photographs
 
 def dying_once(module, name, flag):
     def dying(*parts):
@@ -478,9 +477,9 @@ def dying_once(module, name, flag):
     return dying
 
 folder, *words = sys.argv[1:]
-for module, name in ((describing, "describe_content"), (matching, "match_neighbours")):
+for module, name in ((photographs, "describe_content"), (matching, "match_block")):
     setattr(module, name, dying_once(module.__name__, name, f"{folder}/{name}"))
-describing.AT_ONCE, matching.BLOCKS_AT_ONCE = 2, 1
+photographs.AT_ONCE, matching.BLOCKS_AT_ONCE = 2, 1
 machine = {"num_cpus": 1, "object_store_memory": 100_000_000}
 cluster = Cluster(initialize_head=True, head_node_args=machine)
 cluster.add_node(**machine)
@@ -508,7 +507,7 @@ def test_a_cluster_with_dying_workers_makes_the_same_database(photos, command, t
     assert there.stdout.endswith("exit code 1\n")
     assert there.stderr.count("left out") == 1, there.stderr[-3000:]
     assert f"cannot decode {photos / 'broken.png'}" in there.stderr
-    assert {path.name for path in flags.iterdir()} == {"describe_content", "match_neighbours"}
+    assert {path.name for path in flags.iterdir()} == {"describe_content", "match_block"}
     assert main([*command, str(tmp_path / "here")]) == 1
     found = content(tmp_path / "there" / "database.db")
     assert len(found["keypoints"]) == COUNT

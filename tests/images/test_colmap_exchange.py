@@ -15,7 +15,7 @@ from PIL import Image
 import kjax
 from kjax.data.colmap import read_keypoints
 from kjax.errors import InputError
-from kjax.images.collection.matching import match_all
+from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.exchange import colmap_database, colmap_program
 from kjax.images.exchange.colmap_bytes import NORM, SHRINKING, colmap_bytes, write_colmap_text
 from kjax.images.exchange.colmap_database import (
@@ -354,12 +354,16 @@ def test_descriptors_of_colmap(tmp_path, rng):
     np.testing.assert_array_equal(found["b"], values[::-1])
 
 
-def test_all_pairs_are_matched_as_each_would_be(rng):
+def test_all_pairs_are_matched_as_each_would_be(rng, tmp_path, monkeypatch):
+    for name in ("copy_cameras", "match_and_verify"):
+        monkeypatch.setattr(colmap_program, name, lambda *_, **__: None)
     base = rng.normal(size=(30, 16)).astype(np.float32)
     rows = [base[start : start + 12] for start in (0, 3, 6, 9)]
     points = np.zeros((12, 2), np.float32)
     features = {name: Features(points, one, (9, 9)) for name, one in zip("abcd", rows, strict=True)}
-    found = match_all(features, ratio=0.9, distance="L2")
+    path = tmp_path / "a.db"
+    match_and_verify_all(path, features, base=path, ratio=0.9, log=tmp_path / "log.txt")
+    found = read_matches(path)
     assert list(found) == list(itertools.combinations("abcd", 2))
     for (first, second), indices in found.items():
         sides = features[first].descriptors, features[second].descriptors

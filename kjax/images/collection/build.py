@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +21,17 @@ from kjax.data.cache import new_folder
 from kjax.data.colmap import NO_POINT, read_keypoints, read_model
 from kjax.errors import InputError
 from kjax.files.atomic import write_text, write_whole
-from kjax.images.collection.describing import FeatureFiles, describe_missing
 from kjax.images.collection.engine import HERE, Engine
 from kjax.images.collection.matching import PairStore, match_missing, verify_missing
-from kjax.images.collection.pairs import Indices, PairSelection, choose_pairs
-from kjax.images.collection.photographs import CollectionPhoto, key_of, read_collection
-from kjax.images.describer import Describer
-from kjax.images.exchange.colmap_database import (
-    add_geometries,
-    read_matches,
-    write_database,
+from kjax.images.collection.pairs import PairSelection, choose_pairs
+from kjax.images.collection.photographs import (
+    FeatureFiles,
+    describe_missing,
+    key_of,
+    read_collection,
 )
+from kjax.images.describer import Describer
+from kjax.images.exchange.colmap_database import add_geometries, read_matches, write_database
 from kjax.images.exchange.colmap_program import Reconstructor, largest_model, model_size
 from kjax.images.learned import Matcher
 
@@ -44,17 +44,11 @@ _FOUND = "found"
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """Result of a run.
-
-    Attributes:
-        database: the file.
-        models: folders, the largest model first; empty if nothing was mapped.
-        left_out: reasons why images are not in the database.
-        seconds: duration by stage.
-    """
+    """Result of a run: files, reasons why images were left out, and seconds by stage."""
 
     database: Path
     models: list[Path]
+    """Folders, the largest model first."""
     left_out: list[str]
     seconds: dict[str, float]
 
@@ -76,94 +70,60 @@ def build(
 ) -> Built:
     """Build the database and the models; finished pieces of work are reused.
 
-    Args:
-        photos: folder of images.
-        out: a new folder, or that of an earlier run. Work with other settings stays there for
-            later; only the database and the models are replaced.
-        describer: describes keypoints.
-        reconstructor: verifies and maps.
-        max_keypoints: maximum keypoints per image.
-        selection: how pairs are chosen.
-        neighbours: neighbours per image, unless all pairs are matched.
-        ratio: maximum distance ratio of matches.
-        matcher: a learned one, used instead of nearest neighbours.
-        single_camera: assume one camera for all images of the same size.
-        mapping: reconstruct after writing the database.
-        engine: describes and matches; COLMAP always runs on this machine.
+    `out` is a new folder, or that of an earlier run. Work with other settings stays there for
+    later; only the database and the models are replaced. A learned `matcher` is used instead of
+    nearest neighbours up to `ratio`. The `engine` describes and matches; COLMAP always runs on this
+    machine.
     """
-    work, log, seconds = prepare(out), out / WORK / "log.txt", dict[str, float]()
+    work, seconds = out / WORK, dict[str, float]()
+    if out.is_dir() and not work.is_dir() and any(out.iterdir()):
+        raise InputError(f"--out {out} is not empty and not from kjax colmap: use another folder")
+    work.mkdir(parents=True, exist_ok=True)
+    log, database, sparse = work / "log.txt", out / DATABASE, out / SPARSE
     files = FeatureFiles(work / "features", describer.feature_settings(max_keypoints))
-    with timed(seconds, "describe"):
+    with _timed(seconds, "describe"):
         found, left_out = read_collection(photos, single_camera=single_camera)
         left_out += describe_missing(found, describer, files, engine)
         photographs = [one for one in found if files.path(one).exists()]
     if len(photographs) < 2:
         raise InputError(f"{photos} has fewer than two readable images: add more")
+    cameras = {one.name: one.camera for one in photographs}
     with PairStore(work / "pairs.db") as store:
-        with timed(seconds, "pairs"):
+        with _timed(seconds, "pairs"):
             pairs = choose_pairs(photographs, files, selection, neighbours, engine)
-        with timed(seconds, "match"):
+        with _timed(seconds, "match"):
             matched = match_missing(
                 photographs, pairs, files, store, ratio=ratio, matcher=matcher, engine=engine
             )
-        with timed(seconds, "verify"):
-            keys = verify_missing(
-                photographs, matched, files, store, reconstructor=reconstructor, log=log
-            )
-            write_whole(
-                out / DATABASE,
-                lambda path: _write_database(path, photographs, files, store, matched, keys),
-            )
+
+        def write(path: Path) -> None:
+            names = {(i, j): (photographs[i].name, photographs[j].name) for i, j in matched}
+            features = {one.name: files.read_keypoints(one) for one in photographs}
+            matches = {names[pair]: store.matches(key) for pair, key in matched.items()}
+            write_database(path, features, matches, cameras=cameras)
+            add_geometries(path, {names[pair]: store.geometry(key) for pair, key in keys.items()})
+
+        with _timed(seconds, "verify"):
+            keys = verify_missing(photographs, matched, files, store, reconstructor, log)
+            write_whole(database, write)
     models: list[Path] = []
     if mapping:
-        cameras = [(one.name, one.camera) for one in photographs]
-        key = key_of(reconstructor.name, cameras, sorted(keys.values()))
-        done, sparse = work / "mapped.txt", out / SPARSE
-        with timed(seconds, "map"):
+        key = key_of(reconstructor.name, list(cameras.items()), sorted(keys.values()))
+        done = work / "mapped.txt"
+        with _timed(seconds, "map"):
             if not (done.exists() and done.read_text() == key and sparse.is_dir()):
                 done.unlink(missing_ok=True)
-                map_photographs(
-                    out / DATABASE, photos, sparse, len(photographs), reconstructor, log
-                )
+                map_photographs(database, photos, sparse, len(photographs), reconstructor, log)
                 write_text(done, key)
         models = sorted(sparse.iterdir(), key=lambda folder: int(folder.name))
-    return Built(out / DATABASE, models, left_out, seconds)
+    return Built(database, models, left_out, seconds)
 
 
 @contextlib.contextmanager
-def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Record the duration of a stage."""
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     seconds[stage] = time.perf_counter() - start
-
-
-def prepare(out: Path) -> Path:
-    """Return the work folder in `out`, which must be new or from an earlier run."""
-    work = out / WORK
-    if out.is_dir() and not work.is_dir() and any(out.iterdir()):
-        raise InputError(f"--out {out} is not empty and not from kjax colmap: use another folder")
-    work.mkdir(parents=True, exist_ok=True)
-    return work
-
-
-def _write_database(
-    path: Path,
-    photographs: Sequence[CollectionPhoto],
-    files: FeatureFiles,
-    store: PairStore,
-    matched: Mapping[Indices, str],
-    keys: Mapping[Indices, str],
-) -> None:
-    names = [one.name for one in photographs]
-    named = {pair: (names[pair[0]], names[pair[1]]) for pair in matched}
-    write_database(
-        path,
-        {one.name: files.read_keypoints(one) for one in photographs},
-        {named[pair]: store.matches(key) for pair, key in matched.items()},
-        cameras={one.name: one.camera for one in photographs},
-    )
-    add_geometries(path, {named[pair]: store.geometry(key) for pair, key in keys.items()})
 
 
 def map_photographs(
@@ -174,20 +134,12 @@ def map_photographs(
     The folder is replaced at the end. `count` is the number of images, for the progress bar.
     """
     shutil.rmtree(out, ignore_errors=True)
-    read = log.stat().st_size if log.exists() else 0
+    start = log.stat().st_size if log.exists() else 0
     with new_folder(out) as partial, tqdm(total=count, desc="mapping", unit="photo") as bar:
 
         def follow() -> None:
-            nonlocal read
-            with log.open("rb") as file:
-                file.seek(read)
-                text = file.read()
-            # An unfinished last line is read again.
-            whole = text[: text.rfind(b"\n") + 1]
-            read += len(whole)
-            if registered := _REGISTERING.findall(whole):
-                bar.n = int(registered[-1])
-                bar.refresh()
+            if registered := _REGISTERING.findall(log.read_bytes(), start):
+                bar.update(int(registered[-1]) - bar.n)
 
         found = reconstructor.reconstruct(
             database.resolve(),
@@ -200,8 +152,7 @@ def map_photographs(
         sizes = {folder: model_size(read_model(folder)) for folder in found}
         for number, folder in enumerate(sorted(found, key=sizes.__getitem__, reverse=True)):
             folder.rename(partial / str(number))
-        bar.n = max(sizes.values(), default=(0, 0))[0]
-        bar.refresh()
+        bar.update(max(sizes.values(), default=(0, 0))[0] - bar.n)
         shutil.rmtree(partial / _FOUND, ignore_errors=True)
         (partial / f"{_FOUND}.db").unlink(missing_ok=True)
 

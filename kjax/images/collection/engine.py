@@ -43,11 +43,8 @@ class Threads:
     ) -> Iterator[Result]:
         """Yield `function(*item)` for each item, in order.
 
-        Args:
-            function: may run in several threads, and again for an item whose worker died.
-            items: consumed lazily.
-            threads: maximum number of threads per machine.
-            shard: number of items sent to another machine together, and lost with it.
+        Items are consumed lazily. A machine processes a shard of them with up to `threads` threads.
+        If it dies, its items are processed again.
         """
         del shard  # nothing is sent
         count = min(threads, os.cpu_count() or 1)
@@ -64,22 +61,18 @@ class Cluster:
     """
 
     def __init__(self, address: str) -> None:
-        """Connect to a cluster.
-
-        Args:
-            address: HOST:PORT of its head, ray://HOST:PORT, or "auto": $RAY_ADDRESS, else the
-                cluster that this machine is part of.
-        """
+        """Connect to HOST:PORT, ray://HOST:PORT, or "auto": $RAY_ADDRESS, else this machine's."""
         self._ray = require("ray", "--cluster")
         if address == "auto":
             # Ray looks in the same places, but only notices after minutes that a cluster is gone.
             folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
             noted = Path(folder, "ray", "ray_current_cluster")
-            if not os.environ.get("RAY_ADDRESS") and not noted.is_file():
+            address = os.environ.get("RAY_ADDRESS", "")
+            if not address and not noted.is_file():
                 raise InputError(
                     "--cluster auto: no Ray cluster runs here: start one with ray start --head"
                 )
-            address = os.environ.get("RAY_ADDRESS") or noted.read_text().strip()
+            address = address or noted.read_text().strip()
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
@@ -110,29 +103,26 @@ class Cluster:
         run = self._ray.remote(num_cpus=min(cores))(_run_shard)
         sent = self._ray.put(function)
         most = SHARDS_WAITING * sum(count // min(cores) for count in cores)
-        waiting: deque[Any] = deque()
-        rest = iter(items)
-        while group := list(itertools.islice(rest, shard)):
-            lengths = [len(item) for item in group]
-            # Ray only replaces references that are arguments themselves, not inside of others.
-            flat = itertools.chain.from_iterable(group)
-            waiting.append(run.remote(__version__, [sent], threads, lengths, *flat))
-            if len(waiting) >= most:
-                yield from self._results(waiting.popleft())
-        while waiting:
-            yield from self._results(waiting.popleft())
-
-    def _results(self, shard: Any) -> list[Any]:
+        waiting, rest = deque[Any](), iter(items)
         errors = self._ray.exceptions
-        try:
-            return self._ray.get(shard)
-        except errors.RayTaskError as error:
-            raise error.cause from error
-        except errors.RayError as error:
-            raise InputError(
-                f"the cluster failed ({first_line(error)}): repair it, and run the same command "
-                "again to resume"
-            ) from error
+        while (group := list(itertools.islice(rest, shard))) or waiting:
+            if group:
+                # Ray only replaces references that are arguments themselves, not inside of others.
+                flat = itertools.chain.from_iterable(group)
+                lengths = [len(item) for item in group]
+                waiting.append(run.remote(__version__, [sent], threads, lengths, *flat))
+                if len(waiting) < most:
+                    continue
+            try:
+                results = self._ray.get(waiting.popleft())
+            except errors.RayTaskError as error:
+                raise error.cause from error
+            except errors.RayError as error:
+                raise InputError(
+                    f"the cluster failed ({first_line(error)}): repair it, and run the same "
+                    "command again to resume"
+                ) from error
+            yield from results
 
 
 Engine = Threads | Cluster

@@ -6,6 +6,7 @@ so that a pair's result does not depend on other blocks.
 
 import contextlib
 import functools
+import itertools
 import os
 import sqlite3
 import tempfile
@@ -19,16 +20,11 @@ from tqdm import tqdm
 
 from kjax.data.cutting.photographs import in_order
 from kjax.errors import InputError
-from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE, Engine
 from kjax.images.collection.pairs import SIDE, Indices, exhaustive, in_blocks, renumbered
-from kjax.images.collection.photographs import CollectionPhoto, key_of
+from kjax.images.collection.photographs import CollectionPhoto, FeatureFiles, key_of
 from kjax.images.exchange import colmap_program
-from kjax.images.exchange.colmap_database import (
-    Geometry,
-    read_geometries,
-    write_database,
-)
+from kjax.images.exchange.colmap_database import Geometry, read_geometries, write_database
 from kjax.images.exchange.colmap_program import Reconstructor
 from kjax.images.features import Distance, Features, MatchingMethod
 from kjax.images.learned import Matcher
@@ -109,11 +105,9 @@ def match_missing(
     Pairs are matched by nearest neighbours up to a maximum distance ratio, or by a learned matcher.
     """
     settings: tuple[Any, ...] = (METHOD, ratio)
-    match_block = functools.partial(match_neighbours, ratio)
     at_once, blocks_at_once = AT_ONCE, BLOCKS_AT_ONCE
     if matcher is not None:
         settings = ("learned", matcher.sha256)
-        match_block = functools.partial(match_learned, matcher)
         at_once, blocks_at_once = LEARNED_AT_ONCE, LEARNED_BLOCKS_AT_ONCE
     of_features = [files.key(photograph) for photograph in photographs]
     keys = {pair: key_of(*(of_features[index] for index in pair), *settings) for pair in pairs}
@@ -129,30 +123,28 @@ def match_missing(
     missing = store.missing("matches", keys.values())
     todo = [pair for pair, key in keys.items() if key in missing]
     blocks = list(in_blocks(todo, at_once))
-    with tqdm(total=len(keys), desc="matching", unit="pair") as bar:
-        bar.update(len(keys) - len(todo))
-        matched = engine.map(
-            match_block, map(with_features, blocks), threads=1, shard=blocks_at_once
-        )
+    matched = engine.map(
+        functools.partial(match_block, matcher, ratio),
+        map(with_features, blocks),
+        threads=1,
+        shard=blocks_at_once,
+    )
+    before = len(keys) - len(todo)
+    with tqdm(total=len(keys), desc="matching", unit="pair", initial=before) as bar:
         for block, found in zip(blocks, matched, strict=True):
             store.add_matches({keys[pair]: one for pair, one in zip(block, found, strict=True)})
             bar.update(len(block))
     return keys
 
 
-def match_neighbours(
-    ratio: float, pairs: list[Indices], *features: Features
+def match_block(
+    matcher: Matcher | None, ratio: float, pairs: list[Indices], *features: Features
 ) -> list[Int32[np.ndarray, "_ 2"]]:
-    """Match pairs of the given features by mutual nearest neighbours."""
+    """Match pairs of the given features with a learned matcher, or by nearest neighbours."""
+    if matcher is not None:
+        return [matcher.match(features[first], features[second]).indices for first, second in pairs]
     descriptors = [one.descriptors for one in features]
     return [one.indices for one in match_many(descriptors, pairs, method=METHOD, ratio=ratio)]
-
-
-def match_learned(
-    matcher: Matcher, pairs: list[Indices], *features: Features
-) -> list[Int32[np.ndarray, "_ 2"]]:
-    """Match pairs of the given features with a learned matcher."""
-    return [matcher.match(features[first], features[second]).indices for first, second in pairs]
 
 
 def verify_missing(
@@ -160,7 +152,6 @@ def verify_missing(
     matched: Mapping[Indices, str],
     files: FeatureFiles,
     store: PairStore,
-    *,
     reconstructor: Reconstructor,
     log: Path,
 ) -> dict[Indices, str]:
@@ -178,45 +169,29 @@ def verify_missing(
         keys |= {pair: key_of(whole, number) for number, pair in enumerate(block)}
 
     def verify(work: tuple[list[Indices], list[np.ndarray]]) -> list[Geometry]:
-        block, matches = work
-        used, within = renumbered(block)
-        photos = {
-            str(at): files.read_keypoints(photographs[index]) for at, index in enumerate(used)
-        }
-        cameras = {str(at): photographs[index].camera for at, index in enumerate(used)}
+        used, within = renumbered(work[0])
+        photos = {str(at): photographs[index] for at, index in enumerate(used)}
+        features = {name: files.read_keypoints(one) for name, one in photos.items()}
+        cameras = {name: one.camera for name, one in photos.items()}
         pairs = [(str(first), str(second)) for first, second in within]
+        matches = dict(zip(pairs, work[1], strict=True))
         with tempfile.TemporaryDirectory() as folder:
             database = Path(folder, "block.db")
-            write_database(
-                database, photos, dict(zip(pairs, matches, strict=True)), cameras=cameras
-            )
+            write_database(database, features, matches, cameras=cameras)
             reconstructor.verify(database, log=log)
             geometries = read_geometries(database)
         return [geometries.get(pair, NO_GEOMETRY) for pair in pairs]
 
     missing = store.missing("geometries", keys.values())
     todo = [block for block in blocks if missing.intersection(keys[pair] for pair in block)]
-    with tqdm(total=len(keys), desc="verifying", unit="pair") as bar:
-        bar.update(len(keys) - sum(map(len, todo)))
+    before = len(keys) - sum(map(len, todo))
+    with tqdm(total=len(keys), desc="verifying", unit="pair", initial=before) as bar:
         work = ((block, [store.matches(matched[pair]) for pair in block]) for block in todo)
         for (block, _), verified in in_order(verify, work, os.cpu_count() or 1):
             found = zip(block, verified.result(), strict=True)
             store.add_geometries({keys[pair]: geometry for pair, geometry in found})
             bar.update(len(block))
     return keys
-
-
-def match_all(
-    features: Mapping[str, Features], *, ratio: float, distance: Distance = "L2"
-) -> dict[tuple[str, str], Int32[np.ndarray, "_ 2"]]:
-    """Match every pair of images by mutual nearest neighbours."""
-    names, pairs = list(features), exhaustive(len(features))
-    descriptors = [one.descriptors for one in features.values()]
-    found = match_many(descriptors, pairs, method=METHOD, ratio=ratio, distance=distance)
-    return {
-        (names[first], names[second]): matches.indices
-        for (first, second), matches in zip(pairs, found, strict=True)
-    }
 
 
 def match_and_verify_all(
@@ -229,7 +204,11 @@ def match_and_verify_all(
     distance: Distance = "L2",
     threads: int = 1,
 ) -> None:
-    """Write a database of features and matches, verified by COLMAP, with the cameras of `base`."""
-    write_database(database, features, match_all(features, ratio=ratio, distance=distance))
+    """Match every pair, and write a database verified by COLMAP, with the cameras of `base`."""
+    descriptors = [one.descriptors for one in features.values()]
+    pairs, names = exhaustive(len(features)), itertools.combinations(features, 2)
+    found = match_many(descriptors, pairs, method=METHOD, ratio=ratio, distance=distance)
+    matches = {pair: one.indices for pair, one in zip(names, found, strict=True)}
+    write_database(database, features, matches)
     colmap_program.copy_cameras(base, database)
     colmap_program.match_and_verify(database, log=log, threads=threads)

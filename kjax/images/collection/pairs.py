@@ -16,9 +16,9 @@ from jaxtyping import Float, Float32, Int
 from tqdm import tqdm
 
 from kjax.errors import InputError
-from kjax.images.collection.describing import FeatureFiles
 from kjax.images.collection.engine import HERE, Engine
-from kjax.images.collection.photographs import CollectionPhoto
+from kjax.images.collection.photographs import CollectionPhoto, FeatureFiles
+from kjax.images.features import unit_rows
 
 PairSelection = Literal["auto", "exhaustive", "retrieval", "sequential", "spatial"]
 Indices = tuple[int, int]
@@ -79,25 +79,23 @@ def spatial(positions: Sequence[Float[np.ndarray, "3"] | None], neighbours: int)
             "--pairs retrieval"
         )
     xyz = np.stack(known)
-    return _nearest(
-        len(xyz), neighbours, lambda rows: np.linalg.norm(xyz[rows, None] - xyz[None], axis=-1)
-    )
+    return _nearest(xyz, neighbours, lambda rows: np.linalg.norm(rows[:, None] - xyz, axis=-1))
 
 
 def most_similar(vectors: Float[np.ndarray, "N D"], neighbours: int) -> list[Indices]:
     """Pair each image with those whose vectors have the largest dot products with its own."""
-    return _nearest(len(vectors), neighbours, lambda rows: -(vectors[rows] @ vectors.T))
+    return _nearest(vectors, neighbours, lambda rows: -(rows @ vectors.T))
 
 
 def _nearest(
-    count: int, neighbours: int, distances: Callable[[slice], np.ndarray]
+    rows: np.ndarray, neighbours: int, distances: Callable[[np.ndarray], np.ndarray]
 ) -> list[Indices]:
-    """Pair images by the smallest distances, given for some rows to all images."""
+    """Pair images by the smallest distances, given from some rows to all."""
     chosen = set()
-    for start in range(0, count, ROWS):
-        for index, row in enumerate(distances(slice(start, start + ROWS)), start=start):
+    for start in range(0, len(rows), ROWS):
+        for index, row in enumerate(distances(rows[start : start + ROWS]), start=start):
             row[index] = np.inf
-            nearest = np.argsort(row, kind="stable")[: min(neighbours, count - 1)]
+            nearest = np.argsort(row, kind="stable")[: min(neighbours, len(rows) - 1)]
             chosen |= {(min(index, other), max(index, other)) for other in nearest.tolist()}
     return sorted(chosen)
 
@@ -136,22 +134,16 @@ def aggregate(
         all_rows = rows(photograph)
         spread = np.linspace(0, len(all_rows) - 1, min(each, len(all_rows)))
         samples.append(all_rows[spread.round().astype(int)])
-    vectors = engine.map(
-        functools.partial(vlad, centres=learn_centres(np.concatenate(samples))),
-        ((rows(one),) for one in photographs),
-        threads=1,
-        shard=AT_ONCE,
-    )
-    bar = tqdm(vectors, desc="choosing pairs", unit="photo", total=len(photographs))
-    return np.stack(list(bar))
+    describe = functools.partial(vlad, centres=learn_centres(np.concatenate(samples)))
+    items = ((rows(one),) for one in photographs)
+    vectors = engine.map(describe, items, threads=1, shard=AT_ONCE)
+    return np.stack(list(tqdm(vectors, "choosing pairs", len(photographs), unit="photo")))
 
 
-def learn_centres(
-    rows: Float32[np.ndarray, "N D"], *, count: int = CLUSTERS
-) -> Float32[np.ndarray, "clusters D"]:
+def learn_centres(rows: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "clusters D"]:
     """Compute k-means centres deterministically."""
     generator = np.random.default_rng(SEED)
-    centres = rows[generator.choice(len(rows), min(count, len(rows)), replace=False)]
+    centres = rows[generator.choice(len(rows), min(CLUSTERS, len(rows)), replace=False)]
     for _ in range(ITERATIONS):
         nearest = nearest_centres(rows, centres)
         counts = np.bincount(nearest, minlength=len(centres))
@@ -163,9 +155,7 @@ def learn_centres(
     return centres
 
 
-def nearest_centres(
-    rows: Float32[np.ndarray, "N D"], centres: Float32[np.ndarray, "clusters D"]
-) -> Int[np.ndarray, " N"]:
+def nearest_centres(rows: np.ndarray, centres: np.ndarray) -> Int[np.ndarray, " N"]:
     """Return the index of the centre nearest to each row."""
     return np.argmax(rows @ centres.T - (centres**2).sum(axis=1) / 2, axis=1)
 
@@ -177,9 +167,4 @@ def vlad(
     nearest = nearest_centres(rows, centres)
     sums = np.zeros_like(centres)
     np.add.at(sums, nearest, rows - centres[nearest])
-    return _unit(_unit(sums).reshape(1, -1))[0]
-
-
-def _unit(rows: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N D"]:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1)
+    return unit_rows(unit_rows(sums).reshape(1, -1))[0]

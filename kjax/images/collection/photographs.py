@@ -1,22 +1,33 @@
-"""The images of a collection: their content, and what EXIF data says about camera and place."""
+"""The images of a collection: content, EXIF data, and features, computed once per image."""
 
 import contextlib
+import dataclasses
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Num
 from PIL import ExifTags, Image
+from tqdm import tqdm
 
-from kjax.data.cutting.photographs import list_photos
+from kjax.data.cutting.keypoints import detect_in_grey
+from kjax.data.cutting.photographs import grey_values, list_photos, read_photograph
 from kjax.errors import InputError
+from kjax.extras import require
 from kjax.files.atomic import sha256
 from kjax.files.images import open_image
+from kjax.images.collection.engine import HERE, Engine
+from kjax.images.describer import Describer
 from kjax.images.exchange.colmap_database import CameraGuess
+from kjax.images.exchange.npz import read_npz, write_npz
+from kjax.images.exchange.outputs import LABELS, FeatureSettings
+from kjax.images.features import Features
 
 FILM_WIDTH = 35.0
 """Width in millimetres of the film that equivalent focal lengths refer to, as in COLMAP."""
@@ -25,26 +36,28 @@ UNITS = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}
 EARTH_RADIUS = 6_371_000.0
 """Metres."""
 KEY_DIGITS = 32
+MAX_SIDE = 3200
+"""Larger images are reduced to this side, as in COLMAP; positions are in the original's pixels."""
+PIXELS_AT_ONCE = 8_000_000
+"""Pixels in which keypoints are detected at a time: SIFT needs some 200 bytes for each."""
+AT_ONCE = 8
+"""Images sent to another machine together."""
+_DESCRIBING = threading.Lock()
+"""Describing takes all cores and much memory; the other threads detect keypoints meanwhile."""
 
 
 class CollectionPhoto(NamedTuple):
-    """A readable image file.
-
-    Attributes:
-        name: path below the image folder, as in COLMAP.
-        path: the file.
-        sha256: checksum of its content.
-        size: width and height of the stored pixels.
-        camera: from EXIF data.
-        position: metres from the centre of the earth, or None if EXIF data has no position.
-    """
+    """A readable image file."""
 
     name: str
+    """Path below the image folder, as in COLMAP."""
     path: Path
     sha256: str
     size: tuple[int, int]
+    """Width and height of the stored pixels."""
     camera: CameraGuess
     position: Float64[np.ndarray, "3"] | None
+    """Metres from the centre of the earth, if EXIF data has a position."""
 
 
 def read_collection(
@@ -52,9 +65,7 @@ def read_collection(
 ) -> tuple[list[CollectionPhoto], list[str]]:
     """Read the images below a folder, sorted by name, and the reasons why others are left out.
 
-    Args:
-        folder: names are relative to it.
-        single_camera: assume one camera for all images of the same size.
+    With `single_camera`, all images of the same size have one camera.
     """
     found, left_out = [], []
     for path in list_photos(folder):
@@ -80,19 +91,25 @@ def key_of(*content: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
+# EXIF data
+
+
 def camera_of(image: Image.Image, name: str) -> CameraGuess:
     """Guess the camera of an image from EXIF data; without it, each image has its own camera.
 
     As in COLMAP, the focal length comes from the 35 mm equivalent, else from the lens and the width
     of the sensor. COLMAP's table of sensors by camera is not used.
     """
-    main = image.getexif()
+    main, tags = image.getexif(), ExifTags.Base
     lens = main.get_ifd(ExifTags.IFD.Exif)
-    tags = ExifTags.Base
-    equivalent = _number(lens, tags.FocalLengthIn35mmFilm)
-    length, pixels, resolution = (
-        _number(lens, tag)
-        for tag in (tags.FocalLength, tags.ExifImageWidth, tags.FocalPlaneXResolution)
+    equivalent, length, pixels, resolution = (
+        _positive(lens, tag)
+        for tag in (
+            tags.FocalLengthIn35mmFilm,
+            tags.FocalLength,
+            tags.ExifImageWidth,
+            tags.FocalPlaneXResolution,
+        )
     )
     unit = UNITS.get(lens.get(tags.FocalPlaneResolutionUnit, 0))
     focal = None
@@ -108,11 +125,19 @@ def camera_of(image: Image.Image, name: str) -> CameraGuess:
 
 def position_of(image: Image.Image) -> Float64[np.ndarray, "3"] | None:
     """Return the GPS position in metres from the centre of the earth, at sea level, if known."""
-    gps = image.getexif().get_ifd(ExifTags.IFD.GPSInfo)
-    latitude = _angle(gps, ExifTags.GPS.GPSLatitude, ExifTags.GPS.GPSLatitudeRef, "S")
-    longitude = _angle(gps, ExifTags.GPS.GPSLongitude, ExifTags.GPS.GPSLongitudeRef, "W")
-    if latitude is None or longitude is None:
+    gps, tags = image.getexif().get_ifd(ExifTags.IFD.GPSInfo), ExifTags.GPS
+    angles = []
+    with contextlib.suppress(TypeError, ValueError, ZeroDivisionError):
+        for tag, reference, negative in (
+            (tags.GPSLatitude, tags.GPSLatitudeRef, "S"),
+            (tags.GPSLongitude, tags.GPSLongitudeRef, "W"),
+        ):
+            degrees, minutes, seconds = (float(part) for part in gps.get(tag, ()))
+            angle = math.radians(degrees + minutes / 60 + seconds / 3600)
+            angles.append(-angle if _text(gps, reference) == negative else angle)
+    if len(angles) < 2 or not np.isfinite(angles).all():
         return None
+    latitude, longitude = angles
     across = math.cos(latitude)
     return EARTH_RADIUS * np.array(
         [across * math.cos(longitude), across * math.sin(longitude), math.sin(latitude)]
@@ -123,19 +148,108 @@ def _text(exif: Mapping[int, Any], tag: int) -> str:
     return str(exif.get(tag, "")).strip("\0 ")
 
 
-def _number(exif: Mapping[int, Any], tag: int) -> float | None:
-    """Return a positive number, or None."""
+def _positive(exif: Mapping[int, Any], tag: int) -> float | None:
     with contextlib.suppress(TypeError, ValueError, ZeroDivisionError):
-        value = float(exif[tag]) if tag in exif else 0.0
+        value = float(exif.get(tag, 0))
         return value if 0 < value < math.inf else None
     return None
 
 
-def _angle(exif: Mapping[int, Any], tag: int, reference: int, negative: str) -> float | None:
-    """Return radians from degrees, minutes and seconds, or None."""
-    with contextlib.suppress(TypeError, ValueError, ZeroDivisionError):
-        degrees, minutes, seconds = (float(part) for part in exif.get(tag, ()))
-        angle = math.radians(degrees + minutes / 60 + seconds / 3600)
-        if math.isfinite(angle):
-            return -angle if _text(exif, reference) == negative else angle
-    return None
+# Features
+
+
+class FeatureFiles:
+    """A folder with the features of images, named by their content and settings."""
+
+    def __init__(self, folder: Path, settings: FeatureSettings) -> None:
+        """Create the folder."""
+        detector = f"{settings['detector']}, to {MAX_SIDE} pixels"
+        self.settings = settings | {"detector": detector}
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def key(self, photograph: CollectionPhoto) -> str:
+        """Return the hash of everything that the features depend on."""
+        return key_of(photograph.sha256, {label: self.settings[label] for label in LABELS})
+
+    def path(self, photograph: CollectionPhoto) -> Path:
+        """Return the path of a file, which may not exist yet."""
+        return self._folder / f"{self.key(photograph)}.npz"
+
+    def read(self, photograph: CollectionPhoto) -> Features:
+        """Read the features of an image."""
+        return read_npz(self.path(photograph))
+
+    def read_keypoints(self, photograph: CollectionPhoto) -> Features:
+        """Read features without descriptors, which take most of the memory."""
+        features = self.read(photograph)
+        return dataclasses.replace(features, descriptors=features.descriptors[:, :0].copy())
+
+    def write(self, photograph: CollectionPhoto, features: Features) -> None:
+        """Write features atomically."""
+        settings = self.settings | {"photograph": photograph.sha256}
+        write_npz(self.path(photograph), features, settings=settings)
+
+
+def describe_missing(
+    photographs: Sequence[CollectionPhoto],
+    describer: Describer,
+    files: FeatureFiles,
+    engine: Engine = HERE,
+) -> list[str]:
+    """Describe the images without a feature file; return why images cannot be described."""
+    found = {files.path(one): one for one in photographs if not files.path(one).exists()}
+    missing, left_out = list(found.values()), []
+    pixels = [math.prod(min(side, MAX_SIDE) for side in one.size) for one in missing]
+    described = engine.map(
+        functools.partial(describe_content, describer, files.settings["max_keypoints"]),
+        # A file that has disappeared is empty, and reported as damaged.
+        ((one.path, one.path.read_bytes() if one.path.is_file() else b"") for one in missing),
+        threads=max(1, PIXELS_AT_ONCE // max(pixels, default=1)),
+        shard=AT_ONCE,
+    )
+    before = len(photographs) - len(missing)
+    bar = tqdm(described, "describing", len(photographs), initial=before, unit="photo")
+    for photograph, features in zip(missing, bar, strict=True):
+        if isinstance(features, str):
+            left_out.append(f"{photograph.path}: {features}")
+        else:
+            files.write(photograph, enlarged(features, photograph.size))
+    return left_out
+
+
+def describe_content(
+    describer: Describer, limit: int, path: Path, content: bytes
+) -> Features | str:
+    """Return the features of an image from its file's content, or the reason for a failure."""
+    try:
+        grey = grey_values(reduced(read_photograph(path, upright=False, content=content)))
+        keypoints = detect_in_grey(grey, max_keypoints=limit, detector=describer.detector)
+        with _DESCRIBING:
+            return describer.describe_grey(grey, keypoints)
+    except (InputError, OSError) as error:
+        return str(error)
+
+
+def reduced(pixels: Num[np.ndarray, "_ _ *colours"]) -> Num[np.ndarray, "_ _ *colours"]:
+    """Reduce an image to `MAX_SIDE` if it is larger."""
+    height, width = pixels.shape[:2]
+    factor = MAX_SIDE / max(height, width)
+    if factor >= 1:
+        return pixels
+    cv2 = require("cv2", "reducing photographs")
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+
+
+def enlarged(features: Features, size: tuple[int, int]) -> Features:
+    """Convert features of a reduced image to pixels of the original, which has this size."""
+    if features.image_size == size:
+        return features
+    factors = (np.array(size) / features.image_size).astype(np.float32)
+    return dataclasses.replace(
+        features,
+        xy=(features.xy + np.float32(0.5)) * factors[None] - np.float32(0.5),
+        scales=None if features.scales is None else features.scales * factors.mean(),
+        image_size=size,
+    )
