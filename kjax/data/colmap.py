@@ -241,7 +241,7 @@ def read_rows(database: Folder, query: str) -> list[tuple[Any, ...]]:
     try:
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", errors="surrogateescape")
-            # Views in a damaged database may be endless: stop after far more steps than it has rows.
+            # A damaged database may have endless views: stop after far more steps than rows.
             steps = min(10_000_000 + 10 * path.stat().st_size, 2**31 - 1)
             connection.set_progress_handler(lambda: 1, steps)
             return connection.execute(query).fetchall()

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from colmap_files import PlaneScene, write_binary, write_database
 
-from kjax.data.colmap import NO_POINT, keypoint_shapes, read_keypoints, read_model
+from kjax.data.colmap import (
+    NO_POINT,
+    keypoint_shapes,
+    read_keypoints,
+    read_model,
+    read_rows,
+)
 from kjax.errors import InputError
 from kjax.images.exchange import colmap_database
 from kjax.images.exchange.colmap_program import read_sift
@@ -289,4 +295,4 @@ def test_endless_views_are_refused(tmp_path):
             "SELECT x AS image_id FROM n"
         )
     with pytest.raises(InputError, match=r"cannot be read as a COLMAP database \(interrupted\)"):
-        colmap.read_rows(database, "SELECT image_id FROM images")
+        read_rows(database, "SELECT image_id FROM images")
