@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MAX_WORDS = 2400
+MAX_WORDS = 2500
 
 
 @pytest.fixture(autouse=True)
