@@ -11,7 +11,7 @@ import numpy as np
 from homography_sequences import HomographySequence
 from jaxtyping import Float, UInt8
 
-from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage
+from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage, read_rows
 from kjax.data.cutting.photographs import read_grey
 from kjax.errors import InputError
 from kjax.extras import require
@@ -336,6 +336,11 @@ def scene_model(photos: Path, work: Path, *, threads: int) -> Model:
 
 def colmap_sift(database: Path) -> dict[str, Features]:
     """Return the features that COLMAP itself found and described."""
-    rows = colmap_program.read_sift(database)
+    query = "SELECT name, data FROM descriptors JOIN images USING (image_id)"
     found = read_features(database)
-    return {name: dataclasses.replace(one, descriptors=rows[name]) for name, one in found.items()}
+    return {
+        name: dataclasses.replace(
+            found[name], descriptors=np.frombuffer(data or b"", np.uint8).reshape(-1, 128)
+        )
+        for name, data in read_rows(database, query)
+    }

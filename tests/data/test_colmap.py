@@ -17,7 +17,6 @@ from kjax.data.colmap import (
 )
 from kjax.errors import InputError
 from kjax.images.exchange import colmap_database
-from kjax.images.exchange.colmap_program import read_sift
 from kjax.images.features import Features
 
 CAMERAS = {
@@ -281,8 +280,7 @@ def test_names_that_are_not_utf8_are_kept(database):
 def test_a_database_is_only_read(database, tmp_path):
     before = database.read_bytes()
     colmap_database.read_matches(database)
-    colmap_database.photo_sizes(database)
-    read_sift(database)
+    colmap_database.read_features(database)
     assert database.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["database.db"]
 

@@ -37,7 +37,7 @@ from kjax.eval.similarity_maps import read_patch
 from kjax.export.files import read_facts
 from kjax.export.model import export_model, load_exported
 from kjax.files.npz import read_npy
-from kjax.images.exchange import colmap_database, colmap_program, hloc, npz
+from kjax.images.exchange import colmap_database, hloc, npz
 from kjax.images.exchange.outputs import Output, check_same_settings
 from kjax.images.features import Features, Matches
 from kjax.matcher import weights as matchers
@@ -249,7 +249,6 @@ for _name, _read in {
     "features": colmap_database.read_features,
     "matches": colmap_database.read_matches,
     "geometries": colmap_database.read_geometries,
-    "sift": colmap_program.read_sift,
 }.items():
     add(
         f"colmap.{_name}",

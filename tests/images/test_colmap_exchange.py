@@ -337,21 +337,8 @@ def test_cameras_are_copied_by_name(tmp_path):
     write_photos(tmp_path / "one.db", ["a", "b", "c"], identity="one")
     colmap_program.copy_cameras(tmp_path / "one.db", tmp_path / "ours.db")
     assert len(rows(tmp_path / "ours.db", "SELECT * FROM cameras")) == 1
-    sizes = colmap_database.photo_sizes(tmp_path / "theirs.db")
-    assert list(sizes.items()) == [(name, (640, 480)) for name in "bac"]
-
-
-def test_descriptors_of_colmap(tmp_path, rng):
-    path = tmp_path / "a.db"
-    write_photos(path, ["a", "b"])
-    values = rng.integers(0, 256, (2, 128), np.uint8)
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        for number, data in ((1, values), (2, values[::-1])):
-            blob = np.ascontiguousarray(data).tobytes()
-            connection.execute("INSERT INTO descriptors VALUES (?, 2, 128, ?)", (number, blob))
-    found = colmap_program.read_sift(path)
-    np.testing.assert_array_equal(found["a"], values)
-    np.testing.assert_array_equal(found["b"], values[::-1])
+    found = colmap_database.read_features(tmp_path / "theirs.db")
+    assert {name: one.image_size for name, one in found.items()} == dict.fromkeys("bac", (640, 480))
 
 
 def test_all_pairs_are_matched_as_each_would_be(rng, tmp_path, monkeypatch):

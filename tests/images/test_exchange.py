@@ -239,10 +239,6 @@ def virtual(file, name):
     file.create_virtual_dataset(name, layout)
 
 
-def fill_values(file, name):
-    file.create_dataset(name, (10**9, 2), "f4", chunks=(1000, 2), fillvalue=1)
-
-
 def link(target):
     return lambda file, name: file.__setitem__(name, target)
 
@@ -256,7 +252,6 @@ def link(target):
         ("a.jpg/keypoints", link(h5py.SoftLink("/elsewhere")), "is a link"),
         ("a.jpg/keypoints", external_storage, "in other files"),
         ("a.jpg/keypoints", virtual, "in other files"),
-        ("a.jpg/keypoints", fill_values, "is not an array"),
         ("a.jpg/keypoints", lambda file, name: file.create_group(name), "is not an array"),
         ("a.jpg/keypoints", array(h5py.Empty("f4")), "keypoints|xy"),
         ("a.jpg/keypoints", array(np.array([b"x", b"y"])), "xy"),

@@ -52,15 +52,11 @@ _TABLES = (
 
 
 class CameraGuess(NamedTuple):
-    """An uncalibrated camera.
-
-    Attributes:
-        identity: shared by all images of one camera.
-        focal: focal length in pixels, or None to let COLMAP refine a guess.
-    """
+    """An uncalibrated camera. Images of one camera share its identity."""
 
     identity: str
     focal: float | None = None
+    """Focal length in pixels; None lets COLMAP refine a guess."""
 
 
 class Geometry(NamedTuple):
@@ -87,12 +83,8 @@ def write_database(
 ) -> None:
     """Write a COLMAP database atomically.
 
-    Args:
-        path: the database.
-        photos: features by the image's path below COLMAP's --image_path.
-        pairs: keypoint indices of matches, by the names of both images.
-        cameras: by image (default: one of unknown focal length per image).
-        overwrite: replace an existing file.
+    Images are named by their paths below COLMAP's --image_path. By default, each has its own camera
+    of unknown focal length. Matches are indices of keypoints.
     """
     path = Path(path)
     if path.exists() and not overwrite:
@@ -107,18 +99,49 @@ def write_database(
             raise InputError(
                 f"matches of {first} and {second} do not fit their keypoints: match again"
             )
-    if cameras is None:
-        cameras = {name: CameraGuess(name) for name in photos}
-    sizes = {(cameras[name].identity, features.image_size) for name, features in photos.items()}
-    if len(sizes) > len({cameras[name].identity for name in photos}):
-        raise InputError("images of one camera have several sizes: give them separate cameras")
+    guesses = cameras or {name: CameraGuess(name) for name in photos}
+    ids = {name: number for number, name in enumerate(photos, start=1)}
+    sizes: dict[str, tuple[int, int]] = {}
+    for name, features in photos.items():
+        if sizes.setdefault(guesses[name].identity, features.image_size) != features.image_size:
+            raise InputError("images of one camera have several sizes: give them separate cameras")
 
     def write(partial: Path) -> None:
         with contextlib.closing(sqlite3.connect(partial)) as connection, connection:
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
-            ids = _add_photos(connection, photos, cameras)
+            focals = dict(guesses[name] for name in reversed(photos))  # the first image counts
+            numbers = {identity: number for number, identity in enumerate(sizes, start=1)}
+            for identity, (width, height) in sizes.items():
+                focal = focals[identity]
+                length = FOCAL_GUESS * max(width, height) if focal is None else focal
+                parameters = _blob(np.array([length, width / 2, height / 2, 0.0]), "<f8")
+                connection.execute(
+                    "INSERT INTO cameras VALUES (?, ?, ?, ?, ?, ?)",
+                    (
+                        numbers[identity],
+                        SIMPLE_RADIAL,
+                        width,
+                        height,
+                        parameters,
+                        focal is not None,
+                    ),
+                )
+            for name, features in photos.items():
+                connection.execute(
+                    "INSERT INTO images (image_id, name, camera_id) VALUES (?, ?, ?)",
+                    (ids[name], name, numbers[guesses[name].identity]),
+                )
+                table = features.xy + np.float32(PIXEL_CENTRE)
+                sigmas, angles = features.sigmas(), features.radians()
+                if sigmas is not None:
+                    angles = np.zeros_like(sigmas) if angles is None else angles
+                    table = np.column_stack([table, sigmas, angles])
+                connection.execute(
+                    "INSERT INTO keypoints VALUES (?, ?, ?, ?)",
+                    (ids[name], *table.shape, _blob(table, "<f4")),
+                )
             for (first, second), indices in pairs.items():
                 if ids[first] > ids[second]:
                     first, second, indices = second, first, indices[:, ::-1]
@@ -130,71 +153,27 @@ def write_database(
     write_whole(path, write)
 
 
-def _add_photos(
-    connection: sqlite3.Connection,
-    photos: Mapping[str, Features],
-    cameras: Mapping[str, CameraGuess],
-) -> dict[str, int]:
-    """Add cameras, images and keypoints; return the ids of the images."""
-    numbers: dict[str, int] = {}
-    known: dict[str, int] = {}
-    for number, (name, features) in enumerate(photos.items(), start=1):
-        identity, focal = cameras[name]
-        if identity not in known:
-            known[identity] = len(known) + 1
-            width, height = features.image_size
-            length = FOCAL_GUESS * max(width, height) if focal is None else focal
-            parameters = _blob(np.array([length, width / 2, height / 2, 0.0]), "<f8")
-            connection.execute(
-                "INSERT INTO cameras VALUES (?, ?, ?, ?, ?, ?)",
-                (known[identity], SIMPLE_RADIAL, width, height, parameters, int(focal is not None)),
-            )
-        connection.execute(
-            "INSERT INTO images (image_id, name, camera_id) VALUES (?, ?, ?)",
-            (number, name, known[identity]),
-        )
-        table = features.xy + np.float32(PIXEL_CENTRE)
-        sigmas, angles = features.sigmas(), features.radians()
-        if sigmas is not None:
-            angles = np.zeros_like(sigmas) if angles is None else angles
-            table = np.column_stack([table, sigmas, angles])
-        connection.execute(
-            "INSERT INTO keypoints VALUES (?, ?, ?, ?)", (number, *table.shape, _blob(table, "<f4"))
-        )
-        numbers[name] = number
-    return numbers
-
-
 def _blob(array: np.ndarray, dtype: str) -> bytes:
     return np.ascontiguousarray(array, dtype).tobytes()
 
 
-def photo_sizes(path: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
-    """Return width and height of every image in a database, in the order of their ids."""
-    query = (
-        "SELECT name, width, height FROM images JOIN cameras USING (camera_id) ORDER BY image_id"
-    )
-    rows = read_rows(path, query)
-    for name, width, height in rows:
-        if not isinstance(name, str) or not (isinstance(width, int) and isinstance(height, int)):
-            raise InputError(f"{path}: the size of {name!r} is damaged: make it again")
-    return {name: (width, height) for name, width, height in rows}
-
-
 def read_features(path: str | os.PathLike[str]) -> dict[str, Features]:
     """Read keypoints of all images in a database, without descriptors."""
-    photos, sizes = {}, photo_sizes(path)
+    query = "SELECT name, width, height FROM images JOIN cameras USING (camera_id)"
+    photos, sizes = {}, {name: size for name, *size in read_rows(path, query)}
     for name, table in read_keypoints(path).items():
-        if name not in sizes:
-            raise InputError(f"{path} lacks the camera of {name}: make it again")
-        sigmas, angles = keypoint_shapes(table) if table.shape[1] > 2 else (None, None)
-        photos[name] = Features(
-            xy=(table[:, :2] - PIXEL_CENTRE).astype(np.float32),
-            descriptors=np.zeros((len(table), 0), np.float32),
-            image_size=sizes[name],
-            scales=from_sigmas(sigmas),
-            angles=from_radians(angles),
-        )
+        match sizes.get(name):
+            case [int(width), int(height)]:
+                sigmas, angles = keypoint_shapes(table) if table.shape[1] > 2 else (None, None)
+                photos[name] = Features(
+                    xy=(table[:, :2] - PIXEL_CENTRE).astype(np.float32),
+                    descriptors=np.zeros((len(table), 0), np.float32),
+                    image_size=(width, height),
+                    scales=from_sigmas(sigmas),
+                    angles=from_radians(angles),
+                )
+            case _:
+                raise InputError(f"{path} lacks the camera of {name}: make it again")
     return photos
 
 

@@ -15,19 +15,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from jaxtyping import UInt8
-
-from kjax.data.colmap import Model, read_model, read_rows
+from kjax.data.colmap import Model, read_model
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
 from kjax.files.images import open_image
 from kjax.images.exchange.colmap_database import read_matches
 
 SEED = 0
-SIFT_DIMENSION = 128
 ALL_THREADS = -1
 WATCH_SECONDS = 0.2
 """Interval between calls of `watch`."""
@@ -42,24 +38,21 @@ ATTEMPTS: tuple[dict[str, int], ...] = ({}, CLOSE_START)
 
 Along a street, no two images may have a wide enough baseline to start with.
 """
-NO_MODEL = "failed to create sparse model"
+NO_MODEL = b"failed to create sparse model"
 """Message of the mapper if it finds no model, with an exit code of failure."""
 SCRIPT = Path(__file__).with_name("pycolmap_script.py")
 Watch = Callable[[], object]
 
 
 class Reconstructor(NamedTuple):
-    """A program that verifies and maps.
-
-    Attributes:
-        name: with the version, as results depend on it.
-        verify: adds two-view geometries to a database with matches.
-        reconstruct: writes models below a new folder and returns their folders.
-    """
+    """A program that verifies and maps."""
 
     name: str
+    """With the version, as results depend on it."""
     verify: Callable[..., None]
+    """Adds two-view geometries to a database with matches."""
     reconstruct: Callable[..., list[Path]]
+    """Writes models below a new folder and returns their folders."""
 
 
 def find_reconstructor(program: Literal["auto", "pycolmap", "colmap"] = "auto") -> Reconstructor:
@@ -130,11 +123,10 @@ def match_and_verify(
     With `neighbours`, each image is matched with as many that follow it by name, else with all.
     """
     options = {"SiftMatching.use_gpu": 0, "SiftMatching.num_threads": threads}
-    if neighbours is None:
-        _run_colmap("exhaustive_matcher", database, options, log)
-    else:
+    if neighbours is not None:
         options["SequentialMatching.overlap"] = neighbours
-        _run_colmap("sequential_matcher", database, options, log)
+    command = "exhaustive_matcher" if neighbours is None else "sequential_matcher"
+    _run_colmap(command, database, options, log)
 
 
 def verify_matches(database: Path, *, log: Path) -> None:
@@ -170,17 +162,17 @@ def reconstruct(
     """
     out.mkdir(parents=True)
     options = {"image_path": photos, "output_path": out, "Mapper.num_threads": threads}
-
-    def attempt(start: Mapping[str, int]) -> None:
+    for start in ATTEMPTS:
         before = log.stat().st_size if log.exists() else 0
         mapper = {f"Mapper.{name}": value for name, value in start.items()}
         try:
             _run_colmap("mapper", database, options | mapper, log, watch)
         except InputError:
-            if NO_MODEL.encode() not in log.read_bytes()[before:]:
+            if NO_MODEL not in log.read_bytes()[before:]:
                 raise
-
-    return _first_models(attempt, out)
+        if found := models_below(out):
+            return found
+    return []
 
 
 def pycolmap_reconstruct(
@@ -190,19 +182,10 @@ def pycolmap_reconstruct(
     out.mkdir(parents=True)
     # Newer versions migrate a database to a format that COLMAP 3.8 cannot read.
     copied = shutil.copy(database, out.with_suffix(".db"))
-
-    def attempt(start: Mapping[str, int]) -> None:
+    for start in ATTEMPTS:
         options = [f"{name}={value}" for name, value in start.items()]
         command = [sys.executable, SCRIPT, "map", copied, photos, out, threads, *options]
         run_logged(command, log, what="pycolmap (map)", watch=watch)
-
-    return _first_models(attempt, out)
-
-
-def _first_models(attempt: Callable[[Mapping[str, int]], object], out: Path) -> list[Path]:
-    """Return the models of the first of `ATTEMPTS` that finds any."""
-    for start in ATTEMPTS:
-        attempt(start)
         if found := models_below(out):
             return found
     return []
@@ -223,20 +206,6 @@ def model_size(model: Model) -> tuple[int, int]:
     return len(model.images), len(model.points.ids)
 
 
-def read_sift(database: Path) -> dict[str, UInt8[np.ndarray, "N 128"]]:
-    """Return COLMAP's own descriptors of every image in a database."""
-    query = "SELECT name, data FROM descriptors JOIN images USING (image_id)"
-    rows = read_rows(database, query)
-    for name, data in rows:
-        whole = data is None or (isinstance(data, bytes) and len(data) % SIFT_DIMENSION == 0)
-        if not isinstance(name, str) or not whole:
-            raise InputError(f"{database}: the descriptors of {name!r} are damaged: make it again")
-    return {
-        name: np.frombuffer(data or b"", np.uint8).reshape(-1, SIFT_DIMENSION)
-        for name, data in rows
-    }
-
-
 def copy_cameras(source: Path, target: Path) -> None:
     """Give a database the cameras of another one with the same images.
 
@@ -255,11 +224,7 @@ def copy_cameras(source: Path, target: Path) -> None:
 
 
 def _run_colmap(
-    command: str,
-    database: Path,
-    options: Mapping[str, object],
-    log: Path,
-    watch: Watch | None = None,
+    command: str, database: Path, options: Mapping[str, Any], log: Path, watch: Watch | None = None
 ) -> None:
     options = {"database_path": database, **options, "random_seed": SEED}
     flags = [text for name, value in options.items() for text in (f"--{name}", value)]
@@ -269,10 +234,7 @@ def _run_colmap(
 def run_logged(
     command: Sequence[object], log: Path, *, what: str, watch: Watch | None = None
 ) -> None:
-    """Run a program to its end, append its output to the log, and call `watch` regularly.
-
-    `what` names the program in messages.
-    """
+    """Run a program to its end, append its output to the log, and call `watch` regularly."""
     words = [str(word) for word in command]
     with log.open("a", encoding="utf-8") as file:
         print(f"\n$ {' '.join(words)}", file=file, flush=True)

@@ -38,8 +38,6 @@ FEATURES = ("keypoints", "descriptors", "image_size", "scales", "oris", "scores"
 """Arrays of an image's group; the first three are required."""
 UNCERTAINTY = 1.0
 """Uncertainty of positions in pixels, which hloc passes to COLMAP's triangulation."""
-LARGEST_ARRAY = 1 << 32
-"""Maximum size of an array in bytes."""
 _Writer = TypeVar("_Writer", bound="GroupWriter")
 """The runtime type checker of the tests does not support `typing.Self`."""
 
@@ -47,12 +45,7 @@ _Writer = TypeVar("_Writer", bound="GroupWriter")
 class GroupWriter:
     """Add groups of arrays to an HDF5 file. Use it in a `with` statement.
 
-    Groups already in the file, or left by a killed run, are in the writer:
-
-        with GroupWriter("features.h5") as writer:
-            for name in names:
-                if name not in writer:
-                    writer.add_group(name, arrays)
+    `name in writer` is true for groups in the file, and for those left by a killed run.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fresh: bool = False) -> None:
@@ -75,10 +68,7 @@ class GroupWriter:
         return name in self._names
 
     def add_group(
-        self,
-        name: str,
-        arrays: Mapping[str, np.ndarray],
-        attributes: Mapping[str, str] | None = None,
+        self, name: str, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str] = {}
     ) -> None:
         """Add a group durably, replacing an earlier one; slashes in its name nest groups."""
         h5py = require("h5py", HDF5_FILES)
@@ -88,7 +78,7 @@ class GroupWriter:
         def write(path: Path) -> None:
             with h5py.File(path, "w") as file:
                 group = file.create_group(name)
-                group.attrs.update(attributes or {})
+                group.attrs.update(attributes)
                 for key, array in arrays.items():
                     group.create_dataset(key, data=array)
                 if "keypoints" in arrays:
@@ -198,7 +188,7 @@ def read_group(
             dataset = find(f"{name}/{key}")
             if dataset is None:
                 continue
-            if not isinstance(dataset, h5py.Dataset) or (dataset.nbytes or 0) > LARGEST_ARRAY:
+            if not isinstance(dataset, h5py.Dataset):
                 raise InputError(f"{path}: {name}/{key} is not an array: write the file again")
             if dataset.external or dataset.is_virtual:
                 raise InputError(f"{path}: {name}/{key} is in other files: write the file again")
@@ -266,19 +256,14 @@ def features_of(arrays: Mapping[str, np.ndarray], source: str, distance: str = "
 
 
 class MatchWriter(GroupWriter):
-    """Add image pairs to a match file; see `GroupWriter` for resuming.
-
-    `pair_name(first, second) in writer` is true for pairs already in the file.
-    """
+    """Add image pairs to a match file; see `GroupWriter` for resuming."""
 
     def add(self, first: str, second: str, matches: Matches, n0: int, n1: int) -> None:
         """Add the matches of two images that have n0 and n1 keypoints."""
         styled = hloc_style(matches, n0, n1)
         # hloc writes int16, which ends at 32,767 keypoints, but reads any integer type.
-        arrays = {
-            "matches0": styled["matches0"],
-            "matching_scores0": styled["matching_scores0"].astype(np.float16),
-        }
+        scores = styled["matching_scores0"].astype(np.float16)
+        arrays = {"matches0": styled["matches0"], "matching_scores0": scores}
         self.add_group(pair_name(first, second), arrays)
 
 

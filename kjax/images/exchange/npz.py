@@ -75,10 +75,9 @@ def checked_features(
     if not np.isfinite(arrays["xy"]).all():
         raise InputError(f"{damaged}: some positions are not finite")
     sides = found["image_size"]
-    if sides.shape != (2,) or sides.dtype.kind not in "fiu":
+    plain = sides.shape == (2,) and sides.dtype.kind in "fiu"
+    if not plain or not ((sides >= 0) & (sides < LARGEST_SIDE)).all():  # NaN fails both
         raise InputError(f"{damaged}: image_size is not a width and a height")
-    if not ((sides >= 0) & (sides < LARGEST_SIDE)).all():  # NaN fails both
-        raise InputError(f"{damaged}: image_size is {sides[0]}×{sides[1]}")
     distance: Any = str(found.get(DISTANCE, "L2"))
     if distance not in get_args(Distance):
         raise InputError(f"{damaged}: unknown distance {distance[:40]!r}")
@@ -90,9 +89,6 @@ def to_dictionary(features: Features) -> dict[str, np.ndarray]:
 
     Scales are σ and `oris` radians clockwise, as in LightGlue's pycolmap backend. Pass the arrays
     through `torch.from_numpy` before matching.
-
-    Returns:
-        `keypoints` [1, N, 2], `descriptors` [1, N, D], `image_size` and other known arrays.
     """
     columns = {
         "keypoints": features.xy,

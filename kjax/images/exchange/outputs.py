@@ -46,25 +46,18 @@ LABELS = {
 The weights' name and the version of kjax may differ: their content has a checksum, and a version
 that finds other features gives the detector or the model another name.
 """
-SHA256_DIGITS_SHOWN = 12
 
 
 class Output:
     """Destination of features. Use it in a `with` statement.
 
-    Attributes:
-        recorded: settings by image already in the output; None if they are not recorded.
+    `recorded` has the settings of each image in the output, or None if they are not recorded.
     """
 
     def __init__(self, path: Path, names: Iterable[str], *, form: str, overwrite: bool) -> None:
-        """Open an output and read its settings.
+        """Open a file .h5 or .hdf5, or a folder of `form` "npz" or "colmap", to write some images.
 
-        Args:
-            path: a file .h5 or .hdf5, or a folder.
-            names: images that will be written.
-            form: "npz" or "colmap", for a folder.
-            overwrite: ignore existing files. A file is replaced as a whole; in a folder, files of
-                other images stay.
+        With `overwrite`, a file is replaced as a whole; in a folder, files of other images stay.
         """
         self._path, self._form, self._sidecar = path, form, path / SIDECAR
         self._writer: FeatureWriter | None = None
@@ -120,19 +113,17 @@ def check_same_settings(output: Output, where: Path, wanted: FeatureSettings) ->
     for name, found in output.recorded.items():
         if found is None:
             raise InputError(f"{where} does not record the settings of {name}: {remedy}")
+        before, now = (
+            one | {"sha256": f"{one['weights']} (SHA-256 {str(one['sha256'])[:12]}…)"}
+            for one in (found, wanted)
+        )
         differences = "; ".join(
-            f"{label} {_shown(found, key)}, not {_shown(wanted, key)}"
+            f"{label} {before[key]}, not {now[key]}"
             for key, label in LABELS.items()
             if found[key] != wanted[key]
         )
         if differences:
             raise InputError(f"{where} was made with other settings ({differences}): {remedy}")
-
-
-def _shown(settings: FeatureSettings, key: str) -> str:
-    if key == "sha256":
-        return f"{settings['weights']} (SHA-256 {str(settings[key])[:SHA256_DIGITS_SHOWN]}…)"
-    return str(settings[key])
 
 
 def parse_settings(text: Any) -> FeatureSettings | None:
