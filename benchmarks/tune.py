@@ -27,7 +27,7 @@ from kjax.eval.hpatches.tasks import open_benchmark
 from kjax.interrupts import run_script
 from kjax.tune.run import tune
 from kjax.tune.scores import correct_matches, patch_scores
-from kjax.tune.settings import TuneSettings
+from kjax.tune.sets import TuneSettings
 from kjax.tune.training import ACCELERATOR
 from kjax.weights.source import LoadedModel, load_source
 

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.data.sets import EMBEDDED
     from kjax.tune.run import tune
-    from kjax.tune.settings import TuneSettings
+    from kjax.tune.sets import TuneSettings
 
     settings = TuneSettings(
         photos=args.photos,

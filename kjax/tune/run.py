@@ -4,7 +4,7 @@ import datetime
 import functools
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from kjax.eval.report.page import render
@@ -13,8 +13,7 @@ from kjax.files.atomic import write_json, write_text, write_whole
 from kjax.files.json import parse_json
 from kjax.runs.workdir import plain_versions
 from kjax.tune.scores import EMBEDDED_PAIR, HELD_OUT, Scores, map_photographs, score
-from kjax.tune.sets import COLMAP_FOLDER, OwnSets, make_sets
-from kjax.tune.settings import TuneSettings, claim
+from kjax.tune.sets import COLMAP_FOLDER, OwnSets, TuneSettings, claim, make_sets
 from kjax.tune.training import TunedFiles, layers_to_train, refit_last, train_all
 from kjax.weights.source import load_source
 
@@ -41,11 +40,8 @@ def tune(settings: TuneSettings, out: Path, *, progress: bool = True) -> str:
     """Tune weights, or resume in a folder; return a table of scores before and after.
 
     The folder gets `weights.npz`, its metadata or config, so that the folder can be loaded, and
-    `report.html`. Below it are `sets`, `run` and maybe `colmap`.
-
-    Raises:
-        InputError: the input is invalid, or the folder has other settings.
-        kjax.interrupts.Stopped: after Ctrl-C during training; the same call resumes.
+    `report.html`. Below it are `sets`, `run` and maybe `colmap`. Ctrl-C during training raises
+    `kjax.interrupts.Stopped`; the same call resumes.
     """
     settings = settings.absolute()
     source = load_source(settings.start)
@@ -67,39 +63,44 @@ def tune(settings: TuneSettings, out: Path, *, progress: bool = True) -> str:
                     one, settings.photos, sets.held_out_photos, base, progress=progress
                 )
         write_json(scores_path, scores)
-    before, after = scores["before"], scores["after"]
-    worse = warning(settings.start, trained, before, after)
-    write_report(out, settings, sets, trained, before, after)
-    return "\n".join(filter(None, (table(before, after), worse)))
+    worse = warning(settings.start, trained, scores["before"], scores["after"])
+    compared = rows(scores["before"], scores["after"])
+    write_report(out, settings, sets, trained, compared, worse)
+    return "\n".join([table(compared), *filter(None, [worse])])
 
 
-def rows(before: Scores, after: Scores) -> list[tuple[str, float, float]]:
-    """Return the keys of all known scores with both values, in order."""
+def rows(before: Scores, after: Scores) -> list[tuple[str, list[Cell]]]:
+    """Return the label and both values of all known scores, in order."""
+    both = [
+        one | ({"precision": one["correct"] / one["matches"]} if one.get("matches") else {})
+        for one in (before, after)
+    ]
+    found = []
+    for key, label in LABELS.items():
+        if all(key in one for one in both):
+            values = [one[key] for one in both]
+            rate = key.startswith("fpr95")
+            best = (min if rate else max)(values)
+            texts = [
+                f"{int(value):,}" if key in COUNTS else f"{100 * value:.{2 if rate else 1}f}"
+                for value in values
+            ]
+            cells = [
+                Cell(text, value, best=value == best and values[0] != values[1])
+                for text, value in zip(texts, values, strict=True)
+            ]
+            found.append((label, cells))
+    return found
 
-    def with_precision(scores: Mapping[str, float]) -> Scores:
-        matches = scores.get("matches")
-        return {**scores, "precision": scores["correct"] / matches} if matches else dict(scores)
 
-    first, second = with_precision(before), with_precision(after)
-    return [(key, first[key], second[key]) for key in LABELS if key in first and key in second]
-
-
-def formatted(key: str, value: float) -> str:
-    """Format a score as a count or a percentage."""
-    if key in COUNTS:
-        return f"{int(value):,}"
-    return f"{100 * value:.{2 if key.startswith('fpr95') else 1}f}"
-
-
-def table(before: Scores, after: Scores) -> str:
-    """Return the scores as a table for the terminal."""
-    scores = rows(before, after)
-    width = max(len(LABELS[key]) for key, *_ in scores)
-    lines = [f"{'':{width}}  {'before':>10}  {'after':>10}"]
-    for key, *values in scores:
-        cells = "".join(f"  {formatted(key, value):>10}" for value in values)
-        lines.append(f"{LABELS[key]:{width}}{cells}")
-    return "\n".join(lines)
+def table(compared: Sequence[tuple[str, Sequence[Cell]]]) -> str:
+    """Return the rows as a table for the terminal."""
+    width = max(len(label) for label, _ in compared)
+    lines = [
+        ("", "before", "after"),
+        *((label, *(c.text for c in cells)) for label, cells in compared),
+    ]
+    return "\n".join(f"{label:{width}}  {old:>10}  {new:>10}" for label, old, new in lines)
 
 
 def warning(start: str, trained: TunedFiles, before: Scores, after: Scores) -> str:
@@ -115,22 +116,18 @@ def write_report(
     settings: TuneSettings,
     sets: OwnSets,
     trained: TunedFiles,
-    before: Scores,
-    after: Scores,
+    compared: Sequence[tuple[str, Sequence[Cell]]],
+    worse: str,
 ) -> None:
     """Write `report.html`, which needs no other file."""
-    compared = []
-    for key, *values in rows(before, after):
-        best = (min if key.startswith("fpr95") else max)(values)
-        cells = [
-            Cell(formatted(key, value), value, best=value == best != values[1 - number])
-            for number, value in enumerate(values)
-        ]
-        columns = {("", ""): Cell(LABELS[key]), ("", "Before"): cells[0], ("", "After"): cells[1]}
-        compared.append(("rival", columns))
+    columns = [("", ""), ("", "Before"), ("", "After")]
+    body = [
+        ("rival", dict(zip(columns, [Cell(label), *cells], strict=True)))
+        for label, cells in compared
+    ]
     held = len(sets.held_out_photos)
     facts = [
-        warning(settings.start, trained, before, after),
+        worse,
         f"Patches of {sets.points[0]:,} points to train on and {sets.points[1]:,} held out, from "
         f"{sets.made_from}.",
         f"Held out: {held} images and every point that they see." if held else "",
@@ -140,8 +137,8 @@ def write_report(
     page = render(
         f"Tuned to {settings.photos.resolve().name}",
         [
-            {"title": "Before and after", "tables": [make_table(caption, compared)]},
-            {"title": "How", "facts": [fact for fact in facts if fact]},
+            {"title": "Before and after", "tables": [make_table(caption, body)]},
+            {"title": "How", "facts": list(filter(None, facts))},
         ],
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         command=shlex.join(["kjax", "tune", str(settings.photos), "--from", settings.start]),

@@ -50,10 +50,8 @@ def score(source: LoadedModel, sets: OwnSets, photos: Path, *, seed: int, progre
     for name, test in tests.items():
         found = patch_scores(source, test, seed=seed)
         scores |= {f"{key}/{name}": value for key, value in found.items()}
-    if sets.held_out_photos:
-        scores |= correct_matches(
-            source, photos, sets.held_out_photos, seed=seed, progress=progress
-        )
+    if names := sets.held_out_photos:
+        scores |= correct_matches(source, photos, names, seed=seed, progress=progress)
     return scores
 
 
@@ -89,11 +87,10 @@ def correct_matches(
         images = [photo, *(view.pixels for view in views)]
         keypoints = [detect(image, max_keypoints=KEYPOINTS) for image in images]
         # Cut on the host: a device would compile for the size of every view.
-        patches = [
-            cut_patches(image, points, extent=source.extent)
+        rows = [
+            describe(cut_patches(image, points, extent=source.extent), progress=False)
             for image, points in zip(images, keypoints, strict=True)
         ]
-        rows = [describe(one, progress=False) for one in patches]
         homographies = [view.homography for view in views]
         counts += count_matches(keypoints, rows, homographies, threshold=THRESHOLD)
     found = total(counts)

@@ -1,15 +1,17 @@
-"""Cut two sets of patches from images: one to train on, one of held-out images.
+"""Settings of a tuning run, and its two sets of patches: to train on, and of held-out images.
 
 Patches of one point come from COLMAP's tracks if a model has enough of them, else from random
 homographies of each image. Points seen by a held-out image are not trained on.
 """
 
 import dataclasses
+import hashlib
+import json
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
@@ -27,13 +29,21 @@ from kjax.data.phototour import (
     write_phototour,
 )
 from kjax.data.reconstruction import TrackFilters, cut_reconstruction
+from kjax.data.sampler import check_seed
 from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
+from kjax.data.sets import EMBEDDED, TFDS_PREFIX
 from kjax.errors import InputError
 from kjax.files.atomic import write_json
 from kjax.files.json import parse_json
 from kjax.images.exchange import colmap_program
-from kjax.tune.settings import TuneSettings
+from kjax.weights import shipped
+from kjax.weights.source import is_workdir
 
+SETTINGS_FILE = "tune.json"
+TRAINING_SETTINGS = frozenset(
+    {"start", "general", "share", "layers", "steps", "pairs", "learning_rate"}
+)
+"""Settings that patches do not depend on. They may change until training has started."""
 SETS_FOLDER, COLMAP_FOLDER = "sets", "colmap"
 SETS_FILE = "sets.json"
 HELD_OUT = 0.2
@@ -50,22 +60,110 @@ LEAST_REGISTERED = 0.5
 LEAST_POINTS, LEAST_HELD_OUT_POINTS = 1000, 100
 
 
-class OwnSets(NamedTuple):
-    """Folders of the two sets.
+@dataclasses.dataclass(frozen=True)
+class TuneSettings:
+    """Settings of a tuning run. None stands for a default that depends on the device."""
 
-    Attributes:
-        train: set to train on.
-        held_out: set to test on.
-        points: number of points with two or more patches in each.
-        made_from: source of the patches, for the report.
-        held_out_photos: names below the image folder; empty if there was only a set of patches.
-    """
+    photos: Path
+    """Folder of images, or a set of patches."""
+    start: str
+    """Initial weights."""
+    colmap: Path | None = None
+    """Folder of a COLMAP model of the images, made from `database`."""
+    database: Path | None = None
+    general: tuple[str, ...] = (EMBEDDED,)
+    """Sets that prevent forgetting, by name or folder."""
+    share: float = 0.5
+    """Fraction of general patches in every batch."""
+    layers: str | None = None
+    """Layers to train: all or last."""
+    steps: int | None = None
+    pairs: int | None = None
+    """Pairs per batch."""
+    learning_rate: float | None = None
+    seed: int = 0
+    compare_maps: bool = False
+    """Let COLMAP map the held-out images before and after."""
+
+    def __post_init__(self) -> None:
+        """Validate what would otherwise fail after minutes."""
+        check_seed(self.seed)
+        if not 0 <= self.share < 1:
+            raise InputError(f"--share {self.share:g}: choose at least 0 and less than 1")
+        for name in self.general:
+            if name != EMBEDDED and not name.startswith(TFDS_PREFIX) and not _is_set(Path(name)):
+                raise InputError(f"--general {name}: no such set: use a folder, or {EMBEDDED}")
+
+    @property
+    def is_set(self) -> bool:
+        """Whether `photos` is a set of patches."""
+        return _is_set(self.photos)
+
+    def absolute(self) -> "TuneSettings":
+        """Return the settings with absolute paths."""
+        own = shipped.find(self.start) is None or is_workdir(self.start)
+        return dataclasses.replace(
+            self,
+            start=str(Path(self.start).resolve()) if own else self.start,
+            general=tuple(
+                str(Path(name).resolve()) if _is_set(Path(name)) else name for name in self.general
+            ),
+        )
+
+
+def _is_set(folder: Path) -> bool:
+    return (folder / "info.txt").is_file()
+
+
+def claim(folder: Path, settings: TuneSettings, *, training_started: bool = False) -> None:
+    """Record the settings in a folder, which must be new or have the same ones."""
+    if settings.is_set:
+        inputs = sorted(path for path in settings.photos.iterdir() if path.is_file())
+    else:
+        model = sorted(settings.colmap.iterdir()) if settings.colmap else []
+        inputs = [*list_photos(settings.photos), *model, *filter(None, [settings.database])]
+    lines = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in inputs]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    # As it will be read again: paths are strings, and tuples are lists.
+    now = json.loads(
+        json.dumps({**dataclasses.asdict(settings), "photographs": digest}, default=str)
+    )
+    path = folder / SETTINGS_FILE
+    if path.exists():
+        try:
+            before = dict(parse_json(path.read_bytes()))
+        except (ValueError, TypeError):
+            raise InputError(f"{path} is damaged: choose another --out") from None
+        fixed = now.keys() - {"compare_maps"} - (set() if training_started else TRAINING_SETTINGS)
+        changed = [
+            f"{name} was {before.get(name)} and is {now[name]}"
+            for name in sorted(fixed)
+            if before.get(name) != now[name]
+        ]
+        if changed:
+            raise InputError(
+                f"{folder} has other settings: {'; '.join(changed)}: choose another --out, or the "
+                "earlier settings"
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty and not from kjax tune: choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, now)
+
+
+# Sets of patches
+
+
+class OwnSets(NamedTuple):
+    """Folders of the sets to train on and to test on, and the source of their patches."""
 
     train: Path
     held_out: Path
     points: tuple[int, int]
+    """Number of points with two or more patches in each."""
     made_from: str
     held_out_photos: tuple[str, ...]
+    """Names below the image folder; empty if there was only a set of patches."""
 
 
 class TooFewTracksError(InputError):
@@ -84,14 +182,8 @@ def make_sets(settings: TuneSettings, out: Path, *, progress: bool) -> OwnSets:
                 pairs = sample_test_pairs(
                     cut.point_ids, matching=TEST_PAIRS, non_matching=TEST_PAIRS, seed=settings.seed
                 )
-                write_phototour(
-                    fresh / where,
-                    cut.patches,
-                    cut.point_ids,
-                    pairs=pairs,
-                    interest=cut.interest,
-                    photographs=cut.photographs,
-                )
+                more: dict[str, Any] = {"interest": cut.interest, "photographs": cut.photographs}
+                write_phototour(fresh / where, cut.patches, cut.point_ids, pairs=pairs, **more)
             numbers = {int(number) for number in held_out.interest[:, 0]}
             photos = sorted(held_out.photographs[number].name for number in numbers)
             record = {
@@ -213,10 +305,10 @@ def _reconstruct(photos: Path, folder: Path, *, progress: bool) -> tuple[Path, P
         except InputError as error:
             raise TooFewTracksError(str(error)) from None
     models = colmap_program.models_below(folder / "sparse")
-    sizes = [len(read_model(model).images) for model in models]
+    sizes = {len(read_model(model).images): model for model in reversed(models)}
     if max(sizes, default=0) < LEAST_REGISTERED * count:
         raise TooFewTracksError(f"COLMAP registers {max(sizes, default=0)} of {count} images")
-    return models[int(np.argmax(sizes))], folder / "database.db"
+    return sizes[max(sizes)], folder / "database.db"
 
 
 def hold_out(names: Sequence[str]) -> Bool[np.ndarray, " photos"]:
@@ -228,10 +320,9 @@ def hold_out(names: Sequence[str]) -> Bool[np.ndarray, " photos"]:
     held = np.zeros(len(names), bool)
     folders = np.array([str(PurePosixPath(name).parent) for name in names])
     for folder in np.unique(folders):
-        (members,) = np.nonzero(folders == folder)
-        ordered = members[np.argsort(np.array(names)[members])]
+        members = sorted(np.flatnonzero(folders == folder).tolist(), key=names.__getitem__)
         if len(members) > 1:
-            held[ordered[-max(1, round(HELD_OUT * len(members))) :]] = True
+            held[members[-max(1, round(HELD_OUT * len(members))) :]] = True
     if not held.any():
         raise InputError("there is only one image: add more, as some are held out for testing")
     return held

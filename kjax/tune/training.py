@@ -31,8 +31,7 @@ from kjax.runs.config import (
 from kjax.runs.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config, weights_files
 from kjax.train.refitting import BATCH, LEARNING_RATE, STEPS, learn_map
 from kjax.train.run import run
-from kjax.tune.sets import OwnSets
-from kjax.tune.settings import TuneSettings
+from kjax.tune.sets import OwnSets, TuneSettings
 from kjax.weights.files import save_variables
 from kjax.weights.info import make_metadata
 from kjax.weights.source import METADATA_FILE, WEIGHTS_FILE, LoadedModel, refitted_info
@@ -77,17 +76,12 @@ PROCESSOR = Effort(72, 1024, 0.03, "float32")
 
 
 class TunedFiles(NamedTuple):
-    """A finished training.
-
-    Attributes:
-        files: what the tuning's folder needs to be loadable.
-        how: sentences for the report.
-        advice: what to try if the weights got worse.
-    """
+    """Files that make the tuning's folder loadable, and sentences about how they were made."""
 
     files: tuple[Path, ...]
     how: tuple[str, ...]
     advice: str
+    """What to try if the weights got worse."""
 
 
 def layers_to_train(out: Path, layers: str | None, source: LoadedModel) -> tuple[str, bool]:
@@ -96,25 +90,21 @@ def layers_to_train(out: Path, layers: str | None, source: LoadedModel) -> tuple
     started = bool(saved_steps(workdir / CHECKPOINTS_FOLDER))
     if started or (workdir / WEIGHTS_FILE).is_file():
         return layers or ("last" if (workdir / METADATA_FILE).is_file() else "all"), True
-    if layers != "all" and (layers == "last" or jax.default_backend() == "cpu"):
-        try:
-            check_remap(source.variables)
-        except InputError:
-            if layers == "last":
-                raise
-        else:
-            return "last", False
-    return "all", False
+    if layers == "all" or (layers is None and jax.default_backend() != "cpu"):
+        return "all", False
+    try:
+        check_remap(source.variables)
+    except InputError:
+        if layers == "last":
+            raise
+        return "all", False
+    return "last", False
 
 
 def train_all(
     settings: TuneSettings, source: LoadedModel, sets: OwnSets, out: Path, *, progress: bool
 ) -> TunedFiles:
-    """Train all layers, or resume the training below a folder.
-
-    Raises:
-        Stopped: after Ctrl-C; the state has been saved.
-    """
+    """Train all layers, or resume the training below a folder."""
     workdir = out / RUN_FOLDER
     (weights,) = weights_files(workdir, (settings.seed,))
     if not weights.is_file():
@@ -149,16 +139,14 @@ def make_config(settings: TuneSettings, source: LoadedModel, sets: OwnSets) -> R
     own_share = 1 - settings.share
     # A batch has every point at most once.
     pairs = min(effort.pairs, int(sets.points[0] / own_share))
-    fields: dict[str, Any] = {
-        name: getattr(source.model, name)
-        for name in ("head", "patch_size", "dropout", "head_bias", "channels", "dimension")
-    }
-    kernel = dataclasses.asdict(source.model.position_kernel)
+    fields = ("head", "patch_size", "dropout", "head_bias", "channels", "dimension")
+    model: dict[str, Any] = {name: getattr(source.model, name) for name in fields}
+    model |= dataclasses.asdict(source.model.position_kernel)
     return RunConfig(
         seed=settings.seed,
         seeds=(),
         init=settings.start,
-        model=ModelConfig(dtype=effort.dtype, **fields, **kernel),
+        model=ModelConfig(dtype=effort.dtype, **model),
         data=DataConfig(
             train=(str(sets.train.resolve()), *general),
             test=(),

@@ -24,7 +24,7 @@ from kjax.errors import InputError
 from kjax.runs.config import validate
 from kjax.train import loop
 from kjax.tune import run, scores, sets, training
-from kjax.tune.settings import TuneSettings
+from kjax.tune.sets import TuneSettings
 from kjax.tune.training import TunedFiles, layers_to_train, make_config
 from kjax.weights.files import save_variables
 from kjax.weights.info import make_metadata
@@ -167,6 +167,7 @@ def refitted(photos, start, general, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_files_of_a_refitting(refitted, start, capsys):
     assert not (refitted / "config.json").exists()
     found = kjax.load(str(refitted))
@@ -189,6 +190,7 @@ def test_files_of_a_refitting(refitted, start, capsys):
     assert "refitted on" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_refitting_is_not_repeated_nor_changed(refitted, photos, start, general, capsys):
     made = [refitted / "run" / "weights.npz", refitted / "scores.json", refitted / "sets/sets.json"]
     before = [path.stat().st_mtime_ns for path in made]
@@ -200,15 +202,18 @@ def test_a_refitting_is_not_repeated_nor_changed(refitted, photos, start, genera
     assert "other settings: steps was 4 and is 5" in capsys.readouterr().err
 
 
-def test_layers_to_train(refitted, start, tmp_path, monkeypatch):
+def test_layers_to_train(start, tmp_path, monkeypatch):
     source, hardnet = load_source(start), load_source("hardnet")
     assert layers_to_train(tmp_path, None, source) == ("last", False)
     assert layers_to_train(tmp_path, None, hardnet) == ("all", False)
     monkeypatch.setattr(training, "jax", SimpleNamespace(default_backend=lambda: "gpu"))
     assert layers_to_train(tmp_path, None, source) == ("all", False)
-    assert layers_to_train(refitted, None, source) == ("last", True)
     with pytest.raises(InputError, match="only heads that end with their projection"):
         layers_to_train(tmp_path, "last", hardnet)
+    (tmp_path / "run").mkdir()
+    for name in ("weights.npz", "weights.json"):
+        (tmp_path / "run" / name).touch()
+    assert layers_to_train(tmp_path, None, source) == ("last", True)
 
 
 def test_extent_and_ratio_outlive_refitting_and_training(tmp_path):
@@ -316,10 +321,10 @@ def test_defaults_equal_those_of_the_command(tmp_path):
         assert getattr(args, name) == getattr(plain, name), name
 
 
-def test_table_of_scores():
+def test_table_of_scores_and_warning():
     before = {"matching/held-out": 0.5, "fpr95/embedded": 0.1, "correct": 900.0, "matches": 1e3}
     after = {"matching/held-out": 0.625, "fpr95/embedded": 0.2, "correct": 1.2e3, "matches": 1.5e3}
-    lines = run.table(before, after).splitlines()
+    lines = run.table(run.rows(before, after)).splitlines()
     assert [line.split()[-2:] for line in lines] == [
         ["before", "after"],
         ["50.0", "62.5"],
@@ -327,12 +332,8 @@ def test_table_of_scores():
         ["900", "1,200"],
         ["90.0", "80.0"],
     ]
-
-
-def test_warning_about_worse_weights():
-    better, worse = {"matching/held-out": 0.625}, {"matching/held-out": 0.5}
     trained = TunedFiles((), (), "train longer")
-    assert run.warning("best", trained, worse, better) == ""
+    assert run.warning("best", trained, before, after) == ""
     assert run.warning("best", trained, {}, {}) == ""
-    message = run.warning("best", trained, better, worse)
+    message = run.warning("best", trained, after, before)
     assert message == "Worse on the held-out images: keep using best, or train longer."

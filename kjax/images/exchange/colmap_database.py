@@ -111,7 +111,9 @@ def write_database(
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
-            focals = dict(guesses[name] for name in reversed(photos))  # the first image counts
+            focals = dict(
+                guesses[name] for name in reversed(list(photos))
+            )  # the first image counts
             numbers = {identity: number for number, identity in enumerate(sizes, start=1)}
             for identity, (width, height) in sizes.items():
                 focal = focals[identity]
