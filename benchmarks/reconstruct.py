@@ -32,8 +32,7 @@ from keypoint_descriptors import KeypointDescriptor, extent_text, load_keypoint_
 from peer_table.scenes import colmap_sift
 from tqdm import tqdm
 
-from kjax.data.cutting.detectors import LARGEST
-from kjax.data.cutting.keypoints import detect
+from kjax.data.cutting.keypoints import LARGEST, detect
 from kjax.data.cutting.photographs import list_photos, read_grey
 from kjax.errors import InputError
 from kjax.files.atomic import write_json, write_text

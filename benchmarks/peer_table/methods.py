@@ -19,8 +19,15 @@ from keypoint_descriptors import load_keypoint_descriptors
 from program import read_card
 
 from kjax.baselines.descriptor import Unavailable
-from kjax.data.cutting.detectors import CONTRAST, FAINT, LARGEST, LOW_CONTRAST, SIFT, STEADY
-from kjax.data.cutting.keypoints import detect_in_grey
+from kjax.data.cutting.keypoints import (
+    CONTRAST,
+    FAINT,
+    LARGEST,
+    LOW_CONTRAST,
+    SIFT,
+    STEADY,
+    detect_in_grey,
+)
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.images.features import Features, Matches

@@ -25,16 +25,10 @@ PATCHES_FILE, POINTS_FILE, MARKER_FILE = "patches.npy", "point_ids.npy", "whole.
 
 
 def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder for derived files: `cache_dir`, else $KJAX_CACHE, else ~/.cache/kjax.
-
-    `~/.cache` is $XDG_CACHE_HOME if that is set.
-    """
-    if cache_dir is not None:
-        return Path(cache_dir)
-    if override := os.environ.get("KJAX_CACHE"):
-        return Path(override)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "kjax"
+    """Return `cache_dir`, else $KJAX_CACHE, else `kjax` in $XDG_CACHE_HOME or ~/.cache."""
+    if own := cache_dir or os.environ.get("KJAX_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kjax")
 
 
 def cache_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
@@ -77,7 +71,7 @@ def cache_entry(kind: str, folder: Path, cache_dir: str | os.PathLike[str] | Non
 
 def open_decoded(
     entry: Path,
-    list_sources: Callable[[], Sequence[Path]],
+    sources: Sequence[Path],
     decode: Callable[[Path], Int64[np.ndarray, " P"]],
 ) -> tuple[UInt8[np.ndarray, "P 64 64"], Int64[np.ndarray, " P"]]:
     """Return memory-mapped patches and their point ids from the cache, decoding them if needed.
@@ -86,8 +80,8 @@ def open_decoded(
     writes `PATCHES_FILE`, and perhaps other .npy files, into the folder it gets, and returns the
     3-D point of each patch.
     """
-    sources = [[path.name, *_size_and_time(path)] for path in list_sources()]
-    cached = _open_entry(entry, sources)
+    found = [[path.name, *_size_and_time(path)] for path in sources]
+    cached = _open_entry(entry, found)
     if cached is not None:
         return cached
     with cache_errors(entry.parent):
@@ -95,20 +89,17 @@ def open_decoded(
             with new_folder(entry) as partial:
                 np.save(partial / POINTS_FILE, decode(partial))
                 files = {path.name: _size_and_time(path) for path in partial.glob("*.npy")}
-                marker = {"version": CACHE_VERSION, "sources": sources, "files": files}
+                marker = {"version": CACHE_VERSION, "sources": found, "files": files}
                 (partial / MARKER_FILE).write_text(json.dumps(marker))
                 # An entry that another process has just completed is kept: it may be in use.
-                if _open_entry(entry, sources) is None:
+                if _open_entry(entry, found) is None:
                     shutil.rmtree(entry, ignore_errors=True)
         except OSError:
             if not entry.exists():
                 raise
-    cached = _open_entry(entry, sources)
+    cached = _open_entry(entry, found)
     if cached is None:
-        raise InputError(
-            f"cannot use the cache {entry}: delete that folder, and try again when nothing writes "
-            "to the data set"
-        )
+        raise InputError(f"cannot use the cache {entry}: delete that folder and try again")
     return cached
 
 
@@ -125,10 +116,6 @@ def _open_entry(entry: Path, sources: list[list[Any]]) -> tuple[np.ndarray, np.n
             return None
         if any(_size_and_time(entry / name) != known for name, known in marker["files"].items()):
             return None
-        patches = np.load(entry / PATCHES_FILE, mmap_mode="r")
-        point_ids = read_npy(entry / POINTS_FILE)
+        return np.load(entry / PATCHES_FILE, mmap_mode="r"), read_npy(entry / POINTS_FILE)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    if patches.dtype != np.uint8 or patches.ndim != 3 or len(patches) != len(point_ids):
-        return None
-    return patches, point_ids

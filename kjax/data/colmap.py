@@ -22,17 +22,14 @@ from kjax.errors import InputError
 
 Folder = str | os.PathLike[str]
 
-PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6, 2)
-"""Number of parameters of each camera model, by COLMAP's model number. The first is the focal
-length."""
-EQUIRECTANGULAR = 17
-"""Number of the one camera model without a focal length."""
+PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6)
+"""Parameters of each camera model, by COLMAP's number; the first is the focal length. Model 17,
+EQUIRECTANGULAR, has none."""
 PIXEL_CENTRE = 0.5
 """Coordinates of the top-left pixel's centre in COLMAP; ours are 0 there."""
 NO_POINT = -1
 """Value in `ModelImage.point_ids` for a keypoint without a reconstructed point."""
 _KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
-_TRACK_BYTES = 8
 
 
 class Camera(NamedTuple):
@@ -40,25 +37,19 @@ class Camera(NamedTuple):
 
     width: int
     height: int
-    focal: float
-    """Focal length in pixels."""
-    parameters: tuple[float, ...] = ()
-    """All parameters of the camera model, the focal length first."""
+    focal: float  # focal length in pixels
+    parameters: tuple[float, ...] = ()  # all of the camera model, the focal length first
 
 
 class ModelImage(NamedTuple):
-    """A photograph of a model."""
+    """A photograph of a model. A world point X is at rotation @ X + translation of its camera."""
 
-    name: str
-    """Path below the folder of photographs."""
+    name: str  # path below the folder of photographs
     camera_id: int
     rotation: Float[np.ndarray, "3 3"]
-    """Rotation from world to camera: a world point X is at rotation @ X + translation."""
     translation: Float[np.ndarray, "3"]
-    xy: Float[np.ndarray, "K 2"]
-    """Keypoints, in the order of the database."""
-    point_ids: Int64[np.ndarray, " K"]
-    """The 3-D point that each keypoint sees, or NO_POINT."""
+    xy: Float[np.ndarray, "K 2"]  # keypoints, in the order of the database
+    point_ids: Int64[np.ndarray, " K"]  # the 3-D point that each keypoint sees, or NO_POINT
 
 
 class Points3D(NamedTuple):
@@ -66,8 +57,7 @@ class Points3D(NamedTuple):
 
     ids: Int64[np.ndarray, " P"]
     xyz: Float[np.ndarray, "P 3"]
-    error: Float[np.ndarray, " P"]
-    """Mean reprojection error in pixels; negative where COLMAP has not computed it."""
+    error: Float[np.ndarray, " P"]  # mean reprojection error in pixels; negative if unknown
 
 
 class Model(NamedTuple):
@@ -93,24 +83,19 @@ def read_model(folder: Folder) -> Model:
             f"{folder} has no images.bin: {hint}Give the folder of a sparse model, or convert a "
             "text model with colmap model_converter --output_type BIN"
         )
-    for name in ("cameras.bin", "points3D.bin"):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} lacks {name}: copy the whole model folder")
-    cameras = _read_cameras(folder / "cameras.bin")
-    images = _read_images(folder / "images.bin")
-    points = _read_points(folder / "points3D.bin")
+    try:
+        cameras = _read_cameras(folder / "cameras.bin")
+        images = _read_images(folder / "images.bin")
+        points = _read_points(folder / "points3D.bin")
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        raise InputError(f"{folder} lacks {name}: copy the whole model folder") from None
+    known = np.append(points.ids, NO_POINT)
     for image in images.values():
-        if image.camera_id not in cameras:
+        if image.camera_id not in cameras or not np.isin(image.point_ids, known).all():
             raise InputError(
-                f"{folder}: {image.name} uses camera {image.camera_id}, which is not among the "
-                "cameras: the files are of different models"
-            )
-        seen = image.point_ids[image.point_ids != NO_POINT]
-        missing = seen[~np.isin(seen, points.ids)]
-        if len(missing):
-            raise InputError(
-                f"{folder}: {image.name} sees point {missing[0]}, which is not among the points: "
-                "the files are of different models"
+                f"{folder}: {image.name} uses camera {image.camera_id} or points that are not in "
+                "the model: the files are of different models"
             )
     return Model(cameras, images, points)
 
@@ -154,7 +139,7 @@ def _read_cameras(path: Path) -> dict[int, Camera]:
     cameras, cursor = {}, _Cursor(path)
     for _ in cursor.records():
         number, model, width, height = cursor.take("IiQQ")
-        if model == EQUIRECTANGULAR or not 0 <= model < len(PARAMETER_COUNTS):
+        if not 0 <= model < len(PARAMETER_COUNTS):
             raise InputError(
                 f"{path} has a camera of model {model}, which is not supported: panoramas "
                 "(EQUIRECTANGULAR, 17) have no patches of known scale; use another camera model"
@@ -194,16 +179,14 @@ def _read_points(path: Path) -> Points3D:
     rows, cursor = [], _Cursor(path)
     for _ in cursor.records():
         number, x, y, z, _, _, _, error, track_length = cursor.take("Q3d3BdQ")
-        cursor.advance(_TRACK_BYTES * track_length)  # the images hold the same information
+        cursor.advance(8 * track_length)  # the images hold the same information
         rows.append((number, (x, y, z), error))
     rows.sort()  # COLMAP's order is that of a hash table
     if rows and rows[-1][0] >= 2**63:
         raise InputError(f"{path} is damaged: it has a point {rows[-1][0]}. Copy the model again")
-    return Points3D(
-        np.array([row[0] for row in rows], np.int64),
-        np.array([row[1] for row in rows], np.float64).reshape(-1, 3),
-        np.array([row[2] for row in rows], np.float64),
-    )
+    ids, xyz, errors = zip(*rows, strict=True) if rows else ((), (), ())
+    xyz = np.array(xyz, np.float64).reshape(-1, 3)
+    return Points3D(np.array(ids, np.int64), xyz, np.array(errors, np.float64))
 
 
 # Databases

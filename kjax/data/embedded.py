@@ -5,14 +5,16 @@ Middlebury "motorcycle" stereo pair, whose measured disparities say which places
 are cut once, in seconds, and kept in the cache folder. docs/data.md lists the licences.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Float64, UInt8
 
 from kjax.data.cache import cache_errors, cache_root
 from kjax.data.cutting.keypoints import detect_in_grey
@@ -22,6 +24,7 @@ from kjax.data.phototour import (
     Folder,
     PatchSet,
     SetPhotograph,
+    TestPairs,
     read_with_pairs,
     sample_test_pairs,
     write_phototour,
@@ -42,15 +45,8 @@ CUT_VERSION = 2
 """Raise this whenever the same photographs would be cut differently, to invalidate old caches."""
 SEED = 0
 TRAIN_PHOTOS = (
-    "astronaut.png",
-    "brick.png",
-    "camera.png",
-    "chelsea.png",
-    "coffee.png",
-    "coins.png",
-    "grass.png",
-    "gravel.png",
-    "rocket.jpg",
+    *("astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png"),
+    *("grass.png", "gravel.png", "rocket.jpg"),
 )
 TEST_FILES = ("motorcycle_left.png", "motorcycle_right.png", "motorcycle_disp.npz")
 TOLERANCES = Tolerances(offset=2.0, octaves=0.75, degrees=45.0)
@@ -70,20 +66,17 @@ OCCLUSION_STEP = 1.0
 
 def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) -> PatchSet:
     """Return patches to train on, several of each point; they are cut at the first call."""
-    paths = [_wheel_file(name) for name in TRAIN_PHOTOS]
 
-    def cut() -> PatchSet:
-        cut = cut_self_supervised(
+    def cut(paths: Sequence[Path]) -> tuple[PatchSet, TestPairs]:
+        made = cut_self_supervised(
             paths, TRAIN_PHOTOS, config=TRAIN_VIEWS, seed=SEED, progress=progress
         )
-        if cut.unreadable:
-            raise InputError(f"scikit-image's {cut.unreadable[0]} is damaged: reinstall it")
-        pairs = sample_test_pairs(
-            cut.point_ids, matching=TRAIN_PAIRS, non_matching=TRAIN_PAIRS, seed=SEED
-        )
-        return dataclasses.replace(cut, pairs=pairs)
+        if made.unreadable:
+            raise InputError(f"scikit-image's {made.unreadable[0]} is damaged: reinstall it")
+        counts = {"matching": TRAIN_PAIRS, "non_matching": TRAIN_PAIRS}
+        return made, sample_test_pairs(made.point_ids, **counts, seed=SEED)
 
-    patch_set = _cut_once("train", paths, repr(TRAIN_VIEWS), cut, cache_dir, progress)
+    patch_set = _cut_once("train", TRAIN_PHOTOS, repr(TRAIN_VIEWS), cut, cache_dir, progress)
     return dataclasses.replace(patch_set, name="embedded")
 
 
@@ -97,26 +90,25 @@ def embedded_test(
     *, cache_dir: Folder | None = None, progress: bool = True, tolerances: Tolerances = TOLERANCES
 ) -> PatchSet:
     """Return patches of a stereo pair with test pairs; they are cut at the first call."""
-    paths = [_wheel_file(name) for name in TEST_FILES]
 
-    def cut() -> PatchSet:
-        cut = cut_stereo(*_read_stereo(read_grey), tolerances=tolerances)
-        pairs = sample_test_pairs(
-            cut.point_ids, matching=len(cut.point_ids), non_matching=TEST_NON_MATCHING, seed=SEED
-        )
-        return dataclasses.replace(cut, pairs=pairs)
+    def cut(paths: Sequence[Path]) -> tuple[PatchSet, TestPairs]:
+        left, right = map(read_grey, paths[:2])
+        made = cut_stereo(left, right, read_disparity(paths[2]), tolerances=tolerances)
+        counts = {"matching": len(made.point_ids), "non_matching": TEST_NON_MATCHING}
+        return made, sample_test_pairs(made.point_ids, **counts, seed=SEED)
 
     settings = repr((tolerances, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
-    patch_set = _cut_once("test", paths, settings, cut, cache_dir, progress)
+    patch_set = _cut_once("test", TEST_FILES, settings, cut, cache_dir, progress)
     return dataclasses.replace(patch_set, name="motorcycle")
 
 
+def read_disparity(path: Path) -> Float64[np.ndarray, "height width"]:
+    """Read the measured disparities of the stereo pair."""
+    return read_npz(path)["arr_0"].astype(np.float64)
+
+
 def cut_stereo(
-    left: Photo,
-    right: Photo,
-    disparity: Float[np.ndarray, "height width"],
-    *,
-    tolerances: Tolerances,
+    left: Photo, right: Photo, disparity: Float[np.ndarray, "h w"], *, tolerances: Tolerances
 ) -> PatchSet:
     """Cut two patches of each keypoint that both photographs of a rectified pair show.
 
@@ -136,19 +128,14 @@ def cut_stereo(
     matches = match_keypoints(expected, detections, tolerances=tolerances)
     places, matched = places.keep(matches >= 0), detections.keep(matches[matches >= 0])
     patches = np.stack([cut_patches(left, places), cut_patches(right, matched)], axis=1)
-    interest = np.stack([places.interest(0), matched.interest(1)], axis=1)
-    return PatchSet(
-        "motorcycle",
-        patches.reshape(-1, *patches.shape[2:]),
-        np.repeat(np.arange(len(patches)), 2),
-        interest=interest.reshape(-1, 5),
-        photographs=tuple(SetPhotograph(i, name, "") for i, name in enumerate(TEST_FILES[:2])),
-    )
+    interest = np.stack([places.interest(0), matched.interest(1)], axis=1).reshape(-1, 5)
+    point_ids = np.repeat(np.arange(len(patches)), 2)
+    photographs = tuple(SetPhotograph(i, name, "") for i, name in enumerate(TEST_FILES[:2]))
+    patches = patches.reshape(-1, *patches.shape[2:])
+    return PatchSet("motorcycle", patches, point_ids, interest=interest, photographs=photographs)
 
 
-def visible_in_right(
-    disparity: Float[np.ndarray, "height width"],
-) -> Bool[np.ndarray, "height width"]:
+def visible_in_right(disparity: Float[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
     """Mark pixels of the left photograph that the right one shows: inside it and not occluded.
 
     The left disparities, carried over to the right photograph, say what is nearest there. A pixel
@@ -174,12 +161,12 @@ def stereo_patch_pairs(
     Crops have texture (a standard deviation of at least 12 grey levels) and look similar (a
     correlation of at least 0.5, so nothing occludes either).
     """
-
-    def read(path: Path) -> np.ndarray:
+    *photographs, disparities = map(_wheel_file, TEST_FILES)
+    opened = []
+    for path in photographs:
         with open_image(path) as image:
-            return np.asarray(image.convert("L"))
-
-    left, right, disparity = _read_stereo(read)
+            opened.append(np.asarray(image.convert("L")))
+    (left, right), disparity = opened, read_disparity(disparities)
     height, width = disparity.shape
     half = size // 2
     pairs: list[np.ndarray] = []
@@ -202,15 +189,6 @@ def stereo_patch_pairs(
     )
 
 
-def _read_stereo(read: Callable[[Path], np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return both photographs, read in grey, and the disparities."""
-    left, right, disparity = (_wheel_file(name) for name in TEST_FILES)
-    try:
-        return read(left), read(right), read_npz(disparity)["arr_0"].astype(np.float64)
-    except (InputError, KeyError, ValueError) as error:
-        raise InputError(f"scikit-image's stereo pair is damaged ({error}): reinstall it") from None
-
-
 def _wheel_file(name: str) -> Path:
     """Return the path of a file in scikit-image's data folder, without importing scikit-image."""
     spec = importlib.util.find_spec("skimage")
@@ -224,32 +202,24 @@ def _wheel_file(name: str) -> Path:
 
 def _cut_once(
     name: str,
-    sources: Sequence[Path],
+    sources: Sequence[str],
     settings: str,
-    cut: Callable[[], PatchSet],
+    cut: Callable[[Sequence[Path]], tuple[PatchSet, TestPairs]],
     cache_dir: Folder | None,
     progress: bool,
 ) -> PatchSet:
-    """Read a set from the cache, or cut it if it is not there or damaged."""
+    """Read a set from the cache, or cut it from `sources` if it is not there or damaged."""
+    paths = [_wheel_file(source) for source in sources]
     digest = hashlib.sha256(f"{CUT_VERSION} {settings}".encode())
-    for path in sources:
+    for path in paths:
         digest.update(path.read_bytes())
     root = cache_root(cache_dir) / "embedded"
     folder = root / f"{name}-{digest.hexdigest()[:12]}"
     if folder.is_dir():
-        try:
+        with contextlib.suppress(InputError):  # damaged, and cut again below
             return read_with_pairs(folder, cache_dir=cache_dir, progress=progress)
-        except InputError:
-            pass  # damaged, and cut again below
-    fresh = cut()
+    made, pairs = cut(paths)
+    origin: Any = {"interest": made.interest, "photographs": made.photographs}
     with cache_errors(root):
-        write_phototour(
-            folder,
-            fresh.patches,
-            fresh.point_ids,
-            pairs=fresh.pairs,
-            interest=fresh.interest,
-            photographs=fresh.photographs,
-            overwrite=True,
-        )
+        write_phototour(folder, made.patches, made.point_ids, pairs=pairs, **origin, overwrite=True)
     return read_with_pairs(folder, cache_dir=cache_dir, progress=progress)

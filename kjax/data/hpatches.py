@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import UInt8
 from tqdm import tqdm
 
-from kjax.data.cutting.photographs import picture_greys
+from kjax.data.cutting.photographs import as_pixels, grey_values, whole_greys
 from kjax.errors import InputError, unknown_name
 from kjax.files.images import open_image
 
@@ -80,19 +80,12 @@ Folder = str | os.PathLike[str]
 
 
 class Noise(NamedTuple):
-    """Standard deviations of a random misalignment.
+    """Standard deviations of a random misalignment."""
 
-    Attributes:
-        rotation: in degrees.
-        translation: along each side, in half sides of the reference.
-        scale: of the binary logarithm.
-        ratio: of the binary logarithm of the stretch along a random axis.
-    """
-
-    rotation: float
-    translation: float
-    scale: float
-    ratio: float
+    rotation: float  # degrees
+    translation: float  # along each side, in half sides of the reference
+    scale: float  # of the binary logarithm
+    ratio: float  # of the binary logarithm of the stretch along a random axis
 
 
 NOISE = {
@@ -118,16 +111,13 @@ def list_sequences(folder: Folder, *, split: str | None = None) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
     found = {path.parent.name: path.parent for path in sorted(folder.glob("*/ref.png"))}
+    if not found:
+        raise InputError(f"{folder} holds no sequence: give the folder above <sequence>/ref.png")
     if split is None:
-        if not found:
-            raise InputError(
-                f"{folder} holds no sequence: give the folder above <sequence>/ref.png"
-            )
         return list(found.values())
     if split not in SPLITS:
         raise unknown_name("HPatches split", split, SPLITS)
-    missing = [name for name in SPLITS[split] if name not in found]
-    if missing:
+    if missing := [name for name in SPLITS[split] if name not in found]:
         raise InputError(
             f"{folder} lacks {len(missing)} of the {len(SPLITS[split])} sequences of split "
             f"{split}, e.g. {missing[0]}: download or unpack HPatches again"
@@ -168,8 +158,7 @@ def read_column(path: Path) -> UInt8[np.ndarray, "n 65 65"]:
                 f"{path} has {width}×{height} pixels; a column of patches is {PATCH_SIDE} wide "
                 f"and a multiple of {PATCH_SIDE} high"
             )
-        pixels = picture_greys(image)
-    return pixels.reshape(-1, PATCH_SIDE, PATCH_SIDE)
+        return whole_greys(grey_values(as_pixels(image))).reshape(-1, PATCH_SIDE, PATCH_SIDE)
 
 
 def decoded_hash(sequences: Iterable[Sequence]) -> str:

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from kjax.data.cache import PATCHES_FILE, cache_entry, new_folder, open_decoded
 from kjax.data.cutting.patches import PATCH_SIDE
-from kjax.data.cutting.photographs import picture_greys
+from kjax.data.cutting.photographs import as_pixels, grey_values, whole_greys
 from kjax.errors import InputError, first_line
 from kjax.files.images import open_image
 
@@ -57,38 +57,26 @@ NO_PAIRS = TestPairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, b
 class SetPhotograph(NamedTuple):
     """A photograph that patches were cut from."""
 
-    number: int
-    """Number in the first column of `interest.txt`."""
+    number: int  # in the first column of `interest.txt`
     name: str
-    sha256: str
-    """SHA-256 of the file, or an empty string if it is unknown."""
+    sha256: str  # of the file; empty if it is unknown
 
 
 @dataclasses.dataclass(frozen=True)
 class PatchSet:
-    """Patches labelled with their 3-D point.
-
-    Attributes:
-        name: the folder's name, or what else identifies the set.
-        patches: grey patches. Those of a set on disk are memory-mapped and read-only.
-        point_ids: the 3-D point of each patch.
-        folder: folder of a set on disk.
-        pairs: test pairs, if they have been read.
-        interest: photograph number, x, y, orientation (radians) and log2 σ of each patch's
-            keypoint. Empty unless the patches have just been cut.
-        photographs: the photographs they were cut from, by number.
-        unreadable: names of photographs that could not be read.
-        parts: number of patches of each joined set, if each has its own share of every batch.
-    """
+    """Patches labelled with their 3-D point. Those of a set on disk are memory-mapped."""
 
     name: str
     patches: UInt8[np.ndarray, "P 64 64"]
     point_ids: Int64[np.ndarray, " P"]
     folder: Path = Path()
     pairs: TestPairs = NO_PAIRS
+    # Photograph number, x, y, orientation (radians) and log2 σ of each patch's keypoint; empty
+    # unless the patches have just been cut. So are the photographs that they were cut from.
     interest: Float[np.ndarray, "K 5"] = dataclasses.field(default_factory=lambda: np.empty((0, 5)))
     photographs: tuple[SetPhotograph, ...] = ()
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()  # names of photographs that could not be read
+    # Number of patches of each joined set, if each has its own share of every batch.
     parts: tuple[int, ...] = ()
 
 
@@ -113,7 +101,7 @@ def read_phototour(
 
     patches, point_ids = open_decoded(
         cache_entry("phototour", folder, cache_dir),
-        lambda: [*list_mosaics(folder), folder / "info.txt"],
+        [*list_mosaics(folder), folder / "info.txt"],
         decode,
     )
     return PatchSet(folder.name, patches, point_ids, folder)
@@ -148,31 +136,27 @@ def decode_folder(
     """Decode a set without caching; return an iterator over blocks of patches, and point ids."""
     folder = Path(folder)
     mosaics = list_mosaics(folder)
-    path = folder / "info.txt"
-    point_ids = _read_columns(path, (0,), np.int64)[:, 0]
-    room = len(mosaics) * PATCHES_PER_MOSAIC
-    if not room - PATCHES_PER_MOSAIC < len(point_ids) <= room:
+    point_ids = _read_columns(folder / "info.txt", (0,), np.int64)[:, 0]
+    starts = range(0, len(point_ids), PATCHES_PER_MOSAIC)
+    if len(starts) != len(mosaics):
         raise InputError(
-            f"{path} has {len(point_ids)} lines for {len(mosaics)} mosaics, which hold "
-            f"{room - PATCHES_PER_MOSAIC + 1} to {room} patches: download or unpack the set again"
+            f"{folder}: info.txt has {len(point_ids)} lines for {len(mosaics)} mosaics of "
+            f"{PATCHES_PER_MOSAIC} patches: download or unpack the set again"
         )
     bar = tqdm(mosaics, desc=f"decoding {folder.name}", disable=not progress)
-    rest = len(point_ids) - (room - PATCHES_PER_MOSAIC)
-    blocks = (decode_mosaic(path)[: rest if path == mosaics[-1] else None] for path in bar)
-    return blocks, point_ids
+    counts = (len(point_ids) - start for start in starts)
+    return (decode_mosaic(path)[:count] for path, count in zip(bar, counts, strict=True)), point_ids
 
 
 def decode_mosaic(path: Path) -> UInt8[np.ndarray, "256 64 64"]:
     """Return all patches of one mosaic, row by row."""
     with open_image(path, advice="download or unpack it again") as image:
-        if image.size != (MOSAIC_PIXELS, MOSAIC_PIXELS):
-            width, height = image.size
-            raise InputError(
-                f"{path} has {width}×{height} pixels; a mosaic has {MOSAIC_PIXELS}×{MOSAIC_PIXELS}"
-            )
-        pixels = picture_greys(image)
+        width, height = image.size
+        if width != MOSAIC_PIXELS or height != MOSAIC_PIXELS:
+            raise InputError(f"{path} has {width}×{height} pixels; a mosaic has 1024×1024")
+        pixels = whole_greys(grey_values(as_pixels(image)))
     grid = pixels.reshape(MOSAIC_SIDE, PATCH_SIDE, MOSAIC_SIDE, PATCH_SIDE)
-    return np.ascontiguousarray(grid.swapaxes(1, 2)).reshape(-1, PATCH_SIDE, PATCH_SIDE)
+    return grid.swapaxes(1, 2).reshape(-1, PATCH_SIDE, PATCH_SIDE)
 
 
 def decoded_hash(blocks: Iterable[np.ndarray], point_ids: np.ndarray) -> str:
@@ -189,21 +173,16 @@ def read_pairs(folder: Folder, *, patch_count: int) -> TestPairs:
 
     Columns 0 and 3 of an `m50_*.txt` file are patches, 1 and 4 their 3-D points.
     """
-    found = sorted(Path(folder).glob("m50_*.txt"))
-    path = Path(folder) / STANDARD_MATCH_FILE
-    if path not in found:
-        if len(found) != 1:
-            names = ", ".join(path.name for path in found) or "none"
-            raise InputError(
-                f"{folder}: expected {STANDARD_MATCH_FILE} or a single m50_*.txt, found {names}: "
-                "remove the other match files"
-            )
-        (path,) = found
+    found = sorted(path.name for path in Path(folder).glob("m50_*.txt"))
+    if STANDARD_MATCH_FILE not in found and len(found) != 1:
+        raise InputError(
+            f"{folder}: expected {STANDARD_MATCH_FILE} or a single m50_*.txt, found "
+            f"{', '.join(found) or 'none'}: remove the other match files"
+        )
+    path = Path(folder) / (STANDARD_MATCH_FILE if STANDARD_MATCH_FILE in found else found[0])
     columns = _read_columns(path, (0, 1, 3, 4), np.int64)
     numbers = columns[:, [0, 2]]
-    outside = ((numbers < 0) | (numbers >= patch_count)).any(axis=1)
-    if outside.any():
-        line = int(outside.argmax())
+    for line, _ in np.argwhere((numbers < 0) | (numbers >= patch_count)):
         raise InputError(
             f"{path}, line {line + 1}: patch {numbers[line].min()} or {numbers[line].max()} is not "
             f"in the set, which has patches 0 to {patch_count - 1}: use the set's own match file"
@@ -251,17 +230,12 @@ def read_set_photographs(folder: Path) -> list[SetPhotograph]:
 def _read_columns(path: Path, columns: Sequence[int], dtype: type[np.generic]) -> np.ndarray:
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="loadtxt: input contained no data")
-            # Raised for decimals in place of integers.
-            warnings.filterwarnings("error", category=DeprecationWarning)
-            table = np.loadtxt(path, dtype=dtype, usecols=columns, ndmin=2)
-        if not table.size:
-            raise ValueError("it is empty")
-    except (ValueError, OverflowError, DeprecationWarning, OSError) as error:
+            warnings.simplefilter("error")  # empty files, and decimals in place of integers
+            return np.loadtxt(path, dtype=dtype, usecols=columns, ndmin=2)
+    except (ValueError, OverflowError, Warning, OSError) as error:
         raise InputError(
             f"cannot read {path} ({first_line(error)}): download or unpack it again"
         ) from error
-    return table
 
 
 # Writing
@@ -275,8 +249,7 @@ def check_output(folder: Path, *, overwrite: bool) -> None:
         raise InputError(f"{folder} already exists: choose another folder, or add --overwrite")
     if not folder.is_dir():
         raise InputError(f"{folder} is a file: choose another folder")
-    foreign = sorted(path.name for path in folder.iterdir() if not SET_FILES.fullmatch(path.name))
-    if foreign:
+    if foreign := sorted(one.name for one in folder.iterdir() if not SET_FILES.fullmatch(one.name)):
         raise InputError(
             f"{folder} is not just a patch set (it holds {foreign[0]}) and will not be "
             "overwritten: choose another folder"
@@ -314,28 +287,22 @@ def write_phototour(
             some = patches[start : start + PATCHES_PER_MOSAIC]
             block[: len(some)] = some
             grid = block.reshape(MOSAIC_SIDE, MOSAIC_SIDE, PATCH_SIDE, PATCH_SIDE).swapaxes(1, 2)
-            mosaic = np.ascontiguousarray(grid).reshape(MOSAIC_PIXELS, MOSAIC_PIXELS)
+            mosaic = grid.reshape(MOSAIC_PIXELS, MOSAIC_PIXELS)
             Image.fromarray(mosaic).save(partial / f"patches{number:04d}.bmp")
-        _write_lines(partial / "info.txt", (f"{point} 0" for point in point_ids))
+        np.savetxt(partial / "info.txt", point_ids, "%d 0")
         if interest is not None and len(np.asarray(interest)):
-            lines = (
-                f"{int(image)} {x:.3f} {y:.3f} {orientation:.5f} {log_scale:.5f}"
-                for image, x, y, orientation, log_scale in np.asarray(interest)
-            )
-            _write_lines(partial / "interest.txt", lines)
+            np.savetxt(partial / "interest.txt", interest, "%d %.3f %.3f %.5f %.5f")
         if pairs is not None:
             ends = [point_ids[pairs.first], point_ids[pairs.second]]
             if ((ends[0] == ends[1]) != pairs.matching).any():
                 raise InputError("pairs.matching disagrees with point_ids: fix one of them")
             matching = int(pairs.matching.sum())
-            rows = zip(pairs.first, ends[0], pairs.second, ends[1], strict=True)
-            lines = (f"{a} {point_a} 0 {b} {point_b} 0 0" for a, point_a, b, point_b in rows)
             name = f"m50_{matching}_{len(pairs.matching) - matching}_0.txt"
-            _write_lines(partial / name, lines)
+            table = np.stack([pairs.first, ends[0], pairs.second, ends[1]], axis=1)
+            np.savetxt(partial / name, table, "%d %d 0 %d %d 0 0")
         if photographs:
-            _write_lines(
-                partial / "images.txt", (f"{one.number} {one.name}" for one in photographs)
-            )
+            lines = (f"{one.number} {one.name}\n" for one in photographs)
+            (partial / "images.txt").write_text("".join(lines), encoding="utf-8")
         write_set_photographs(partial, [one for one in photographs if one.sha256])
     return folder
 
@@ -346,11 +313,6 @@ def write_set_photographs(folder: Path, photographs: Sequence[SetPhotograph]) ->
         with (folder / PHOTOGRAPHS_FILE).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerows([SetPhotograph._fields, *photographs])
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
 
 
 def sample_test_pairs(

@@ -40,33 +40,23 @@ TABLE_ENTRIES = 10_000_000
 
 @dataclasses.dataclass(frozen=True)
 class TrackFilters:
-    """Limits on points and observations.
+    """Limits on points and observations."""
 
-    Attributes:
-        max_reprojection_error: mean over the point's observations, in pixels.
-        max_view_angle: degrees between the directions from which two photographs see the point.
-        min_view_angle: degrees; a point whose viewers all stand closer together is badly placed,
-            and its patches hardly differ.
-        max_octaves: difference in log2 of the size that two keypoints cover in the world.
-        max_turn: degrees between the directions in the world that two orientations stand for.
-        min_sigma: smaller keypoints are dropped, as their patches would be mostly interpolation.
-    """
-
-    max_reprojection_error: float = 2.0
-    max_view_angle: float = 60.0
+    max_reprojection_error: float = 2.0  # mean over the point's observations, in pixels
+    max_view_angle: float = 60.0  # degrees between the directions of two viewers
+    # Points whose viewers all stand closer together are badly placed, and their patches hardly
+    # differ.
     min_view_angle: float = 2.0
-    max_octaves: float = 0.5
-    max_turn: float = 22.5
-    min_sigma: float = 0.0
+    max_octaves: float = 0.5  # difference in log2 of the size that two keypoints cover in the world
+    max_turn: float = 22.5  # degrees between the directions in the world of two orientations
+    min_sigma: float = 0.0  # patches of smaller keypoints would be mostly interpolation
 
 
 class Observations(NamedTuple):
     """Keypoints that see a reconstructed point, sorted by point and photograph."""
 
-    image: Int64[np.ndarray, " N"]
-    """Index of the photograph in the model's order."""
-    point: Int64[np.ndarray, " N"]
-    """Row of the model's points."""
+    image: Int64[np.ndarray, " N"]  # index of the photograph in the model's order
+    point: Int64[np.ndarray, " N"]  # row of the model's points
     keypoints: Keypoints
 
     def take(self, index: np.ndarray) -> "Observations":
@@ -77,12 +67,9 @@ class Observations(NamedTuple):
 class WorldShapes(NamedTuple):
     """Size and direction in the world that each observation stands for."""
 
-    log_size: Float[np.ndarray, " N"]
-    """log2 of the size that σ covers."""
-    angle: Float[np.ndarray, " N"]
-    """Angle of the orientation, in the plane that faces the point's viewers."""
-    ray: Float[np.ndarray, "N 3"]
-    """Unit vector from the camera to the point."""
+    log_size: Float[np.ndarray, " N"]  # log2 of the size that σ covers
+    angle: Float[np.ndarray, " N"]  # of the orientation, in the plane facing the point's viewers
+    ray: Float[np.ndarray, "N 3"]  # unit vector from the camera to the point
 
 
 def cut_reconstruction(
@@ -98,16 +85,8 @@ def cut_reconstruction(
 ) -> PatchSet:
     """Cut a set from a sparse model, the database it was made from and the photographs.
 
-    Args:
-        model_folder: holds `cameras.bin`, `images.bin` and `points3D.bin`.
-        database: holds the keypoints' scales and orientations.
-        photos: root folder of the names in the model. Unreadable photographs are left out and named
-            in the result.
-        filters: limits on points and observations.
-        extent: side of a patch over the keypoint's diameter.
-        max_patches: maximum number of patches; whole points are dropped at random.
-        seed: random seed.
-        progress: show a bar.
+    `photos` is the root folder of the names in the model. Unreadable photographs are left out and
+    named in the result. Whole points are dropped at random to keep to `max_patches`.
     """
     model = read_model(model_folder)
     if not model.images:
@@ -151,18 +130,14 @@ def cut_reconstruction(
         here = np.flatnonzero(observed.image == number)
         patches[here] = cut_patches(photo, observed.keypoints.keep(here), extent=extent)
     unreadable = tuple(one.name for one in photographs if not one.sha256)
-    if len(unreadable) == len(images):
-        raise InputError(
-            f"none of the model's {len(images)} photographs can be read below {photos}: give the "
-            "folder of photographs that COLMAP read"
-        )
     readable = np.array([bool(one.sha256) for one in photographs])
     kept = np.flatnonzero(readable[observed.image])
     kept = kept[np.bincount(observed.point[kept], minlength=1)[observed.point[kept]] >= 2]
     if not len(kept):
         raise InputError(
-            f"no point is seen by two of the photographs that can be read below {photos}: "
-            f"replace {unreadable[0]}"
+            f"{len(unreadable)} of the model's {len(images)} photographs cannot be read below "
+            f"{photos}, e.g. {unreadable[0]}, and no point is seen by two others: "
+            "give the folder of photographs that COLMAP read"
         )
     observed = observed.take(kept)
     return PatchSet(
@@ -187,8 +162,7 @@ def _gather_observations(
                 f"the database has no keypoints of {image.name}, which the model uses: "
                 "give the database that the model was made from"
             )
-        same = len(table) == len(image.xy)
-        if not same or (np.abs(table[:, :2] - image.xy) > SAME_POSITION).any():
+        if len(table) != len(image.xy) or np.any(np.abs(table[:, :2] - image.xy) > SAME_POSITION):
             raise InputError(
                 f"the keypoints of {image.name} differ between model and database: give the "
                 "database that the model was made from, and not a model of undistorted images"
@@ -197,12 +171,11 @@ def _gather_observations(
         rows = np.searchsorted(model.points.ids, image.point_ids[seen])
         # If two keypoints of a photograph see one point, one is wrong or both are the same.
         rows, first = np.unique(rows, return_index=True)
-        seen = seen[first]
-        sigma, angle = keypoint_shapes(table)
         numbers.append(np.full(len(rows), number))
         points.append(rows)
-        xy = table[seen, :2] - PIXEL_CENTRE
-        parts.append(Keypoints.of_sigma(xy, sigma[seen], angle[seen]))
+        sigma, angle = keypoint_shapes(table)
+        everything = Keypoints.of_sigma(table[:, :2] - PIXEL_CENTRE, sigma, angle)
+        parts.append(everything.keep(seen[first]))
     joined = Observations(np.concatenate(numbers), np.concatenate(points), Keypoints.join(parts))
     return joined.take(np.lexsort([joined.image, joined.point]))
 
@@ -210,8 +183,7 @@ def _gather_observations(
 def world_shapes(model: Model, images: Sequence[ModelImage], observed: Observations) -> WorldShapes:
     """Return size, direction and ray of each observation in the world's frame."""
     focal = np.array([model.cameras[image.camera_id].focal for image in images])
-    size = observed.keypoints.sigma * _depth(model, images, observed)
-    size = size / focal[observed.image]
+    size = observed.keypoints.sigma * _depth(model, images, observed) / focal[observed.image]
     rotation = np.stack([image.rotation for image in images])[observed.image]
     centre = np.stack([-image.rotation.T @ image.translation for image in images])
     ray = _unit(model.points.xyz[observed.point] - centre[observed.image])
@@ -249,11 +221,8 @@ def consistent(
             octaves = np.abs(log_size[:, :, None] - log_size[:, None, :])
             turn = np.abs(wrap_angle(angle[:, :, None] - angle[:, None, :]))
             view = np.arccos(np.clip(np.einsum("pid,pjd->pij", ray, ray), -1, 1))
-            fits = (
-                (octaves <= filters.max_octaves)
-                & (turn <= np.deg2rad(filters.max_turn))
-                & (view <= np.deg2rad(filters.max_view_angle))
-            )
+            fits = (octaves <= filters.max_octaves) & (turn <= np.deg2rad(filters.max_turn))
+            fits &= view <= np.deg2rad(filters.max_view_angle)
             centre = fits.sum(axis=2).argmax(axis=1)
             chosen = fits[np.arange(len(fits)), centre]
             together = chosen[:, :, None] & chosen[:, None, :]

@@ -3,6 +3,7 @@
 Needs no TensorFlow, and no host between steps: many steps can run in one dispatch.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,11 +33,10 @@ SHARE = 0.5
 class ResidentSet(NamedTuple):
     """A set in an accelerator's memory. A pytree: pass it to jitted functions as an argument."""
 
+    # The patches' bytes, four to a word: wide loads, and offsets that fit 32 bits up to two
+    # million patches.
     words: UInt32[Array, "P 1024"]
-    """The patches' bytes, four to a word: wide loads, and offsets that fit 32 bits up to two
-    million patches."""
-    tables: tuple[PointTable, ...]
-    """One table, or one for each part with its own share of a batch."""
+    tables: tuple[PointTable, ...]  # one, or one for each part with its own share of a batch
 
 
 def make_resident(
@@ -65,16 +65,13 @@ def _free_bytes(device: jax.Device | jax.sharding.Sharding | None) -> int | None
 
 def host_memory() -> int:
     """Return the bytes that the host can still give to this process."""
-    try:
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):  # not Linux
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        container = int(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):  # no limit
-        return free << 10
-    return min(free << 10, container)
+        free = next(int(line.split()[1]) << 10 for line in lines if "MemAvailable:" in line)
+    with contextlib.suppress(OSError, ValueError):  # no limit
+        free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return free
 
 
 def room_for_set(devices: Sequence[jax.Device], *, host: Callable[[], int] = host_memory) -> int:
@@ -98,15 +95,8 @@ def draw_rows(
 ) -> Int32[Array, "local_pairs 2"]:
     """Return the rows of the pairs of one step, or of one shard of them.
 
-    Args:
-        resident: made by `make_resident`.
-        seed: the run's seed.
-        step: from 0; may be traced, as may `shard`.
-        pairs: in the whole batch, over all shards; validate it with `check_streams` beforehand.
-        group: see `sample_pairs`.
-        shares: share of the batch for each of the set's tables.
-        shard: index of the shard to return.
-        shards: number of equal parts of the batch.
+    `pairs` counts the whole batch, over all shards; validate it with `check_streams` beforehand.
+    Each of the set's tables has one of the `shares` of the batch. `step` and `shard` may be traced.
     """
     own = zip(resident.tables, split_batch(pairs, shares), strict=True)
     drawn = [

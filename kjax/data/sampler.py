@@ -41,8 +41,7 @@ _ORDER_KEYS, _ORDER_BITS, _ANCHOR, _POSITIVE = range(4)
 class PointTable(NamedTuple):
     """The patches of each usable point: those of point p are patches[starts[p]:][:counts[p]]."""
 
-    patches: Int32[Array, " usable"] | Int32[np.ndarray, " usable"]
-    """Patch numbers, grouped by point."""
+    patches: Int32[Array, " usable"] | Int32[np.ndarray, " usable"]  # grouped by point
     starts: Int32[Array, " points"] | Int32[np.ndarray, " points"]
     counts: Int32[Array, " points"] | Int32[np.ndarray, " points"]
 
@@ -51,17 +50,16 @@ def make_point_table(point_ids: Integer[np.ndarray, " P"]) -> PointTable:
     """Group patches by 3-D point, without points that have a single patch."""
     point_ids = np.asarray(point_ids)
     order = np.argsort(point_ids, kind="stable")
-    _, starts, counts = np.unique(point_ids[order], return_index=True, return_counts=True)
+    _, counts = np.unique(point_ids, return_counts=True)
     usable = counts >= 2
     if not usable.any():
         raise InputError(
             f"no pairs: none of the {len(counts)} points has two patches; "
             "check the point ids (column 0 of info.txt)"
         )
-    kept = order[np.repeat(usable, counts)]
-    counts = counts[usable]
-    starts = np.cumsum(counts) - counts
-    return PointTable(kept.astype(np.int32), starts.astype(np.int32), counts.astype(np.int32))
+    kept, counts = order[np.repeat(usable, counts)], counts[usable]
+    columns = kept, np.cumsum(counts) - counts, counts
+    return PointTable(*(column.astype(np.int32) for column in columns))
 
 
 def make_point_tables(
@@ -120,8 +118,7 @@ def check_shares(pairs: int, shards: int) -> None:
     """Raise if a batch cannot be split evenly over devices."""
     if pairs % shards:
         raise InputError(
-            f"{pairs} pairs cannot be shared evenly by {shards} devices: "
-            f"choose a multiple of {shards}"
+            f"{pairs} pairs cannot be shared evenly by {shards} devices: use a multiple of {shards}"
         )
 
 
@@ -139,16 +136,14 @@ def sample_pairs(
     Groups of `group` neighbouring points in the table are drawn together. An incomplete group at
     its end is left out.
     """
-    groups = sample_points(
-        seed, step, point_count=table.starts.shape[0] // group, pairs=pairs // group
-    )
-    within = jnp.arange(group, dtype=jnp.int32)[None]
-    points = (groups[:, None] * group + within).reshape(-1)
+    count = table.starts.shape[0] // group
+    groups = sample_points(seed, step, point_count=count, pairs=pairs // group)
+    points = (groups[:, None] * group + jnp.arange(group, dtype=jnp.int32)[None]).reshape(-1)
     starts, counts = jnp.asarray(table.starts)[points], jnp.asarray(table.counts)[points]
-    count = counts.astype(jnp.uint32)
+    patches = counts.astype(jnp.uint32)
     row = jnp.arange(pairs, dtype=jnp.uint32)
-    anchor = _hash(_key(seed, _ANCHOR, step), row) % count
-    other = _hash(_key(seed, _POSITIVE, step), row) % (count - 1)
+    anchor = _hash(_key(seed, _ANCHOR, step), row) % patches
+    other = _hash(_key(seed, _POSITIVE, step), row) % (patches - 1)
     positive = other + (other >= anchor)  # uniform over the patches that are not the anchor
     chosen = jnp.stack([anchor, positive], axis=1).astype(jnp.int32)
     return jnp.asarray(table.patches)[starts[:, None] + chosen]
@@ -173,8 +168,7 @@ def sample_pairs_on_host(
         ) from error
     with jax.default_device(host):
         numbers = steps.astype(np.uint32)
-        drawn = _sample_steps(table, np.uint32(seed), numbers, pairs=pairs, group=group)
-        return np.asarray(drawn)
+        return np.asarray(_sample_steps(table, np.uint32(seed), numbers, pairs=pairs, group=group))
 
 
 def sample_points(
@@ -185,7 +179,7 @@ def sample_points(
     # product below lcm(point_count, pairs), which `check_stream` holds below 2³².
     common = math.gcd(point_count, pairs)
     cycle, passes_per_cycle = point_count // common, pairs // common
-    step = _uint32(step)
+    step = jnp.asarray(step, jnp.uint32)
     cycle_number, step_in_cycle = step // cycle, step % cycle
     first = step_in_cycle * pairs
     position = first % point_count + jnp.arange(pairs, dtype=jnp.uint32)
@@ -203,8 +197,8 @@ def sample_points(
     places = jnp.stack([position % point_count, jnp.arange(pairs, dtype=jnp.uint32)])
     plain, plain_head = _permute(keys, places, point_count)
     keys_before = _order_keys(seed, base + head_pass - 1, point_count)
-    reversed_keys = jax.tree.map(lambda key: key[..., ::-1], keys_before)
-    places_before = _permute(reversed_keys, plain_head, point_count)  # the inverse
+    partners, bits = (key[..., ::-1] for key in keys_before)
+    places_before = _permute((partners, bits), plain_head, point_count)  # the inverse
     shared = head_pass * point_count % pairs
     head = _clear_head(plain_head, places_before >= point_count - shared)
     head_start = jnp.where(straddles, jnp.uint32(point_count), jnp.uint32(0))
@@ -221,10 +215,8 @@ def _clear_head(
     these; moved behind the others they leave the first B − r clear. For n ≥ 2B the last r positions
     of a pass are never rearranged, so a pass depends on only one before it.
     """
-    unshared = (~shared).astype(jnp.int32)
-    place = jnp.where(
-        shared, unshared.sum() + jnp.cumsum(shared.astype(jnp.int32)) - 1, jnp.cumsum(unshared) - 1
-    )
+    unshared = jnp.cumsum(~shared, dtype=jnp.int32)
+    place = jnp.where(shared, unshared[-1] + jnp.cumsum(shared, dtype=jnp.int32), unshared) - 1
     return jnp.zeros_like(head).at[place].set(head, unique_indices=True)
 
 
@@ -233,22 +225,20 @@ def _clear_head(
 # A round is its own inverse, so the inverse runs the rounds backwards.
 
 
-class _OrderKeys(NamedTuple):
-    partners: UInt32[Array, "*passes rounds"]
-    bits: UInt32[Array, "*passes rounds"]
+_OrderKeys = tuple[UInt32[Array, "*passes rounds"], UInt32[Array, "*passes rounds"]]
 
 
 def _order_keys(seed: Counter, passes: UInt32[Array, "*passes"], point_count: int) -> _OrderKeys:
     rounds = jnp.arange(ROUNDS, dtype=jnp.uint32).reshape((1,) * passes.ndim + (ROUNDS,))
     partners = _hash(_key(seed, _ORDER_KEYS, passes)[..., None], rounds) % point_count
-    return _OrderKeys(partners, _hash(_key(seed, _ORDER_BITS, passes)[..., None], rounds))
+    return partners, _hash(_key(seed, _ORDER_BITS, passes)[..., None], rounds)
 
 
 def _permute(
     keys: _OrderKeys, values: UInt32[Array, "*passes n"], point_count: int
 ) -> UInt32[Array, "*passes n"]:
     for i in range(ROUNDS):  # unrolled: an accelerator then runs all rounds as one kernel
-        partner, bits = keys.partners[..., i, None], keys.bits[..., i, None]
+        partner, bits = (key[..., i, None] for key in keys)
         wrap = jnp.where(values > partner, jnp.uint32(point_count), jnp.uint32(0))
         other = partner + wrap - values
         # The top bit of `_hash`, without the steps that no longer change it.
@@ -266,14 +256,7 @@ def _key(
 
 def _hash(key: UInt32[Array, "*a"], values: Integer[Array, "*b"] | int) -> UInt32[Array, "*c"]:
     """Hash of the input bits (lowbias32)."""
-    bits = _uint32(values) * jnp.uint32(0x9E3779B9) + key
+    bits = jnp.asarray(values, jnp.uint32) * jnp.uint32(0x9E3779B9) + key
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
     return bits ^ (bits >> 16)
-
-
-def _uint32(number: Integer[Array, "*shape"] | int) -> UInt32[Array, "*shape"]:
-    # A Python integer may be too large for the int32 that JAX would first make of it.
-    if isinstance(number, int):
-        return jnp.uint32(number)
-    return jnp.asarray(number).astype(jnp.uint32)

@@ -34,66 +34,40 @@ MIN_BLUR = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Tolerances:
-    """Maximum deviation of a detection from where the geometry predicts it.
+    """Maximum deviation of a detection from where the geometry predicts it."""
 
-    Attributes:
-        offset: distance in units of the keypoint's σ; a patch is 24 σ wide.
-        octaves: difference in log2 σ.
-        degrees: difference in orientation.
-    """
-
-    offset: float = 1.0
-    octaves: float = 0.5
-    degrees: float = 22.5
+    offset: float = 1.0  # distance in units of the keypoint's σ; a patch is 24 σ wide
+    octaves: float = 0.5  # difference in log2 σ
+    degrees: float = 22.5  # difference in orientation
 
 
 @dataclasses.dataclass(frozen=True)
 class ViewConfig:
-    """Settings of random views, and of the points to take. All ranges are uniform.
+    """Settings of random views, and of the points to take. All ranges are uniform."""
 
-    Attributes:
-        views: number of views per photograph, besides itself.
-        max_rotation_degrees: in the image plane, either way.
-        max_zoom: maximum factor of enlargement or reduction.
-        max_stretch: maximum ratio of both axes, as of a plane seen obliquely.
-        max_perspective: change of depth from the centre to a corner, over the depth.
-        max_gamma: exponent of the grey values, between this and its inverse.
-        max_contrast: contrast factor, between this and its inverse.
-        max_brightness: offset of the grey values, of 255, either way.
-        max_blur: σ of a Gaussian, in pixels.
-        max_noise: standard deviation of pixel noise, in grey values of 255.
-        max_side: longer sides are first reduced to this many pixels.
-        contrast_threshold: of OpenCV's SIFT detector; lower finds more points.
-        min_sigma: smaller keypoints are dropped, as their patches would be mostly interpolation.
-        max_points: maximum number of points per photograph, chosen at random.
-        extent: side of a patch over the keypoint's diameter.
-        tolerances: how closely two detections of a point must agree.
-    """
-
-    views: int = 4
-    max_rotation_degrees: float = 30.0
-    max_zoom: float = 1.4
-    max_stretch: float = 1.5
-    max_perspective: float = 0.25
-    max_gamma: float = 1.6
-    max_contrast: float = 1.5
-    max_brightness: float = 25.0
-    max_blur: float = 1.0
-    max_noise: float = 6.0
-    max_side: int = 1024
-    contrast_threshold: float = 0.02
-    min_sigma: float = 1.2
-    max_points: int = 1500
-    extent: float = EXTENT
-    tolerances: Tolerances = Tolerances()  # frozen, so safe to share
+    views: int = 4  # per photograph, besides itself
+    max_rotation_degrees: float = 30.0  # in the image plane, either way
+    max_zoom: float = 1.4  # factor of enlargement or reduction
+    max_stretch: float = 1.5  # ratio of both axes, as of a plane seen obliquely
+    max_perspective: float = 0.25  # change of depth from the centre to a corner, over the depth
+    max_gamma: float = 1.6  # exponent of the grey values, between this and its inverse
+    max_contrast: float = 1.5  # contrast factor, between this and its inverse
+    max_brightness: float = 25.0  # offset of the grey values, of 255, either way
+    max_blur: float = 1.0  # σ of a Gaussian, in pixels
+    max_noise: float = 6.0  # standard deviation of pixel noise, in grey values of 255
+    max_side: int = 1024  # longer sides are first reduced to this many pixels
+    contrast_threshold: float = 0.02  # of SIFT; lower finds more points
+    min_sigma: float = 1.2  # patches of smaller keypoints would be mostly interpolation
+    max_points: int = 1500  # per photograph, chosen at random
+    extent: float = EXTENT  # side of a patch over the keypoint's diameter
+    tolerances: Tolerances = Tolerances()  # how closely two detections of a point must agree
 
 
 class WarpedPhoto(NamedTuple):
     """A view of a photograph."""
 
     pixels: Photo
-    homography: Float[np.ndarray, "3 3"]
-    """Map from the photograph's pixels to the view's."""
+    homography: Float[np.ndarray, "3 3"]  # from the photograph's pixels to the view's
 
 
 # Sets
@@ -122,13 +96,8 @@ def cut_self_supervised(
     kept: list[SetPhotograph] = []
     # OpenCV and NumPy's larger operations release the interpreter lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        bar = tqdm(
-            pool.map(cut, photos, names),
-            desc="cutting photographs",
-            unit="photo",
-            total=len(photos),
-            disable=not progress,
-        )
+        shown = {"desc": "cutting photographs", "unit": "photo", "disable": not progress}
+        bar = tqdm(pool.map(cut, photos, names), total=len(photos), **shown)
         for path, name, part in zip(photos, names, bar, strict=True):
             if part is None:
                 unreadable.append(name)
@@ -154,37 +123,26 @@ def cut_self_supervised(
 def _cut_photo(
     rng: np.random.Generator, photo: np.ndarray, *, config: ViewConfig
 ) -> tuple[np.ndarray, np.ndarray, Keypoints]:
-    """Return patches, point ids and keypoints of points seen by a photograph and its views."""
+    """Return patches, point ids and keypoints of points that two or more views show."""
     photo = reduce_photo(photo, config.max_side)
     views = [WarpedPhoto(photo, np.eye(3))]
     views += [random_view(rng, photo, config=config) for _ in range(config.views)]
-    found = [
-        detect_in_grey(view.pixels, max_keypoints=None, contrast=config.contrast_threshold)
-        for view in views
-    ]
+    options = {"max_keypoints": None, "contrast": config.contrast_threshold}
+    found = [detect_in_grey(view.pixels, **options) for view in views]
     reference = found[0].keep(found[0].sigma >= config.min_sigma)
     reference = reference.keep(distinct_places(reference))
-    matches = np.stack(
-        [
-            match_keypoints(
-                transform_keypoints(reference, view.homography),
-                detections,
-                tolerances=config.tolerances,
-            )
-            for view, detections in zip(views, found, strict=True)
-        ],
-        axis=1,
-    )
+    columns = []
+    for view, detections in zip(views, found, strict=True):
+        expected = transform_keypoints(reference, view.homography)
+        columns.append(match_keypoints(expected, detections, tolerances=config.tolerances))
+    matches = np.stack(columns, axis=1)
     shared = np.flatnonzero((matches >= 0).sum(axis=1) >= 2)
     matches = matches[np.sort(rng.permutation(shared)[: config.max_points])]
-    patches, points, keypoints = [], [], []
+    views_seen, point_ids = np.nonzero(matches.T >= 0)
+    keypoints, patches = [], []
     for number, (view, detections) in enumerate(zip(views, found, strict=True)):
-        seen = np.flatnonzero(matches[:, number] >= 0)
-        here = detections.keep(matches[seen, number])
-        patches.append(cut_patches(view.pixels, here, extent=config.extent))
-        points.append(seen)
-        keypoints.append(here)
-    point_ids = np.concatenate(points)
+        keypoints.append(detections.keep(matches[point_ids[views_seen == number], number]))
+        patches.append(cut_patches(view.pixels, keypoints[-1], extent=config.extent))
     order = np.argsort(point_ids, kind="stable")
     return np.concatenate(patches)[order], point_ids[order], Keypoints.join(keypoints).keep(order)
 
@@ -202,17 +160,15 @@ def random_view(rng: np.random.Generator, photo: Photo, *, config: ViewConfig) -
     unit = np.diag([1 / half_diagonal, 1 / half_diagonal, 1.0])
     unit[:2, 2] = -last / 2 / half_diagonal
     in_pixels = np.diag([half_diagonal, half_diagonal, 1.0]) @ homography @ unit
-    corners = np.array([[0, 0, 1], [last[0], 0, 1], [0, last[1], 1], [last[0], last[1], 1]])
-    warped = corners @ in_pixels.T
+    warped = np.array([[0, 0, 1], [last[0], 0, 1], [0, last[1], 1], [*last, 1]]) @ in_pixels.T
     warped = warped[:, :2] / warped[:, 2:]
     shift = np.eye(3)
     shift[:2, 2] = -warped.min(axis=0)
-    width, height = (int(side) + 1 for side in np.ceil(np.ptp(warped, axis=0)))
+    size = tuple(int(side) + 1 for side in np.ceil(np.ptp(warped, axis=0)))
     to_view = shift @ in_pixels
     blurred = cv2.GaussianBlur(photo, (0, 0), antialias_sigma(1 / zoom)) if zoom < 1 else photo
     # Replicated in the photograph's frame, so patches that reach beyond its border look the same.
     edges = cv2.BORDER_REPLICATE
-    size = (width, height)
     pixels = cv2.warpPerspective(blurred, to_view, size, flags=cv2.INTER_LINEAR, borderMode=edges)
     return WarpedPhoto(change_light(rng, pixels, config=config), to_view)
 
@@ -291,13 +247,8 @@ def match_keypoints(
     distance, index = cKDTree(found.xy).query(predicted.xy, k=neighbours)
     octaves = np.abs(np.log2(found.sigma[index] / predicted.sigma[:, None]))
     turn = np.abs(wrap_angle(found.radians[index] - predicted.radians[:, None]))
-    errors = np.stack(
-        [
-            distance / (tolerances.offset * predicted.sigma[:, None]),
-            octaves / tolerances.octaves,
-            turn / np.deg2rad(tolerances.degrees),
-        ]
-    )
+    offset = distance / (tolerances.offset * predicted.sigma[:, None])
+    errors = np.stack([offset, octaves / tolerances.octaves, turn / np.deg2rad(tolerances.degrees)])
     cost = np.where((errors <= 1).all(axis=0), errors.sum(axis=0), np.inf)
     best = cost.argmin(axis=1)
     rows = np.arange(len(best))

@@ -151,7 +151,7 @@ def read_tfds(name: str, *, cache_dir: Folder | None = None, progress: bool = Tr
     entry = cache_entry("tfds", folder, cache_dir)
     patches, point_ids = open_decoded(
         entry,
-        lambda: sorted(path for path in folder.iterdir() if path.is_file()),
+        sorted(path for path in folder.iterdir() if path.is_file()),
         lambda partial: _decode_tfds(builder, name, partial, progress),
     )
     pairs = NO_PAIRS

@@ -57,16 +57,15 @@ def pair_dataset(
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)
     check_shares(pairs, devices * processes)
     check_streams(tables, pairs, shares, seed=seed, group=group)
-    streams = list(enumerate(zip(tables, split_batch(pairs, shares), strict=True)))
+    seeds = [stream_seed(seed, number) for number in range(len(tables))]
+    streams = list(zip(seeds, tables, split_batch(pairs, shares), strict=True))
     layout = (STEPS_PER_DRAW * processes, devices, pairs // processes // devices, 2)
 
     def draw(first: np.int64) -> np.ndarray:
         numbers = first + np.arange(STEPS_PER_DRAW)
         drawn = [
-            sample_pairs_on_host(
-                table, int(stream_seed(seed, number)), numbers, pairs=own, group=group
-            )
-            for number, (table, own) in streams
+            sample_pairs_on_host(table, int(own_seed), numbers, pairs=own, group=group)
+            for own_seed, table, own in streams
         ]
         return np.concatenate(drawn, axis=1).reshape(layout)
 
@@ -76,11 +75,8 @@ def pair_dataset(
     ).prefetch(1)  # the next steps are drawn while these are gathered
     rows = drawn.unbatch().shard(processes, process).take(-1 if steps is None else steps)
     patches = as_tensor(patch_set.patches)
-    batches = rows.map(
-        lambda numbers: tf.gather(patches, numbers),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
+    options = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
+    batches = rows.map(lambda numbers: tf.gather(patches, numbers), **options)
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
@@ -92,9 +88,7 @@ def as_tensor(patches: UInt8[np.ndarray, "P 64 64"]) -> "tf.Tensor":
         return tf.constant(patches)
     assert patches.filename is not None  # there is a map
     # NumPy does not export read-only memory. In copy-on-write mode nothing reaches the file either.
-    shared = np.memmap(
-        patches.filename, np.uint8, mode="c", offset=patches.offset, shape=patches.shape
-    )
+    shared = np.memmap(patches.filename, np.uint8, "c", patches.offset, patches.shape)
     return tf.experimental.dlpack.from_dlpack(shared.__dlpack__())
 
 

@@ -15,11 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float32
 
-from kjax.data.cutting.detectors import STEADY, check_detector, detector_label
 from kjax.data.cutting.keypoints import (
     MAX_KEYPOINTS,
+    STEADY,
     Keypoints,
+    check_detector,
     detect_in_grey,
+    detector_label,
     find_in_grey,
     from_opencv,
 )
@@ -62,7 +64,7 @@ def load(
         dimension: descriptor size; the weights must be trained for it (`config.loss.nested`).
         backend: "jax" or "onnxruntime" on CPUs (default: the faster). Descriptors are the same up
             to rounding.
-        detector: one of OpenCV's detectors, see `kjax.data.cutting.detectors`.
+        detector: one of OpenCV's detectors, see `kjax.data.cutting.keypoints`.
         max_keypoints: maximum keypoints per image.
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
@@ -109,7 +111,7 @@ class Describer:
         model: head and variant, e.g. "combined_star s=2".
         name: where the weights came from, if they were loaded.
         sha256: checksum of the weights, if they were loaded (see `weights_sha256`).
-        detector: name of the keypoint detector, see `kjax.data.cutting.detectors`.
+        detector: name of the keypoint detector, see `kjax.data.cutting.keypoints`.
         max_keypoints: default maximum of keypoints per image.
     """
 
@@ -283,7 +285,7 @@ class Describer:
     ) -> tuple[list[Any], Float32[np.ndarray, "K dim"]]:
         """Describe `cv2.KeyPoint` objects; those whose patch lies outside the image are dropped.
 
-        Their size is a diameter, 2σ for SIFT: see `kjax.data.cutting.detectors` for others.
+        Their size is a diameter, 2σ for SIFT: see `kjax.data.cutting.keypoints` for others.
         """
         return self._compute(open_grey(image, "bgr"), keypoints)
 

@@ -16,8 +16,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from tqdm import tqdm
 
-from kjax.data.cutting.detectors import FAINT, STEADY
-from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cutting.keypoints import FAINT, STEADY, Keypoints, detect_in_grey
 from kjax.data.cutting.photographs import in_order, read_grey_or_none
 from kjax.data.phototour import SetPhotograph
 from kjax.data.selfsupervised import (

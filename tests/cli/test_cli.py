@@ -48,7 +48,7 @@ def test_every_option_is_explained_and_shows_its_default():
 
 def test_choices_are_those_of_the_library():
     from kjax.cli import compare, download, export, match, options
-    from kjax.data.cutting.detectors import DETECTORS
+    from kjax.data.cutting.keypoints import DETECTORS
     from kjax.data.download import ADDRESSES
     from kjax.export.files import ONNX, STABLEHLO
     from kjax.images.collection.pairs import PairSelection

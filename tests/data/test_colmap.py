@@ -131,8 +131,18 @@ def camera(model=0, focal=500.0):
 @pytest.mark.parametrize(
     ("cameras", "images", "points", "message"),
     [
-        ({1: CAMERAS[1]}, IMAGES, POINTS, "none.png uses camera 4, which is not among"),
-        (CAMERAS, IMAGES, {3: POINTS[3]}, "sees point 9, which is not among the points"),
+        (
+            {1: CAMERAS[1]},
+            IMAGES,
+            POINTS,
+            "none.png uses camera 4 or points that are not in the model",
+        ),
+        (
+            CAMERAS,
+            IMAGES,
+            {3: POINTS[3]},
+            r"ü\.jpg uses camera 1 or points that are not in the model",
+        ),
         (camera(model=17), {}, {}, "camera of model 17.*EQUIRECTANGULAR"),
         (camera(model=99), {}, {}, "camera of model 99, which is not supported"),
         (camera(focal=0.0), {}, {}, r"cameras\.bin .*480×360 pixels has the focal length 0"),

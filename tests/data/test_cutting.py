@@ -9,8 +9,7 @@ import pytest
 import skimage.data
 from scripts import load_script
 
-from kjax.data.cutting.detectors import LARGEST, SIFT, STEADY
-from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
+from kjax.data.cutting.keypoints import LARGEST, SIFT, STEADY, Keypoints, detect_in_grey
 from kjax.data.cutting.patches import cut_patches
 from kjax.data.cutting.photographs import list_photos, read_grey_or_none
 from kjax.errors import InputError

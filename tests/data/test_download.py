@@ -3,7 +3,6 @@
 import contextlib
 import http.server
 import io
-import json
 import os
 import shutil
 import stat
@@ -166,8 +165,7 @@ def test_a_dead_address_is_skipped(server, tmp_path):
 @pytest.mark.parametrize(("extra", "sent"), [(b"", 0), (b"more", len(CONTENT))])
 def test_a_complete_part_is_renamed_and_a_longer_one_dropped(server, tmp_path, extra, sent):
     (tmp_path / "a.part").write_bytes(CONTENT + extra)
-    state = {"address": server.address(), "validator": '"first"'}
-    (tmp_path / "a.part.json").write_text(json.dumps(state))
+    (tmp_path / "a.state").write_text(f'{server.address()}\n"first"')
     assert get([server.address()], tmp_path / "a").read_bytes() == CONTENT
     assert server.sent == sent
 
@@ -177,15 +175,12 @@ def test_no_address_answers(server, tmp_path):
         get([server.address("x"), server.address("y")], tmp_path / "a")
 
 
-VALIDATORS = [3, ["x"], "a\r\nHost: evil", "\u20ac"]
-STATES = ["[]", "3", "null", "{", "[" * 100_000]
-STATES += [json.dumps({"address": "ADDRESS", "validator": each}) for each in VALIDATORS]
-
-
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    "state", ["", "ADDRESS", "ADDRESS\n", "ADDRESS\na\nHost: evil", "ADDRESS\n€", 'x\n"first"']
+)
 def test_a_damaged_state_starts_again(server, tmp_path, state):
     (tmp_path / "a.part").write_bytes(b"half")
-    (tmp_path / "a.part.json").write_text(state.replace("ADDRESS", server.address()))
+    (tmp_path / "a.state").write_text(state.replace("ADDRESS", server.address()))
     assert get([server.address()], tmp_path / "a").read_bytes() == CONTENT
     assert "Range" not in server.requests[0]
 
@@ -255,14 +250,11 @@ def test_links_are_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [zip_with, tar_with])
-def test_good_archives_are_unpacked_unless_they_are_too_large(tmp_path, pack):
+def test_good_archives_are_unpacked(tmp_path, pack):
     pack(tmp_path / "archive", "deep/down/file")
     unpack(tmp_path / "archive", tmp_path / "out", progress=False)
     assert (tmp_path / "out" / "good.txt").read_bytes() == b"good"
     assert (tmp_path / "out" / "deep" / "down" / "file").is_file()
-    with refused(r"would unpack to \d bytes"):
-        unpack(tmp_path / "archive", tmp_path / "none", progress=False, max_bytes=3)
-    assert not (tmp_path / "none").exists()
 
 
 def test_damaged_archives_are_refused(tmp_path):

@@ -108,7 +108,7 @@ def test_an_interrupted_cut_leaves_nothing_and_cutting_again_gives_the_same(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("kjax.data.phototour._write_lines", interrupt)
+        patch.setattr("numpy.savetxt", interrupt)
         with pytest.raises(KeyboardInterrupt):
             embedded_test(cache_dir=tmp_path, progress=False)
     assert list((tmp_path / "embedded").iterdir()) == []

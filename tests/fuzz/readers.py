@@ -632,8 +632,7 @@ for _mode in ("w", "w:gz"):
 
 def make_part(folder: Path) -> None:
     (folder / "set.part").write_bytes(b"half")
-    state = {"address": "http://x/set.zip", "validator": '"tag"'}
-    (folder / "set.part.json").write_text(json.dumps(state))
+    (folder / "set.state").write_text('http://x/set.zip\n"tag"')
     (folder / "set.sha256").write_text("0" * 64 + "\n")
 
 

@@ -9,8 +9,13 @@ from PIL import Image
 
 import kjax
 import kjax.model.patches
-from kjax.data.cutting.detectors import DETECTORS, find_keypoints
-from kjax.data.cutting.keypoints import as_keypoints, detect, to_opencv
+from kjax.data.cutting.keypoints import (
+    DETECTORS,
+    as_keypoints,
+    detect,
+    find_in_grey,
+    to_opencv,
+)
 from kjax.errors import InputError
 from kjax.weights import shipped
 from kjax.weights.files import save_variables
@@ -293,7 +298,7 @@ def test_detectors_follow_scale_and_rotation(photograph, name, rng):
     photograph = cv2.resize(photograph, (320, 240))
     large = cv2.rotate(cv2.resize(photograph, None, fx=2, fy=2), cv2.ROTATE_90_CLOCKWISE)
     small, rotated = (
-        find_keypoints(image, name=name, max_keypoints=400) for image in (photograph, large)
+        find_in_grey(image, detector=name, max_keypoints=400) for image in (photograph, large)
     )
     ranks = [DETECTORS[name].rank(one) for one in rotated]
     assert ranks == sorted(ranks, reverse=True)
@@ -308,7 +313,7 @@ def test_detectors_follow_scale_and_rotation(photograph, name, rng):
     # Sizes are diameters of SIFT's kind, from a few pixels on.
     assert 1.5 < np.median([one.size for one in small]) < 20
     for shape in ((0, 5), (1, 1), (2, 3), (9, 9)):
-        assert find_keypoints(rng.integers(0, 256, shape, np.uint8), name=name) == []
+        assert find_in_grey(rng.integers(0, 256, shape, np.uint8), detector=name) == []
 
 
 def test_other_detectors_by_name(photograph):

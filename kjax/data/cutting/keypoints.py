@@ -1,14 +1,25 @@
-"""Keypoints of a photograph: from an OpenCV detector, or given by the caller."""
+"""Keypoints of a photograph: from an OpenCV detector, or given by the caller.
 
-from collections.abc import Iterable, Sequence
+SIFT's keypoints are ranked in three ways. "SIFT" keeps those of the highest contrast, as OpenCV
+does; "SIFT-largest" those of the largest scale, as COLMAP does; "SIFT-steady" ranks a larger set by
+contrast × size² and keeps one orientation per location. Under random homographies 2,048 keypoints
+of the last gave half as many correct matches again as the first (docs/peers.md).
+
+Patches are cut by SIFT's measure, `KeyPoint.size` = 2σ. ORB's size is the side of the area that it
+describes, and SIFT describes 6 sizes, so ORB's is divided by 31/6. BRISK's is divided by 4, which
+gave most correct matches of the factors 1, 1.4, 2, … 11. KAZE's and AKAZE's stay.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64
 
-from kjax.data.cutting.detectors import SIFT, find_keypoints
 from kjax.data.cutting.photographs import Grey, grey_values, whole_greys
-from kjax.errors import InputError
+from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 
 MAX_KEYPOINTS = 8000
@@ -16,22 +27,22 @@ SIGMA = 0.5
 """Ratio of a keypoint's σ to its diameter."""
 NO_ANGLE = -1.0
 """OpenCV's angle of a keypoint without orientation."""
+SIFT, LARGEST, STEADY = "SIFT", "SIFT-largest", "SIFT-steady"
+CONTRAST, LOW_CONTRAST, FAINT = 0.04, 0.02, 0.01
+"""SIFT's contrast thresholds: OpenCV's default, COLMAP's, and ours where size counts, too."""
+RESPONSE = operator.attrgetter("response")
+"""What OpenCV itself ranks keypoints by."""
+SMALLEST_SIDE = 8
+"""Minimum side of a photograph: some detectors raise for smaller ones."""
 
 
 class Keypoints(NamedTuple):
-    """Keypoints of one photograph, in OpenCV's conventions.
+    """Keypoints of one photograph, in OpenCV's conventions."""
 
-    Attributes:
-        xy: positions; the centre of the first pixel is (0, 0).
-        scales: diameters in pixels, as `KeyPoint.size`.
-        angles: degrees, clockwise on screen, as `KeyPoint.angle`; −1 means none.
-        scores: the detector's scores; higher is better.
-    """
-
-    xy: Float[np.ndarray, "N 2"]
-    scales: Float[np.ndarray, " N"]
-    angles: Float[np.ndarray, " N"]
-    scores: Float[np.ndarray, " N"]
+    xy: Float[np.ndarray, "N 2"]  # the centre of the first pixel is (0, 0)
+    scales: Float[np.ndarray, " N"]  # diameters in pixels, as `KeyPoint.size`
+    angles: Float[np.ndarray, " N"]  # degrees, clockwise on screen; −1 means none
+    scores: Float[np.ndarray, " N"]  # higher is better
 
     @classmethod
     def of_sigma(
@@ -81,37 +92,82 @@ def upright_without(angles: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
     return np.where(angles == NO_ANGLE, np.zeros_like(angles), angles)
 
 
-def detect(
-    image: np.ndarray,
-    *,
-    mask: np.ndarray | None = None,
-    max_keypoints: int = MAX_KEYPOINTS,
-    order: str = "rgb",
-) -> Keypoints:
-    """Detect the strongest SIFT keypoints of an image as `grey_values` takes it.
-
-    Args:
-        image: of any type that `grey_values` takes.
-        mask: search where it is not zero, `[H,W]`.
-        max_keypoints: maximum number of keypoints, strongest first.
-        order: channel order, "rgb" or "bgr".
-    """
-    return detect_in_grey(grey_values(image, order=order), mask=mask, max_keypoints=max_keypoints)
+# Detectors
 
 
-def detect_in_grey(
-    grey: Grey,
-    *,
-    mask: np.ndarray | None = None,
-    max_keypoints: int | None = MAX_KEYPOINTS,
-    contrast: float | None = None,
-    detector: str = SIFT,
-) -> Keypoints:
-    """Like `find_in_grey`, but return `Keypoints`."""
-    found = find_in_grey(
-        grey, mask=mask, max_keypoints=max_keypoints, contrast=contrast, detector=detector
+class Detector(NamedTuple):
+    """One of OpenCV's detectors."""
+
+    create: Callable[[ModuleType, int | None, float], Any]  # from number and SIFT's threshold
+    sizes: float = 1.0  # divisor of its `KeyPoint.size` that gives 2σ
+    turns_late: bool = False  # angles are found only during description
+    rank: Callable[[Any], float] = RESPONSE
+    contrast: float = CONTRAST  # default threshold of SIFT
+    places_once: bool = False  # keep one orientation per location
+    label: str = ""
+
+
+def _sift(cv2: ModuleType, count: int | None, contrast: float) -> Any:
+    # Without precise upscaling OpenCV's keypoints are shifted by a quarter of a pixel.
+    return cv2.SIFT_create(
+        nfeatures=count or 0, contrastThreshold=contrast, enable_precise_upscale=True
     )
-    return from_opencv(found)
+
+
+def _contributed(name: str) -> Callable[..., Any]:
+    """Return the maker of a detector that OpenCV 5 has moved to its contributed modules."""
+
+    def create(cv2: ModuleType, *_: Any) -> Any:
+        for home in (cv2, getattr(cv2, "xfeatures2d", None)):
+            if hasattr(home, name):
+                return getattr(home, name)()
+        raise InputError(f"this OpenCV has no {name}: pip install opencv-contrib-python-headless")
+
+    return create
+
+
+_PRECISE = "OpenCV SIFT, precise upscale"
+DETECTORS = {
+    STEADY: Detector(
+        _sift,
+        rank=lambda one: one.response * one.size**2,
+        contrast=FAINT,
+        places_once=True,
+        label=f"{_PRECISE}, contrast {FAINT}, by contrast times size², places once",
+    ),
+    SIFT: Detector(_sift, label=_PRECISE),
+    LARGEST: Detector(
+        _sift,
+        rank=lambda one: one.size,
+        contrast=LOW_CONTRAST,
+        label=f"{_PRECISE}, contrast {LOW_CONTRAST}, largest first",
+    ),
+    "ORB": Detector(lambda cv2, count, _: cv2.ORB_create(nfeatures=count or 10**6), 31 / 6),
+    "BRISK": Detector(_contributed("BRISK_create"), 4.0),
+    "AKAZE": Detector(_contributed("AKAZE_create")),
+    "KAZE": Detector(_contributed("KAZE_create"), turns_late=True),
+}
+
+
+def check_detector(name: str) -> None:
+    """Raise for an unknown detector."""
+    if name not in DETECTORS:
+        raise unknown_name("detector", name, DETECTORS)
+
+
+def detector_label(name: str) -> str:
+    """Return the description of a detector for people and records."""
+    return DETECTORS[name].label or f"OpenCV {name}"
+
+
+def detect(image: np.ndarray, *, order: str = "rgb", **options: Any) -> Keypoints:
+    """Detect keypoints of an image as `grey_values` takes it; see `find_in_grey` for options."""
+    return detect_in_grey(grey_values(image, order=order), **options)
+
+
+def detect_in_grey(grey: Grey, **options: Any) -> Keypoints:
+    """Like `find_in_grey`, but return `Keypoints`."""
+    return from_opencv(find_in_grey(grey, **options))
 
 
 def find_in_grey(
@@ -122,10 +178,10 @@ def find_in_grey(
     contrast: float | None = None,
     detector: str = SIFT,
 ) -> list[Any]:
-    """Detect `cv2.KeyPoint` objects in the result of `grey_values`.
+    """Detect `cv2.KeyPoint` objects, best first, whose size is 2σ for every detector.
 
     Args:
-        grey: image.
+        grey: the result of `grey_values`.
         mask: search where it is not zero, `[H,W]`.
         max_keypoints: maximum number of keypoints; None returns all.
         contrast: SIFT's threshold; lower finds more (default: the detector's own).
@@ -134,16 +190,36 @@ def find_in_grey(
     if max_keypoints is not None and max_keypoints < 1:
         raise InputError(f"max_keypoints is {max_keypoints}: ask for at least one")
     if mask is not None:
-        mask = np.asarray(mask)
+        mask = (np.asarray(mask) != 0).astype(np.uint8)
         if mask.shape != grey.shape:
             raise InputError(
                 f"the mask has shape {list(mask.shape)}, the image {list(grey.shape)}: "
                 "give a mask of the image's size"
             )
-        mask = (mask != 0).astype(np.uint8)
-    return find_keypoints(
-        whole_greys(grey), mask, name=detector, max_keypoints=max_keypoints, contrast=contrast
-    )
+    kind = DETECTORS[detector]
+    if min(grey.shape) < (1 if kind.create is _sift else SMALLEST_SIDE):
+        return []
+    count = max_keypoints if kind.rank is RESPONSE else None
+    contrast = kind.contrast if contrast is None else contrast
+    opened = kind.create(require("cv2", "finding keypoints"), count, contrast)
+    if kind.turns_late:
+        found = opened.detectAndCompute(whole_greys(grey), mask)[0]
+    else:
+        found = opened.detect(whole_greys(grey), mask)
+    ranked = sorted(found, key=kind.rank, reverse=True)
+    if kind.places_once:
+        firsts: dict[tuple[float, float], Any] = {}
+        for point in ranked:
+            firsts.setdefault(point.pt, point)
+        ranked = list(firsts.values())
+    best = ranked[:max_keypoints]
+    if kind.sizes != 1:
+        for point in best:
+            point.size /= kind.sizes
+    return best
+
+
+# Conversion
 
 
 def as_keypoints(keypoints: Any) -> Keypoints:

@@ -28,37 +28,23 @@ PATCH_SIDE = 64
 EXTENT = 12.0
 """Side of a patch on the photograph over the keypoint's diameter (24σ)."""
 PYRAMID = "thirds"
-PYRAMIDS = {
-    "thirds": (3, 0.5),
-    "octaves": (1, 0.5),
-    "off": (0, 0.0),
-    "kornia": (1, 0.0),
-    "kornia0.8": (1, 0.0),
-}
-"""Levels per octave n and bias b: a sampling step of t pixels uses level ⌊n · log2 t + b⌋."""
 KORNIA = ("kornia", "kornia0.8")
+PYRAMIDS = {"thirds": (3, 0.5), "octaves": (1, 0.5), "off": (0, 0.0)}
+PYRAMIDS |= dict.fromkeys(KORNIA, (1, 0.0))
+"""Levels per octave n and bias b: a sampling step of t pixels uses level ⌊n · log2 t + b⌋."""
 SMALLEST_SIDE = 2
 """Minimum side of a level, so that each pixel has a neighbour to interpolate with."""
 
 
 class Level(NamedTuple):
-    """One low-passed copy of an image: its shape and the map from image pixels, for x and y.
-
-    Attributes:
-        height: rows.
-        width: columns.
-        zoom: a point p of the image lies at zoom · p + shift.
-        shift: see `zoom`.
-        stretch: a vector v from a patch's centre becomes stretch · v.
-        blur: σ of the Gaussian applied to the first level of its octave, 0 for that level itself.
-    """
+    """One low-passed copy of an image: its shape and the map from image pixels, for x and y."""
 
     height: int
     width: int
-    zoom: tuple[float, float]
+    zoom: tuple[float, float]  # a point p of the image lies at zoom · p + shift
     shift: tuple[float, float]
-    stretch: tuple[float, float]
-    blur: float = 0.0
+    stretch: tuple[float, float]  # a vector v from a patch's centre becomes stretch · v
+    blur: float = 0.0  # σ of the Gaussian applied to the octave's first level, 0 for that itself
 
 
 def check_pyramid(kind: str) -> None:
@@ -130,11 +116,9 @@ def cut_patches(
     sine = steps * np.sin(keypoints.radians) * zoom
     x, y = keypoints.xy.T * zoom
     middle = (PATCH_SIDE - 1) / 2
-    rows = [
-        np.stack([cosine, -sine, x - (cosine - sine) * middle], axis=1),
-        np.stack([sine, cosine, y - (cosine + sine) * middle], axis=1),
-    ]
-    patch_to_level = np.stack(rows, axis=1)
+    across = [cosine, -sine, x - (cosine - sine) * middle]
+    down = [sine, cosine, y - (cosine + sine) * middle]
+    patch_to_level = np.stack([*across, *down], axis=1).reshape(-1, 2, 3)
     patches = np.empty((len(steps), PATCH_SIDE, PATCH_SIDE), np.uint8)
     for number, level in enumerate(levels[: max(chosen.tolist(), default=-1) + 1]):
         if number and not level.blur:
@@ -143,12 +127,7 @@ def cut_patches(
         image = photo
         if len(here) and level.blur:
             image = cv2.GaussianBlur(photo, (0, 0), level.blur, borderType=border)
+        how = {"flags": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, "borderMode": border}
         for patch in here:
-            patches[patch] = cv2.warpAffine(
-                image,
-                patch_to_level[patch],
-                (PATCH_SIDE, PATCH_SIDE),
-                flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-                borderMode=border,
-            )
+            patches[patch] = cv2.warpAffine(image, patch_to_level[patch], patches.shape[1:], **how)
     return patches

@@ -1,5 +1,6 @@
 """Read photographs from files, and convert images of any type to grey."""
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,25 +30,17 @@ WHITES = (1.0, 255.0, 65535.0)
 OVERSHOOT = 2.0
 """Maximum value over white: resizing and sharpening leave values beyond it, but never twice."""
 
-Pixels = (
-    UInt8[np.ndarray, "height width 3"]
-    | UInt8[np.ndarray, "height width"]
-    | UInt16[np.ndarray, "height width"]
-    | Float32[np.ndarray, "height width"]
-)
 Photo = UInt8[np.ndarray, "height width"]
 Grey = Photo | Float32[np.ndarray, "height width"]
+Pixels = UInt8[np.ndarray, "height width 3"] | UInt16[np.ndarray, "height width"] | Grey
 
 
 def list_photos(folder: Path) -> list[Path]:
     """List all photographs below a folder, sorted by name."""
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
-    photos = [
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in PHOTO_SUFFIXES and not path.is_dir()
-    ]
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in PHOTO_SUFFIXES)
+    photos = [path for path in found if not path.is_dir()]
     if not photos:
         raise InputError(f"{folder} holds no photographs ({', '.join(sorted(PHOTO_SUFFIXES))})")
     return sorted(photos, key=lambda path: path.relative_to(folder).as_posix())
@@ -82,10 +75,9 @@ def read_grey(path: Path) -> Photo:
 
 def read_grey_or_none(path: Path) -> Photo | None:
     """Like `read_grey`, but return None if the file cannot be read."""
-    try:
+    with contextlib.suppress(InputError):
         return read_grey(path)
-    except InputError:
-        return None
+    return None
 
 
 def to_grey(
@@ -105,10 +97,8 @@ def to_grey(
         values = channel.astype(dtype)
         return values / UINT16_STEPS if image.dtype == np.uint16 else values
 
-    if image.ndim == 2 + batched:
-        return floating(image)
-    if image.shape[-1] == 1:
-        return floating(image[..., 0])
+    if image.ndim == 2 + batched or image.shape[-1] == 1:
+        return floating(image.reshape(image.shape[: 2 + batched]))
     # Convert before adding: the sum of three uint8 channels would overflow.
     red, green, blue = (floating(image[..., channel]) for channel in ORDERS[order])
     return REC_601[0] * red + REC_601[1] * green + REC_601[2] * blue
@@ -145,11 +135,6 @@ def whole_greys(grey: Grey) -> Photo:
     return grey if grey.dtype == np.uint8 else grey.round().clip(0, 255).astype(np.uint8)
 
 
-def picture_greys(picture: Image.Image) -> Photo:
-    """Convert a Pillow image to 8-bit grey."""
-    return whole_greys(grey_values(as_pixels(picture)))
-
-
 def check_order(order: str) -> None:
     """Raise for an unknown channel order."""
     if order not in ORDERS:
@@ -168,10 +153,9 @@ def as_image(image: Any, *, batched: bool = False) -> Any:
     axes = image.ndim - batched
     if axes != 2 and not (axes == 3 and image.shape[-1] in CHANNELS):
         wanted = "[B,H,W] or [B,H,W,C]" if batched else "[H,W] or [H,W,C]"
-        first = axes == 3 and image.shape[-3] in CHANNELS
-        hint = ": move the channels to the end" if first else ""
         raise InputError(
-            f"an image must be {wanted} with 1, 3 or 4 channels, not {list(image.shape)}{hint}"
+            f"an image must be {wanted} with 1, 3 or 4 channels, not {list(image.shape)}: "
+            "reshape it, or move the channels to the end"
         )
     return image
 
@@ -191,8 +175,7 @@ def in_order(
                 waiting.append((item, pool.submit(work, item)))
                 if len(waiting) > threads + 1:
                     yield waiting.popleft()
-            while waiting:
-                yield waiting.popleft()
+            yield from waiting
         finally:
             for _, future in waiting:
                 future.cancel()
