@@ -136,6 +136,7 @@ def test_database_of_all_pairs(some_photos, describer, finished):
     np.testing.assert_array_equal(found, expected.indices)
 
 
+@pytest.mark.slow
 def test_database_by_a_learned_matcher(photos, tmp_path, describer, finished):
     model = MatcherConfig(layers=1, width=32, heads=2, dimension=describer.dimension)
     origin = Provenance("w", describer.sha256, describer.dimension)
@@ -226,7 +227,11 @@ def test_a_new_image_only_needs_its_own_pairs(photos, tmp_path, describer, finis
 
 
 @pytest.mark.parametrize(
-    "change", [{"ratio": 0.7}, {"max_keypoints": 100}, {"selection": "sequential", "neighbours": 2}]
+    "change",
+    [
+        {"ratio": 0.7, "selection": "retrieval", "neighbours": 2},
+        pytest.param({"max_keypoints": 100}, marks=pytest.mark.slow),
+    ],
 )
 def test_other_settings_do_not_reuse_old_results(change, photos, tmp_path, describer, finished):
     shutil.copytree(finished.database.parent, tmp_path / "a")
@@ -323,13 +328,6 @@ def test_retrieval_finds_images_of_the_same_things(rng, monkeypatch):
     assert not pairs.vlad(np.empty((0, 16), np.float32), centres).any()
 
 
-def test_pairs_by_retrieval(photos, tmp_path, describer):
-    chosen = {"selection": "retrieval", "neighbours": 2}
-    built = build(photos, tmp_path / "out", describer, STAND_IN, **ALONE, **chosen)
-    found = set(read_matches(built.database))
-    assert COUNT - 1 <= len(found) <= 2 * COUNT
-
-
 # Cameras
 
 
@@ -370,10 +368,10 @@ def camera_table(database):
 
 
 @needs_colmap
+@pytest.mark.slow
 def test_cameras_are_guessed_as_colmap_does(cameras, tmp_path, describer):
     built = build(cameras, tmp_path / "out", describer, STAND_IN, **ALONE)
-    theirs = tmp_path / "theirs.db"
-    log = tmp_path / "log.txt"
+    theirs, log = tmp_path / "theirs.db", tmp_path / "log.txt"
     options = {"SiftExtraction.use_gpu": 0, "SiftExtraction.max_num_features": 5}
     colmap_program._run_colmap("feature_extractor", theirs, {"image_path": cameras, **options}, log)
     assert camera_table(built.database) == camera_table(theirs)

@@ -42,16 +42,6 @@ def test_npz_refusals(tmp_path, rng):
         read_npz(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("count", [0, 4])
-@pytest.mark.parametrize("shaped", [False, True])
-def test_lightglue_shapes(rng, count, shaped):
-    features = make_features(rng, count, shaped=shaped)
-    dictionary = to_dictionary(features)
-    np.testing.assert_array_equal(dictionary["descriptors"], features.descriptors[None])
-    np.testing.assert_array_equal(dictionary["keypoints"], features.xy[None])
-    assert ("oris" in dictionary) == ("scales" in dictionary) == shaped
-
-
 def test_lightglue_units(rng):
     features = Features(
         xy=np.zeros((1, 2), np.float32),
@@ -65,7 +55,7 @@ def test_lightglue_units(rng):
     assert dictionary["scales"].tolist() == [[3]]
     np.testing.assert_allclose(dictionary["oris"], [[np.pi]], rtol=1e-6)
     assert dictionary["image_size"].tolist() == [[640, 480]]
-    assert "keypoint_scores" not in dictionary
+    assert not {"keypoint_scores", "oris"} & to_dictionary(make_features(rng, shaped=False)).keys()
 
 
 def test_features_must_fit_together(rng):
@@ -156,17 +146,6 @@ def test_a_crash_loses_at_most_the_current_image(tmp_path, rng, monkeypatch):
     for name, features in photos.items():
         assert_equal(read_features(path, name), features)
     assert [left.name for left in tmp_path.iterdir()] == ["features.h5"]
-
-
-def test_an_error_keeps_finished_images(tmp_path, rng):
-    def stop_after_one():
-        with FeatureWriter(tmp_path / "features.h5") as writer:
-            writer.add("a", make_features(rng, 5))
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        stop_after_one()
-    assert group_names(tmp_path / "features.h5") == ["a"]
 
 
 def test_an_image_added_again_replaces_the_first(tmp_path, rng):
@@ -301,19 +280,3 @@ def test_damaged_matches_are_refused(tmp_path, damaged):
             file[f"a/b/{name}"] = values
     with pytest.raises(InputError, match="match again"):
         read_matches(tmp_path / "matches.h5", "a", "b")
-
-
-def test_damaged_bytes_give_one_line(tmp_path, rng):
-    path = tmp_path / "features.h5"
-    with FeatureWriter(path) as writer:
-        writer.add("a.jpg", make_features(rng, 5))
-    whole = path.read_bytes()
-    refused = []
-    for place in range(100, len(whole), 97):
-        path.write_bytes(whole[:place] + bytes(8) + whole[place + 8 :])
-        try:
-            read_features(path, "a.jpg")
-        except InputError as error:
-            refused.append(str(error))
-    assert len(refused) > 3
-    assert not any("\n" in message for message in refused)
