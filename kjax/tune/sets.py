@@ -94,21 +94,12 @@ class TuneSettings:
             if name != EMBEDDED and not name.startswith(TFDS_PREFIX) and not _is_set(Path(name)):
                 raise InputError(f"--general {name}: no such set: use a folder, or {EMBEDDED}")
 
-    @property
-    def is_set(self) -> bool:
-        """Whether `photos` is a set of patches."""
-        return _is_set(self.photos)
-
     def absolute(self) -> "TuneSettings":
         """Return the settings with absolute paths."""
         own = shipped.find(self.start) is None or is_workdir(self.start)
-        return dataclasses.replace(
-            self,
-            start=str(Path(self.start).resolve()) if own else self.start,
-            general=tuple(
-                str(Path(name).resolve()) if _is_set(Path(name)) else name for name in self.general
-            ),
-        )
+        start = str(Path(self.start).resolve()) if own else self.start
+        general = (Path(name).resolve() if _is_set(Path(name)) else name for name in self.general)
+        return dataclasses.replace(self, start=start, general=tuple(map(str, general)))
 
 
 def _is_set(folder: Path) -> bool:
@@ -117,7 +108,7 @@ def _is_set(folder: Path) -> bool:
 
 def claim(folder: Path, settings: TuneSettings, *, training_started: bool = False) -> None:
     """Record the settings in a folder, which must be new or have the same ones."""
-    if settings.is_set:
+    if _is_set(settings.photos):
         inputs = sorted(path for path in settings.photos.iterdir() if path.is_file())
     else:
         model = sorted(settings.colmap.iterdir()) if settings.colmap else []
@@ -125,9 +116,8 @@ def claim(folder: Path, settings: TuneSettings, *, training_started: bool = Fals
     lines = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in inputs]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     # As it will be read again: paths are strings, and tuples are lists.
-    now = json.loads(
-        json.dumps({**dataclasses.asdict(settings), "photographs": digest}, default=str)
-    )
+    values = dataclasses.asdict(settings) | {"photographs": digest}
+    now = json.loads(json.dumps(values, default=str))
     path = folder / SETTINGS_FILE
     if path.exists():
         try:
@@ -189,22 +179,18 @@ def make_sets(settings: TuneSettings, out: Path, *, progress: bool) -> OwnSets:
             record = {
                 "points": [_points(train), _points(held_out)],
                 "made_from": made_from,
-                "held_out_photos": [] if settings.is_set else photos,
+                "held_out_photos": [] if _is_set(settings.photos) else photos,
             }
             write_json(fresh / SETS_FILE, record)
     found = parse_json((folder / SETS_FILE).read_bytes())
-    return OwnSets(
-        folder / name,
-        folder / f"{name}-held-out",
-        tuple(found["points"]),
-        found["made_from"],
-        tuple(found["held_out_photos"]),
-    )
+    points, photographs = tuple(found["points"]), tuple(found["held_out_photos"])
+    held_out_folder = folder / f"{name}-held-out"
+    return OwnSets(folder / name, held_out_folder, points, found["made_from"], photographs)
 
 
 def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet, PatchSet, str]:
     """Cut patches to train on and to hold out, and name their source."""
-    if settings.is_set:
+    if _is_set(settings.photos):
         cut = read_phototour(settings.photos, progress=progress)
         interest = read_interest(settings.photos, patch_count=len(cut.point_ids))
         if interest is None or len(np.unique(interest[:, 0])) < 2:

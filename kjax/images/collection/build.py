@@ -35,7 +35,6 @@ from kjax.images.exchange.colmap_database import add_geometries, read_matches, w
 from kjax.images.exchange.colmap_program import Reconstructor, largest_model, model_size
 from kjax.images.learned import Matcher
 
-DATABASE, SPARSE, WORK = "database.db", "sparse", "work"
 _REGISTERING = re.compile(rb"Registering image #\d+ \(\D*(\d+)\)")
 """A line of the mapper's log, with the number of images registered so far."""
 _FOUND = "found"
@@ -75,11 +74,11 @@ def build(
     nearest neighbours up to `ratio`. The `engine` describes and matches; COLMAP always runs on this
     machine.
     """
-    work, seconds = out / WORK, dict[str, float]()
+    work, seconds = out / "work", dict[str, float]()
     if out.is_dir() and not work.is_dir() and any(out.iterdir()):
         raise InputError(f"--out {out} is not empty and not from kjax colmap: use another folder")
     work.mkdir(parents=True, exist_ok=True)
-    log, database, sparse = work / "log.txt", out / DATABASE, out / SPARSE
+    log, database, sparse = work / "log.txt", out / "database.db", out / "sparse"
     files = FeatureFiles(work / "features", describer.feature_settings(max_keypoints))
     with _timed(seconds, "describe"):
         found, left_out = read_collection(photos, single_camera=single_camera)

@@ -48,7 +48,7 @@ that finds other features gives the detector or the model another name.
 """
 
 
-class Output:
+class Output(contextlib.AbstractContextManager["Output"]):
     """Destination of features. Use it in a `with` statement.
 
     `recorded` has the settings of each image in the output, or None if they are not recorded.
@@ -80,9 +80,6 @@ class Output:
                     with contextlib.suppress(InputError, KeyError):  # damaged, or without settings
                         text = read_npz(self._file(name))[PROVENANCE]
                         self.recorded[name] = parse_settings(str(text))
-
-    def __enter__(self) -> "Output":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
