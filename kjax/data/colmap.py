@@ -6,6 +6,7 @@ pixel is (0.5, 0.5).
 """
 
 import contextlib
+import io
 import math
 import os
 import sqlite3
@@ -83,13 +84,18 @@ def read_model(folder: Folder) -> Model:
             f"{folder} has no images.bin: {hint}Give the folder of a sparse model, or convert a "
             "text model with colmap model_converter --output_type BIN"
         )
-    try:
-        cameras = _read_cameras(folder / "cameras.bin")
-        images = _read_images(folder / "images.bin")
-        points = _read_points(folder / "points3D.bin")
-    except FileNotFoundError as error:
-        name = Path(error.filename).name
-        raise InputError(f"{folder} lacks {name}: copy the whole model folder") from None
+    found: list[Any] = []
+    for name, read in (("cameras", _cameras), ("images", _images), ("points3D", _points)):
+        path = folder / f"{name}.bin"
+        if not path.is_file():
+            raise InputError(f"{folder} lacks {path.name}: copy the whole model folder")
+        try:
+            found.append(read(_Cursor(path.read_bytes())))
+        except (struct.error, ValueError, OverflowError) as error:
+            raise InputError(
+                f"{path} is truncated or damaged ({error}): copy the model again"
+            ) from None
+    cameras, images, points = found
     known = np.append(points.ids, NO_POINT)
     for image in images.values():
         if image.camera_id not in cameras or not np.isin(image.point_ids, known).all():
@@ -100,73 +106,49 @@ def read_model(folder: Folder) -> Model:
     return Model(cameras, images, points)
 
 
-class _Cursor:
-    """Reads little-endian values from a file in sequence."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._bytes = path.read_bytes()
-        self._at = 0
-
+class _Cursor(io.BytesIO):
     def take(self, layout: str) -> tuple[Any, ...]:
-        """Return the next values in the layout of `struct`."""
-        return struct.unpack("<" + layout, self.advance(struct.calcsize("<" + layout)))
-
-    def take_name(self) -> str:
-        """Return the next zero-terminated text."""
-        length = self._bytes.find(b"\0", self._at) + 1 - self._at
-        return self.advance(max(length, 1))[:-1].decode("utf-8", errors="surrogateescape")
-
-    def advance(self, count: int) -> bytes:
-        """Return the next bytes."""
-        chunk = self._bytes[self._at : self._at + count]
-        if len(chunk) < count:
-            raise InputError(
-                f"{self.path} is truncated: it ends at byte {len(self._bytes)}, within a record. "
-                "Copy the model again"
-            )
-        self._at += count
-        return chunk
+        """Return the next little-endian values in the layout of `struct`."""
+        return struct.unpack("<" + layout, self.read(struct.calcsize("<" + layout)))
 
     def records(self) -> Iterator[int]:
         """Yield record numbers, of which the caller reads each; raise if bytes are left over."""
         yield from range(*self.take("Q"))
-        if left := len(self._bytes) - self._at:
-            raise InputError(f"{self.path} has {left} bytes too many: copy the model again")
+        if self.tell() != len(self.getvalue()):
+            raise ValueError(f"records of {self.tell()} of {len(self.getvalue())} bytes")
 
 
-def _read_cameras(path: Path) -> dict[int, Camera]:
-    cameras, cursor = {}, _Cursor(path)
+def _cameras(cursor: _Cursor) -> dict[int, Camera]:
+    cameras = {}
     for _ in cursor.records():
         number, model, width, height = cursor.take("IiQQ")
         if not 0 <= model < len(PARAMETER_COUNTS):
-            raise InputError(
-                f"{path} has a camera of model {model}, which is not supported: panoramas "
-                "(EQUIRECTANGULAR, 17) have no patches of known scale; use another camera model"
+            raise ValueError(
+                f"camera model {model}, which is not supported: panoramas (EQUIRECTANGULAR, 17) "
+                "have no patches of known scale"
             )
         parameters = cursor.take(f"{PARAMETER_COUNTS[model]}d")
         if not 0 < parameters[0] < math.inf or min(width, height) < 1:
-            raise InputError(
-                f"{path} is damaged: a camera of {width}×{height} pixels has the focal length "
-                f"{parameters[0]}. Copy the model again"
-            )
+            raise ValueError(f"{width}×{height} pixels have the focal length {parameters[0]}")
         cameras[number] = Camera(width, height, parameters[0], parameters)
     return cameras
 
 
-def _read_images(path: Path) -> dict[int, ModelImage]:
-    images, cursor = {}, _Cursor(path)
+def _images(cursor: _Cursor) -> dict[int, ModelImage]:
+    images = {}
     for _ in cursor.records():
         number, *pose, camera_id = cursor.take("I7dI")
-        name = cursor.take_name()
-        (count,) = cursor.take("Q")
+        length = cursor.getvalue().index(b"\0", cursor.tell()) - cursor.tell()
+        name = cursor.read(length).decode("utf-8", errors="surrogateescape")
+        _, count = cursor.take("BQ")  # the end of the name
         # COLMAP marks a keypoint without a point by the largest uint64, which is −1 here.
-        keypoints = np.frombuffer(cursor.advance(_KEYPOINT.itemsize * count), _KEYPOINT)
+        content = cursor.read(_KEYPOINT.itemsize * count)
+        keypoints = np.frombuffer(content, _KEYPOINT, count)
         quaternion, translation = np.array(pose[:4]), np.array(pose[4:])
-        length = np.linalg.norm(quaternion)
-        if not 0 < length < np.inf or not np.isfinite(translation).all():
-            raise InputError(f"{path} is damaged: {name} has no pose. Copy the model again")
-        w, x, y, z = quaternion / length
+        norm = np.linalg.norm(quaternion)
+        if not 0 < norm < np.inf or not np.isfinite(translation).all():
+            raise ValueError(f"{name} has no pose")
+        w, x, y, z = quaternion / norm
         cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
         rotation = np.eye(3) + 2 * w * cross + 2 * cross @ cross
         images[number] = ModelImage(
@@ -175,18 +157,16 @@ def _read_images(path: Path) -> dict[int, ModelImage]:
     return images
 
 
-def _read_points(path: Path) -> Points3D:
-    rows, cursor = [], _Cursor(path)
+def _points(cursor: _Cursor) -> Points3D:
+    rows = []
     for _ in cursor.records():
         number, x, y, z, _, _, _, error, track_length = cursor.take("Q3d3BdQ")
-        cursor.advance(8 * track_length)  # the images hold the same information
+        cursor.seek(8 * track_length, os.SEEK_CUR)  # the images hold the same information
         rows.append((number, (x, y, z), error))
     rows.sort()  # COLMAP's order is that of a hash table
-    if rows and rows[-1][0] >= 2**63:
-        raise InputError(f"{path} is damaged: it has a point {rows[-1][0]}. Copy the model again")
     ids, xyz, errors = zip(*rows, strict=True) if rows else ((), (), ())
-    xyz = np.array(xyz, np.float64).reshape(-1, 3)
-    return Points3D(np.array(ids, np.int64), xyz, np.array(errors, np.float64))
+    positions = np.array(xyz, np.float64).reshape(-1, 3)
+    return Points3D(np.array(ids, np.int64), positions, np.array(errors, np.float64))
 
 
 # Databases

@@ -1,14 +1,13 @@
 """Patch sets by name, wherever a set's folder is expected.
 
 A name is a folder in the PhotoTourism format, "embedded", or the name of a TensorFlow Datasets set
-such as tfds:phototour/liberty. TFDS keeps records that can only be read in sequence, and the pairs
-of a step lie anywhere, so a prepared TFDS set is decoded once into the cache folder. An unprepared
-one is read from TFDS's manual folder. TensorFlow is imported only for names that need it.
+such as tfds:phototour/liberty. TFDS's records can only be read in sequence, so a prepared set is
+decoded once into the cache folder. An unprepared one is read from TFDS's manual folder.
 """
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,33 +44,29 @@ TFDS_SETS = ("phototour/liberty", "phototour/notredame", "phototour/yosemite")
 
 def read_train_sets(names: Sequence[str], *, progress: bool = True) -> list[PatchSet]:
     """Read the named training sets."""
-    sets = []
-    for name in names:
-        if name == EMBEDDED:
-            sets.append(embedded_train(progress=progress))
-        elif name.startswith(TFDS_PREFIX):
-            sets.append(read_tfds(name.removeprefix(TFDS_PREFIX), progress=progress))
-        else:
-            sets.append(read_phototour(name, progress=progress))
-    return sets
+    return [_read_set(name, embedded_train, read_phototour, progress) for name in names]
 
 
 def read_test_sets(names: Sequence[str], *, progress: bool = True) -> list[PatchSet]:
     """Read the named test sets with their pairs; raise if two sets have the same name."""
-    sets = []
-    for name in names:
-        if name == EMBEDDED:
-            sets.append(embedded_test(progress=progress))
-        elif name.startswith(TFDS_PREFIX):
-            sets.append(read_tfds(name.removeprefix(TFDS_PREFIX), progress=progress))
-            if not len(sets[-1].pairs.first):
-                raise InputError(f"{name} has no test pairs: it lacks a split called test")
-        else:
-            sets.append(read_with_pairs(name, progress=progress))
+    sets = [_read_set(name, embedded_test, read_with_pairs, progress) for name in names]
+    for name, one in zip(names, sets, strict=True):
+        if not len(one.pairs.first):
+            raise InputError(f"{name} has no test pairs: it lacks a split called test")
     found = [one.name for one in sets]
     if len(set(found)) < len(found):
         raise InputError(f"two test sets have the same name: {', '.join(found)}")
     return sets
+
+
+def _read_set(
+    name: str, embedded: Callable[..., PatchSet], read: Callable[..., PatchSet], progress: bool
+) -> PatchSet:
+    if name == EMBEDDED:
+        return embedded(progress=progress)
+    if name.startswith(TFDS_PREFIX):
+        return read_tfds(name.removeprefix(TFDS_PREFIX), progress=progress)
+    return read(name, progress=progress)
 
 
 def read_photographs(name: str) -> list[SetPhotograph]:
@@ -88,9 +83,8 @@ def read_photographs(name: str) -> list[SetPhotograph]:
 def by_photograph(patch_set: PatchSet) -> PatchSet:
     """Number the points photograph by photograph, so that a batch can take several of one.
 
-    Matching has to tell a point from others of the same photograph. Points of other photographs, of
-    which most of a random batch consists, are easier negatives. A point belongs to the photograph
-    of its first patch; within a photograph the order is random.
+    Points of the same photograph, which matching has to tell apart, are harder negatives than the
+    others of a random batch. A point belongs to the photograph of its first patch.
     """
     interest = read_interest(patch_set.folder, patch_count=len(patch_set.point_ids))
     if interest is None:
@@ -180,8 +174,8 @@ def _decode_tfds(builder: Any, name: str, partial: Path, progress: bool) -> Int6
     point_ids[numbers] = np.concatenate([label["point_ids"] for label in labels])
     shape = (len(numbers), PATCH_SIDE, PATCH_SIDE)
     patches = np.lib.format.open_memmap(partial / PATCHES_FILE, "w+", np.uint8, shape)
-    bar = {"total": len(labels), "desc": f"decoding tfds:{name}", "disable": not progress}
-    for point in tqdm(examples("train"), **bar):
+    desc = f"decoding tfds:{name}"
+    for point in tqdm(examples("train"), desc, len(labels), disable=not progress):
         patches[point["patch_ids"]] = point["patches"][..., 0]
     patches.flush()
     if "test" in builder.info.splits:

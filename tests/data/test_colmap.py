@@ -85,7 +85,7 @@ def test_a_general_rotation_keeps_lengths_and_follows_the_quaternion(tmp_path):
 def test_a_truncated_file_is_refused(folder, stem, cut):
     path = folder / f"{stem}.bin"
     path.write_bytes(path.read_bytes()[:cut])
-    with refused(rf"{stem}\.bin is truncated: it ends at byte \d+"):
+    with refused(rf"{stem}\.bin is truncated"):
         read_model(folder)
 
 
@@ -113,7 +113,7 @@ def test_extra_bytes_missing_files_and_wrong_folders_are_refused(folder, tmp_pat
         read_model(tmp_path / "nowhere")
     with open(folder / "points3D.bin", "ab") as file:
         file.write(b"more")
-    with refused(r"points3D\.bin has 4 bytes too many"):
+    with refused(r"points3D\.bin .*records of \d+ of \d+ bytes"):
         read_model(folder)
     (folder / "points3D.bin").unlink()
     with refused(r"lacks points3D\.bin"):
@@ -143,16 +143,16 @@ def camera(model=0, focal=500.0):
             {3: POINTS[3]},
             r"ü\.jpg uses camera 1 or points that are not in the model",
         ),
-        (camera(model=17), {}, {}, "camera of model 17.*EQUIRECTANGULAR"),
-        (camera(model=99), {}, {}, "camera of model 99, which is not supported"),
-        (camera(focal=0.0), {}, {}, r"cameras\.bin .*480×360 pixels has the focal length 0"),
-        (camera(focal=NAN), {}, {}, r"cameras\.bin .*has the focal length nan"),
-        (camera(focal=INF), {}, {}, r"cameras\.bin .*has the focal length inf"),
+        (camera(model=17), {}, {}, "camera model 17.*EQUIRECTANGULAR"),
+        (camera(model=99), {}, {}, "camera model 99, which is not supported"),
+        (camera(focal=0.0), {}, {}, r"cameras\.bin .*480×360 pixels have the focal length 0"),
+        (camera(focal=NAN), {}, {}, r"cameras\.bin .*the focal length nan"),
+        (camera(focal=INF), {}, {}, r"cameras\.bin .*the focal length inf"),
         (CAMERAS, image((0.0, 0.0, 0.0, 0.0)), POINTS, r"images\.bin .*ü\.jpg has no pose"),
         (CAMERAS, image((NAN, 0.0, 0.0, 1.0)), POINTS, "has no pose"),
         (CAMERAS, image((INF, 0.0, 0.0, 1.0)), POINTS, "has no pose"),
         (CAMERAS, image(translation=(0.0, NAN, 0.0)), POINTS, "has no pose"),
-        ({}, {}, {2**64 - 1: POINTS[3]}, r"points3D\.bin .* has a point 184"),
+        ({}, {}, {2**64 - 1: POINTS[3]}, r"points3D\.bin is truncated or damaged"),
     ],
 )
 def test_impossible_values_are_refused(tmp_path, cameras, images, points, message):
