@@ -35,10 +35,16 @@ from kjax.data.phototour import (
     sample_test_pairs,
     write_phototour,
 )
-from kjax.data.resident import ResidentSet, draw_rows, gather_pairs, make_resident
+from kjax.data.pipelines import (
+    ResidentSet,
+    draw_rows,
+    gather_pairs,
+    make_resident,
+    pair_dataset,
+    prefetch_to_device,
+)
 from kjax.data.sampler import sample_pairs
 from kjax.data.sets import read_tfds
-from kjax.data.tfdata import pair_dataset, prefetch_to_device
 from kjax.errors import InputError
 from kjax.interrupts import run_script
 from kjax.runs.config import AugmentConfig

@@ -109,7 +109,7 @@ def make_program(head: str, dtype: str, args: argparse.Namespace) -> Any:
 def synthetic_set(count: int) -> Any:
     """Return random patches on the device, three per point."""
     from kjax.data.phototour import PatchSet
-    from kjax.data.resident import make_resident
+    from kjax.data.pipelines import make_resident
 
     patches = np.random.default_rng(0).integers(0, 256, (count, 64, 64), dtype=np.uint8)
     return make_resident(

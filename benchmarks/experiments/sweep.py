@@ -22,7 +22,7 @@ from tqdm import tqdm
 from experiments.scoring import Scorer, Tests
 from experiments.trainings import Training
 from kjax.baselines import BASELINES
-from kjax.data.resident import ResidentSet, make_resident
+from kjax.data.pipelines import ResidentSet, make_resident
 from kjax.data.sampler import check_streams
 from kjax.errors import InputError, unknown_name
 from kjax.eval.entries import find_entry

@@ -107,7 +107,7 @@ def by_photograph(patch_set: PatchSet) -> PatchSet:
 
 def read_tfds(name: str, *, cache_dir: Folder | None = None, progress: bool = True) -> PatchSet:
     """Open a TFDS set by name, e.g. phototour/liberty, with its test pairs if it has any."""
-    from kjax.data.tfdata import host_tensorflow
+    from kjax.data.pipelines import host_tensorflow
 
     for package in ("tensorflow", "tensorflow_datasets"):
         require(package, "a set of TensorFlow Datasets")

@@ -13,7 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from kjax.data.phototour import PatchSet
-from kjax.data.resident import SHARE, make_resident, room_for_set
+from kjax.data.pipelines import (
+    SHARE,
+    make_resident,
+    pair_dataset,
+    prefetch_to_device,
+    room_for_set,
+)
 from kjax.data.sampler import check_streams, make_point_tables
 from kjax.errors import InputError
 from kjax.metrics import fpr_at_recall, pair_distances
@@ -91,8 +97,6 @@ def make_run(
         data = make_resident(patch_set, device=replicated(program))
         run = make_resident_run(program)
         return lambda state, steps: run(state, data, steps)
-
-    from kjax.data.tfdata import pair_dataset, prefetch_to_device
 
     step = make_batch_step(program)
     devices = local_devices(program)

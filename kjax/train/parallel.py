@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Integer, UInt8
 
-from kjax.data.resident import ResidentSet, draw_rows, gather_pairs
+from kjax.data.pipelines import ResidentSet, draw_rows, gather_pairs
 from kjax.data.sampler import check_shares
 from kjax.model.descriptor import Descriptor
 from kjax.runs.config import AugmentConfig

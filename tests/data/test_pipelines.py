@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kjax.data import resident, tfdata
+from kjax.data import pipelines
 from kjax.data.phototour import PatchSet
 from kjax.data.sampler import make_point_table, sample_pairs_on_host
 from kjax.errors import InputError
@@ -44,14 +44,14 @@ def expected(patch_set):
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_resident_pairs_are_those_of_the_stream(patch_set, expected, shards):
-    data = resident.make_resident(patch_set)
+    data = pipelines.make_resident(patch_set)
 
     @jax.jit
     def scan(data, shard):
         def body(carry, step):
             where = {"shard": shard, "shards": shards}
-            rows = resident.draw_rows(data, SEED, step, pairs=PAIRS, **where)
-            return carry, resident.gather_pairs(data, rows)
+            rows = pipelines.draw_rows(data, SEED, step, pairs=PAIRS, **where)
+            return carry, pipelines.gather_pairs(data, rows)
 
         return jax.lax.scan(body, None, jnp.arange(10))[1]
 
@@ -66,7 +66,7 @@ def test_a_mapped_set_is_copied_unchanged(patch_set, tmp_path):
     on_disk = dataclasses.replace(patch_set, patches=mapped)
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     for device in (jax.devices()[0], sharding):  # a CPU reports no memory, so nothing is refused
-        on_device = resident.make_resident(on_disk, device=device)
+        on_device = pipelines.make_resident(on_disk, device=device)
         assert on_device.words.shape == (90, 1024)
         assert np.asarray(on_device.words).tobytes() == patch_set.patches.tobytes()
     assert on_device.words.sharding == sharding
@@ -81,22 +81,22 @@ def device_with(free: int) -> jax.Device:
 def test_a_set_larger_than_the_device_is_refused(patch_set):
     device = device_with(patch_set.patches.nbytes - 1)
     with pytest.raises(InputError, match=r"^[^\n]*GiB free: use the tf\.data pipeline[^\n]*$"):
-        resident.make_resident(patch_set, device=device)
+        pipelines.make_resident(patch_set, device=device)
 
 
 def test_a_set_may_take_half_of_the_free_memory():
     devices = [device_with(free) for free in (1000, 800, 900, 1000)]
-    assert resident.room_for_set(devices) == 400
+    assert pipelines.room_for_set(devices) == 400
     # Devices without memory share the host's.
-    assert resident.room_for_set(jax.devices()[:3], host=lambda: 1200) == 200
+    assert pipelines.room_for_set(jax.devices()[:3], host=lambda: 1200) == 200
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < resident.host_memory() <= total
+    assert 0 < pipelines.host_memory() <= total
 
 
 def test_every_part_has_its_share_and_its_own_stream(patch_set):
-    data = resident.make_resident(dataclasses.replace(patch_set, parts=(60, 30)))
+    data = pipelines.make_resident(dataclasses.replace(patch_set, parts=(60, 30)))
     shares = (0.25, 0.75)
-    draw = jax.vmap(lambda step: resident.draw_rows(data, SEED, step, pairs=PAIRS, shares=shares))
+    draw = jax.vmap(lambda step: pipelines.draw_rows(data, SEED, step, pairs=PAIRS, shares=shares))
     drawn = np.asarray(jax.jit(draw)(jnp.arange(40)))
     first, second = (drawn[:, rows] for rows in (slice(0, 2), slice(2, 8)))
     assert first.max() < 60 <= second.min()
@@ -113,7 +113,7 @@ def test_every_part_has_its_share_and_its_own_stream(patch_set):
 
 
 def batches_of(patch_set, **options):
-    batches = tfdata.pair_dataset(patch_set, seed=SEED, pairs=PAIRS, **options)
+    batches = pipelines.pair_dataset(patch_set, seed=SEED, pairs=PAIRS, **options)
     return list(batches.as_numpy_iterator())
 
 
@@ -143,10 +143,10 @@ def test_a_restart_continues_exactly(patch_set, expected, start):
 @needs_tensorflow
 def test_shares_are_those_of_the_resident_path(patch_set):
     mixed, shares = dataclasses.replace(patch_set, parts=(60, 30)), (0.5, 0.5)
-    data = resident.make_resident(mixed)
-    draw = jax.jit(lambda step: resident.draw_rows(data, SEED, step, pairs=PAIRS, shares=shares))
+    data = pipelines.make_resident(mixed)
+    draw = jax.jit(lambda step: pipelines.draw_rows(data, SEED, step, pairs=PAIRS, shares=shares))
     for step, batch in enumerate(batches_of(mixed, shares=shares, steps=3, devices=2)):
-        gathered = np.asarray(resident.gather_pairs(data, draw(step)))
+        gathered = np.asarray(pipelines.gather_pairs(data, draw(step)))
         np.testing.assert_array_equal(batch, gathered.reshape(2, 4, 2, 64, 64))
 
 
@@ -157,23 +157,23 @@ def test_patches_are_gathered_from_any_memory(patch_set, tmp_path):
     path, shape = tmp_path / "patches.npy", patch_set.patches.shape
     file = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     mapped = np.load(path, mmap_mode="r")
-    tensor = tfdata.as_tensor(mapped)
+    tensor = pipelines.as_tensor(mapped)
     file[:] = patch_set.patches  # a mapped set is not copied, so the tensor changes, too
     np.testing.assert_array_equal(tensor.numpy(), patch_set.patches)
     unwritable = patch_set.patches.copy()
     unwritable.flags.writeable = False
     unaligned = np.memmap(path, np.uint8, "r", 100, shape)
     for patches in (mapped[7:], unaligned, unwritable, patch_set.patches[::2]):
-        got = tf.gather(tfdata.as_tensor(patches), np.arange(len(patches))[::-1])
+        got = tf.gather(pipelines.as_tensor(patches), np.arange(len(patches))[::-1])
         np.testing.assert_array_equal(got.numpy()[::-1], patches)
 
 
 @needs_tensorflow
 def test_a_batch_that_cannot_be_filled_or_shared_is_refused(patch_set):
     with pytest.raises(InputError, match="batch of 64 pairs needs as many different points"):
-        tfdata.pair_dataset(patch_set, seed=0, pairs=64)
+        pipelines.pair_dataset(patch_set, seed=0, pairs=64)
     with pytest.raises(InputError, match="cannot be shared evenly by 6 devices"):
-        tfdata.pair_dataset(patch_set, seed=0, pairs=8, devices=2, processes=3)
+        pipelines.pair_dataset(patch_set, seed=0, pairs=8, devices=2, processes=3)
 
 
 def test_batches_are_on_the_devices_ahead_of_time():
@@ -184,7 +184,7 @@ def test_batches_are_on_the_devices_ahead_of_time():
             taken.append(number)
             yield np.full((1, 2, 2, 64, 64), number, np.uint8)
 
-    ready = tfdata.prefetch_to_device(batches(), devices=jax.local_devices()[:1], ahead=2)
+    ready = pipelines.prefetch_to_device(batches(), devices=jax.local_devices()[:1], ahead=2)
     first = next(ready)
     assert isinstance(first, jax.Array)
     assert taken == [0, 1, 2]
@@ -194,7 +194,7 @@ def test_batches_are_on_the_devices_ahead_of_time():
 def test_every_device_gets_its_row():
     devices = jax.local_devices()
     batch = np.arange(len(devices) * 3, dtype=np.uint8).reshape(-1, 3)
-    (got,) = tfdata.prefetch_to_device([batch.reshape(-1, 3, 1, 1, 1).repeat(2, axis=2)])
+    (got,) = pipelines.prefetch_to_device([batch.reshape(-1, 3, 1, 1, 1).repeat(2, axis=2)])
     shards = sorted(got.addressable_shards, key=lambda shard: shard.device.id)
     assert [shard.device for shard in shards] == devices
     for row, shard in zip(batch, shards, strict=True):
@@ -203,7 +203,7 @@ def test_every_device_gets_its_row():
 
 NO_TENSORFLOW = """
 import sys
-import kjax.data.download, kjax.data.resident, kjax.data.sets, kjax.data.tfdata
+import kjax.data.download, kjax.data.pipelines, kjax.data.sets
 import kjax.train.run
 assert not [name for name in sys.modules if name.split(".")[0].startswith("tensorflow")]
 """
@@ -223,7 +223,7 @@ def fake_tensorflow(monkeypatch, set_visible_devices):
 def test_tensorflow_is_kept_off_the_gpu(monkeypatch):
     calls = []
     fake_tensorflow(monkeypatch, lambda *arguments: calls.append(arguments))
-    tfdata.host_tensorflow.__wrapped__()
+    pipelines.host_tensorflow.__wrapped__()
     assert calls == [([], "GPU")]
 
     def refuse(*arguments):
@@ -231,7 +231,7 @@ def test_tensorflow_is_kept_off_the_gpu(monkeypatch):
 
     fake_tensorflow(monkeypatch, refuse)
     with pytest.raises(InputError, match="already taken the GPU"):
-        tfdata.host_tensorflow.__wrapped__()
+        pipelines.host_tensorflow.__wrapped__()
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(InputError, match=r"^[^\n]*pip install tensorflow[^\n]*$"):
-        tfdata.host_tensorflow.__wrapped__()
+        pipelines.host_tensorflow.__wrapped__()

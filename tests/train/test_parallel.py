@@ -7,7 +7,7 @@ import pytest
 from programs import NARROW, PAPERS_RATE, make_program, start, synthetic_set
 
 import kjax
-from kjax.data.resident import draw_rows, gather_pairs, make_resident
+from kjax.data.pipelines import draw_rows, gather_pairs, make_resident
 from kjax.errors import InputError
 from kjax.runs.config import LossConfig
 from kjax.train.parallel import make_batch_step, make_resident_run
