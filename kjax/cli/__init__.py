@@ -55,8 +55,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code; bad input is one line on stderr and code 2.
 
-    Args:
-        argv: arguments after `kjax`. By default those of the process, which Ctrl-C then ends.
+    `argv` are by default the arguments of the process, which Ctrl-C then ends.
     """
     command = "kjax"
     try:

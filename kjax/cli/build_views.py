@@ -5,15 +5,12 @@ import dataclasses
 import functools
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kjax.cli import options
 from kjax.cli.options import add_option, at_least, path_ending, positive
 from kjax.errors import InputError, counted
 from kjax.extras import require
-
-if TYPE_CHECKING:
-    from kjax.matcher.view_set import ViewSet
 
 HELP = "describe random views of photographs, to train a matcher on"
 EXAMPLES = """examples:
@@ -102,7 +99,6 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         keep_compiled_programs()
-        views: ViewSet
         if args.features:
             views = views_of_features(
                 args.photographs[0],

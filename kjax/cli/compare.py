@@ -4,6 +4,7 @@ import argparse
 
 from kjax.cli.options import add_option, at_least, positive
 from kjax.extras import require
+from kjax.model import HEADS
 
 HELP = "compare the JAX implementation with PyTorch: layers, descriptor, loss, gradient, training"
 EXAMPLES = """examples:
@@ -16,7 +17,6 @@ The table has differences in float32 and in float64. Training amplifies rounding
 magnitude within a few steps (the hardest negative is an arg min), so trained parameters are judged
 in float64, all other rows in float32. The exit code is 1 if a difference is too large.
 """
-HEADS = ("hardnet", "xy", "polar", "combined", "combined_star", "sum", "cat")
 LIMITS = {"layer": 1e-5, "descriptor": 1e-5, "loss": 1e-5, "gradient": 1e-4}
 """Maximum difference in float32: relative for gradients, otherwise absolute."""
 TRAINED_LIMIT = 1e-3

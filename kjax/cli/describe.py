@@ -3,19 +3,13 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kjax.cli import options
 from kjax.cli.options import HDF5, add_option
 from kjax.errors import InputError, plural
 from kjax.extras import require
 from kjax.files.atomic import sha256
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kjax.images.describer import Describer
-    from kjax.images.exchange.outputs import FeatureSettings, Output
 
 HELP = "write keypoints and descriptors of photographs, for hloc, COLMAP or NumPy"
 EXAMPLES = """examples:
@@ -70,6 +64,10 @@ def run(args: argparse.Namespace) -> int:
             stored = "COLMAP's bytes"
     photographs = options.named_photographs(args.photographs)
 
+    from tqdm import tqdm
+
+    from kjax.data.cutting.keypoints import detect_in_grey
+    from kjax.data.cutting.photographs import grey_values, in_order, read_photograph
     from kjax.images.describer import load
     from kjax.images.exchange.outputs import Output, check_same_settings
     from kjax.images.runner import keep_compiled_programs
@@ -87,53 +85,32 @@ def run(args: argparse.Namespace) -> int:
                 "another --out"
             )
     missing = {name: path for name, path in photographs.items() if name not in output.recorded}
+
+    def detect(photograph: tuple[str, Path]) -> Any:
+        own = settings | {"photograph": sha256(photograph[1])}
+        grey = grey_values(read_photograph(photograph[1], upright=False))
+        return own, grey, detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
+
+    failed = 0
+    # A second thread detects keypoints of the next photograph while this one is described.
+    detected = in_order(detect, missing.items(), threads=1)
+    bar = tqdm(detected, desc="describing", unit="photo", total=len(missing), disable=not missing)
     with output:
-        failed = _describe_into(output, missing, describer, settings)
+        for (name, path), future in bar:
+            try:
+                own, grey, keypoints = future.result()
+                features = describer.describe_grey(grey, keypoints)
+            except (InputError, OSError) as error:
+                tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
+                failed += 1
+                continue
+            if args.quantize:
+                features = features.quantized(args.quantize)
+            if not len(features):
+                tqdm.write(f"kjax describe: no keypoints in {path}", file=sys.stderr)
+            output.add(name, features, own)
     count, before = len(photographs), len(photographs) - len(missing)
     done = count - failed
     there = f"{plural('photograph', count)} {'is' if done == 1 else 'are'} in {args.out}"
     print(f"{done} of {count} {there}" + (f", {before} of them from before" if before else ""))
     return 1 if failed else 0
-
-
-def _describe_into(
-    output: "Output",
-    photographs: "Mapping[str, Path]",
-    describer: "Describer",
-    settings: "FeatureSettings",
-) -> int:
-    """Add photographs to the output and return the number of failures."""
-    from tqdm import tqdm
-
-    from kjax.data.cutting.keypoints import detect_in_grey
-    from kjax.data.cutting.photographs import grey_values, in_order, read_photograph
-    from kjax.model.quantization import FORMS
-
-    def detect(photograph: tuple[str, Path]) -> Any:
-        own = settings | {"photograph": sha256(photograph[1])}
-        grey = grey_values(read_photograph(photograph[1], upright=False))
-        keypoints = detect_in_grey(
-            grey, max_keypoints=settings["max_keypoints"], detector=describer.detector
-        )
-        return own, grey, keypoints
-
-    failed = 0
-    # A second thread detects keypoints of the next photograph while this one is described.
-    detected = in_order(detect, photographs.items(), threads=1)
-    bar = tqdm(
-        detected, desc="describing", unit="photo", total=len(photographs), disable=not photographs
-    )
-    for (name, path), future in bar:
-        try:
-            own, grey, keypoints = future.result()
-            features = describer.describe_grey(grey, keypoints)
-        except (InputError, OSError) as error:
-            tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
-            failed += 1
-            continue
-        if settings["stored"] in FORMS:
-            features = features.quantized(settings["stored"])
-        if not len(features):
-            tqdm.write(f"kjax describe: no keypoints in {path}", file=sys.stderr)
-        output.add(name, features, own)
-    return failed

@@ -202,9 +202,6 @@ def named_photographs(arguments: Iterable[str]) -> dict[str, Path]:
 
     A name is the path below the only folder given, or below the common parent of all files and
     folders given. So images of the same name in two folders stay apart.
-
-    Raises:
-        InputError: an argument matches nothing, or a name is not valid UTF-8.
     """
     from kjax.data.cutting.photographs import list_photos
 
@@ -215,10 +212,7 @@ def named_photographs(arguments: Iterable[str]) -> dict[str, Path]:
         if not matching:
             raise InputError(f"no such file, folder or pattern: {argument}")
         given += [Path(os.path.abspath(path)) for path in matching]  # links stay links
-    try:
-        root = os.path.commonpath([path if path.is_dir() else path.parent for path in given])
-    except ValueError:
-        raise InputError("images on several drives have no common folder: use one") from None
+    root = os.path.commonpath([path if path.is_dir() else path.parent for path in given])
     files = itertools.chain.from_iterable(
         list_photos(path) if path.is_dir() else [path] for path in given
     )

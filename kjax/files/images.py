@@ -23,17 +23,10 @@ FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP", "GIF", "JPEG2000")
 def open_image(
     path: str | os.PathLike[str], *, advice: str = "", content: bytes | None = None
 ) -> Iterator[Image.Image]:
-    """Open an image, whose pixels are decoded in the block.
+    """Open an image file, or its `content`; its pixels are decoded in the block.
 
-    Args:
-        path: path of the file.
-        advice: how to fix a file that cannot be read; it ends the message.
-        content: content of the file, if it has been read already.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        InputError: the file has another format, or is too large or damaged. Whatever Pillow raises
-            in the block becomes an InputError, too.
+    Whatever Pillow raises, also in the block, becomes an InputError that ends with `advice`. A
+    missing file is a FileNotFoundError.
     """
     end = f": {advice}" if advice else ""
     try:

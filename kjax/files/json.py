@@ -27,15 +27,11 @@ def parse_json(text: str | bytes) -> Any:
 def read_lines(path: Path, parse: Callable[[Any], T], *, what: str) -> list[T]:
     """Read a file of JSON lines; damaged lines are reported on stderr and skipped.
 
-    Args:
-        path: a missing file has no lines.
-        parse: converts the JSON value of a line, or raises an error that wrong types lead to.
-        what: what a line should be, e.g. "a record".
+    `parse` converts the JSON value of a line, which should be `what`, e.g. "a record". A missing
+    file has no lines.
     """
-    if not path.exists():
-        return []
     found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(path.read_bytes().split(b"\n") if path.exists() else [], 1):
         if not line.strip():
             continue
         try:
@@ -50,10 +46,9 @@ def parse_line(line: bytes, parse: Callable[[Any], T]) -> T:
     try:
         return parse(parse_json(line.decode("utf-8")))
     except UnicodeDecodeError:
-        reason = "it is not UTF-8"
+        raise ValueError("it is not UTF-8") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = one_line(error)
-    raise ValueError(reason)
+        raise ValueError(one_line(error)) from None
 
 
 def is_number(value: Any) -> bool:
@@ -65,26 +60,20 @@ def is_number(value: Any) -> bool:
 
 
 def append_line(path: Path, content: Mapping[str, Any], parse: Callable[[Any], Any]) -> None:
-    """Append a line and fsync it; an incomplete last line, which `parse` refuses, is removed."""
-    end_last_line(path, parse)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(content, ensure_ascii=False) + "\n")
+    """Append a line and fsync it.
+
+    An incomplete last line, as a kill leaves it, is removed if `parse` refuses it.
+    """
+    with path.open("a+b") as file:
+        file.seek(0)
+        before = file.read()
+        begin = before.rfind(b"\n") + 1
+        if begin < len(before):
+            try:
+                parse_line(before[begin:], parse)
+                file.write(b"\n")
+            except ValueError:
+                file.truncate(begin)
+        file.write(json.dumps(content, ensure_ascii=False).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def end_last_line(path: Path, parse: Callable[[Any], Any]) -> None:
-    """Remove an incomplete last line, as a kill leaves it, or add the newline it lacks."""
-    if not path.exists():
-        return
-    with path.open("r+b") as file:
-        content = file.read()
-        begin = content.rfind(b"\n") + 1
-        if begin == len(content):
-            return
-        try:
-            parse_line(content[begin:], parse)
-        except ValueError:
-            file.truncate(begin)
-        else:
-            file.write(b"\n")

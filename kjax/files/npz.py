@@ -20,9 +20,9 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Read all arrays of an archive, by name. Error messages do not name the file."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: _checked(archive[name]) for name in archive.files}
-        if not arrays:
-            raise ValueError("it is empty")
+            arrays = {name: archive[name] for name in archive.files}
+        if not arrays or not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("empty, or with members that are not arrays")
     except Exception:  # zipfile, zlib and NumPy raise a dozen types for damaged files
         raise InputError("not a plain .npz file, or a damaged one") from None
     return arrays
@@ -31,7 +31,10 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """Read the array of a file. Error messages do not name the file."""
     try:
-        return _checked(np.load(path, allow_pickle=False))
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise TypeError("an archive")
+        return array
     except Exception:
         raise InputError("not a plain .npy file, or a damaged one") from None
 
@@ -49,20 +52,10 @@ def write_described(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping
 
 
 def read_described(path: Path, form: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of an archive and its description, whose `format` must be `form`.
-
-    Raises:
-        ValueError: the file is something else, or damaged. The message does not name it.
-    """
+    """Read arrays and description, whose `format` must be `form`. Errors do not name the file."""
     arrays = read_npz(path)
     about = parse_json(str(arrays.pop(ABOUT, "null")).encode())  # decoding checks the characters
     found = about.get("format") if isinstance(about, dict) else None
     if found != form:
         raise InputError(f"its format is {found!r}, not {form!r}")
     return arrays, about
-
-
-def _checked(array: Any) -> np.ndarray:
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{type(array)} is not an array")
-    return array

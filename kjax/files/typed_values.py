@@ -11,24 +11,16 @@ from kjax.errors import InputError, unknown_name
 
 T = TypeVar("T")
 _IN_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "True or False",
-    str: "text",
-    dict: "an object",
-    list: "a list",
-    tuple: "a tuple",
+    **{int: "a whole number", float: "a number", bool: "True or False", str: "text"},
+    **{dict: "an object", list: "a list", tuple: "a tuple"},
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema(Generic[T]):
-    """A dataclass to be read from values; its fields may be dataclasses, too.
+    """A dataclass to be read from values, with its name in messages; it may hold others.
 
-    Attributes:
-        kind: the dataclass.
-        name: what messages call it, e.g. "config".
-        wrong: template of the message about a value, with {path}, {must} and {value}.
+    `wrong` is the template of messages about a value.
     """
 
     kind: type[T]
@@ -36,11 +28,7 @@ class Schema(Generic[T]):
     wrong: str = "{path} {must}, not {value}"
 
     def read(self, values: Any) -> T:
-        """Return the dataclass; fields with a default may be absent.
-
-        Raises:
-            InputError: the first field that is unknown, missing or of another type.
-        """
+        """Return the dataclass, or raise an InputError about the first wrong field."""
         return self._read_fields(self.kind, values, "")
 
     def _read_fields(self, kind: Any, values: Any, path: str) -> Any:
@@ -52,13 +40,10 @@ class Schema(Generic[T]):
             if name not in fields:
                 known = [f"{prefix}{own}" for own in fields]
                 raise unknown_name(f"{self.name} field", f"{prefix}{name}", known)
-        missing = [
-            f"{prefix}{name}"
-            for name, field in fields.items()
-            if name not in values and field.default is field.default_factory
-        ]
-        if missing:  # both defaults are dataclasses.MISSING
-            raise InputError(f"the {self.name} lacks {', '.join(missing)}")
+        for name, field in fields.items():
+            # Without a default, both are dataclasses.MISSING.
+            if name not in values and field.default is field.default_factory:
+                raise InputError(f"the {self.name} lacks {prefix}{name}")
         return kind(**{n: self._read(hints[n], v, f"{prefix}{n}") for n, v in values.items()})
 
     def _read(self, hint: Any, value: Any, path: str) -> Any:

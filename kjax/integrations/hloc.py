@@ -36,11 +36,7 @@ MATCHING = {"output": "matches-kjax", "model": {"name": NAME}}
 
 
 def register(package: str = "hloc") -> None:
-    """Register "kjax" as an extractor and a matcher, with a configuration for each.
-
-    Args:
-        package: hloc, or a package with the same modules.
-    """
+    """Register "kjax" as extractor and matcher of hloc, or of a package with the same modules."""
     base = importlib.import_module(f"{package}.utils.base_model").BaseModel
     for folder, program, model, conf in (
         ("extractors", "extract_features", HlocExtractor, EXTRACTION),
@@ -80,12 +76,13 @@ class HlocExtractor:
 
 
 class HlocMatcher:
-    """`kjax.match`; a mixin for hloc's `BaseModel`.
+    """`kjax.match`; a mixin for hloc's `BaseModel`."""
 
-    For the method "learned", `matcher` names a matcher that was trained for the descriptors.
-    """
-
-    default_conf: ClassVar = {"method": "mutual_ratio", "ratio": 0.9, "matcher": None}
+    default_conf: ClassVar = {
+        "method": "mutual_ratio",
+        "ratio": 0.9,
+        "matcher": None,  # for the method "learned": one that was trained for the descriptors
+    }
     required_inputs = ("descriptors0", "descriptors1")
     conf: dict[str, Any]
 

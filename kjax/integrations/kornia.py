@@ -45,19 +45,12 @@ class PatchModule(nn.Module):
 
 
 class LAFDescriptor(feature.LAFDescriptor):
-    """kornia's `LAFDescriptor` with weights of kjax.
+    """kornia's `LAFDescriptor` with weights of kjax, a shipped name or a weights file.
 
-    Attributes:
-        scaling_coef: factor from the frames of kornia's detectors to the extent of the weights, for
-            `kornia.feature.LocalFeature` and `scale_laf`.
+    `scaling_coef` is the factor from the frames of kornia's detectors to those of the weights.
     """
 
     def __init__(self, source: str | Path = shipped.DEFAULT) -> None:
-        """Load weights.
-
-        Args:
-            source: as for `kjax.parity.torch_twin.load`: a shipped name, or a weights file.
-        """
         super().__init__(PatchModule(source), patch_size=PATCH_SIDE)
         name = str(source).partition(":")[0]
         known = shipped.card(name) if shipped.find(name) else read_metadata(Path(name))

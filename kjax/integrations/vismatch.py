@@ -32,15 +32,9 @@ class KjaxMatcher(BaseMatcher):
         ratio: float | None = None,
         **options: Any,
     ) -> None:
-        """Load weights.
+        """Load weights; arguments are those of vismatch, `kjax.load` and `kjax.match`.
 
-        Args:
-            device: device of the images; kjax computes on JAX's default.
-            max_num_keypoints: maximum keypoints per image.
-            weights: as for `kjax.load`.
-            method: as for `kjax.match`.
-            ratio: as for `kjax.match` (default: the weights' own).
-            **options: vismatch's options for geometric verification.
+        The images are on `device`; kjax computes on JAX's default.
         """
         super().__init__(device, **options)
         self.describer = kjax.load(weights)

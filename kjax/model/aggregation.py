@@ -52,10 +52,6 @@ def dense(
     return jnp.matmul(x, weights.astype(x.dtype), preferred_element_type=wide)
 
 
-def _dense_forward(x: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
-    return dense(x, weights), (x, weights)
-
-
 def _dense_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, weights = kept
     gradient = gradient.astype(x.dtype)
@@ -65,7 +61,7 @@ def _dense_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, 
     return by_x, by_weights.astype(weights.dtype)
 
 
-dense.defvjp(_dense_forward, _dense_backward)
+dense.defvjp(lambda x, weights: (dense(x, weights), (x, weights)), _dense_backward)
 
 
 def project(

@@ -103,12 +103,9 @@ def shorten(
 def remap(
     variables: Mapping[str, Any], matrix: Float[np.ndarray, "dim dim"]
 ) -> dict[str, dict[str, Any]]:
-    """Multiply the descriptors, before they are normalised, by a matrix.
+    """Multiply the descriptors, before they are normalised, by a matrix of new entries in columns.
 
-    Args:
-        variables: weights of a head that ends with its projection: an encoded one, or a folded
-            `hardnet`.
-        matrix: its columns are the new entries. An orthogonal matrix keeps all distances.
+    The head must end with its projection: an encoded one, or a folded `hardnet`.
     """
     check_remap(variables)
     head = variables["params"]["head"]

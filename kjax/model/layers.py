@@ -61,12 +61,8 @@ class BatchNorm(nn.Module):
     ) -> Float[Array, "*batch c"]:
         """Normalise by the batch's statistics in training, by the running ones otherwise.
 
-        Args:
-            x: the batch.
-            train: which statistics to use.
-            views: number of equal consecutive parts of a training batch. Each is normalised by its
-                own statistics, and updates the running ones in turn.
-            rectify: also apply a ReLU.
+        Each of the `views` equal consecutive parts of a training batch is normalised by its own
+        statistics, and updates the running ones in turn. `rectify` also applies a ReLU.
         """
         channels = x.shape[-1]
         dtype = at_least_float32(x.dtype)
@@ -198,23 +194,18 @@ class Trunk(nn.Module):
         ]
         layers = list(zip(convolutions, norms, strict=True))
         if train and fused:
-            x, layers = self._first_layers(x, layers[:3], views), layers[3:]
+            (first, norm1), (second, norm2), (third, norm3), *layers = layers
+            count = x.size // views
+            x, statistics1, statistics2 = fused_layers.first_two_layers(
+                x, first.kernel, second.kernel, views, self.axis_name
+            )
+            norm1.record(statistics1, count=count)
+            norm2.record(statistics2, count=count)
+            x = fused_layers.normalized_halving_convolution(
+                x, *statistics2, third.kernel, self.axis_name
+            )
+            x = norm3(x, train=True, views=views, rectify=True)
         for convolution, norm in layers:
             x = norm(convolution(x), train=train, views=views, rectify=train)
             x = x if train else nn.relu(x)
         return x
-
-    def _first_layers(
-        self, x: Array, layers: list[tuple[Convolution, BatchNorm]], views: int
-    ) -> Float[Array, "batch N2 N2 c"]:
-        """Compute the first three layers of training in reduced precision."""
-        (first, norm1), (second, norm2), (third, norm3) = layers
-        y, statistics1, statistics2 = fused_layers.first_two_layers(
-            x, first.kernel, second.kernel, views, self.axis_name
-        )
-        norm1.record(statistics1, count=x.size // views)
-        norm2.record(statistics2, count=x.size // views)
-        y = fused_layers.normalized_halving_convolution(
-            y, *statistics2, third.kernel, self.axis_name
-        )
-        return norm3(y, train=True, views=views, rectify=True)

@@ -73,15 +73,12 @@ def two_nearest(
     Args:
         rows: finite rows of all sets, one set after the other.
         starts: first row of each pair's two sets.
-        counts: number of rows of each pair's two sets.
+        counts: number of rows of each pair's two sets; results beyond it are padding.
         sizes: from `padded_size`, at least the largest count on each side.
         metric: "L2" or "L1".
-        both: also search the first sets for the rows of the second ones.
+        both: also search the first sets for the rows of the second ones, as a second result.
         second: whether the second distance must be exact; otherwise it may be too large.
         block: rows per side that are compared at once, rounded down to a power of two.
-
-    Returns:
-        Neighbours of one or both directions; entries beyond a set's count are padding.
     """
     starts, counts = starts.astype(np.int32), counts.astype(np.int32)
     limit = {"bool": 1, "uint8": 255}.get(rows.dtype.name, np.inf)
@@ -99,7 +96,26 @@ def two_nearest(
             places, lengths = starts[:, ::way], counts[:, ::way]
             one = _refined(rows, places, lengths, minima, scale, sizes=sizes[::way], **options)
             found.append((one, places, lengths))
-    return [_settle(rows, *one, metric, second=second, exact=product == "whole") for one in found]
+
+    # Bounds of groups of whole numbers are exact and in order: another row as near comes later.
+    below = np.less if product == "whole" else np.less_equal
+    settled = []
+    for candidates, places, lengths in found:
+        sure, others = Neighbours(*(np.array(one) for one in candidates[:3])), candidates[3]
+        worst = sure.second if second else sure.nearest
+        real = np.arange(worst.shape[1])[None] < lengths[:, :1]
+        doubtful = real & below(others, worst) & np.isfinite(others)
+        for at in np.flatnonzero(doubtful.any(axis=1)):
+            chosen = np.flatnonzero(doubtful[at])
+            queries, targets = (
+                np.asarray(rows)[start : start + count].astype(np.float32)
+                for start, count in zip(places[at], lengths[at], strict=True)
+            )
+            again = _search_again(queries[chosen], targets, metric)
+            for mine, better in zip(sure, again, strict=True):
+                mine[at, chosen] = better
+        settled.append(sure)
+    return settled
 
 
 def _float32_is_fastest() -> bool:
@@ -325,35 +341,6 @@ def _slack(dim: int) -> float:
 # On the host, in double precision
 
 
-def _settle(
-    rows: Shaped[Array, "rows dim"],
-    found: Candidates,
-    starts: Int32[np.ndarray, "pairs 2"],
-    counts: Int32[np.ndarray, "pairs 2"],
-    metric: Metric,
-    *,
-    second: bool,
-    exact: bool,
-) -> Neighbours:
-    """Return the device's result, with undecided queries searched again."""
-    sure, others = Neighbours(*(np.array(one) for one in found[:3])), found[3]
-    worst = sure.second if second else sure.nearest
-    real = np.arange(worst.shape[1])[None] < counts[:, :1]
-    # Bounds of groups are exact and in order: another row that is as near comes later.
-    below = np.less if exact else np.less_equal
-    doubtful = real & below(others, worst) & np.isfinite(others)
-    for at in np.flatnonzero(doubtful.any(axis=1)):
-        chosen = np.flatnonzero(doubtful[at])
-        queries, targets = (
-            np.asarray(rows)[start : start + count].astype(np.float32)
-            for start, count in zip(starts[at], counts[at], strict=True)
-        )
-        again = _search_again(queries[chosen], targets, metric)
-        for mine, better in zip(sure, again, strict=True):
-            mine[at, chosen] = better
-    return sure
-
-
 def _search_again(
     queries: Float32[np.ndarray, "n dim"], targets: Float32[np.ndarray, "m dim"], metric: Metric
 ) -> Neighbours:
@@ -365,12 +352,36 @@ def _search_again(
     asked, inverse, _ = _distinct(queries)
     distinct = targets[origin].astype(np.float64)
     step = max(1, _HOST_AT_ONCE // (len(distinct) * (1 if metric == "L2" else queries.shape[1])))
-    parts = [
-        _search_rows(queries[places].astype(np.float64), distinct, copies, origin, metric)
-        for places in np.split(asked, range(step, len(asked), step))
-    ]
-    columns = [np.concatenate(column)[inverse] for column in zip(*parts, strict=True)]
-    return Neighbours(*columns)
+    parts = []
+    for few in np.split(asked, range(step, len(asked), step)):
+        wide = queries[few].astype(np.float64)
+        if metric == "L1":
+            scale = estimates = np.abs(wide[:, None] - distinct[None]).sum(axis=2)
+        else:
+            scale = _sizes(wide, metric)[:, None] + _sizes(distinct, metric)[None]
+            estimates = scale - 2 * wide @ distinct.T
+        error = scale * _slack(queries.shape[1])
+        # Candidates for the first two have a lower bound not above the second upper bound.
+        within = min(1, len(distinct) - 1)
+        upper = np.partition(estimates + error, within, axis=1)[:, within]
+        rows, places = np.nonzero(estimates - error <= upper[:, None])
+        at_once = max(1, _HOST_AT_ONCE // queries.shape[1])
+        cuts = range(at_once, len(places), at_once)
+        sizes = np.concatenate(
+            [
+                _sizes(wide[some] - distinct[others], metric)
+                for some, others in zip(np.split(rows, cuts), np.split(places, cuts), strict=True)
+            ]
+        )
+        order = np.lexsort((places, sizes, rows))
+        rows, places, sizes = rows[order], places[order], sizes[order]
+        first = np.searchsorted(rows, np.arange(len(wide)))
+        after = np.minimum(first + 1, len(rows) - 1)
+        second = np.where((rows[after] == rows[first]) & (after > first), sizes[after], np.inf)
+        chosen, nearest = places[first], sizes[first]
+        second = np.where(copies[chosen] > 1, nearest, second)
+        parts.append((origin[chosen], nearest, second))
+    return Neighbours(*(np.concatenate(column)[inverse] for column in zip(*parts, strict=True)))
 
 
 def _distinct(
@@ -386,40 +397,6 @@ def _distinct(
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     return first[order], rank[inverse], count[order]
-
-
-def _search_rows(
-    queries: Float64[np.ndarray, "n dim"],
-    targets: Float64[np.ndarray, "m dim"],
-    copies: Int64[np.ndarray, " m"],
-    origin: Int64[np.ndarray, " m"],
-    metric: Metric,
-) -> Neighbours:
-    """Return the two nearest of distinct targets, each with its number of copies."""
-    if metric == "L1":
-        estimates = np.abs(queries[:, None] - targets[None]).sum(axis=2)
-        error = estimates * _slack(queries.shape[1])
-    else:
-        norms = _sizes(queries, metric)[:, None] + _sizes(targets, metric)[None]
-        error = norms * _slack(queries.shape[1])
-        estimates = norms - 2 * queries @ targets.T
-    within = min(1, len(targets) - 1)
-    # Candidates for the first two have a lower bound not above the second upper bound.
-    upper = np.partition(estimates + error, within, axis=1)[:, within]
-    rows, places = np.nonzero(estimates - error <= upper[:, None])
-    sizes = np.empty(len(places))
-    step = max(1, _HOST_AT_ONCE // queries.shape[1])
-    for start in range(0, len(places), step):
-        part = slice(start, start + step)
-        sizes[part] = _sizes(queries[rows[part]] - targets[places[part]], metric)
-    order = np.lexsort((places, sizes, rows))
-    rows, places, sizes = rows[order], places[order], sizes[order]
-    first = np.searchsorted(rows, np.arange(len(queries)))
-    after = np.minimum(first + 1, len(rows) - 1)
-    second = np.where((rows[after] == rows[first]) & (after > first), sizes[after], np.inf)
-    chosen = places[first]
-    second = np.where(copies[chosen] > 1, sizes[first], second)
-    return Neighbours(origin[chosen], sizes[first], second)
 
 
 def _sizes(rows: Float64[np.ndarray, "n dim"], metric: Metric) -> Float64[np.ndarray, " n"]:

@@ -148,12 +148,8 @@ def onnx_model(
 ) -> Any:
     """Write the graph from `patches` [B,N,N] to `descriptors`, as onnx's `ModelProto`.
 
-    Args:
-        folded: a model from `kjax.fold`.
-        weights: its weights.
-        dtype: type of the patches.
-        batch: fixed B (default: any).
-        block: channels per block of onnxruntime, for a graph that only runs there, on CPUs.
+    Model and weights are from `kjax.fold`; `batch` fixes B. With `block`, channels per block of
+    onnxruntime, the graph only runs there, on CPUs.
     """
     graph = GraphWriter(require("onnx", "an ONNX graph"))
     params, size = weights["params"], folded.patch_size
@@ -164,7 +160,18 @@ def onnx_model(
         layers = [(np.asarray(each["kernel"]), np.asarray(each["bias"])) for each in convolutions]
         return write_trunk(graph, images, layers, size=size, block=block)
 
-    images = _write_patch_normalization(graph, size, dtype)
+    # `kjax.model.patches.normalize_patches`, with a channel axis. Not Unsqueeze: OpenCV 4 would fix
+    # its shape when it reads the file.
+    floating = "patches" if dtype == "float32" else graph.add("Cast", "patches", to=1)
+    images = graph.reshape(floating, -1, 1, size, size)
+    ranges = (graph.constant(value, np.int64) for value in ([0, 0], [1, 1], [2, 3]))
+    shifted = graph.add("Sub", images, graph.add("Slice", images, *ranges))
+    axes = [1, 2, 3]
+    centred = graph.add("Sub", shifted, graph.add("ReduceMean", shifted, axes=axes, keepdims=1))
+    squares = graph.add("ReduceSumSquare", centred, axes=axes, keepdims=1)
+    variance = graph.add("Div", squares, graph.constant(size**2 - 1))
+    deviation = graph.add("Add", graph.add("Sqrt", variance), graph.constant(1e-7))
+    images = graph.add("Div", centred, deviation)
     phi = trunk("trunk")
     match folded.head:
         case "sum":
@@ -200,24 +207,6 @@ def onnx_model(
         {"patches": (dtype, [count, size, size])},
         {"descriptors": ("float32", [count, dim])},
     )
-
-
-def _write_patch_normalization(graph: GraphWriter, size: int, dtype: str) -> str:
-    """Write `kjax.model.patches.normalize_patches`, and add a channel axis."""
-    floating = "patches" if dtype == "float32" else graph.add("Cast", "patches", to=1)
-    # Not Unsqueeze: OpenCV 4 would fix its shape when it reads the file.
-    images = graph.reshape(floating, -1, 1, size, size)
-    starts, ends, spatial = ([0, 0], [1, 1], [2, 3])
-    corner = graph.add(
-        "Slice", images, *(graph.constant(value, np.int64) for value in (starts, ends, spatial))
-    )
-    shifted = graph.add("Sub", images, corner)
-    axes = [1, 2, 3]
-    centred = graph.add("Sub", shifted, graph.add("ReduceMean", shifted, axes=axes, keepdims=1))
-    squares = graph.add("ReduceSumSquare", centred, axes=axes, keepdims=1)
-    variance = graph.add("Div", squares, graph.constant(size**2 - 1))
-    deviation = graph.add("Add", graph.add("Sqrt", variance), graph.constant(1e-7))
-    return graph.add("Div", centred, deviation)
 
 
 def write_trunk(

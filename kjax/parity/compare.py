@@ -6,7 +6,7 @@ Both sides start from the same weights and see the same patches. Relative differ
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from kjax.model.layers import BatchNorm
 from kjax.parity import torch_reference
 from kjax.parity.torch_reference import TorchDescriptor
 from kjax.train.optim import linear_decay, torch_sgd
-from kjax.train.step import StepConfig, TrainState, create_state, train_step
+from kjax.train.step import StepConfig, create_state, train_step
 from kjax.weights.torch_names import from_torch, to_arrays
 
 
@@ -36,14 +36,9 @@ class Difference(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The model and the training that are compared.
+    """The model and the training that are compared; float64 needs JAX's x64 mode.
 
-    Attributes:
-        head, s, patch_size, channels: as in `kjax.build`.
-        dtype: "float32" or "float64" (needs JAX's x64 mode).
-        learning_rate: initial rate; it decays linearly to zero over `steps`.
-        steps: number of training steps.
-        step: mining and BatchNorm rules.
+    The learning rate decays linearly to zero over `steps`.
     """
 
     head: str
@@ -57,14 +52,8 @@ class Comparison:
 
     def jax_model(self) -> Descriptor:
         """Return the linen module, without dropout."""
-        return build(
-            self.head,
-            s=self.s,
-            patch_size=self.patch_size,
-            dropout=0.0,
-            dtype=self.dtype,
-            channels=self.channels,
-        )
+        sizes = {"s": self.s, "patch_size": self.patch_size, "channels": self.channels}
+        return build(self.head, **sizes, dropout=0.0, dtype=self.dtype)
 
     def torch_model(self, state_dict: Mapping[str, Any]) -> TorchDescriptor:
         """Return the torch module with these weights."""
@@ -81,11 +70,8 @@ class Comparison:
 
     def loss_rules(self) -> dict[str, bool]:
         """Return the rules as arguments of the reference's loss."""
-        rules = self.step
-        return {
-            "anchor_swap": rules.loss.anchor_swap,
-            "joint_batch_norm": rules.joint_batch_norm,
-        }
+        joint = self.step.joint_batch_norm
+        return {"anchor_swap": self.step.loss.anchor_swap, "joint_batch_norm": joint}
 
 
 def random_state_dict(comparison: Comparison, *, seed: int) -> dict[str, torch.Tensor]:
@@ -107,86 +93,81 @@ def random_state_dict(comparison: Comparison, *, seed: int) -> dict[str, torch.T
 def compare(
     comparison: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> Iterator[Difference]:
-    """Yield all rows as they are computed.
+    """Yield all rows as they are computed, for these initial weights of both sides.
 
-    Args:
-        comparison: what is compared.
-        state_dict: initial weights of both sides.
-        batches: pairs of patches [B,2,N,N], one batch per training step; the first also serves for
-            all rows before training.
+    Each training step has a batch of pairs [B,2,N,N]; the first also serves for all other rows.
     """
     batches = [np.asarray(batch, comparison.dtype) for batch in batches]
-    yield from compare_layers(comparison, state_dict, batches[0][:, 0])
     for train in (False, True):
-        yield compare_descriptors(comparison, state_dict, batches[0][:, 0], train=train)
-    yield from compare_gradients(comparison, state_dict, batches[0])
+        yield from compare_forward(comparison, state_dict, batches[0][:, 0], train=train)
     yield from compare_training(comparison, state_dict, batches)
 
 
-def compare_layers(
-    comparison: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray
+def compare_forward(
+    comparison: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray, *, train: bool
 ) -> Iterator[Difference]:
-    """Compare the output of every BatchNorm in inference."""
-    reference = comparison.torch_model(state_dict).eval()
-    expected: dict[str, np.ndarray] = {}
+    """Compare descriptors, and in inference the outputs of all BatchNorms.
+
+    Training normalises by batch statistics, inference by running ones.
+    """
+    reference = comparison.torch_model(state_dict).train(train)
+    layers: dict[str, np.ndarray] = {}
     for name, module in reference.named_modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.register_forward_hook(
-                lambda _, __, output, name=name: expected.update(
+                lambda _, __, output, name=name: layers.update(
                     {name: output.permute(0, 2, 3, 1).numpy()}
                 )
             )
     with torch.no_grad():
-        reference(torch.from_numpy(patches[:, None]))
-    _, captured = comparison.jax_model().apply(
-        comparison.variables(state_dict),
-        jnp.asarray(patches),
-        capture_intermediates=lambda module, _: isinstance(module, BatchNorm),
-        mutable=["intermediates"],
-    )
-    tree = captured["intermediates"]
-    found = [  # in torch's order
-        np.asarray(output["__call__"][0])
-        for part in ("trunk", "head", "trunk_polar")
-        for output in tree.get(part, {}).values()
-    ]
-    for (name, wanted), output in zip(expected.items(), found, strict=True):
-        yield _difference(f"layer {name}", output.reshape(wanted.shape), wanted)
-
-
-def compare_descriptors(
-    comparison: Comparison, state_dict: Mapping[str, Any], patches: np.ndarray, *, train: bool
-) -> Difference:
-    """Compare descriptors, normalised by running or by batch statistics."""
-    reference = comparison.torch_model(state_dict).train(train)
-    with torch.no_grad():
         expected = reference(torch.from_numpy(patches[:, None])).numpy()
     # Not compiled as a whole: single operations compile once for all heads.
-    found, _ = comparison.jax_model().apply(
-        comparison.variables(state_dict), jnp.asarray(patches), train=train, mutable=["batch_stats"]
+    found, updated = comparison.jax_model().apply(
+        comparison.variables(state_dict),
+        jnp.asarray(patches),
+        train=train,
+        capture_intermediates=lambda module, _: isinstance(module, BatchNorm),
+        mutable=["intermediates", "batch_stats"],
     )
-    return _difference(f"descriptor ({'train' if train else 'eval'})", found, expected)
-
-
-def compare_gradients(
-    comparison: Comparison, state_dict: Mapping[str, Any], pairs: np.ndarray
-) -> Iterator[Difference]:
-    """Compare the loss of one batch, and its gradient with respect to every parameter."""
-    reference = comparison.torch_model(state_dict).train()
-    expected = torch_reference.batch_loss(reference, pairs, **comparison.loss_rules())
-    expected.backward()
-    loss, state = _train_jax(comparison, state_dict, [pairs])
-    yield _difference("loss", loss[0], expected.detach().numpy())
-    found = to_arrays({"params": state.opt_state[0], "batch_stats": state.batch_stats})
-    for name, parameter in reference.named_parameters():
-        assert parameter.grad is not None
-        yield _difference(f"gradient {name}", found[name], parameter.grad.numpy())
+    if not train:
+        outputs = [  # in torch's order
+            np.asarray(output["__call__"][0])
+            for part in ("trunk", "head", "trunk_polar")
+            for output in updated["intermediates"].get(part, {}).values()
+        ]
+        for (name, wanted), output in zip(layers.items(), outputs, strict=True):
+            yield _difference(f"layer {name}", output.reshape(wanted.shape), wanted)
+    yield _difference(f"descriptor ({'train' if train else 'eval'})", found, expected)
 
 
 def compare_training(
     comparison: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
 ) -> Iterator[Difference]:
-    """Compare parameters, running statistics and losses after one SGD step per batch."""
+    """Compare loss and gradients of the first batch, then the results of an SGD step per batch."""
+    recorder = optax.GradientTransformation(
+        lambda params: jax.tree.map(jnp.zeros_like, params),
+        lambda gradients, _, params=None: (gradients, gradients),
+    )
+    sgd = torch_sgd(linear_decay(comparison.learning_rate, comparison.steps))
+    optimizer, model = optax.chain(recorder, sgd), comparison.jax_model()
+    step = jax.jit(
+        functools.partial(train_step, model=model, optimizer=optimizer, config=comparison.step)
+    )
+    state = create_state(optimizer, comparison.variables(state_dict))
+    losses: list[float] = []
+    for batch in batches:
+        # Without dropout, the key is not used.
+        state, metrics = step(state, jnp.asarray(batch), jax.random.key(0))
+        losses.append(float(metrics["loss"]))
+        if len(losses) == 1:
+            reference = comparison.torch_model(state_dict).train()
+            loss = torch_reference.batch_loss(reference, batch, **comparison.loss_rules())
+            loss.backward()
+            yield _difference("loss", losses[0], loss.detach().numpy())
+            found = to_arrays({"params": state.opt_state[0], "batch_stats": state.batch_stats})
+            for name, parameter in reference.named_parameters():
+                assert parameter.grad is not None
+                yield _difference(f"gradient {name}", found[name], parameter.grad.numpy())
     reference = comparison.torch_model(state_dict).train()
     expected_losses = torch_reference.train(
         reference,
@@ -195,48 +176,20 @@ def compare_training(
         total_steps=comparison.steps,
         **comparison.loss_rules(),
     )
-    losses, state = _train_jax(comparison, state_dict, batches)
     found = to_arrays({"params": state.params, "batch_stats": state.batch_stats})
     expected = {name: tensor.numpy() for name, tensor in reference.state_dict().items()}
-    yield _difference(f"losses of {len(batches)} steps", losses, np.asarray(expected_losses))
-    for quantity, chosen in (
-        ("parameters", [name for name in found if "weight" in name or "bias" in name]),
-        ("running statistics", [name for name in found if "running" in name]),
+    after = f"{len(batches)} steps"
+    yield _difference(f"losses of {after}", losses, np.asarray(expected_losses))
+    for quantity, kinds in (
+        ("parameters", ("weight", "bias")),
+        ("running statistics", ("running_mean", "running_var")),
     ):
-        after = f"{quantity} after {len(batches)} steps"
-        rows = [_difference(after, found[name], expected[name]) for name in chosen]
+        rows = [
+            _difference(f"{quantity} after {after}", found[name], expected[name])
+            for name in found
+            if name.endswith(kinds)
+        ]
         yield max(rows, key=lambda row: row.relative)
-
-
-def _train_jax(
-    comparison: Comparison, state_dict: Mapping[str, Any], batches: Sequence[np.ndarray]
-) -> tuple[np.ndarray, TrainState]:
-    """Return the losses, and a state whose optimiser begins with the last gradients."""
-    optimizer, step = _compiled_step(comparison)
-    state = create_state(optimizer, comparison.variables(state_dict))
-    losses = []
-    for batch in batches:
-        # Without dropout, the key is not used.
-        state, metrics = step(state, jnp.asarray(batch), jax.random.key(0))
-        losses.append(float(metrics["loss"]))
-    return np.asarray(losses), state
-
-
-@functools.lru_cache(maxsize=4)
-def _compiled_step(
-    comparison: Comparison,
-) -> tuple[optax.GradientTransformation, Callable[..., Any]]:
-    """Return the optimiser and the step, compiled once for gradients and training."""
-    recorder = optax.GradientTransformation(
-        lambda params: jax.tree.map(jnp.zeros_like, params),
-        lambda gradients, _, params=None: (gradients, gradients),
-    )
-    sgd = torch_sgd(linear_decay(comparison.learning_rate, comparison.steps))
-    optimizer = optax.chain(recorder, sgd)
-    step = functools.partial(
-        train_step, model=comparison.jax_model(), optimizer=optimizer, config=comparison.step
-    )
-    return optimizer, jax.jit(step)
 
 
 def _difference(quantity: str, found: Any, expected: np.ndarray) -> Difference:

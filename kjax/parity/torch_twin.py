@@ -35,23 +35,16 @@ from kjax.weights.torch_names import (
 )
 
 DEFAULTS: Fields = {
-    "s": 2,
-    "patch_size": 32,
-    "head_bias": True,
-    "channels": CHANNELS,
-    "dimension": DIMENSION,
+    **{"s": 2, "patch_size": 32, "head_bias": True},
+    **{"channels": CHANNELS, "dimension": DIMENSION},
 }
 """Defaults of `kjax.build`."""
-TRAINING_FIELDS = ("dropout", "dtype")
-"""Fields of a card's model that change nothing in inference."""
 
 
 def load(source: str | Path = shipped.DEFAULT) -> "FoldedDescriptor":
-    """Load a model for inference.
+    """Load a model for inference: a name of `kjax.list_weights()`, or a weights file.
 
-    Args:
-        source: a name of `kjax.list_weights()`, or a weights file; if neither weights nor metadata
-            determine the head, followed by its fields: "weights.npz:polar,s=1".
+    If neither weights nor metadata determine the head, add its fields: "weights.npz:polar,s=1".
     """
     return FoldedDescriptor(load_reference(source))
 
@@ -59,14 +52,36 @@ def load(source: str | Path = shipped.DEFAULT) -> "FoldedDescriptor":
 def load_reference(source: str | Path = shipped.DEFAULT) -> TorchDescriptor:
     """Load a model without folding, to continue its training."""
     name, _, text = str(source).partition(":")
-    if shipped.find(name) is None:
-        return _of_file(Path(name), text)
-    if text:
+    card = shipped.card(name) if shipped.find(name) else None
+    if card and text:
         raise InputError(f"{name} ships with its own model: omit ':{text}'")
-    card = shipped.card(name)
-    path = shipped.weights_file(card)
-    fields = {key: value for key, value in card.model.items() if key not in TRAINING_FIELDS}
-    return _with_weights(fields, plain_arrays(load_state_dict(path)))
+    path = shipped.weights_file(card) if card else Path(name)
+    if path.suffix not in SUFFIXES:
+        unknown = unknown_name("pretrained model", name, shipped.list_weights())
+        raise InputError(f"{path} is not a weights file ({', '.join(SUFFIXES)}); {unknown}")
+    try:
+        arrays = plain_arrays(load_state_dict(path))
+        info = card or read_metadata(path)
+        known = merge_fields(info.model if info else {}, parse_fields(text) if text else {})
+        fields = DEFAULTS | infer_widths(arrays)
+        fields |= known or only_fields(infer_fields(arrays), path)
+        head, head_bias = fields.pop("head"), fields.pop("head_bias")
+        if head not in HEADS:
+            raise unknown_name("head", head, HEADS)
+        if fields["s"] < 1 or fields["patch_size"] < 8 or fields["patch_size"] % TRUNK_STRIDE:
+            raise InputError("s must be at least 1, patch_size a multiple of 4 from 8 on")
+        sizes = {name: fields[name] for name in DEFAULTS if name in fields}
+        check_arrays(arrays, expected_shapes(head, head_bias=head_bias, **sizes))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    state = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in arrays.items()}
+    if head in ENCODED_HEADS and not head_bias:
+        state["head.bias"] = torch.zeros(fields["dimension"])  # the reference has no choice
+    for name in ("dropout", "dtype"):  # change nothing in inference
+        fields.pop(name, None)
+    reference = TorchDescriptor(head, **fields)
+    reference.load_state_dict(state)
+    return reference.eval()
 
 
 class FoldedDescriptor(nn.Module):
@@ -154,35 +169,3 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     layer.weight = nn.Parameter(weight.detach().to(bias.dtype).contiguous())
     layer.bias = nn.Parameter(bias.detach().clone())
     return layer
-
-
-def _of_file(path: Path, text: str) -> TorchDescriptor:
-    if path.suffix not in SUFFIXES:
-        no_file = f"{path} is not a weights file ({', '.join(SUFFIXES)})"
-        known = shipped.list_weights()
-        raise InputError(f"{no_file}; {unknown_name('pretrained model', str(path), known)}")
-    try:
-        arrays = plain_arrays(load_state_dict(path))
-        metadata = read_metadata(path)
-        named = parse_fields(text) if text else {}
-        told = merge_fields(metadata.model if metadata else {}, named)
-        return _with_weights(told or only_fields(infer_fields(arrays), path), arrays)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def _with_weights(told: Fields, arrays: dict[str, np.ndarray]) -> TorchDescriptor:
-    fields = DEFAULTS | infer_widths(arrays) | told
-    if fields["head"] not in HEADS:
-        raise unknown_name("head", fields["head"], HEADS)
-    if fields["s"] < 1 or fields["patch_size"] < 8 or fields["patch_size"] % TRUNK_STRIDE:
-        raise InputError("s must be at least 1, patch_size a multiple of 4 from 8 on")
-    head, head_bias = fields.pop("head"), fields.pop("head_bias")
-    sizes = {name: fields[name] for name in DEFAULTS if name in fields}
-    check_arrays(arrays, expected_shapes(head, head_bias=head_bias, **sizes))
-    state = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in arrays.items()}
-    if head in ENCODED_HEADS and not head_bias:
-        state["head.bias"] = torch.zeros(fields["dimension"])  # the reference has no choice
-    reference = TorchDescriptor(head, **fields)
-    reference.load_state_dict(state)
-    return reference.eval()

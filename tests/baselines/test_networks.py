@@ -1,11 +1,17 @@
-import struct
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model
-from torch7_files import Module, convolution, dumps, sequential
+from torch7_files import (
+    Module,
+    convolution,
+    dumps,
+    sequential,
+    state_dict,
+    write_deepcompare,
+    write_matconvnet,
+)
 
 from kjax.baselines import deepcompare, load_baseline
 from kjax.data.embedded import stereo_patch_pairs
@@ -32,9 +38,11 @@ def torch_images(patches):
     return torch.from_numpy(np.array(patches, np.float32))[:, None]
 
 
-def assert_constant_patches_are_fine(baseline):
-    patches = np.stack([np.full((64, 64), grey, np.uint8) for grey in (0, 1, 77, 255)])
-    assert np.isfinite(baseline.describe(patches)).all()
+def check(baseline, facts, patches, expected, atol=1e-5):
+    assert (baseline.name, baseline.dimension, baseline.parameters) == facts
+    np.testing.assert_allclose(baseline.describe(patches), expected, atol=atol)
+    constant = np.stack([np.full((64, 64), grey, np.uint8) for grey in (0, 1, 77, 255)])
+    assert np.isfinite(baseline.describe(constant)).all()
 
 
 def random_layer(rng, shape, gain=1.5):
@@ -46,14 +54,6 @@ def random_layer(rng, shape, gain=1.5):
 
 def random_layers(rng, shapes):
     return {name: random_layer(rng, shape) for name, shape in shapes.items()}
-
-
-def state_dict(layers):
-    return {
-        f"{name}.{kind}": array
-        for name, pair in layers.items()
-        for kind, array in zip(("weight", "bias"), pair, strict=True)
-    }
 
 
 # TFeat
@@ -72,11 +72,9 @@ def test_tfeat_with_released_weights_equals_torch(shared_data, patches, small):
     path = shared_data / "tfeat" / "tfeat-liberty.params"
     weights = torch.load(path, map_location="cpu", weights_only=True)
     baseline = load_baseline("tfeat", path)
-    assert (baseline.name, baseline.dimension, baseline.parameters) == ("TFeat", 128, 599_808)
     assert baseline.source == "tfeat-liberty.params"
     expected = tfeat_twin(weights, torch_images(small)).numpy()
-    np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
-    assert_constant_patches_are_fine(baseline)
+    check(baseline, ("TFeat", 128, 599_808), patches, expected)
 
 
 def test_tfeat_reads_every_format(tmp_path, rng, patches, small):
@@ -109,15 +107,10 @@ def test_weights_that_do_not_fit_are_named(tmp_path, rng):
 
 # L2-Net
 
-L2NET_LAYERS = (
-    (32, 3, 1),
-    (32, 3, 1),
-    (64, 3, 2),
-    (64, 3, 1),
-    (128, 3, 2),
-    (128, 3, 1),
-    (128, 8, 1),
-)
+L2NET_LAYERS = [
+    *((32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1)),
+]
+"""Channels, side and stride."""
 
 
 @pytest.fixture(scope="module")
@@ -158,14 +151,8 @@ def test_a_ported_l2net_equals_torch(tmp_path, rng, l2net_twin, patches, small):
     torch.save(tensors, tmp_path / "port.pth")
     baseline = load_baseline("l2net", tmp_path / "port.pth")
     assert baseline.source == "port.pth (holds no mean image: none subtracted)"
-    assert (baseline.name, baseline.dimension, baseline.parameters) == (
-        "L2-Net",
-        128,
-        1_334_560 + 576,
-    )
     expected = l2net_expected(l2net_twin, small, 0.0)
-    np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
-    assert_constant_patches_are_fine(baseline)
+    check(baseline, ("L2-Net", 128, 1_334_560 + 576), patches, expected)
     mean_image = rng.uniform(80, 150, (32, 32)).astype(np.float32)
     np.savez(tmp_path / "mean.npz", pixMean=mean_image, **arrays)
     baseline = load_baseline("l2net", tmp_path / "mean.npz")
@@ -173,15 +160,7 @@ def test_a_ported_l2net_equals_torch(tmp_path, rng, l2net_twin, patches, small):
     np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
 
 
-def cells(items):
-    array = np.empty((1, len(items)), object)
-    for i, item in enumerate(items):
-        array[0, i] = item
-    return array
-
-
 def test_matconvnet_files_equal_the_port(tmp_path, rng, l2net_twin, patches, small):
-    io = pytest.importorskip("scipy.io")
     arrays = l2net_arrays(l2net_twin)
     layers = []
     for i, (channels, _, _) in enumerate(L2NET_LAYERS):
@@ -190,39 +169,25 @@ def test_matconvnet_files_equal_the_port(tmp_path, rng, l2net_twin, patches, sma
         mean, var = (arrays[f"features.{3 * i + 1}.running_{kind}"] for kind in ("mean", "var"))
         moments = np.stack([mean, np.sqrt(var + 1e-10)], axis=1)
         ones, zeros = np.ones((channels, 1)), np.zeros((channels, 1))
-        layers.append({"type": "conv", "weights": cells([kernel, bias]), "pad": 1.0})
-        layers.append({"type": "bnormPair", "weights": cells([ones, zeros, moments])})
+        layers.append({"type": "conv", "weights": (kernel, bias), "pad": 1.0})
+        layers.append({"type": "bnormPair", "weights": (ones, zeros, moments)})
         layers.append({"type": "relu"})
     layers[-1] = {"type": "normalize", "param": np.array([256, 0, 1, 0.5])}
     mean_image = rng.uniform(80, 150, (32, 32))
     path = tmp_path / "L2Net-LIB.mat"
-    io.savemat(path, {"net": {"layers": cells(layers)}, "pixMean": mean_image})
+    write_matconvnet(path, layers, pixMean=mean_image)
     baseline = load_baseline("l2net", path)
     assert baseline.source == "L2Net-LIB.mat"
     expected = l2net_expected(l2net_twin, small, mean_image)
     np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
-    io.savemat(path, {"net": {"layers": cells(layers[:-3])}})
+    write_matconvnet(path, layers[:-3])
     with pytest.raises(InputError, match=r"missing features\.18"):
         load_baseline("l2net", path)
 
 
 # DeepCompare
 
-SIAM = {"conv0": (96, 1, 7, 7), "conv1": (192, 96, 5, 5), "conv2": (256, 192, 3, 3)}
-STREAM = {
-    "conv0": (96, 1, 4, 4),
-    "conv1": (192, 96, 3, 3),
-    "conv2": (256, 192, 3, 3),
-    "conv3": (256, 256, 3, 3),
-}
-SHAPES = {
-    "siam": SIAM,
-    "siam2stream": {
-        f"{stream}.{layer}": shape
-        for stream in ("retina", "fovea")
-        for layer, shape in STREAM.items()
-    },
-}
+SHAPES = deepcompare.LAYERS
 PARAMETERS = {"siam": 908_416, "siam2stream": 2_400_832}
 
 
@@ -260,14 +225,6 @@ def deepcompare_expected(name, layers, patches):
     return functional.normalize(torch.cat(parts, dim=1)).numpy()
 
 
-def write_binary(path, network, layers):
-    with path.open("wb") as file:
-        file.write(struct.pack("<i", len(network)) + network.encode())
-        for index, (weight, bias) in enumerate(layers):
-            file.write(struct.pack("<3i", index, weight.size, bias.size))
-            file.write(weight.tobytes() + bias.tobytes())
-
-
 def torch7_network(name, layers):
     modules = [convolution(*pair, kind="nn.SpatialConvolutionMM") for pair in layers.values()]
     relu = Module("nn.ReLU", {})
@@ -282,33 +239,32 @@ def torch7_network(name, layers):
 def test_deepcompare_equals_torch_in_every_format(tmp_path, network, patches):
     name, layers = network
     decision = [(np.zeros((4, 4), np.float32), np.zeros(4, np.float32))] * 2
-    write_binary(tmp_path / "full.bin", name, [*layers.values(), *decision])
-    write_binary(tmp_path / "short.bin", f"{name}_desc", layers.values())
+    write_deepcompare(tmp_path / "full.bin", name, [*layers.values(), *decision])
+    write_deepcompare(tmp_path / "short.bin", f"{name}_desc", layers.values())
     (tmp_path / "nn.t7").write_bytes(dumps(torch7_network(name, layers)))
     np.savez(tmp_path / "arrays.npz", **state_dict(layers))
     expected = deepcompare_expected(name, layers, patches)
     for file in ("full.bin", "short.bin", "nn.t7", "arrays.npz"):
         baseline = load_baseline("deepcompare", tmp_path / file)
-        assert baseline.name == f"DeepCompare {name}"
-        assert baseline.parameters == PARAMETERS[name]
-        assert baseline.dimension == expected.shape[1]
+        facts = (f"DeepCompare {name}", expected.shape[1], PARAMETERS[name])
+        assert (baseline.name, baseline.dimension, baseline.parameters) == facts
         if file != "nn.t7":
             np.testing.assert_array_equal(
                 jax.tree.leaves(deepcompare.load_params(tmp_path / file)[1])[1],
                 jax.tree.leaves(deepcompare.load_params(tmp_path / "nn.t7")[1])[1],
             )
-    np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
-    assert_constant_patches_are_fine(baseline)
+    check(baseline, facts, patches, expected)
 
 
 def test_deepcompare_refuses_what_has_no_descriptor(tmp_path, rng):
     path = tmp_path / "2ch_liberty.bin"
-    write_binary(path, "2ch", [random_layer(rng, (96, 2, 7, 7))])
-    with pytest.raises(InputError, match="'2ch' compares pairs of patches"):
-        load_baseline("deepcompare", path)
-    write_binary(path, "siam", [random_layer(rng, (96, 1, 7, 7))])
-    with pytest.raises(InputError, match=r"missing conv1\.weight"):
-        load_baseline("deepcompare", path)
+    for network, channels, message in (
+        ("2ch", 2, "'2ch' compares pairs of patches"),
+        ("siam", 1, r"missing conv1\.weight"),
+    ):
+        write_deepcompare(path, network, [random_layer(rng, (96, channels, 7, 7))])
+        with pytest.raises(InputError, match=message):
+            load_baseline("deepcompare", path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="not one of DeepCompare's binary files"):
         load_baseline("deepcompare", path)
@@ -349,11 +305,9 @@ def test_deepdesc_equals_torch(tmp_path, rng, patches):
     content = {"desc": network, "mean": mean[None], "std": std[None]}
     (tmp_path / "net.t7").write_bytes(dumps(content))
     baseline = load_baseline("ddesc", tmp_path / "net.t7")
-    assert (baseline.name, baseline.dimension, baseline.parameters) == ("DDesc", 128, 280_320)
     expected = ddesc_twin(layers, kernels, torch_images((patches - mean) / std))
     assert expected.std(axis=0).mean() > 0.01  # the twin tells patches apart
-    np.testing.assert_allclose(baseline.describe(patches), expected, atol=2e-5)
-    assert_constant_patches_are_fine(baseline)
+    check(baseline, ("DDesc", 128, 280_320), patches, expected, atol=2e-5)
 
 
 def test_deepdesc_has_a_gaussian_where_none_is_given(tmp_path, rng, patches):
@@ -383,7 +337,5 @@ def test_hardnet_is_ours_with_another_name(tmp_path, patches, small):
     model, variables = make_model("hardnet")
     save_variables(tmp_path / "hardnet.npz", variables)
     baseline = load_baseline("hardnet", tmp_path / "hardnet.npz")
-    assert (baseline.name, baseline.dimension, baseline.parameters) == ("HardNet", 128, 1_334_560)
     expected = jax.jit(model.apply)(variables, small)
-    np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
-    assert_constant_patches_are_fine(baseline)
+    check(baseline, ("HardNet", 128, 1_334_560), patches, expected)

@@ -1,6 +1,8 @@
-"""Writes Torch7's binary format, for tests: the reader's counterpart, from the format's rules."""
+"""Write Torch7's and DeepCompare's binary formats, for tests, from the formats' rules."""
 
 import struct
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,3 +103,36 @@ def convolution(
     if kind.endswith("MM"):
         weight = weight.reshape(len(weight), -1)
     return Module(kind, {"weight": weight, "bias": bias, "kW": weight.shape[-1]})
+
+
+def state_dict(layers: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {
+        f"{name}.{kind}": array
+        for name, pair in layers.items()
+        for kind, array in zip(("weight", "bias"), pair, strict=True)
+    }
+
+
+def write_deepcompare(path: Path, network: str, layers: Iterable[Any]) -> None:
+    with path.open("wb") as file:
+        file.write(struct.pack("<i", len(network)) + network.encode())
+        for index, (weight, bias) in enumerate(layers):
+            file.write(struct.pack("<3i", index, weight.size, bias.size))
+            file.write(weight.tobytes() + bias.tobytes())
+
+
+def write_matconvnet(path: Path, layers: Iterable[dict[str, Any]], **arrays: np.ndarray) -> None:
+    """Write layers; a tuple in a layer is a cell array."""
+    from scipy import io
+
+    def cells(items: Any) -> np.ndarray:
+        array = np.empty((1, len(items)), object)
+        for i, item in enumerate(items):
+            array[0, i] = item
+        return array
+
+    converted = [
+        {name: cells(value) if isinstance(value, tuple) else value for name, value in layer.items()}
+        for layer in layers
+    ]
+    io.savemat(path, {"net": {"layers": cells(converted)}, **arrays}, do_compression=True)

@@ -151,4 +151,6 @@ def test_the_matcher_that_ships_is_exported_by_its_name(tmp_path, capsys, monkey
     assert path.read_text() == "best"
     assert "matcher of best" in capsys.readouterr().out
     assert main(["export", "fast", "--matcher", "--out", str(path)]) == 2
-    assert capsys.readouterr().err == "kjax export: no such matcher: fast (shipped matchers: best)\n"
+    assert (
+        capsys.readouterr().err == "kjax export: no such matcher: fast (shipped matchers: best)\n"
+    )

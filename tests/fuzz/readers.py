@@ -69,11 +69,9 @@ class Reader(NamedTuple):
     """Whether checksums in archives stay wrong, as after an accident."""
 
 
-READERS: dict[str, Reader] = {}
-
-
-def add(name: str, make: Callable[[Path], Any], read: Callable[[Path], Any], **options: Any):
-    READERS[name] = Reader(name, make, read, **options)
+def at(name: str, function: Callable[..., Any], *arguments: Any) -> Callable[[Path], Any]:
+    """Return a function that calls this one with the path of a file in a folder."""
+    return lambda folder: function(folder / name, *arguments)
 
 
 def constant(*shape: int) -> np.ndarray:
@@ -86,43 +84,23 @@ TEXTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype(np.uint8
 PICTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "a.jpg": ("RGB", {"quality": 80}),
     "progressive.jpg": ("L", {"progressive": True}),
-    "a.png": ("RGB", {}),
     "palette.png": ("P", {}),
     "deep.png": ("I;16", {}),
-    "plain.tif": ("RGB", {}),
     "lzw.tif": ("L", {"compression": "tiff_lzw"}),
     "jpeg.tiff": ("RGB", {"compression": "jpeg"}),
-    "a.bmp": ("RGB", {}),
-    "a.ppm": ("RGB", {}),
-    "a.pgm": ("L", {}),
-    "a.webp": ("RGB", {}),
     "lossless.webp": ("RGB", {"lossless": True}),
-    "a.gif": ("P", {}),
-    "a.jp2": ("RGB", {}),
+    **{f"a.{suffix}": ("RGB", {}) for suffix in ("png", "tif", "bmp", "ppm", "webp", "jp2")},
+    **{"a.pgm": ("L", {}), "a.gif": ("P", {})},
 }
 
 
-def save_picture(folder: Path, name: str) -> None:
-    mode, options = PICTURES[name]
+def save_picture(path: Path) -> None:
+    mode, options = PICTURES[path.name]
     if mode == "I;16":
         image = Image.fromarray(TEXTURE[..., 0].astype(np.uint16) * 200)
     else:
         image = Image.fromarray(TEXTURE).convert(mode)
-    image.save(folder / name, **options)
-
-
-for _name in PICTURES:
-    for _read in (read_photograph, read_grey):
-        add(
-            f"{_read.__name__}.{_name}",
-            lambda folder, name=_name: save_picture(folder, name),
-            lambda folder, name=_name, read=_read: read(folder / name),
-        )
-add(
-    "read_patch.png",
-    lambda folder: Image.fromarray(TEXTURE[:32, :32]).save(folder / "patch.png"),
-    lambda folder: read_patch(folder / "patch.png", 32),
-)
+    image.save(path, **options)
 
 
 # Patch sets and HPatches
@@ -150,41 +128,18 @@ def read_cached_set(folder: Path) -> None:
         raise AssertionError("a damaged cache was taken for a whole one")
 
 
-add("phototour.all", make_phototour, read_phototour_set)
-add("phototour.texts", make_phototour, read_phototour_set, spared="*.bmp")
-add(
-    "phototour.cache",
-    lambda folder: (make_phototour(folder), read_cached_set(folder)),
-    read_cached_set,
-    spared="set/*",
-    blind=True,
-)
-add(
-    "hpatches.png",
-    lambda folder: write_hpatches(folder / "sequences", ("v_two",), patches=2),
-    lambda folder: list(read_hpatches(folder / "sequences", progress=False)),
-)
 COUNTS = {"i_one": 3, "v_two": 4}
-add(
-    "hpatches.tasks",
-    lambda folder: write_tasks(
-        tasks.generate_tasks(COUNTS, pairs=20, queries=2, distractors=3, progress=False),
-        folder,
-        "x",
-    ),
-    lambda folder: tasks.read_tasks(folder, "x", COUNTS),
-)
+
+
+def make_tasks(folder: Path) -> None:
+    generated = tasks.generate_tasks(COUNTS, pairs=20, queries=2, distractors=3, progress=False)
+    write_tasks(generated, folder, "x")
 
 
 def make_csv(folder: Path) -> None:
     rows = np.linspace(0, 1, 16 * 3 * 4, dtype=np.float32).reshape(-1, 4)
-    descriptors.write_descriptors(
-        descriptors.SetDescriptors({"v_two": 3}, rows), folder, progress=False
-    )
-
-
-add("hpatches.csv", make_csv, lambda folder: descriptors.read_descriptors(folder, progress=False))
-add("hpatches.benchmark", make_csv, lambda folder: tasks.open_benchmark(folder, progress=False))
+    found = descriptors.SetDescriptors({"v_two": 3}, rows)
+    descriptors.write_descriptors(found, folder, progress=False)
 
 
 def use_descriptor_cache(folder: Path) -> None:
@@ -195,10 +150,15 @@ def use_descriptor_cache(folder: Path) -> None:
         raise AssertionError("a damaged cache was taken for a whole one")
 
 
-add("descriptor_cache.npz", use_descriptor_cache, use_descriptor_cache, blind=True)
-
-
 # COLMAP and features
+
+NAMES = ("a.jpg", "b/c.jpg")
+INDICES = np.array([[0, 1], [2, 2]], np.int32)
+SETTINGS: dict[str, Any] = {
+    **{"weights": "best", "sha256": "ab" * 32, "model": "xy s=1", "patch_size": 32},
+    **{"dtype": "float32", "extent": 12.0, "detector": "SIFT", "max_keypoints": 100},
+    **{"photograph": "cd" * 32, "kjax": "0", "stored": "float32"},
+}
 
 
 def make_model_files(folder: Path) -> None:
@@ -207,14 +167,10 @@ def make_model_files(folder: Path) -> None:
 
 
 def cut(folder: Path) -> Any:
+    paths = (folder / name for name in ("sparse", "database.db", "photos"))
+    filters = reconstruction.TrackFilters()
     return reconstruction.cut_reconstruction(
-        folder / "sparse",
-        folder / "database.db",
-        folder / "photos",
-        filters=reconstruction.TrackFilters(),
-        max_patches=100,
-        seed=0,
-        progress=False,
+        *paths, filters=filters, max_patches=100, seed=0, progress=False
     )
 
 
@@ -225,146 +181,63 @@ def features() -> Features:
     return Features(90 * xy, rows, (100, 90), scales=scales, angles=angles, scores=scores)
 
 
-NAMES = ("a.jpg", "b/c.jpg")
-
-
-def make_database(folder: Path) -> None:
-    indices = np.array([[0, 1], [2, 2]], np.int32)
-    photos = {name: features() for name in NAMES}
-    colmap_database.write_database(folder / "database.db", photos, {NAMES: indices})
+def make_database(path: Path) -> None:
+    colmap_database.write_database(path, {name: features() for name in NAMES}, {NAMES: INDICES})
     blobs = (np.eye(3).tobytes(), None, np.eye(3).tobytes(), None, None)
-    verified = colmap_database.Geometry(2, 2, indices.astype("<u4").tobytes(), 6, *blobs)
-    colmap_database.add_geometries(folder / "database.db", {NAMES: verified})
+    verified = colmap_database.Geometry(2, 2, INDICES.astype("<u4").tobytes(), 6, *blobs)
+    colmap_database.add_geometries(path, {NAMES: verified})
 
 
-add("colmap.model", make_model_files, colmap.read_model)
-DATABASE: dict[str, Any] = {"edits": (edits.edit_database,), "spared": "photos/*"}
-add(
-    "colmap.reconstruction",
-    lambda folder: colmap_files.PlaneScene(count=6).write(folder),
-    cut,
-    **DATABASE,
-)
-for _name, _read in {
-    "features": colmap_database.read_features,
-    "matches": colmap_database.read_matches,
-    "geometries": colmap_database.read_geometries,
-}.items():
-    add(
-        f"colmap.{_name}",
-        make_database,
-        lambda folder, read=_read: read(folder / "database.db"),
-        **DATABASE,
-    )
-add(
-    "features.npz",
-    lambda folder: npz.write_npz(folder / "features.npz", features()),
-    lambda folder: npz.read_npz(folder / "features.npz"),
-)
-SETTINGS: dict[str, Any] = {
-    **{"weights": "best", "sha256": "ab" * 32, "model": "xy s=1", "patch_size": 32},
-    **{"dtype": "float32", "extent": 12.0, "detector": "SIFT", "max_keypoints": 100},
-    **{"photograph": "cd" * 32, "kjax": "0", "stored": "float32"},
-}
-
-
-def make_output(folder: Path, form: str, where: str) -> None:
-    with Output(folder / where, list(NAMES), form=form, overwrite=False) as output:
+def make_output(path: Path, form: str) -> None:
+    with Output(path, list(NAMES), form=form, overwrite=False) as output:
         for name in NAMES:
             output.add(name, features(), SETTINGS)
 
 
-def read_output(folder: Path, form: str, where: str) -> None:
-    output = Output(folder / where, list(NAMES), form=form, overwrite=False)
-    check_same_settings(output, folder / where, SETTINGS)
+def read_output(path: Path, form: str) -> None:
+    output = Output(path, list(NAMES), form=form, overwrite=False)
+    check_same_settings(output, path, SETTINGS)
 
 
-HDF5: dict[str, Any] = {"edits": (edits.edit_hdf5,)}
-for _name, _arguments, _options in (
-    ("npz", ("npz", ""), {}),
-    ("colmap", ("colmap", ""), {"spared": "*.txt"}),
-    ("h5", ("npz", "features.h5"), HDF5),
-):
-    add(
-        f"outputs.{_name}",
-        lambda folder, arguments=_arguments: make_output(folder, *arguments),
-        lambda folder, arguments=_arguments: read_output(folder, *arguments),
-        **_options,
-    )
-
-
-def make_hloc(folder: Path) -> None:
-    with hloc.FeatureWriter(folder / "features.h5") as writer:
-        for name in NAMES:
+def write_features(path: Path, *names: str) -> None:
+    with hloc.FeatureWriter(path) as writer:
+        for name in names:
             writer.add(name, features())
-    matches = Matches(np.array([[0, 1], [2, 2]], np.int32), *np.full((2, 2), 0.1, np.float32))
-    with hloc.MatchWriter(folder / "matches.h5") as writer:
-        writer.add(*NAMES, matches, 5, 5)
 
 
-def resume_hloc(folder: Path) -> None:
-    with hloc.FeatureWriter(folder / "features.h5") as writer:
-        writer.add("new.jpg", features())
+def write_hloc_matches(path: Path) -> None:
+    with hloc.MatchWriter(path) as writer:
+        writer.add(*NAMES, Matches(INDICES, *np.full((2, 2), 0.1, np.float32)), 5, 5)
 
 
-def read_hloc(folder: Path) -> None:
-    hloc.group_names(folder / "features.h5")
-    hloc.read_features(folder / "features.h5", NAMES[1])
-
-
-add("hloc.features", make_hloc, read_hloc, **HDF5, spared="matches.h5")
-add("hloc.resume", make_hloc, resume_hloc, **HDF5, spared="matches.h5")
-add(
-    "hloc.matches",
-    make_hloc,
-    lambda folder: hloc.read_matches(folder / "matches.h5", *NAMES),
-    **HDF5,
-    spared="features.h5",
-)
+def read_hloc(path: Path) -> None:
+    hloc.group_names(path)
+    hloc.read_features(path, NAMES[1])
 
 
 # Weights
 
 
-def read_weights(name: str) -> Callable[[Path], Any]:
-    return lambda folder: facts(load_sources(str(folder / name)))
+def read_weights(path: Path) -> Any:
+    return facts(load_sources(str(path)))
 
 
-def save_weights(folder: Path, name: str, info: ModelInfo | None = None) -> None:
-    save_variables(folder / name, make_model("sum")[1], info=info)
+def save_weights(path: Path, head: str = "sum", **info: Any) -> None:
+    model, variables = make_model(head)
+    known = ModelInfo(fields_of(model), **info) if info else None
+    save_variables(path, variables, info=known)
 
 
-def save_old_torch(folder: Path) -> None:
+def save_old_torch(path: Path) -> None:
     import torch
 
     state = to_torch(make_model("sum")[1])
-    torch.save(state, folder / "old.pt", _use_new_zipfile_serialization=False)
+    torch.save(state, path, _use_new_zipfile_serialization=False)
 
 
-def save_packed(folder: Path) -> None:
+def save_packed(path: Path) -> None:
     arrays = to_arrays(make_model("xy")[1])
-    zeros = {name: np.zeros_like(array) for name, array in arrays.items()}
-    np.savez_compressed(folder / "packed.npz", **zeros)
-
-
-for _name in ("weights.npz", "weights.safetensors", "weights.pth"):
-    add(f"weights.{_name}", lambda folder, n=_name: save_weights(folder, n), read_weights(_name))
-add(
-    "weights.metadata",
-    lambda folder: save_weights(
-        folder,
-        "a.safetensors",
-        ModelInfo(fields_of(make_model("sum")[0]), extent=9.5, remarks={"licence": "MIT"}),
-    ),
-    read_weights("a.safetensors"),
-)
-add("weights.old.pt", save_old_torch, read_weights("old.pt"))
-add("weights.packed.npz", save_packed, read_weights("packed.npz"))
-add(
-    "read_npy.npy",
-    lambda folder: np.save(folder / "a.npy", np.ones((3, 4), np.float32)),
-    lambda folder: read_npy(folder / "a.npy"),
-)
+    np.savez_compressed(path, **{name: np.zeros_like(array) for name, array in arrays.items()})
 
 
 def make_card(folder: Path) -> None:
@@ -382,21 +255,11 @@ def read_card(folder: Path) -> None:
         shipped.FOLDER = usual
 
 
-add("shipped.card", make_card, read_card)
-MATCHER = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
-add(
-    "matcher.npz",
-    lambda folder: matchers.save_matcher(
-        folder / "matcher.npz",
-        matchers.MatcherWeights(
-            MATCHER,
-            Provenance("toy", "ab" * 32, 8),
-            {"seed": "0"},
-            init_params(MATCHER, jax.random.key(0)),
-        ),
-    ),
-    lambda folder: matchers.read_matcher(folder / "matcher.npz"),
-)
+def save_matcher(path: Path) -> None:
+    own = MatcherConfig(layers=1, width=32, heads=2, dimension=8)
+    params = init_params(own, jax.random.key(0))
+    weights = matchers.MatcherWeights(own, Provenance("toy", "ab" * 32, 8), {"seed": "0"}, params)
+    matchers.save_matcher(path, weights)
 
 
 # Baselines
@@ -406,112 +269,67 @@ def layers(shapes: dict[str, tuple[int, ...]]) -> list[tuple[np.ndarray, np.ndar
     return [(constant(*shape), constant(shape[0])) for shape in shapes.values()]
 
 
-def state_dict(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    pairs = zip(shapes, layers(shapes), strict=True)
-    return {f"{n}.{k}": a for n, p in pairs for k, a in zip(("weight", "bias"), p, strict=True)}
+def make_tfeat(path: Path) -> None:
+    named = dict(zip(tfeat.SHAPES, layers(tfeat.SHAPES), strict=True))
+    np.savez_compressed(path, **t7.state_dict(named))
 
 
-def cells(items: list[Any]) -> np.ndarray:
-    array = np.empty(len(items), object)
-    array[:] = items
-    return array
+def make_l2net(path: Path) -> None:
+    shapes = l2net.array_shapes()
+    np.savez_compressed(path, **{name: constant(*shape) for name, shape in shapes.items()})
 
 
-def make_l2net_mat(folder: Path) -> None:
-    from scipy import io as scipy_io
-
+def make_l2net_mat(path: Path) -> None:
     found = []
     for name, shape in l2net.array_shapes().items():
         if name.endswith("weight"):
-            bias, weights = constant(shape[0]), cells([None, None])
-            weights[0], weights[1] = constant(*shape[2:], shape[1], shape[0]), bias
-            norms = cells([bias, bias, None])
-            norms[2] = np.ones((shape[0], 2), np.float32)
-            found += [{"type": "conv", "weights": weights}, {"type": "bnormPair", "weights": norms}]
-    content = {"net": {"layers": cells(found)}, "pixMean": constant(32, 32)}
-    scipy_io.savemat(folder / "a.mat", content, do_compression=True)
+            bias, kernel = constant(shape[0]), constant(*shape[2:], shape[1], shape[0])
+            moments = np.ones((shape[0], 2), np.float32)
+            found.append({"type": "conv", "weights": (kernel, bias)})
+            found.append({"type": "bnormPair", "weights": (bias, bias, moments)})
+    t7.write_matconvnet(path, found, pixMean=constant(32, 32))
 
 
-def make_deepcompare_bin(folder: Path) -> None:
-    content = (4).to_bytes(4, "little") + b"siam"
-    for index, (weight, bias) in enumerate(layers(deepcompare.LAYERS["siam"])):
-        content += np.array([index, weight.size, bias.size], "<i4").tobytes()
-        content += weight.tobytes() + bias.tobytes()
-    (folder / "a.bin").write_bytes(content)
+def make_deepcompare_bin(path: Path) -> None:
+    t7.write_deepcompare(path, "siam", layers(deepcompare.LAYERS["siam"]))
 
 
-def make_deepcompare_t7(folder: Path) -> None:
+def make_deepcompare_t7(path: Path) -> None:
     pairs = layers(deepcompare.LAYERS["siam"])
     branch = t7.sequential(*(t7.convolution(*pair) for pair in pairs))
     network = t7.sequential(t7.sequential(branch, branch, kind="nn.Parallel"))
-    (folder / "a.t7").write_bytes(t7.dumps(network))
+    path.write_bytes(t7.dumps(network))
 
 
-def make_deepdesc_t7(folder: Path) -> None:
+def make_deepdesc_t7(path: Path) -> None:
     norm = t7.Module("nn.SpatialSubtractiveNormalization", {"kernel": constant(5, 5)})
     convolutions = [t7.convolution(*pair) for pair in layers(deepdesc.LAYERS)]
     content = {"desc": t7.sequential(*convolutions, norm, norm), "mean": 120.0, "std": 50.0}
-    (folder / "a.t7").write_bytes(t7.dumps(content))
+    path.write_bytes(t7.dumps(content))
 
 
-def make_mkd(folder: Path) -> None:
+def make_mkd(path: Path) -> None:
     parts = {"mean": constant(238), "eigvecs": constant(238, 238), "eigvals": constant(238)}
-    np.savez(folder / "a.npz", **{f"liberty/pca/{name}": part for name, part in parts.items()})
+    np.savez(path, **{f"liberty/pca/{name}": part for name, part in parts.items()})
 
 
-for _name, _file, _make in (
-    ("tfeat", "a.npz", lambda f: np.savez_compressed(f / "a.npz", **state_dict(tfeat.SHAPES))),
-    (
-        "l2net",
-        "a.npz",
-        lambda f: np.savez_compressed(
-            f / "a.npz", **{n: constant(*shape) for n, shape in l2net.array_shapes().items()}
-        ),
-    ),
-    ("l2net", "a.mat", make_l2net_mat),
-    ("deepcompare", "a.bin", make_deepcompare_bin),
-    ("deepcompare", "a.t7", make_deepcompare_t7),
-    ("ddesc", "a.t7", make_deepdesc_t7),
-    ("mkd-pcaws", "a.npz", make_mkd),
-):
-    add(
-        f"baseline.{_name}{_file[1:]}",
-        _make,
-        lambda folder, name=_name, file=_file: load_baseline(name, folder / file),
-    )
-
-
-def make_small_t7(folder: Path) -> None:
+def make_small_t7(path: Path) -> None:
     convolution = t7.convolution(constant(2, 1, 3, 3), constant(2))
     shared = t7.sequential(convolution, t7.Module("nn.Tanh", {}))
-    value = {
-        "a": np.arange(6.0).reshape(2, 3),
-        "net": t7.sequential(shared, shared),
-        "f": t7.Function(b"code"),
-        3: "text",
-    }
-    (folder / "a.t7").write_bytes(t7.dumps(value))
+    numbers, function = np.arange(6.0).reshape(2, 3), t7.Function(b"code")
+    value = {"a": numbers, "net": t7.sequential(shared, shared), "f": function, 3: "text"}
+    path.write_bytes(t7.dumps(value))
 
 
-def read_small_t7(folder: Path) -> None:
-    content = read_torch7(folder / "a.t7")
+def read_small_t7(path: Path) -> None:
+    content = read_torch7(path)
     network = content.get("net") if isinstance(content, dict) else None
     if isinstance(network, TorchObject):
         for weight, _ in network.convolutions():
             weight.sum()
 
 
-add("torch7.t7", make_small_t7, read_small_t7)
-
-
 # Exported functions, runs, evaluations
-
-for _name in ("function.stablehlo", "function.onnx"):
-    add(
-        f"exported.{_name}",
-        lambda folder, n=_name: export_model(folder / n, *make_model("sum", patch_size=8)),
-        lambda folder, n=_name: (read_facts(folder / n), load_exported(folder / n)),
-    )
 
 
 @functools.cache
@@ -523,11 +341,14 @@ def run_config() -> dict[str, Any]:
 
 
 def make_run(folder: Path) -> None:
-    save_weights(folder, "weights.npz")
-    (folder / "config.json").write_text(json.dumps(run_config(), indent=2))
-    (folder / "versions.json").write_text(json.dumps([{"kjax": "0"}]))
+    save_weights(folder / "weights.npz")
     rates = {"fpr95/stereo": 0.02, "fpr95/stereo_std": 0.1}
-    (folder / "results.json").write_text(json.dumps(rates))
+    for name, content in (
+        ("config", run_config()),
+        ("versions", [{"kjax": "0"}]),
+        ("results", rates),
+    ):
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=2))
 
 
 def make_log(folder: Path) -> None:
@@ -573,66 +394,47 @@ def resume_checkpoint(folder: Path) -> None:
         checkpoints.close()
 
 
-add("run.workdir", make_run, read_weights(""), spared="weights.npz")
-add("run.resume", make_run, resume_run, spared="weights.npz")
-add("run.metrics_log", make_log, resume_log)
-for _name, _make in {"own": make_checkpoint, "foreign": make_foreign_checkpoint}.items():
-    add(f"checkpoint.{_name}", _make, read_weights(""))
-    add(f"checkpoint.resume_{_name}", _make, resume_checkpoint)
-
-
-def make_evaluation(folder: Path) -> None:
+def make_evaluation(path: Path) -> None:
     scores = [phototour_scores(0.1)]
     row = results.Result("a", True, "here", 128, None, "L2", None, [], scores, [])
-    evaluation = results.Evaluation("title", "command", "now", {"jax": "1"}, [row])
-    (folder / "results.json").write_text(evaluation.to_json())
+    path.write_text(results.Evaluation("title", "command", "now", {"jax": "1"}, [row]).to_json())
 
 
-def read_evaluation(folder: Path) -> Any:
+def read_evaluation(path: Path) -> Any:
     try:
-        text = (folder / "results.json").read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError("not UTF-8: for the caller to report") from None
     return results.Evaluation.from_json(text).to_json()
 
 
-add("evaluation.json", make_evaluation, read_evaluation)
-
-
 # Downloads
 
+ARCHIVE = "set.archive"
 
-def make_zip(folder: Path) -> None:
-    with zipfile.ZipFile(folder / "set.archive", "w", zipfile.ZIP_DEFLATED) as archive:
+
+def make_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("set/info.txt", "1 0\n" * 50)
         archive.writestr("set/patches0000.bmp", bytes(5000))
 
 
-def make_tar(folder: Path, mode: str) -> None:
-    with tarfile.open(folder / "set.archive", mode) as archive:  # type: ignore[call-overload]
+def make_tar(path: Path, mode: Any) -> None:
+    with tarfile.open(path, mode) as archive:
         for name in ("set/info.txt", "set/" + "long" * 40 + ".bmp"):
             info = tarfile.TarInfo(name)
             info.size = 700
             archive.addfile(info, io.BytesIO(bytes(700)))
 
 
-def unpack(folder: Path) -> None:
-    download.unpack(folder / "set.archive", folder / "unpacked", progress=False)
-
-
-add("unpack.zip", make_zip, unpack, edits=(edits.hostile_zip,))
-for _mode in ("w", "w:gz"):
-    add(
-        f"unpack.tar{_mode[1:].replace(':', '.')}",
-        lambda folder, mode=_mode: make_tar(folder, mode),
-        unpack,
-        edits=(edits.hostile_tar,),
-    )
+def unpack(path: Path) -> None:
+    download.unpack(path, path.parent / "unpacked", progress=False)
 
 
 def make_part(folder: Path) -> None:
     (folder / "set.part").write_bytes(b"half")
-    (folder / "set.state").write_text('http://x/set.zip\n"tag"')
+    state = {"address": "http://x/set.zip", "validator": '"tag"'}
+    (folder / "set.part.json").write_text(json.dumps(state))
     (folder / "set.sha256").write_text("0" * 64 + "\n")
 
 
@@ -645,4 +447,116 @@ def read_part(folder: Path) -> None:
     download.compare_or_record(folder / "set.sha256", "0" * 64)
 
 
-add("download.part", make_part, read_part)
+DATABASE: dict[str, Any] = {"edits": (edits.edit_database,), "spared": "photos/*"}
+HDF5: dict[str, Any] = {"edits": (edits.edit_hdf5,)}
+TAR: dict[str, Any] = {"edits": (edits.hostile_tar,)}
+BASELINES = (
+    ("tfeat", "a.npz", make_tfeat),
+    ("l2net", "a.npz", make_l2net),
+    ("l2net", "a.mat", make_l2net_mat),
+    ("deepcompare", "a.bin", make_deepcompare_bin),
+    ("deepcompare", "a.t7", make_deepcompare_t7),
+    ("ddesc", "a.t7", make_deepdesc_t7),
+    ("mkd-pcaws", "a.npz", make_mkd),
+)
+FORMATS: list[tuple[Any, ...]] = [
+    *(
+        (f"{read.__name__}.{name}", at(name, save_picture), at(name, read))
+        for name in PICTURES
+        for read in (read_photograph, read_grey)
+    ),
+    (
+        "read_patch.png",
+        at("a.png", Image.fromarray(TEXTURE[:32, :32]).save),
+        at("a.png", read_patch, 32),
+    ),
+    ("phototour.all", make_phototour, read_phototour_set),
+    ("phototour.texts", make_phototour, read_phototour_set, {"spared": "*.bmp"}),
+    (
+        "phototour.cache",
+        lambda folder: (make_phototour(folder), read_cached_set(folder)),
+        read_cached_set,
+        {"spared": "set/*", "blind": True},
+    ),
+    (
+        "hpatches.png",
+        lambda folder: write_hpatches(folder / "sequences", ("v_two",), patches=2),
+        lambda folder: list(read_hpatches(folder / "sequences", progress=False)),
+    ),
+    ("hpatches.tasks", make_tasks, lambda folder: tasks.read_tasks(folder, "x", COUNTS)),
+    ("hpatches.csv", make_csv, lambda f: descriptors.read_descriptors(f, progress=False)),
+    ("hpatches.benchmark", make_csv, lambda f: tasks.open_benchmark(f, progress=False)),
+    ("descriptor_cache.npz", use_descriptor_cache, use_descriptor_cache, {"blind": True}),
+    ("colmap.model", make_model_files, colmap.read_model),
+    ("colmap.reconstruction", lambda f: colmap_files.PlaneScene(count=6).write(f), cut, DATABASE),
+    *(
+        (f"colmap.{name}", at("database.db", make_database), at("database.db", read), DATABASE)
+        for name, read in (
+            ("features", colmap_database.read_features),
+            ("matches", colmap_database.read_matches),
+            ("geometries", colmap_database.read_geometries),
+        )
+    ),
+    ("features.npz", at("a.npz", npz.write_npz, features()), at("a.npz", npz.read_npz)),
+    *(
+        (f"outputs.{name}", at(file, make_output, form), at(file, read_output, form), options)
+        for name, file, form, options in (
+            ("npz", "", "npz", {}),
+            ("colmap", "", "colmap", {"spared": "*.txt"}),
+            ("h5", "a.h5", "npz", HDF5),
+        )
+    ),
+    ("hloc.features", at("a.h5", write_features, *NAMES), at("a.h5", read_hloc), HDF5),
+    (
+        "hloc.resume",
+        at("a.h5", write_features, *NAMES),
+        at("a.h5", write_features, "new.jpg"),
+        HDF5,
+    ),
+    ("hloc.matches", at("a.h5", write_hloc_matches), at("a.h5", hloc.read_matches, *NAMES), HDF5),
+    *(
+        (f"weights.{name}", at(name, save_weights), at(name, read_weights))
+        for name in ("weights.npz", "weights.safetensors", "weights.pth")
+    ),
+    (
+        "weights.metadata",
+        lambda f: save_weights(f / "a.safetensors", extent=9.5, remarks={"licence": "MIT"}),
+        at("a.safetensors", read_weights),
+    ),
+    ("weights.old.pt", at("old.pt", save_old_torch), at("old.pt", read_weights)),
+    ("weights.packed.npz", at("packed.npz", save_packed), at("packed.npz", read_weights)),
+    ("read_npy.npy", at("a.npy", np.save, np.ones((3, 4), np.float32)), at("a.npy", read_npy)),
+    ("shipped.card", make_card, read_card),
+    ("matcher.npz", at("matcher.npz", save_matcher), at("matcher.npz", matchers.read_matcher)),
+    *(
+        (
+            f"baseline.{name}{file[1:]}",
+            at(file, make),
+            at(file, lambda path, name: load_baseline(name, path), name),
+        )
+        for name, file, make in BASELINES
+    ),
+    ("torch7.t7", at("a.t7", make_small_t7), at("a.t7", read_small_t7)),
+    *(
+        (
+            f"exported.{name}",
+            at(name, lambda path: export_model(path, *make_model("sum", patch_size=8))),
+            at(name, lambda path: (read_facts(path), load_exported(path))),
+        )
+        for name in ("function.stablehlo", "function.onnx")
+    ),
+    ("run.workdir", make_run, read_weights, {"spared": "weights.npz"}),
+    ("run.resume", make_run, resume_run, {"spared": "weights.npz"}),
+    ("run.metrics_log", make_log, resume_log),
+    ("checkpoint.own", make_checkpoint, read_weights),
+    ("checkpoint.resume_own", make_checkpoint, resume_checkpoint),
+    ("checkpoint.foreign", make_foreign_checkpoint, read_weights),
+    ("checkpoint.resume_foreign", make_foreign_checkpoint, resume_checkpoint),
+    ("evaluation.json", at("a.json", make_evaluation), at("a.json", read_evaluation)),
+    ("unpack.zip", at(ARCHIVE, make_zip), at(ARCHIVE, unpack), {"edits": (edits.hostile_zip,)}),
+    ("unpack.tar", at(ARCHIVE, make_tar, "w"), at(ARCHIVE, unpack), TAR),
+    ("unpack.tar.gz", at(ARCHIVE, make_tar, "w:gz"), at(ARCHIVE, unpack), TAR),
+    ("download.part", make_part, read_part),
+]
+"""Name, writer of a valid sample, reader, and options of `Reader`."""
+READERS = {row[0]: Reader(*row[:3], **(row[3] if len(row) > 3 else {})) for row in FORMATS}

@@ -73,14 +73,15 @@ def test_no_rows(rows):
 
 
 def test_refusals(rows):
-    with pytest.raises(InputError, match="unknown form"):
-        kjax.quantize(rows, "int4")
-    with pytest.raises(InputError, match="1 of 300 descriptors are not unit vectors, row 7 first"):
-        kjax.quantize(np.where(np.arange(300)[:, None] == 7, np.nan, rows), "uint8")
-    with pytest.raises(InputError, match="not unit vectors"):
-        kjax.quantize(2 * rows, "binary")
-    with pytest.raises(InputError, match=r"128 numbers do not make 192 bits: give bits=128"):
-        kjax.quantize(rows, "binary", bits=192)
-    for given in (rows[0], rows[:, :0], np.zeros((2, 3), np.uint8)):
-        with pytest.raises(InputError, match="cannot quantize"):
-            kjax.quantize(given, "uint8")
+    with_nan = np.where(np.arange(300)[:, None] == 7, np.nan, rows)
+    for given, form, bits, message in (
+        (rows, "int4", 256, "unknown form"),
+        (with_nan, "uint8", 256, "1 of 300 descriptors are not unit vectors, row 7 first"),
+        (2 * rows, "binary", 256, "not unit vectors"),
+        (rows, "binary", 192, "128 numbers do not make 192 bits: use bits=128"),
+        (rows[0], "uint8", 256, "cannot quantize"),
+        (rows[:, :0], "uint8", 256, "cannot quantize"),
+        (np.zeros((2, 3), np.uint8), "uint8", 256, "cannot quantize"),
+    ):
+        with pytest.raises(InputError, match=message):
+            kjax.quantize(given, form, bits=bits)

@@ -103,12 +103,6 @@ def _normalized(x: Array, mean: Array, var: Array) -> Float[Array, "views rows c
     return centred * jax.lax.rsqrt(var + EPSILON)[:, None]
 
 
-def _forward(
-    x: Array, mean: Array, var: Array, rectify: bool, axis_name: str | None
-) -> tuple[Array, tuple[Array, Array, Array]]:
-    return normalize_by(x, mean, var, rectify=rectify), (x, mean, var)
-
-
 def _backward(
     rectify: bool, axis_name: str | None, kept: tuple[Array, Array, Array], gradient: Array
 ) -> tuple[Array, Array, Array]:
@@ -132,7 +126,13 @@ def _backward(
     return by_x, jnp.zeros_like(mean), jnp.zeros_like(var)
 
 
-normalize.defvjp(_forward, _backward)
+normalize.defvjp(
+    lambda x, mean, var, rectify, axis_name: (
+        normalize_by(x, mean, var, rectify=rectify),
+        (x, mean, var),
+    ),
+    _backward,
+)
 
 
 def gradient_by_input(
@@ -145,16 +145,10 @@ def gradient_by_input(
     rectify: bool,
     axis_name: str | None,
 ) -> Float[Array, "batch *rest c"]:
-    """Compute the gradient of `normalize` with respect to x.
+    """Compute the gradient of `normalize` with respect to x, from the gradient by its result.
 
-    Args:
-        x: input of `normalize`.
-        mean: statistics of x.
-        var: statistics of x.
-        gradient: gradient by the result.
-        sums: sums of the gradient by the normalised x before a ReLU, and of its product with it.
-        rectify: whether `gradient` must still pass the ReLU.
-        axis_name: mapped axis over which the statistics were shared, if any.
+    `sums` are those of the gradient by the normalised x before a ReLU, and of its product with it.
+    `rectify` says whether `gradient` must still pass the ReLU.
     """
     means = over_devices(sums / (x.size // x.shape[-1] // mean.shape[0]), axis_name)
     x, mean, var, means = jax.lax.optimization_barrier((x, mean, var, means))

@@ -67,14 +67,10 @@ def kernel_gradient(
     return lax.platform_dependent(x, dy, cpu=by_products, default=by_convolution)
 
 
-def _forward(x: Array, kernel: Array, stride: int) -> tuple[Array, tuple[Array, Array]]:
-    return _plain(x, kernel, stride), (x, kernel)
-
-
 def _backward(stride: int, kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
     x, kernel = kept
     by_kernel = kernel_gradient(x, dy, stride=stride).astype(kernel.dtype)
     return input_gradient(dy, kernel, x.shape, stride=stride), by_kernel
 
 
-convolve.defvjp(_forward, _backward)
+convolve.defvjp(lambda x, kernel, stride: (_plain(x, kernel, stride), (x, kernel)), _backward)

@@ -49,28 +49,22 @@ def convolve(
         )
         return functools.reduce(operator.add, shifted)
     if kernel.shape[3] < WIDTH:
-        return _convolve_by_columns(x, kernel, stride=stride)
+        # Several output columns per product, with one shifted kernel for each.
+        channels, side = kernel.shape[3], x.shape[1] // stride
+        columns = math.gcd(side, WIDTH // channels)
+        spare = stride * (columns - 1)
+        kernels = [
+            jnp.pad(kernel, ((0, 0), (stride * i, spare - stride * i), (0, 0), (0, 0)))
+            for i in range(columns)
+        ]
+        strides, padding = (stride, stride * columns), ((1, 1), (1, 1))
+        together = lax.conv_general_dilated(
+            x, jnp.concatenate(kernels, axis=3), strides, padding, dimension_numbers=LAYOUTS
+        )
+        return together.reshape(x.shape[0], side, side, channels)
     if stride == 1 and x.shape[1] % ROWS == 0 and x.shape[0] >= WINOGRAD_BATCH:
         return _convolve_by_rows(x, kernel)
     return plain_convolve(x, kernel, stride=stride)
-
-
-def _convolve_by_columns(
-    x: Float[Array, "batch N N C"], kernel: Float[Array, "3 3 C C2"], *, stride: int
-) -> Float[Array, "batch n n C2"]:
-    """Compute several output columns per product, with one shifted kernel for each."""
-    channels, side = kernel.shape[3], x.shape[1] // stride
-    columns = math.gcd(side, WIDTH // channels)
-    spare = stride * (columns - 1)
-    shifted = [
-        jnp.pad(kernel, ((0, 0), (stride * i, spare - stride * i), (0, 0), (0, 0)))
-        for i in range(columns)
-    ]
-    strides, padding = (stride, stride * columns), ((1, 1), (1, 1))
-    together = lax.conv_general_dilated(
-        x, jnp.concatenate(shifted, axis=3), strides, padding, dimension_numbers=LAYOUTS
-    )
-    return together.reshape(x.shape[0], side, side, channels)
 
 
 def _convolve_by_rows(

@@ -77,14 +77,26 @@ def _first_two_forward(
 ) -> tuple[tuple[Array, Statistics, Statistics], tuple[Array, ...]]:
     first, second = kernel1.astype(images.dtype), kernel2.astype(images.dtype)
     padded = jnp.pad(images[..., 0], ((0, 0), (1, 1), (1, 1)))
-    gram = _tap_gram(padded, views)
+
+    def gram_elsewhere(padded: Array) -> Array:
+        taps = _taps(padded, views)
+        return jnp.einsum("vps,vpt->vst", taps, taps, precision="highest")
+
+    def convolve_elsewhere(x: Array, kernel: Array) -> tuple[Array, Array]:
+        y = convolve(x, kernel, stride=1)
+        wide = _by_view(y, views)
+        return y, jnp.stack([wide.sum(axis=1), (wide * wide).sum(axis=1)], axis=1)
+
+    on_gpu = functools.partial(gpu_kernels.tap_gram, views=views)
+    gram = _on_gpu_or(on_gpu, gram_elsewhere)(padded)
     # The convolution's mean and variance: w·t and wᵀ(t tᵀ)w, averaged over pixels.
     rows, count = _tap_rows(first), gram[:, 9, 9][:, None]
     mean = jnp.einsum("vt,tc->vc", gram[:, 9, :9], rows, precision="highest") / count
     square = jnp.einsum("vst,sc,tc->vc", gram[:, :9, :9], rows, rows, precision="highest")
     mean, var = from_moments(mean, square / count, axis_name=axis_name)
     z = _first_layer(padded, first, *scale_and_shift(mean, var))
-    y, sums = _convolve_with_sums(z, second, views)
+    on_gpu = functools.partial(gpu_kernels.convolve_with_sums, views=views)
+    y, sums = _on_gpu_or(on_gpu, convolve_elsewhere)(z, second)
     moments = sums / (y.size // y.shape[-1] // views)
     statistics = from_moments(moments[:, 0], moments[:, 1], axis_name=axis_name)
     return (y, (mean, var), statistics), (padded, kernel1, kernel2, z, gram, mean, var)
@@ -97,7 +109,17 @@ def _first_two_backward(
     dy = gradients[0]
     first, second = kernel1.astype(z.dtype), kernel2.astype(z.dtype)
     scale, shift = scale_and_shift(mean, var)
-    products = _tap_gradient(dy, second, padded, first, scale, shift)
+
+    def products_elsewhere(
+        dy: Array, kernel: Array, padded: Array, first: Array, scale: Array, shift: Array
+    ) -> Array:
+        z = _first_layer(padded, first, scale, shift)
+        passed = _by_view(jnp.where(z > 0, input_gradient(dy, kernel, z.shape), 0), views)
+        return jnp.einsum("vpt,vpc->vtc", _taps(padded, views), passed, precision="highest")
+
+    products = _on_gpu_or(gpu_kernels.tap_gradient, products_elsewhere)(
+        dy, second, padded, first, scale, shift
+    )
     rows, count = _tap_rows(first), gram[:, 9, 9][:, None]
     # Means of the gradient before the ReLU, and of its product with the normalised values there.
     total = products[:, 9]
@@ -114,9 +136,9 @@ def _first_two_backward(
     on_gpu = gpu_kernels.kernel_gradient
     by_kernel2 = _on_gpu_or(on_gpu, functools.partial(kernel_gradient, stride=1))(z, dy)
     # The gradient by the images, in plain JAX: training never needs it, so XLA removes it.
-    passed = _by_view(jnp.where(z > 0, input_gradient(dy, second, z.shape), 0), mean.shape[0])
+    passed = _by_view(jnp.where(z > 0, input_gradient(dy, second, z.shape), 0), views)
     images = padded[:, 1:-1, 1:-1, None]
-    y = _by_view(convolve(images, first, stride=1), mean.shape[0])
+    y = _by_view(convolve(images, first, stride=1), views)
     normalized = y * scale[:, None] + shift[:, None]
     by_y = scale[:, None] * (passed - along_mean[:, None] - normalized * along_std[:, None])
     by_images = input_gradient(by_y.reshape(z.shape).astype(dy.dtype), first, images.shape)
@@ -160,7 +182,20 @@ def _halving_backward(
     on_gpu = gpu_kernels.halving_kernel_gradient
     by_kernel = _on_gpu_or(on_gpu, functools.partial(kernel_gradient, stride=2))(z, gradient)
     scale, shift = scale_and_shift(mean, var)
-    passed, sums = _halving_input_gradient(gradient, kernel.astype(y.dtype), y, scale, shift)
+
+    def elsewhere(
+        dy: Array, kernel: Array, y: Array, scale: Array, shift: Array
+    ) -> tuple[Array, Array]:
+        views = scale.shape[0]
+        normalized = _by_view(y, views) * scale[:, None] + shift[:, None]
+        gradient = _by_view(input_gradient(dy, kernel, y.shape, stride=2), views)
+        passed = jnp.where(normalized > 0, gradient, 0)
+        sums = jnp.stack([passed.sum(axis=1), (passed * normalized).sum(axis=1)], axis=1)
+        return passed.astype(dy.dtype).reshape(y.shape), sums
+
+    passed, sums = _on_gpu_or(gpu_kernels.halving_input_gradient, elsewhere)(
+        gradient, kernel.astype(y.dtype), y, scale, shift
+    )
     by_y = gradient_by_input(y, mean, var, passed, sums, rectify=False, axis_name=axis_name)
     return by_y, jnp.zeros_like(mean), jnp.zeros_like(var), by_kernel
 
@@ -189,15 +224,10 @@ def folded_first_two_layers(
     return _on_gpu_or(on_gpu, _rectified_twice)(images, kernel1, bias1, kernel2, bias2)
 
 
-def _folded_forward(*arrays: Array) -> tuple[Array, tuple[Array, ...]]:
-    return folded_first_two_layers(*arrays), arrays
-
-
-def _folded_backward(arrays: tuple[Array, ...], dy: Array) -> tuple[Array, ...]:
-    return jax.vjp(_rectified_twice, *arrays)[1](dy)
-
-
-folded_first_two_layers.defvjp(_folded_forward, _folded_backward)
+folded_first_two_layers.defvjp(
+    lambda *arrays: (folded_first_two_layers(*arrays), arrays),
+    lambda arrays, dy: jax.vjp(_rectified_twice, *arrays)[1](dy),
+)
 
 
 def _rectified_twice(
@@ -210,19 +240,11 @@ def _rectified_twice(
     return x
 
 
-# Each of these runs as a GPU kernel or, on other devices, as plain JAX
+# A GPU kernel or, on other devices, plain JAX
 
 
 def _on_gpu_or(on_gpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arrays: lax.platform_dependent(*arrays, cuda=on_gpu, default=elsewhere)
-
-
-def _tap_gram(padded: Array, views: int) -> Float[Array, "views 16 16"]:
-    def elsewhere(padded: Array) -> Array:
-        taps = _taps(padded, views)
-        return jnp.einsum("vps,vpt->vst", taps, taps, precision="highest")
-
-    return _on_gpu_or(functools.partial(gpu_kernels.tap_gram, views=views), elsewhere)(padded)
 
 
 def _first_layer(padded: Array, kernel: Array, scale: Array, shift: Array) -> Array:
@@ -232,48 +254,6 @@ def _first_layer(padded: Array, kernel: Array, scale: Array, shift: Array) -> Ar
         return jnp.maximum(z, 0).astype(y.dtype).reshape(y.shape)
 
     return _on_gpu_or(gpu_kernels.first_layer, elsewhere)(padded, kernel, scale, shift)
-
-
-def _convolve_with_sums(x: Array, kernel: Array, views: int) -> tuple[Array, Array]:
-    def elsewhere(x: Array, kernel: Array) -> tuple[Array, Array]:
-        y = convolve(x, kernel, stride=1)
-        wide = _by_view(y, views)
-        return y, jnp.stack([wide.sum(axis=1), (wide * wide).sum(axis=1)], axis=1)
-
-    on_gpu = functools.partial(gpu_kernels.convolve_with_sums, views=views)
-    return _on_gpu_or(on_gpu, elsewhere)(x, kernel)
-
-
-def _tap_gradient(
-    dy: Array, kernel: Array, padded: Array, first: Array, scale: Array, shift: Array
-) -> Float[Array, "views 16 C"]:
-    def elsewhere(
-        dy: Array, kernel: Array, padded: Array, first: Array, scale: Array, shift: Array
-    ) -> Array:
-        views = scale.shape[0]
-        z = _first_layer(padded, first, scale, shift)
-        passed = _by_view(jnp.where(z > 0, input_gradient(dy, kernel, z.shape), 0), views)
-        return jnp.einsum("vpt,vpc->vtc", _taps(padded, views), passed, precision="highest")
-
-    arrays = (dy, kernel, padded, first, scale, shift)
-    return _on_gpu_or(gpu_kernels.tap_gradient, elsewhere)(*arrays)
-
-
-def _halving_input_gradient(
-    dy: Array, kernel: Array, y: Array, scale: Array, shift: Array
-) -> tuple[Array, Array]:
-    def elsewhere(
-        dy: Array, kernel: Array, y: Array, scale: Array, shift: Array
-    ) -> tuple[Array, Array]:
-        views = scale.shape[0]
-        normalized = _by_view(y, views) * scale[:, None] + shift[:, None]
-        gradient = _by_view(input_gradient(dy, kernel, y.shape, stride=2), views)
-        passed = jnp.where(normalized > 0, gradient, 0)
-        sums = jnp.stack([passed.sum(axis=1), (passed * normalized).sum(axis=1)], axis=1)
-        return passed.astype(dy.dtype).reshape(y.shape), sums
-
-    on_gpu = gpu_kernels.halving_input_gradient
-    return _on_gpu_or(on_gpu, elsewhere)(dy, kernel, y, scale, shift)
 
 
 def _taps(padded: Float[Array, "batch P P"], views: int) -> Float[Array, "views pixels 16"]:

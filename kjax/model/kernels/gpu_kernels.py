@@ -64,10 +64,7 @@ def tap_gram(
 ) -> Float[Array, "views 16 16"]:
     """Compute Σ over pixels of t tᵀ, where t are the pixel's nine neighbours, a one, six zeros.
 
-    Args:
-        padded: images with one pixel of zeros around.
-        views: equal consecutive parts of the batch with sums of their own.
-        interpret: see the top of this file.
+    The images have one pixel of zeros around.
     """
     batch, side = padded.shape[0], padded.shape[1] - 2
     segments = 4
@@ -173,13 +170,7 @@ def folded_first_two_layers(
 ) -> Float[Array, "batch N N C2"]:
     """Compute ReLU(convolution + bias) twice, without storing the intermediate map.
 
-    Args:
-        padded: images with two pixels of zeros around.
-        kernel1: first convolution.
-        bias1: in float32.
-        kernel2: second convolution.
-        bias2: in float32.
-        interpret: see the top of this file.
+    The images have two pixels of zeros around. The biases are float32.
     """
     batch, side = padded.shape[0], padded.shape[1] - 4
     width = 2 * kernel2.shape[-1]
@@ -282,17 +273,9 @@ def tap_gradient(
 ) -> Float[Array, "views 16 C"]:
     """Compute Σ over pixels of t gᵀ, with g the gradient by `first_layer` before its ReLU.
 
-    The gradient passes through the second convolution and the ReLU, and is never stored. The
-    ReLU's mask is computed again.
-
-    Args:
-        dy: gradient by the output of the second convolution.
-        kernel: second convolution.
-        padded: argument of `first_layer`, as are the following.
-        first_kernel: first convolution.
-        scale: normalisation of the first layer.
-        shift: normalisation of the first layer.
-        interpret: see the top of this file.
+    The gradient `dy` by the second convolution's output passes through that convolution and the
+    ReLU, and is never stored. The ReLU's mask is computed again, from the arguments of
+    `first_layer`.
     """
     batch, side, _, channels = dy.shape
     width, views = 2 * kernel.shape[2], scale.shape[0]
@@ -344,16 +327,7 @@ def halving_input_gradient(
 ) -> tuple[Float[Array, "batch N N C"], Float[Array, "views 2 C"]]:
     """Compute the gradient g by y = x · scale + shift, where ReLU(y) enters a stride-2 convolution.
 
-    Args:
-        dy: gradient by the convolution's output.
-        kernel: the convolution.
-        x: values before the normalisation.
-        scale: the normalisation's.
-        shift: the normalisation's.
-        interpret: see the top of this file.
-
-    Returns:
-        g, and each view's Σg and Σg·y.
+    `dy` is the gradient by the convolution's output. Returns g, and each view's Σg and Σg·y.
     """
     batch, side, _, out = dy.shape
     channels = kernel.shape[2]
@@ -553,18 +527,11 @@ def _call(
     per_view: tuple[int, int, int] = (1, 0, 0),
     array_spec: Any = pl.no_block_spec,
 ) -> Callable[..., Any]:
-    """Return a function that runs a kernel on all programs.
+    """Return a function that runs a kernel on all programs; each view has an equal share.
 
-    Args:
-        kernel: the program.
-        programs: number of programs; each view has an equal share.
-        stages: Triton's pipeline stages.
-        interpret: see the top of this file.
-        out: shape, dtype and optionally block of an output array.
-        sums: shape of an output with one float32 partial sum per program.
-        warps: warps per program.
-        per_view: number of views, of trailing arguments with a row per view, and of their columns.
-        array_spec: block of the other arguments.
+    `out` is shape, dtype and optionally block of an output array. `sums` is the shape of an output
+    with one float32 partial sum per program. `per_view` is the number of views, of trailing
+    arguments with a row per view, and of their columns; the others have the block `array_spec`.
     """
     views, count, width = per_view
     row = pl.BlockSpec((1, width), lambda i: (i // (programs // views), 0))

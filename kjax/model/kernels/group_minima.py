@@ -103,13 +103,9 @@ def group_minima(
 ) -> tuple[Float32[Array, "n groups"], Float32[Array, "others columns"]]:
     """Compute each row's minima over groups of the second set, and each column's over the first.
 
-    Args:
-        sides: padded rows of the two sets, from `operands`.
-        offsets: added to each row's comparisons; infinite for padding.
-        sizes: numbers of rows without padding; blocks beyond are skipped.
-        metric: "L2" or "L1".
-        block: rows of a side that are compared at once.
-        both: whether to compute the second result.
+    `sides` are from `operands`. `offsets` are added to each row's comparisons, and infinite for
+    padding. Blocks beyond `sizes`, the numbers of rows without padding, are skipped. The second
+    result is computed if `both`.
     """
     lengths = [len(side) for side in sides]
     blocks = [min(_power_of_two(block), length) for length in lengths]
