@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from kjax.errors import InputError, unknown_name
 
 T = TypeVar("T")
-_IN_WORDS = {
+_IN_WORDS: dict[Any, str] = {
     **{int: "a whole number", float: "a number", bool: "True or False", str: "text"},
     **{dict: "an object", list: "a list", tuple: "a tuple"},
 }

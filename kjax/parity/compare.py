@@ -52,8 +52,8 @@ class Comparison:
 
     def jax_model(self) -> Descriptor:
         """Return the linen module, without dropout."""
-        sizes = {"s": self.s, "patch_size": self.patch_size, "channels": self.channels}
-        return build(self.head, **sizes, dropout=0.0, dtype=self.dtype)
+        sizes: dict[str, Any] = {"s": self.s, "patch_size": self.patch_size}
+        return build(self.head, **sizes, channels=self.channels, dropout=0.0, dtype=self.dtype)
 
     def torch_model(self, state_dict: Mapping[str, Any]) -> TorchDescriptor:
         """Return the torch module with these weights."""

@@ -31,7 +31,7 @@ def photo():
 
 @pytest.fixture(scope="module")
 def descriptor():
-    return LAFDescriptor("combined-small")
+    return LAFDescriptor("fast")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_equals_kjax(photo, descriptor, frames):
         pyramid=KORNIA_PIXELS,
     )
     assert valid.all()
-    ours = kjax.load("combined-small").describe(resize_patches(patches, 32))
+    ours = kjax.load("fast").describe(resize_patches(patches, 32))
     assert distances(found, exact).max() < LIMIT
     assert distances(ours, exact).max() < LIMIT
     assert distances(found, found.flip(0)).max() > 0.5
@@ -75,7 +75,7 @@ def test_equals_kjax(photo, descriptor, frames):
 
 def test_frames_of_keypoints_are_described_as_by_describe_image(photo, descriptor, frames):
     xy, half, degrees = frames
-    describer = kjax.load("combined-small")
+    describer = kjax.load("fast")
     keypoints = np.column_stack([xy, 2 * half / describer.extent, -degrees])
     ours = describer.describe_image(photo, keypoints).descriptors
     # The pyramids differ, so patches that are coarser than the photograph differ a little.

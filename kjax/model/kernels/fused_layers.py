@@ -87,16 +87,16 @@ def _first_two_forward(
         wide = _by_view(y, views)
         return y, jnp.stack([wide.sum(axis=1), (wide * wide).sum(axis=1)], axis=1)
 
-    on_gpu = functools.partial(gpu_kernels.tap_gram, views=views)
-    gram = _on_gpu_or(on_gpu, gram_elsewhere)(padded)
+    gram_on_gpu = functools.partial(gpu_kernels.tap_gram, views=views)
+    gram = _on_gpu_or(gram_on_gpu, gram_elsewhere)(padded)
     # The convolution's mean and variance: w·t and wᵀ(t tᵀ)w, averaged over pixels.
     rows, count = _tap_rows(first), gram[:, 9, 9][:, None]
     mean = jnp.einsum("vt,tc->vc", gram[:, 9, :9], rows, precision="highest") / count
     square = jnp.einsum("vst,sc,tc->vc", gram[:, :9, :9], rows, rows, precision="highest")
     mean, var = from_moments(mean, square / count, axis_name=axis_name)
     z = _first_layer(padded, first, *scale_and_shift(mean, var))
-    on_gpu = functools.partial(gpu_kernels.convolve_with_sums, views=views)
-    y, sums = _on_gpu_or(on_gpu, convolve_elsewhere)(z, second)
+    convolve_on_gpu = functools.partial(gpu_kernels.convolve_with_sums, views=views)
+    y, sums = _on_gpu_or(convolve_on_gpu, convolve_elsewhere)(z, second)
     moments = sums / (y.size // y.shape[-1] // views)
     statistics = from_moments(moments[:, 0], moments[:, 1], axis_name=axis_name)
     return (y, (mean, var), statistics), (padded, kernel1, kernel2, z, gram, mean, var)
