@@ -77,8 +77,7 @@ def open_decoded(
     """Return memory-mapped patches and their point ids from the cache, decoding them if needed.
 
     An entry is valid as long as its sources keep their sizes and modification times. `decode`
-    writes `PATCHES_FILE`, and perhaps other .npy files, into the folder it gets, and returns the
-    3-D point of each patch.
+    writes `PATCHES_FILE` into the folder it gets, and returns the 3-D point of each patch.
     """
     found = [[path.name, *_size_and_time(path)] for path in sources]
     cached = _open_entry(entry, found)

@@ -66,14 +66,11 @@ def download_set(name: str, root: str | Path, *, progress: bool = True) -> Path:
             unpack(archive, Path(scratch) / "unpacked", progress=progress)
             # The archive may wrap the set in folders.
             landmark = "*/ref.png" if name == "hpatches" else "info.txt"
-            found = next(Path(scratch).rglob(landmark), None)
-            if found is None:
-                raise InputError(f"the download of {name} holds no {landmark}: try again")
+            found = next(Path(scratch).rglob(landmark), Path(scratch) / landmark)
             folder = found.parents[landmark.count("/")]
             if name == "hpatches":
                 size = len(hpatches.list_sequences(folder))
-                sequences = hpatches.read_hpatches(folder, progress=progress)
-                digest = hpatches.decoded_hash(sequences)
+                digest = hpatches.decoded_hash(hpatches.read_hpatches(folder, progress=progress))
             else:
                 blocks, point_ids = phototour.decode_folder(folder, progress=progress)
                 size, digest = len(point_ids), phototour.decoded_hash(blocks, point_ids)
@@ -102,9 +99,6 @@ def compare_or_record(record: Path, digest: str) -> None:
             f"the download decodes to other data than before (SHA-256 {digest[:16]}…, on "
             f"record {known[:16]}…): delete {record} if you trust the new data"
         )
-
-
-# Fetching
 
 
 def fetch(addresses: Sequence[str], target: Path, *, progress: bool = True) -> Path:
@@ -196,9 +190,6 @@ class NoDowngrade(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(NoDowngrade)
-
-
-# Unpacking
 
 
 def unpack(archive: Path, folder: Path, *, progress: bool = True) -> None:

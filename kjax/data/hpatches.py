@@ -6,7 +6,6 @@ noise. Any folder of such sequences can be read; the named splits need HPatches'
 sequences change in illumination, `v_…` in viewpoint.
 """
 
-import dataclasses
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -97,8 +96,7 @@ NOISE = {
 documentation states the first two."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Sequence:
+class Sequence(NamedTuple):
     """One sequence: `patches[k, n]` is the n-th scene point in the column `IMAGES[k]`."""
 
     name: str
@@ -138,12 +136,8 @@ def read_sequence(folder: Folder) -> Sequence:
     """Read the sixteen columns of one sequence."""
     folder = Path(folder)
     columns = [read_column(folder / f"{image}.png") for image in IMAGES]
-    for image, column in zip(IMAGES, columns, strict=True):
-        if len(column) != len(columns[0]):
-            raise InputError(
-                f"{folder}: {image}.png has {len(column)} patches and ref.png {len(columns[0])}: "
-                "download or unpack the sequence again"
-            )
+    if len({len(column) for column in columns}) > 1:
+        raise InputError(f"{folder} has columns of different lengths: download or unpack it again")
     return Sequence(folder.name, np.stack(columns))
 
 

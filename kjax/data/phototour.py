@@ -95,8 +95,7 @@ def read_phototour(
         with open(partial / PATCHES_FILE, "wb") as file:
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            for block in blocks:
-                file.write(np.ascontiguousarray(block))
+            file.writelines(map(np.ascontiguousarray, blocks))
         return point_ids
 
     patches, point_ids = open_decoded(
@@ -211,10 +210,8 @@ def read_set_photographs(folder: Path) -> list[SetPhotograph]:
         raise InputError(f"{folder} does not list the photographs it was cut from: {again}")
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            header, *rows = csv.reader(file, strict=True)
+            _, *rows = csv.reader(file, strict=True)
         found = [SetPhotograph(int(number), name, digest) for number, name, digest in rows]
-        if tuple(header) != SetPhotograph._fields:
-            raise ValueError(f"its first line is not {','.join(SetPhotograph._fields)}")
         if any(not re.fullmatch(r"[0-9a-f]{64}", one.sha256) for one in found):
             raise ValueError("a photograph has no SHA-256")
     except (ValueError, csv.Error) as error:
@@ -274,12 +271,12 @@ def write_phototour(
     folder = Path(folder)
     patches, point_ids = np.asarray(patches), np.asarray(point_ids)
     check_output(folder, overwrite=overwrite)
-    if patches.dtype != np.uint8 or patches.shape[1:] != (PATCH_SIDE, PATCH_SIDE):
-        raise InputError(f"patches must be uint8 [P,64,64], not {patches.dtype} {patches.shape}")
-    if not len(patches) or point_ids.shape != patches.shape[:1] or point_ids.dtype.kind not in "iu":
+    wanted = (len(point_ids), PATCH_SIDE, PATCH_SIDE)
+    integers = patches.dtype == np.uint8 and point_ids.dtype.kind in "iu"
+    if not integers or not len(patches) or patches.shape != wanted:
         raise InputError(
-            f"{len(patches)} patches have point_ids {point_ids.dtype} {point_ids.shape}: give at "
-            "least one patch, and an integer for each"
+            f"patches {patches.dtype} {patches.shape} with {len(point_ids)} point_ids: give at "
+            "least one patch, uint8 [P,64,64], and a point for each"
         )
     with new_folder(folder.resolve(), replace=overwrite) as partial:
         for number, start in enumerate(range(0, len(patches), PATCHES_PER_MOSAIC)):

@@ -64,11 +64,11 @@ def make_resident(
 ) -> ResidentSet:
     """Copy a set to one device (default: JAX's first), or replicate it across devices."""
     patches = np.ascontiguousarray(patch_set.patches)  # a mapped array stays mapped
-    size, free = patches.nbytes, _free_bytes(device)
-    if free is not None and size > free:
+    free = _free_bytes(device)
+    if free is not None and patches.nbytes > free:
         raise InputError(
-            f"the set takes {size / 2**30:.1f} GiB and the device has {free / 2**30:.1f} GiB free: "
-            "use the tf.data pipeline, or a smaller set"
+            f"the set takes {patches.nbytes / 2**30:.1f} GiB and the device has "
+            f"{free / 2**30:.1f} GiB free: use the tf.data pipeline, or a smaller set"
         )
     words = patches.reshape(-1, PATCH_SIDE**2).view(np.uint32)
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)
@@ -190,7 +190,6 @@ def as_tensor(patches: UInt8[np.ndarray, "P 64 64"]) -> "tf.Tensor":
     unaligned = patches.ctypes.data % TENSOR_ALIGNMENT
     if unaligned or not isinstance(patches, np.memmap) or not isinstance(patches.base, mmap.mmap):
         return tf.constant(patches)
-    assert patches.filename is not None  # there is a map
     # NumPy does not export read-only memory. In copy-on-write mode nothing reaches the file either.
     shared = np.memmap(patches.filename, np.uint8, "c", patches.offset, patches.shape)
     return tf.experimental.dlpack.from_dlpack(shared.__dlpack__())

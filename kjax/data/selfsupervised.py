@@ -1,9 +1,8 @@
 """Patch sets from any photographs: random views of each, by homographies and changes of light.
 
 SIFT keypoints are detected in the photograph and in every view; those that the homography brings
-together are patches of one point. Geometry alone decides, so the pairs favour no descriptor. Both
-keypoints are detected, so patches differ by a real detector's errors in position, scale and
-orientation.
+together are patches of one point. Geometry alone decides, so the pairs favour no descriptor, and
+patches differ by a real detector's errors.
 """
 
 import dataclasses
@@ -92,8 +91,7 @@ def cut_self_supervised(
         rng = np.random.default_rng([seed, *name.encode()])
         return None if photo is None else _cut_photo(rng, photo, config=config)
 
-    patches, point_ids, interest, unreadable, count = [], [], [], [], 0
-    kept: list[SetPhotograph] = []
+    patches, point_ids, interest, unreadable, kept, count = [], [], [], [], [], 0
     # OpenCV and NumPy's larger operations release the interpreter lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         shown = {"desc": "cutting photographs", "unit": "photo", "disable": not progress}

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from colmap_files import PlaneScene, write_binary, write_database
+from colmap_files import write_binary, write_database
 
 from kjax.data.colmap import (
     NO_POINT,
@@ -207,13 +207,6 @@ def test_keypoints_still_in_the_write_ahead_log_are_read(tmp_path):
     assert path.with_name("open.db-wal").exists()
     assert list(read_keypoints(path)) == ["renamed.jpg"]
     writer.close()
-
-
-def test_the_scene_of_the_other_tests_reads_back(tmp_path):
-    PlaneScene().write(tmp_path)
-    keypoints = read_keypoints(tmp_path / "database.db")
-    for one in read_model(tmp_path / "sparse").images.values():
-        np.testing.assert_allclose(one.xy, keypoints[one.name][:, :2], atol=1e-4)
 
 
 @pytest.fixture

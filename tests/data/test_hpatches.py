@@ -98,7 +98,7 @@ def draw(name, *size):
     [
         (draw("h2.png", 65, 194), r"h2\.png has 65×194 pixels; .* a multiple of 65 high", {}),
         (draw("h2.png", 64, 195), r"h2\.png has 64×195 pixels; .* patches is 65 wide", {}),
-        (draw("t1.png", 65, 130), r"v_wall: t1\.png has 2 patches and ref\.png 3", {}),
+        (draw("t1.png", 65, 130), "v_wall has columns of different lengths", {}),
         (lambda folder: (folder / "v_wall/e4.png").unlink(), r"v_wall lacks e4\.png", {}),
         (lambda folder: os.truncate(folder / "v_wall/e4.png", 999), r"decode .*e4\.png", {}),
         (lambda folder: (folder / "v_wall/e4.png").write_bytes(b"no"), r"decode .*e4\.png", {}),

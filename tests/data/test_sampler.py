@@ -10,18 +10,8 @@ import pytest
 from kjax.data import sampler
 from kjax.errors import InputError
 
-SHAPES = [
-    (5, 5),
-    (6, 3),
-    (7, 3),
-    (8, 5),
-    (9, 5),
-    (10, 5),
-    (23, 5),
-    (100, 7),
-    (999, 512),
-    (1030, 512),
-]
+SHAPES = [(5, 5), (6, 3), (7, 3), (8, 5), (9, 5), (10, 5), (23, 5), (100, 7), (999, 512)]
+SHAPES += [(1030, 512)]
 
 
 def points(steps, *, seed=5, point_count, pairs):

@@ -210,17 +210,6 @@ def test_a_set_that_is_not_there_is_one_line(name, message, tmp_path, monkeypatc
     assert "\\n" not in str(error.value)
 
 
-def test_the_advice_for_an_unprepared_set_prepares_it(phototour_folder, tmp_path, monkeypatch):
-    import tensorflow_datasets as tfds
-
-    from kjax.data.tfds.phototour.phototour_dataset_builder import Builder
-
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    options = tfds.download.DownloadConfig(manual_dir=phototour_folder)
-    Builder(config="liberty", data_dir=tmp_path).download_and_prepare(download_config=options)
-    assert len(read_tfds("phototour/liberty", progress=False).patches) == len(PATCHES)
-
-
 def test_missing_tensorflow_datasets_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(InputError, match="pip install tensorflow-datasets"):
