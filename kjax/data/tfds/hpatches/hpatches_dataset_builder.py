@@ -30,13 +30,10 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         side = hpatches.PATCH_SIDE
         patch = tfds.features.Image(shape=(side, side, 1), encoding_format="png")
+        patches = tfds.features.Sequence(patch, length=len(hpatches.IMAGES))
+        features = {"sequence": tfds.features.Text(), "patches": patches}
         return self.dataset_info_from_configs(
-            features=tfds.features.FeaturesDict(
-                {
-                    "sequence": tfds.features.Text(),
-                    "patches": tfds.features.Sequence(patch, length=len(hpatches.IMAGES)),
-                }
-            ),
+            features=tfds.features.FeaturesDict(features),
             homepage="https://github.com/hpatches/hpatches-dataset",
         )
 
@@ -58,8 +55,5 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         for path in paths:
             sequence = hpatches.read_sequence(path)
             for number, patches in enumerate(sequence.patches.swapaxes(0, 1)):
-                example = {
-                    "sequence": sequence.name,
-                    "patches": [patch[:, :, None] for patch in patches],
-                }
+                example = {"sequence": sequence.name, "patches": [*patches[..., None]]}
                 yield f"{sequence.name}/{number}", example

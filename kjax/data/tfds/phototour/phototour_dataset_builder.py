@@ -38,14 +38,10 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         side = phototour.PATCH_SIDE
         patch = tfds.features.Image(shape=(side, side, 1), encoding_format="png")
+        features = {"patches": patch, "patch_ids": np.int64, "point_ids": np.int64}
+        sequences = {name: tfds.features.Sequence(kind) for name, kind in features.items()}
         return self.dataset_info_from_configs(
-            features=tfds.features.FeaturesDict(
-                {
-                    "patches": tfds.features.Sequence(patch),
-                    "patch_ids": tfds.features.Sequence(np.int64),
-                    "point_ids": tfds.features.Sequence(np.int64),
-                }
-            ),
+            features=tfds.features.FeaturesDict(sequences),
             homepage="https://phototour.cs.washington.edu/patches/default.htm",
             disable_shuffling=True,
         )
@@ -71,11 +67,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         self, patch_set: phototour.PatchSet, groups: Any
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         for key, numbers in enumerate(groups):
-            yield (
-                key,
-                {
-                    "patches": [patch[:, :, None] for patch in patch_set.patches[numbers]],
-                    "patch_ids": numbers,
-                    "point_ids": patch_set.point_ids[numbers],
-                },
-            )
+            patches = [patch[:, :, None] for patch in patch_set.patches[numbers]]
+            ids = {"patch_ids": numbers, "point_ids": patch_set.point_ids[numbers]}
+            yield key, {"patches": patches, **ids}
