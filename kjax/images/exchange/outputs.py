@@ -77,9 +77,9 @@ class Output(contextlib.AbstractContextManager["Output"]):
             for name in names:
                 if self._file(name).exists():
                     self.recorded[name] = None
-                    with contextlib.suppress(InputError, KeyError):  # damaged, or without settings
+                    with contextlib.suppress(InputError, KeyError, ValueError):  # damaged
                         text = read_npz(self._file(name))[PROVENANCE]
-                        self.recorded[name] = parse_settings(str(text))
+                        self.recorded[name] = parse_settings(str(text).encode())
 
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
