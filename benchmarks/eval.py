@@ -25,11 +25,11 @@ import program
 from program import timed
 
 from kjax.data.hpatches import IMAGES, SPLITS, read_hpatches
-from kjax.eval.averages import mean_of_splits
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
 from kjax.eval.hpatches.tasks import Pairs, Tasks
+from kjax.eval.results import mean_of_splits
 from kjax.interrupts import run_script
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

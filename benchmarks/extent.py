@@ -13,11 +13,12 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import program
+from experiments.scoring import controlled_set
 
 import kjax
 from kjax.data.embedded import embedded_test
 from kjax.errors import InputError
-from kjax.eval.misalignment import controlled_set, matching_scores
+from kjax.eval.misalignment import matching_scores
 from kjax.interrupts import run_script
 from kjax.weights.source import WHOLE_EXTENT
 

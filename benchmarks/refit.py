@@ -14,12 +14,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import program
 
 from kjax.data.sets import EMBEDDED, read_train_sets
 from kjax.errors import InputError
-from kjax.eval.misalignment import describe_misaligned, mean_matching
+from kjax.eval.misalignment import describe_misaligned, mean_precision
 from kjax.interrupts import run_script
+from kjax.model.aggregation import l2_normalize
 from kjax.model.folding import check_remap, remap
 from kjax.train.refitting import learn_map
 from kjax.weights.files import save_variables
@@ -54,6 +57,12 @@ def run(args: argparse.Namespace) -> None:
         size = "all" if width == whole else "first"
         print(f"  {size} {width}: {shares[0]:.1f} → {shares[1]:.1f} %")
     print(f"wrote {args.to}")
+
+
+def mean_matching(views: np.ndarray, width: int) -> float:
+    """Average precision of matching by the first `width` values, mean over targets."""
+    rows = l2_normalize(jnp.asarray(views[..., :width].reshape(-1, width)))
+    return float(mean_precision(rows, [views.shape[1]], targets=len(views) - 1).mean())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,19 +2,28 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, UInt8
+from jaxtyping import Array, Float64, UInt8
 
 from kjax.data.phototour import PatchSet
+from kjax.errors import unknown_name
 from kjax.eval.entries import Describe, Entry, model_describer
 from kjax.eval.hpatches.tasks import Benchmark, read_sequences
-from kjax.eval.misalignment import MatchingSet, controlled_set, matching_scores, noisy_set
-from kjax.eval.results import MisalignmentScores, Result
+from kjax.eval.misalignment import (
+    SHARE,
+    Maps,
+    MatchingSet,
+    make_set,
+    matching_scores,
+    noisy_set,
+    rotations,
+)
+from kjax.eval.results import Curve, Histogram, Result
 from kjax.eval.run import score
 from kjax.model.describe import preferred_batch
 from kjax.model.descriptor import Descriptor, parameter_count
@@ -26,6 +35,83 @@ JITTER = {
     "scale": (0.0, 0.15, 0.3, 0.45, 0.6, 0.75),
 }
 """Amounts of each misalignment."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MisalignmentScores:
+    """Matching of misaligned patches, as mean average precision.
+
+    Attributes:
+        validation: whether the set selects settings rather than reports.
+        by_level: under HPatches' levels of noise (easy, hard, tough).
+        by_amount: by kind of misalignment and its amount.
+    """
+
+    test: str
+    validation: bool
+    by_level: dict[str, float]
+    by_amount: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepResult(Result):
+    """A row of the tables, with scores of misaligned patches."""
+
+    misaligned: list[MisalignmentScores] = dataclasses.field(default_factory=list)
+
+
+def concise(result: Result, **changes: Any) -> SweepResult:
+    """Drop curves, histograms and scores by sequence, to fit on one line of a file."""
+    blank: Any = {"roc": Curve(), "precision_recall": Curve(), "distances": Histogram()}
+    changes["phototour"] = [dataclasses.replace(one, **blank) for one in result.phototour]
+    changes["hpatches"] = [
+        dataclasses.replace(one, matching_by_sequence={}) for one in result.hpatches
+    ]
+    return SweepResult(**{**vars(result), **changes})
+
+
+def controlled_set(
+    patch_set: PatchSet,
+    amounts: Mapping[str, Sequence[float]],
+    *,
+    size: int,
+    points: int = 2000,
+    group: int = 1000,
+    share: float = SHARE,
+) -> MatchingSet:
+    """Make targets with one kind and amount of misalignment each; named "<kind>/<amount>".
+
+    Amounts are given by kind: translation in sides of the reference (in a random direction),
+    rotation in degrees and scale as a binary logarithm (with random sign).
+    """
+    for kind in amounts:
+        if kind not in JITTER:
+            raise unknown_name("misalignment", kind, JITTER)
+    wanted = {f"{kind}/{amount:g}": (kind, amount) for kind in amounts for amount in amounts[kind]}
+
+    def draw(name: str, count: int, rng: np.random.Generator) -> Maps:
+        return known_maps(*wanted[name], count, rng)
+
+    return make_set(
+        patch_set, tuple(wanted), draw, size=size, points=points, group=group, share=share
+    )
+
+
+def known_maps(
+    kind: str, amount: float, count: int, rng: np.random.Generator
+) -> Float64[np.ndarray, "{count} 2 3"]:
+    """Draw misalignments of one kind and amount, with random direction or sign."""
+    maps = np.tile(np.eye(2, 3), (count, 1, 1))
+    sign = rng.choice([-1.0, 1.0], count)
+    if kind == "rotation":
+        maps[:, :, :2] = rotations(sign * np.deg2rad(amount))
+    elif kind == "scale":
+        maps[:, :, :2] *= (2.0 ** (sign * amount))[:, None, None]
+    else:
+        direction = rng.uniform(0, 2 * np.pi, count)
+        # A side is two half sides.
+        maps[:, :, 2] = 2 * amount * np.stack([np.cos(direction), np.sin(direction)], axis=1)
+    return maps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +141,7 @@ class Scorer:
 
     def score(
         self, name: str, model: Descriptor, variables: Any, *, trained_on: Sequence[str] = ()
-    ) -> Result:
+    ) -> SweepResult:
         """Score a model on all tests except the sets in `trained_on`; curves are not kept."""
         tests, size = self._tests, model.patch_size
         describe = model_describer(model, variables)
@@ -68,8 +154,8 @@ class Scorer:
             describe=(describe,),
         )
         result, _ = score(entry, tests.sets, self._benchmark(size), progress=False)
-        return dataclasses.replace(
-            result.concise(),
+        return concise(
+            result,
             dimension=_dimension(model, variables),
             misaligned=list(self._misaligned(describe, size, trained_on)),
         )

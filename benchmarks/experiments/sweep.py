@@ -19,7 +19,7 @@ import numpy as np
 from program import append_record, read_records, software
 from tqdm import tqdm
 
-from experiments.scoring import Scorer, Tests
+from experiments.scoring import Scorer, Tests, concise
 from experiments.trainings import Training
 from kjax.baselines import BASELINES
 from kjax.data.pipelines import ResidentSet, make_resident
@@ -244,7 +244,7 @@ def score_rivals(
             missing.append(f"{name}: {entry.missing}")
             continue
         result, _ = score(entry, tests.sets, tests.benchmark, progress=False)
-        append_record(records, make_record(f"rivals/{name}", "rivals", result.concise()))
+        append_record(records, make_record(f"rivals/{name}", "rivals", concise(result)))
     return missing
 
 

@@ -1,5 +1,6 @@
 """Sweeps: trainings, scores, records and averages."""
 
+import numpy as np
 import pytest
 import reproduce
 from evaluation_data import write_hpatches, write_test_set
@@ -10,8 +11,9 @@ from experiments.trainings import DEFAULTS, EXPERIMENTS, QUESTIONS, Training, ma
 from models import make_model
 from program import read_records
 
-from kjax.data.phototour import read_phototour
+from kjax.data.phototour import PatchSet, read_phototour
 from kjax.data.sets import read_test_sets
+from kjax.errors import InputError
 from kjax.eval import misalignment
 from kjax.eval.entries import find_entry
 from kjax.eval.hpatches.tasks import open_benchmark
@@ -85,8 +87,48 @@ def test_sweeps_and_evaluations_agree(tmp_path):
     tests = scoring.Tests(sets=sets, benchmark=benchmark)
     scored = scoring.Scorer(tests).score(found.name, model, variables)
     # Patches resized in advance or on the fly are the same.
-    assert scored.phototour == found.concise().phototour
-    assert scored.hpatches == found.concise().hpatches
+    assert scored.phototour == scoring.concise(found).phototour
+    assert scored.hpatches == scoring.concise(found).hpatches
+
+
+@pytest.fixture(scope="module")
+def patch_set(tmp_path_factory) -> PatchSet:
+    """Random patches, three of each of ten points, which are the same up to their grey."""
+    rng = np.random.default_rng(0)
+    coarse = np.kron(rng.integers(40, 200, (10, 16, 16)), np.ones((1, 4, 4), int))
+    patches = np.concatenate([coarse, coarse + 10, coarse + 20]).astype(np.uint8)
+    return PatchSet("coarse", patches, np.tile(np.arange(10), 3), tmp_path_factory.mktemp("set"))
+
+
+def test_an_amount_of_zero_shows_the_middle_of_another_patch(patch_set):
+    made = scoring.controlled_set(patch_set, {"rotation": [0.0]}, size=32, points=10, group=10)
+    assert (made.groups, made.names) == ((10,), ("rotation/0",))
+    for patch in made.patches:
+        assert any(np.array_equal(patch, one) for one in patch_set.patches[:, 16:48, 16:48])
+    reference, target = made.patches.astype(int).reshape(2, 10, 32, 32)
+    greys = (target - reference).reshape(10, -1)
+    assert (greys == greys[:, :1]).all()
+    assert set(np.abs(greys[:, 0])) <= {10, 20}
+    whole = scoring.controlled_set(
+        patch_set, {"rotation": [0.0]}, size=64, points=10, group=10, share=1.0
+    )
+    for patch in whole.patches:
+        assert any(np.array_equal(patch, one) for one in patch_set.patches)
+    with pytest.raises(InputError, match="unknown misalignment 'blur': choose from translation"):
+        scoring.controlled_set(patch_set, {"blur": [1.0]}, size=32)
+
+
+def test_maps_have_the_given_amount():
+    rng = np.random.default_rng(0)
+    turned = scoring.known_maps("rotation", 90.0, 50, rng)
+    assert np.allclose(np.abs(turned[:, 0, 1]), 1)
+    assert len(set(np.sign(turned[:, 0, 1]))) == 2
+    scaled = scoring.known_maps("scale", 1.0, 50, rng)
+    assert set(scaled[:, 0, 0]) == {0.5, 2.0}
+    assert (scaled[:, 0, 1] == 0).all()
+    moved = scoring.known_maps("translation", 0.25, 50, rng)
+    # In half sides: a quarter of a side is half of a half side.
+    assert np.allclose(np.hypot(moved[:, 0, 2], moved[:, 1, 2]), 0.5)
 
 
 # Trainings

@@ -64,8 +64,7 @@ class Entry:
         identity: hash of everything that the descriptors depend on, besides the patches.
         model: model and variables of the first seed, for kjax models.
         csv_folder: folder of ready descriptors.
-        workdir: of a training run.
-        test_sets: names of the sets that the run was tested on.
+        test_sets: names of the sets that the run in `workdir` was tested on.
     """
 
     name: str
@@ -90,12 +89,11 @@ def find_entry(
     source, dimension, form = _split_form(name)
     path, _, fields = source.partition(":")
     folder, known = Path(source), shipped.find(path)
-    has_descriptors = any(folder.glob("*/ref.csv"))
     if path in BASELINES:
         entry = _baseline(path, (weights or {}).get(path), cache_dir)
     elif is_workdir(source) or holds_weights(source):
         entry = _ours(source, dimension, cache_dir)
-    elif folder.is_dir() and has_descriptors:
+    elif folder.is_dir() and any(folder.glob("*/ref.csv")):
         entry = Entry(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)
     elif folder.is_dir() and known is None:
         raise InputError(
@@ -105,7 +103,8 @@ def find_entry(
     elif known is not None or Path(path).suffix in SUFFIXES:
         entry = _ours(source, dimension, cache_dir)
     elif not fields and "/" not in source and "." not in source:
-        raise unknown_name("descriptor", source, [*BASELINES, *shipped_names()])
+        own = [f"{PREFIX}{one}" if one in BASELINES else one for one in shipped.list_weights()]
+        raise unknown_name("descriptor", source, [*BASELINES, *own])
     else:
         raise InputError(
             f"{source} is not a workdir, a weights file ({', '.join(SUFFIXES)}), a folder of CSV "
@@ -117,29 +116,28 @@ def find_entry(
         return entry
     if entry.csv_folder is not None or entry.distance != "L2":
         raise InputError(f"{entry.name} cannot become {form}: use a descriptor of floats")
+
+    def quantized(one: Describe) -> Describe:
+        return lambda patches, **options: as_numbers(one(patches, **options), form)
+
     return dataclasses.replace(
         entry,
         name=f"{entry.name}, {form}",
         distance="L1" if form == "binary" else "L2",
-        describe=tuple(_quantized(one, form) for one in entry.describe),
+        describe=tuple(map(quantized, entry.describe)),
         identity=f"{entry.identity} {form}",
     )
-
-
-def shipped_names() -> list[str]:
-    """Names of the shipped weights, with a prefix if a baseline has the same name."""
-    return [f"{PREFIX}{name}" if name in BASELINES else name for name in shipped.list_weights()]
 
 
 def _split_form(name: str) -> tuple[str, int | None, str | None]:
     """Split the stored form off a name: its number of values and its quantization."""
     source, _, text = name.rpartition(":")
     parts = text.split(",")
-    known = [part for part in parts if part in FORMS or (part.isascii() and part.isdecimal())]
-    if not source or known != parts or Path(name).exists():
+    forms = [part for part in parts if part in FORMS]
+    sizes = [int(part) for part in parts if part.isascii() and part.isdecimal()]
+    if not source or len(forms) + len(sizes) < len(parts) or Path(name).exists():
         return name, None, None
-    form = next((part for part in reversed(parts) if part in FORMS), None)
-    return source, next((int(part) for part in reversed(parts) if part not in FORMS), None), form
+    return source, sizes[-1] if sizes else None, forms[-1] if forms else None
 
 
 def as_numbers(
@@ -150,52 +148,40 @@ def as_numbers(
     return (np.unpackbits(stored, axis=1) if form == "binary" else stored).astype(np.float32)
 
 
-def _quantized(one: Describe, form: str) -> Describe:
-    return lambda patches, **options: as_numbers(one(patches, **options), form)
-
-
 def _ours(name: str, dimension: int | None, cache_dir: Folder | None) -> Entry:
     """A training run with all its seeds, a weights file, or shipped weights."""
     sources = load_sources(name)
     if dimension is not None:
         sources = [shortened(source, dimension) for source in sources]
     first, info = sources[0], sources[0].info
-    identities = [
-        identity_of(
-            "kjax",
-            [one.model.head, one.model.patch_size, dataclasses.asdict(one.model.position_kernel)],
-            one.variables,
-        )
-        for one in sources
-    ]
-    common: dict[str, Any] = {
-        "ours": True,
-        "parameters": parameter_count(first.variables),
-        "describe": tuple(
-            cached(model_describer(one.model, one.variables), identity, cache_dir=cache_dir)
-            for one, identity in zip(sources, identities, strict=True)
-        ),
-        "identity": " ".join(identities),
-        "model": (_exact(first.model), first.variables),
-    }
-    if info.sha256:  # shipped weights
-        dimension = first.model.dimension
-        shorter = f" D={dimension}" if dimension in shipped.card(info.name).nested else ""
-        return Entry(
-            name=f"{PREFIX}{info.name}{shorter}",
-            source=f"ships with kjax {__version__}",
-            train="+".join(info.train_sets),
-            **common,
-        )
     data = first.config["data"] if first.config is not None else None
-    seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if len(sources) > 1 else ""
+    train = "+".join(info.train_sets) if data or info.sha256 else None
+    identities, describe = [], []
+    for one in sources:
+        model = one.model
+        settings = [model.head, model.patch_size, dataclasses.asdict(model.position_kernel)]
+        identities.append(identity_of("kjax", settings, one.variables))
+        describer = model_describer(model, one.variables)
+        describe.append(cached(describer, identities[-1], cache_dir=cache_dir))
+    if info.sha256:  # shipped weights
+        size = first.model.dimension
+        shorter = f" D={size}" if size in shipped.card(info.name).nested else ""
+        title, source = f"{PREFIX}{info.name}{shorter}", f"ships with kjax {__version__}"
+        data = None
+    else:
+        seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if sources[1:] else ""
+        title, source = display_name(first.model), f"{first.path}{seeds}"
     return Entry(
-        name=display_name(first.model),
-        source=f"{first.path}{seeds}",
-        train="+".join(info.train_sets) if data else None,
+        name=title,
+        ours=True,
+        source=source,
+        parameters=parameter_count(first.variables),
+        train=train,
+        describe=tuple(describe),
+        identity=" ".join(identities),
+        model=(_exact(first.model), first.variables),
         workdir=first.path if data else None,
         test_sets=tuple(data["test"]) if data else (),
-        **common,
     )
 
 
@@ -246,10 +232,7 @@ def _applied(model: Descriptor, weights: Any, patches: Float32[Array, "n N N"]) 
 
 
 def cached(one: Describe, identity: str, *, cache_dir: Folder | None = None) -> Describe:
-    """Wrap a describe function with a cache on disk, which can be deleted at any time.
-
-    Files are named by a hash of the identity and the patches, so they are never out of date.
-    """
+    """Wrap a describe function with a cache on disk, by a hash of the identity and the patches."""
     folder = cache_root(cache_dir) / "descriptors"
 
     def look_first(

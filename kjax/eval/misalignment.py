@@ -5,15 +5,11 @@ patch of each point, and targets that are jittered crops of another patch of the
 descriptor has to find every point among all others by its nearest neighbour. The score is HPatches'
 average precision (its Python rule). The reference shows the middle of the stored patch, so that a
 target can turn, move or grow without leaving its own.
-
-Random misalignment as strong as HPatches' (`noisy_set`) makes a validation set of any set of
-patches. One kind at a time, in known amounts (`controlled_set`), shows what a descriptor owes to
-its coordinates.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +19,15 @@ from jaxtyping import Array, Float, Float32, Float64, UInt8
 from kjax.data.hpatches import NOISE, Noise
 from kjax.data.phototour import PatchSet
 from kjax.data.sampler import make_point_table
-from kjax.errors import unknown_name
 from kjax.eval.entries import model_describer
 from kjax.eval.hpatches.descriptors import nearest
 from kjax.eval.hpatches.protocol import matched_precision
-from kjax.model.aggregation import l2_normalize
 from kjax.model.patches import to_pixels, warp_patch
-from kjax.train.refitting import Views
 from kjax.weights.source import LoadedModel
 
 SHARE = 0.5
 """Fraction of the stored patch's side that a reference shows. A target that is turned by 45°, twice
 as large, or moved by half its side still fits."""
-KINDS = ("translation", "rotation", "scale")
 TARGETS_PER_LEVEL = 5
 HELD_OUT = 8
 """One of this many points is held out in `describe_misaligned`."""
@@ -48,12 +40,10 @@ reference."""
 
 @dataclasses.dataclass(frozen=True)
 class MatchingSet:
-    """Patches to describe.
+    """Patches to describe: group after group; in each, its references, then target after target.
 
-    Attributes:
-        patches: group after group; in each, its references, then its targets one after the other.
-        groups: number of points in each.
-        names: names of the targets of every group; scores of equal names are averaged.
+    `groups` holds the number of points in each. `names` are those of the targets of every group;
+    scores of equal names are averaged.
     """
 
     patches: UInt8[np.ndarray, "patches N N"]
@@ -64,26 +54,19 @@ class MatchingSet:
 def noisy_set(
     patch_set: PatchSet, *, size: int, points: int = 2000, group: int = 1000, seed: int = 0
 ) -> MatchingSet:
-    """Make targets with HPatches' three levels of noise, five of each; named after the level.
-
-    Args:
-        patch_set: the patches and their points.
-        size: side of the patches that the descriptor sees.
-        points: maximum number of points to draw.
-        group: number of points that compete with each other.
-        seed: random seed.
-    """
+    """Make targets with HPatches' three levels of noise, five of each; named after the level."""
     names = tuple(level for level in NOISE for _ in range(TARGETS_PER_LEVEL))
 
     def draw(name: str, count: int, rng: np.random.Generator) -> Maps:
         return random_maps(NOISE[name], count, rng)
 
-    return _make_set(patch_set, names, draw, size, points, group, seed, SHARE)
+    return make_set(patch_set, names, draw, size=size, points=points, group=group, seed=seed)
 
 
-def controlled_set(
+def make_set(
     patch_set: PatchSet,
-    amounts: Mapping[str, Sequence[float]],
+    names: tuple[str, ...],
+    draw: Callable[[str, int, np.random.Generator], Maps],
     *,
     size: int,
     points: int = 2000,
@@ -91,21 +74,66 @@ def controlled_set(
     seed: int = 0,
     share: float = SHARE,
 ) -> MatchingSet:
-    """Make targets with one kind and amount of misalignment each; named "<kind>/<amount>".
+    """Draw points and patches, and for every name the maps of its targets by `draw`.
 
-    Amounts are given by kind: translation in sides of the reference (in a random direction),
-    rotation in degrees and scale as a binary logarithm (with random sign). Other arguments are
-    those of `noisy_set`; `share` replaces `SHARE`.
+    `size` is the side of the patches that the descriptor sees, `points` the maximum number of
+    points, `group` the number of points that compete with each other.
     """
-    for kind in amounts:
-        if kind not in KINDS:
-            raise unknown_name("misalignment", kind, KINDS)
-    wanted = {f"{kind}/{amount:g}": (kind, amount) for kind in amounts for amount in amounts[kind]}
+    rng = np.random.default_rng(seed)
+    table = make_point_table(patch_set.point_ids)
+    chosen = rng.permutation(len(table.starts))[:points]
+    parts, groups = [], []
+    for first in range(0, len(chosen), group):
+        members = chosen[first : first + group]
+        starts, counts = (np.asarray(each)[members] for each in (table.starts, table.counts))
+        # A reference patch per point, and for each target another patch of the same point.
+        reference = rng.integers(0, counts)
+        other = rng.integers(0, counts - 1, (len(names), len(counts)))
+        other = other + (other >= reference[None, :])
+        places = starts[None, :] + np.concatenate([reference[None, :], other])
+        aligned = np.tile(np.eye(2, 3), (len(members), 1, 1))
+        maps = np.stack([aligned, *(draw(name, len(members), rng) for name in names)])
+        # From half sides of the reference to sides of the stored patch.
+        centred = maps.reshape(-1, 2, 3) * np.array([share, share, share / 2])[None, None, :]
+        stored = patch_set.patches[np.asarray(table.patches)[places].reshape(-1)]
+        at_once = min(_PATCHES_AT_ONCE, len(stored))
+        for start in range(0, len(stored), at_once):
+            block = np.minimum(np.arange(start, start + at_once), len(stored) - 1)
+            warped = _warped(stored[block], centred[block].astype(np.float32), size=size)
+            parts.append(np.asarray(warped)[: len(stored) - start])
+        groups.append(len(members))
+    return MatchingSet(np.concatenate(parts), tuple(groups), names)
 
-    def draw(name: str, count: int, rng: np.random.Generator) -> Maps:
-        return known_maps(*wanted[name], count, rng)
 
-    return _make_set(patch_set, tuple(wanted), draw, size, points, group, seed, share)
+@functools.partial(jax.jit, static_argnames="size")
+def _warped(
+    patches: UInt8[Array, "n side side"], maps: Float[Array, "n 2 3"], *, size: int
+) -> UInt8[Array, "n {size} {size}"]:
+    shape = (patches.shape[1], patches.shape[2])
+
+    def warp(patch: Array, own: Array) -> Array:
+        return warp_patch(patch, to_pixels(own, shape, size), size=size)
+
+    return jnp.round(jax.vmap(warp)(patches, maps)).astype(jnp.uint8)
+
+
+def random_maps(
+    noise: Noise, count: int, rng: np.random.Generator
+) -> Float64[np.ndarray, "{count} 2 3"]:
+    """Draw misalignments with normally distributed rotation, translation, scale and stretch."""
+    turn = rotations(rng.normal(0, np.deg2rad(noise.rotation), count))
+    axes = rotations(rng.uniform(0, np.pi, count))
+    scale, ratio = rng.normal(0, noise.scale, count), rng.normal(0, noise.ratio, count) / 2
+    factors = 2.0 ** np.stack([scale + ratio, scale - ratio], axis=1)
+    linear = turn @ (axes * factors[:, None, :]) @ axes.swapaxes(1, 2)
+    shift = rng.normal(0, noise.translation, (count, 2, 1))
+    return np.concatenate([linear, shift], axis=2)
+
+
+def rotations(angles: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 2 2"]:
+    """Rotation matrices by angles in radians."""
+    cosine, sine = np.cos(angles), np.sin(angles)
+    return np.stack([cosine, -sine, sine, cosine], axis=1).reshape(-1, 2, 2)
 
 
 def matching_scores(
@@ -145,97 +173,3 @@ def describe_misaligned(
     described = np.concatenate(views, axis=1)
     held_out = np.arange(described.shape[1]) % HELD_OUT == 0
     return described[:, ~held_out], described[:, held_out]
-
-
-def mean_matching(views: Views, width: int) -> float:
-    """Average precision of matching by the first `width` values, mean over targets."""
-    rows = l2_normalize(jnp.asarray(views[..., :width].reshape(-1, width)))
-    count, targets = views.shape[1], len(views) - 1
-    return float(mean_precision(rows, [count], targets=targets).mean())
-
-
-# Maps
-
-
-def random_maps(
-    noise: Noise, count: int, rng: np.random.Generator
-) -> Float64[np.ndarray, "{count} 2 3"]:
-    """Draw misalignments with normally distributed rotation, translation, scale and stretch."""
-    turn = _turns(rng.normal(0, np.deg2rad(noise.rotation), count))
-    axes = _turns(rng.uniform(0, np.pi, count))
-    scale, ratio = rng.normal(0, noise.scale, count), rng.normal(0, noise.ratio, count) / 2
-    factors = 2.0 ** np.stack([scale + ratio, scale - ratio], axis=1)
-    linear = turn @ (axes * factors[:, None, :]) @ axes.swapaxes(1, 2)
-    shift = rng.normal(0, noise.translation, (count, 2, 1))
-    return np.concatenate([linear, shift], axis=2)
-
-
-def known_maps(
-    kind: str, amount: float, count: int, rng: np.random.Generator
-) -> Float64[np.ndarray, "{count} 2 3"]:
-    """Draw misalignments of one kind and amount, with random direction or sign."""
-    maps = np.tile(np.eye(2, 3), (count, 1, 1))
-    sign = rng.choice([-1.0, 1.0], count)
-    if kind == "rotation":
-        maps[:, :, :2] = _turns(sign * np.deg2rad(amount))
-    elif kind == "scale":
-        maps[:, :, :2] *= (2.0 ** (sign * amount))[:, None, None]
-    else:
-        direction = rng.uniform(0, 2 * np.pi, count)
-        # A side is two half sides.
-        maps[:, :, 2] = 2 * amount * np.stack([np.cos(direction), np.sin(direction)], axis=1)
-    return maps
-
-
-def _turns(angles: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 2 2"]:
-    cosine, sine = np.cos(angles), np.sin(angles)
-    return np.stack([cosine, -sine, sine, cosine], axis=1).reshape(-1, 2, 2)
-
-
-def _make_set(
-    patch_set: PatchSet,
-    names: tuple[str, ...],
-    draw: Callable[[str, int, np.random.Generator], Maps],
-    size: int,
-    points: int,
-    group: int,
-    seed: int,
-    share: float,
-) -> MatchingSet:
-    """Draw points and patches, and for every name the maps of its targets."""
-    rng = np.random.default_rng(seed)
-    table = make_point_table(patch_set.point_ids)
-    chosen = rng.permutation(len(table.starts))[:points]
-    parts, groups = [], []
-    for first in range(0, len(chosen), group):
-        members = chosen[first : first + group]
-        starts, counts = (np.asarray(each)[members] for each in (table.starts, table.counts))
-        # A reference patch per point, and for each target another patch of the same point.
-        reference = rng.integers(0, counts)
-        other = rng.integers(0, counts - 1, (len(names), len(counts)))
-        other = other + (other >= reference[None, :])
-        places = starts[None, :] + np.concatenate([reference[None, :], other])
-        aligned = np.tile(np.eye(2, 3), (len(members), 1, 1))
-        maps = np.stack([aligned, *(draw(name, len(members), rng) for name in names)])
-        # From half sides of the reference to sides of the stored patch.
-        centred = maps.reshape(-1, 2, 3) * np.array([share, share, share / 2])[None, None, :]
-        stored = patch_set.patches[np.asarray(table.patches)[places].reshape(-1)]
-        at_once = min(_PATCHES_AT_ONCE, len(stored))
-        for start in range(0, len(stored), at_once):
-            block = np.minimum(np.arange(start, start + at_once), len(stored) - 1)
-            warped = _warped(stored[block], centred[block].astype(np.float32), size=size)
-            parts.append(np.asarray(warped)[: len(stored) - start])
-        groups.append(len(members))
-    return MatchingSet(np.concatenate(parts), tuple(groups), names)
-
-
-@functools.partial(jax.jit, static_argnames="size")
-def _warped(
-    patches: UInt8[Array, "n side side"], maps: Float[Array, "n 2 3"], *, size: int
-) -> UInt8[Array, "n {size} {size}"]:
-    shape = (patches.shape[1], patches.shape[2])
-
-    def warp(patch: Array, own: Array) -> Array:
-        return warp_patch(patch, to_pixels(own, shape, size), size=size)
-
-    return jnp.round(jax.vmap(warp)(patches, maps)).astype(jnp.uint8)

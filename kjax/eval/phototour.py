@@ -3,6 +3,8 @@
 Train on one set, test on the others. Distances come from `kjax.metrics.pair_distances`.
 """
 
+import collections
+
 import numpy as np
 from jaxtyping import Bool, Float, Float32
 
@@ -16,8 +18,6 @@ MANY_DUPLICATES = 0.01
 _CURVE_POINTS = 200
 _BINS = 80
 _INTERVAL_DRAWS = 4000
-_TAILS = (0.025, 0.975)
-_ROWS_AT_ONCE = 1 << 14
 
 
 def score_pairs(
@@ -65,7 +65,7 @@ def fpr_interval(
     places = np.minimum((quantiles * len(of_matches)).astype(int), len(of_matches) - 1)
     accepted = np.searchsorted(of_others, of_matches[places])
     shares = rng.beta(accepted + 0.5, len(of_others) - accepted + 0.5)
-    low, high = np.quantile(shares, _TAILS)
+    low, high = np.quantile(shares, (0.025, 0.975))
     return float(low), float(high)
 
 
@@ -116,15 +116,9 @@ def degeneracies(rows: Float32[np.ndarray, "rows dim"]) -> list[str]:
     flat = int((rows == rows[:, :1]).all(axis=1).sum()) if rows.shape[1] > 1 else 0
     if flat:
         warnings.append(f"{flat} of {total} descriptors are constant: all their values are equal")
-    # Hashes of rows: sums of random multiples modulo 2⁶⁴, almost never equal for unequal rows.
-    factors = np.random.default_rng(0).integers(0, 2**62, (rows.shape[1],), np.int64) * 2 + 1
-    hashes = np.empty(total, np.int64)
-    for start in range(0, total, _ROWS_AT_ONCE):
-        # Adding zero gives -0 and 0, which are equal, the same bits.
-        block = rows[start : start + _ROWS_AT_ONCE] + np.float32(0)
-        hashes[start : start + _ROWS_AT_ONCE] = block.view(np.int32).astype(np.int64) @ factors
-    _, counts = np.unique(hashes, return_counts=True)
-    duplicates = int(counts[counts > 1].sum())
+    # Adding zero gives -0 and 0, which are equal, the same bits.
+    copies = collections.Counter(hash((row + np.float32(0)).tobytes()) for row in rows)
+    duplicates = sum(count for count in copies.values() if count > 1)
     if duplicates > MANY_DUPLICATES * total:
         warnings.append(
             f"{duplicates} of {total} patches share their descriptor with another: ties count as "

@@ -1,17 +1,18 @@
-"""Results of an evaluation as plain data: kept as JSON, drawn by reports.
+"""Results of an evaluation as plain data, kept as JSON and drawn by reports; and their means.
 
 Every number is a fraction (0…1), not a percentage.
 """
 
 import dataclasses
 import json
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from kjax.errors import InputError
-from kjax.eval.hpatches.scores import HPatchesScores
+from kjax.eval.hpatches.scores import TASKS, HPatchesScores
 from kjax.files.json import parse_json
 from kjax.files.typed_values import Schema
 
@@ -43,9 +44,6 @@ class PhototourScores:
         fpr95: false positive rate at 95 % recall; the mean over seeds if there are several.
         fpr95_interval: its 95 % confidence interval from the number of pairs.
         fpr95_std: standard deviation over seeds; None for one seed.
-        auc: area under the ROC curve.
-        average_precision: area under the precision–recall curve.
-        distances: of all pairs.
     """
 
     test: str
@@ -69,25 +67,6 @@ class PhototourScores:
         return self.train is not None and self.test.lower() in self.train.lower().split("+")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MisalignmentScores:
-    """Matching of misaligned patches: see `kjax.eval.misalignment`.
-
-    Attributes:
-        validation: whether the set selects settings rather than reports.
-        by_level: mean average precision under HPatches' levels of noise (easy, hard, tough).
-        by_amount: by kind of misalignment (translation, rotation, scale) and its amount.
-        std: standard deviations over seeds, by level, or kind and amount ("rotation/30").
-    """
-
-    test: str
-    validation: bool
-    by_level: dict[str, float]
-    by_amount: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    seeds: int = 1
-    std: dict[str, float] = dataclasses.field(default_factory=dict)
-
-
 @dataclasses.dataclass(frozen=True)
 class Result:
     """Scores of one descriptor: a row of the tables.
@@ -99,9 +78,6 @@ class Result:
         parameters: number of learned parameters; None if unknown or none.
         distance: "L2" or "L1" (Hamming distance for bits).
         missing: reason why the descriptor is unavailable, or None. If set, there are no scores.
-        phototour: one entry per test set (and training set, for a train/test table).
-        hpatches: one entry per protocol and split.
-        misaligned: one entry per set of misaligned patches.
     """
 
     name: str
@@ -114,16 +90,6 @@ class Result:
     warnings: list[str]
     phototour: list[PhototourScores]
     hpatches: list[HPatchesScores]
-    misaligned: list[MisalignmentScores] = dataclasses.field(default_factory=list)
-
-    def concise(self) -> "Result":
-        """Drop curves, histograms and scores by sequence, to fit on one line of a file."""
-        blank: Any = {"roc": Curve(), "precision_recall": Curve(), "distances": Histogram()}
-        return dataclasses.replace(
-            self,
-            phototour=[dataclasses.replace(one, **blank) for one in self.phototour],
-            hpatches=[dataclasses.replace(one, matching_by_sequence={}) for one in self.hpatches],
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,9 +120,7 @@ class Evaluation:
 class HardPairs:
     """The worst errors of one descriptor on one set, worst first.
 
-    Attributes:
-        matching: True for matching pairs with the largest distances, False for non-matching pairs
-            with the smallest.
+    These are matching pairs with the largest distances, or non-matching ones with the smallest.
     """
 
     descriptor: str
@@ -170,12 +134,117 @@ class HardPairs:
 class Illustrations:
     """Pictures of a report, not part of `results.json`; each field may be empty.
 
-    Attributes:
-        hard_pairs: the worst errors.
-        similarity: similarity maps as PNG, by the descriptors' names.
-        training: curves of metrics over steps, by the descriptor's name and metric.
+    Similarity maps are PNG files by the descriptors' names; training curves are by the
+    descriptor's name and metric.
     """
 
     hard_pairs: list[HardPairs] = dataclasses.field(default_factory=list)
     similarity: dict[str, bytes] = dataclasses.field(default_factory=dict)
     training: dict[str, dict[str, Curve]] = dataclasses.field(default_factory=dict)
+
+
+# Means
+
+_AVERAGED: dict[type, tuple[str, ...]] = {
+    PhototourScores: ("fpr95", "fpr95_interval", "auc", "average_precision"),
+    HPatchesScores: (
+        *TASKS,
+        *(f"{task}_map" for task in TASKS),
+        "verification_auc",
+        "retrieval_by_pool",
+        "matching_by_sequence",
+    ),
+}
+"""Fields that are averaged."""
+
+Scores = TypeVar("Scores", PhototourScores, HPatchesScores)
+
+
+def spread_over_seeds(columns: Sequence[Mapping[str, float]]) -> tuple[float, float | None]:
+    """Average over columns of values by seed, and compute the deviation of the seeds' means.
+
+    Only seeds that every column has count for the deviation; it is None for fewer than two.
+    """
+    mean = float(np.mean([np.mean(list(column.values())) for column in columns]))
+    shared = [seed for seed in columns[0] if all(seed in column for column in columns)]
+    means = [float(np.mean([column[seed] for column in columns])) for seed in shared]
+    return mean, _deviation(means) if len(means) > 1 else None
+
+
+def mean_of_seeds(scores: Sequence[Scores]) -> Scores:
+    """Average every figure over seeds, with standard deviations; curves are the first seed's.
+
+    The interval of FPR@95 is the mean of the seeds' own.
+    """
+    mean = _mean_scores(scores)
+    if len(scores) < 2:
+        return mean
+    seeds: Sequence[Any] = scores
+    deviations: dict[str, Any] = {"seeds": len(scores)}
+    if isinstance(mean, PhototourScores):
+        rates = {str(seed): one.fpr95 for seed, one in enumerate(seeds)}
+        deviations = {"fpr95_by_seed": rates, "fpr95_std": _deviation(rates.values())}
+    else:
+        for field, ending in (("map_std", "_map"), ("part_std", "")):
+            figures = [
+                _flat({task: getattr(one, f"{task}{ending}") for task in TASKS}) for one in scores
+            ]
+            shared = [name for name in figures[0] if all(name in one for one in figures)]
+            deviations[field] = {name: _deviation(one[name] for one in figures) for name in shared}
+    return dataclasses.replace(mean, **deviations)
+
+
+def mean_of_splits(scores: Sequence[HPatchesScores]) -> HPatchesScores:
+    """Average over splits, as papers report it over a, b and c; the result is named "abc"."""
+    if not scores:
+        raise InputError("no split to average over")
+    protocols = sorted({one.protocol for one in scores})
+    if len(protocols) > 1:
+        raise InputError(f"scores by the {' and the '.join(protocols)} protocol cannot be averaged")
+    by_sequence: dict[str, dict[str, float]] = {}
+    for one in scores:
+        by_sequence |= one.matching_by_sequence
+    return dataclasses.replace(
+        _mean_scores(scores),
+        split="".join(one.split for one in scores),
+        tasks=", ".join(dict.fromkeys(one.tasks for one in scores)),
+        sequences=len(by_sequence),
+        matching_by_sequence=by_sequence,
+    )
+
+
+def _mean_scores(scores: Sequence[Scores]) -> Scores:
+    """The first of the scores with the means of all."""
+    settings = {
+        (one.test, one.train, one.rule) for one in scores if isinstance(one, PhototourScores)
+    }
+    if len(settings) > 1:
+        raise InputError("seeds can be averaged on one test set, training set and rule only")
+    names = _AVERAGED[type(scores[0])]
+    means = {name: _mean([getattr(one, name) for one in scores]) for name in names}
+    return dataclasses.replace(scores[0], **means)
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Average numbers, tuples, or dictionaries entry by entry; None if a value is None."""
+    if any(value is None for value in values):
+        return None
+    if isinstance(values[0], dict):
+        keys = dict.fromkeys(key for one in values for key in one)
+        return {key: _mean([one[key] for one in values if key in one]) for key in keys}
+    if isinstance(values[0], tuple):
+        return tuple(_mean(each) for each in zip(*values, strict=True))
+    return sum(values) / len(values)
+
+
+def _deviation(values: Iterable[float]) -> float:
+    return float(np.std(list(values), ddof=1))
+
+
+def _flat(figures: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Flatten nested dictionaries to paths, e.g. "matching/e"."""
+    found: dict[str, float] = {}
+    for name, value in figures.items():
+        path = f"{prefix}{name}"
+        found |= _flat(value, f"{path}/") if isinstance(value, dict) else {path: value}
+    return found

@@ -12,20 +12,29 @@ from tqdm import tqdm
 
 from kjax.data.hpatches import IMAGES, list_sequences, read_sequence
 from kjax.data.phototour import PatchSet
+from kjax.data.sets import EMBEDDED, read_test_sets
 from kjax.errors import InputError
-from kjax.eval.averages import mean_of_seeds, mean_of_splits
 from kjax.eval.entries import Entry
+from kjax.eval.hpatches import protocol
 from kjax.eval.hpatches.descriptors import (
     SetDescriptors,
     describe_sequences,
     read_descriptors,
     write_descriptors,
 )
-from kjax.eval.hpatches.protocol import evaluate
 from kjax.eval.hpatches.scores import HPatchesScores
-from kjax.eval.hpatches.tasks import Benchmark, read_sequences
+from kjax.eval.hpatches.tasks import Benchmark, open_benchmark, read_sequences
 from kjax.eval.phototour import degeneracies, hardest_pairs, scorable, score_pairs
-from kjax.eval.results import Curve, Evaluation, HardPairs, Illustrations, PhototourScores, Result
+from kjax.eval.results import (
+    Curve,
+    Evaluation,
+    HardPairs,
+    Illustrations,
+    PhototourScores,
+    Result,
+    mean_of_seeds,
+    mean_of_splits,
+)
 from kjax.eval.similarity_maps import similarity_figures
 from kjax.files.atomic import write_json
 from kjax.files.json import parse_json
@@ -43,17 +52,35 @@ RECORD = "kjax-describe-patches.json"
 _CURVE_POINTS = 300
 
 
-def run(
+def evaluate(
     entries: Sequence[Entry],
-    test_sets: Sequence[PatchSet],
-    benchmark: Benchmark | None,
     *,
+    phototour: Sequence[str] | None,
+    hpatches: Path | None,
+    splits: Sequence[str] = (),
+    tasks: Path | None = None,
+    protocols: Sequence[str] = ("python",),
+    rule: str = "hardnet",
     title: str,
     command: str,
-    rule: str = "hardnet",
     progress: bool = True,
 ) -> tuple[Evaluation, Illustrations]:
-    """Score every entry by the PhotoTourism protocol and on HPatches, as far as they are given."""
+    """Score every entry by the PhotoTourism protocol and on HPatches; arguments as in run_eval.py.
+
+    `phototour` defaults to the test sets of the runs, or the embedded one.
+    """
+    ready = [one.csv_folder for one in entries if one.csv_folder is not None]
+    if phototour is None:
+        of_runs = list(dict.fromkeys(name for one in entries for name in one.test_sets))
+        phototour = of_runs or ([] if len(ready) == len(entries) else [EMBEDDED])
+    benchmark, folder = None, hpatches or next(iter(ready), None)
+    if folder is not None:
+        benchmark = open_benchmark(
+            folder, splits=splits, tasks_folder=tasks, protocols=protocols, progress=progress
+        )
+    elif splits or tasks:
+        raise InputError("--splits and --tasks need HPatches: give --hpatches FOLDER too")
+    test_sets = read_test_sets(phototour, progress=progress)
     if not test_sets and benchmark is None:
         raise InputError("nothing to evaluate on: give --phototour SET … or --hpatches FOLDER")
     scored = [score(one, test_sets, benchmark, rule=rule, progress=progress) for one in entries]
@@ -65,18 +92,17 @@ def run(
         descriptors=list(_rows(entries, [result for result, _ in scored])),
     )
     # Errors of our entries and of the best baseline: those of all would fill a long page.
-    shown = [pairs for entry, (_, pairs) in zip(entries, scored, strict=True) if entry.ours]
+    shown = [pairs for one, pairs in scored if one.ours]
     baselines = [(one, pairs) for one, pairs in scored if one.phototour and not one.ours]
     if baselines:
         shown.append(
             min(baselines, key=lambda one: np.mean([s.fpr95 for s in one[0].phototour]))[1]
         )
     similarity: dict[str, bytes] = {}
-    if test_sets:
+    for test in test_sets[:1]:
         models = {one.name: one.model for one in entries if one.model is not None}
-        pairs = test_sets[0].pairs
-        index = int(np.argmax(pairs.matching))
-        pair = test_sets[0].patches[[pairs.first[index], pairs.second[index]]]
+        index = int(np.argmax(test.pairs.matching))
+        pair = test.patches[[test.pairs.first[index], test.pairs.second[index]]]
         similarity = similarity_figures(models, pair)
     curves = {one.name: training_curves(one.workdir) for one in entries if one.workdir is not None}
     return evaluation, Illustrations(
@@ -84,6 +110,22 @@ def run(
         similarity=similarity,
         training={name: found for name, found in curves.items() if found},
     )
+
+
+def summary(evaluation: Evaluation) -> Iterator[str]:
+    """Yield a line for the terminal per descriptor."""
+    width = max(len(row.name) for row in evaluation.descriptors)
+    for row in evaluation.descriptors:
+        figures = [f"missing: {row.missing}"] if row.missing is not None else []
+        for on_set in row.phototour:
+            spread = f" ± {100 * on_set.fpr95_std:.2f}" if on_set.fpr95_std is not None else ""
+            figures.append(f"FPR@95 {on_set.test} {100 * on_set.fpr95:.2f}{spread} %")
+        for one in row.hpatches:
+            shares = (one.verification_map, one.matching_map, one.retrieval_map)
+            texts = " / ".join(f"{100 * share:.2f}" for share in shares)
+            figures.append(f"HPatches {one.split} ({one.protocol}) {texts} %")
+        figures += [f"warning: {warning}" for warning in row.warnings]
+        yield f"{row.name:{width}s}  {'; '.join(figures)}"
 
 
 def score(
@@ -152,30 +194,29 @@ def score(
 def _score_benchmark(
     entry: Entry, benchmark: Benchmark, sets: Sequence[SetDescriptors], progress: bool
 ) -> Iterator[HPatchesScores]:
-    """Yield scores by protocol and split, averaged over seeds; then the mean over a, b and c."""
-    by_seed: list[dict[str, dict[str, HPatchesScores]]] = []
+    """Yield scores by protocol and split, averaged over seeds, and the mean over a, b and c."""
+    found: dict[tuple[str, str], list[HPatchesScores]] = {}
     for descriptors in sets:
-        scores: dict[str, dict[str, HPatchesScores]] = {name: {} for name in benchmark.protocols}
         for split, tasks in benchmark.splits.items():
             # Split by split: long descriptors of all sequences may not fit the device.
             placed = descriptors.of(tasks.patches).on_device()
-            for protocol in benchmark.protocols:
-                scores[protocol][split] = evaluate(
+            for name in benchmark.protocols:
+                scores = protocol.evaluate(
                     placed,
                     tasks,
                     split=split,
-                    protocol=protocol,
+                    protocol=name,
                     distance=entry.distance,
                     progress=progress,
                 )
-        by_seed.append(scores)
-    for protocol in benchmark.protocols:
-        seeds = [scores[protocol] for scores in by_seed]
+                found.setdefault((name, split), []).append(scores)
+    for name in benchmark.protocols:
         for split in benchmark.splits:
-            yield mean_of_seeds([one[split] for one in seeds])
+            yield mean_of_seeds(found[name, split])
         if set(AVERAGED) <= set(benchmark.splits):
             # Each seed's mean over splits first: the ± is the spread of these.
-            yield mean_of_seeds([mean_of_splits([one[s] for s in AVERAGED]) for one in seeds])
+            by_seed = zip(*(found[name, split] for split in AVERAGED), strict=True)
+            yield mean_of_seeds([mean_of_splits(one) for one in by_seed])
 
 
 def _rows(entries: Sequence[Entry], results: Sequence[Result]) -> Iterator[Result]:
@@ -249,6 +290,5 @@ def export_descriptors(
     describe = functools.partial(entry.describe[0], progress=False)
     for path in tqdm(sequences, desc=entry.name, unit="sequence", disable=not progress):
         if not all((out / path.name / f"{image}.csv").exists() for image in IMAGES):
-            described = describe_sequences(describe, [read_sequence(path)])
-            write_descriptors(described, out, progress=False)
+            write_descriptors(describe_sequences(describe, [read_sequence(path)]), out)
     return len(sequences)

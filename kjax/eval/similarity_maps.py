@@ -5,6 +5,7 @@ descriptor is Σ_p g(φ^p, p) (`Descriptor.local_encodings`). The similarity of 
 Σ_pq g(φ_a^p, p)ᵀ g(φ_b^q, q). One row of that table, as an n×n image, is a similarity map.
 """
 
+import functools
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 
+from kjax.data.embedded import stereo_patch_pairs
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.images import open_image
@@ -28,47 +30,26 @@ Method = tuple[Descriptor, Any]
 """A model with its variables."""
 
 
-def similarity_map(
-    encodings_a: Float[Array, "*batch p dim"],
-    encodings_b: Float[Array, "*batch q dim"],
-    *,
-    row: int,
-    column: int,
-) -> Float[Array, "*batch n n"]:
-    """Compute the similarity of position (row, column) of patch a with every position of b."""
-    side = round(encodings_b.shape[-2] ** 0.5)
-    position = row * round(encodings_a.shape[-2] ** 0.5) + column
-    similarities = jnp.einsum("...d,...qd->...q", encodings_a[..., position, :], encodings_b)
-    return similarities.reshape(*similarities.shape[:-1], side, side)
-
-
-def rescale_to_unit(similarities: Float[Array, "*batch n m"]) -> Float[Array, "*batch n m"]:
-    """Shift and scale each map to [0, 1], as in the paper; a constant map becomes 0."""
-    lowest = similarities.min(axis=(-2, -1), keepdims=True)
-    spread = similarities.max(axis=(-2, -1), keepdims=True) - lowest
-    return (similarities - lowest) / jnp.where(spread > 0, spread, 1)
-
-
 def similarity_maps(
     method: Method, patch_a: np.ndarray, patch_b: np.ndarray, positions: Sequence[Position]
 ) -> Float[np.ndarray, "positions n n"]:
-    """Compute the maps of several positions, scaled to [0, 1] and without w_p, as in the paper."""
+    """Compute the maps of several positions, scaled to [0, 1] and without w_p, as in the paper.
+
+    A constant map becomes 0.
+    """
     model, variables = method
-    encode = jax.jit(
-        lambda variables, patches: model.apply(
-            variables, patches, weighted=False, method="local_encodings"
-        )
-    )
+    encode = jax.jit(functools.partial(model.apply, weighted=False, method="local_encodings"))
     encodings_a, encodings_b = encode(variables, np.stack([patch_a, patch_b]))
     side = round(encodings_a.shape[0] ** 0.5)
     for row, column in positions:
         if not (0 <= row < side and 0 <= column < side):
             raise InputError(f"position {row},{column} lies outside the {side}×{side} grid")
-    maps = [
-        similarity_map(encodings_a, encodings_b, row=row, column=column)
-        for row, column in positions
-    ]
-    return np.asarray(rescale_to_unit(jnp.stack(maps)))
+    chosen = encodings_a[np.array([row * side + column for row, column in positions])]
+    similarities = jnp.einsum("pd,qd->pq", chosen, encodings_b)
+    lowest = similarities.min(axis=1, keepdims=True)
+    spread = similarities.max(axis=1, keepdims=True) - lowest
+    maps = (similarities - lowest) / jnp.where(spread > 0, spread, 1)
+    return np.asarray(maps.reshape(-1, side, side))
 
 
 def draw_similarity_maps(
@@ -112,6 +93,26 @@ def draw_similarity_maps(
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
     figure.savefig(path, dpi=150)
+
+
+def draw_similarity_maps_of(
+    methods: Mapping[str, Method | None],
+    patches: Sequence[Path] | None,
+    positions: Sequence[Position],
+    path: Path,
+) -> None:
+    """Write the figure for two image files, or for a sample pair if there are none."""
+    models = {name: method for name, method in methods.items() if method is not None}
+    for name in methods.keys() - models.keys():
+        raise InputError(f"{name} has no similarity maps: choose kjax models")
+    size, *others = {model.patch_size for model, _ in models.values()}
+    if others:
+        raise InputError("the models have different patch sizes: draw one figure for each size")
+    if patches is None:
+        first, second = stereo_patch_pairs(1, size=size, seed=0)[0]
+    else:
+        first, second = (read_patch(file, size) for file in patches)
+    draw_similarity_maps(models, first, second, positions, path)
 
 
 def read_patch(path: Path, size: int) -> UInt8[np.ndarray, "{size} {size}"]:

@@ -1,7 +1,6 @@
 """Small sets in the benchmarks' formats, and the folder of a finished run, for evaluation tests."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -62,29 +61,32 @@ def write_run(
     return workdir
 
 
+TASK_FILES = {
+    "verif_pos": "positives",
+    "verif_neg_intra": "intra",
+    "verif_neg_inter": "inter",
+    "retr_queries": "queries",
+    "retr_distractors": "distractors",
+}
+"""Beginnings of the official files' names, and the fields of `Tasks`."""
+
+
+def task_rows(listed, names) -> list[list[str]]:
+    """Pairs or patches as a file's rows."""
+    columns = []
+    for sequence, *others in zip(
+        *(np.atleast_2d(column.T) for column in vars(listed).values()), strict=True
+    ):
+        columns += [[names[place] for place in sequence], *(map(str, other) for other in others)]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
 def write_tasks(tasks: hpatches_tasks.Tasks, folder: Path, split: str) -> None:
     """Writes the five official files of a split, byte for byte as the official generator would."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = list(tasks.patches)
-    pairs = (tasks.positives, tasks.intra, tasks.inter)
-    for kind, listed in zip(hpatches_tasks.PAIR_FILES, pairs, strict=True):
-        columns: list[Iterable[str | int]] = []
-        for side in (0, 1):
-            columns.append(names[place] for place in listed.sequence[:, side].tolist())
-            columns += [listed.image[:, side].tolist(), listed.patch[:, side].tolist()]
-        _write_table(
-            folder / f"verif_{kind}_split-{split}.csv", hpatches_tasks.PAIR_COLUMNS, columns
-        )
-    patches = (tasks.queries, tasks.distractors)
-    for kind, drawn in zip(hpatches_tasks.PATCH_FILES, patches, strict=True):
-        sequences = (names[place] for place in drawn.sequence.tolist())
-        columns = [sequences, drawn.patch.tolist()]
-        _write_table(
-            folder / f"retr_{kind}_split-{split}.csv", hpatches_tasks.PATCH_COLUMNS, columns
-        )
-
-
-def _write_table(path: Path, header: tuple[str, ...], columns: list[Iterable[str | int]]) -> None:
-    row = ",".join(["%s"] * len(header)) + "\n"
-    lines = [",".join(header) + "\n", *(row % values for values in zip(*columns, strict=True))]
-    path.write_bytes("".join(lines).encode())
+    for file, field in TASK_FILES.items():
+        pairs = file.startswith("verif")
+        header = hpatches_tasks.PAIR_COLUMNS if pairs else hpatches_tasks.PATCH_COLUMNS
+        rows = [list(header), *task_rows(getattr(tasks, field), list(tasks.patches))]
+        text = "".join(",".join(row) + "\n" for row in rows)
+        (folder / f"{file}_split-{split}.csv").write_bytes(text.encode())

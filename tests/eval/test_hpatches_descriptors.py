@@ -29,7 +29,7 @@ def descriptors(rng):
 
 @pytest.fixture
 def folder(tmp_path, descriptors):
-    write_descriptors(descriptors, tmp_path, **QUIET)
+    write_descriptors(descriptors, tmp_path)
     return tmp_path
 
 
@@ -43,8 +43,6 @@ def test_sequences_of_a_set(rng):
     for some in (descriptors, descriptors.on_device()):
         for name, array in arrays.items():
             np.testing.assert_array_equal(some[name], array)
-    with pytest.raises(InputError, match="unknown sequence 'c'"):
-        descriptors["c"]
 
 
 @pytest.mark.parametrize(
@@ -58,8 +56,6 @@ def test_sequences_of_a_set(rng):
 def test_arrays_that_do_not_fit_are_refused(shapes, message):
     with pytest.raises(InputError, match=message):
         SetDescriptors.from_sequences({k: np.zeros(s, np.float32) for k, s in shapes.items()})
-    with pytest.raises(InputError, match="17 descriptors, but the sequences have 16"):
-        SetDescriptors({"a": 1}, np.zeros((17, 2), np.float32))
 
 
 def test_patches_are_described_sequence_by_sequence(rng):
@@ -74,8 +70,6 @@ def test_patches_are_described_sequence_by_sequence(rng):
     np.testing.assert_array_equal(found["a"], patches[:, :, :2, 0])
     np.testing.assert_array_equal(found["b"], patches[:, :1, :2, 0])
     assert shapes == [(48, 65, 65), (16, 65, 65)]
-    with pytest.raises(InputError, match=r"describing 48 patches gave an array of \(2, 65, 65\)"):
-        describe_sequences(lambda given: given[:2], [Sequence("a", patches)])
 
 
 def test_written_values_are_read_back_exactly(folder, descriptors, capfd):
@@ -90,7 +84,7 @@ def test_written_values_are_read_back_exactly(folder, descriptors, capfd):
 
 def test_files_have_the_official_layout(tmp_path):
     values = np.arange(16 * 2 * 3, dtype=np.float32).reshape(16, 2, 3) / 2
-    write_descriptors(SetDescriptors.from_sequences({"v_x": values}), tmp_path, **QUIET)
+    write_descriptors(SetDescriptors.from_sequences({"v_x": values}), tmp_path)
     names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.csv"))
     assert names == sorted(f"v_x/{image}.csv" for image in IMAGES)
     assert (tmp_path / "v_x" / "ref.csv").read_text() == "0,0.5,1\n1.5,2,2.5\n"
@@ -106,7 +100,7 @@ def test_failed_write_leaves_the_old_file(folder, descriptors, monkeypatch):
     monkeypatch.setattr(atomic.os, "replace", fail)
     changed = SetDescriptors(descriptors.patches, np.zeros_like(descriptors.rows))
     with pytest.raises(OSError, match="no space left"):
-        write_descriptors(changed, folder, **QUIET)
+        write_descriptors(changed, folder)
     assert (folder / "v_b" / "ref.csv").read_text() == before
     assert len(list((folder / "v_b").iterdir())) == 16
 
@@ -148,6 +142,6 @@ def test_folders_that_do_not_fit_are_refused(folder, descriptors):
         with pytest.raises(InputError, match=message):
             read_descriptors(read, patches, **QUIET)
     other = SetDescriptors.from_sequences({"v_c": descriptors["v_b"][:, :, :3]})
-    write_descriptors(other, folder, **QUIET)
+    write_descriptors(other, folder)
     with pytest.raises(InputError, match="v_c have 3 values in 16 images, not 7"):
         read_descriptors(folder, **QUIET)

@@ -8,27 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_data import write_hpatches, write_tasks
+from evaluation_data import TASK_FILES, task_rows, write_hpatches, write_tasks
 from official_tasks import GOLDEN, official_tasks
 
 from kjax.data.hpatches import SPLITS
 from kjax.errors import InputError
-from kjax.eval.averages import mean_of_seeds, mean_of_splits
 from kjax.eval.entries import Entry
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.tasks import generate_tasks, open_benchmark, read_tasks, textured_patches
+from kjax.eval.results import mean_of_seeds, mean_of_splits
 from kjax.eval.run import score
 
 TOY = Path(__file__).parents[1] / "golden" / "toy"
 PATCHES = json.loads((TOY / "official.json").read_text())["sequences"]
 QUIET = {"progress": False}
-FILES = {
-    "verif_pos": "positives",
-    "verif_neg_intra": "intra",
-    "verif_neg_inter": "inter",
-    "retr_queries": "queries",
-    "retr_distractors": "distractors",
-}
 
 
 def listed(path):
@@ -37,23 +30,9 @@ def listed(path):
         return list(csv.reader(file))[1:]
 
 
-def rows(task_list, names):
-    """Pairs or patches as a file's rows."""
-    columns = []
-    for sequence, *others in zip(
-        *(
-            np.atleast_2d(getattr(task_list, field.name).T)
-            for field in dataclasses.fields(task_list)
-        ),
-        strict=True,
-    ):
-        columns += [[names[place] for place in sequence], *(map(str, other) for other in others)]
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
 def assert_equal(one, other):
     assert one.patches == other.patches
-    for name in FILES.values():
+    for name in TASK_FILES.values():
         for field in dataclasses.fields(getattr(one, name)):
             found, expected = (getattr(getattr(each, name), field.name) for each in (one, other))
             np.testing.assert_array_equal(found, expected)
@@ -64,8 +43,10 @@ def assert_equal(one, other):
 
 def test_files_are_read_as_they_stand(tmp_path):
     tasks = read_tasks(TOY, "toy", PATCHES)
-    for file, name in FILES.items():
-        assert rows(getattr(tasks, name), list(PATCHES)) == listed(TOY / f"{file}_split-toy.csv")
+    for file, name in TASK_FILES.items():
+        assert task_rows(getattr(tasks, name), list(PATCHES)) == listed(
+            TOY / f"{file}_split-toy.csv"
+        )
     assert (tasks.inter.sequence.dtype, tasks.inter.image.dtype) == (np.int16, np.int8)
     for path in TOY.glob("*.csv"):  # line ends of other systems
         content = path.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n")
@@ -85,7 +66,7 @@ def test_official_retrieval_files(shared_data, tmp_path):
         assert len(tasks.distractors) == hpatches_tasks.DISTRACTORS
         for kind in hpatches_tasks.PATCH_FILES:
             expected = listed(tmp_path / f"retr_{kind}_split-{split}.csv")
-            assert rows(getattr(tasks, kind), sequences) == expected
+            assert task_rows(getattr(tasks, kind), sequences) == expected
 
 
 GOOD = "s1,t1,idx1,s2,t2,idx2\ni_a,0,1,v_bc,5,0\n"
@@ -166,7 +147,7 @@ def test_seeds_draw_different_pairs(capfd):
 
 def test_small_sets():
     tasks = generate_tasks({"a": 20, "b": 29}, **QUIET)
-    assert [len(getattr(tasks, name)) for name in FILES.values()] == [980, 980, 980, 7, 42]
+    assert [len(getattr(tasks, name)) for name in TASK_FILES.values()] == [980, 980, 980, 7, 42]
     # Sequences of one patch give no pair but distractors.
     tasks = generate_tasks({"one": 1, "two": 2, "single": 1}, pairs=50, **QUIET)
     assert set(tasks.inter.sequence.ravel()) == {1}
@@ -184,7 +165,7 @@ def test_flat_patches_are_not_looked_for():
     textured = {"a": textured_patches(grey), "b": np.ones(4, bool)}
     np.testing.assert_array_equal(textured["a"], [False, True, False])
     tasks = generate_tasks({"a": 3, "b": 4}, textured=textured, queries=2, **QUIET)
-    named = [*rows(tasks.queries, "ab"), *rows(tasks.distractors, "ab")]
+    named = [*task_rows(tasks.queries, "ab"), *task_rows(tasks.distractors, "ab")]
     assert sorted(named) == [["a", "1"], *(["b", str(patch)] for patch in range(4))]
 
 
@@ -202,10 +183,11 @@ def random_projection(seed):
     return describe
 
 
-def test_mean_over_splits_and_seeds(tmp_path):
+def test_mean_over_splits_and_seeds(tmp_path, monkeypatch):
     splits = {"a": NAMES[:3], "b": NAMES[1:], "c": NAMES[::2], "full": NAMES}
     folder = write_hpatches(tmp_path / "small", NAMES, patches=6)
-    benchmark = open_benchmark(folder, splits=list(splits), known_splits=splits, **QUIET)
+    monkeypatch.setattr(hpatches_tasks, "SPLITS", splits)
+    benchmark = open_benchmark(folder, splits=list(splits), **QUIET)
 
     def scores_of(*seeds):
         describe = tuple(random_projection(seed) for seed in seeds)

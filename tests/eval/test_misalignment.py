@@ -6,15 +6,7 @@ import pytest
 
 from kjax.data.hpatches import NOISE
 from kjax.data.phototour import PatchSet
-from kjax.errors import InputError
-from kjax.eval.misalignment import (
-    SHARE,
-    controlled_set,
-    known_maps,
-    matching_scores,
-    noisy_set,
-    random_maps,
-)
+from kjax.eval.misalignment import matching_scores, noisy_set, random_maps
 
 SIZE = 32
 
@@ -26,43 +18,6 @@ def patch_set(tmp_path_factory) -> PatchSet:
     coarse = np.kron(rng.integers(40, 200, (10, 16, 16)), np.ones((1, 4, 4), int))
     patches = np.concatenate([coarse, coarse + 10, coarse + 20]).astype(np.uint8)
     return PatchSet("coarse", patches, np.tile(np.arange(10), 3), tmp_path_factory.mktemp("set"))
-
-
-def test_an_amount_of_zero_shows_the_middle_of_the_stored_patch(patch_set):
-    made = controlled_set(patch_set, {"rotation": [0.0]}, size=SIZE, points=10, group=10)
-    middle = patch_set.patches[:, 16:48, 16:48]
-    assert SHARE == 0.5
-    assert made.groups == (10,)
-    assert made.names == ("rotation/0",)
-    for patch in made.patches:
-        assert any(np.array_equal(patch, one) for one in middle)
-
-
-def test_a_share_of_one_shows_the_whole_patch(patch_set):
-    made = controlled_set(patch_set, {"rotation": [0.0]}, size=64, points=10, group=10, share=1.0)
-    for patch in made.patches:
-        assert any(np.array_equal(patch, one) for one in patch_set.patches)
-
-
-def test_reference_and_target_are_different_patches_of_one_point(patch_set):
-    made = controlled_set(patch_set, {"rotation": [0.0]}, size=SIZE, points=10, group=10)
-    reference, target = made.patches.astype(int).reshape(2, 10, SIZE, SIZE)
-    greys = (target - reference).reshape(10, -1)
-    assert (greys == greys[:, :1]).all()
-    assert set(np.abs(greys[:, 0])) <= {10, 20}
-
-
-def test_known_maps_are_what_they_say():
-    rng = np.random.default_rng(0)
-    turned = known_maps("rotation", 90.0, 50, rng)
-    assert np.allclose(np.abs(turned[:, 0, 1]), 1)
-    assert len(set(np.sign(turned[:, 0, 1]))) == 2
-    scaled = known_maps("scale", 1.0, 50, rng)
-    assert set(scaled[:, 0, 0]) == {0.5, 2.0}
-    assert (scaled[:, 0, 1] == 0).all()
-    moved = known_maps("translation", 0.25, 50, rng)
-    # In half sides: a quarter of a side is half of a half side.
-    assert np.allclose(np.hypot(moved[:, 0, 2], moved[:, 1, 2]), 0.5)
 
 
 def test_random_maps_have_the_spread_of_their_noise():
@@ -90,10 +45,3 @@ def test_a_set_is_the_same_every_time_and_another_with_another_seed(patch_set):
     other = noisy_set(patch_set, size=SIZE, points=4, group=4, seed=1)
     assert np.array_equal(first.patches, again.patches)
     assert not np.array_equal(first.patches, other.patches)
-
-
-def test_an_unknown_kind_is_refused(patch_set):
-    with pytest.raises(
-        InputError, match="unknown misalignment 'blur': choose from translation, rotation, scale"
-    ):
-        controlled_set(patch_set, {"blur": [1.0]}, size=SIZE)

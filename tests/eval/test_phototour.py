@@ -7,8 +7,8 @@ import pytest
 
 from kjax.data.phototour import PatchSet, TestPairs
 from kjax.errors import InputError
-from kjax.eval.averages import mean_of_seeds
 from kjax.eval.phototour import degeneracies, fpr_interval, hardest_pairs, scorable, score_pairs
+from kjax.eval.results import mean_of_seeds
 from kjax.metrics import fpr_at_recall, roc_curve
 
 

@@ -14,7 +14,7 @@ def test_a_scene_is_seen_from_its_mean_camera():
         for number, centre in enumerate((np.array([0.0, 2, 0]), np.array([0.0, -2, 0])))
     }
     points = Points3D(np.array([1]), np.array([[5.0, 0, 1]]), np.array([0.5]))
-    scene = scene_of(Model({}, images, points))
-    np.testing.assert_allclose(scene.points, [[0, -1, 5]], atol=1e-12)
-    np.testing.assert_allclose(scene.centres, [[-2, 0, 0], [2, 0, 0]], atol=1e-12)
-    np.testing.assert_allclose(scene.directions, [[0, 0, 1]] * 2, atol=1e-12)
+    seen, centres, directions = scene_of(Model({}, images, points))
+    np.testing.assert_allclose(seen, [[0, -1, 5]], atol=1e-12)
+    np.testing.assert_allclose(centres, [[-2, 0, 0], [2, 0, 0]], atol=1e-12)
+    np.testing.assert_allclose(directions, [[0, 0, 1]] * 2, atol=1e-12)

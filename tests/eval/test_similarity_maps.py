@@ -1,28 +1,23 @@
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from models import make_model
+from models import make_model, random_patches
 from PIL import Image
 
 from kjax.errors import InputError
-from kjax.eval.similarity_maps import (
-    draw_similarity_maps,
-    read_patch,
-    rescale_to_unit,
-    similarity_map,
-)
+from kjax.eval.similarity_maps import draw_similarity_maps, read_patch, similarity_maps
 
 
-def test_similarity_map_is_a_row_of_the_table(rng):
-    a, b = rng.normal(size=(2, 16, 5)).astype(np.float32)
-    found = similarity_map(jnp.asarray(a), jnp.asarray(b), row=2, column=1)
-    np.testing.assert_allclose(found, (a @ b.T)[9].reshape(4, 4), rtol=1e-5)
-
-
-def test_rescale_to_unit():
-    maps = np.array([[[1.0, 3.0], [2.0, 5.0]], [[7.0, 7.0], [7.0, 7.0]]], np.float32)
-    expected = [[[0, 0.5], [0.25, 1]], [[0, 0], [0, 0]]]
-    np.testing.assert_allclose(rescale_to_unit(jnp.asarray(maps)), expected)
+def test_maps_are_rows_of_the_table_scaled_to_unit(rng):
+    model, variables = make_model("xy", s=1, patch_size=16)
+    patches = random_patches(rng, 2, 16)
+    a, b = model.apply(variables, patches, weighted=False, method="local_encodings")
+    rows = (np.asarray(a) @ np.asarray(b).T)[[9, 0]]
+    expected = (rows - rows.min(1, keepdims=True)) / np.ptp(rows, axis=1, keepdims=True)
+    found = similarity_maps((model, variables), *patches, [(2, 1), (0, 0)])
+    np.testing.assert_allclose(found, expected.reshape(2, 4, 4), atol=1e-4)
+    # The flat patch has no features: its maps are constant.
+    flat = np.zeros((16, 16), np.uint8)
+    assert np.isfinite(similarity_maps((model, variables), flat, flat, [(1, 1)])).all()
 
 
 def test_figure(tmp_path, rng):

@@ -139,7 +139,7 @@ def make_tasks(folder: Path) -> None:
 def make_csv(folder: Path) -> None:
     rows = np.linspace(0, 1, 16 * 3 * 4, dtype=np.float32).reshape(-1, 4)
     found = descriptors.SetDescriptors({"v_two": 3}, rows)
-    descriptors.write_descriptors(found, folder, progress=False)
+    descriptors.write_descriptors(found, folder)
 
 
 def use_descriptor_cache(folder: Path) -> None:

@@ -1,11 +1,12 @@
 """A linear map learned on descriptors that are computed once."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model, random_patches
 
 from kjax.errors import InputError
-from kjax.eval.misalignment import mean_matching
+from kjax.eval.misalignment import mean_precision
 from kjax.model.folding import remap
 from kjax.train.refitting import agreeing_directions, learn_map
 from kjax.weights.info import make_metadata
@@ -19,7 +20,10 @@ def random_turn(rng, dim):
 
 
 def matching(views, matrix, width):
-    return mean_matching(views @ matrix.astype(np.float32), width)
+    rows = (views @ matrix.astype(np.float32))[..., :width]
+    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    rows = jnp.asarray(rows.reshape(-1, width))
+    return mean_precision(rows, [views.shape[1]], targets=len(views) - 1).mean()
 
 
 def test_rotated_weights_keep_all_distances(rng):

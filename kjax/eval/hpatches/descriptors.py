@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from kjax.data import hpatches
 from kjax.data.hpatches import IMAGES
-from kjax.errors import InputError, first_line, unknown_name
+from kjax.errors import InputError, first_line
 from kjax.files.atomic import write_whole
 from kjax.model.kernels.group_minima import Metric
 from kjax.model.nearest import Neighbours, apart, padded_size, two_nearest
@@ -37,19 +37,13 @@ Folder = str | os.PathLike[str]
 class SetDescriptors:
     """The descriptors of a set of sequences, in one array.
 
-    Attributes:
-        patches: number of patches per image of each sequence.
-        rows: sequence after sequence, in each image after image in the order of
-            `kjax.data.hpatches.IMAGES`, in each patch after patch. In host memory or on a device.
+    `patches` is the number of patches per image of each sequence. Rows are sequence after sequence,
+    in each image after image in the order of `kjax.data.hpatches.IMAGES`, in each patch after
+    patch, in host memory or on a device.
     """
 
     patches: dict[str, int]
     rows: Float32[np.ndarray, "rows dim"] | Float32[Array, "rows dim"]
-
-    def __post_init__(self) -> None:
-        expected = len(IMAGES) * sum(self.patches.values())
-        if len(self.rows) != expected:
-            raise InputError(f"{len(self.rows)} descriptors, but the sequences have {expected}")
 
     @classmethod
     def from_sequences(
@@ -83,8 +77,6 @@ class SetDescriptors:
         return dict(zip(self.patches, starts.tolist(), strict=True))
 
     def __getitem__(self, name: str) -> Float32[np.ndarray, "16 n dim"]:
-        if name not in self.patches:
-            raise unknown_name("sequence", name, self.patches)
         start, count = self.starts[name], self.patches[name]
         rows = np.asarray(self.rows[start : start + len(IMAGES) * count])
         return rows.reshape(len(IMAGES), count, self.dimension)
@@ -103,12 +95,6 @@ class SetDescriptors:
         return SetDescriptors(self.patches, jnp.asarray(self.rows))
 
     @functools.cached_property
-    def not_finite(self) -> int:
-        """Number of descriptors with NaN or infinity."""
-        numpy = jnp if isinstance(self.rows, jax.Array) else np
-        return int((~numpy.isfinite(self.rows).all(axis=1)).sum())
-
-    @functools.cached_property
     def binary(self) -> bool:
         """Whether all values are 0 or 1."""
         return bool(((self.rows == 0) | (self.rows == 1)).all())
@@ -123,8 +109,6 @@ def describe_sequences(
     for sequence in sequences:
         images, count = sequence.patches.shape[:2]
         rows = describe(sequence.patches.reshape(images * count, *sequence.patches.shape[2:]))
-        if rows.ndim != 2 or len(rows) != images * count:
-            raise InputError(f"describing {images * count} patches gave an array of {rows.shape}")
         described[sequence.name] = rows.astype(np.float32).reshape(images, count, -1)
     return SetDescriptors.from_sequences(described)
 
@@ -177,14 +161,11 @@ def _read_file(path: Path) -> Float32[np.ndarray, "n dim"]:
     return rows
 
 
-def write_descriptors(
-    descriptors: SetDescriptors, folder: Folder, *, progress: bool = True
-) -> None:
+def write_descriptors(descriptors: SetDescriptors, folder: Folder) -> None:
     """Write the official CSV files, with enough digits to read the same values back."""
     # Nine significant digits distinguish any two float32 values.
     row = ",".join(["%.9g"] * descriptors.dimension) + "\n"
-    names = descriptors.patches
-    for name in tqdm(names, desc="writing descriptors", unit="sequence", disable=not progress):
+    for name in descriptors.patches:
         target = Path(folder) / name
         target.mkdir(parents=True, exist_ok=True)
         for image, rows in zip(IMAGES, descriptors[name], strict=True):
@@ -219,12 +200,8 @@ def nearest(
 ) -> Neighbours:
     """Find the nearest patch to each reference patch in each of a sequence's other images.
 
-    Args:
-        rows: all descriptors.
-        start: first row of the sequence.
-        count: patches per image of the sequence.
-        images: number of images after the reference image; one row of the result each.
-        distance: "L1" or "L2".
+    The sequence begins at row `start` and has `count` patches per image. The result has one row
+    per image after the reference image.
     """
     starts = start + count * np.stack([np.zeros(images, int), np.arange(1, images + 1)], axis=1)
     sizes = (padded_size(count), padded_size(count))
@@ -258,14 +235,8 @@ def count_closer(
 ) -> Int32[Array, "positives parts queries"]:
     """Count the patches in each part of a pool that are closer to a query than its positives.
 
-    Args:
-        rows: all descriptors.
-        queries: rows of the queries.
-        positives: rows of each query's positives.
-        others: descriptors to look among.
-        pool: indices into `others`, in order; negative ones are skipped.
-        lengths: lengths of the parts of the pool.
-        distance: "L1" or "L2".
+    `queries` and `positives` are indices of rows. `pool` holds indices into `others`, in order;
+    negative ones are skipped. `lengths` are those of its parts.
     """
     wanted = in_double(rows, queries)
     far, slack = apart(others, wanted, distance)

@@ -12,9 +12,8 @@ in double precision, and those that rounding cannot distinguish count as equal.
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -23,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Float64, Int32, Integer
 from tqdm import tqdm
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError
 from kjax.eval.hpatches.descriptors import (
     PAIRS_IN_BLOCK,
     SetDescriptors,
@@ -32,12 +31,11 @@ from kjax.eval.hpatches.descriptors import (
     nearest,
     pair_distances,
 )
-from kjax.eval.hpatches.scores import LEVELS, NEGATIVES, PROTOCOLS, HPatchesScores
-from kjax.eval.hpatches.tasks import TARGETS, Pairs, Tasks
+from kjax.eval.hpatches.scores import LEVELS, NEGATIVES, HPatchesScores
+from kjax.eval.hpatches.tasks import TARGETS, Tasks
 from kjax.model.kernels.group_minima import Metric
 from kjax.model.nearest import Neighbours
 
-DISTANCES = ("L2", "L1")
 POOLS = {"python": (100, 500, 1000, 5000, 10000, 15000, 20000), "matlab": (2000, 20000)}
 """Pool sizes in retrieval. Python: patches, the five targets among them; MATLAB: distractors of the
 file, before those in the query's own sequence are dropped."""
@@ -53,7 +51,7 @@ PAIRS_AT_ONCE = 1 << 14
 QUERIES_AT_ONCE = 32
 """Number of queries per call to the device."""
 _IN_FLIGHT = 4
-"""Maximum number of calls under way, so that the device neither waits nor fills up."""
+"""Maximum number of calls that run at the same time."""
 
 Job = TypeVar("Job")
 
@@ -76,13 +74,8 @@ def evaluate(
 ) -> HPatchesScores:
     """Score all three tasks on a split; descriptors of other sequences are ignored.
 
-    Args:
-        descriptors: of the tasks' sequences, at least.
-        tasks: of the split.
-        split: its name, for the report.
-        protocol: "python" or "matlab".
-        distance: "L2" or "L1"; for bits, L1 is the Hamming distance.
-        progress: show progress bars.
+    `protocol` is "python" or "matlab". `distance` is "L2" or "L1"; for bits, L1 is the Hamming
+    distance.
     """
     descriptors = descriptors.on_device()
     options: dict[str, Any] = {"protocol": protocol, "distance": distance, "progress": progress}
@@ -142,91 +135,76 @@ def verification(
     The average precision uses all negatives and a fifth as many positives, the first ones (at
     least one). The ROC area uses all.
     """
-    metric = _check(descriptors, tasks, protocol, distance)
+    metric = _check(descriptors, tasks, distance)
     kinds = {"matching": tasks.positives, "intra": tasks.intra, "inter": tasks.inter}
     for kind, pairs in kinds.items():
         if not len(pairs):
             raise InputError(f"no {kind} pairs: verification needs matching pairs and others")
-    first, *others = kinds.values()
-    shared = all(
-        np.array_equal(getattr(first, field)[:, 0], getattr(other, field)[:, 0])
-        for field in ("sequence", "image", "patch")
-        for other in others
+    descriptors = descriptors.on_device()
+    table = _image_rows(descriptors, tasks)
+    firsts, seconds = (
+        [
+            table[:, pairs.sequence[:, side], pairs.image[:, side]] + pairs.patch[None, :, side]
+            for pairs in kinds.values()
+        ]
+        for side in (0, 1)
     )
     # The official files give one patch three partners: its descriptor is then read once.
-    groups = [[first, *others]] if shared else [[pairs] for pairs in kinds.values()]
-    descriptors = descriptors.on_device()
+    shared = all(np.array_equal(firsts[0], other) for other in firsts)
+    groups = [(firsts[0], np.stack(seconds))] if shared else zip(firsts, seconds, strict=True)
     positives, *negatives = (
         distances
-        for group in groups
+        for first, second in groups
         for distances in _group_distances(
-            descriptors, _image_rows(descriptors, tasks), group, metric, pairs_at_once, progress
+            descriptors, first, second.reshape(-1, *first.shape), metric, pairs_at_once, progress
         )
     )
-
-    def of_level(level: int) -> list[tuple[float, float]]:
-        return [_verified(positives[level], others[level], protocol) for others in negatives]
-
-    with ThreadPoolExecutor() as pool:  # sorting a million distances takes time
-        values = np.array(list(pool.map(of_level, range(len(LEVELS)))))
-    return Verification(values[..., 0], values[..., 1])
-
-
-def _verified(
-    positives: Float32[np.ndarray, " positives"],
-    negatives: Float32[np.ndarray, " negatives"],
-    protocol: str,
-) -> tuple[float, float]:
-    """Compute average precision and ROC area from the ranks of positives among negatives."""
     # In a tie, the Python evaluator ranks negatives first and the MATLAB code positives.
     side: Any = "right" if protocol == "python" else "left"
-    negatives = np.sort(negatives)
-    first = np.sort(positives[: max(1, int(POSITIVES_PER_NEGATIVE * len(negatives)))])
-    found = np.arange(1, len(first) + 1)
-    retrieved = found + np.searchsorted(negatives, first, side)
-    average_precision = _precision(found, retrieved, protocol).mean()
-    before = np.searchsorted(negatives, np.sort(positives), side)
-    return float(average_precision), float(1 - before.mean() / len(negatives))
+
+    def scored(level: int) -> list[tuple[float, float]]:
+        """Average precision and ROC area, from the ranks of positives among negatives."""
+        scores = []
+        for others in (np.sort(kind[level]) for kind in negatives):
+            first = np.sort(positives[level][: max(1, int(POSITIVES_PER_NEGATIVE * len(others)))])
+            found = np.arange(1, len(first) + 1)
+            retrieved = found + np.searchsorted(others, first, side)
+            before = np.searchsorted(others, np.sort(positives[level]), side)
+            area = float(1 - before.mean() / len(others))
+            scores.append((float(_precision(found, retrieved, protocol).mean()), area))
+        return scores
+
+    with ThreadPoolExecutor() as pool:  # sorting a million distances takes time
+        values = np.array(list(pool.map(scored, range(len(LEVELS)))))
+    return Verification(values[..., 0], values[..., 1])
 
 
 def _group_distances(
     descriptors: SetDescriptors,
-    table: Int32[np.ndarray, "3 sequences images"],
-    group: list[Pairs],
+    first: Int32[np.ndarray, "3 pairs"],
+    second: Int32[np.ndarray, "kinds 3 pairs"],
     metric: Metric,
     pairs_at_once: int,
     progress: bool,
 ) -> Float32[np.ndarray, "kinds 3 pairs"]:
-    """Compute distances of pairs that share their first patches."""
-    count = len(group[0])
+    """Compute distances between rows of descriptors, in blocks padded with row 0."""
+    kinds, levels, count = second.shape
     parts = -(-count // pairs_at_once)
-    size = -(-count // (parts * PAIRS_IN_BLOCK)) * PAIRS_IN_BLOCK
+    blocks = -(-count // (parts * PAIRS_IN_BLOCK))
+    parts = -(-count // (blocks * PAIRS_IN_BLOCK))
+    padding = parts * blocks * PAIRS_IN_BLOCK - count
+    shape = (parts, blocks, PAIRS_IN_BLOCK)
+    ones = np.pad(first, ((0, 0), (0, padding))).reshape(levels, *shape)
+    others = np.pad(second, ((0, 0), (0, 0), (0, padding))).reshape(kinds, levels, *shape)
+    others = np.moveaxis(others, 0, 3)
 
-    def places(
-        level: int, pairs: Pairs, side: int, start: int
-    ) -> Int32[np.ndarray, "blocks block"]:
-        """Rows of one side of `size` pairs, padded with row 0."""
-        part = slice(start, start + size)
-        sequence, image = pairs.sequence[part, side], pairs.image[part, side]
-        rows = table[level, sequence, image] + pairs.patch[part, side]
-        return np.pad(rows, (0, size - len(rows))).reshape(-1, PAIRS_IN_BLOCK)
+    def dispatch(job: tuple[int, ...]) -> Array:
+        return pair_distances(descriptors.rows, ones[job], others[job], distance=metric)
 
-    def dispatch(job: tuple[int, int]) -> Array:
-        level, start = job
-        second = [places(level, pairs, 1, start) for pairs in group]
-        return pair_distances(
-            descriptors.rows,
-            places(level, group[0], 0, start),
-            np.stack(second, axis=1),
-            distance=metric,
-        )
-
-    distances = np.empty((len(group), len(LEVELS), count), np.float32)
-    jobs = [(level, start) for start in range(0, count, size) for level in range(len(LEVELS))]
-    for (level, start), blocks in _computed(dispatch, jobs, "verification", progress):
-        block = np.moveaxis(np.asarray(blocks), 1, 0).reshape(len(group), -1)
-        distances[:, level, start : start + size] = block[:, : count - start]
-    return distances
+    distances = np.empty(others.shape, np.float32)
+    for job, found in _computed(dispatch, np.ndindex(levels, parts), "verification", progress):
+        distances[job] = found
+    return np.moveaxis(distances, 3, 0).reshape(kinds, levels, -1)[..., :count]
 
 
 # Matching
@@ -242,12 +220,9 @@ def matching(
 ) -> Float64[np.ndarray, "sequences 3 5"]:
     """Match reference patches with the five other images by nearest neighbours.
 
-    Arguments as in `evaluate`.
-
-    Returns:
-        Average precision of each sequence, in the tasks' order, level and image.
+    Returns the average precision of each sequence, in the tasks' order, level and image.
     """
-    metric = _check(descriptors, tasks, protocol, distance)
+    metric = _check(descriptors, tasks, distance)
     descriptors = descriptors.on_device()
     rows = jnp.asarray(descriptors.rows)
 
@@ -255,11 +230,9 @@ def matching(
         start, count = descriptors.starts[name], tasks.patches[name]
         return nearest(rows, start, count, images=TARGETS * len(LEVELS), distance=metric)
 
-    precisions = [
-        matched_precision(found.place, found.nearest, protocol).reshape(len(LEVELS), TARGETS)
-        for _, found in _computed(dispatch, tasks.patches, "matching", progress)
-    ]
-    return np.stack(precisions)
+    found = _computed(dispatch, tasks.patches, "matching", progress)
+    precisions = [matched_precision(one.place, one.nearest, protocol) for _, one in found]
+    return np.stack(precisions).reshape(-1, len(LEVELS), TARGETS)
 
 
 def matched_precision(
@@ -295,13 +268,10 @@ def retrieval(
 ) -> Float64[np.ndarray, "queries 3 pools"]:
     """Look for a reference patch's five targets among the distractors.
 
-    Arguments as in `evaluate`; `pools` replace `POOLS[protocol]`.
-
-    Returns:
-        Average precision of each query, level and pool. A pool with more distractors than there
-        are uses all.
+    Returns the average precision of each query, level and pool (default: `POOLS[protocol]`). A
+    pool with more distractors than there are uses all.
     """
-    metric = _check(descriptors, tasks, protocol, distance)
+    metric = _check(descriptors, tasks, distance)
     queries, distractors = tasks.queries, tasks.distractors
     if not len(queries):
         raise InputError("no queries: retrieval has nothing to look for")
@@ -310,10 +280,20 @@ def retrieval(
     lengths = tuple(np.diff(np.minimum(sizes, len(distractors)), prepend=0).tolist())
     descriptors = descriptors.on_device()
     table = _image_rows(descriptors, tasks)
-    pool_of = {
-        sequence: jnp.asarray(_pool(tasks, sequence, sum(lengths), protocol))
-        for sequence in np.unique(queries.sequence).tolist()
-    }
+    pool_of: dict[int, Array] = {}  # the distractors for queries of one sequence, -1 for none
+    for sequence in np.unique(queries.sequence).tolist():
+        foreign, size = distractors.sequence != sequence, sum(lengths)
+        if not foreign[:size].any():
+            raise InputError(
+                f"{list(tasks.patches)[sequence]} has queries, but no other sequence has "
+                "distractors: retrieval needs two sequences or more"
+            )
+        if protocol == "matlab":
+            pool = np.where(foreign, np.arange(len(foreign)), -1)[:size]
+        else:
+            kept = np.flatnonzero(foreign)[:size]
+            pool = np.pad(kept, (0, size - len(kept)), constant_values=-1)
+        pool_of[sequence] = jnp.asarray(pool.astype(np.int32))
     with jax.enable_x64(True):
         others = in_double(descriptors.rows, table[0, distractors.sequence, 0] + distractors.patch)
 
@@ -345,21 +325,6 @@ def retrieval(
     return _precision(found, found + before, protocol).mean(axis=3)
 
 
-def _pool(tasks: Tasks, sequence: int, size: int, protocol: str) -> Int32[np.ndarray, " {size}"]:
-    """The distractors for queries of one sequence, in order, padded with -1."""
-    of_others = tasks.distractors.sequence != sequence
-    if not of_others[:size].any():
-        raise InputError(
-            f"{list(tasks.patches)[sequence]} has queries, but no other sequence has distractors: "
-            "retrieval needs two sequences or more"
-        )
-    places = np.arange(len(of_others), dtype=np.int32)
-    if protocol == "matlab":
-        return np.where(of_others, places, -1)[:size]
-    kept = places[of_others][:size]
-    return np.pad(kept, (0, size - len(kept)), constant_values=-1)
-
-
 # Parts that tasks share
 
 
@@ -379,27 +344,14 @@ def _precision(
     return (before + after) / 2
 
 
-def _check(descriptors: SetDescriptors, tasks: Tasks, protocol: str, distance: str) -> Metric:
-    """Check that a task can be scored, and return the distance to compute."""
-    for kind, name, known in (
-        ("protocol", protocol, PROTOCOLS),
-        ("distance", distance, DISTANCES),
-    ):
-        if name not in known:
-            raise unknown_name(kind, name, known)
-    if not tasks.patches:
-        raise InputError("the split has no sequences: there is nothing to evaluate")
+def _check(descriptors: SetDescriptors, tasks: Tasks, distance: str) -> Metric:
+    """Check that the descriptors are those of the tasks, and return the distance to compute."""
     for name, count in tasks.patches.items():
         if (described := descriptors.patches.get(name)) != count:
             raise InputError(
                 f"{name} has {described or 'no'} descriptors per image, not {count}: describe the "
                 "patches that the tasks were made for"
             )
-    if descriptors.not_finite:
-        raise InputError(
-            f"{descriptors.not_finite} of {len(descriptors.rows)} descriptors hold NaN or "
-            "infinity: check the model or the export"
-        )
     # Between bits, L1 is the square of L2, which is a matrix product.
     return "L1" if distance == "L1" and not descriptors.binary else "L2"
 
@@ -424,17 +376,7 @@ def _computed(
     A few run at once, in threads, since XLA runs a small program on one core of a CPU.
     """
     jobs = list(jobs)
-    workers = min(_IN_FLIGHT, os.cpu_count() or 1)
-    pending: deque[tuple[Job, Future[Any]]] = deque()
-    with (
-        ThreadPoolExecutor(workers) as pool,
-        tqdm(total=len(jobs), desc=name, disable=not progress) as bar,
-    ):
-        for place in range(len(jobs) + workers):
-            if place < len(jobs):
-                call = pool.submit(lambda job: jax.block_until_ready(dispatch(job)), jobs[place])
-                pending.append((jobs[place], call))
-            if place >= workers:
-                job, call = pending.popleft()
-                yield job, call.result()
-                bar.update()
+    with ThreadPoolExecutor(min(_IN_FLIGHT, os.cpu_count() or 1)) as pool:
+        results = pool.map(lambda job: jax.block_until_ready(dispatch(job)), jobs)
+        bar = tqdm(results, desc=name, total=len(jobs), disable=not progress)
+        yield from zip(jobs, bar, strict=True)

@@ -17,7 +17,6 @@ class HPatchesScores:
     """The three HPatches tasks on one split.
 
     Attributes:
-        protocol: "python" (the official evaluator) or "matlab" (the HPatches paper's).
         split: a, b, c, full, illum, view, "abc" (the mean over a, b and c), or the name of a
             folder whose sequences were all used.
         tasks: origin of pairs and queries, e.g. "official" or "generated, seed 42".
@@ -27,12 +26,9 @@ class HPatchesScores:
         matching_by_sequence: by sequence and level, the mean over the five target images.
         retrieval: mean average precision by level, at the protocol's headline pool.
         retrieval_by_pool: by level and pool size (as decimal digits).
-        verification_map: headline, the mean over levels and kinds.
-        matching_map: headline, the mean over levels (python) or levels and categories (matlab).
-        retrieval_map: headline, the mean over levels.
+        verification_map, matching_map, retrieval_map: headlines, the means over all parts.
         map_std: standard deviations of the headlines over seeds, by task; empty for one seed.
-        part_std: standard deviations of their parts over seeds, by task, level and kind of
-            negatives ("matching/e", "verification/e/intra"); empty for one seed.
+        part_std: those of the parts, by path ("matching/e", "verification/e/intra").
     """
 
     protocol: str

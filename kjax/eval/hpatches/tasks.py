@@ -70,8 +70,7 @@ class Tasks:
         patches: number of patches per image of each sequence, in the order that indices refer to.
             Image matching takes place in all of them.
         positives: matching pairs, the same for all three levels of noise.
-        intra: non-matching pairs from one sequence.
-        inter: non-matching pairs from two.
+        intra, inter: non-matching pairs from one sequence, and from two.
         queries: patches to look for; each has five targets.
         origin: "official", or the generator's seed.
     """
@@ -87,13 +86,10 @@ class Tasks:
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """Sequences and tasks that descriptors are scored on.
+    """Sequences, and tasks by the split's name, that descriptors are scored on.
 
-    Attributes:
-        folder: of the patches; None if the folder holds descriptors only.
-        splits: tasks by the split's name.
-        protocols: "python", "matlab" or both.
-        kept: the sequences' patches, if they stay in memory; otherwise they are read when needed.
+    `folder` is None if there are descriptors only. `kept` are the sequences' patches, if they stay
+    in memory; otherwise they are read when needed.
     """
 
     folder: Path | None
@@ -114,26 +110,20 @@ def open_benchmark(
     tasks_folder: Path | None = None,
     protocols: Sequence[str] = ("python",),
     progress: bool = True,
-    known_splits: Mapping[str, tuple[str, ...]] = SPLITS,
 ) -> Benchmark:
     """Open a folder of patches, or of descriptors, in HPatches' layout.
 
-    Args:
-        folder: one folder per sequence.
-        splits: names of official splits (default: all sequences, as one split named like `folder`).
-        tasks_folder: folder of the official task files (default: generate the tasks).
-        protocols: "python", "matlab" or both.
-        progress: show progress bars.
-        known_splits: the sequences of each split.
+    Without names of official splits, all sequences are one split, named like the folder. Without a
+    folder of official task files, tasks are generated.
     """
     for kind, chosen, known in (
         ("protocol", protocols, PROTOCOLS),
-        ("HPatches split", splits, list(known_splits)),
+        ("HPatches split", splits, list(SPLITS)),
     ):
         for name in chosen:
             if name not in known:
                 raise unknown_name(kind, name, known)
-    listed = {split: known_splits[split] for split in splits}
+    listed = {split: SPLITS[split] for split in splits}
     if not listed:
         found = sorted({path.parent.name for path in folder.glob("*/ref.*")})
         if not found:
@@ -257,27 +247,40 @@ def generate_tasks(
     Sequences of one patch have no negative pair. They are left out of verification, where the
     official generator fails. Its random stream forces a loop: a minute or two for a million pairs.
 
-    Args:
-        patches: as in `Tasks`. The order matters; HPatches' lists are alphabetical.
-        textured: marks the reference patches that may be queries or distractors, by sequence
-            (`textured_patches`; default: all).
-        seed: random seed.
-        pairs: of each kind (default: a million, but no more than there are matching pairs).
-        queries: default: ten thousand, but at most a seventh of all patches.
-        distractors: maximum number; all other patches if they are fewer.
-        progress: show a progress bar.
+    The order of `patches` matters; HPatches' lists are alphabetical. `textured` marks the reference
+    patches that may be queries or distractors, by sequence (`textured_patches`; default: all).
+    There are a million pairs of each kind, but no more than matching pairs; ten thousand queries,
+    but at most a seventh of all patches; and up to `distractors` other patches.
     """
-    if not patches:
-        raise InputError("no sequence to draw tasks from: at least one with two patches is needed")
-    total = sum(patches.values())
+    total, counts = sum(patches.values()), np.array(list(patches.values()), np.int64)
     if pairs is None:
         pairs = min(PAIRS, total * _DRAWN_IMAGES * (_DRAWN_IMAGES - 1))
     if queries is None:
         queries = min(QUERIES, max(1, total // 7))
-    counts = np.array(list(patches.values()), np.int64)
     verification = _draw_pairs(counts, seed, pairs, progress)
-    retrieval = _draw_queries(counts, patches, textured, seed, queries, distractors)
-    return Tasks(dict(patches), *verification, *retrieval, f"generated, seed {seed}")
+    random = np.random.RandomState(seed)
+    ends = np.cumsum(counts)
+    usable = np.ones(total, bool)
+    if textured is not None:
+        usable = np.concatenate([textured[name] for name in patches])
+
+    def draw(number: int) -> Int64[np.ndarray, " patches"]:
+        """Distinct textured patches, numbered through all sequences, in the order drawn."""
+        sequence = random.randint(0, len(counts), number)
+        drawn = (ends - counts)[sequence] + random.randint(0, counts[sequence])
+        drawn = drawn[usable[drawn]]
+        return drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+
+    def located(numbers: Int64[np.ndarray, " patches"]) -> ReferencePatches:
+        sequence = np.searchsorted(ends, numbers, side="right")
+        patch = numbers - (ends - counts)[sequence]
+        return ReferencePatches(sequence.astype(np.int16), patch.astype(np.int32))
+
+    # More draws than needed: repeated and flat patches are dropped.
+    asked, others = draw(4 * queries)[:queries], draw(10 * distractors)
+    others = others[~np.isin(others, asked)][:distractors]
+    origin = f"generated, seed {seed}"
+    return Tasks(dict(patches), *verification, located(asked), located(others), origin)
 
 
 def _draw_pairs(
@@ -308,38 +311,6 @@ def _draw_pairs(
         Pairs(within, image, patch),
         Pairs(across, image, np.stack([patch[:, 0], other_patch], axis=1)),
     )
-
-
-def _draw_queries(
-    counts: Int64[np.ndarray, " sequences"],
-    names: Mapping[str, int],
-    textured: Mapping[str, Bool[np.ndarray, "..."]] | None,
-    seed: int,
-    queries: int,
-    distractors: int,
-) -> tuple[ReferencePatches, ReferencePatches]:
-    """Draw queries and distractors, no patch twice, from the official random stream."""
-    random = np.random.RandomState(seed)
-    ends = np.cumsum(counts)
-    usable = np.ones(ends[-1], bool)
-    if textured is not None:
-        usable = np.concatenate([textured[name] for name in names])
-
-    def draw(number: int) -> Int64[np.ndarray, " patches"]:
-        """Distinct textured patches, numbered through all sequences, in the order drawn."""
-        sequence = random.randint(0, len(counts), number)
-        patches = (ends - counts)[sequence] + random.randint(0, counts[sequence])
-        patches = patches[usable[patches]]
-        return patches[np.sort(np.unique(patches, return_index=True)[1])]
-
-    def located(patches: Int64[np.ndarray, " patches"]) -> ReferencePatches:
-        sequence = np.searchsorted(ends, patches, side="right")
-        patch = patches - (ends - counts)[sequence]
-        return ReferencePatches(sequence.astype(np.int16), patch.astype(np.int32))
-
-    # More draws than needed: repeated and flat patches are dropped.
-    asked, others = draw(4 * queries)[:queries], draw(10 * distractors)
-    return located(asked), located(others[~np.isin(others, asked)][:distractors])
 
 
 def textured_patches(reference: UInt8[np.ndarray, "n 65 65"]) -> Bool[np.ndarray, " n"]:

@@ -32,9 +32,10 @@ INK, SOFT, RULE = "#1a2230", "#566377", "#dde3ea"
 OURS, BASELINE, WASH = "#3d72e2", "#93a1b3", "#dfe5ec"
 MATCHING, NON_MATCHING = "#2a6fdb", "#d4610e"
 SERIES = (
-    "#2563eb", "#c2570c", "#15803d", "#be185d", "#7c3aed",
-    "#0f766e", "#854d0e", "#b91c1c", "#475569", "#0369a1",
+    "#2563eb", "#c2570c", "#15803d", "#d6338f", "#1e293b",
+    "#808000", "#5b21b6", "#408080", "#9f1d1d", "#7d6b8a",
 )  # fmt: skip
+"""Colours of curves, chosen to differ on light and, inverted, on dark ground."""
 STROKES: dict[str, Any] = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-."}
 MARKERS = {"circle": "o", "square": "s", "cross": "X", "diamond": "D", "triangle": ">"}
 LEVEL_COLOURS = dict(zip(LEVELS, ("#14853f", "#d98a06", "#c8261f"), strict=True))
@@ -149,31 +150,36 @@ def plot_line(axis: Any, key: Key, x: np.ndarray, y: np.ndarray) -> None:
 
 def curve_charts(arrangement: Arrangement, look: Mapping[str, Key]) -> dict[str, Charts]:
     """ROC curves with a logarithmic axis of false positives, and precision against recall."""
-    panels: dict[str, list[tuple[str, str]]] = {"ROC": [], "Precision and recall": []}
-    for setting in arrangement.settings:
-        found = [(look[one.name], arrangement.scores(one, setting)) for one in arrangement.results]
-        drawn = [(key, one) for key, one in found if one is not None and one.roc.x]
-        if not drawn:
-            continue
-        rates = ", ".join(f"{key.label} {percent(one.fpr95)} %" for key, one in drawn)
-        alt = f"ROC curves, {setting.label}. False positives at 95 % recall: {rates}."
-        draw = functools.partial(_draw_roc, drawn)
-        panels["ROC"].append(panel(setting.label, alt, draw, 270))
-        areas = ", ".join(f"{key.label} {percent(one.average_precision)} %" for key, one in drawn)
-        alt = f"Precision–recall curves, {setting.label}. Areas: {areas}."
-        draw = functools.partial(_draw_precision_recall, drawn)
-        panels["Precision and recall"].append(panel(setting.label, alt, draw, 270))
-    captions = (
-        "ROC curves. Dots: 95 % recall, where FPR@95 is read. The axis of false positives is "
-        "logarithmic; further left is better.",
-        "Precision against recall; nearer to the upper right corner is better.",
-    )
     keys = [look[result.name] for result in arrangement.results]
-    return {
-        title: Charts(caption, drawn, keys)
-        for (title, drawn), caption in zip(panels.items(), captions, strict=True)
-        if drawn
-    }
+    charts = {}
+    for title, field, figures, draw, caption in (
+        (
+            "ROC",
+            "fpr95",
+            "False positives at 95 % recall",
+            _draw_roc,
+            "ROC curves. Dots: 95 % recall, where FPR@95 is read. The axis of false positives is "
+            "logarithmic; further left is better.",
+        ),
+        (
+            "Precision and recall",
+            "average_precision",
+            "Areas",
+            _draw_precision_recall,
+            "Precision against recall; nearer to the upper right corner is better.",
+        ),
+    ):
+        panels = []
+        for setting in arrangement.settings:
+            scores = [arrangement.scores(one, setting) for one in arrangement.results]
+            drawn = [(k, s) for k, s in zip(keys, scores, strict=True) if s is not None and s.roc.x]
+            if drawn:
+                shares = [f"{k.label} {percent(getattr(s, field))} %" for k, s in drawn]
+                alt = f"{title}, {setting.label}. {figures}: {', '.join(shares)}."
+                panels.append(panel(setting.label, alt, functools.partial(draw, drawn), 270))
+        if panels:
+            charts[title] = Charts(caption, panels, keys)
+    return charts
 
 
 def _draw_roc(drawn: Sequence[tuple[Key, PhototourScores]], axis: Any) -> None:
@@ -189,10 +195,7 @@ def _draw_roc(drawn: Sequence[tuple[Key, PhototourScores]], axis: Any) -> None:
         axis.plot(max(scores.fpr95, lowest), RECALL, color=key.colour, clip_on=False, **dot)
     axis.axhline(RECALL, color=SOFT, linewidth=0.8, linestyle=":", zorder=1)
     axis.set_xscale("log")
-    axis.set(xlim=(lowest, 1), ylim=(0.5, 1.005))
-    axis.set(xlabel="false positives, %", ylabel="recall, %")
-    axis.minorticks_off()
-    _percent_ticks(axis)
+    _finish(axis, "false positives", "recall", lowest, 0.5)
 
 
 def _draw_precision_recall(drawn: Sequence[tuple[Key, PhototourScores]], axis: Any) -> None:
@@ -201,12 +204,13 @@ def _draw_precision_recall(drawn: Sequence[tuple[Key, PhototourScores]], axis: A
         recall, precision = finite_points(scores.precision_recall)
         plot_line(axis, key, recall, precision)
         lowest = min(lowest, precision.min(initial=1))
-    axis.set(xlim=(0, 1), ylim=(np.clip(np.floor(10 * lowest) / 10, 0, 0.9), 1.005))
-    axis.set(xlabel="recall, %", ylabel="precision, %")
-    _percent_ticks(axis)
+    bottom = np.clip(np.floor(10 * lowest) / 10, 0, 0.9)
+    _finish(axis, "recall", "precision", 0.0, bottom)
 
 
-def _percent_ticks(axis: Any) -> None:
+def _finish(axis: Any, x: str, y: str, left: float, bottom: float) -> None:
+    axis.set(xlim=(left, 1), ylim=(bottom, 1.005), xlabel=f"{x}, %", ylabel=f"{y}, %")
+    axis.minorticks_off()
     for one in (axis.xaxis, axis.yaxis):
         one.set_major_formatter(lambda share, _: f"{100 * share:.10g}")
 
@@ -260,7 +264,7 @@ def hpatches_charts(setting: HPatchesSetting, scored: Scored) -> list[Charts]:
         "the same (intra) or another sequence (inter), in matching by change of light or of "
         "viewpoint, if these are known."
     )
-    kinds = {_fill(result)[0] for result, _ in scored}
+    kinds = {_kind(result) for result, _ in scored}
     spots = {mark for _, scores in scored for task in TASKS for _, _, mark in _spots(scores, task)}
     levels = [Key(LEVELS[level], LEVEL_COLOURS[level], LEVEL_MARKS[level]) for level in LEVELS]
     if "triangle" in spots:
@@ -274,7 +278,7 @@ def hpatches_charts(setting: HPatchesSetting, scored: Scored) -> list[Charts]:
         Charts(
             f"Comparison on {setting.caption}: mean average precision. {marks}",
             [_bar_panel(task, rows) for task, rows in best.items()],
-            [*(key for key in _KINDS if key in kinds), *levels],
+            [*(key for key in _BARS if key in kinds), *levels],
         )
     ]
     ours = sorted((one for one in scored if one[0].ours), key=lambda one: one[0].parameters or 0)
@@ -292,21 +296,18 @@ def hpatches_charts(setting: HPatchesSetting, scored: Scored) -> list[Charts]:
     return charts
 
 
-_KINDS = (
-    Key("kjax", OURS, "bar"),
-    Key("learned baselines", BASELINE, "bar"),
-    Key("hand-crafted", BASELINE, "hatched"),
-)
+_BARS: dict[Key, dict[str, Any]] = {
+    Key("kjax", OURS, "bar"): {"color": OURS},
+    Key("learned baselines", BASELINE, "bar"): {"color": BASELINE},
+    Key("hand-crafted", BASELINE, "hatched"): {
+        "facecolor": WASH, "edgecolor": BASELINE, "hatch": "////", "linewidth": 0,
+    },
+}  # fmt: skip
+"""How the bars of each kind of descriptor are filled."""
 
 
-def _fill(result: Result) -> tuple[Key, dict[str, Any]]:
-    """The legend's key of a bar, and how it is filled."""
-    if result.ours:
-        return _KINDS[0], {"color": OURS}
-    if is_hand_crafted(result):
-        hatched = {"facecolor": WASH, "edgecolor": BASELINE, "hatch": "////", "linewidth": 0}
-        return _KINDS[2], hatched
-    return _KINDS[1], {"color": BASELINE}
+def _kind(result: Result) -> Key:
+    return list(_BARS)[0 if result.ours else 2 if is_hand_crafted(result) else 1]
 
 
 def _spots(scores: HPatchesScores, task: str) -> list[tuple[float, str, str]]:
@@ -342,7 +343,7 @@ def _bar_panel(task: str, scored: Scored) -> tuple[str, str]:
     def draw(axis: Any) -> None:
         for place, (result, scores) in enumerate(scored):
             share, std = shares[place]
-            axis.barh(place, 100 * (finite(share) or 0.0), height=0.72, **_fill(result)[1])
+            axis.barh(place, 100 * (finite(share) or 0.0), height=0.72, **_BARS[_kind(result)])
             for part, level, mark in _spots(scores, task):
                 edge = {"markeredgecolor": "white", "markeredgewidth": 0.6, "linestyle": ""}
                 spot = {"marker": MARKERS[mark], "markersize": 5.2, "color": LEVEL_COLOURS[level]}

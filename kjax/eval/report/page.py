@@ -30,11 +30,7 @@ Section = dict[str, Any]
 def write_report(
     folder: Path, evaluation: Evaluation, illustrations: Illustrations | None = None
 ) -> None:
-    """Write `report.html`, which needs no other file; sections without data are left out.
-
-    Raises:
-        InputError: matplotlib or jinja2 is missing, or the folder cannot be written to.
-    """
+    """Write `report.html`, which needs no other file; sections without data are left out."""
     date = evaluation.created.replace("T", " ").replace("Z", " UTC").replace("+00:00", " UTC")
     page = render(
         evaluation.title,
@@ -230,21 +226,17 @@ def _lowest_fpr(arrangement: Arrangement) -> list[str]:
         for ours, owner in owners.items()
         if ours in best
     ]
-    what, verdict = f"mean FPR@95 over {columns} settings", ""
-    if columns == 1:
-        setting = arrangement.settings[0]
-        what = f"FPR@95 on {setting.label}"
-        scores = [arrangement.scores(one, setting) for _, one in best.values()]
-        bounds = [
-            one.fpr95_interval for one in scores if one and tables.interval(one.fpr95_interval)
-        ]
-        if len(bounds) == 2 and bounds[0] and bounds[1]:
-            (low, high), (other_low, other_high) = bounds[0], bounds[1]
-            overlap = low <= other_high and other_low <= high
-            verdict = (
-                f" Their 95 % confidence intervals {'overlap' if overlap else 'do not overlap'}."
-            )
-    return [f"Lowest {what}: {', '.join(figures)}.{verdict}"]
+    if columns > 1:
+        return [f"Lowest mean FPR@95 over {columns} settings: {', '.join(figures)}."]
+    setting = arrangement.settings[0]
+    sentence = f"Lowest FPR@95 on {setting.label}: {', '.join(figures)}."
+    scores = [arrangement.scores(one, setting) for _, one in best.values()]
+    bounds = [s.fpr95_interval for s in scores if s and tables.interval(s.fpr95_interval)]
+    if len(bounds) == 2 and bounds[0] and bounds[1]:
+        overlap = bounds[0][0] <= bounds[1][1] and bounds[1][0] <= bounds[0][1]
+        verdict = "overlap" if overlap else "do not overlap"
+        sentence += f" Their 95 % confidence intervals {verdict}."
+    return [sentence]
 
 
 # Pictures

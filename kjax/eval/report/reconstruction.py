@@ -2,8 +2,9 @@
 
 import functools
 import io
+from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -27,14 +28,6 @@ SHOWN = (2, 98)
 """Percentiles of the points that the drawing includes: some lie far out."""
 
 
-class Viewpoints(NamedTuple):
-    """A model in the axes of its mean camera: right, down, and into the picture."""
-
-    points: Float[np.ndarray, "P 3"]
-    centres: Float[np.ndarray, "N 3"]
-    directions: Float[np.ndarray, "N 3"]
-
-
 def write_page(path: Path, photos: Path, built: Built, summary: Summary, command: str) -> None:
     """Write a page about the reconstruction of a folder of photos; it needs no other file."""
     model = read_model(built.models[0]) if built.models else None
@@ -56,7 +49,8 @@ def write_page(path: Path, photos: Path, built: Built, summary: Summary, command
     times = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in built.seconds.items())
     keypoints = read_keypoints(built.database)
     verified = read_matches(built.database, verified=True)
-    partners = [name for pair, matches in verified.items() if len(matches) for name in pair]
+    kept = {pair: matches for pair, matches in verified.items() if len(matches)}
+    partners = Counter(name for pair in kept for name in pair)
     seen = {} if model is None else {
         one.name: int((one.point_ids != NO_POINT).sum()) for one in model.images.values()
     }  # fmt: skip
@@ -64,11 +58,23 @@ def write_page(path: Path, photos: Path, built: Built, summary: Summary, command
         {
             "Image": Cell(name),
             "Keypoints": count_cell(len(table)),
-            "Verified pairs": count_cell(partners.count(name)),
+            "Verified pairs": count_cell(partners[name]),
             "Points seen": count_cell(seen.get(name)),
         }
         for name, table in keypoints.items()
     ]
+    pictures = []
+    for pair in sorted(kept, key=lambda one: len(kept[one]))[:WEAKEST]:
+        photographs = [read_photograph(photos / name, upright=False) for name in pair]
+        ends = [
+            keypoints[name][kept[pair][:, side], :2] - PIXEL_CENTRE
+            for side, name in enumerate(pair)
+        ]
+        greys = [whole_greys(grey_values(one)) for one in photographs]
+        buffer = io.BytesIO()
+        draw_matches(*greys, *ends, max_width=900).save(buffer, format="PNG")
+        caption = f"{pair[0]} and {pair[1]}: {counted(len(kept[pair]), 'verified match')}"
+        pictures.append((caption, png_address(buffer.getvalue())))
     caption = "Images; those that are not registered see no points."
     sections: list[dict[str, Any]] = [
         {
@@ -76,15 +82,20 @@ def write_page(path: Path, photos: Path, built: Built, summary: Summary, command
             "warnings": warnings,
             "facts": [*facts, f"seconds of the last run: {times}"],
         },
-        {"title": "Cameras and points", "charts": [] if model is None else [_charts(model)]},
-        {"title": "Weakest pairs", "pictures": _weakest(photos, keypoints, verified)},
+        {"title": "Cameras and points", "charts": [] if model is None else [scene_charts(model)]},
+        {"title": "Weakest pairs", "pictures": pictures},
         {"title": "Images", "tables": [make_table(caption, [("rival", row) for row in rows])]},
     ]
     write_text(path, render("Reconstruction", sections, command=command))
 
 
-def scene_of(model: Model) -> Viewpoints:
-    """Compute points, camera centres and viewing directions as seen from the mean camera."""
+def scene_of(
+    model: Model,
+) -> tuple[Float[np.ndarray, "P 3"], Float[np.ndarray, "N 3"], Float[np.ndarray, "N 3"]]:
+    """Compute points, camera centres and viewing directions as seen from the mean camera.
+
+    The axes point to the right, down, and into the picture.
+    """
     images = list(model.images.values())
     rotations = np.stack([image.rotation for image in images])
     translations = np.stack([image.translation for image in images])
@@ -94,56 +105,37 @@ def scene_of(model: Model) -> Viewpoints:
     axes = left @ np.diag([1, 1, np.linalg.det(left @ right)]) @ right
     chosen = np.linspace(0, len(model.points.xyz) - 1, min(len(model.points.xyz), MOST_POINTS))
     points = model.points.xyz[chosen.round().astype(int)]
-    return Viewpoints(points @ axes.T, centres @ axes.T, rotations[:, 2] @ axes.T)
+    return points @ axes.T, centres @ axes.T, rotations[:, 2] @ axes.T
 
 
-def _charts(model: Model) -> Charts:
+def scene_charts(model: Model) -> Charts:
+    """Draw the model from above and from its mean camera."""
     scene = scene_of(model)
+
+    def draw(axis: Any, sides: list[int]) -> None:
+        points, centres, directions = (one[:, sides] for one in scene)
+        ends = [np.percentile(points, SHOWN, axis=0)] if len(points) else []
+        shown = np.concatenate([*ends, centres])
+        low, high = shown.min(axis=0), shown.max(axis=0)
+        middle, reach = (low + high) / 2, 0.55 * max((high - low).max(), 1e-6)
+        inside = (np.abs(points - middle[None]) <= reach).all(axis=1)
+        axis.plot(*points[inside].T, ".", color=SERIES[0], markersize=1.2, alpha=0.6)
+        tips = centres + 0.15 * reach * directions
+        axis.plot(*np.stack([centres, tips]).transpose(2, 0, 1), color=SERIES[1], linewidth=1)
+        axis.plot(*centres.T, "o", color=SERIES[1], markersize=3)
+        axis.set_xlim(middle[0] - reach, middle[0] + reach)
+        axis.set_ylim(middle[1] - reach, middle[1] + reach)
+        axis.set_aspect("equal")
+        if sides == [0, 1]:  # down is down
+            axis.invert_yaxis()
+
     panels = []
-    for title, sides, turned in (("From above", [0, 2], False), ("From the cameras", [0, 1], True)):
-        alt = f"{len(scene.centres)} cameras and the points that they see, {title.lower()}"
-        draw = functools.partial(_draw, scene=scene, sides=sides, turned=turned)
-        panels.append(panel(title, alt, draw, 340))
+    for title, sides in (("From above", [0, 2]), ("From the cameras", [0, 1])):
+        alt = f"{len(model.images)} cameras and the points that they see, {title.lower()}"
+        panels.append(panel(title, alt, functools.partial(draw, sides=sides), 340))
     caption = (
         "The largest model, in the axes of its mean camera; the unit of length is arbitrary. Lines "
         "show the viewing directions of cameras."
     )
-    return Charts(
-        caption, panels, [Key("camera", SERIES[1], "circle"), Key("point", SERIES[0], "circle")]
-    )
-
-
-def _draw(axis: Any, scene: Viewpoints, sides: list[int], turned: bool) -> None:
-    points, centres = scene.points[:, sides], scene.centres[:, sides]
-    ends = [np.percentile(points, SHOWN, axis=0)] if len(points) else []
-    shown = np.concatenate([*ends, centres])
-    low, high = shown.min(axis=0), shown.max(axis=0)
-    middle, reach = (low + high) / 2, 0.55 * max((high - low).max(), 1e-6)
-    inside = (np.abs(points - middle[None]) <= reach).all(axis=1)
-    axis.plot(*points[inside].T, ".", color=SERIES[0], markersize=1.2, alpha=0.6)
-    tips = centres + 0.15 * reach * scene.directions[:, sides]
-    axis.plot(*np.stack([centres, tips]).transpose(2, 0, 1), color=SERIES[1], linewidth=1)
-    axis.plot(*centres.T, "o", color=SERIES[1], markersize=3)
-    axis.set_xlim(middle[0] - reach, middle[0] + reach)
-    axis.set_ylim(middle[1] - reach, middle[1] + reach)
-    axis.set_aspect("equal")
-    if turned:  # down is down
-        axis.invert_yaxis()
-
-
-def _weakest(photos: Path, keypoints: Any, verified: Any) -> list[tuple[str, str]]:
-    """Draw the verified pairs with the fewest matches."""
-    kept = [(pair, matches) for pair, matches in verified.items() if len(matches)]
-    pictures = []
-    for pair, matches in sorted(kept, key=lambda item: len(item[1]))[:WEAKEST]:
-        left, right = (
-            whole_greys(grey_values(read_photograph(photos / name, upright=False))) for name in pair
-        )
-        ends = [
-            keypoints[name][matches[:, side], :2] - PIXEL_CENTRE for side, name in enumerate(pair)
-        ]
-        buffer = io.BytesIO()
-        draw_matches(left, right, *ends, max_width=900).save(buffer, format="PNG")
-        caption = f"{pair[0]} and {pair[1]}: {counted(len(matches), 'verified match')}"
-        pictures.append((caption, png_address(buffer.getvalue())))
-    return pictures
+    keys = [Key("camera", SERIES[1], "circle"), Key("point", SERIES[0], "circle")]
+    return Charts(caption, panels, keys)

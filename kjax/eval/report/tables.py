@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kjax.eval.averages import spread_over_seeds
 from kjax.eval.hpatches.scores import LEVELS, MEAN, NEGATIVES, TASKS, HPatchesScores
 from kjax.eval.report.published import (
     HPATCHES_SETTING,
@@ -19,7 +18,7 @@ from kjax.eval.report.published import (
     PUBLISHED_HPATCHES,
     paper_counterpart,
 )
-from kjax.eval.results import PhototourScores, Result
+from kjax.eval.results import PhototourScores, Result, spread_over_seeds
 
 DASH = "–"
 
@@ -216,22 +215,17 @@ def fpr_table(arrangement: Arrangement) -> Table:
     by_training_set = any(setting.train is not None for setting in settings)
     differences = {one.name: arrangement.paper_difference(one) for one in results}
     compared = any(value is not None for value in differences.values())
+    heads = [(f"Tested on {one.test}", one.train) if one.train else one.test for one in settings]
+    hidden = {"Trained on": by_training_set, "Mean": len(settings) == 1, "vs. paper": not compared}
     rows: list[Row] = []
 
     def add(
         kind: str, name: str, size: int | None, train: str, mean: Cell, vs: Cell, rates: list[Cell]
     ) -> None:
         cells: dict[Any, Cell] = {"Descriptor": Cell(name), "Parameters": count_cell(size)}
-        if not by_training_set:
-            cells["Trained on"] = Cell(train or DASH)
-        if len(settings) > 1:
-            cells["Mean"] = mean
-        if compared:
-            cells["vs. paper"] = vs
-        for setting, rate in zip(settings, rates, strict=True):
-            head = (f"Tested on {setting.test}", setting.train) if setting.train else setting.test
-            cells[head] = rate
-        rows.append((kind, cells))
+        cells |= {"Trained on": Cell(train or DASH), "Mean": mean, "vs. paper": vs}
+        cells |= dict(zip(heads, rates, strict=True))
+        rows.append((kind, {head: cells[head] for head in cells if not hidden.get(head)}))
 
     for result in results:
         mean, vs, rates = Cell(), Cell(), []
@@ -392,24 +386,23 @@ def detail_tables(setting: HPatchesSetting, scored: Scored) -> list[Table]:
     pools: list[Row] = []
     by_sequence: dict[str, dict[Any, Cell]] = {}
     for result, scores in scored:
-        kinds: list[dict[Any, Cell]] = [{}, {}]
+        parts: dict[Any, Cell] = {}
+        roc: dict[Any, Cell] = {}
         for level, name in LEVELS.items():
             for kind in (*NEGATIVES, MEAN):
                 head = name if kind == MEAN else f"{name} {kind}"
                 std = scores.part_std.get(f"verification/{level}/{kind}")
-                if kind in scores.verification.get(level, {}):
-                    share = scores.verification[level][kind]
-                    kinds[0]["Verification", head] = share_cell(share, std)
-                if kind in scores.verification_auc.get(level, {}):
-                    area = scores.verification_auc[level][kind]
-                    kinds[1]["ROC area", head] = share_cell(area)
+                if (share := scores.verification.get(level, {}).get(kind)) is not None:
+                    parts["Verification", head] = share_cell(share, std)
+                if (share := scores.verification_auc.get(level, {}).get(kind)) is not None:
+                    roc["ROC area", head] = share_cell(share)
         for task in ("matching", "retrieval"):
             for level, name in LEVELS.items():
                 std = scores.part_std.get(f"{task}/{level}")
                 cell = share_cell(getattr(scores, task).get(level), std)
-                kinds[0][task.capitalize(), name] = cell
-        by_level.append(result_row(result, kinds[0]))
-        areas.append(result_row(result, kinds[1]))
+                parts[task.capitalize(), name] = cell
+        by_level.append(result_row(result, parts))
+        areas.append(result_row(result, roc))
         levels = list(scores.retrieval_by_pool.values())
         sizes = sorted({size for one in levels for size in one}, key=int)
         means = {
@@ -420,15 +413,14 @@ def detail_tables(setting: HPatchesSetting, scored: Scored) -> list[Table]:
         for name, shares in sorted(scores.matching_by_sequence.items()):
             row = by_sequence.setdefault(name, {"Sequence": Cell(name)})
             row[result.name] = _mean_cell(shares.values(), contends=False)
-    sequences = [("rival", row) for row in by_sequence.values()]
-    tables = [
-        make_table(f"{setting.caption}: by level, mAP in %.", by_level),
-        make_table(f"{setting.caption}: verification, balanced ROC area in %.", areas),
-        make_table(f"{setting.caption}: retrieval by pool, mean over levels, mAP in %.", pools),
-        make_table(
-            f"{setting.caption}: matching by sequence, mean over levels, mAP in %.", sequences
-        ),
-    ]
+    sequences: list[Row] = [("rival", row) for row in by_sequence.values()]
+    contents = {
+        "by level, mAP in %": by_level,
+        "verification, balanced ROC area in %": areas,
+        "retrieval by pool, mean over levels, mAP in %": pools,
+        "matching by sequence, mean over levels, mAP in %": sequences,
+    }
+    tables = [make_table(f"{setting.caption}: {what}.", rows) for what, rows in contents.items()]
     return [table for table in tables if len(table.columns) > 1]
 
 
