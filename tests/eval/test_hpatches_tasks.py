@@ -78,7 +78,7 @@ GOOD = "s1,t1,idx1,s2,t2,idx2\ni_a,0,1,v_bc,5,0\n"
         (GOOD + "i_a,0,1,v_bd,5,0\n", "line 3: unknown sequence v_bd"),
         (GOOD + "i_a,0,1,v_bcd,5,0\n", "line 3: unknown sequence v_bcd"),
         (GOOD + ",0,1,v_bc,5,0\n", "line 3: unknown sequence"),
-        (GOOD + "i_a,6,1,v_bc,5,0\n", "names an image other than 0 to 5"),
+        (GOOD + "i_a,6,1,v_bc,5,0\n", "line 3: its sequence does not have image 6"),
         (GOOD + "i_a,0,2,v_bc,5,0\n", "line 3: its sequence does not have patch 2"),
         (GOOD + "i_a,0,1,v_bc,5,3\n", "line 3: its sequence does not have patch 3"),
         (GOOD + "i_a,0,-1,v_bc,5,0\n", "line 3: its sequence does not have patch -1"),

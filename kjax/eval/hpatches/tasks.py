@@ -177,8 +177,6 @@ def read_tasks(folder: str | os.PathLike[str], split: str, patches: Mapping[str,
         table = _read_table(path, PAIR_COLUMNS, patches)
         sides = [[table[f"{name}{side}"] for side in (1, 2)] for name in ("s", "t", "idx")]
         sequence, image, patch = (np.stack(both, axis=1) for both in sides)
-        if ((image < 0) | (image > TARGETS)).any():
-            raise InputError(f"{path} names an image other than 0 to {TARGETS}: download it again")
         read.append(Pairs(sequence.astype(np.int16), image.astype(np.int8), patch))
     for kind in PATCH_FILES:
         path = Path(folder) / f"retr_{kind}_split-{split}.csv"
@@ -212,20 +210,20 @@ def _read_table(
     order, counts = np.argsort(names), np.array(list(patches.values()), np.int64)
     read: dict[str, np.ndarray] = {}
     for name in columns:
+        read[name] = table[name]
         if name[0] == "s":
             found = np.searchsorted(names, table[name], sorter=order).clip(max=len(names) - 1)
             read[name] = sequence = order[found].astype(np.int32)
-            wrong = np.flatnonzero(names[sequence] != table[name])
-            problem = "unknown sequence"
+            wrong, problem = names[sequence] != table[name], "unknown sequence"
         else:
-            read[name] = table[name]
-            beyond = counts[sequence] if name.startswith("idx") else np.iinfo(np.int32).max
-            wrong = np.flatnonzero((table[name] < 0) | (table[name] >= beyond))
-            problem = "its sequence does not have patch"
-        if len(wrong):
-            value = table[name][wrong[0]]
+            kind, limit = ("image", TARGETS + 1) if name[0] == "t" else ("patch", counts[sequence])
+            wrong = (table[name] < 0) | (table[name] >= limit)
+            problem = f"its sequence does not have {kind}"
+        if wrong.any():
+            line = int(np.argmax(wrong))
+            value = table[name][line]
             text = value.decode(errors="replace") if isinstance(value, bytes) else value
-            raise InputError(f"{path}, line {wrong[0] + 2}: {problem} {text}: download it again")
+            raise InputError(f"{path}, line {line + 2}: {problem} {text}: download it again")
     return read
 
 

@@ -73,6 +73,7 @@ _STYLE: dict[str, Any] = {
     "grid.color": RULE,
     "grid.linewidth": 0.7,
     **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
+    "xtick.major.pad": 8,  # clear of the lowest label of the other axis
     "text.color": INK,
     "text.parse_math": False,  # names may contain dollar signs
     "hatch.linewidth": 1.2,
@@ -274,26 +275,22 @@ def hpatches_charts(setting: HPatchesSetting, scored: Scored) -> list[Charts]:
         task: sorted(scored, key=lambda one: -(finite(getattr(one[1], f"{task}_map")) or 0))
         for task in TASKS
     }
-    charts = [
-        Charts(
-            f"Comparison on {setting.caption}: mean average precision. {marks}",
-            [_bar_panel(task, rows) for task, rows in best.items()],
-            [*(key for key in _BARS if key in kinds), *levels],
-        )
-    ]
+    legend = [*(key for key in _BARS if key in kinds), *levels]
+    boards = [("Comparison", "", best, legend)]
     ours = sorted((one for one in scored if one[0].ours), key=lambda one: one[0].parameters or 0)
     if len(ours) > 1:
         named = [f"{printable(r.name, 21)} {r.parameters:,}" for r, _ in ours if r.parameters]
-        order = f" (parameters: {', '.join(named)})" if named else ""
-        charts.append(
-            Charts(
-                f"Our variants on {setting.caption}: mean average precision. Sorted by the number "
-                f"of parameters, fewest on top{order}. {marks}",
-                [_bar_panel(task, ours) for task in TASKS],
-                levels,
-            )
+        sizes = f" (parameters: {', '.join(named)})" if named else ""
+        order = f"Sorted by the number of parameters, fewest on top{sizes}. "
+        boards.append(("Our variants", order, dict.fromkeys(TASKS, ours), levels))
+    return [
+        Charts(
+            f"{title} on {setting.caption}: mean average precision. {order}{marks}",
+            [_bar_panel(task, rows) for task, rows in by_task.items()],
+            keys,
         )
-    return charts
+        for title, order, by_task, keys in boards
+    ]
 
 
 _BARS: dict[Key, dict[str, Any]] = {

@@ -194,11 +194,10 @@ def headlines(evaluation: Evaluation) -> list[str]:
                     f"{one.name} is {abs(100 * difference):.2f} percentage points {side} the "
                     "paper's mean FPR@95."
                 )
-    seen = set()
-    for setting, board in scoreboard(results).items():
-        if setting.protocol in seen:
-            continue
-        seen.add(setting.protocol)
+    boards = scoreboard(results)
+    first = {setting.protocol: setting for setting in reversed(boards)}
+    for setting in reversed(first.values()):
+        board = boards[setting]
         won: dict[str, list[str]] = {}
         for task in TASKS:
             shares = [tables.finite(getattr(one, f"{task}_map")) or 0.0 for _, one in board]
