@@ -91,7 +91,8 @@ def cut_self_supervised(
         rng = np.random.default_rng([seed, *name.encode()])
         return None if photo is None else _cut_photo(rng, photo, config=config)
 
-    patches, point_ids, interest, unreadable, kept, count = [], [], [], [], [], 0
+    patches, point_ids, interest, unreadable, count = [], [], [], [], 0
+    kept: list[SetPhotograph] = []
     # OpenCV and NumPy's larger operations release the interpreter lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         shown = {"desc": "cutting photographs", "unit": "photo", "disable": not progress}
