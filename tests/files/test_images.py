@@ -21,23 +21,14 @@ READERS = (read_photograph, decode_mosaic, read_column, lambda path: read_patch(
 
 def png_of(width, height, padding=0):
     """The beginning of a PNG file that announces a size, and as many bytes of nothing."""
-
-    def chunk(kind, content):
-        return (
-            struct.pack(">I", len(content))
-            + kind
-            + content
-            + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    content = zlib.compress(bytes(1000)) + bytes(padding)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", content)
-        + chunk(b"IEND", b"")
-    )
+    content = b"\x89PNG\r\n\x1a\n"
+    for chunk in (
+        b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0),
+        b"IDAT" + zlib.compress(bytes(1000)) + bytes(padding),
+        b"IEND",
+    ):
+        content += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return content
 
 
 @pytest.mark.parametrize("read", READERS)

@@ -21,35 +21,28 @@ def edit_hdf5(folder: Path, rng: Random) -> None:
         file.visit(names.append)
         name = rng.choice(names)
         del file[name]
-        match rng.randrange(12):
-            case 0:
-                pass
-            case 1:
-                file[name] = h5py.ExternalLink("/etc/passwd", "/")
-            case 2:
-                file[name] = h5py.SoftLink("/nowhere")
-            case 3:
-                file[name] = h5py.SoftLink("/")
-            case 4:
-                file.create_dataset(name, (10,), "f4", external=[("/etc/hostname", 0, 40)])
-            case 5:
-                source = h5py.VirtualSource("/etc/other.h5", "x", (10,))
-                layout = h5py.VirtualLayout((10,), "f4")
-                layout[:] = source
-                file.create_virtual_dataset(name, layout)
-            case 6:
-                file.create_dataset(name, (10**9, 8), "f4", chunks=(10**4, 8), fillvalue=1)
-            case 7:
-                file.create_dataset(name, data=h5py.Empty("f4"))
-            case 8:
-                file.create_dataset(name, data=["a", "bc"], dtype=h5py.string_dtype())
-            case 9:
-                file.create_dataset(name, data=np.zeros(rng.choice(((), (3,), (2, 2, 2), (0, 2)))))
-            case 10:
-                file.create_dataset(name, data=rng.choice((np.nan, 1j, True, b"x", 10**18)))
-            case _:
-                data = np.zeros(4, [("x", "f4"), ("y", "i2")])
-                file.create_dataset(name, data=data, compression="gzip", maxshape=(None,))
+        layout = h5py.VirtualLayout((10,), "f4")
+        layout[:] = h5py.VirtualSource("/etc/other.h5", "x", (10,))
+        shape, odd = (
+            rng.choice(((), (3,), (2, 2, 2), (0, 2))),
+            np.zeros(4, [("x", "f4"), ("y", "i2")]),
+        )
+        link, value = rng.choice(("/nowhere", "/")), rng.choice((np.nan, 1j, True, b"x", 10**18))
+        rng.choice(
+            (
+                lambda: None,
+                lambda: file.__setitem__(name, h5py.ExternalLink("/etc/passwd", "/")),
+                lambda: file.__setitem__(name, h5py.SoftLink(link)),
+                lambda: file.create_dataset(name, (10,), "f4", external=[("/etc/hostname", 0, 40)]),
+                lambda: file.create_virtual_dataset(name, layout),
+                lambda: file.create_dataset(name, (10**9, 8), "f4", chunks=(10**4, 8), fillvalue=1),
+                lambda: file.create_dataset(name, data=h5py.Empty("f4")),
+                lambda: file.create_dataset(name, data=["a", "bc"], dtype=h5py.string_dtype()),
+                lambda: file.create_dataset(name, data=np.zeros(shape)),
+                lambda: file.create_dataset(name, data=value),
+                lambda: file.create_dataset(name, data=odd, compression="gzip", maxshape=(None,)),
+            )
+        )()
 
 
 _VALUES = (
@@ -71,27 +64,19 @@ def edit_database(folder: Path, rng: Random) -> None:
         table = rng.choice(tables)
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         with connection:
-            match rng.randrange(7):
-                case 0:
-                    connection.execute(f"DROP TABLE {table}")
-                case 2:
-                    connection.execute(f"DELETE FROM {table}")
-                case 3:
-                    # Without its rules, a table takes anything.
-                    connection.execute(f"CREATE TABLE copy AS SELECT * FROM {table}")
-                    connection.execute(f"DROP TABLE {table}")
-                    connection.execute(f"ALTER TABLE copy RENAME TO {table}")
-                    _set(connection, table, rng.choice(columns), rng)
-                case 4:
-                    column = rng.choice(columns)
-                    connection.execute(f"UPDATE {table} SET {column} = CAST(x'c328' AS TEXT)")
-                case _:
-                    _set(connection, table, rng.choice(columns), rng)
-
-
-def _set(connection: sqlite3.Connection, table: str, column: str, rng: Random) -> None:
-    where = rng.choice(("", " WHERE rowid = 1"))
-    connection.execute(f"UPDATE {table} SET {column} = ?{where}", (rng.choice(_VALUES),))
+            change = rng.randrange(7)
+            if change == 0:
+                connection.execute(f"DROP TABLE {table}")
+                return
+            if change == 1:
+                connection.execute(f"DELETE FROM {table}")
+            if change == 2:  # without its rules, a table takes anything
+                connection.execute(f"CREATE TABLE copy AS SELECT * FROM {table}")
+                connection.execute(f"DROP TABLE {table}")
+                connection.execute(f"ALTER TABLE copy RENAME TO {table}")
+            column, where = rng.choice(columns), rng.choice(("", " WHERE rowid = 1"))
+            value = ("CAST(? AS TEXT)", b"\xc3\x28") if change == 3 else ("?", rng.choice(_VALUES))
+            connection.execute(f"UPDATE {table} SET {column} = {value[0]}{where}", value[1:])
 
 
 def hostile_zip(folder: Path, rng: Random) -> None:

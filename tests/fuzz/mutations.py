@@ -23,24 +23,17 @@ TEXT = (".txt", ".csv", ".json", ".jsonl", ".xml", "")
 
 
 def mutate(content: bytes, name: str, rng: Random, *, blind: bool = False) -> bytes:
-    """A damaged copy of a file: once to three times, in ways that suit its name unless `blind`."""
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        content = rng.choice(BLIND if blind else _ways(content, name))(content, rng)
-    return content
-
-
-def _ways(content: bytes, name: str) -> tuple[Callable[[bytes, Random], bytes], ...]:
+    """A damaged copy of a file: once to three times, by its name and content unless `blind`."""
     suffix = name[name.rfind(".") :] if "." in name.rpartition("/")[2] else ""
-    ways: tuple[Callable[[bytes, Random], bytes], ...] = BLIND
-    if suffix in TEXT:
-        ways += TEXTUAL
-    if suffix in (".json", ".jsonl"):
-        ways += (edit_json, edit_json, edit_json, edit_json)
-    if content[:4] == b"PK\x03\x04":
-        ways += (edit_archive,) * 8
-    if content[:6] == b"\x93NUMPY":
-        ways += (edit_array_header,) * 6
-    return ways
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        changes = BLIND
+        if not blind:
+            changes += TEXTUAL if suffix in TEXT else ()
+            changes += (edit_json,) * 4 if suffix in (".json", ".jsonl") else ()
+            changes += (edit_archive,) * 8 if content[:4] == b"PK\x03\x04" else ()
+            changes += (edit_array_header,) * 6 if content[:6] == b"\x93NUMPY" else ()
+        content = rng.choice(changes)(content, rng)
+    return content
 
 
 # Bytes
@@ -126,20 +119,12 @@ def edit_number(content: bytes, rng: Random) -> bytes:
 
 def edit_lines(content: bytes, rng: Random) -> bytes:
     lines = content.split(b"\n")
-    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
-    match rng.randrange(6):
-        case 0:
-            del lines[at]
-        case 1:
-            lines.insert(at, lines[other])
-        case 2:
-            lines[at] = lines[at][: len(lines[at]) // 2]
-        case 3:
-            lines[at] += b" " + lines[other]
-        case 4:
-            lines[at] = rng.choice((b"", b"#", b",,,,", b"1", b"[" * DEEP, b'{"a":' * DEEP))
-        case _:
-            lines[at], lines[other] = lines[other], lines[at]
+    at = rng.randrange(len(lines))
+    line, other = lines[at], rng.choice(lines)
+    odd = rng.choice((b"", b"#", b",,,,", b"1", b"[" * DEEP, b'{"a":' * DEEP))
+    lines[at : at + 1] = rng.choice(
+        ([], [line, other], [line[: len(line) // 2]], [line + b" " + other], [odd], [other])
+    )
     return b"\n".join(lines)
 
 
@@ -166,13 +151,11 @@ def edit_json(content: bytes, rng: Random) -> bytes:
 def _edited(value: Any, rng: Random) -> Any:
     if isinstance(value, dict) and value and rng.random() < 0.9:
         name = rng.choice(list(value))
-        match rng.randrange(12):
-            case 0:
-                return {key: item for key, item in value.items() if key != name}
-            case 1:
-                return value | {"odd": 1}
-            case 2:
-                return value | {name: value[rng.choice(list(value))]}
+        if rng.random() < 0.1:
+            return {key: item for key, item in value.items() if key != name}
+        other = rng.choice((1, value[rng.choice(list(value))]))
+        if rng.random() < 0.2:
+            return value | {rng.choice((name, "odd")): other}
         return value | {name: _edited(value[name], rng)}
     if isinstance(value, list) and value and rng.random() < 0.8:
         at = rng.randrange(len(value))
@@ -206,16 +189,12 @@ def edit_archive(content: bytes, rng: Random) -> bytes:
     if not members:
         return content
     name = rng.choice(list(members))
-    match rng.randrange(7):
-        case 0:
-            del members[name]
-        case 1:
-            names = ("odd.npy", "../out", "/abs", "a\\..\\b", "x" * 300, name + "/")
-            members[rng.choice(names)] = b"x"
-        case 2:
-            members[name] = bytes(3_000_000)
-        case _:
-            members[name] = mutate(members[name], name, rng)
+    odd = rng.choice(("odd.npy", "../out", "/abs", "a\\..\\b", "x" * 300, name + "/"))
+    damaged = mutate(members[name], name, rng)
+    changes = ({odd: b"x"}, {name: bytes(3_000_000)}, *4 * [{name: damaged}])
+    members |= rng.choice(changes)
+    if rng.random() < 0.1:
+        del members[name]
     packed = io.BytesIO()
     method = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2))
     with zipfile.ZipFile(packed, "w", method) as archive:

@@ -10,6 +10,7 @@ import kjax
 from kjax.errors import InputError
 from kjax.model.descriptor import parameter_count, receptive_field
 from kjax.model.layers import BatchNorm, Dropout, initial_kernel
+from kjax.model.patches import normalize_patches
 
 BATCH, SIDE = 4, 16  # the same in most tests: single operations are compiled once
 
@@ -22,30 +23,22 @@ def small_model(head, **options):
 
 PARAMETERS = {  # head, s: count at N=32, count at N=64 (the paper's table)
     ("hardnet", 1): (1_334_560, 4_480_288),
-    ("xy", 1): (433_568, 433_568),
-    ("xy", 2): (695_712, 695_712),
-    ("polar", 1): (433_568, 433_568),
-    ("polar", 2): (695_712, 695_712),
-    ("combined", 1): (581_024, 581_024),
-    ("combined", 2): (1_105_312, 1_105_312),
-    ("combined_star", 1): (867_008, 867_008),
-    ("combined_star", 2): (1_391_296, 1_391_296),
-    ("sum", 1): (285_984, 285_984),
-    ("cat", 1): (285_984, 285_984),
+    **{(head, 1): (433_568,) * 2 for head in ("xy", "polar")},
+    **{(head, 2): (695_712,) * 2 for head in ("xy", "polar")},
+    **{("combined", 1): (581_024,) * 2, ("combined", 2): (1_105_312,) * 2},
+    **{("combined_star", 1): (867_008,) * 2, ("combined_star", 2): (1_391_296,) * 2},
+    **{(head, 1): (285_984,) * 2 for head in ("sum", "cat")},
 }
 
 
 @pytest.mark.parametrize(("head", "s"), PARAMETERS)
 def test_parameter_counts_of_the_paper(head, s):
+    assert {head for head, _ in PARAMETERS} == set(kjax.HEADS)
     for patch_size, expected in zip((32, 64), PARAMETERS[head, s], strict=True):
         model = kjax.build(head, s=s, patch_size=patch_size)
         patches = np.zeros((1, patch_size, patch_size), np.float32)
         variables = jax.eval_shape(model.init, jax.random.key(0), patches)
         assert parameter_count(variables) == expected
-
-
-def test_every_head_is_counted():
-    assert {head for head, _ in PARAMETERS} == set(kjax.HEADS)
 
 
 @pytest.mark.parametrize("head", kjax.HEADS)
@@ -100,19 +93,16 @@ def test_one_set_of_weights_runs_on_every_size(rng, head):
         (np.zeros((2, 32, 32), bool), "not bool"),
         (np.zeros((2, 30, 30)), "multiple of 4 and at least 8, not 30"),
         (np.zeros((2, 4, 4)), "at least 8, not 4"),
+        (np.zeros((1, 64, 64)), r"16×16 patches, not 64×64: .* patch_size=64"),
+        (np.zeros((3, 16, 16)), "3 patches do not fall into 2 equal views"),
     ],
 )
 def test_a_wrong_shape_or_dtype_gets_one_clear_error(patches, message):
-    model, variables, _ = small_model("xy")
+    model, variables, _ = small_model("hardnet" if "patch_size" in message else "xy")
+    options = {"train": True, "views": 2, "mutable": True} if "views" in message else {}
     with pytest.raises(InputError, match=message) as error:
-        model.apply(variables, patches)
+        model.apply(variables, patches, **options)
     assert "\n" not in str(error.value)
-
-
-def test_hardnet_refuses_another_size():
-    model, variables, _ = small_model("hardnet")
-    with pytest.raises(InputError, match=r"16×16 patches, not 64×64: .* patch_size=64"):
-        model.apply(variables, np.zeros((1, 64, 64)))
 
 
 @pytest.mark.parametrize(
@@ -164,64 +154,32 @@ def test_bfloat16_stays_close_and_keeps_float32_outside(rng, head):
     assert {leaf.dtype for leaf in jax.tree.leaves(initial)} == {jnp.dtype("float32")}
 
 
-def test_dropout_only_in_training():
-    model, variables, patches = small_model("sum", dropout=0.5)
-
-    @jax.jit
-    def train(seed):
-        rngs = {"dropout": jax.random.key(seed)}
-        return model.apply(variables, patches, train=True, mutable=["batch_stats"], rngs=rngs)[0]
-
-    assert not np.allclose(train(0), train(1))
-    np.testing.assert_array_equal(train(0), train(0))
+def test_dropout_only_in_training_and_scales_what_it_keeps():
+    options = {"train": True, "mutable": ["batch_stats"], "method": "feature_maps"}
+    maps = []
+    for rate, seed in ((0.0, 0), (0.5, 0), (0.5, 0), (0.5, 1)):
+        model, variables, patches = small_model("sum", dropout=rate)
+        train = jax.jit(functools.partial(model.apply, **options))
+        (found,), _ = train(variables, patches, rngs={"dropout": jax.random.key(seed)})
+        maps.append(np.asarray(found))
+    whole, dropped, again, other = maps
+    kept = dropped != 0
+    np.testing.assert_allclose(dropped[kept], 2 * whole[kept], rtol=1e-6)
+    assert 0.4 < kept[whole != 0].mean() < 0.6
+    np.testing.assert_array_equal(dropped, again)
+    assert not np.allclose(dropped, other)
     np.testing.assert_array_equal(model.apply(variables, patches), model.apply(variables, patches))
 
 
-def test_dropout_scales_what_it_keeps():
-    options = {"train": True, "mutable": ["batch_stats"], "method": "feature_maps"}
-    maps = {}
-    for rate in (0.0, 0.5):
-        model, variables, patches = small_model("sum", dropout=rate)
-        train = jax.jit(functools.partial(model.apply, **options))
-        (maps[rate],), _ = train(variables, patches, rngs={"dropout": jax.random.key(0)})
-    kept = np.asarray(maps[0.5] != 0)
-    np.testing.assert_allclose(maps[0.5][kept], 2 * maps[0.0][kept], rtol=1e-6)
-    active = np.asarray(maps[0.0] != 0)
-    assert 0.4 < kept[active].mean() < 0.6
-
-
-def test_initial_weights_are_orthogonal_with_gain_0_6():
-    model = kjax.build("xy", s=1)
-    params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 8, 8)))["params"]
-    for path in (("trunk", "conv1"), ("trunk", "conv4"), ("head",)):
-        layer = params
-        for name in path:
-            layer = layer[name]
-        matrix = np.asarray(layer["kernel"]).reshape(-1, layer["kernel"].shape[-1])
-        if matrix.shape[0] < matrix.shape[1]:
-            matrix = matrix.T
-        np.testing.assert_allclose(
-            matrix.T @ matrix, 0.36 * np.eye(matrix.shape[1]), atol=1e-5, err_msg=str(path)
-        )
-    np.testing.assert_allclose(params["head"]["bias"], 0.01)
-
-
-def test_no_gradient_flows_through_the_patch_statistics(rng):
-    from kjax.model.patches import normalize_patches
-
+def test_normalisation_uses_the_unbiased_deviation_and_has_no_gradient_through_it(rng):
+    image = jnp.asarray([[0.0, 1.0], [2.0, 3.0]]).reshape(1, 2, 2, 1)
+    expected = (np.arange(4) - 1.5) / np.sqrt(5 / 3)
+    np.testing.assert_allclose(normalize_patches(image).ravel(), expected, rtol=1e-6)
     image = jnp.asarray(rng.normal(size=(1, 8, 8, 1)), jnp.float32)
     gradient = jax.grad(lambda x: normalize_patches(x)[0, 2, 3, 0])(image)
     expected = np.zeros((1, 8, 8, 1))
     expected[0, 2, 3, 0] = 1 / (np.std(image, ddof=1) + 1e-7)
     np.testing.assert_allclose(gradient, expected, rtol=1e-5)
-
-
-def test_normalisation_uses_the_unbiased_deviation():
-    from kjax.model.patches import normalize_patches
-
-    image = jnp.asarray([[0.0, 1.0], [2.0, 3.0]]).reshape(1, 2, 2, 1)
-    expected = (np.arange(4) - 1.5) / np.sqrt(5 / 3)
-    np.testing.assert_allclose(normalize_patches(image).ravel(), expected, rtol=1e-6)
 
 
 def test_batch_norm_keeps_the_unbiased_variance():
@@ -274,12 +232,6 @@ def test_views_in_one_batch_equal_batches_one_after_the_other(rng, head, dtype, 
         np.testing.assert_allclose(together[8 * i : 8 * (i + 1)], found, atol=tolerance)
     for one, other in zip(jax.tree.leaves(after), jax.tree.leaves(variables), strict=True):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=1e-5)
-
-
-def test_views_must_be_equal_parts(rng):
-    model, variables, _ = small_model("sum")
-    with pytest.raises(InputError, match="3 patches do not fall into 2 equal views"):
-        model.apply(variables, random_patches(rng, 3, SIDE), train=True, views=2, mutable=True)
 
 
 def test_dropout_differs_between_examples_and_views_and_keeps_its_rate():
@@ -335,18 +287,23 @@ def test_widths_are_those_of_the_arrays(head, rows):
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 1, 32), (3, 3, 32, 64), (40, 8), (8, 40), (16, 16)])
-def test_initial_weights_equal_those_of_a_general_qr(shape):
+def test_initial_weights_are_those_of_a_general_qr_with_gain_0_6(shape):
     key = jax.random.key(3)
+    kernel = initial_kernel(key, shape)
     general = jax.nn.initializers.orthogonal(scale=0.6)(key, shape, jnp.float32)
-    np.testing.assert_allclose(initial_kernel(key, shape), general, atol=2e-5)
-
-
-@pytest.mark.parametrize("shape", [(8, 8, 128, 128), (3, 3, 1, 32)])
-def test_the_shorter_side_is_orthonormal(shape):
-    kernel = initial_kernel(jax.random.key(0), shape, scale=1.0)
+    np.testing.assert_allclose(kernel, general, atol=2e-5)
     matrix = np.asarray(kernel).reshape(-1, shape[-1])
     short = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-    np.testing.assert_allclose(short.T @ short, np.eye(short.shape[1]), atol=2e-6)
+    np.testing.assert_allclose(short.T @ short, 0.36 * np.eye(short.shape[1]), atol=2e-6)
+
+
+def test_initial_parameters_of_a_model():
+    model, _, patches = small_model("xy")
+    params = jax.jit(model.init)(jax.random.key(0), patches)["params"]
+    for layer in (params["trunk"]["conv4"], params["head"]):
+        matrix = np.asarray(layer["kernel"]).reshape(-1, layer["kernel"].shape[-1])
+        np.testing.assert_allclose(matrix.T @ matrix, 0.36 * np.eye(matrix.shape[1]), atol=1e-5)
+    np.testing.assert_allclose(params["head"]["bias"], 0.01)
 
 
 # Encodings of single positions

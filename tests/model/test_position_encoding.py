@@ -56,13 +56,8 @@ def test_inner_products_are_the_kernel(rng, kappa, s):
 
 def test_feature_map_by_hand():
     gamma = von_mises_coefficients(1.0, 2)
-    expected = np.sqrt([gamma[0], gamma[1], gamma[2], gamma[1], gamma[2]]) * [
-        1,
-        math.cos(0.3),
-        math.cos(0.6),
-        math.sin(0.3),
-        math.sin(0.6),
-    ]
+    waves = np.array([1, math.cos(0.3), math.cos(0.6), math.sin(0.3), math.sin(0.6)])
+    expected = np.sqrt(gamma[[0, 1, 2, 1, 2]]) * waves
     np.testing.assert_allclose(feature_map(np.array([0.3]), kappa=1.0, s=2)[0], expected)
 
 
@@ -135,15 +130,8 @@ def test_position_matrix_by_its_definition(system):
 
 def test_every_constant_has_an_effect():
     default = PositionKernel(s=2)
-    for name, system in {
-        "kappa_xy": "xy",
-        "scale_xy": "xy",
-        "kappa_rho": "polar",
-        "kappa_theta": "polar",
-        "scale_rho": "polar",
-        "scale_theta": "polar",
-        "corner_radius": "xy",
-    }.items():
+    for field in dataclasses.fields(default)[1:]:
+        name, system = field.name, "polar" if "rho" in field.name or "theta" in field.name else "xy"
         changed = dataclasses.replace(default, **{name: 1.3 * getattr(default, name)})
         assert not np.allclose(
             position_matrix(8, changed, system), position_matrix(8, default, system)

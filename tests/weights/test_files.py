@@ -105,14 +105,8 @@ def test_what_is_not_an_array_is_named(tmp_path):
     shared: list = [1.0]
     for _ in range(40):
         shared = [shared, shared]
-    for content in (
-        {3: torch.zeros(2)},
-        [1, 2],
-        {"features.0.weight": "x"},
-        7,
-        circle,
-        {"a": shared},
-    ):
+    odd_names = {3: torch.zeros(2)}
+    for content in (odd_names, [1, 2], {"features.0.weight": "x"}, 7, circle, {"a": shared}):
         torch.save(content, path)
         for load in (load_variables, tfeat.load_params, lambda p: mkd.load_whitening(p, "pca")):
             with pytest.raises(InputError, match=r"."):

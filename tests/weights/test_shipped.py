@@ -20,13 +20,8 @@ from kjax.weights.ledger import OPEN_LICENCES, PhotoGroup, permitted_use
 from kjax.weights.source import load_shipped, load_source, load_sources
 
 CONSTANTS = {
-    "kappa_xy": 1.5,
-    "kappa_rho": 7.0,
-    "kappa_theta": 6.0,
-    "scale_xy": 1.1,
-    "scale_rho": 3.0,
-    "scale_theta": 1.0,
-    "corner_radius": 2**0.5,
+    **{"kappa_xy": 1.5, "kappa_rho": 7.0, "kappa_theta": 6.0, "scale_xy": 1.1, "scale_rho": 3.0},
+    **{"scale_theta": 1.0, "corner_radius": 2**0.5},
 }
 """None but one is the default of `kjax.build`."""
 MODEL = {"s": 1, "patch_size": 8, "dropout": 0.1, "head_bias": True, "dtype": "bfloat16"}
@@ -37,13 +32,9 @@ CARD = {
         {"scene": "field", "count": 1, "licence": "CC0-1.0", "authors": ["unknown"], "source": "y"},
     ],
     "data": [{"name": "left", "origin": "test"}, {"name": "right", "origin": "test"}],
-    "command": "python run_train.py --config=toy",
-    "commit": "0123abc",
-    "seed": 3,
-    "pairs": 20_000,
-    "hardware": "two cores",
+    **{"command": "python run_train.py --config=toy", "commit": "0123abc", "seed": 3},
+    **{"pairs": 20_000, "hardware": "two cores", "evaluation": "run_eval.py on two cores"},
     "results": {"fpr95/left": 0.0123, "speed": "fast"},
-    "evaluation": "run_eval.py on two cores",
     "extent": 9.0,
     "limits": ["knows no photographs", "is small"],
     "licence": "Apache-2.0",
@@ -154,13 +145,8 @@ def test_info(folder, capsys):
     lines = capsys.readouterr().out.splitlines()
     shown = {label: text.strip() for label, _, text in (line.partition("  ") for line in lines)}
     expected = {
-        "name": "toy",
-        "head": "xy",
-        "patch size": "8",
-        "parameters": "433,568",
-        "weights": "float32",
-        "trained on": "left, right",
-        "precision": "bfloat16",
+        **{"name": "toy", "head": "xy", "patch size": "8", "parameters": "433,568"},
+        **{"weights": "float32", "trained on": "left, right", "precision": "bfloat16"},
         "extent": "patches of 9 × KeyPoint.size",
         "ratio": "matches up to 0.9",
         "pairs": "20,000",
