@@ -45,6 +45,8 @@ ADDRESSES["hpatches"] = (
 """Addresses of each set, in the order in which they are tried."""
 SIZES = {"liberty": 450_092, "notredame": 468_159, "yosemite": 633_587, "hpatches": 116}
 """Number of patches of each PhotoTourism set, and of sequences of HPatches."""
+MAX_UNPACKED = 20 * 2**30
+"""Maximum size of an unpacked archive, in bytes."""
 
 
 def download_set(name: str, root: str | Path, *, progress: bool = True) -> Path:
@@ -198,10 +200,12 @@ def unpack(archive: Path, folder: Path, *, progress: bool = True) -> None:
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
+                check_unpacked_size(sum(member.file_size for member in opened.infolist()))
                 for name in tqdm(opened.namelist(), **shown):
                     opened.extract(name, folder)
         else:
             with tarfile.open(archive) as packed:
+                check_unpacked_size(sum(member.size for member in packed.getmembers()))
                 for member in tqdm(packed.getmembers(), **shown):
                     packed.extract(member, folder, filter="data")
     except Exception as error:  # the two modules and the decompressors raise a dozen types
@@ -210,3 +214,9 @@ def unpack(archive: Path, folder: Path, *, progress: bool = True) -> None:
         raise InputError(
             f"cannot unpack {archive} ({first_line(error)}): delete it and download it again"
         ) from None
+
+
+def check_unpacked_size(size: int) -> None:
+    """Raise if an archive would unpack to more than any published set needs."""
+    if size > MAX_UNPACKED:
+        raise ValueError(f"it would unpack to {size / 1e9:.0f} GB")

@@ -250,8 +250,11 @@ def test_links_are_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [zip_with, tar_with])
-def test_good_archives_are_unpacked(tmp_path, pack):
+def test_good_archives_are_unpacked_up_to_a_size(tmp_path, pack, monkeypatch):
     pack(tmp_path / "archive", "deep/down/file")
+    with monkeypatch.context() as patch, refused("it would unpack to"):
+        patch.setattr(download, "MAX_UNPACKED", 3)
+        unpack(tmp_path / "archive", tmp_path / "out", progress=False)
     unpack(tmp_path / "archive", tmp_path / "out", progress=False)
     assert (tmp_path / "out" / "good.txt").read_bytes() == b"good"
     assert (tmp_path / "out" / "deep" / "down" / "file").is_file()
