@@ -85,8 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.describer import load
     from kjax.images.exchange.hloc import read_features
     from kjax.images.runner import keep_compiled_programs
-    from kjax.images.scenes import describe_scene
-    from kjax.images.views import describe_views, views_of_features, write_views
+    from kjax.images.views import describe_scene, describe_views, views_of_features, write_views
     from kjax.matcher.view_set import write_view_set
 
     unreadable: list[str] = []

@@ -100,11 +100,10 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.images.align import align_matches
     from kjax.images.describer import load
-    from kjax.images.draw import save_matches
+    from kjax.images.draw import save_match_page, save_matches
     from kjax.images.exchange.outputs import write_pair
     from kjax.images.geometry import one_per_location, verify
     from kjax.images.match import match
-    from kjax.images.page import save_match_page
     from kjax.images.runner import keep_compiled_programs
 
     keep_compiled_programs()

@@ -1,16 +1,12 @@
 """Subpixel alignment of matches: move the second keypoint to where the first one's patch fits.
 
-A detector localises a large blob to a fraction of its size, so the same point may be pixels off in
-another image. The patches say more. Gauss–Newton steps (inverse-compositional, after Baker and
-Matthews) find the affine map between both patches with the highest correlation: first at the scale
-of the keypoint, then for the few pixels in the middle. If that fails, the match stays as it was.
-
-The position that fits one match need not fit another match of the same keypoint. It is meant for
-two-view geometry, not for tracks through many images.
+Gauss–Newton steps (inverse-compositional, after Baker and Matthews) find the affine map between
+both patches with the highest correlation: first at the scale of the keypoint, then for the few
+pixels in the middle. If that fails, the match stays as it was. This is meant for two-view geometry:
+the position that fits one match need not fit another match of the same keypoint.
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -61,13 +57,7 @@ _WEIGHTS: Float32[np.ndarray, "1 S S"] = (_GAUSSIAN / _GAUSSIAN.sum()).astype(np
 
 
 class Aligned(NamedTuple):
-    """Positions of matches.
-
-    Attributes:
-        xy_a: positions in the first image, those of the keypoints.
-        xy_b: positions in the second image.
-        aligned: which of them were aligned; the others are those of the keypoints.
-    """
+    """Positions of matches; those that are not `aligned` are the keypoints' own."""
 
     xy_a: Float32[np.ndarray, "K 2"]
     xy_b: Float32[np.ndarray, "K 2"]
@@ -80,11 +70,7 @@ def align_matches(
     """Align matches to a fraction of a pixel, for two-view geometry.
 
     Matches stay as they are if their patches reach over a border, have no contrast or look too
-    different. Gain and offset of the grey values make no difference. Images are given as to
-    `kjax.Describer.describe_image`.
-
-    Raises:
-        InputError: Keypoints without scales, or features or matches of other images.
+    different. Images are given as to `kjax.Describer.describe_image`.
     """
     packed_a, packed_b = _pack(image_a, a, order), _pack(image_b, b, order)
     keypoints_a, keypoints_b = a.keypoints(), b.keypoints()
@@ -106,34 +92,32 @@ def align_matches(
     return Aligned(xy_a, moved, aligned)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["pixels", "inside"], meta_fields=["shape"]
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Packed:
     """An image's pyramid, padded to one of few shapes, for which programs are compiled."""
 
     pixels: Float[Array, " pixels"]
     inside: Inside
-    shape: tuple[int, int]
+    shape: tuple[int, int] = dataclasses.field(metadata={"static": True})
 
 
 def _pack(image: Any, features: Features, order: str) -> _Packed:
     grey = np.asarray(open_grey(image, order), np.float32)
     if grey.shape[::-1] != tuple(features.image_size):
-        size, expected = (
-            "×".join(map(str, one)) for one in (grey.shape[::-1], features.image_size)
-        )
+        (height, width), (own_width, own_height) = grey.shape, features.image_size
         raise InputError(
-            f"the image has {size} pixels, its features are of {expected}: give the same image"
+            f"the image has {width}×{height} pixels, its features are of {own_width}×{own_height}: "
+            "give the same image"
         )
     padded, inside = pad_image(grey, 0, size=SIZE, pyramid=PYRAMID)
     assert inside is not None
-    return _Packed(_pack_grey(padded, inside), inside, (padded.shape[0], padded.shape[1]))
+    return _Packed(pack_grey(padded, inside), inside, (padded.shape[0], padded.shape[1]))
 
 
 @jax.jit
-def _pack_grey(grey: Float[Array, "height width"], inside: Inside) -> Float[Array, " pixels"]:
+def pack_grey(grey: Float[Array, "height width"], inside: Inside) -> Float[Array, " pixels"]:
+    """Compute the pyramid of a padded grey image."""
     levels = plan_levels(*grey.shape, size=SIZE, kind=PYRAMID)
     return pack_pyramid(grey[None], levels=levels, kind=PYRAMID, inside=inside)[0]
 
@@ -148,7 +132,10 @@ def _align(
     frames_a, frames_b, usable = _frames(a[:3], b[:3], packed_a.inside.size, packed_b.inside.size)
     found, aligned = frames_b, jnp.zeros_like(usable)
     for largest in (np.inf, NARROW):
-        narrow_a, moved = _narrow(frames_a, found, largest)
+        # The middle of the patches, at most `largest` pixels of the first image wide.
+        share = jnp.minimum(1, largest / frames_a.side)
+        narrow_a = frames_a._replace(side=share * frames_a.side)
+        moved = found._replace(side=share * found.side)
         template, sound = _template(_cut(packed_a, narrow_a))
         patches = _cut(packed_b, moved)
         before = _correlation(patches, template)
@@ -171,15 +158,6 @@ def _frames(
     usable = _within(frames_a, size_a) & _within(frames_b, size_b)
     frames_a, frames_b = (neutral_where(~usable, one, SIZE) for one in (frames_a, frames_b))
     return frames_a, frames_b, usable
-
-
-@jax.jit
-def _narrow(
-    a: PatchFrames, b: PatchFrames, largest: float | Float[Array, ""]
-) -> tuple[PatchFrames, PatchFrames]:
-    """Limit patches to their middle, at most `largest` pixels of the first image wide."""
-    share = jnp.minimum(1, largest / a.side)
-    return a._replace(side=share * a.side), b._replace(side=share * b.side)
 
 
 @jax.jit

@@ -37,7 +37,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float32
 
 from kjax.data.cutting.keypoints import NO_ANGLE, Keypoints, as_keypoints
-from kjax.errors import InputError, one_line, unknown_name
+from kjax.errors import InputError, one_line
 
 DIAMETERS = {"diameter": 1.0, "sigma": 2.0, "hloc": 1.0}
 """Side of the patch over `extent` · scale."""
@@ -60,17 +60,6 @@ class PatchFrames(NamedTuple):
         return self.side[..., None] / 2 * jnp.abs(self.axes).sum(axis=-1)
 
 
-def check_conventions(size_is: str, angle_is: str, pixel_origin: str) -> None:
-    """Raise if a name is in none of the tables."""
-    for name, value, known in (
-        ("size_is", size_is, (*DIAMETERS, HALF_WIDTH)),
-        ("angle_is", angle_is, ANGLE_UNITS),
-        ("pixel_origin", pixel_origin, FIRST_PIXEL),
-    ):
-        if value not in known:
-            raise unknown_name(name, value, known)
-
-
 def patch_frames(
     xy: Float[Array, "*batch N 2"],
     scale: Float[Array, "*batch N"],
@@ -82,10 +71,7 @@ def patch_frames(
     angle_is: str = "opencv",
     pixel_origin: str = "center",
 ) -> PatchFrames:
-    """Compute the patches that keypoints stand for; those of unusable keypoints have side 0.
-
-    `shape` are matrices of affine frames, used instead of angles; their own size is ignored.
-    """
+    """Compute patches, of side 0 for unusable keypoints; the size of `shape` is ignored."""
     side = 2 * scale if size_is == HALF_WIDTH else DIAMETERS[size_is] * extent * scale
     # Unusable values are replaced, so that gradients stay finite.
     if shape is None:
@@ -116,14 +102,10 @@ def neutral_where(bad: Any, frames: PatchFrames, size: int) -> PatchFrames:
 def keypoints_and_shapes(
     keypoints: Any, extent: float
 ) -> tuple[Keypoints, Float32[np.ndarray, "N 2 2"] | None]:
-    """Convert a caller's keypoints; kornia's LAFs also give the shapes of affine patches.
+    """Convert keypoints as `as_keypoints` does, or kornia's LAFs [N,2,3] or [1,N,2,3].
 
-    A LAF is a matrix [A | t]. Its patch is A · [−1, 1]² about t, whatever the extent.
-
-    Args:
-        keypoints: as for `kjax.data.cutting.keypoints.as_keypoints`, or LAFs [N,2,3] or [1,N,2,3].
-        extent: side of a patch over the keypoint's diameter. LAFs get the diameter that gives
-            their patch's area, and the direction of its rows as their angle.
+    A LAF is a matrix [A | t]. Its patch is A · [−1, 1]² about t, whatever the extent. It gets the
+    diameter that gives its patch's area, and the direction of the patch's rows as its angle.
     """
     listed = isinstance(keypoints, list | tuple) and all(hasattr(one, "pt") for one in keypoints)
     if listed or isinstance(keypoints, Keypoints):

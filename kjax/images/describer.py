@@ -60,12 +60,11 @@ def load(
         source: one of `kjax.list_weights()`, "out/first", "hardnet.pth", or
             "weights.npz:polar,s=1" if the weights fit several heads.
         seed: seed of a run with several seeds.
-        dtype: precision of the computation, "float32" or "bfloat16".
+        dtype: "float32" or "bfloat16".
         dimension: descriptor size; the weights must be trained for it (`config.loss.nested`).
-        backend: "jax" or "onnxruntime" on CPUs (default: the faster). Descriptors are the same up
-            to rounding.
+        backend: "jax" or "onnxruntime" on CPUs (default: the faster).
         detector: one of OpenCV's detectors, see `kjax.data.cutting.keypoints`.
-        max_keypoints: maximum keypoints per image.
+        max_keypoints: maximum per image.
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
     return Describer(
@@ -83,10 +82,7 @@ def load(
 
 
 def weights_sha256(source: LoadedModel) -> str:
-    """Return the SHA-256 of shipped weights' file, or of other weights' names and values.
-
-    It depends neither on the format of a file nor on its path.
-    """
+    """Return the SHA-256 of shipped weights' file, or of other weights' names and values."""
     if source.info.sha256:
         return source.info.sha256
     digest = hashlib.sha256()
@@ -103,16 +99,10 @@ class Describer:
     and return `cv2.KeyPoint` objects as the caller or the detector made them.
 
     Attributes:
-        dimension: descriptor size.
-        patch_size: side of the patches that the model sees.
         extent: side of a keypoint's patch in the image over the keypoint's diameter.
         ratio: default ratio for the ratio test with these weights.
-        dtype: precision of the computation.
         model: head and variant, e.g. "combined_star s=2".
         name: where the weights came from, if they were loaded.
-        sha256: checksum of the weights, if they were loaded (see `weights_sha256`).
-        detector: name of the keypoint detector, see `kjax.data.cutting.keypoints`.
-        max_keypoints: default maximum of keypoints per image.
     """
 
     def __init__(
@@ -154,11 +144,7 @@ class Describer:
     def feature_settings(
         self, max_keypoints: int | None = None, *, stored: str = "float32"
     ) -> dict[str, Any]:
-        """Return the settings of `describe_image`, as recorded with features.
-
-        `stored` is the type of the descriptors in the files: "float32" or a form of
-        `kjax.quantize`.
-        """
+        """Return the settings recorded with features; `stored`: see `kjax.quantize`."""
         return {
             "weights": self.name or "",
             "sha256": self.sha256 or "",
@@ -174,28 +160,21 @@ class Describer:
         }
 
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:
-        """Describe patches.
+        """Describe patches `[N,S,S]`, `[N,S,S,1]` or `[N,1,S,S]` of patch size S.
 
-        Args:
-            patches: `[N,S,S]`, `[N,S,S,1]` or `[N,1,S,S]` for patch size S; a NumPy or JAX array,
-                or anything NumPy can read. uint8, or floating of any range.
-
-        Raises:
-            InputError: Patches of another shape, or with NaN or infinite pixels.
+        They are uint8, or floating of any range, in whatever NumPy can read as an array.
         """
         found, size = np.asarray(as_array(patches, "patches")), self.patch_size
         if not any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.integer, jnp.floating)):
             raise InputError(f"patches of type {found.dtype}: give uint8 or floating ones")
         sides = (size, size)
         if found.shape[1:] not in (sides, (*sides, 1), (1, *sides)):
-            hint = ""
+            hint = f"resize them with kjax.model.patches.resize_patches(patches, {size})"
             if found.shape == sides:
-                hint = ": give patches[None] for a single one"
-            elif found.ndim == 3 and found.shape[1] == found.shape[2]:
-                hint = f": resize them with kjax.model.patches.resize_patches(patches, {size})"
+                hint = "give patches[None] for a single one"
             raise InputError(
-                f"patches of shape {list(found.shape)}: this model describes "
-                f"[N, {size}, {size}]{hint}"
+                f"patches of shape {list(found.shape)}: this model describes [N, {size}, {size}]: "
+                f"{hint}"
             )
         return self._runner.describe(found.reshape(len(found), *sides))
 
@@ -211,9 +190,8 @@ class Describer:
         """Detect and describe the keypoints of an image.
 
         Args:
-            image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating, whose range is inferred as
-                `kjax.data.cutting.photographs.grey_values` says; a Pillow image; or the path of a
-                file, which is rotated according to its EXIF orientation.
+            image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating (see
+                `kjax.data.cutting.photographs.grey_values`); a Pillow image; or a file's path.
             keypoints: OpenCV's keypoints; an array [N, 2 to 4] of x, y, diameter, angle; or
                 kornia's LAFs [N,2,3], which are the patches themselves (default: the detector's).
                 Keypoints whose patch lies outside the image are dropped.
@@ -235,10 +213,7 @@ class Describer:
         keypoints: Keypoints,
         shapes: Float32[np.ndarray, "N 2 2"] | None = None,
     ) -> Features:
-        """Describe keypoints of an image in grey, as `grey_values` returns it.
-
-        `shapes` are matrices of affine patches, see `kjax.extract_patches`.
-        """
+        """Describe keypoints of `grey_values`' image; `shapes`: see `kjax.extract_patches`."""
         descriptors, kept = self.describe_at(grey, keypoints, shapes)
         found = keypoints.keep(kept)
         return Features(
@@ -257,10 +232,7 @@ class Describer:
         keypoints: Keypoints,
         shapes: Float32[np.ndarray, "N 2 2"] | None = None,
     ) -> tuple[Float32[np.ndarray, "K dim"], Bool[np.ndarray, " N"]]:
-        """Return the descriptors of keypoints with valid patches, and which those are.
-
-        The arguments are those of `describe_grey`.
-        """
+        """Return the descriptors of keypoints with valid patches, and which those are."""
         count = len(keypoints.xy)
         padded = keypoints.padded(padded_count(count))
         if shapes is not None:
@@ -283,11 +255,8 @@ class Describer:
     def compute(
         self, image: Any, keypoints: Sequence[Any]
     ) -> tuple[list[Any], Float32[np.ndarray, "K dim"]]:
-        """Describe `cv2.KeyPoint` objects; those whose patch lies outside the image are dropped.
-
-        Their size is a diameter, 2σ for SIFT: see `kjax.data.cutting.keypoints` for others.
-        """
-        return self._compute(open_grey(image, "bgr"), keypoints)
+        """Describe `cv2.KeyPoint` objects; those whose patch lies outside the image are dropped."""
+        return self.detectAndCompute(image, None, True, keypoints=keypoints)
 
     def detectAndCompute(  # noqa: N802
         self,
@@ -303,7 +272,15 @@ class Describer:
                 "useProvidedKeypoints=True and keypoints=… belong together: give both or neither"
             )
         grey = open_grey(image, "bgr")
-        return self._compute(grey, self._find(grey, mask) if keypoints is None else keypoints)
+        if keypoints is None:
+            keypoints = self._find(grey, mask)
+        if not all(hasattr(point, "pt") for point in keypoints):
+            raise InputError(
+                "the keypoints are not cv2.KeyPoint objects: describe_image takes arrays and LAFs"
+            )
+        descriptors, kept = self.describe_at(grey, from_opencv(keypoints))
+        pairs = zip(keypoints, kept, strict=True)
+        return [point for point, valid in pairs if valid], descriptors
 
     def descriptorSize(self) -> int:  # noqa: N802
         """Return the descriptor size."""
@@ -321,14 +298,3 @@ class Describer:
         return find_in_grey(
             grey, mask=mask, max_keypoints=self.max_keypoints, detector=self.detector
         )
-
-    def _compute(
-        self, grey: np.ndarray, keypoints: Sequence[Any]
-    ) -> tuple[list[Any], Float32[np.ndarray, "K dim"]]:
-        if not all(hasattr(point, "pt") for point in keypoints):
-            raise InputError(
-                "the keypoints are not cv2.KeyPoint objects: describe_image takes arrays and LAFs"
-            )
-        descriptors, kept = self.describe_at(grey, from_opencv(keypoints))
-        pairs = zip(keypoints, kept, strict=True)
-        return [point for point, valid in pairs if valid], descriptors

@@ -1,17 +1,24 @@
-"""Pictures of matches: two images side by side, and a line for each match."""
+"""Pictures of matches, and an interactive HTML page of them in one self-contained file."""
 
+import base64
 import colorsys
 import functools
+import hashlib
+import html
+import io
+import json
 import os
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, Float32, UInt8
 from PIL import Image, ImageDraw
 
 from kjax.errors import InputError
-from kjax.files.atomic import write_whole
+from kjax.files.atomic import write_text, write_whole
+from kjax.images.features import Features, Matches
 
 Photo = UInt8[np.ndarray, "_ _"] | UInt8[np.ndarray, "_ _ 3"]
 """Grey or RGB image."""
@@ -26,6 +33,49 @@ _SMOOTHING = 3
 _LINE_ALPHA = 200
 _DOT = 2.0
 """Radius in pixels of the dot at either end."""
+MAX_SIDE = 4096
+"""Maximum side of an image in the page, in pixels."""
+_QUALITY = 90
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="dark">
+<title>Matches of {title}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<output id="count"></output>
+<label>score from <input id="score" type="range" min="{lowest}" max="1" step="0.01"
+  value="{lowest}" title="one minus the ratio"> <output id="least"></output></label>
+<label><input id="agreeing" type="checkbox"{checked}> inliers only</label>
+<span><button id="closer" type="button" aria-label="zoom in">+</button>
+<button id="farther" type="button" aria-label="zoom out">−</button>
+<button id="whole" type="button">fit</button></span>
+</header>
+<main>
+<canvas id="view" tabindex="0" role="img" aria-label="Both images with their matches. Keys: plus,
+ minus and 0 zoom, arrows move, n and p go from match to match."></canvas>
+<canvas id="mark" aria-hidden="true"></canvas>
+<section id="panel" aria-live="polite" aria-label="the match under the pointer" hidden>
+<canvas id="first" width="192" height="192"></canvas><canvas id="second" width="192"
+  height="192"></canvas>
+<dl><dt>distance</dt><dd id="distance"></dd><dt>ratio</dt><dd id="ratio"></dd>
+<dt>score</dt><dd id="score-of"></dd><dt>inlier</dt><dd id="agrees"></dd></dl>
+</section>
+</main>
+<noscript>This page needs JavaScript.</noscript>
+{images}
+<script type="application/json" id="data">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
 
 
 def draw_matches(
@@ -39,9 +89,8 @@ def draw_matches(
 ) -> Image.Image:
     """Draw two images side by side, with a line from each point to its match.
 
-    Colours follow the position in the first image, from left to right, so that lines that cross
-    their neighbours stand out. Wide images are reduced to `max_width` together, both by the same
-    factor. More than `max_lines` matches are thinned out evenly.
+    Colours follow the position in the first image, so that lines that cross their neighbours stand
+    out. Images wider than `max_width` together are reduced; more than `max_lines` are thinned out.
     """
     photos = [as_picture("image_a", image_a), as_picture("image_b", image_b)]
     factor = min(1.0, max(1, max_width - GAP) / sum(photo.width for photo in photos))
@@ -104,3 +153,64 @@ def reduced(photo: Image.Image, factor: float) -> Image.Image:
     """Resize by a factor, to at least one pixel."""
     size = max(1, round(photo.width * factor)), max(1, round(photo.height * factor))
     return photo if size == photo.size else photo.resize(size, Image.Resampling.LANCZOS)
+
+
+def save_match_page(
+    path: str | os.PathLike[str],
+    names: tuple[str, str],
+    photos: tuple[Photo, Photo],
+    features: tuple[Features, Features],
+    matches: Matches,
+    inliers: Bool[np.ndarray, " K"],
+    *,
+    extent: float,
+) -> None:
+    """Write the page of both images' matches to an .html file; `extent`: see `Describer`."""
+    if len(inliers) != len(matches):
+        raise InputError(f"{len(matches)} matches have {len(inliers)} inliers: give one for each")
+    images, ends = [], []
+    for name, photo, found, rows in zip(names, photos, features, matches.indices.T, strict=True):
+        picture = as_picture(name, photo)
+        factor = min(1.0, MAX_SIDE / max(picture.size))
+        file = io.BytesIO()
+        reduced(picture, factor).save(file, "JPEG", quality=_QUALITY)
+        content = base64.b64encode(file.getvalue()).decode()
+        source = f"data:image/jpeg;base64,{content}"
+        images.append(f'<img hidden alt="{html.escape(name)}" src="{source}">')
+        # Per keypoint: x and y with pixel centres at .5, the patch's side, the angle in radians.
+        xy = (found.xy[rows] + np.float32(0.5)) * np.float32(factor)
+        scales, radians = found.scales, found.radians()
+        scales = np.ones(len(found), np.float32) if scales is None else scales
+        radians = np.zeros(len(found), np.float32) if radians is None else radians
+        sides = scales[rows] * np.float32(extent * factor)
+        ends += [_rounded(column) for column in (xy[:, 0], xy[:, 1], sides, radians[rows])]
+    data = {
+        "ends": ends,
+        "distance": _rounded(matches.distances, 4),
+        "ratio": _rounded(matches.ratios, 4),
+        "agrees": inliers.astype(int).tolist(),
+        "bits": features[0].distance == "Hamming",
+    }
+    lowest = np.floor(100 * (1 - matches.ratios.max(initial=0))) / 100
+    style, script = (
+        resources.files(__package__).joinpath(f"match_page.{suffix}").read_text(encoding="utf-8")
+        for suffix in ("css", "js")
+    )
+    # Only this script may run, and nothing may be fetched, whatever the names contain.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src"
+    page = _PAGE.format(
+        policy=f"{policy} 'sha256-{digest}'",
+        style=style,
+        script=script,
+        title=html.escape(" and ".join(names)),
+        lowest=f"{max(lowest, 0):g}",
+        checked=" checked" if inliers.any() else "",
+        images="\n".join(images),
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+    write_text(Path(path), page)
+
+
+def _rounded(column: Float32[np.ndarray, " K"], digits: int = 3) -> list[float]:
+    return [round(value, digits) for value in column.tolist()]

@@ -4,11 +4,9 @@ Patch pixel (u, v) of S×S is read at
 
     xy + t · R(a) · (u − (S−1)/2, v − (S−1)/2),    t = side / S,
 
-in the image, where the centre of the first pixel is (0, 0), y points down, and angles run from x
-towards y: the geometry of `kjax.data.cutting`. An affine frame has its matrix, of determinant ±1,
-instead of R(a). `kjax.images.conventions` says how the scales, angles and positions of other
-libraries become (xy, side, a), and `kjax.data.cutting.patches` which low-passed copy of the image
-is read, bilinearly, where t > 1. Beyond its border an image is repeated.
+in the image: the geometry of `kjax.data.cutting`. An affine frame has its matrix, of determinant
+±1, instead of R(a). `kjax.images.conventions` converts the scales, angles and positions of other
+libraries. `kjax.data.cutting.patches` chooses the low-passed copy of the image that is read.
 """
 
 import functools
@@ -32,11 +30,14 @@ from kjax.data.cutting.photographs import (
     read_photograph,
     to_grey,
 )
-from kjax.errors import InputError
+from kjax.errors import InputError, unknown_name
 from kjax.images.conventions import (
+    ANGLE_UNITS,
+    DIAMETERS,
+    FIRST_PIXEL,
+    HALF_WIDTH,
     PatchFrames,
     as_array,
-    check_conventions,
     neutral_where,
     patch_frames,
 )
@@ -51,12 +52,10 @@ MAX_SIDE = 1e9
 
 
 class ExtractedPatches(NamedTuple):
-    """Patches, and which of them are valid.
+    """Grey patches, and which of them are valid.
 
-    Attributes:
-        patches: grey, in the range that `kjax.data.cutting.photographs.to_grey` gives.
-        valid: False for keypoints that `mask` excludes, that are not finite, whose scale is not
-            positive, or whose patch lies entirely outside the image. Their patches are zero.
+    Patches are zero, and not valid, for keypoints that `mask` excludes, that are not finite, whose
+    scale is not positive, or whose patch lies entirely outside the image.
     """
 
     patches: Float[Array, "*batch N size size"]
@@ -90,25 +89,22 @@ def extract_patches(
         )
 
     PhotoTourism's patches are 64×64, reduced to 32×32 for training. For equally sharp patches, ask
-    for `size=64` and reduce them with `kjax.model.patches.resize_patches`. `size=32` is smoother
-    and faster.
+    for `size=64` and reduce them with `kjax.model.patches.resize_patches`.
 
-    Differentiable with respect to the image and the keypoints; the choice of the pyramid level
-    counts as constant. Works inside `jax.jit` and `jax.vmap`. Called outside, it compiles once for
-    a range of numbers of keypoints and a range of image shapes: NumPy images are padded to one of
-    few shapes, unless the pyramid is kornia's.
+    Differentiable with respect to the image and the keypoints. Works inside `jax.jit` and
+    `jax.vmap`. Outside, NumPy images and keypoints are padded so that few programs compile.
 
     Args:
-        image: `[H,W]` or `[H,W,C]`, with a leading axis for a batch; uint8, uint16 or floating. An
-            empty image has no valid keypoints. Or the path of a file.
-        xy: positions `[N,2]`, or `[B,N,2]` for a batch. N may be 0.
-        scale: sizes `[N]` or `[B,N]`.
-        angle: orientations `[N]` or `[B,N]` (default: upright).
+        image: `[H,W]` or `[H,W,C]`, with a leading axis for a batch; uint8, uint16 or floating. Or
+            the path of a file.
+        xy: positions `[N,2]`, or `[B,N,2]` for a batch.
+        scale: `[N]` or `[B,N]`; `angle` and `mask`, too.
+        angle: orientations (default: upright).
         shape: matrices `[N,2,2]` or `[B,N,2,2]` of affine frames, used instead of angles. Patches
             are cut along their columns, with the area given by `scale`.
-        mask: bool `[N]` or `[B,N]`, False for keypoints that only pad a batch (default: all True).
+        mask: False for keypoints that only pad a batch.
         size: side of the patches in pixels.
-        size_is: meaning of `scale`: see `kjax.images.conventions` for this and the next three.
+        size_is: see `kjax.images.conventions`, also for `angle_is` and `pixel_origin`.
         extent: side of a patch over the keypoint's diameter.
         angle_is: meaning of `angle`.
         pixel_origin: point of the first pixel that is (0, 0).
@@ -116,11 +112,14 @@ def extract_patches(
             a third of the default's memory; `"off"` equals `cv2.warpAffine`; `"kornia"` and
             `"kornia0.8"` equal `kornia.feature.extract_patches_from_pyramid`.
         order: order of an image's colours, `"rgb"` or `"bgr"`.
-
-    Returns:
-        The patches `[N,size,size]` or `[B,N,size,size]`, and which of them are valid.
     """
-    check_conventions(size_is, angle_is, pixel_origin)
+    for name, value, known in (
+        ("size_is", size_is, (*DIAMETERS, HALF_WIDTH)),
+        ("angle_is", angle_is, ANGLE_UNITS),
+        ("pixel_origin", pixel_origin, FIRST_PIXEL),
+    ):
+        if value not in known:
+            raise unknown_name(name, value, known)
     check_pyramid(pyramid)
     check_order(order)
     if size < 1:
@@ -132,23 +131,20 @@ def extract_patches(
     if xy.ndim not in (2, 3) or xy.shape[-1] != 2 or counts[:-1] != batch:
         images = f" for {batch[0]} images" if batch else ""
         raise InputError(f"xy must be [N,2] or [B,N,2], not {list(xy.shape)}{images}")
-    rows = {
+    columns = {
         "scale": _as_rows(scale),
         "angle": np.zeros(counts, np.float32) if angle is None else _as_rows(angle),
         "mask": np.ones(counts, bool) if mask is None else _as_rows(mask),
+        "shape": None if shape is None else _as_rows(shape, like=(2, 2)),
     }
-    for name, row in rows.items():
-        if row.shape != counts:
+    for name, column in columns.items():
+        expected = (*counts, 2, 2) if name == "shape" else counts
+        if column is not None and column.shape != expected:
             raise InputError(
-                f"{name} must have one value per keypoint, {list(counts)}, not {list(row.shape)}"
+                f"{name} must have one value per keypoint, {list(expected)}, not "
+                f"{list(column.shape)}"
             )
-    matrices = None if shape is None else _as_rows(shape, like=(2, 2))
-    if matrices is not None and matrices.shape != (*counts, 2, 2):
-        raise InputError(
-            f"shape must have one matrix per keypoint, {[*counts, 2, 2]}, not "
-            f"{list(matrices.shape)}"
-        )
-    keypoints = (xy, *rows.values(), matrices)
+    keypoints = (xy, *columns.values())
     options = (size, size_is, float(extent), angle_is, pixel_origin, pyramid, order)
     cut = functools.partial(_extract, options)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
@@ -197,10 +193,7 @@ def _as_rows(values: Numbers, like: tuple[int, ...] = ()) -> jax.Array | np.ndar
 
 
 def padded_count(count: int) -> int:
-    """Round up to a multiple of a quarter of a power of two, or of 16.
-
-    Images with any number of keypoints, or of any size, then share few programs.
-    """
+    """Round up to a multiple of a quarter of a power of two, or of 16: few programs compile."""
     step = max(2 ** max(count - 1, 0).bit_length() // 8, 16)
     return -(-count // step) * step
 

@@ -1,7 +1,6 @@
 """Keypoints with descriptors, and matches between them, in OpenCV's conventions.
 
-The centre of the first pixel is (0, 0). Scales are diameters, 2σ for SIFT. Angles are degrees,
-clockwise on screen. `kjax.images.exchange` converts them to what other programs expect.
+`kjax.images.exchange` converts them to what other programs expect.
 """
 
 import dataclasses
@@ -30,10 +29,8 @@ class Features:
     Attributes:
         xy: positions; the centre of the first pixel is (0, 0).
         descriptors: floats, bytes that are numbers, or bits packed into bytes as in OpenCV.
-        image_size: width and height in pixels.
         scales: diameters in pixels, as OpenCV's `KeyPoint.size`.
         angles: degrees, clockwise on screen, as OpenCV's `KeyPoint.angle`; −1 is "none".
-        scores: detector scores; higher is better.
         distance: distance that compares the descriptors; "Hamming" for bits.
         weights_sha256: checksum of the weights that described them, if known.
     """
@@ -69,11 +66,7 @@ class Features:
         return dataclasses.replace(self, descriptors=stored, distance=FORMS[form])
 
     def keypoints(self) -> Keypoints:
-        """Return the keypoints; those without an angle are upright.
-
-        Raises:
-            InputError: The keypoints have no scales.
-        """
+        """Return the keypoints; those without an angle are upright."""
         if self.scales is None:
             raise InputError("the keypoints have no scales: use a detector with scales, e.g. SIFT")
         upright = np.full(len(self), NO_ANGLE, np.float32)
@@ -94,24 +87,15 @@ class Features:
     def for_matcher(
         self,
     ) -> tuple[Float32[np.ndarray, " N"], Float32[np.ndarray, " N"], Float32[np.ndarray, "N D"]]:
-        """Return positive scales, radians and unit descriptors, the input of a learned matcher.
-
-        Constants replace scales and angles that the extractor did not give.
-
-        Raises:
-            InputError: The descriptors are quantized or not finite.
-        """
+        """Return scales, radians and unit descriptors; constants replace absent columns."""
         if self.distance != "L2" or self.descriptors.dtype == np.uint8:
             raise InputError("learned matching needs descriptors that are not quantized")
         if not np.isfinite(self.descriptors).all():
             raise InputError("descriptors have NaN or infinite values: check the extractor")
         scales = np.full(len(self), NO_SCALE, "f4") if self.scales is None else self.scales
         radians = self.radians()
-        return (
-            np.maximum(scales, LEAST_SCALE),
-            np.zeros(len(self), "f4") if radians is None else radians,
-            unit_rows(self.descriptors),
-        )
+        radians = np.zeros(len(self), "f4") if radians is None else radians
+        return np.maximum(scales, LEAST_SCALE), radians, unit_rows(self.descriptors)
 
 
 def unit_rows(rows: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N D"]:
@@ -133,12 +117,8 @@ def from_radians(angles: Float[np.ndarray, " N"] | None) -> Float32[np.ndarray, 
 class Matches:
     """Pairs of descriptors, ordered by the index in the first image.
 
-    Attributes:
-        indices: indices of the descriptors in the first and in the second image.
-        distances: L2 distances, or numbers of differing bits.
-        ratios: distance over the distance to the second nearest: near 0 is distinctive, 1 is a
-            tie. For "mutual_ratio", the larger of both directions. 0 if there is no second
-            nearest. For "learned", one minus the score.
+    `ratios` are distances over those to the second nearest: near 0 is distinctive, 1 is a tie. For
+    "mutual_ratio" they are the larger of both directions, for "learned" one minus the score.
     """
 
     indices: Int32[np.ndarray, "K 2"]

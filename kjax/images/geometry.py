@@ -32,7 +32,7 @@ Matrix = Float64[np.ndarray, "3 3"]
 class Verified(NamedTuple):
     """A geometric model of two images, and the matches that agree with it."""
 
-    model: Float64[np.ndarray, "3 3"] | None
+    model: Matrix | None
     """H with b ~ H a, or F with bᵀ F a = 0, for points (x, y, 1); None if none was found."""
     inliers: Bool[np.ndarray, " K"]
 
@@ -49,18 +49,9 @@ def verify(
 ) -> Verified:
     """Fit a model to matched points with OpenCV's MAGSAC++. The result is deterministic.
 
-    Args:
-        xy_a: points of the first image.
-        xy_b: the points that match them.
-        model: "homography" for planes and rotating cameras, "fundamental" for any rigid scene.
-        threshold: maximum inlier distance in pixels, from the transformed match or from the
-            epipolar line.
-        confidence: probability of having found the best model, at which the search ends.
-        iterations: maximum number of iterations.
-        refine: refine a homography on its inliers.
-
-    Raises:
-        InputError: OpenCV is missing, or the points are not finite.
+    A "homography" is for planes and rotating cameras, "fundamental" for any rigid scene. The
+    threshold is the maximum inlier distance in pixels, from the transformed match or from the
+    epipolar line. `refine` applies to homographies.
     """
     if model not in get_args(Kind):
         raise unknown_name("model", model, get_args(Kind))
@@ -101,10 +92,9 @@ def refine_homography(
     xy_b: Float[np.ndarray, "K 2"],
     threshold: float,
 ) -> tuple[Matrix, Bool[np.ndarray, " K"]]:
-    """Minimise the Cauchy loss of all matches near a homography.
+    """Minimise the Cauchy loss of all matches near a homography; keep the first if none is better.
 
-    RANSAC ends with a model of few matches. On random views, the refined one is off by half as much
-    at the corners, or less. The initial model and its inliers are returned if none is better.
+    RANSAC ends with a model of few matches; the refined one is off by half as much at the corners.
     """
     to_a, to_b = _conditioning(xy_a), _conditioning(xy_b)
     a, b = _homogeneous(xy_a) @ to_a.T, (_homogeneous(xy_b) @ to_b.T)[:, :2]
@@ -200,11 +190,7 @@ def count_matches(
     ratio: float | None = None,
     distance: Distance = "L2",
 ) -> list[Count]:
-    """Match the first image of a planar scene with each other image, and count correct matches.
-
-    `rows` are the keypoints' descriptors, and the homographies map the first image to each of the
-    others. Without a ratio there is no ratio test.
-    """
+    """Match the first image of a planar scene with each other image, and count correct matches."""
     counts = []
     for other, homography in enumerate(homographies, start=1):
         matches = match(
@@ -237,11 +223,9 @@ def count_correct(
 def one_per_location(
     matches: Matches, xy_a: Float[np.ndarray, "N 2"], xy_b: Float[np.ndarray, "M 2"]
 ) -> Bool[np.ndarray, " K"]:
-    """Select matches so that no location, in either image, has two.
+    """Select matches so that no location, in either image, has two: the smallest distance stays.
 
-    SIFT gives a point with several dominant orientations as several keypoints at one position. A
-    match of each would count the point several times. The match with the smallest distance stays;
-    the true geometry is not used.
+    SIFT gives a point with several dominant orientations as several keypoints at one position.
     """
     places = [
         # As complex numbers: `np.unique` takes many times as long for rows.

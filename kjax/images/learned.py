@@ -1,13 +1,10 @@
-"""A learned matcher, ready to use on the features of two images.
-
-matcher = kjax.load_matcher("out/matcher")             # the workdir of a training, or matcher.npz
-matches = matcher.match(first, second)                 # or kjax.match(…, method="learned")
-"""
+"""A learned matcher, ready to use on the features of two images."""
 
 import functools
 import math
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,15 +14,7 @@ from kjax.files.atomic import sha256 as file_sha256
 from kjax.images.extract import padded_count
 from kjax.images.features import Features, Matches
 from kjax.matcher.assignment import LEAST_SCORE, NONE, MutualMatches, assign, mutual_matches
-from kjax.matcher.network import (
-    Embedding,
-    Layer,
-    LayerOutput,
-    MatcherConfig,
-    MatcherInput,
-    Rotation,
-    layer_of,
-)
+from kjax.matcher.network import Embedding, Layer, LayerOutput, MatcherInput, layer_of
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher
 from kjax.weights.shipped import DEFAULT
 
@@ -44,12 +33,8 @@ def load_matcher(source: str = DEFAULT) -> "Matcher":
 class Matcher:
     """A network with its weights, compiled for few shapes.
 
-    Attributes:
-        name: where the weights came from, if they were loaded.
-        sha256: checksum of their file, if they were loaded.
-        described_with: weights whose descriptors it matches.
-        layers: number of layers.
-        remarks: notes on its training.
+    `described_with` are the weights whose descriptors it matches, `remarks` notes on its training.
+    `name` and `sha256` are the source and the checksum of weights that were loaded.
     """
 
     def __init__(
@@ -82,16 +67,10 @@ class Matcher:
 
         Args:
             first: features with the descriptors that the matcher is for; kjax's need scales.
-            second: features of the other image.
+            second: those of the other image.
             least_score: minimum score of a match, from 0 to 1.
             layers: maximum number of layers; fewer are faster.
             early: stop as soon as a layer is sure of nearly all keypoints.
-
-        Returns:
-            At most one match for each keypoint. `ratios` are one minus the scores.
-
-        Raises:
-            InputError: The matcher is not for these features.
         """
         for features in (first, second):
             self.check(features)
@@ -100,16 +79,17 @@ class Matcher:
         if not len(first) or not len(second):
             return Matches.none()
         points, most = _network_input(first, second), layers or self.layers
-        tokens, rotation = _embed(self._model, self._embedding, points)
+        counts, layer = points.counts, Layer(self._model, attention="blocked")
+        there = jnp.arange(points.angles.shape[-1])[None, None] < counts[:, :, None]
+        tokens, rotation = _apply(Embedding(self._model), self._embedding, points)
         for number in range(most):
-            tokens, output = _run_layer(
-                self._model, self._layers[number], tokens, rotation, points.counts
-            )
+            tokens, output = _apply(layer, self._layers[number], tokens, rotation, counts)
             # No need to ask the last layer; in the first half too few keypoints are sure.
-            asked = early and most // 2 <= number + 1 < most
-            if asked and float(_sure_share(output, points.counts)) > ENOUGH:
-                break
-        found = jax.device_get(_matches(output, points.counts, jnp.float32(least_score)))
+            if early and most // 2 <= number + 1 < most:
+                sure = there & (jax.nn.sigmoid(output.confidence) > SURE)
+                if float(sure.sum() / counts.sum()) > ENOUGH:
+                    break
+        found = jax.device_get(_matches(output, counts, jnp.float32(least_score)))
         partners = found.first[0, : len(first)]
         rows = np.flatnonzero(partners != NONE)
         indices = np.stack([rows, partners[rows]], axis=1).astype(np.int32)
@@ -124,10 +104,7 @@ class Matcher:
         self.check_weights(features.weights_sha256, features.descriptors.shape[1])
 
     def check_weights(self, sha256: str | None, dimension: int) -> None:
-        """Raise InputError if the matcher is not for descriptors of these weights.
-
-        A matcher for descriptors of other programs checks the dimension alone.
-        """
+        """Raise InputError if the matcher is not for descriptors of these weights."""
         own = self.described_with
         others = own.sha256 and sha256 not in (None, own.sha256)
         if others or dimension != own.dimension:
@@ -139,28 +116,9 @@ class Matcher:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _embed(model: MatcherConfig, params: Any, points: MatcherInput) -> tuple[jax.Array, Rotation]:
-    return Embedding(model).apply({"params": params}, points)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _run_layer(
-    model: MatcherConfig,
-    params: Any,
-    tokens: jax.Array,
-    rotation: Rotation,
-    counts: jax.Array,
-) -> tuple[jax.Array, LayerOutput]:
-    """Run one layer. All layers share this program: only their parameters differ."""
-    layer = Layer(model, attention="blocked")
-    return layer.apply({"params": params}, tokens, rotation, counts)
-
-
-@jax.jit
-def _sure_share(output: LayerOutput, counts: jax.Array) -> jax.Array:
-    """Return the fraction of keypoints whose confidence is above `SURE`."""
-    there = jnp.arange(output.confidence.shape[-1])[None, None] < counts[:, :, None]
-    return (there & (jax.nn.sigmoid(output.confidence) > SURE)).sum() / counts.sum()
+def _apply(module: nn.Module, params: Any, *inputs: Any) -> Any:
+    """Run the embedding or a layer. All layers share a program: only their parameters differ."""
+    return module.apply({"params": params}, *inputs)
 
 
 @jax.jit
@@ -191,7 +149,5 @@ def _network_input(first: Features, second: Features) -> MatcherInput:
     return MatcherInput(*[*stacked, counts])
 
 
-@functools.lru_cache(maxsize=2)
-def cached_matcher(source: str) -> Matcher:
-    """Call `load_matcher`, keeping the last results."""
-    return load_matcher(source)
+cached_matcher = functools.lru_cache(maxsize=2)(load_matcher)
+"""`load_matcher`, which keeps its last results."""

@@ -1,8 +1,4 @@
-"""Matches between the descriptors of two images, and hloc's form of them.
-
-matches = match(first, second, method="mutual_ratio", ratio=describer.ratio)
-first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
-"""
+"""Matches between the descriptors of two images, and hloc's form of them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
@@ -38,15 +34,12 @@ def match(
 ) -> Matches:
     """Match descriptors exactly, in memory linear in their number.
 
-    With method "learned", match the features that `kjax.Describer.describe_image` returns.
-
-    Ties between equally near descriptors go to the lowest index. Either side may be empty. The
-    first four methods are kornia's `match_nn`, `match_mnn`, `match_snn` and `match_smnn`.
+    Ties go to the lowest index. The first four methods are kornia's `match_nn`, `match_mnn`,
+    `match_snn` and `match_smnn`.
 
     Args:
-        a: descriptors [N, D] of the first image, a NumPy or JAX array, or `Features`. Converted to
-            float32 for L2. For Hamming: uint8 bytes of eight bits each as OpenCV packs them, or
-            zeros and ones of any type.
+        a: descriptors [N, D] of the first image, a NumPy or JAX array, or `Features`. For Hamming:
+            uint8 bytes of eight bits each as OpenCV packs them, or zeros and ones of any type.
         b: descriptors [M, D] of the second image.
         method: "nearest": the nearest neighbours of a in b. "mutual": nearest neighbours of each
             other. "ratio": much nearer than the second nearest. "mutual_ratio": mutual, with the
@@ -56,11 +49,7 @@ def match(
         distance: "L2" or "Hamming".
         block: descriptors per side that are compared at once, rounded down to a power of two
             (default: depends on the device).
-        matcher: for "learned": a matcher, or the source to load it from, as for
-            `kjax.load_matcher`.
-
-    Raises:
-        InputError: Descriptors that cannot be compared, or an unknown method or distance.
+        matcher: for "learned": a matcher, or a source for `kjax.load_matcher`.
     """
     if method == "learned":
         from kjax.images.learned import Matcher, cached_matcher
@@ -83,11 +72,7 @@ def match_many(
     distance: Distance = "L2",
     block: int | None = None,
 ) -> list[Matches]:
-    """Match many pairs of images in one call, each as `match` does.
-
-    Each image's descriptors are copied to the device once, and many small pairs are matched
-    together. `pairs` are indices in `descriptors`; the method may not be "learned".
-    """
+    """Match pairs of indices in `descriptors` in one call, each as `match` does."""
     if method == "learned":
         raise InputError("method='learned' cannot match many pairs at once: call match for each")
     _check_options(method, ratio, distance, block)
@@ -99,8 +84,8 @@ def match_many(
             )
     if not len(pairs):
         return []
-    names = [str(number) for number in range(len(descriptors))]
-    return _match_sets(_prepare(descriptors, names, distance), pairs, method, ratio, block)
+    names = map(str, range(len(descriptors)))
+    return _match_sets(_prepare(descriptors, [*names], distance), pairs, method, ratio, block)
 
 
 def _check_options(method: str, ratio: float, distance: str, block: int | None) -> None:
@@ -131,36 +116,31 @@ def _prepare(sets: Sequence[Any], names: Sequence[str], distance: str) -> list[A
         )
     if not dimensions[0]:
         raise InputError("descriptors of no numbers cannot be compared: give columns")
-    convert = _as_bits if distance == "Hamming" else _as_numbers
-    return [convert(name, rows) for name, rows in zip(names, sets, strict=True)]
-
-
-def _as_numbers(name: str, rows: Any) -> Any:
-    if rows.dtype == bool:
-        raise InputError(f"descriptors {name} are bits: compare them with distance='Hamming'")
-    if rows.dtype == np.uint8:
-        return rows
-    numbers = rows.astype(np.float32)
-    # NaN is both the minimum and the maximum of any array that has it.
-    if np.isfinite(numbers.max(initial=0)) and np.isfinite(numbers.min(initial=0)):
-        return numbers
-    bad = ~np.isfinite(np.asarray(numbers)).all(axis=1)
-    raise InputError(
-        f"descriptors {name} have NaN or infinite values in {bad.sum()} of {len(rows)} rows, "
-        f"row {int(bad.argmax())} first: leave these out or check the model"
-    )
-
-
-def _as_bits(name: str, rows: Any) -> np.ndarray:
-    if rows.dtype == np.uint8:
-        # Bytes that hold a single bit each are fine as well: the other seven never differ.
-        return np.unpackbits(np.ascontiguousarray(rows), axis=1).view(bool)
-    if not np.isin(rows, (0, 1)).all():
-        raise InputError(
-            f"descriptors {name} are not bits: Hamming distances need uint8 bytes, or zeros and "
-            "ones"
-        )
-    return rows.astype(bool)
+    converted = []
+    for name, rows in zip(names, sets, strict=True):
+        if distance == "Hamming" and rows.dtype == np.uint8:
+            # Bytes that hold a single bit each are fine as well: the other seven never differ.
+            rows = np.unpackbits(np.ascontiguousarray(rows), axis=1).view(bool)
+        elif distance == "Hamming":
+            if not np.isin(rows, (0, 1)).all():
+                raise InputError(
+                    f"descriptors {name} are not bits: Hamming distances need uint8 bytes, or "
+                    "zeros and ones"
+                )
+            rows = rows.astype(bool)
+        elif rows.dtype == bool:
+            raise InputError(f"descriptors {name} are bits: compare them with distance='Hamming'")
+        elif rows.dtype != np.uint8:
+            rows = rows.astype(np.float32)
+            # NaN is both the minimum and the maximum of any array that has it.
+            if not np.isfinite([float(rows.max(initial=0)), float(rows.min(initial=0))]).all():
+                bad = ~np.isfinite(np.asarray(rows)).all(axis=1)
+                raise InputError(
+                    f"descriptors {name} have NaN or infinite values in {bad.sum()} of {len(rows)} "
+                    f"rows, row {int(bad.argmax())} first: leave these out or check the model"
+                )
+        converted.append(rows)
+    return converted
 
 
 def _match_sets(
@@ -246,9 +226,8 @@ def _ratios(found: Neighbours) -> Float64[np.ndarray, " n"]:
 def hloc_style(matches: Matches, n0: int, n1: int) -> dict[str, np.ndarray]:
     """Convert to `matches0` and `matching_scores0` of hloc and LightGlue, and `…1`.
 
-    For each of the n0 and n1 keypoints: the other's index, or −1, and a score from 0 to 1, one
-    minus the ratio. If several keypoints of the first image match one, the best score wins, then
-    the lowest index.
+    Scores are one minus the ratio. If several keypoints of the first image match one, the best
+    score wins, then the lowest index.
     """
     first, second = matches.indices.T
     if len(matches) and (first.max() >= n0 or second.max() >= n1):

@@ -1,8 +1,4 @@
-"""Image pyramids in one flat array on the device, and bilinear patches read out of them.
-
-`kjax.data.cutting.patches` says which low-passed copies there are. Beyond its border an image is
-repeated.
-"""
+"""Pyramids of `kjax.data.cutting.patches` in one flat array, and patches read out of them."""
 
 import functools
 import math
@@ -26,14 +22,9 @@ faster."""
 
 
 class Inside(NamedTuple):
-    """The part of an image, padded by repeating its border, that is the image itself.
+    """Size of an image inside its padding, last pixel of each level, and number of levels.
 
     These are run-time values of a program, so that images of several sizes share it.
-
-    Attributes:
-        size: width and height.
-        last: x and y of the last pixel of each level.
-        levels: number of levels of the image.
     """
 
     size: Int32[Array | np.ndarray, "2"]
@@ -56,14 +47,9 @@ def pack_pyramid(
     kind: str,
     inside: Inside | None = None,
 ) -> Float[Array, "batch pixels"]:
-    """Compute the pixels of all levels, row by row and level by level.
-
-    Kornia's kinds do not support `inside`.
-    """
-    if kind in KORNIA:
-        copies = _kornia_copies(images, levels)
-    else:
-        copies = _own_copies(images, levels, inside)
+    """Compute the pixels of all levels, row by row; kornia's kinds do not support `inside`."""
+    own = kind not in KORNIA
+    copies = _own_copies(images, levels, inside) if own else _kornia_copies(images, levels)
     rows = [copy.reshape(images.shape[0], -1) for copy in copies]
     return jnp.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
 
@@ -152,16 +138,9 @@ def _blur(
 class Windows(NamedTuple):
     """Patches in the packed pyramid, relative to a pixel near their centre.
 
-    Relative coordinates keep their precision in images of any size.
-
-    Attributes:
-        start: index of that pixel.
-        stride: pixels in a row of the level.
-        center: patch centre, from that pixel.
-        along_u: step from one patch pixel to the next in a row.
-        along_v: step from one patch pixel to the next in a column.
-        low: the level's first pixel, from that pixel.
-        high: the level's last pixel, from that pixel.
+    `start` is the index of that pixel, and `stride` the number of pixels in a row of the level.
+    `low` and `high` are the level's first and last pixel. Relative coordinates keep their precision
+    in images of any size.
     """
 
     start: Int[Array, "B N"]
@@ -181,7 +160,6 @@ def locate_windows(
     chosen = choose_level(lax.stop_gradient(step), count=inside.levels, kind=pyramid)
 
     def per_patch(values: list) -> Array:
-        """Look up the values of each patch's level."""
         integral = isinstance(values[0], int)
         return jnp.asarray(np.array(values, np.int32 if integral else step.dtype))[chosen]
 

@@ -1,9 +1,7 @@
 """Describe patches with the faster of two programs: XLA, or onnxruntime on x86_64 CPUs.
 
-onnxruntime needs no seconds of compilation and was faster with all shipped weights on x86_64.
-Descriptors are the same up to rounding, whatever the program and the batch.
-
-$KJAX_DESCRIBE overrides the choice: "jax" or "onnxruntime".
+Descriptors are the same up to rounding. $KJAX_DESCRIBE overrides the choice: "jax" or
+"onnxruntime".
 """
 
 import functools
@@ -17,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Float32, Num
 
 from kjax.data.cache import cache_root
@@ -37,21 +34,12 @@ programs of larger batches repay their compilation."""
 
 
 class Runner:
-    """A folded model with its weights, compiled on first use for few batch shapes.
-
-    Attributes:
-        backend: "jax" or "onnxruntime".
-        dimension: descriptor size.
-    """
+    """A folded model with its weights, compiled on first use for few batch shapes."""
 
     def __init__(
         self, folded: Descriptor, weights: Mapping[str, Any], *, backend: str | None = None
     ) -> None:
-        """Choose the backend: the argument, $KJAX_DESCRIBE, or what is faster on this machine.
-
-        Raises:
-            InputError: The backend is unknown or not installed.
-        """
+        """Choose the backend: the argument, $KJAX_DESCRIBE, or what is faster on this machine."""
         backend = backend or os.environ.get(VARIABLE)
         if backend not in (None, "", JAX, ONNXRUNTIME):
             raise unknown_name("backend", backend, (JAX, ONNXRUNTIME))
@@ -104,8 +92,10 @@ class Runner:
     ) -> Float32[np.ndarray, "N dim"]:
         """Describe finite patches that lie on an accelerator, without copying them to the host."""
         count, batch = len(patches), self.batch_size(len(patches))
-        rows = [self._by_jax(_batch(patches, at, batch)) for at in range(0, count, batch)]
-        found = [np.asarray(part, np.float32) for part in rows]
+        # Blank patches fill up the last batch.
+        whole = jnp.pad(patches, ((0, -count % batch), (0, 0), (0, 0)))
+        parts = (jax.lax.dynamic_slice_in_dim(whole, at, batch) for at in range(0, count, batch))
+        found = [np.asarray(rows, np.float32) for rows in [self._by_jax(part) for part in parts]]
         return np.concatenate([np.empty((0, self.dimension), np.float32), *found])[:count]
 
     @functools.cached_property
@@ -126,15 +116,6 @@ class Runner:
             graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         return lambda block: session.run(["descriptors"], {"patches": np.asarray(block)})[0]
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _batch(
-    patches: Float[Array, "N size size"], start: ArrayLike, batch: int
-) -> Float[Array, "{batch} size size"]:
-    """Slice a batch; blank patches fill up the last one."""
-    whole = jnp.pad(patches, ((0, -len(patches) % batch), (0, 0), (0, 0)))
-    return jax.lax.dynamic_slice_in_dim(whole, start, batch)
 
 
 def keep_compiled_programs() -> None:

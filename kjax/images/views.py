@@ -1,8 +1,7 @@
-"""Features of random views of photographs, to train a matcher on.
+"""Features of views, to train a matcher on: random homographies, or a reconstructed scene.
 
-Views are made in threads on the host while the device describes earlier ones. For extractors of
-other projects, `write_views` writes the views as pictures, with `views.json` as their list, and
-`views_of_features` reads what the extractor found.
+For extractors of other projects, `write_views` writes the views as pictures, with `views.json` as
+their list, and `views_of_features` reads what the extractor found.
 """
 
 import json
@@ -12,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from PIL import Image
+from scipy.spatial import cKDTree
 from tqdm import tqdm
 
+from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Model, ModelImage, read_model
 from kjax.data.cutting.keypoints import FAINT, STEADY, Keypoints, detect_in_grey
 from kjax.data.cutting.photographs import in_order, read_grey_or_none
 from kjax.data.phototour import SetPhotograph
@@ -53,13 +54,16 @@ VIEWS = ViewConfig(
 """Default views: more varied than those of patch sets, since a matcher sees the surroundings."""
 VIEWS_FILE = "views.json"
 FORMAT = "kjax written views 1"
+SAME_KEYPOINT = 1.0
+"""Maximum distance of a keypoint from COLMAP's, in pixels of the reduced photograph."""
+LEAST_SHARED = 30
+"""Minimum number of points that two photographs of a group share."""
+MOST_DISTORTION = 5.0
+"""Maximum plausible distortion coefficient: larger values mean another camera model."""
 
 
 def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[WarpedPhoto] | None:
-    """Make the photograph itself and random views of it, or None if it cannot be read.
-
-    The views depend on the name and the seed alone.
-    """
+    """Make the photograph and random views by its name and the seed; None if unreadable."""
     photo = read_grey_or_none(path)
     if photo is None:
         return None
@@ -79,21 +83,14 @@ def describe_views(
     seed: int,
     progress: bool = True,
 ) -> tuple[ViewSet, list[str]]:
-    """Describe each photograph and random views of it.
-
-    Returns:
-        The set, and the names of photographs that cannot be read.
-
-    Raises:
-        InputError: No photograph can be read.
-    """
+    """Describe each photograph and random views; return the set and the unreadable names."""
 
     def find(number: int) -> list[tuple[WarpedPhoto, Keypoints]] | None:
         views = make_views(photographs[number], names[number], config=config, seed=seed)
+        contrast = config.contrast_threshold
         if views is None:
             return None
-        contrast = config.contrast_threshold
-        return [(view, steadiest(view.pixels, max_keypoints, contrast)) for view in views]
+        return [(one, steadiest(one.pixels, max_keypoints, contrast)) for one in views]
 
     described: list[dict[str, np.ndarray]] = []
 
@@ -104,8 +101,7 @@ def describe_views(
             size = view.pixels.shape[1], view.pixels.shape[0]
             views.append(columns | plane_geometry(view.homography, columns["xy"], size))
         described.append(_stacked(views))
-        path = photographs[number]
-        return SetPhotograph(len(described) - 1, names[number], sha256(path))
+        return SetPhotograph(len(described) - 1, names[number], sha256(photographs[number]))
 
     kept, unreadable = _for_each(find, describe, names, progress=progress)
     made = _stacked(described)
@@ -119,11 +115,7 @@ def _for_each(
     *,
     progress: bool,
 ) -> tuple[tuple[Any, ...], list[str]]:
-    """Call `find` for every photograph in threads, and `use` with each result, in order.
-
-    Returns:
-        The results of `use`, and the names of photographs for which `find` gave None.
-    """
+    """Find in threads, use the results in order; also list the names where `find` gave None."""
     kept, unreadable, total = [], [], len(names)
     work = in_order(find, range(total), os.cpu_count() or 1)
     for number, future in tqdm(work, "views", total, unit=" photographs", disable=not progress):
@@ -188,10 +180,7 @@ def _as_columns(
 def plane_geometry(
     homography: Float[np.ndarray, "3 3"], xy: Float[np.ndarray, "K 2"], size: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """Return what keypoints of a view see: the photograph is the plane z = 1, in its pixels.
-
-    The homography maps the photograph's pixels to the view's; `size` is the view's.
-    """
+    """Return what keypoints of a view see: the photograph is the plane z = 1, in its pixels."""
     homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ np.linalg.inv(homography).T
     camera = np.column_stack([homography, np.zeros(3)]) / homography[2, 2]
     middle = Keypoints.of_sigma(np.array([size]) / 2, np.ones(1), np.zeros(1))
@@ -212,14 +201,7 @@ def write_views(
     seed: int,
     progress: bool = True,
 ) -> tuple[int, list[str]]:
-    """Write the views that `describe_views` describes as pictures; `views.json` comes last.
-
-    Returns:
-        The number of photographs written, and the names of those that cannot be read.
-
-    Raises:
-        InputError: No photograph can be read.
-    """
+    """Write the views of `describe_views` as pictures; return their number and unreadable names."""
     (folder / VIEWS_FILE).unlink(missing_ok=True)
 
     def write(number: int) -> dict[str, Any] | None:
@@ -249,14 +231,7 @@ def views_of_features(
     max_keypoints: int,
     progress: bool = True,
 ) -> ViewSet:
-    """Read the features that another extractor found in written views.
-
-    `read` returns the features of a picture by its name. Keypoints with the highest scores are
-    kept.
-
-    Raises:
-        InputError: A file is absent or damaged, or the features are of other pictures.
-    """
+    """Read the features of written views, by `read` with a picture's name; best scores first."""
     path = folder / VIEWS_FILE
     again = "write them with kjax build-views --write-views"
     if not path.is_file():
@@ -265,17 +240,15 @@ def views_of_features(
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
-        listed = tuple(
-            SetPhotograph(number, one["name"], one["sha256"])
-            for number, one in enumerate(content["photographs"])
-        )
-        views = [
-            [
-                (view["file"], tuple(view["size"]), np.array(view["homography"]).reshape(3, 3))
-                for view in one["views"]
+        views: list[Any] = []
+        listed: list[SetPhotograph] = []
+        for photograph in content["photographs"]:
+            listed.append(SetPhotograph(len(listed), photograph["name"], photograph["sha256"]))
+            group = [
+                (view["file"], tuple(view["size"]), np.reshape(view["homography"], (3, 3)))
+                for view in photograph["views"]
             ]
-            for one in content["photographs"]
-        ]
+            views.append(group)
         if len({len(group) for group in views}) != 1 or len(views[0]) < 2:
             raise ValueError("photographs need the same number of views, two at least")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -290,19 +263,117 @@ def views_of_features(
                     f"{file} has {size} pixels, but its features are of {features.image_size}: "
                     "extract from the pictures as they are"
                 )
-            order = np.arange(len(features))
-            if features.scores is not None:
-                order = np.argsort(-features.scores, kind="stable")
-            rows = (features.xy, *features.for_matcher())
-            best = [column[order[:max_keypoints]] for column in rows]
-            columns = _as_columns(best, size, max_keypoints)
-            columns |= plane_geometry(homography, columns["xy"], size)
+            scores = np.zeros(len(features)) if features.scores is None else features.scores
+            best = np.argsort(-scores, kind="stable")[:max_keypoints]
+            rows = [column[best] for column in (features.xy, *features.for_matcher())]
+            made = _as_columns(rows, size, max_keypoints)
+            made |= plane_geometry(homography, made["xy"], size)
             if features.angles is None:
-                columns["turns"] = np.array(np.nan, "f4")
-            groups[-1].append(columns)
+                made["turns"] = np.array(np.nan, "f4")
+            groups[-1].append(made)
     dimensions = sorted({view["descriptors"].shape[-1] for group in groups for view in group})
     if len(dimensions) > 1:
         raise InputError(f"descriptors of {dimensions} numbers in one set: extract them again")
     origin = Provenance(descriptor, "", *dimensions)
-    made = _stacked([_stacked(group) for group in groups])
-    return ViewSet(photographs=listed, described_with=origin, **made)
+    whole = _stacked([_stacked(group) for group in groups])
+    return ViewSet(photographs=tuple(listed), described_with=origin, **whole)
+
+
+def describe_scene(
+    model_folder: Path,
+    photos: Path,
+    describer: Describer,
+    *,
+    views: int,
+    max_keypoints: int,
+    max_side: int,
+    progress: bool = True,
+) -> tuple[ViewSet, list[str]]:
+    """Describe the photographs of COLMAP's sparse model in groups of one and `views` others.
+
+    A keypoint gets the 3-D point of COLMAP's keypoint at its position, if there is one. Groups
+    range from many shared points to few. Also return the names of photographs that cannot be read.
+    """
+    model = read_model(model_folder)
+    images = [model.images[number] for number in sorted(model.images)]
+
+    def find(number: int) -> tuple[np.ndarray, Keypoints] | None:
+        photo = read_grey_or_none(photos / images[number].name)
+        if photo is None:
+            return None
+        photo = reduce_photo(photo, max_side)
+        return photo, steadiest(photo, max_keypoints, VIEWS.contrast_threshold)
+
+    described: list[dict[str, np.ndarray]] = []
+    read: list[ModelImage] = []
+
+    def describe(number: int, found: tuple[np.ndarray, Keypoints]) -> SetPhotograph:
+        columns = describe_columns(*found, describer, max_keypoints)
+        described.append(columns | _geometry(model, images[number], columns))
+        read.append(images[number])
+        name = images[number].name
+        return SetPhotograph(len(read) - 1, name, sha256(photos / name))
+
+    names = [image.name for image in images]
+    listed, unreadable = _for_each(find, describe, names, progress=progress)
+    groups = _groups(read, views)
+    if not len(groups):
+        raise InputError(
+            f"{model_folder}: no readable photograph shares {LEAST_SHARED} points with {views} "
+            "others: give fewer --views"
+        )
+    made: dict[str, Any] = {
+        name: np.stack([one[name] for one in described])[groups] for name in described[0]
+    }
+    return ViewSet(photographs=listed, described_with=describer.provenance, **made), unreadable
+
+
+def _geometry(
+    model: Model, image: ModelImage, columns: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return undistorted keypoints, their 3-D points, and the camera in the photograph's pixels."""
+    cv2 = require("cv2", "undistorting keypoints")
+    camera = model.cameras[image.camera_id]
+    focal, x, y, *radial = [*camera.parameters, 0.0, 0.0][:5]
+    if not 3 <= len(camera.parameters) <= 5 or max(map(abs, radial)) > MOST_DISTORTION:
+        raise InputError(
+            "the model has cameras other than SIMPLE_PINHOLE, SIMPLE_RADIAL or RADIAL: map with "
+            "one of these"
+        )
+    zoom = columns["sizes"] / [camera.width, camera.height]
+    in_colmap = (columns["xy"].astype(np.float64) + PIXEL_CENTRE) / zoom
+    matrix = np.array([[focal, 0, x], [0, focal, y], [0, 0, 1]])
+    distortion = np.array([*radial, 0, 0])
+    straight = cv2.undistortPoints(in_colmap[:, None], matrix, distortion, P=matrix)[:, 0]
+    # Points of COLMAP's nearest keypoints; NaN where none is near.
+    places = np.full((len(in_colmap), 3), np.nan)
+    seeing = np.flatnonzero(image.point_ids != NO_POINT)
+    if len(seeing):
+        distances, nearest = cKDTree(image.xy[seeing]).query(in_colmap)
+        rows = np.searchsorted(model.points.ids, image.point_ids[seeing[nearest]])
+        near = distances <= SAME_KEYPOINT / zoom.min()
+        places[near] = model.points.xyz[rows[near]]
+    # From COLMAP's pixels to ours: zoomed, with the first pixel's centre at 0.
+    to_ours = np.diag([*zoom, 1.0])
+    to_ours[:2, 2] = -PIXEL_CENTRE
+    pose = np.column_stack([image.rotation, image.translation])
+    return {
+        "xy": (straight * zoom - PIXEL_CENTRE).astype("f4"),
+        "places": places.astype("f4"),
+        "cameras": (to_ours @ matrix @ pose).astype("f4"),
+        "turns": np.array(0, "f4"),
+    }
+
+
+def _groups(images: Sequence[ModelImage], views: int) -> Int64[np.ndarray, "P V"]:
+    """Group each photograph with others, spread evenly from most to fewest shared points."""
+    seen = [np.unique(image.point_ids[image.point_ids != NO_POINT]) for image in images]
+    groups = []
+    for number, own in enumerate(seen):
+        shared = np.array([len(np.intersect1d(own, other)) for other in seen])
+        shared[number] = 0
+        order = np.argsort(-shared, kind="stable")[: int((shared >= LEAST_SHARED).sum())]
+        if len(order) >= views:
+            chosen = np.linspace(0, len(order) - 1, views).round().astype(int)
+            groups.append([number, *order[chosen]])
+    return np.array(groups, np.int64).reshape(-1, views + 1)

@@ -3,9 +3,8 @@
 The score of keypoints i and j is softmaxⱼ(s) · softmaxᵢ(s) · m(i) · m(j): both must choose each
 other, and both must have a match at all.
 
-The truth comes from what keypoints see. In views of a flat photograph the 3-D point of every
-keypoint is known; in a reconstructed scene, that of some. For the others, epipolar lines tell which
-keypoints they cannot match.
+In views of a flat photograph the 3-D point of every keypoint is known; in a reconstructed scene,
+that of some. For the others, epipolar lines exclude keypoints that they cannot match.
 """
 
 from typing import NamedTuple
@@ -118,33 +117,17 @@ _Best = tuple[Float[Array, "B _"], Int32[Array, "B _"]]
 def mutual_matches(
     made: Assignment, least: float | Float[Array, ""] = LEAST_SCORE, *, block: int | None = None
 ) -> MutualMatches:
-    """Return mutual best matches above the score threshold.
+    """Return mutual best matches of at least the minimum score.
 
-    Args:
-        made: the assignment.
-        least: minimum score.
-        block: keypoints of the first image at a time, a divisor of their number; saves memory, and
-            time on a CPU. All at once if None.
+    `block` is the number of the first image's keypoints at a time, a divisor of all; it saves
+    memory, and time on a CPU.
     """
-    (highest, best), (_, back) = _best_of_both(made, block)
-    places = jnp.arange(best.shape[1], dtype=jnp.int32)[None]
-    scores = jnp.exp(highest)
-    mutual = (jnp.take_along_axis(back, best, axis=1) == places) & (scores >= least)
-    first = jnp.where(mutual, best, NONE)
-    chosen = jnp.take_along_axis(mutual, back, axis=1)
-    kept = chosen & (jnp.take_along_axis(best, back, axis=1) == places)
-    return MutualMatches(first, jnp.where(kept, back, NONE), jnp.where(mutual, scores, 0.0))
-
-
-def _best_of_both(made: Assignment, block: int | None) -> tuple[_Best, _Best]:
-    """Return the best matches of the first image's keypoints, and of the second's."""
     rows, columns = _own_terms(made)
-    if block is None:
-        return _best_of_some(_joined(made.similarity, rows, columns))
+    size = block or rows.shape[1]
 
     def look(so_far: _Best, start: Array) -> tuple[_Best, _Best]:
         similarity, own = (
-            jax.lax.dynamic_slice_in_dim(part, start, block, axis=1)
+            jax.lax.dynamic_slice_in_dim(part, start, size, axis=1)
             for part in (made.similarity, rows)
         )
         ahead, (largest, places) = _best_of_some(_joined(similarity, own, columns))
@@ -152,11 +135,20 @@ def _best_of_both(made: Assignment, block: int | None) -> tuple[_Best, _Best]:
         largest = jnp.where(better, largest, so_far[0])
         return (largest, jnp.where(better, places + start, so_far[1])), ahead
 
-    start = (jnp.full_like(columns, -jnp.inf), jnp.zeros(columns.shape, jnp.int32))
-    starts = jnp.arange(0, rows.shape[1], block, dtype=jnp.int32)
-    back, ahead = jax.lax.scan(look, start, starts)
-    largest, places = (jnp.moveaxis(part, 0, 1).reshape(rows.shape) for part in ahead)
-    return (largest, places), back
+    if block is None:
+        (highest, best), (_, back) = _best_of_some(_joined(made.similarity, rows, columns))
+    else:
+        start = (jnp.full_like(columns, -jnp.inf), jnp.zeros(columns.shape, jnp.int32))
+        starts = jnp.arange(0, rows.shape[1], size, dtype=jnp.int32)
+        (_, back), ahead = jax.lax.scan(look, start, starts)
+        highest, best = (jnp.moveaxis(part, 0, 1).reshape(rows.shape) for part in ahead)
+    places = jnp.arange(best.shape[1], dtype=jnp.int32)[None]
+    scores = jnp.exp(highest)
+    mutual = (jnp.take_along_axis(back, best, axis=1) == places) & (scores >= least)
+    first = jnp.where(mutual, best, NONE)
+    chosen = jnp.take_along_axis(mutual, back, axis=1)
+    kept = chosen & (jnp.take_along_axis(best, back, axis=1) == places)
+    return MutualMatches(first, jnp.where(kept, back, NONE), jnp.where(mutual, scores, 0.0))
 
 
 def _best_of_some(scores: Float[Array, "B n N"]) -> tuple[_Best, _Best]:
@@ -208,11 +200,8 @@ def find_truth(
 ) -> Truth:
     """Find the true matches: mutual nearest keypoints that are near in both views.
 
-    Args:
-        seen: the keypoints.
-        descriptors: decide between keypoints at one position.
-        counts: number of keypoints in each view.
-        by_lines: also find which keypoints with unknown points are off each other's lines.
+    Descriptors decide between keypoints at one position. `by_lines` also finds which keypoints with
+    unknown points are off each other's lines.
     """
     first, second = seen.xy[:, 0], seen.xy[:, 1]
     there = project(seen.cameras[:, 1], seen.places[:, 0])

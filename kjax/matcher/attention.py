@@ -65,7 +65,21 @@ def attend_across(
     by_head = [jnp.moveaxis(part, 3, 1) for part in (key, value)]
     flat = [part.reshape(-1, *part.shape[2:]) for part in by_head]
     own_counts = jnp.repeat(jnp.maximum(counts, 1), heads, axis=0)
-    seen = jax.lax.map(lambda head: _attend_by_one_head(*head), (*flat, own_counts))
+
+    def attend_by_head(head: tuple[Array, Array, Array]) -> Float[Array, "2 N size"]:
+        """Attend both ways at once, or one after the other where float32 lacks the range."""
+        keys, values, counts = head
+
+        def separately() -> Float[Array, "2 N size"]:
+            alone = [part[:, :, None] for part in (keys, keys[::-1], values[::-1])]
+            return _attend_in_blocks(alone[0], alone[1], alone[2], counts[::-1])[:, :, 0]
+
+        there = jnp.arange(keys.shape[1])[None] < counts[:, None]
+        seen, totals = _attend_both_ways(keys, values, there)
+        exact = ((totals > _LEAST_TOTAL) | ~there).all()
+        return jax.lax.cond(exact, lambda: seen, separately)
+
+    seen = jax.lax.map(attend_by_head, (*flat, own_counts))
     return jnp.moveaxis(seen.reshape(by_head[0].shape), 1, 3)
 
 
@@ -102,21 +116,6 @@ def _block_of(rows: int) -> int:
     if jax.default_backend() != "cpu":
         return math.gcd(rows, 8192)
     return math.gcd(rows, 1024 if cores() < MANY_CORES else 2048)
-
-
-def _attend_by_one_head(
-    keys: Float[Array, "2 N size"], values: Float[Array, "2 N size"], counts: Int32[Array, "2"]
-) -> Float[Array, "2 N size"]:
-    """Attend both ways at once, or one after the other where float32 lacks the range."""
-
-    def separately() -> Float[Array, "2 N size"]:
-        alone = [part[:, :, None] for part in (keys, keys[::-1], values[::-1])]
-        return _attend_in_blocks(alone[0], alone[1], alone[2], counts[::-1])[:, :, 0]
-
-    there = jnp.arange(keys.shape[1])[None] < counts[:, None]
-    seen, totals = _attend_both_ways(keys, values, there)
-    exact = ((totals > _LEAST_TOTAL) | ~there).all()
-    return jax.lax.cond(exact, lambda: seen, separately)
 
 
 def _attend_both_ways(

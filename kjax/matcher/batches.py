@@ -107,46 +107,45 @@ def draw_batch(
     by_lines: bool = False,
 ) -> Batch:
     """Draw a batch, a function of the key alone; `by_lines`: see `find_truth`."""
-    keys = jax.random.split(key, pairs)
-    seen, points = jax.vmap(lambda own: _draw_pair(own, views, config))(keys)
+
+    def draw_pair(key: Key[Array, ""]) -> tuple[Seen, MatcherInput]:
+        """Draw keypoints of two views of a group: in pixels, and as the network takes them."""
+        groups, several = views.counts.shape
+        which, one, two, anchor, ordering, amount, upright, left, right = jax.random.split(key, 9)
+        if views.up_to is None:
+            group = jax.random.randint(which, (), 0, groups)
+        else:
+            # The last sum may be just below 1, by rounding.
+            place = jnp.searchsorted(views.up_to, jax.random.uniform(which), side="right")
+            group = jnp.minimum(place, groups - 1).astype(jnp.int32)
+        first = jax.random.randint(one, (), 0, several)
+        second = (first + jax.random.randint(two, (), 1, several)) % several
+        # Of the descriptors, only the chosen ones are fetched.
+        light = views._replace(descriptors=views.counts, up_to=None)
+        sides = [jax.tree.map(lambda leaf, i=i: leaf[group, i], light) for i in (first, second)]
+        shared = (
+            jax.random.uniform(ordering) < config.largest_share,
+            jax.random.randint(amount, (), config.least_keypoints, config.keypoints + 1),
+            jax.random.uniform(upright) < config.upright_share,
+        )
+        chosen = [
+            _draw_side(own_key, side, middle, *shared, config)
+            for own_key, side, middle in zip(
+                (left, right), sides, _common_point(anchor, *sides), strict=True
+            )
+        ]
+        rows, xy, places, *columns, found = (
+            jnp.stack(column) for column in zip(*chosen, strict=True)
+        )
+        descriptors = jnp.stack(
+            [views.descriptors[group, view, rows[i]] for i, view in enumerate((first, second))]
+        )
+        points = MatcherInput(*[*columns, descriptors.astype(jnp.float32), found])
+        return Seen(xy, places, jnp.stack([side.cameras for side in sides])), points
+
+    seen, points = jax.vmap(draw_pair)(jax.random.split(key, pairs))
     truth = find_truth(seen, points.descriptors, points.counts, by_lines=by_lines)
     return Batch(points, truth)
-
-
-def _draw_pair(
-    key: Key[Array, ""], views: DeviceViews, config: DrawConfig
-) -> tuple[Seen, MatcherInput]:
-    """Draw keypoints of two views of a group: in pixels, and as the network takes them."""
-    groups, several = views.counts.shape
-    which, one, two, anchor, ordering, amount, upright, left, right = jax.random.split(key, 9)
-    if views.up_to is None:
-        group = jax.random.randint(which, (), 0, groups)
-    else:
-        # The last sum may be just below 1, by rounding.
-        place = jnp.searchsorted(views.up_to, jax.random.uniform(which), side="right")
-        group = jnp.minimum(place, groups - 1).astype(jnp.int32)
-    first = jax.random.randint(one, (), 0, several)
-    second = (first + jax.random.randint(two, (), 1, several)) % several
-    # Of the descriptors, only the chosen ones are fetched.
-    light = views._replace(descriptors=views.counts, up_to=None)
-    sides = [jax.tree.map(lambda leaf, i=i: leaf[group, i], light) for i in (first, second)]
-    shared = (
-        jax.random.uniform(ordering) < config.largest_share,
-        jax.random.randint(amount, (), config.least_keypoints, config.keypoints + 1),
-        jax.random.uniform(upright) < config.upright_share,
-    )
-    chosen = [
-        _draw_side(own_key, side, middle, *shared, config)
-        for own_key, side, middle in zip(
-            (left, right), sides, _common_point(anchor, *sides), strict=True
-        )
-    ]
-    rows, xy, places, *columns, found = (jnp.stack(column) for column in zip(*chosen, strict=True))
-    descriptors = jnp.stack(
-        [views.descriptors[group, view, rows[i]] for i, view in enumerate((first, second))]
-    )
-    points = MatcherInput(*[*columns, descriptors.astype(jnp.float32), found])
-    return Seen(xy, places, jnp.stack([side.cameras for side in sides])), points
 
 
 def _common_point(

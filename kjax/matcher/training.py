@@ -15,14 +15,7 @@ from jaxtyping import Array, Float, Int32
 
 from kjax.errors import InputError, counted
 from kjax.files.atomic import write_json
-from kjax.matcher.assignment import (
-    NONE,
-    MutualMatches,
-    Truth,
-    assign,
-    assignment_loss,
-    mutual_matches,
-)
+from kjax.matcher.assignment import NONE, assign, assignment_loss, mutual_matches
 from kjax.matcher.attention import Attention, attend
 from kjax.matcher.batches import Batch, DeviceViews, DrawConfig, draw_batch, to_device
 from kjax.matcher.config import MatcherRunConfig
@@ -53,18 +46,7 @@ _METRICS = ("loss", "last_loss", "confidence_loss", "precision", "recall", "grad
 
 @dataclasses.dataclass(frozen=True)
 class MatcherProgram:
-    """Everything about a training that is compiled into it.
-
-    Attributes:
-        model: sizes of the network.
-        draw: how pairs are drawn.
-        optimizer: any optax transformation.
-        pairs: pairs in a batch.
-        seed: random seed.
-        dtype: precision of the computation.
-        attention: implementation of attention.
-        by_lines: also learn from epipolar lines where 3-D points are unknown: see `find_truth`.
-    """
+    """Everything about a training that is compiled into it; `pairs` is the batch size."""
 
     model: MatcherConfig
     draw: DrawConfig
@@ -74,15 +56,14 @@ class MatcherProgram:
     dtype: str = "float32"
     attention: Attention = "xla"
     by_lines: bool = False
+    """Also learn from epipolar lines where 3-D points are unknown: see `find_truth`."""
 
 
 def run(config: MatcherRunConfig, workdir: Path) -> dict[str, float]:
     """Train as the config says, or resume the run in the workdir.
 
     Writes, besides checkpoints and metrics, `results.json` and the final weights, `matcher.npz`.
-
-    Returns:
-        The final validation metrics.
+    Returns the final validation metrics.
     """
     views = read_view_sets([Path(name) for name in config.data.train], config.data.shares)
     if config.data.only_open:
@@ -288,7 +269,10 @@ def batch_loss(
 
 
 def _run_layers(program: MatcherProgram, params: Any, batch: Batch) -> tuple[Array, ...]:
-    """Return the losses, matches, confidences and counts of `_judge` of all layers."""
+    """Return the losses, matches, confidences and counts of matches of all layers.
+
+    The counts are those of correct matches, of matches that can be judged, and of true matches.
+    """
     dtype, (points, truth) = jnp.dtype(program.dtype), batch
     embedding = Embedding(program.model, dtype=dtype)
     layer = Layer(program.model, dtype=dtype, attention=program.attention)
@@ -300,7 +284,11 @@ def _run_layers(program: MatcherProgram, params: Any, batch: Batch) -> tuple[Arr
         found = mutual_matches(jax.lax.stop_gradient(made))
         partners = jnp.stack([found.first, found.second], axis=1)
         loss = assignment_loss(made, truth).mean()
-        return tokens, (loss, partners, output.confidence, _judge(found, truth))
+        matched, known = found.first != NONE, truth.partners != NONE
+        right = matched & known & (found.first == truth.partners)
+        judged = matched & (known | truth.alone[:, 0])
+        counts = jnp.stack([right.sum(), judged.sum(), known.sum()]).astype(jnp.float32)
+        return tokens, (loss, partners, output.confidence, counts)
 
     return jax.lax.scan(pass_layer, tokens, params["layers"])[1]
 
@@ -317,14 +305,6 @@ def confidence_loss(
     return jnp.where(there, losses, 0).sum() / (there.sum() * len(logits))
 
 
-def _judge(found: MutualMatches, truth: Truth) -> Float[Array, "3"]:
-    """Count correct matches, matches that can be judged, and true matches."""
-    matched, known = found.first != NONE, truth.partners != NONE
-    right = matched & known & (found.first == truth.partners)
-    judged = matched & (known | truth.alone[:, 0])
-    return jnp.stack([right.sum(), judged.sum(), known.sum()]).astype(jnp.float32)
-
-
 def make_validation(
     program: MatcherProgram, views: DeviceViews, batches: int
 ) -> Callable[[TrainState], dict[str, float]]:
@@ -335,7 +315,9 @@ def make_validation(
     """
 
     def validate(state: TrainState) -> dict[str, float]:
-        counts = sum(_count(program, state.params, views, jnp.int32(i)) for i in range(batches))
+        counts = sum(
+            count_matches(program, state.params, views, jnp.int32(i)) for i in range(batches)
+        )
         right, judged, possible = (float(one) for one in counts)
         precision, recall = right / max(judged, 1), right / max(possible, 1)
         mean = 2 * precision * recall / max(precision + recall, 1e-9)
@@ -345,9 +327,10 @@ def make_validation(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _count(
+def count_matches(
     program: MatcherProgram, params: Any, views: DeviceViews, number: Int32[Array, ""]
 ) -> Float[Array, "3"]:
+    """Count the last layer's matches of a validation batch, as `_run_layers` does."""
     key = jax.random.fold_in(jax.random.key(program.seed), _VALIDATION)
     batch = draw_batch(
         jax.random.fold_in(key, number), views, pairs=program.pairs, config=program.draw

@@ -31,14 +31,11 @@ class ViewSet:
         scales: diameters in pixels.
         angles: radians.
         descriptors: unit vectors; zero for padding.
-        counts: numbers of keypoints.
         sizes: width and height of views.
         places: 3-D points that the keypoints see, in the group's own world; NaN if unknown.
         cameras: from 3-D points to the view's pixels.
         turns: rotation of views in their plane, in radians, clockwise on screen; NaN if keypoints
             have no angles, so that views cannot be rotated further.
-        photographs: names and hashes of all files that were read.
-        described_with: weights of the descriptors.
         chances: relative probability of drawing each group; None if equal. Not stored in files.
     """
 
@@ -95,11 +92,7 @@ def write_view_set(path: Path, views: ViewSet) -> None:
 
 
 def read_view_set(path: Path) -> ViewSet:
-    """Read a file.
-
-    Raises:
-        InputError: The file is absent, damaged, or something else.
-    """
+    """Read a file, or raise InputError."""
     if not path.is_file():
         raise InputError(f"no such file of views: {path}: make it with kjax build-views")
     try:
@@ -124,11 +117,7 @@ def read_view_set(path: Path) -> ViewSet:
 
 
 def read_view_sets(paths: Sequence[Path], shares: Sequence[float] = ()) -> ViewSet:
-    """Join several files; `shares` are the probabilities that a pair comes from each file.
-
-    Raises:
-        InputError: As `read_view_set`, or the files do not fit each other.
-    """
+    """Join several files; `shares` are the probabilities that a pair comes from each file."""
     sets = [read_view_set(path) for path in paths]
     first = sets[0]
     for path, one in zip(paths, sets, strict=True):

@@ -25,14 +25,7 @@ FORMAT = "kjax matcher 1"
 
 @dataclasses.dataclass(frozen=True)
 class MatcherWeights:
-    """A trained matcher.
-
-    Attributes:
-        model: config of the network.
-        described_with: weights whose descriptors it matches.
-        remarks: notes on its training.
-        params: parameters of the network.
-    """
+    """A trained matcher, the weights whose descriptors it matches, and notes on its training."""
 
     model: MatcherConfig
     described_with: Provenance
@@ -63,11 +56,7 @@ def holds_matcher(source: str | Path) -> bool:
 
 
 def matcher_facts(source: str) -> dict[str, str]:
-    """Return labels and short texts about a matcher, in order, for `kjax info`.
-
-    Raises:
-        InputError: The source is not a matcher.
-    """
+    """Return labels and short texts about a matcher, in order, for `kjax info`."""
     path = find_matcher(source)
     weights = read_matcher(path)
     model, origin = weights.model, weights.described_with
@@ -84,12 +73,6 @@ def matcher_facts(source: str) -> dict[str, str]:
     }
 
 
-def shipped_hint() -> str:
-    """List the shipped matchers, for messages."""
-    names = ", ".join(shipped.list_matchers())
-    return f" (shipped matchers: {names})" if names else " (none ships with this version)"
-
-
 def save_matcher(path: Path, weights: MatcherWeights) -> None:
     """Write a file, atomically."""
     named = flax.traverse_util.flatten_dict(jax.device_get(weights.params), sep=".")
@@ -103,13 +86,10 @@ def save_matcher(path: Path, weights: MatcherWeights) -> None:
 
 
 def read_matcher(path: Path) -> MatcherWeights:
-    """Read a file.
-
-    Raises:
-        InputError: The file is absent, damaged, or something else.
-    """
+    """Read a file, or raise InputError."""
     if not path.is_file():
-        raise InputError(f"no such matcher: {path}{shipped_hint()}")
+        names = ", ".join(shipped.list_matchers()) or "none in this version"
+        raise InputError(f"no such matcher: {path} (shipped matchers: {names})")
     try:
         arrays, values = read_described(path, FORMAT)
         del values["format"]

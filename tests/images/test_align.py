@@ -70,13 +70,8 @@ def views():
     turn = np.rad2deg(np.arctan2(0.22, 1.0))
     way = rng.uniform(0, 2 * np.pi, len(table))
     # As a detector's: at most 2 pixels, less of small keypoints.
-    disturbed = (
-        there
-        + (
-            np.minimum(rng.uniform(0, 2, len(table)), 0.3 * table[:, 2])
-            * [np.cos(way), np.sin(way)]
-        ).T
-    )
+    far = np.minimum(rng.uniform(0, 2, len(table)), 0.3 * table[:, 2])
+    disturbed = there + (far * [np.cos(way), np.sin(way)]).T
     a = features(table[:, :2], table[:, 2], table[:, 3], photo)
     b = features(disturbed, table[:, 2] * 1.02, table[:, 3] + turn, view)
     return Views(photo, view, a, b, there)
@@ -91,6 +86,12 @@ def test_disturbed_keypoints_find_back(views):
     assert np.median(after[found.aligned]) < 0.1
     assert (after <= before + 0.3).mean() > 0.98
     np.testing.assert_array_equal(found.xy_a, views.a.xy)
+    moved = np.linalg.norm(found.xy_b - views.b.xy, axis=1)
+    assert (moved <= align.FARTHEST * views.b.scales + 1e-3).all()
+    images = views.photo, views.view, views.a, views.b
+    assert kjax.align_matches(*images, Matches.none()).xy_b.shape == (0, 2)
+    with pytest.raises(InputError, match="matches do not fit"):
+        kjax.align_matches(*images, one_to_one(len(views.a) + 1))
 
 
 def test_what_is_not_aligned_stays_to_the_bit(views):
@@ -98,12 +99,6 @@ def test_what_is_not_aligned_stays_to_the_bit(views):
     found = views.align(b=wrong)
     assert found.aligned.mean() < 0.1
     np.testing.assert_array_equal(found.xy_b[~found.aligned], wrong.xy[~found.aligned])
-
-
-def test_nothing_moves_farther_than_it_may(views):
-    found = views.align()
-    way = np.linalg.norm(found.xy_b - views.b.xy, axis=1)
-    assert (way <= align.FARTHEST * views.b.scales + 1e-3).all()
 
 
 def test_gain_and_offset_change_nothing(views):
@@ -150,11 +145,6 @@ def test_patches_over_the_border_are_left_alone(views, xy, scale):
     np.testing.assert_array_equal(found.xy_b, one.xy)
 
 
-def test_no_matches(views):
-    found = kjax.align_matches(views.photo, views.view, views.a, views.b, Matches.none())
-    assert found.xy_a.shape == found.xy_b.shape == (0, 2)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -166,8 +156,3 @@ def test_no_matches(views):
 def test_bad_input(views, changed, message):
     with pytest.raises(InputError, match=message):
         views.align(**changed(views))
-
-
-def test_matches_of_others(views):
-    with pytest.raises(InputError, match="matches do not fit"):
-        kjax.align_matches(views.photo, views.view, views.a, views.b, one_to_one(len(views.a) + 1))

@@ -170,18 +170,6 @@ def test_floating_images_with_values_beyond_white(photograph, white):
         detect(photograph * 1e4)
 
 
-def test_the_range_of_grey_does_not_matter(describer, photograph):
-    points = detect(photograph, max_keypoints=20)
-    expected = describer.describe_image(photograph, points).descriptors
-    for other in (
-        photograph.astype(np.uint16) * 257,
-        photograph.astype(np.float32) / 255,
-        np.stack([photograph] * 3, axis=-1),
-    ):
-        found = describer.describe_image(other, points).descriptors
-        np.testing.assert_allclose(found, expected, atol=2e-5)
-
-
 def test_another_size_or_number_of_keypoints_compiles_nothing(describer, photograph, caplog):
     photograph = photograph[:-7]  # a shape that no other test has compiled
     points = detect(photograph, max_keypoints=64)
@@ -272,7 +260,7 @@ def test_detect_then_compute_equals_detect_and_compute(describer, photograph):
     assert all(one.distance < 1e-3 for one in (*brute, *(pair[0] for pair in pairs)))
 
 
-def test_provided_keypoints_come_back_as_they_are(describer, photograph):
+def test_provided_keypoints_and_other_detectors(describer, photograph):
     provided = [
         cv2.KeyPoint(100, 90, 4, 30, 0.5, 513, 42),
         cv2.KeyPoint(-900, 90, 4, 30, 0.5, 1, 43),  # outside the image
@@ -290,6 +278,10 @@ def test_provided_keypoints_come_back_as_they_are(describer, photograph):
         describer.compute(photograph, np.ones((2, 4)).tolist())
     with pytest.raises(InputError, match="did you mean 'AKAZE'"):
         kjax.load("hardnet", detector="AKAZ")
+    orb = kjax.Describer(*make_model("xy", **NARROW), detector="ORB", max_keypoints=50)
+    keypoints, descriptors = orb.detectAndCompute(photograph)
+    assert len(keypoints) == len(descriptors) > 20
+    assert orb.feature_settings()["detector"] == "OpenCV ORB"
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -314,15 +306,6 @@ def test_detectors_follow_scale_and_rotation(photograph, name, rng):
     assert 1.5 < np.median([one.size for one in small]) < 20
     for shape in ((0, 5), (1, 1), (2, 3), (9, 9)):
         assert find_in_grey(rng.integers(0, 256, shape, np.uint8), detector=name) == []
-
-
-def test_other_detectors_by_name(photograph):
-    orb = kjax.Describer(*make_model("xy", **NARROW), detector="ORB", max_keypoints=50)
-    keypoints, descriptors = orb.detectAndCompute(photograph)
-    assert len(keypoints) == len(descriptors) > 20
-    assert orb.feature_settings()["detector"] == "OpenCV ORB"
-    assert orb.feature_settings()["max_keypoints"] == 50
-    np.testing.assert_array_equal(orb.describe_image(photograph).descriptors, descriptors)
 
 
 def test_lafs_are_the_patches_themselves(describer, photograph):

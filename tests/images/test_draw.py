@@ -18,6 +18,11 @@ def test_photographs_of_other_sizes_and_kinds_lie_side_by_side():
     assert (picture[:40, :60] == 90).all()
     assert (picture[:, 60 + GAP :] == (10, 20, 200)).all()
     assert (picture[40:, :60] == BACKGROUND).all()
+    big, small = np.zeros((300, 600), np.uint8), np.zeros((100, 200), np.uint8)
+    picture = draw_matches(big, small, points(), points(), max_width=400 + GAP)
+    assert picture.size == (400 + GAP, 150)
+    with pytest.raises(InputError, match="image_b is empty"):
+        draw_matches(big, np.ones((0, 5), np.uint8), points(), points())
 
 
 def test_a_line_runs_from_pixel_centre_to_pixel_centre():
@@ -45,12 +50,6 @@ def test_lines_are_smooth_and_colours_follow_the_position():
     assert second[2] > second[1] + 50
 
 
-def test_large_photographs_are_reduced_together():
-    big, small = np.zeros((300, 600), np.uint8), np.zeros((100, 200), np.uint8)
-    picture = draw_matches(big, small, points(), points(), max_width=400 + GAP)
-    assert picture.size == (400 + GAP, 150)
-
-
 def test_many_matches_are_thinned_out():
     black = np.zeros((400, 50), np.uint8)
     xy = points(*((10, 4 * y) for y in range(100)))
@@ -67,8 +66,3 @@ def test_saves_a_png(tmp_path, rng):
     assert saved.format == "PNG"
     np.testing.assert_array_equal(saved, draw_matches(image, image, points((1, 2)), points((3, 4))))
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_refuses_an_empty_photograph():
-    with pytest.raises(InputError, match="image_b is empty"):
-        draw_matches(np.ones((5, 5), np.uint8), np.ones((0, 5), np.uint8), points(), points())

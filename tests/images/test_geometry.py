@@ -1,5 +1,3 @@
-import sys
-
 import cv2
 import numpy as np
 import pytest
@@ -26,14 +24,6 @@ def planar_matches(rng, good=120, bad=80):
     return a, b, np.arange(good + bad) < good
 
 
-def test_finds_a_homography(rng):
-    a, b, good = planar_matches(rng)
-    found = verify(a, b)
-    np.testing.assert_allclose(found.model / found.model[2, 2], HOMOGRAPHY, rtol=0.05, atol=0.6)
-    assert found.inliers[good].mean() > 0.98
-    assert found.inliers[~good].mean() < 0.05
-
-
 def corners_off(model):
     corners = np.array([[0, 0, 1], [600, 0, 1], [0, 600, 1], [600, 600, 1.0]]).T
     there, truth = model @ corners, HOMOGRAPHY @ corners
@@ -50,6 +40,7 @@ def test_a_homography_is_refined_on_all_matches_near_it(rng):
         found = verify(a, b)
         refined.append(corners_off(found.model))
         assert found.inliers[:100].all()
+        assert found.inliers[120:].mean() < 0.05
     assert np.mean(refined) < 0.6 * np.mean(plain)
     assert np.mean(refined) < 0.25
 
@@ -96,6 +87,8 @@ def test_is_reproducible(rng):
 def test_too_few_matches_have_no_model(rng, model, count):
     points = rng.uniform(0, 100, (count, 2))
     found = verify(points, points + 1, model=model)
+    copies = verify(np.full((50, 2), 7.0), np.full((50, 2), 7.0), model=model)
+    assert (copies.model is None) == (not copies.inliers.any())
     assert found.model is None
     assert found.inliers.shape == (count,)
     assert not found.inliers.any()
@@ -110,14 +103,6 @@ def test_what_agrees_by_construction_only_is_no_model(rng, model, least):
         assert found.model is None or found.inliers.sum() >= least
 
 
-@pytest.mark.parametrize("model", ["homography", "fundamental"])
-def test_copies_of_one_match_do_not_crash(model):
-    points = np.full((50, 2), 7.0)
-    found = verify(points, points, model=model)
-    assert found.inliers.shape == (50,)
-    assert (found.model is None) == (not found.inliers.any())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -129,12 +114,6 @@ def test_bad_input_is_refused(change, message):
     arguments = {"xy_a": np.ones((9, 2)), "xy_b": np.ones((9, 2))} | change
     with pytest.raises(InputError, match=message):
         verify(**arguments)
-
-
-def test_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(InputError, match="pip install opencv-contrib-python-headless"):
-        verify(np.ones((9, 2)), np.ones((9, 2)))
 
 
 # Correct matches

@@ -14,14 +14,13 @@ def test_colours_weigh_as_in_opencv(rng):
         np.testing.assert_allclose(grey, cv2.cvtColor(colour, code), atol=1e-6)
 
 
-def test_eight_bits_of_colour_do_not_overflow():
-    white = np.full((2, 2, 3), 255, np.uint8)
-    np.testing.assert_allclose(to_grey(white), 255, atol=1e-3)
-
-
-def test_sixteen_bits_equal_eight(rng):
+def test_depths_channels_and_alpha(rng):
     image = rng.integers(0, 256, (4, 6), np.uint8)
     np.testing.assert_allclose(to_grey(image.astype(np.uint16) * 257), image, atol=1e-4)
+    np.testing.assert_allclose(to_grey(np.full((2, 2, 3), 255, np.uint8)), 255, atol=1e-3)
+    colour = rng.random((3, 4, 4), np.float32)
+    np.testing.assert_array_equal(to_grey(colour), to_grey(colour[..., :3]))
+    np.testing.assert_array_equal(to_grey(colour[..., :1]), colour[..., 0])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, jnp.bfloat16])
@@ -30,16 +29,6 @@ def test_floats_keep_their_range(dtype):
     grey = to_grey(image)
     assert grey.dtype == jnp.float32
     np.testing.assert_array_equal(grey, image.astype(np.float32))
-
-
-def test_alpha_is_not_looked_at(rng):
-    colour = rng.random((3, 4, 4), np.float32)
-    np.testing.assert_array_equal(to_grey(colour), to_grey(colour[..., :3]))
-
-
-def test_one_channel_is_grey(rng):
-    image = rng.random((3, 4, 1), np.float32)
-    np.testing.assert_array_equal(to_grey(image), image[..., 0])
 
 
 def test_batches_of_narrow_images_are_not_taken_for_colour(rng):
@@ -61,8 +50,5 @@ def test_batches_of_narrow_images_are_not_taken_for_colour(rng):
 def test_refuses_what_is_no_image(image, message):
     with pytest.raises(InputError, match=message):
         to_grey(image)
-
-
-def test_refuses_unknown_orders():
     with pytest.raises(InputError, match="did you mean 'bgr'"):
         to_grey(np.zeros((3, 3), np.uint8), order="bgrr")

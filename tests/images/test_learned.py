@@ -73,33 +73,27 @@ def test_a_matcher_matches(folder, pair):
     np.testing.assert_array_equal(again.indices, found.indices)
     assert len(matcher.match(first, second, layers=1)) == 25
     assert not len(matcher.match(first, second, least_score=1.0))
-
-
-def test_other_methods_take_features_too(pair):
-    first, second, _ = pair
-    found = kjax.match(first, second, method="mutual")
-    expected = kjax.match(first.descriptors, second.descriptors, method="mutual")
-    np.testing.assert_array_equal(found.indices, expected.indices)
+    assert not len(matcher.match(first, features(np.random.default_rng(0), 0)))
+    nearest = [
+        kjax.match(*sides, method="mutual").indices
+        for sides in ((first, second), (first.descriptors, second.descriptors))
+    ]
+    np.testing.assert_array_equal(*nearest)
 
 
 def test_it_stops_as_soon_as_it_is_sure(weights, pair, monkeypatch):
     from kjax.images import learned
 
     passed = []
-    one_layer = learned._run_layer
-    monkeypatch.setattr(learned, "_run_layer", lambda *args: passed.append(1) or one_layer(*args))
+    apply = learned._apply
+    monkeypatch.setattr(learned, "_apply", lambda *args: passed.append(1) or apply(*args))
     sure = jax.tree.map(np.copy, weights.params)
     sure["layers"]["confidence"]["bias"][:] = 9.0
-    for params, early, expected in ((sure, True, 1), (sure, False, 2), (weights.params, True, 2)):
+    for params, early, expected in ((sure, True, 2), (sure, False, 3), (weights.params, True, 3)):
         passed.clear()
         matcher = learned.Matcher(dataclasses.replace(weights, params=params))
         matcher.match(*pair[:2], early=early)
-        assert len(passed) == expected
-
-
-def test_nothing_to_match(folder, rng):
-    matcher = kjax.load_matcher(str(folder))
-    assert len(matcher.match(features(rng, 0), features(rng, 3))) == 0
+        assert len(passed) == expected  # the embedding, and the layers
 
 
 @pytest.mark.parametrize(
@@ -142,13 +136,6 @@ def test_learned_matching_needs_features_and_a_matcher(pair, folder):
         kjax.match(first, second, method="learned", matcher="absent")
 
 
-def test_weights_come_back(folder, weights):
-    back = read_matcher(folder / "matcher.npz")
-    assert (back.model, back.remarks) == (weights.model, weights.remarks)
-    assert back.described_with == weights.described_with
-    jax.tree.map(np.testing.assert_array_equal, back.params, weights.params)
-
-
 @pytest.mark.parametrize("name", ["", "matcher.npz"])
 def test_info_about_a_matcher(folder, capsys, name):
     assert main(["info", str(folder / name)]) == 0
@@ -157,7 +144,11 @@ def test_info_about_a_matcher(folder, capsys, name):
         assert fact in told
 
 
-def test_what_is_no_matcher(folder, tmp_path):
+def test_weights_come_back_and_damaged_ones_are_refused(folder, weights, tmp_path):
+    back = read_matcher(folder / "matcher.npz")
+    assert (back.model, back.remarks) == (weights.model, weights.remarks)
+    assert back.described_with == weights.described_with
+    jax.tree.map(np.testing.assert_array_equal, back.params, weights.params)
     arrays = dict(np.load(folder / "matcher.npz"))
     for name, spoilt in (
         ("about", np.array("{}")),

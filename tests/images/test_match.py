@@ -108,15 +108,9 @@ def test_ties_go_to_the_lowest_index(rng):
         assert found.indices[:, 1].max() < 90
     assert len(match(a, b, method="ratio", ratio=0.99)) == 0
     np.testing.assert_array_equal(match(a, b, method="nearest").ratios, 1)
-
-
-def test_copies_of_one_descriptor_are_ties_not_nan():
-    same = np.full((100, 8), 0.5, np.float32)
-    found = match(same, same, method="nearest", block=64)
-    np.testing.assert_array_equal(found.indices[:, 1], 0)
-    np.testing.assert_array_equal(found.ratios, 1)
+    same = np.full((100, 8), 0.5, np.float32)  # ties, not 0/0
+    np.testing.assert_array_equal(match(same, same, method="nearest", block=64).ratios, 1)
     assert match(same, same, method="mutual").indices.tolist() == [[0, 0]]
-    assert len(match(same, same, method="ratio")) == 0
 
 
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
@@ -160,10 +154,17 @@ def test_any_magnitude(rng, exponent, searched_again):
     assert sum(searched_again) >= 7
 
 
-def test_an_outlier_harms_nobody(rng):
+def test_an_outlier_harms_no_other(rng):
     a, b = descriptors(rng, 70, 80)
     b[3] *= 1e6
     assert_as_brute_force(a, b, "nearest", block=64)
+
+
+def test_sets_of_similar_sizes_share_their_program(rng):
+    match(*descriptors(rng, 500, 500), method="nearest")
+    before = nearest._refined._cache_size()
+    match(*descriptors(rng, 470, 490), method="nearest")
+    assert nearest._refined._cache_size() == before
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -215,12 +216,9 @@ def test_many_pairs_are_matched_as_each_alone(rng, distance, monkeypatch):
         np.testing.assert_array_equal(matches.ratios, alone.ratios)
     assert [len(matches) > 0 for matches in found] == [1, 1, 1, 0, 0, 1, 0]
     assert match_many(sets, []) == []
-
-
-@pytest.mark.parametrize("pair", [(0, 2), (-1, 0)])
-def test_pairs_of_photographs_that_are_not_there_are_refused(pair):
-    with pytest.raises(InputError, match=r"does not name two of 2 images"):
-        match_many([np.eye(3), np.eye(3)], [(0, 1), pair])
+    for pair in ((0, 7), (-1, 0)):
+        with pytest.raises(InputError, match=r"does not name two of 7 images"):
+            match_many(sets, [(0, 1), pair])
 
 
 @pytest.mark.parametrize("product", ["split", "whole"])
@@ -231,13 +229,6 @@ def test_what_accelerators_compute_with_is_exact_too(rng, product, monkeypatch, 
     monkeypatch.setattr(nearest, "_float32_is_fastest", lambda: False)
     assert_as_brute_force(a, b, "mutual", block=64)
     assert sum(searched_again) < 5
-
-
-def test_sets_of_similar_sizes_share_their_program(rng):
-    match(*descriptors(rng, 500, 500), method="nearest")
-    before = nearest._refined._cache_size()
-    match(*descriptors(rng, 470, 490), method="nearest")
-    assert nearest._refined._cache_size() == before
 
 
 @pytest.mark.parametrize(
@@ -277,8 +268,3 @@ def test_hloc_style_and_back():
     np.testing.assert_array_equal(scores, 1 - matches.ratios)
     with pytest.raises(InputError, match="do not fit 3"):
         hloc_style(matches, 3, 4)
-
-
-def test_keep():
-    matches = match(np.eye(3), np.eye(3))
-    assert matches.keep(np.array([True, False, True])).indices.tolist() == [[0, 0], [2, 2]]

@@ -35,33 +35,25 @@ def match(*words, weights="w.npz"):
     return main(["match", *words, "--weights", weights])
 
 
-def test_matches_of_bits(monkeypatch):
-    real, compared = kjax.match, []
-
-    def spy(a, b, **options):
-        rows = a.descriptors
-        compared.append((rows.dtype, rows.shape[1], options["distance"]))
-        return real(a, b, **options)
-
-    monkeypatch.setattr("kjax.images.match.match", spy)
-    assert match("blank.png", "blank.png", "--quantize", "binary") == 1
-    assert compared == [(np.uint8, 32, "Hamming")]
-
-
 @pytest.mark.parametrize(
-    ("weights", "words", "ratio"),
-    [("tiny", [], 0.94), ("w.npz", [], 0.9), ("tiny", ["--ratio", "0.8"], 0.8)],
+    ("weights", "words", "expected"),
+    [
+        ("tiny", [], (np.float32, 0.94, "L2")),
+        ("w.npz", [], (np.float32, 0.9, "L2")),
+        ("tiny", ["--ratio", "0.8"], (np.float32, 0.8, "L2")),
+        ("w.npz", ["--quantize", "binary"], (np.uint8, 0.9, "Hamming")),
+    ],
 )
-def test_the_ratio_is_what_suits_the_weights_unless_told(weights, words, ratio, monkeypatch):
+def test_options_of_matching(weights, words, expected, monkeypatch):
     real, taken = kjax.match, []
 
     def spy(a, b, **options):
-        taken.append(options["ratio"])
+        taken.append((a.descriptors.dtype, options["ratio"], options["distance"]))
         return real(a, b, **options)
 
     monkeypatch.setattr("kjax.images.match.match", spy)
     assert match("blank.png", "blank.png", *words, weights=weights) == 1
-    assert taken == [ratio]
+    assert taken == [expected]
 
 
 @pytest.fixture

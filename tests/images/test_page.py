@@ -9,13 +9,15 @@ import pytest
 from browser import Page, find_chromium, open_browser
 
 from kjax.errors import InputError
+from kjax.images.draw import MAX_SIDE, save_match_page
 from kjax.images.extract import extract_patches
 from kjax.images.features import Features, Matches
-from kjax.images.page import MAX_SIDE, match_page, save_match_page
 
-in_a_browser = pytest.mark.skipif(
-    find_chromium() is None, reason="no Chromium on this machine, or no Playwright to drive it"
-)
+
+def in_a_browser(test):
+    missing = pytest.mark.skipif(find_chromium() is None, reason="no Chromium, or no Playwright")
+    return pytest.mark.slow(missing(test))
+
 
 NASTY = "</script><script>console.error('ran')</script>\"<img src=x onerror=console.error('ran')>"
 EXTENT = 9.0
@@ -104,7 +106,6 @@ def pixels(page, name):
     return np.array(flat, np.float32).reshape(side, side)
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_loads_alone_and_names_stay_names(open_page):
     page = open_page(*make_pair(40))
@@ -112,9 +113,14 @@ def test_loads_alone_and_names_stay_names(open_page):
     assert text(page, "count") == "30 of 40 matches"
     assert page.tab.is_hidden("#panel")
     assert page.problems == []
+    page = open_page(*make_pair(0))
+    assert text(page, "count") == "0 of 0 matches"
+    page.tab.focus("#view")
+    page.tab.keyboard.press("n")
+    page.tab.mouse.move(300, 300)
+    assert page.problems == []
 
 
-@pytest.mark.slow
 @in_a_browser
 @pytest.mark.parametrize("end", [0, 1])
 def test_hover_shows_both_patches_distance_and_ratio(open_page, end):
@@ -137,7 +143,6 @@ def test_hover_shows_both_patches_distance_and_ratio(open_page, end):
     page.tab.wait_for_selector("#panel", state="hidden")
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_a_click_holds_a_match_and_keys_go_on(open_page):
     page = open_page(*make_pair(40))
@@ -153,7 +158,6 @@ def test_a_click_holds_a_match_and_keys_go_on(open_page):
     assert page.evaluate("current()") == 10
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_zoom_keeps_the_point_under_the_pointer_and_drags_move(open_page):
     page = open_page(*make_pair(40))
@@ -177,7 +181,6 @@ def test_zoom_keeps_the_point_under_the_pointer_and_drags_move(open_page):
     assert page.evaluate("view.scale") == pytest.approx(1.3 * whole)
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_filters(open_page):
     page = open_page(*make_pair(40))
@@ -196,7 +199,6 @@ def test_filters(open_page):
     assert page.evaluate("shown.every(match => data.agrees[match])")
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_many_matches_stay_smooth_and_all_are_drawn(open_page):
     page = open_page(*make_pair(MANY, shape=(1200, 1600)))
@@ -225,21 +227,10 @@ def test_many_matches_stay_smooth_and_all_are_drawn(open_page):
     assert seconds / 20 < FRAME / 2
 
 
-@pytest.mark.slow
-@in_a_browser
-def test_no_matches(open_page):
-    page = open_page(*make_pair(0))
-    assert text(page, "count") == "0 of 0 matches"
-    page.tab.focus("#view")
-    page.tab.keyboard.press("n")
-    page.tab.mouse.move(300, 300)
-    assert page.problems == []
-
-
-def test_large_photographs_are_reduced_with_their_keypoints():
+def test_large_photographs_are_reduced_with_their_keypoints(tmp_path):
     pair = make_pair(3, shape=(200, 2 * MAX_SIDE))
-    page = match_page(*pair, extent=EXTENT)
-    x, *_ = re.search(r'"ends":\[\[(.*?)\]', page)[1].split(",")
+    save_match_page(tmp_path / "m.html", *pair, extent=EXTENT)
+    x, *_ = re.search(r'"ends":\[\[(.*?)\]', (tmp_path / "m.html").read_text())[1].split(",")
     assert float(x) == pytest.approx((pair[2][0].xy[0, 0] + 0.5) / 2, abs=1e-2)
 
 
