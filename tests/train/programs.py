@@ -3,20 +3,25 @@
 import functools
 import os
 import re
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 import kjax
 from kjax.data.phototour import PatchSet
+from kjax.errors import InputError
 from kjax.runs.config import AugmentConfig, RunConfig, load_config, override, validate
 from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.parallel import DescriptorProgram, initial_state, replicated
 from kjax.train.step import StepConfig, TrainState
 
 ROOT = Path(__file__).parents[2]
-NARROW = {"patch_size": 8, "channels": (4, 4, 8, 8, 16, 16)}
+NARROW = {"patch_size": 8, "channels": (4, 4, 4, 4, 8, 8)}
 PAPERS_RATE = {"dtype": "float64", "dropout": 0.3, "learning_rate": 10.0, "step": StepConfig()}
 """Options of a program that amplifies every difference, in double precision."""
 SMALL_MODEL = ("model.patch_size=8", "model.channels=(4,4,4,4,8,8)", "model.dimension=16")
@@ -62,7 +67,7 @@ def make_program(
 ) -> DescriptorProgram:
     """A program of a narrow `hardnet` on 8×8 patches, with augmentation."""
     defaults = {
-        "model": kjax.build("hardnet", dtype=dtype, dropout=dropout, **NARROW),
+        "model": kjax.build("hardnet", dtype=dtype, dropout=dropout, dimension=16, **NARROW),
         "optimizer": _sgd(linear_decay(learning_rate, steps)),
         "pairs": 8,
         "step": StepConfig(joint_batch_norm=True),
@@ -81,3 +86,29 @@ def start(program: DescriptorProgram) -> TrainState:
     if alike not in _starts:
         _starts[alike] = jax.device_get(initial_state(program))
     return jax.device_put(_starts[alike], replicated(program))
+
+
+def refusal(function: Callable[..., object], *arguments, **options) -> str:
+    """Return the message, in one line, with which a call is refused."""
+    with pytest.raises(InputError) as error:
+        function(*arguments, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return what a folder's files hold, by their path within it."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@contextmanager
+def filling_disk() -> Iterator[Callable[[int], None]]:
+    """Yield a function after whose call no file can grow beyond so many bytes.
+
+    Python ignores the signal that comes with it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        yield lambda room: resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -14,11 +14,7 @@ from kjax.data.hpatches import NOISE, Noise
 from kjax.eval.misalignment import random_maps
 from kjax.model.patches import resize_patches, warp_patch
 from kjax.runs.config import AugmentConfig
-from kjax.train.augment import (
-    augment_pair,
-    augment_pairs,
-    random_pair_matrices,
-)
+from kjax.train.augment import augment_pair, augment_pairs, random_pair_matrices
 
 GREY = 255.0
 # A coordinate below 64 is a sum of three terms, each rounded by up to half of 2**-18; a pixel reads
@@ -47,38 +43,46 @@ def pairs(rng):
     return jnp.asarray(rng.integers(0, 256, (16, 2, 64, 64), dtype=np.uint8))
 
 
-@functools.partial(jax.jit, static_argnames=("size", "config"))
-def augmented(key, pairs, *, size=32, config):
-    return augment_pairs(key, pairs, size=size, config=config)
-
-
+augmented = jax.jit(augment_pairs, static_argnames=("size", "config"))
 resized = jax.jit(resize_patches, static_argnames=("size", "rounded"))
+warped_patch = jax.jit(warp_patch, static_argnames="size")
 
 
-def opencv_warp(patch, matrix, size):
-    return cv2.warpAffine(
-        patch.astype(np.float32),
-        np.array(matrix, np.float64),
-        (size, size),
-        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-        borderMode=cv2.BORDER_REPLICATE,
-    )
+@functools.partial(jax.jit, static_argnums=1)
+def matrices_of(keys, config):
+    draw = functools.partial(random_pair_matrices, shape=(64, 64), size=32, config=config)
+    return jax.vmap(draw)(keys)
+
+
+def draw_matrices(count, config):
+    """The maps of random pairs."""
+    return np.asarray(matrices_of(jax.random.split(jax.random.key(5), count), config), np.float64)
 
 
 @pytest.mark.parametrize("name", KNOWN_MAPS)
 def test_known_maps_equal_opencv_warp_affine(patch, name):
-    ours = warp_patch(jnp.asarray(patch), jnp.array(KNOWN_MAPS[name], jnp.float32), size=32)
-    np.testing.assert_allclose(ours, opencv_warp(patch, KNOWN_MAPS[name], 32), rtol=0, atol=1e-3)
+    ours = warped_patch(patch, np.array(KNOWN_MAPS[name], np.float32), size=32)
+    theirs = cv2.warpAffine(
+        patch.astype(np.float32),
+        np.array(KNOWN_MAPS[name], np.float64),
+        (32, 32),
+        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
 
 
 def test_random_maps_equal_exact_bilinear_sampling(pairs):
-    matrices = random_pair_matrices(
-        jax.random.key(3), shape=(64, 64), size=32, config=AugmentConfig()
-    )
-    ours = augment_pair(jax.random.key(3), pairs[0], size=32, config=AugmentConfig())
+    """And a pair depends on its own key alone, not on the batch."""
+    keys = jax.random.split(jax.random.key(3), len(pairs))
+    matrices = matrices_of(keys, AugmentConfig())[4]
+    ours = augmented(jax.random.key(3), pairs, size=32, config=AugmentConfig())[4]
+    own = jax.jit(lambda key, pair: augment_pair(key, pair, size=32, config=AugmentConfig()))
+    np.testing.assert_allclose(own(keys[4], pairs[4]), ours, rtol=0, atol=2 * ROUNDING)
+    assert ours.dtype == jnp.float32
     rows, columns = np.mgrid[:32, :32]
     homogeneous = np.stack([columns, rows, np.ones_like(rows)]).reshape(3, -1)
-    for patch, matrix, warped in zip(pairs[0], matrices, ours, strict=True):
+    for patch, matrix, warped in zip(pairs[4], matrices, ours, strict=True):
         x, y = np.asarray(matrix, np.float64) @ homogeneous
         exact = map_coordinates(np.asarray(patch, np.float64), [y, x], order=1, mode="nearest")
         np.testing.assert_allclose(warped, exact.reshape(32, 32), rtol=0, atol=2 * ROUNDING)
@@ -111,44 +115,27 @@ OFF = AugmentConfig(
 )
 
 
-@pytest.mark.parametrize("size", [32, 48])
-def test_off_is_the_plain_resize(pairs, size):
-    off = augmented(jax.random.key(0), pairs, size=size, config=OFF)
-    np.testing.assert_allclose(off, resized(pairs, size), rtol=0, atol=2 * ROUNDING)
+def test_off_is_the_plain_resize(pairs):
+    off = augmented(jax.random.key(0), pairs, size=48, config=OFF)
+    np.testing.assert_allclose(off, resized(pairs, 48), rtol=0, atol=2 * ROUNDING)
 
 
-def test_jit_vmap_and_eager_agree(pairs):
-    key, config, pairs = jax.random.key(1), AugmentConfig(), pairs[:3]
-    eager = augment_pairs(key, pairs, size=32, config=config)
-    jitted = jax.jit(lambda k, p: augment_pairs(k, p, size=32, config=config))(key, pairs)
-    one_by_one = jnp.stack(
-        [
-            augment_pair(own, pair, size=32, config=config)
-            for own, pair in zip(jax.random.split(key, len(pairs)), pairs, strict=True)
-        ]
-    )
-    np.testing.assert_allclose(jitted, eager, rtol=0, atol=2 * ROUNDING)
-    np.testing.assert_allclose(one_by_one, eager, rtol=0, atol=2 * ROUNDING)
-    assert eager.dtype == jnp.float32
-
-
-@pytest.mark.parametrize(("flip", "transpose"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
-def test_flip_and_transpose_act_on_the_result_and_on_both_patches(pairs, flip, transpose):
+def test_flip_and_transpose_act_on_the_result_and_on_both_patches(pairs):
     def augment(flip, transpose):
         config = AugmentConfig(flip_probability=flip, transpose_probability=transpose)
-        return augmented(jax.random.key(2), pairs, config=config)
+        return np.asarray(augmented(jax.random.key(2), pairs, size=32, config=config))
 
-    expected = augment(0.0, 0.0)
-    expected = expected.swapaxes(-1, -2) if transpose else expected
-    expected = expected[..., ::-1] if flip else expected
-    np.testing.assert_allclose(augment(flip, transpose), expected, rtol=0, atol=2 * ROUNDING)
+    plain = augment(0.0, 0.0)
+    for flip, transpose, expected in (
+        (1.0, 0.0, plain[..., ::-1]),
+        (1.0, 1.0, plain.swapaxes(-1, -2)[..., ::-1]),
+    ):
+        np.testing.assert_allclose(augment(flip, transpose), expected, rtol=0, atol=2 * ROUNDING)
 
 
 def decompose(config, count=400):
     """Of `count` random pairs: which flip and transpose, then angle, sides and offset of crops."""
-    keys = jax.random.split(jax.random.key(5), count)
-    draw = functools.partial(random_pair_matrices, shape=(64, 64), size=32, config=config)
-    matrices = np.asarray(jax.jit(jax.vmap(draw))(keys), np.float64)
+    matrices = draw_matrices(count, config)
     linear = matrices[..., :2] / 2
     transposed = np.abs(linear[..., 0, 0]) < np.abs(linear[..., 0, 1])
     linear = np.where(transposed[..., None, None], linear[..., ::-1], linear)
@@ -188,14 +175,7 @@ def test_ranges_are_respected_and_used():
 
 def relative_maps(count, **changes):
     """Where second patches look, in half sides of the first; how these look does not matter."""
-    config = AugmentConfig(**changes)
-
-    def matrices(key):
-        return random_pair_matrices(key, shape=(64, 64), size=32, config=config)
-
-    first, second = np.asarray(
-        jax.jit(jax.vmap(matrices))(jax.random.split(jax.random.key(5), count)), np.float64
-    ).swapaxes(0, 1)
+    first, second = draw_matrices(count, AugmentConfig(**changes)).swapaxes(0, 1)
     inverse = np.linalg.inv(first[:, :, :2])
     linear = inverse @ second[:, :, :2]
     centre = np.full((2, 1), 15.5)
@@ -238,8 +218,8 @@ def test_misaligned_pairs_share_their_crop():
 
 
 def test_grey_values_may_be_floats_of_any_scale(pairs):
-    def augment(patches):
-        return augmented(jax.random.key(0), patches, config=AugmentConfig())
-
-    unit = pairs.astype(jnp.float32) / GREY
-    np.testing.assert_allclose(augment(unit), augment(pairs) / GREY, rtol=0, atol=1e-5)
+    bytes_, floats = (
+        augmented(jax.random.key(3), patches, size=32, config=AugmentConfig())
+        for patches in (pairs, pairs.astype(jnp.float32) / GREY)
+    )
+    np.testing.assert_allclose(floats, bytes_ / GREY, rtol=0, atol=1e-5)

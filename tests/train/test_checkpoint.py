@@ -1,7 +1,6 @@
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -12,11 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from disk import full_disk
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint.type_handlers import NumpyHandler
+from programs import contents, filling_disk, refusal
 
-from kjax.errors import InputError
 from kjax.runs.checkpoint import Checkpoints
 from kjax.train.optim import torch_sgd
 from kjax.train.step import TrainState, create_state
@@ -46,17 +44,6 @@ def assert_same(actual: TrainState, expected: TrainState) -> None:
 
 def steps_in(folder: Path) -> list[str]:
     return sorted((path.name for path in folder.iterdir()), key=lambda name: (len(name), name))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def refusal(function, *arguments) -> str:
-    with pytest.raises(InputError) as error:
-        function(*arguments)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.fixture
@@ -133,60 +120,53 @@ def test_another_model_is_refused_by_name_and_left_alone(checkpoints):
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "checkpoints"):
-        message = refusal(lambda path: Checkpoints(path, keep=1, best_metric=None), folder)
+        message = refusal(Checkpoints, folder, keep=1, best_metric=None)
         assert f"cannot use the checkpoint folder {folder}" in message
-    assert (tmp_path / "file").read_text() == ""
 
 
 # Damage
 
 
-def damage(kind: str, step: Path) -> str:
-    """Damage a checkpoint; return a part of the expected reason."""
-    largest = max(step.rglob("d/*"), key=lambda path: path.stat().st_size)
-    data = bytearray(largest.read_bytes())
-    if kind == "cut short":
-        largest.write_bytes(data[: len(data) // 2])
-    elif kind == "one bit":
-        data[len(data) // 2] ^= 1
-        largest.write_bytes(data)
-    elif kind == "metadata":
-        (step / "default" / "_METADATA").write_bytes(b"{")
-        return "default/_METADATA does not match its checksum"
-    elif kind == "checksums":
-        (step / "SHA256SUMS").write_text((step / "SHA256SUMS").read_text() + "\n")
-        return "SHA256SUMS does not match"
-    elif kind == "emptied":
-        for path in step.rglob("*"):
-            if path.is_file():
-                path.write_bytes(b"")
-    else:
-        shutil.rmtree(step)
-        step.mkdir()
-        (step / "notes.txt").write_text("not a checkpoint")
-        return ""
-    return "does not match its checksum"
+CHANGED = "does not match its checksum"
 
 
 @pytest.mark.parametrize(
-    "kind", ["emptied", "cut short", "one bit", "metadata", "checksums", "foreign"]
+    ("name", "change", "reason"),
+    [
+        ("*", lambda data: b"", CHANGED),
+        ("largest", lambda data: data[: len(data) // 2], CHANGED),
+        ("largest", lambda data: bytes([data[0] ^ 1]) + data[1:], CHANGED),
+        ("largest", lambda data: data[:-1] + bytes([data[-1] ^ 1]), CHANGED),
+        ("default/_METADATA", lambda data: b"{", f"default/_METADATA {CHANGED}"),
+        ("SHA256SUMS", lambda data: data + b"\n", "SHA256SUMS does not match"),
+        ("foreign", None, ""),
+    ],
 )
-def test_a_damaged_checkpoint_is_refused_in_one_line(kind, tmp_path, capfd):
-    folder = tmp_path / "checkpoints"
-    writer = Checkpoints(folder, keep=2, best_metric=None)
+def test_a_damaged_checkpoint_is_refused_in_one_line(name, change, reason, tmp_path, capfd):
+    writer = Checkpoints(tmp_path, keep=2, best_metric=None)
     writer.save(1, make_state(1))
     writer.save(2, make_state(2))
     writer.close()
-    reason = damage(kind, folder / "2")
-    before = contents(folder)
-    reader = Checkpoints(folder, keep=2, best_metric=None)
+    step = tmp_path / "2"
+    if name == "foreign":
+        shutil.rmtree(step)
+        step.mkdir()
+        (step / "notes.txt").write_text("not a checkpoint")
+    elif name == "largest":
+        chosen = [max(step.rglob("d/*"), key=lambda path: path.stat().st_size)]
+    else:
+        chosen = [path for path in step.rglob(name) if path.is_file()]
+    for path in chosen if change else ():
+        path.write_bytes(change(path.read_bytes()))
+    before = contents(tmp_path)
+    reader = Checkpoints(tmp_path, keep=2, best_metric=None)
     message = refusal(reader.restore_latest, make_state())
-    assert f"{folder / '2'} is damaged (" in message
+    assert f"{step} is damaged (" in message
     assert reason in message
     assert "to resume from an earlier one" in message
-    assert contents(folder) == before
-    shutil.rmtree(folder / "2")
-    after = Checkpoints(folder, keep=2, best_metric=None)
+    assert contents(tmp_path) == before
+    shutil.rmtree(step)
+    after = Checkpoints(tmp_path, keep=2, best_metric=None)
     assert_same(after.restore_latest(make_state()), make_state(1))
     reader.close()
     after.close()
@@ -200,7 +180,7 @@ def test_damaged_metrics_of_a_checkpoint_are_named(checkpoints, content):
     checkpoints.wait()
     metrics = checkpoints.folder / "1" / "metrics"
     (metrics / "metrics").write_bytes(content)
-    message = refusal(lambda: Checkpoints(checkpoints.folder, keep=1, best_metric="fpr"))
+    message = refusal(Checkpoints, checkpoints.folder, keep=1, best_metric="fpr")
     assert f"{metrics / 'metrics'} is damaged" in message
     assert f"remove the folder {metrics}" in message
     shutil.rmtree(metrics)
@@ -215,7 +195,8 @@ def test_damaged_metrics_of_a_checkpoint_are_named(checkpoints, content):
 def test_a_full_disk_is_one_line_and_earlier_checkpoints_stay(checkpoints, capfd):
     checkpoints.save(1, make_state(1))
     checkpoints.wait()
-    with full_disk(room=100):
+    with filling_disk() as fill:
+        fill(100)
         checkpoints.save(2, make_state(2))
         assert "free some space" in refusal(checkpoints.wait)
     again = Checkpoints(checkpoints.folder, keep=2, best_metric=None)
@@ -242,7 +223,8 @@ def test_nothing_is_written_after_a_failure_is_reported(checkpoints, monkeypatch
 
     monkeypatch.setattr(NumpyHandler, "_background_serialize", slow_write)
     before = set(threading.enumerate())
-    with full_disk(room=100):
+    with filling_disk() as fill:
+        fill(100)
         checkpoints.save(2, make_state(2))
         refusal(checkpoints.wait)
     for thread in set(threading.enumerate()) - before:
@@ -266,46 +248,6 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(checkpoints, disk_ca
     assert files - {("default", "commit_success.txt")} <= synced
     assert {(), ("default",), ("metrics", "metrics"), ("SHA256SUMS",)} <= synced
     assert ("fsync", checkpoints.folder) in disk_calls[named:]
-
-
-KILLED_WHILE_SAVING = """
-import os, signal, sys
-from pathlib import Path
-import jax.numpy as jnp
-from kjax.runs.checkpoint import Checkpoints
-from kjax.train.step import TrainState
-
-rename = os.rename
-
-def killed_at_step_5(source, target, *args, **options):
-    if Path(target).name == "5":
-        os.kill(os.getpid(), signal.SIGKILL)
-    rename(source, target, *args, **options)
-
-os.rename = killed_at_step_5
-checkpoints = Checkpoints(Path(sys.argv[1]), keep=2, best_metric=None)
-for step in range(1, 10):
-    weights = {"w": jnp.full((400, 250), step, jnp.float32)}
-    checkpoints.save(step, TrainState(jnp.asarray(step), weights, {}, {}))
-"""
-
-
-@pytest.mark.slow
-def test_a_kill_during_a_save_leaves_a_complete_checkpoint(tmp_path):
-    """At the last moment: everything is written, and only lacks its name."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(tmp_path)]
-    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
-    assert any("tmp" in name for name in steps_in(tmp_path))
-    checkpoints = Checkpoints(tmp_path, keep=2, best_metric=None)
-    assert checkpoints.latest_step() == 4
-    like = TrainState(jnp.asarray(0), {"w": jnp.zeros((400, 250))}, {}, {})
-    restored = checkpoints.restore_latest(like)
-    assert int(restored.step) == 4
-    assert (restored.params["w"] == 4).all()
-    checkpoints.save(5, restored)
-    checkpoints.close()
-    assert steps_in(tmp_path) == ["4", "5"]
 
 
 WITHOUT_KJAX = """

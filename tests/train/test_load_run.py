@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model
-from programs import make_config
+from programs import contents, make_config
+from programs import refusal as refused
 
-from kjax.errors import InputError
 from kjax.runs.checkpoint import Checkpoints
 from kjax.runs.workdir import claim_workdir
 from kjax.train.run import make_program, save_weights
@@ -50,10 +50,6 @@ def bias(trained):
     return float(trained.variables["params"]["head"]["bias"][0])
 
 
-def names(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
 def test_the_latest_checkpoint_and_then_the_final_weights(tmp_path, rng):
     workdir = tmp_path / "first"
     program = make_run(workdir)
@@ -61,9 +57,9 @@ def test_the_latest_checkpoint_and_then_the_final_weights(tmp_path, rng):
     for step in (2, 10):
         save_checkpoint(workdir, program, step=step)
     (workdir / "checkpoints" / "12.orbax-checkpoint-tmp").mkdir()  # being written
-    before = names(workdir)
+    before = contents(workdir)
     (trained,) = load_run(workdir)
-    assert names(workdir) == before
+    assert contents(workdir) == before
     assert bias(trained) == pytest.approx(start + 10)
     assert (trained.path.name, trained.seed) == ("first", 7)
     assert trained.info.train_sets == ("liberty", "embedded")
@@ -87,10 +83,7 @@ def test_several_seeds(tmp_path):
 
 
 def refusal(workdir):
-    with pytest.raises(InputError) as error:
-        load_run(workdir)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return refused(load_run, workdir)
 
 
 def test_folders_without_a_run_or_weights_are_refused(tmp_path):
@@ -122,8 +115,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused_by_name(tmp_path):
     state = make_state(program, step=2)
     state.params["trunk"]["conv2"]["kernel"][0, 0, 0, 0] = np.nan
     save_checkpoint(tmp_path, program, step=2, state=state)
-    with pytest.raises(InputError, match="params/trunk/conv2/kernel is not finite"):
-        load_run(tmp_path)
+    assert "params/trunk/conv2/kernel is not finite" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(("field", "value"), [("s", 100_000), ("patch_size", 1_000_000)])
@@ -132,5 +124,4 @@ def test_a_config_that_would_fill_the_memory_is_refused(tmp_path, field, value):
     config = json.loads((tmp_path / "config.json").read_text())
     config["model"][field] = value
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="would fill the memory"):
-        load_run(tmp_path)
+    assert "would fill the memory" in refusal(tmp_path)

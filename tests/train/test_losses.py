@@ -1,17 +1,14 @@
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from models import make_model, random_patches
 
 from kjax.errors import InputError
 from kjax.runs.config import LOSSES, LossConfig
 from kjax.train.losses import (
     ViewDistances,
     distance_matrix,
-    hardest_in_batch_triplets,
     hardest_in_both_views,
     hardest_negatives,
     pair_loss,
@@ -19,6 +16,9 @@ from kjax.train.losses import (
     sosnet_triplets,
     view_distances,
 )
+from kjax.train.step import StepConfig, loss_and_stats
+
+jit_loss = jax.jit(pair_loss, static_argnums=2)
 
 
 def unit(degrees):
@@ -30,40 +30,70 @@ def chord(degrees):
     return 2 * np.sin(np.deg2rad(degrees) / 2)
 
 
-ANCHORS, POSITIVES = unit([0, 90, 180]), unit([10, 60, 200])
-#            positives:   10   60  200
-# anchors:    0           10   60  160
-#            90           80   30  110
-#           180          170  120   20
+ANCHORS, POSITIVES = VIEWS = unit([0, 90, 180]), unit([10, 60, 200])
+ANGLES = [[10, 60, 160], [80, 30, 110], [170, 120, 20]]
+OWN, OTHERS = chord([10, 30, 20]), chord([60, 80, 120])  # to positives of other pairs only
+SWAPPED = chord([60, 60, 110])  # to other pairs' anchors too
+# Within the views, in degrees: anchors 0 50 180, positives 20 60 65. The hardest in both views:
+# pair 0's positive to anchor 1, 30°; the positives of pairs 1 and 2, 5° apart.
+TWO_VIEWS = unit([0, 50, 180]), unit([20, 60, 65])
+FAR, NEAR = chord([20, 10, 115]), chord([30, 5, 5])
+# One neighbour: anchors' nearest 0→1, 1→0, 2→1; positives' nearest 0→1, 1→2, 2→1.
+FIRST, LAST = (chord([50, 130]) - chord([40, 5])) ** 2  # between 0 and 1, between 1 and 2
+RAW = jnp.asarray([[3.0, 4.0], [0, 2], [1, 0]]), jnp.asarray([[0, 4.0], [2, 0], [0, 4]])
+
+
+def likely(degrees):
+    return np.exp(np.cos(np.deg2rad(degrees)))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "views", "expected", "negative"),
+    [
+        ("triplet", {}, VIEWS, [1 + OWN[0] - OTHERS[0], 1 + OWN[1] - OTHERS[1], 0], OTHERS),
+        ("triplet", {"margin": 2.0, "anchor_swap": True}, VIEWS, 2 + OWN - SWAPPED, SWAPPED),
+        ("softmax", {}, VIEWS, np.log(1 + np.exp(OWN - OTHERS)), OTHERS),
+        ("softmax", {}, (unit([0, 180]), unit([90, 90])), [np.log(2)] * 2, chord([90, 90])),
+        ("softmax", {"anchor_swap": True}, VIEWS, np.log(1 + np.exp(OWN - SWAPPED)), SWAPPED),
+        ("contrastive", {}, VIEWS, OWN, OTHERS),
+        ("contrastive", {"margin": 1.2}, VIEWS, OWN + np.array([1.2 - OTHERS[0], 0, 0]), OTHERS),
+        (
+            "infonce",
+            {"temperature": 1.0},
+            VIEWS,
+            [
+                (np.log(sum(likely(ANGLES[i]))) + np.log(sum(likely(np.transpose(ANGLES)[i])))) / 2
+                - np.log(likely(ANGLES[i][i]))
+                for i in range(3)
+            ],
+            OTHERS,
+        ),
+        (
+            "sosnet",
+            {"neighbours": 1},
+            TWO_VIEWS,
+            (1 + FAR - NEAR) ** 2 + np.sqrt([FIRST, FIRST + LAST, LAST]),
+            NEAR,
+        ),
+        (
+            "hynet",
+            {},
+            TWO_VIEWS,
+            1.2 + FAR**2 + FAR - NEAR**2 - NEAR + 0.1 * np.array([1, 0, 9]),
+            NEAR,
+        ),
+    ],
+)
+def test_values_by_hand(name, options, views, expected, negative):
+    """Margins that are not given are the published ones: 1, and 1.2 for HyNet."""
+    unnormalized = RAW if name == "hynet" else None
+    triplets = jit_loss(*views, LossConfig(name=name, **options), unnormalized=unnormalized)
+    np.testing.assert_allclose(triplets.loss, expected, atol=1e-4)
+    np.testing.assert_allclose(triplets.negative, negative, atol=1e-5)
 
 
 def test_distances_by_hand():
-    angles = [[10, 60, 160], [80, 30, 110], [170, 120, 20]]
-    np.testing.assert_allclose(distance_matrix(ANCHORS, POSITIVES), chord(angles), atol=1e-5)
-
-
-def test_distance_of_equal_vectors_is_finite_with_finite_gradient():
-    vectors = unit([33, 33])
-    assert distance_matrix(vectors, vectors)[0, 0] == pytest.approx(1e-3, rel=1e-2)
-    gradient = jax.grad(lambda v: distance_matrix(v, vectors).sum())(vectors)
-    assert jnp.isfinite(gradient).all()
-
-
-def test_the_papers_triplets_by_hand():
-    """Only other pairs' positives are candidates."""
-    triplets = hardest_in_batch_triplets(ANCHORS, POSITIVES)
-    np.testing.assert_allclose(triplets.positive, chord([10, 30, 20]), atol=1e-5)
-    np.testing.assert_allclose(triplets.negative, chord([60, 80, 120]), atol=1e-5)
-    expected = np.maximum(1 + chord([10, 30, 20]) - chord([60, 80, 120]), 0)
-    np.testing.assert_allclose(triplets.loss, expected, atol=1e-5)
-    assert (triplets.loss[:2] > 0).all()
-    assert triplets.loss[2] == 0
-
-
-def test_hardnets_triplets_by_hand():
-    """Other pairs' anchors, seen from the positive, are candidates too."""
-    triplets = hardest_in_batch_triplets(ANCHORS, POSITIVES, anchor_swap=True)
-    np.testing.assert_allclose(triplets.negative, chord([60, 60, 110]), atol=1e-5)
+    np.testing.assert_allclose(distance_matrix(ANCHORS, POSITIVES), chord(ANGLES), atol=1e-5)
 
 
 def test_copies_of_a_patch_are_never_mined():
@@ -72,27 +102,10 @@ def test_copies_of_a_patch_are_never_mined():
     np.testing.assert_allclose(hardest_negatives(distances, anchor_swap=True), [0.3, 0.4, 0.3])
 
 
-# Within the views, in degrees: anchors 0 50 180, positives 20 60 65.
-TWO_VIEWS = unit([0, 50, 180]), unit([20, 60, 65])
-
-
-def test_both_views_are_mined():
-    """Pair 0: its positive to anchor 1, 30°. Pairs 1 and 2: their positives, 5° apart."""
-    hardest = hardest_in_both_views(view_distances(*TWO_VIEWS))
-    np.testing.assert_allclose(hardest, chord([30, 5, 5]), atol=1e-5)
-
-
-def test_sosnet_by_hand():
-    """One neighbour: anchors' nearest 0→1, 1→0, 2→1; positives' nearest 0→1, 1→2, 2→1."""
-    triplets = sosnet_triplets(*TWO_VIEWS, neighbours=1)
-    positive, negative = chord([20, 10, 115]), chord([30, 5, 5])
-    first_order = np.maximum(1 + positive - negative, 0) ** 2
-    anchors, positives = chord([50, 130]), chord([40, 5])  # between 0 and 1, between 1 and 2
-    near, far = (anchors - positives) ** 2
-    second_order = np.sqrt([near, near + far, far])
-    np.testing.assert_allclose(triplets.loss, first_order + second_order, atol=1e-4)
-    np.testing.assert_allclose(triplets.positive, positive, atol=1e-5)
-    np.testing.assert_allclose(triplets.negative, negative, atol=1e-5)
+def test_a_negative_inside_the_anchors_view_is_mined():
+    """Anchors 5° apart; every other candidate is at least 85° away."""
+    hardest = hardest_in_both_views(view_distances(unit([0, 5]), unit([90, -90])))
+    np.testing.assert_allclose(hardest, chord([5, 5]), atol=1e-5)
 
 
 def test_neighbour_rules_by_hand():
@@ -109,16 +122,6 @@ def test_neighbour_rules_by_hand():
     # 0–1, 1–2, 2–3 as before and 0–3 across, now each in both directions.
     release = second_order_neighbours(distances, count=1, rule="release")
     np.testing.assert_array_equal(release, [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
-
-
-def test_second_order_term_vanishes_when_one_view_is_a_turned_copy_of_the_other():
-    angles = np.array([0, 40, 100, 190])
-    triplets = sosnet_triplets(unit(angles), unit(angles + 3))
-    first_order = np.maximum(1 + triplets.positive - triplets.negative, 0) ** 2
-    np.testing.assert_allclose(triplets.loss - first_order, 1e-3, atol=1e-5)
-
-
-jit_loss = jax.jit(pair_loss, static_argnums=2)
 
 
 def random_views(rng, pairs=40, dim=16):
@@ -145,27 +148,18 @@ def loops(anchors, positives, *, k):
     return positive, np.array(swapped), np.array(anywhere), np.array(second_order)
 
 
-def infonce_by_loops(anchors, positives, *, temperature):
-    likely = np.exp(anchors.astype(np.float64) @ positives.T / temperature)
-    losses = []
-    for i in range(len(anchors)):
-        among_positives = likely[i, i] / sum(likely[i])
-        among_anchors = likely[i, i] / sum(likely[:, i])
-        losses.append(-(np.log(among_positives) + np.log(among_anchors)) / 2)
-    return np.array(losses)
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_equal_plain_loops(name, rng):
     anchors, positives = random_views(rng)
     p, n, m, second_order = loops(anchors, positives, k=5)
     raw = rng.normal(size=(2, *anchors.shape)).astype(np.float32)
     norms = np.linalg.norm(raw, axis=-1)
+    likely = np.exp(anchors.astype(np.float64) @ positives.T / 0.3)
     expected = {
         "triplet": np.maximum(0.8 + p - n, 0),
         "softmax": -np.log(np.exp(2 - p) / (np.exp(2 - p) + np.exp(2 - n) + 1e-8)),
         "contrastive": np.maximum(0.8 - n, 0) + p,
-        "infonce": infonce_by_loops(anchors, positives, temperature=0.3),
+        "infonce": np.log(likely.sum(axis=0) * likely.sum(axis=1)) / 2 - np.log(np.diag(likely)),
         "sosnet": np.maximum(0.8 + p - m, 0) ** 2 + second_order,
         "hynet": np.maximum(0.8 + p + 0.75 * p**2 - m - 0.75 * m**2, 0)
         + 0.2 * (norms[0] - norms[1]) ** 2,
@@ -227,53 +221,34 @@ def test_half_precision_descriptors_are_compared_in_float32(name, rng):
         np.testing.assert_array_equal(value, reference)
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_gathered_batch_does_not_show_the_number_of_devices(name, rng):
-    views = [jnp.asarray(view) for view in random_views(rng)]
-    config = LossConfig(name=name, neighbour_rule="release")
-
-    def gathered_loss(anchors, positives):
-        whole = (jax.lax.all_gather(view, "batch", tiled=True) for view in (anchors, positives))
-        return pair_loss(*whole, config)
-
-    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
-    shards, everywhere = PartitionSpec("batch"), PartitionSpec()
-    on_four = jax.jit(
-        jax.shard_map(
-            gathered_loss, mesh=mesh, in_specs=shards, out_specs=everywhere, check_vma=False
-        )
-    )
-    np.testing.assert_allclose(on_four(*views).loss, jit_loss(*views, config).loss, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_the_order_of_the_pairs_does_not_matter(name, rng):
-    views = [jnp.asarray(view) for view in random_views(rng)]
-    order = rng.permutation(len(views[0]))
-    shuffled = jit_loss(*(view[order] for view in views), LossConfig(name=name)).loss
-    np.testing.assert_allclose(
-        shuffled, jit_loss(*views, LossConfig(name=name)).loss[order], atol=1e-5
-    )
-
-
 def test_a_batch_smaller_than_the_neighbourhood():
-    whole = sosnet_triplets(*TWO_VIEWS, neighbours=2).loss
-    np.testing.assert_array_equal(sosnet_triplets(*TWO_VIEWS, neighbours=8).loss, whole)
-    alone = sosnet_triplets(unit([0]), unit([10])).loss
-    np.testing.assert_allclose(alone, 1e-3, atol=1e-6)
-
-
-def test_a_missing_margin_is_the_published_one(rng):
-    views = [jnp.asarray(view) for view in random_views(rng)]
-    for name, margin in {"triplet": 1.0, "contrastive": 1.0, "sosnet": 1.0, "hynet": 1.2}.items():
-        config = LossConfig(name=name)
-        explicit = dataclasses.replace(config, margin=margin)
-        other = dataclasses.replace(config, margin=margin + 0.1)
-        loss = jit_loss(*views, config).loss
-        np.testing.assert_array_equal(loss, jit_loss(*views, explicit).loss)
-        assert not np.array_equal(loss, jit_loss(*views, other).loss)
+    whole, more = (LossConfig(name="sosnet", neighbours=count) for count in (2, 8))
+    losses = [jit_loss(*TWO_VIEWS, config).loss for config in (whole, more)]
+    np.testing.assert_array_equal(*losses)
+    np.testing.assert_allclose(jit_loss(unit([0]), unit([10]), more).loss, 1e-3, atol=1e-6)
 
 
 def test_an_unknown_neighbour_rule_is_refused():
     with pytest.raises(InputError, match="unknown neighbour rule"):
         sosnet_triplets(*TWO_VIEWS, neighbour_rule="both")
+
+
+def test_hynets_norm_term_reaches_the_loss_of_a_step(rng):
+    model, variables = make_model("sum", patch_size=8, channels=(4, 4, 4, 4, 8, 8), dropout=0.0)
+    pairs = jnp.asarray(random_patches(rng, 8, 8).reshape(4, 2, 8, 8))
+
+    @jax.jit
+    def losses():
+        configs = [
+            StepConfig(LossConfig(name="hynet", norm_weight=weight)) for weight in (0.0, 0.5)
+        ]
+        state = variables["params"], variables["batch_stats"], pairs, jax.random.key(0)
+        options = {"train": True, "normalize": False, "mutable": ["batch_stats"]}
+        raw = [model.apply(variables, pairs[:, view], **options)[0] for view in (0, 1)]
+        return [loss_and_stats(*state, model=model, config=one)[0] for one in configs], raw
+
+    (without, with_norms), raw = losses()
+    lengths = np.linalg.norm(raw, axis=-1)
+    expected = 0.5 * np.square(lengths[0] - lengths[1]).mean()
+    assert expected > 1e-3
+    np.testing.assert_allclose(with_norms - without, expected, rtol=1e-3)

@@ -56,8 +56,8 @@ def strengths_of(keys, config):
     return jax.vmap(lambda key: random_strengths(key, config))(keys)
 
 
-blurred = jax.jit(blur, static_argnames="radius")
-compressed = jax.jit(compress)
+blurred = jax.jit(functools.partial(blur, radius=6))
+curved, saturated, compressed = map(jax.jit, (tone_curve, saturate, compress))
 KEYS = jax.random.split(jax.random.key(7), 6)
 
 
@@ -69,24 +69,9 @@ def opencv_blur(patch, sigma, radius):
     return cv2.GaussianBlur(patch, (side, side), sigma, borderType=cv2.BORDER_REPLICATE)
 
 
-@pytest.mark.parametrize("sigma", [0.3, 1.0, 2.0])
-def test_blur_equals_opencv(patch, sigma):
-    ours = blurred(patch, jnp.float32(sigma), radius=6)
-    np.testing.assert_allclose(ours, opencv_blur(patch, sigma, 6), rtol=0, atol=2 * ROUNDING)
-
-
 def numpy_tone(patch, gamma):
     low, high = patch.min(), patch.max()
     return low + (high - low) * ((patch - low) / (high - low)) ** gamma
-
-
-def test_tone_curve_keeps_the_ends_and_bends_between(patch):
-    for gamma in (0.5, 2.2):
-        ours = np.asarray(tone_curve(jnp.asarray(patch), jnp.float32(gamma)))
-        np.testing.assert_allclose(
-            ours, numpy_tone(patch.astype(np.float64), gamma), rtol=0, atol=2 * ROUNDING
-        )
-        np.testing.assert_allclose([ours.min(), ours.max()], [patch.min(), patch.max()], rtol=1e-6)
 
 
 def numpy_saturate(patch, dark, bright):
@@ -94,27 +79,39 @@ def numpy_saturate(patch, dark, bright):
     return np.clip(patch, low + dark * (high - low), high - bright * (high - low))
 
 
-def test_saturation_cuts_each_end(patch):
-    ours = saturate(jnp.asarray(patch), jnp.float32(0.2), jnp.float32(0.1))
-    np.testing.assert_allclose(ours, numpy_saturate(patch, 0.2, 0.1), rtol=0, atol=ROUNDING)
-    assert (np.asarray(ours) != patch).any()
+@pytest.mark.parametrize(
+    ("effect", "reference", "strengths"),
+    [
+        *((blurred, lambda patch, sigma: opencv_blur(patch, sigma, 6), [s]) for s in (0.3, 1, 2)),
+        *((curved, numpy_tone, [gamma]) for gamma in (0.5, 2.2)),
+        (saturated, numpy_saturate, [0.2, 0.1]),
+    ],
+)
+def test_effects_equal_opencv_and_numpy(patch, effect, reference, strengths):
+    ours = np.asarray(effect(patch, *map(np.float32, strengths)))
+    np.testing.assert_allclose(ours, reference(patch, *strengths), rtol=0, atol=2 * ROUNDING)
+    assert (ours != patch).any()
 
 
 def numpy_compress(patch, step, phase):
     """Block by block with scipy's transform."""
+    size = len(patch)
     row, column = phase
-    padded = np.pad(patch.astype(np.float64), ((row, 8 - row), (column, 8 - column)), "edge")
+    padded = np.pad(
+        patch.astype(np.float64), [(first, 16 - first - size % 8) for first in phase], "edge"
+    )
     steps = step * LUMINANCE_TABLE / 16
-    for top in range(0, SIZE + 8, 8):
-        for left in range(0, SIZE + 8, 8):
+    for top in range(0, len(padded) - 7, 8):
+        for left in range(0, len(padded) - 7, 8):
             block = padded[top : top + 8, left : left + 8]
             rounded = np.rint(dctn(block, norm="ortho") / steps) * steps
             padded[top : top + 8, left : left + 8] = idctn(rounded, norm="ortho")
-    return padded[row : row + SIZE, column : column + SIZE]
+    return padded[row : row + size, column : column + size]
 
 
-@pytest.mark.parametrize("phase", [(0, 0), (3, 7), (7, 1)])
-def test_compression_equals_scipy_block_by_block(patch, phase):
+@pytest.mark.parametrize(("phase", "size"), [((0, 0), 32), ((3, 7), 32), ((7, 1), 20)])
+def test_compression_equals_scipy_block_by_block(patch, phase, size):
+    patch = patch[:size, :size]
     ours = compressed(patch, jnp.float32(13.0), jnp.array(phase))
     expected = numpy_compress(patch, np.float32(13.0), phase)
     np.testing.assert_allclose(ours, expected, rtol=0, atol=10 * ROUNDING)
@@ -179,9 +176,9 @@ def test_zero_strength_is_the_identity_bit_for_bit(patch):
     patch = jnp.asarray(patch)
     zero, one = jnp.float32(0), jnp.float32(1)
     for same in (
-        blurred(patch, zero, radius=6),
-        tone_curve(patch, one),
-        saturate(patch, zero, zero),
+        blurred(patch, zero),
+        curved(patch, one),
+        saturated(patch, zero, zero),
         compressed(patch, zero, jnp.array([3, 5])),
     ):
         np.testing.assert_array_equal(same, patch)
@@ -232,14 +229,6 @@ def test_geometry_stays_as_it_was(pairs):
     assert slight.dtype == jnp.float32
 
 
-def test_sides_that_are_not_whole_blocks(pairs):
-    config = AugmentConfig(compression=1e-6, max_blur=1e-3)
-    small = pairs[..., :20, :20]
-    ours = distorted(KEYS, small, config)
-    np.testing.assert_allclose(ours, small, rtol=0, atol=20 * ROUNDING)
-    assert (np.asarray(ours) != np.asarray(small)).any()
-
-
 def test_a_pair_depends_on_its_own_key_only(pairs):
     together = distorted(KEYS, pairs, ALL_ON)
     few = distorted(KEYS[4:], pairs[4:].at[0].set(0), ALL_ON)
@@ -250,7 +239,7 @@ def test_a_pair_depends_on_its_own_key_only(pairs):
 def test_an_effect_is_drawn_alike_whatever_else_is_on():
     for effect, name in zip(EFFECTS, ("blur", "gamma", "dark", "noise", "step"), strict=True):
         own, all_on = (
-            getattr(random_strengths(KEYS[0], config), name) for config in (alone(effect), ALL_ON)
+            getattr(strengths_of(KEYS, config), name) for config in (alone(effect), ALL_ON)
         )
         np.testing.assert_array_equal(own, all_on)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import jax
 import pytest
-from disk import full_disk
+from programs import contents, filling_disk
+from programs import refusal as refused
 
-from kjax.errors import InputError
 from kjax.runs.workdir import claim_workdir, source_version, stored_config
 
 
@@ -38,15 +38,8 @@ def claim(folder: Path, config: Config = CONFIG, **options) -> None:
         pass
 
 
-def contents(folder: Path) -> dict[str, str]:
-    return {p.name: p.read_text() for p in folder.iterdir() if p.name != ".lock"}
-
-
 def refusal(folder: Path, config: Config = CONFIG) -> str:
-    with pytest.raises(InputError) as error:
-        claim(folder, config)
-    message = str(error.value)
-    assert "\n" not in message
+    message = refused(claim, folder, config)
     assert str(folder) in message
     return message
 
@@ -61,7 +54,7 @@ def test_a_new_workdir_records_config_and_versions(tmp_path):
     assert versions["device"] == jax.devices()[0].device_kind
     assert versions["pipeline"] == "tfdata: the set is large"
     assert {"python", "flax", "optax", "orbax-checkpoint", "kjax", "source"} <= versions.keys()
-    assert contents(folder).keys() == {"config.json", "versions.json"}
+    assert contents(folder).keys() == {"config.json", "versions.json", ".lock"}
 
 
 def test_resuming_allows_harmless_changes_and_adds_new_versions(tmp_path):
@@ -110,32 +103,32 @@ def test_files_left_by_a_kill_are_not_foreign(tmp_path):
     claim(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"{", b"[]", b'{"a": "\xff"}', b'{"a": ' * 100_000])
-def test_a_damaged_config_is_one_line(tmp_path, damage):
-    claim(tmp_path)
-    (tmp_path / "config.json").write_bytes(damage)
-    assert "config.json is damaged" in refusal(tmp_path)
-    assert (tmp_path / "config.json").read_bytes() == damage
-
-
 def test_another_programs_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"name": "another program"}')
     assert "unknown config field 'name'" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"[", b"{}", b"\xff"])
-def test_a_damaged_list_of_versions_can_be_removed(tmp_path, damage):
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        *(("config", each, "config.json is damaged") for each in (b"{", b"[]", b'{"a": "\xff"}')),
+        ("config", b'{"a": ' * 100_000, "config.json is damaged"),
+        *(("versions", each, "versions.json is damaged: remove it") for each in (b"[", b"{}")),
+        ("versions", b"\xff", "versions.json is damaged: remove it"),
+    ],
+)
+def test_a_damaged_file_is_named_and_stays(tmp_path, name, damage, message):
     claim(tmp_path)
-    (tmp_path / "versions.json").write_bytes(damage)
-    assert "versions.json is damaged: remove it" in refusal(tmp_path)
-    (tmp_path / "versions.json").unlink()
-    claim(tmp_path)
+    (tmp_path / f"{name}.json").write_bytes(damage)
+    assert message in refusal(tmp_path)
+    assert (tmp_path / f"{name}.json").read_bytes() == damage
 
 
 def test_a_full_disk_is_noticed_at_the_start_and_keeps_the_old_files(tmp_path):
     claim(tmp_path)
     before = contents(tmp_path)
-    with full_disk(room=0):
+    with filling_disk() as fill:
+        fill(0)
         assert "free some space" in refusal(tmp_path)
     assert contents(tmp_path) == before
 
@@ -146,7 +139,7 @@ def test_an_unwritable_folder_is_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", refuse)
     assert "Permission denied" in refusal(tmp_path)
-    assert contents(tmp_path) == {}
+    assert contents(tmp_path).keys() == {".lock"}
 
 
 def test_a_claimed_workdir_is_refused_until_it_is_free(tmp_path, monkeypatch):
