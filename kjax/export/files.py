@@ -35,24 +35,14 @@ LIMIT = 1e-4
 
 
 def write_checked(path: Path, write: Callable[[Path], float]) -> float:
-    """Write a file, and keep it if it differs from JAX by at most `LIMIT`.
-
-    Args:
-        path: a new file, or one to replace; it stays as it is if the new one is not kept.
-        write: writes the file and returns its difference from JAX.
-
-    Returns:
-        The difference.
-    """
+    """Write a file, and keep it if `write` returns a difference from JAX of at most `LIMIT`."""
     differences: list[float] = []
 
     def write_and_check(partial: Path) -> None:
         differences.append(write(partial))
         if not differences[0] <= LIMIT:  # also if NaN
-            raise InputError(
-                f"{path} would differ from JAX by {differences[0]:.1e}, more than {LIMIT:.0e}: it "
-                "was not kept"
-            )
+            found = f"{differences[0]:.1e}, more than {LIMIT:.0e}"
+            raise InputError(f"{path} would differ from JAX by {found}: it was not kept")
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, write_and_check)

@@ -57,19 +57,9 @@ class MatcherArguments(NamedTuple):
 
 
 def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None = None) -> float:
-    """Write a matcher as `.stablehlo` or `.onnx`, and check it.
+    """Write a matcher as `.stablehlo` or `.onnx`, for `keypoints` per photograph or any number.
 
-    Args:
-        path: a new file, or one to replace.
-        weights: the matcher.
-        keypoints: fixed N (default: any).
-
-    Returns:
-        The largest difference from kjax's own scores.
-
-    Raises:
-        InputError: the difference is too large, or a package is missing. The file at `path`, if
-            any, then stays as it was.
+    Return the largest difference from kjax's own scores; a file that differs is not kept.
     """
     files.check_suffix(path)
     origin = weights.described_with
@@ -84,10 +74,9 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
             files.write_onnx(partial, matcher_graph(weights, keypoints), facts)
         else:
             count = keypoints or export.symbolic_shape("keypoints")[0]
-            rows = (2, count)
+            rows, shape = (2, count), jax.ShapeDtypeStruct
             numbers = ((*rows, 2), rows, rows, (*rows, weights.model.dimension), (2, 2))
-            shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in numbers]
-            shapes.append(jax.ShapeDtypeStruct((2,), jnp.int32))
+            shapes = [*(shape(one, jnp.float32) for one in numbers), shape((2,), jnp.int32)]
             with jax.default_matmul_precision("highest"):
                 files.write_stablehlo(partial, jax.jit(matching_function(weights)), shapes, facts)
         return _difference(partial, weights, keypoints or TESTED_KEYPOINTS)
@@ -114,9 +103,8 @@ def matching_function(weights: MatcherWeights) -> Callable[..., tuple[Array, Arr
         found = mutual_matches(_assign(weights, arguments), LEAST_SCORE)
         partners = found.first[0]
         # Padding matches padding, and so does everything if there is nothing else.
-        real = (jnp.arange(partners.shape[0]) < arguments.counts[0]) & (
-            partners < arguments.counts[1]
-        )
+        first, second = arguments.counts
+        real = (jnp.arange(partners.shape[0]) < first) & (partners < second)
         return jnp.where(real, partners, NONE), jnp.where(real, found.scores[0], 0.0)
 
     return match
@@ -148,10 +136,7 @@ def _assign(weights: MatcherWeights, arguments: MatcherArguments) -> Assignment:
 
 
 def _difference(path: Path, weights: MatcherWeights, room: int) -> float:
-    """Return the largest difference between a file's and kjax's scores on random photographs.
-
-    It is infinite if partners differ, except where rounding decides.
-    """
+    """Compare scores on random photographs; infinity if partners differ by more than rounding."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(room, weights.model.dimension))
     xy, scales = rng.uniform(0, 400, (room, 2)), rng.uniform(2, 20, room)
@@ -202,11 +187,7 @@ def stack_photographs(first: Features, second: Features, room: int) -> MatcherAr
         fill = [((0, room - len(one)), *[(0, 0)] * (one.ndim - 1)) for one in columns]
         return jnp.stack([jnp.pad(one, own) for one, own in zip(columns, fill, strict=True)])
 
-    return MatcherArguments(
-        stacked("xy"),
-        stacked("scales"),
-        stacked("angles"),
-        stacked("descriptors"),
-        jnp.array([side.image_size for side in sides], jnp.float32),
-        jnp.array([len(side) for side in sides], jnp.int32),
-    )
+    xy, scales, angles, descriptors = map(stacked, MatcherArguments._fields[:4])
+    sizes = jnp.array([side.image_size for side in sides], jnp.float32)
+    counts = jnp.array([len(side) for side in sides], jnp.int32)
+    return MatcherArguments(xy, scales, angles, descriptors, sizes, counts)

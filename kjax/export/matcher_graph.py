@@ -27,12 +27,7 @@ _EPSILON = 1e-6
 
 
 def matcher_graph(weights: MatcherWeights, keypoints: int | None = None) -> Any:
-    """Write the function of `kjax.export.matcher.MatcherArguments` as a `ModelProto`.
-
-    Args:
-        weights: the matcher.
-        keypoints: fixed N (default: any).
-    """
+    """Write the function of `kjax.export.matcher.MatcherArguments` as a `ModelProto`."""
     model, params = weights.model, weights.params
     graph = GraphWriter(require("onnx", "an ONNX graph"))
     tokens, context = _write_embedding(graph, model, params["embedding"])
@@ -156,17 +151,12 @@ def _write_layer(
 
 
 def _write_rotated(graph: GraphWriter, vectors: str, context: _Context) -> str:
-    first, second = graph.split(vectors, 2, axis=3)
-
-    def product(half: str, factors: str) -> str:
-        return graph.add("Mul", half, factors)
-
-    return graph.add(
-        "Concat",
-        graph.add("Sub", product(first, context.cosines), product(second, context.sines)),
-        graph.add("Add", product(second, context.cosines), product(first, context.sines)),
-        axis=3,
+    halves = graph.split(vectors, 2, axis=3)
+    (x, y), (u, v) = (
+        [graph.add("Mul", half, factors) for half in halves]
+        for factors in (context.cosines, context.sines)
     )
+    return graph.add("Concat", graph.add("Sub", x, v), graph.add("Add", y, u), axis=3)
 
 
 def _write_attention(

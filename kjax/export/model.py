@@ -38,7 +38,7 @@ def export_model(
     """Write a model as `.onnx` or `.stablehlo`, in float32 with BatchNorm folded, and check it.
 
     Args:
-        path: a new file, or one to replace.
+        path: a new file, or one to replace; it stays as it was if the new one fails the check.
         model: not folded.
         variables: its weights.
         input_dtype: type of the patches: "float32" (any range) or "uint8".
@@ -47,10 +47,6 @@ def export_model(
 
     Returns:
         The largest difference from JAX on random patches.
-
-    Raises:
-        InputError: the difference is too large, the weights are not finite, or a package is
-            missing. The file at `path`, if any, then stays as it was.
     """
     path = Path(path)
     files.check_suffix(path)

@@ -39,8 +39,7 @@ COUNTS = ("correct", "images", "points")
 def tune(settings: TuneSettings, out: Path, *, progress: bool = True) -> str:
     """Tune weights, or resume in a folder; return a table of scores before and after.
 
-    The folder gets `weights.npz`, its metadata or config, so that the folder can be loaded, and
-    `report.html`. Below it are `sets`, `run` and maybe `colmap`. Ctrl-C during training raises
+    The folder can then be loaded as weights, and has `report.html`. Ctrl-C during training raises
     `kjax.interrupts.Stopped`; the same call resumes.
     """
     settings = settings.absolute()
@@ -80,15 +79,12 @@ def rows(before: Scores, after: Scores) -> list[tuple[str, list[Cell]]]:
         if all(key in one for one in both):
             values = [one[key] for one in both]
             rate = key.startswith("fpr95")
-            best = (min if rate else max)(values)
-            texts = [
-                f"{int(value):,}" if key in COUNTS else f"{100 * value:.{2 if rate else 1}f}"
-                for value in values
-            ]
-            cells = [
-                Cell(text, value, best=value == best and values[0] != values[1])
-                for text, value in zip(texts, values, strict=True)
-            ]
+            best = (min if rate else max)(values) if values[0] != values[1] else None
+            cells = []
+            for value in values:
+                percent = f"{100 * value:.{2 if rate else 1}f}"
+                text = f"{int(value):,}" if key in COUNTS else percent
+                cells.append(Cell(text, value, best=value == best))
             found.append((label, cells))
     return found
 
@@ -96,11 +92,10 @@ def rows(before: Scores, after: Scores) -> list[tuple[str, list[Cell]]]:
 def table(compared: Sequence[tuple[str, Sequence[Cell]]]) -> str:
     """Return the rows as a table for the terminal."""
     width = max(len(label) for label, _ in compared)
-    lines = [
-        ("", "before", "after"),
-        *((label, *(c.text for c in cells)) for label, cells in compared),
-    ]
-    return "\n".join(f"{label:{width}}  {old:>10}  {new:>10}" for label, old, new in lines)
+    lines = [f"{'':{width}}  {'before':>10}  {'after':>10}"]
+    for label, (old, new) in compared:
+        lines.append(f"{label:{width}}  {old.text:>10}  {new.text:>10}")
+    return "\n".join(lines)
 
 
 def warning(start: str, trained: TunedFiles, before: Scores, after: Scores) -> str:
@@ -121,18 +116,12 @@ def write_report(
 ) -> None:
     """Write `report.html`, which needs no other file."""
     columns = [("", ""), ("", "Before"), ("", "After")]
-    body = [
-        ("rival", dict(zip(columns, [Cell(label), *cells], strict=True)))
-        for label, cells in compared
-    ]
+    lines = [[Cell(label), *cells] for label, cells in compared]
+    body = [("rival", dict(zip(columns, line, strict=True))) for line in lines]
     held = len(sets.held_out_photos)
-    facts = [
-        worse,
-        f"Patches of {sets.points[0]:,} points to train on and {sets.points[1]:,} held out, from "
-        f"{sets.made_from}.",
-        f"Held out: {held} images and every point that they see." if held else "",
-        *trained.how,
-    ]
+    points = "Patches of {:,} points to train on and {:,} held out, from".format(*sets.points)
+    held_out = f"Held out: {held} images and every point that they see." if held else ""
+    facts = [worse, f"{points} {sets.made_from}.", held_out, *trained.how]
     caption = "The weights before and after tuning."
     page = render(
         f"Tuned to {settings.photos.resolve().name}",

@@ -42,12 +42,9 @@ Scores = dict[str, float]
 
 def score(source: LoadedModel, sets: OwnSets, photos: Path, *, seed: int, progress: bool) -> Scores:
     """Compute all scores of some weights on the held-out set and the images in a folder."""
-    tests = {
-        HELD_OUT: read_with_pairs(sets.held_out, progress=False),
-        EMBEDDED_PAIR: embedded_test(progress=progress),
-    }
+    own, embedded = read_with_pairs(sets.held_out, progress=False), embedded_test(progress=progress)
     scores: Scores = {}
-    for name, test in tests.items():
+    for name, test in ((HELD_OUT, own), (EMBEDDED_PAIR, embedded)):
         found = patch_scores(source, test, seed=seed)
         scores |= {f"{key}/{name}": value for key, value in found.items()}
     if names := sets.held_out_photos:
@@ -100,10 +97,7 @@ def correct_matches(
 def map_photographs(
     source: LoadedModel, photos: Path, names: Sequence[str], base: Path, *, progress: bool
 ) -> Scores:
-    """Count the images that COLMAP registers with the weights' descriptors, and their points.
-
-    Keypoints and cameras are those of COLMAP's database `base`.
-    """
+    """Count the images and points that COLMAP maps with its keypoints and our descriptors."""
     describer = Describer(source.model, source.variables, extent=source.extent)
     theirs = read_features(base)
     features = {

@@ -51,8 +51,7 @@ HELD_OUT = 0.2
 MOST_PATCHES, MOST_HELD_OUT_PATCHES = 400_000, 20_000
 TEST_PAIRS = 10_000
 ALL_PAIRS_UP_TO = 30
-"""Maximum number of images for exhaustive matching; in larger sets, each is matched with its
-neighbours by name."""
+"""Maximum number of images for exhaustive matching; larger sets use neighbours by name."""
 NEIGHBOURS = 10
 MAX_KEYPOINTS = 4096
 LEAST_REGISTERED = 0.5
@@ -131,17 +130,12 @@ def claim(folder: Path, settings: TuneSettings, *, training_started: bool = Fals
             if before.get(name) != now[name]
         ]
         if changed:
-            raise InputError(
-                f"{folder} has other settings: {'; '.join(changed)}: choose another --out, or the "
-                "earlier settings"
-            )
+            message = f"{folder} has other settings: {'; '.join(changed)}"
+            raise InputError(f"{message}: choose another --out, or the earlier settings")
     elif folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty and not from kjax tune: choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, now)
-
-
-# Sets of patches
 
 
 class OwnSets(NamedTuple):
@@ -176,16 +170,13 @@ def make_sets(settings: TuneSettings, out: Path, *, progress: bool) -> OwnSets:
                 write_phototour(fresh / where, cut.patches, cut.point_ids, pairs=pairs, **more)
             numbers = {int(number) for number in held_out.interest[:, 0]}
             photos = sorted(held_out.photographs[number].name for number in numbers)
-            record = {
-                "points": [_points(train), _points(held_out)],
-                "made_from": made_from,
-                "held_out_photos": [] if _is_set(settings.photos) else photos,
-            }
+            photos = [] if _is_set(settings.photos) else photos
+            points = [_points(train), _points(held_out)]
+            record = {"points": points, "made_from": made_from, "held_out_photos": photos}
             write_json(fresh / SETS_FILE, record)
     found = parse_json((folder / SETS_FILE).read_bytes())
-    points, photographs = tuple(found["points"]), tuple(found["held_out_photos"])
-    held_out_folder = folder / f"{name}-held-out"
-    return OwnSets(folder / name, held_out_folder, points, found["made_from"], photographs)
+    lists = tuple(found["points"]), found["made_from"], tuple(found["held_out_photos"])
+    return OwnSets(folder / name, folder / f"{name}-held-out", *lists)
 
 
 def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet, PatchSet, str]:
@@ -222,10 +213,8 @@ def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet
     train = _limit(train, MOST_PATCHES, settings.seed)
     held_out = _limit(held_out, MOST_HELD_OUT_PATCHES, settings.seed)
     if min(_points(train), _points(held_out)) < 2:
-        raise InputError(
-            f"{settings.photos} gives {_points(train)} points to train on and {_points(held_out)} "
-            "to hold out: add more images"
-        )
+        points = f"{_points(train)} points to train on and {_points(held_out)} to hold out"
+        raise InputError(f"{settings.photos} gives {points}: add more images")
     return train, held_out, made_from
 
 
@@ -235,32 +224,24 @@ def _cut_tracks(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[P
     if model is None or database is None:
         model, database = _reconstruct(settings.photos, out / COLMAP_FOLDER, progress=progress)
     try:
-        cut = cut_reconstruction(
-            model,
-            database,
-            settings.photos,
-            filters=TrackFilters(),
-            max_patches=2 * MOST_PATCHES,
-            seed=settings.seed,
-            progress=progress,
-        )
+        most, filters = 2 * MOST_PATCHES, TrackFilters()
+        options: Any = {"max_patches": most, "seed": settings.seed, "progress": progress}
+        cut = cut_reconstruction(model, database, settings.photos, filters=filters, **options)
     except InputError as error:
         if settings.colmap is not None:
             raise
         raise TooFewTracksError(str(error)) from None
     train, held_out = split(cut)
     if _points(train) < LEAST_POINTS or _points(held_out) < LEAST_HELD_OUT_POINTS:
-        raise TooFewTracksError(
-            f"COLMAP's tracks give {_points(train):,} points to train on and "
-            f"{_points(held_out):,} held out, fewer than {LEAST_POINTS:,} and "
-            f"{LEAST_HELD_OUT_POINTS:,}"
-        )
+        points = f"{_points(train):,} points to train on and {_points(held_out):,} held out"
+        least = f"{LEAST_POINTS:,} and {LEAST_HELD_OUT_POINTS:,}"
+        raise TooFewTracksError(f"COLMAP's tracks give {points}, fewer than {least}")
     return train, held_out
 
 
 def _reconstruct(photos: Path, folder: Path, *, progress: bool) -> tuple[Path, Path]:
     """Return COLMAP's largest model and its database, and make them if they do not exist."""
-    count, threads = len(list_photos(photos)), colmap_program.ALL_THREADS
+    count = len(list_photos(photos))
     if not folder.is_dir():
         if shutil.which("colmap") is None:
             raise TooFewTracksError("colmap is not on the PATH")
@@ -271,22 +252,16 @@ def _reconstruct(photos: Path, folder: Path, *, progress: bool) -> tuple[Path, P
                 tqdm(total=3, desc="COLMAP", unit="stage", disable=not progress) as bar,
             ):
                 database = fresh / "database.db"
+                run: dict[str, Any] = {"log": log, "threads": colmap_program.ALL_THREADS}
+                single = colmap_program.of_one_size(photos)
                 colmap_program.extract_sift(
-                    database,
-                    photos,
-                    max_keypoints=MAX_KEYPOINTS,
-                    single_camera=colmap_program.of_one_size(photos),
-                    log=log,
-                    threads=threads,
+                    database, photos, max_keypoints=MAX_KEYPOINTS, single_camera=single, **run
                 )
                 bar.update()
                 neighbours = NEIGHBOURS if count > ALL_PAIRS_UP_TO else None
-                colmap_program.match_and_verify(
-                    database, log=log, threads=threads, neighbours=neighbours
-                )
+                colmap_program.match_and_verify(database, neighbours=neighbours, **run)
                 bar.update()
-                sparse = fresh / "sparse"
-                colmap_program.reconstruct(database, photos, sparse, log=log, threads=threads)
+                colmap_program.reconstruct(database, photos, fresh / "sparse", **run)
                 bar.update()
         except InputError as error:
             raise TooFewTracksError(str(error)) from None
@@ -298,11 +273,7 @@ def _reconstruct(photos: Path, folder: Path, *, progress: bool) -> tuple[Path, P
 
 
 def hold_out(names: Sequence[str]) -> Bool[np.ndarray, " photos"]:
-    """Choose the images to hold out: the last of each folder by name.
-
-    Neighbours often show the same points. Images further apart would each take other points from
-    training.
-    """
+    """Hold out the last images of each folder by name: neighbours often show the same points."""
     held = np.zeros(len(names), bool)
     folders = np.array([str(PurePosixPath(name).parent) for name in names])
     for folder in np.unique(folders):

@@ -1,7 +1,6 @@
 """Train on the patches: a whole network on an accelerator, or only its last layer on a CPU.
 
-Training all layers is an ordinary run with a config made here. Two cores train on a hundredth of
-the pairs that an accelerator does, in smaller batches, and that makes weights worse. On a CPU,
+Two cores train on too few pairs, in too small batches, and that makes weights worse. On a CPU,
 patches are therefore described once, and a linear map of the descriptors is learned in minutes.
 """
 
@@ -17,17 +16,9 @@ from kjax.errors import InputError
 from kjax.eval.misalignment import describe_misaligned
 from kjax.files.atomic import write_json
 from kjax.model.folding import check_remap, remap
+from kjax.runs import config as configs
 from kjax.runs.checkpoint import saved_steps
-from kjax.runs.config import (
-    AugmentConfig,
-    DataConfig,
-    LossConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-    TrainConfig,
-    validate,
-)
+from kjax.runs.config import AugmentConfig, RunConfig, validate
 from kjax.runs.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config, weights_files
 from kjax.train.refitting import BATCH, LEARNING_RATE, STEPS, learn_map
 from kjax.train.run import run
@@ -50,8 +41,7 @@ AUGMENTATION = AugmentConfig(
     compression=1.0,
     photometric_probability=0.5,
 )
-"""Augmentation of the last part of the shipped `best`'s training: pairs as in HPatches' matching
-task, an exact reference patch and a jittered one, with moderate photometric changes."""
+"""As in the last part of the shipped `best`'s training: exact and jittered patches."""
 NESTED_WEIGHT = 0.3
 """Loss weight of shorter descriptors, as for the shipped models."""
 POINTS = 10_000
@@ -119,16 +109,12 @@ def train_all(
     config = validate(stored_config(workdir))
     shares = zip(config.data.train, config.data.shares, strict=True)
     mixed = ", ".join(f"{Path(name).name} {100 * share:.0f} %" for name, share in shares)
-    return TunedFiles(
-        (weights, workdir / CONFIG_FILE),
-        (
-            f"All layers: {config.train.total_steps:,} steps of {config.train.pairs:,} pairs from "
-            f"{config.init}, learning rate {config.optimizer.learning_rate:g}, seed {config.seed}.",
-            f"Every batch: {mixed}.",
-        ),
-        f"use larger batches than {config.train.pairs:,} pairs, as on an accelerator, or a lower "
-        "--learning-rate",
+    how = (
+        f"All layers: {config.train.total_steps:,} steps of {config.train.pairs:,} pairs from "
+        f"{config.init}, learning rate {config.optimizer.learning_rate:g}, seed {config.seed}."
     )
+    advice = f"use batches of more than {config.train.pairs:,} pairs, or a lower --learning-rate"
+    return TunedFiles((weights, workdir / CONFIG_FILE), (how, f"Every batch: {mixed}."), advice)
 
 
 def make_config(settings: TuneSettings, source: LoadedModel, sets: OwnSets) -> RunConfig:
@@ -146,23 +132,23 @@ def make_config(settings: TuneSettings, source: LoadedModel, sets: OwnSets) -> R
         seed=settings.seed,
         seeds=(),
         init=settings.start,
-        model=ModelConfig(dtype=effort.dtype, **model),
-        data=DataConfig(
+        model=configs.ModelConfig(dtype=effort.dtype, **model),
+        data=configs.DataConfig(
             train=(str(sets.train.resolve()), *general),
             test=(),
             pipeline="auto",
             shares=(own_share, *(settings.share / len(general) for _ in general)),
         ),
         augment=AUGMENTATION,
-        loss=LossConfig(nested=source.nested, nested_weight=NESTED_WEIGHT),
-        optimizer=OptimizerConfig(
+        loss=configs.LossConfig(nested=source.nested, nested_weight=NESTED_WEIGHT),
+        optimizer=configs.OptimizerConfig(
             name="sgd",
             learning_rate=settings.learning_rate or effort.rate,
             momentum=0.9,
             dampening=0.0,  # otherwise the first gradient, of one batch, counts ten times
             weight_decay=1e-4,
         ),
-        train=TrainConfig(
+        train=configs.TrainConfig(
             pairs=settings.pairs or max(2, pairs - pairs % jax.device_count()),
             pairs_per_epoch=1,
             epochs=1,
@@ -198,16 +184,14 @@ def refit_last(
             describe_misaligned(source, [one], points=count, progress=progress)[0]
             for one, count in zip(patches, points.values(), strict=True)
         ]
-        matrix = learn_map(
-            np.concatenate(views, axis=1),
-            source.nested,
-            pull=PULL,
-            learning_rate=rate,
-            batch=batch,
-            steps=steps,
-            seed=settings.seed,
-            progress=progress,
-        )
+        options: dict[str, Any] = {
+            "pull": PULL,
+            "learning_rate": rate,
+            "batch": batch,
+            "steps": steps,
+        }
+        options |= {"seed": settings.seed, "progress": progress}
+        matrix = learn_map(np.concatenate(views, axis=1), source.nested, **options)
         path.parent.mkdir(exist_ok=True)
         names = [Path(name).name for name in points]
         info = refitted_info(source, settings.start, nested=source.nested, sets=names)

@@ -37,8 +37,6 @@ from kjax.images.learned import Matcher
 
 _REGISTERING = re.compile(rb"Registering image #\d+ \(\D*(\d+)\)")
 """A line of the mapper's log, with the number of images registered so far."""
-_FOUND = "found"
-"""Folder for the mapper's models before they are sorted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +67,8 @@ def build(
 ) -> Built:
     """Build the database and the models; finished pieces of work are reused.
 
-    `out` is a new folder, or that of an earlier run. Work with other settings stays there for
-    later; only the database and the models are replaced. A learned `matcher` is used instead of
-    nearest neighbours up to `ratio`. The `engine` describes and matches; COLMAP always runs on this
-    machine.
+    `out` is a new folder, or that of an earlier run, whose database and models are replaced. A
+    learned `matcher` replaces nearest neighbours up to `ratio`. COLMAP runs on this machine.
     """
     work, seconds = out / "work", dict[str, float]()
     if out.is_dir() and not work.is_dir() and any(out.iterdir()):
@@ -128,10 +124,7 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def map_photographs(
     database: Path, photos: Path, out: Path, count: int, reconstructor: Reconstructor, log: Path
 ) -> None:
-    """Map the images of a database into a folder of models 0, 1, …, the largest first.
-
-    The folder is replaced at the end. `count` is the number of images, for the progress bar.
-    """
+    """Map the `count` images of a database; write models 0, 1, …, the largest first."""
     shutil.rmtree(out, ignore_errors=True)
     start = log.stat().st_size if log.exists() else 0
     with new_folder(out) as partial, tqdm(total=count, desc="mapping", unit="photo") as bar:
@@ -140,20 +133,14 @@ def map_photographs(
             if registered := _REGISTERING.findall(log.read_bytes(), start):
                 bar.update(int(registered[-1]) - bar.n)
 
-        found = reconstructor.reconstruct(
-            database.resolve(),
-            photos.resolve(),
-            partial / _FOUND,
-            log=log,
-            threads=os.cpu_count() or 1,
-            watch=follow,
-        )
+        paths, threads = (database.resolve(), photos.resolve(), partial / "found"), os.cpu_count()
+        found = reconstructor.reconstruct(*paths, log=log, threads=threads or 1, watch=follow)
         sizes = {folder: model_size(read_model(folder)) for folder in found}
         for number, folder in enumerate(sorted(found, key=sizes.__getitem__, reverse=True)):
             folder.rename(partial / str(number))
         bar.update(max(sizes.values(), default=(0, 0))[0] - bar.n)
-        shutil.rmtree(partial / _FOUND, ignore_errors=True)
-        (partial / f"{_FOUND}.db").unlink(missing_ok=True)
+        shutil.rmtree(partial / "found", ignore_errors=True)
+        (partial / "found.db").unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,10 +41,9 @@ class Threads:
     def map(
         self, function: Callable[..., Result], items: Iterable[tuple], *, threads: int, shard: int
     ) -> Iterator[Result]:
-        """Yield `function(*item)` for each item, in order.
+        """Yield `function(*item)` for each item, in order; items are consumed lazily.
 
-        Items are consumed lazily. A machine processes a shard of them with up to `threads` threads.
-        If it dies, its items are processed again.
+        A machine processes `shard` items at a time with up to `threads` threads.
         """
         del shard  # nothing is sent
         count = min(threads, os.cpu_count() or 1)
@@ -69,18 +68,14 @@ class Cluster:
             noted = Path(folder, "ray", "ray_current_cluster")
             address = os.environ.get("RAY_ADDRESS", "")
             if not address and not noted.is_file():
-                raise InputError(
-                    "--cluster auto: no Ray cluster runs here: start one with ray start --head"
-                )
+                raise InputError("no Ray cluster runs here: start one with ray start --head")
             address = address or noted.read_text().strip()
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         except (OSError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"--cluster {address} does not answer ({error}): start one with ray start --head, "
-                "and use the address that it prints"
-            ) from None
+            message = f"--cluster {address} does not answer ({error}): start one with ray start"
+            raise InputError(message) from None
         try:
             self._ray.init(address, logging_level="ERROR", log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -118,10 +113,8 @@ class Cluster:
             except errors.RayTaskError as error:
                 raise error.cause from error
             except errors.RayError as error:
-                raise InputError(
-                    f"the cluster failed ({first_line(error)}): repair it, and run the same "
-                    "command again to resume"
-                ) from error
+                message = f"the cluster failed ({first_line(error)}): run the same command again"
+                raise InputError(message) from error
             yield from results
 
 
@@ -134,10 +127,7 @@ def _run_shard(
 ) -> list[Any]:
     """Process the items of a shard on a worker; they come flattened, with their lengths."""
     if version != __version__:
-        raise InputError(
-            f"a machine of the cluster has kjax {__version__}, this one has {version}: install the "
-            "same version"
-        )
+        raise InputError(f"the cluster has kjax {__version__}, not {version}: install one version")
     rest = iter(flat)
     items = [tuple(itertools.islice(rest, length)) for length in lengths]
     return list(HERE.map(_fetched(function[0]), items, threads=threads, shard=len(items)))

@@ -100,15 +100,12 @@ def match_missing(
     matcher: Matcher | None = None,
     engine: Engine = HERE,
 ) -> dict[Indices, str]:
-    """Match the pairs not yet in the store, and return the keys of all pairs.
-
-    Pairs are matched by nearest neighbours up to a maximum distance ratio, or by a learned matcher.
-    """
+    """Match the pairs not yet in the store, and return the keys of all pairs."""
     settings: tuple[Any, ...] = (METHOD, ratio)
-    at_once, blocks_at_once = AT_ONCE, BLOCKS_AT_ONCE
+    at_once, shard = AT_ONCE, BLOCKS_AT_ONCE
     if matcher is not None:
         settings = ("learned", matcher.sha256)
-        at_once, blocks_at_once = LEARNED_AT_ONCE, LEARNED_BLOCKS_AT_ONCE
+        at_once, shard = LEARNED_AT_ONCE, LEARNED_BLOCKS_AT_ONCE
     of_features = [files.key(photograph) for photograph in photographs]
     keys = {pair: key_of(*(of_features[index] for index in pair), *settings) for pair in pairs}
 
@@ -123,12 +120,8 @@ def match_missing(
     missing = store.missing("matches", keys.values())
     todo = [pair for pair, key in keys.items() if key in missing]
     blocks = list(in_blocks(todo, at_once))
-    matched = engine.map(
-        functools.partial(match_block, matcher, ratio),
-        map(with_features, blocks),
-        threads=1,
-        shard=blocks_at_once,
-    )
+    match = functools.partial(match_block, matcher, ratio)
+    matched = engine.map(match, map(with_features, blocks), threads=1, shard=shard)
     before = len(keys) - len(todo)
     with tqdm(total=len(keys), desc="matching", unit="pair", initial=before) as bar:
         for block, found in zip(blocks, matched, strict=True):
@@ -155,10 +148,7 @@ def verify_missing(
     reconstructor: Reconstructor,
     log: Path,
 ) -> dict[Indices, str]:
-    """Verify the pairs not yet in the store, and return the keys of all geometries.
-
-    `matched` has the keys of the pairs' matches. The output of the program goes to the log.
-    """
+    """Verify pairs with these keys of matches, if missing; return the keys of all geometries."""
     blocks, keys = list(in_blocks(matched, VERIFIED_AT_ONCE)), dict[Indices, str]()
     for block in blocks:
         cameras = [

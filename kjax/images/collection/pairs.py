@@ -63,21 +63,15 @@ def exhaustive(count: int) -> list[Indices]:
 
 def sequential(count: int, neighbours: int) -> list[Indices]:
     """Pair each image with those that follow it."""
-    return [
-        (first, second)
-        for first in range(count)
-        for second in range(first + 1, min(first + 1 + neighbours, count))
-    ]
+    return [(i, j) for i in range(count) for j in range(i + 1, min(i + 1 + neighbours, count))]
 
 
 def spatial(positions: Sequence[Float[np.ndarray, "3"] | None], neighbours: int) -> list[Indices]:
     """Pair each image with those taken nearest to it."""
     known = [position for position in positions if position is not None]
-    if len(known) < len(positions):
-        raise InputError(
-            f"{len(positions) - len(known)} of {len(positions)} images have no GPS position: use "
-            "--pairs retrieval"
-        )
+    if missing := len(positions) - len(known):
+        images = f"{missing} of {len(positions)} images"
+        raise InputError(f"{images} have no GPS position: use --pairs retrieval")
     xyz = np.stack(known)
     return _nearest(xyz, neighbours, lambda rows: np.linalg.norm(rows[:, None] - xyz, axis=-1))
 
@@ -115,9 +109,6 @@ def renumbered(block: Sequence[Indices]) -> tuple[list[int], list[Indices]]:
     """Return the images of some pairs, and the pairs as indices into these images."""
     used = sorted({index for pair in block for index in pair})
     return used, [(used.index(first), used.index(second)) for first, second in block]
-
-
-# Retrieval
 
 
 def aggregate(

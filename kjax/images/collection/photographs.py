@@ -63,10 +63,7 @@ class CollectionPhoto(NamedTuple):
 def read_collection(
     folder: Path, *, single_camera: bool = False
 ) -> tuple[list[CollectionPhoto], list[str]]:
-    """Read the images below a folder, sorted by name, and the reasons why others are left out.
-
-    With `single_camera`, all images of the same size have one camera.
-    """
+    """Read the images below a folder, sorted by name, and the reasons why others are left out."""
     found, left_out = [], []
     for path in list_photos(folder):
         name = path.relative_to(folder).as_posix()
@@ -91,26 +88,13 @@ def key_of(*content: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
-# EXIF data
-
-
 def camera_of(image: Image.Image, name: str) -> CameraGuess:
-    """Guess the camera of an image from EXIF data; without it, each image has its own camera.
-
-    As in COLMAP, the focal length comes from the 35 mm equivalent, else from the lens and the width
-    of the sensor. COLMAP's table of sensors by camera is not used.
-    """
+    """Guess the camera from EXIF data, as COLMAP does without its table of sensors."""
     main, tags = image.getexif(), ExifTags.Base
     lens = main.get_ifd(ExifTags.IFD.Exif)
-    equivalent, length, pixels, resolution = (
-        _positive(lens, tag)
-        for tag in (
-            tags.FocalLengthIn35mmFilm,
-            tags.FocalLength,
-            tags.ExifImageWidth,
-            tags.FocalPlaneXResolution,
-        )
-    )
+    number = functools.partial(_positive, lens)
+    equivalent, length = number(tags.FocalLengthIn35mmFilm), number(tags.FocalLength)
+    pixels, resolution = number(tags.ExifImageWidth), number(tags.FocalPlaneXResolution)
     unit = UNITS.get(lens.get(tags.FocalPlaneResolutionUnit, 0))
     focal = None
     if equivalent:
@@ -137,11 +121,9 @@ def position_of(image: Image.Image) -> Float64[np.ndarray, "3"] | None:
             angles.append(-angle if _text(gps, reference) == negative else angle)
     if len(angles) < 2 or not np.isfinite(angles).all():
         return None
-    latitude, longitude = angles
-    across = math.cos(latitude)
-    return EARTH_RADIUS * np.array(
-        [across * math.cos(longitude), across * math.sin(longitude), math.sin(latitude)]
-    )
+    (latitude, longitude), cos, sin = angles, math.cos, math.sin
+    xyz = cos(latitude) * cos(longitude), cos(latitude) * sin(longitude), sin(latitude)
+    return EARTH_RADIUS * np.array(xyz)
 
 
 def _text(exif: Mapping[int, Any], tag: int) -> str:
@@ -153,9 +135,6 @@ def _positive(exif: Mapping[int, Any], tag: int) -> float | None:
         value = float(exif.get(tag, 0))
         return value if 0 < value < math.inf else None
     return None
-
-
-# Features
 
 
 class FeatureFiles:

@@ -96,9 +96,7 @@ def write_database(
             raise InputError(f"{missing[0]} has matches but no features: pass its features, too")
         counts = np.array([[len(photos[first]), len(photos[second])]])
         if ((indices < 0) | (indices >= counts)).any():
-            raise InputError(
-                f"matches of {first} and {second} do not fit their keypoints: match again"
-            )
+            raise InputError(f"matches of {first} and {second} do not fit: match again")
     guesses = cameras or {name: CameraGuess(name) for name in photos}
     ids = {name: number for number, name in enumerate(photos, start=1)}
     sizes: dict[str, tuple[int, int]] = {}
@@ -111,24 +109,15 @@ def write_database(
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
-            focals = dict(
-                guesses[name] for name in reversed(list(photos))
-            )  # the first image counts
+            focals = dict(guesses[name] for name in reversed(list(photos)))  # the first counts
             numbers = {identity: number for number, identity in enumerate(sizes, start=1)}
             for identity, (width, height) in sizes.items():
                 focal = focals[identity]
                 length = FOCAL_GUESS * max(width, height) if focal is None else focal
                 parameters = _blob(np.array([length, width / 2, height / 2, 0.0]), "<f8")
+                row = (numbers[identity], SIMPLE_RADIAL, width, height, parameters)
                 connection.execute(
-                    "INSERT INTO cameras VALUES (?, ?, ?, ?, ?, ?)",
-                    (
-                        numbers[identity],
-                        SIMPLE_RADIAL,
-                        width,
-                        height,
-                        parameters,
-                        focal is not None,
-                    ),
+                    "INSERT INTO cameras VALUES (?, ?, ?, ?, ?, ?)", (*row, focal is not None)
                 )
             for name, features in photos.items():
                 connection.execute(
@@ -186,12 +175,10 @@ def read_matches(
     table = "two_view_geometries" if verified else "matches"
     matches = {}
     for pair, (data,) in _read_pairs(path, table, "data").items():
-        if not isinstance(data, bytes | None) or len(data or b"") % 8:
+        data = b"" if data is None else data
+        if not isinstance(data, bytes) or len(data) % 8 or (np.frombuffer(data, "<i4") < 0).any():
             raise InputError(f"{path} has damaged matches: match again")
-        indices = np.frombuffer(data or b"", "<u4").reshape(-1, 2)
-        if (indices > np.iinfo(np.int32).max).any():
-            raise InputError(f"{path} has matches with impossible keypoints: match again")
-        matches[pair] = indices.astype(np.int32)
+        matches[pair] = np.frombuffer(data, "<i4").reshape(-1, 2).astype(np.int32)
     return matches
 
 
@@ -220,11 +207,9 @@ def add_geometries(
     path: str | os.PathLike[str], geometries: Mapping[tuple[str, str], Geometry]
 ) -> None:
     """Add geometries of pairs, each in the order of the images' ids."""
-    fields = ("pair_id", *Geometry._fields)
-    insert = (
-        f"INSERT INTO two_view_geometries ({', '.join(fields)}) "
-        f"VALUES ({', '.join('?' * len(fields))})"
-    )
+    names = ", ".join(("pair_id", *Geometry._fields))
+    values = ", ".join("?" * (1 + len(Geometry._fields)))
+    insert = f"INSERT INTO two_view_geometries ({names}) VALUES ({values})"
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         numbers = dict(connection.execute("SELECT name, image_id FROM images"))
         for (first, second), geometry in geometries.items():

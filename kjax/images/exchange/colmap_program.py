@@ -28,16 +28,10 @@ ALL_THREADS = -1
 WATCH_SECONDS = 0.2
 """Interval between calls of `watch`."""
 CLOSE_START = {"init_min_tri_angle": 4, "init_min_num_inliers": 50, "init_max_forward_motion": 1}
-"""Mapper options for an initial pair of close images: minimum angle between rays in degrees,
-minimum matches, and the maximum share of forward motion.
-
-These are a quarter and a half of COLMAP's defaults, and no limit on forward motion.
-"""
+"""Mapper options for an initial pair of close images: a quarter of COLMAP's angle between rays,
+half of its matches, and any forward motion."""
 ATTEMPTS: tuple[dict[str, int], ...] = ({}, CLOSE_START)
-"""Options of successive mapper runs, until one finds a model.
-
-Along a street, no two images may have a wide enough baseline to start with.
-"""
+"""Options of successive mapper runs, until one finds a model; streets may need the second."""
 NO_MODEL = b"failed to create sparse model"
 """Message of the mapper if it finds no model, with an exit code of failure."""
 SCRIPT = Path(__file__).with_name("pycolmap_script.py")
@@ -64,10 +58,7 @@ def find_reconstructor(program: Literal["auto", "pycolmap", "colmap"] = "auto") 
         version = importlib.metadata.version("pycolmap")
         return Reconstructor(f"pycolmap {version}", pycolmap_verify, pycolmap_reconstruct)
     if program == "auto" and shutil.which("colmap") is None:
-        raise InputError(
-            "neither pycolmap nor COLMAP is installed: pip install pycolmap, or "
-            "apt-get install colmap"
-        )
+        raise InputError("neither pycolmap nor COLMAP is installed: pip install pycolmap")
     help_command = [require_colmap(), "help"]
     text = subprocess.run(help_command, capture_output=True, text=True, check=False).stdout
     return Reconstructor(text.partition(" --")[0].strip() or "COLMAP", verify_matches, reconstruct)
@@ -99,11 +90,7 @@ def extract_sift(
     log: Path,
     threads: int = 1,
 ) -> None:
-    """Run COLMAP's SIFT on a folder of images and write a new database.
-
-    Keypoints with two orientations count once. COLMAP's output is appended to the log, here and
-    below.
-    """
+    """Run COLMAP's SIFT on a folder of images and write a new database."""
     options = {
         "image_path": photos,
         "SiftExtraction.max_num_features": max_keypoints,
@@ -156,10 +143,7 @@ def reconstruct(
     threads: int = 1,
     watch: Watch | None = None,
 ) -> list[Path]:
-    """Map verified matches into a new folder and return the folders of the models, maybe none.
-
-    `watch` is called regularly while the mapper runs.
-    """
+    """Map verified matches into a new folder and return the folders of the models, maybe none."""
     out.mkdir(parents=True)
     options = {"image_path": photos, "output_path": out, "Mapper.num_threads": threads}
     for start in ATTEMPTS:
@@ -207,11 +191,7 @@ def model_size(model: Model) -> tuple[int, int]:
 
 
 def copy_cameras(source: Path, target: Path) -> None:
-    """Give a database the cameras of another one with the same images.
-
-    COLMAP guesses focal lengths from EXIF data. Reconstructions under comparison should start from
-    the same ones.
-    """
+    """Give a database the cameras of another one with the same images, to compare both fairly."""
     with contextlib.closing(sqlite3.connect(target)) as connection:
         connection.execute("ATTACH ? AS source", (str(source),))
         with connection:

@@ -7,8 +7,7 @@ the group's attribute `distance` is "Hamming".
 
 HDF5 has no journal: a program killed while writing can ruin the whole file. Each added group is
 therefore first written to its own small file in `NAME.parts/`, atomically. Closing merges all parts
-into a copy of the large file, which then replaces it. After a crash the finished parts are still
-there. The next writer finds them, and merges them when it closes.
+into a copy of the large file, which then replaces it. After a crash, the next writer merges them.
 """
 
 import contextlib
@@ -270,10 +269,7 @@ class MatchWriter(GroupWriter):
 def read_matches(
     path: str | os.PathLike[str], first: str, second: str
 ) -> tuple[Int32[np.ndarray, "K 2"], Float32[np.ndarray, " K"]]:
-    """Read the keypoint indices of a pair's matches, and their scores.
-
-    A pair stored in the opposite order is found, too.
-    """
+    """Read the indices and scores of a pair's matches, stored in either order."""
     keys = ("matches0", "matching_scores0")
     found, turned = read_group(path, pair_name(first, second), keys), False
     if found is None:

@@ -41,11 +41,7 @@ LABELS = {
     "max_keypoints": "keypoints",
     "stored": "descriptors as",
 }
-"""Settings that must agree within an output, and their names in messages.
-
-The weights' name and the version of kjax may differ: their content has a checksum, and a version
-that finds other features gives the detector or the model another name.
-"""
+"""Settings that must agree within an output, and their names in messages."""
 
 
 class Output(contextlib.AbstractContextManager["Output"]):
@@ -55,10 +51,7 @@ class Output(contextlib.AbstractContextManager["Output"]):
     """
 
     def __init__(self, path: Path, names: Iterable[str], *, form: str, overwrite: bool) -> None:
-        """Open a file .h5 or .hdf5, or a folder of `form` "npz" or "colmap", to write some images.
-
-        With `overwrite`, a file is replaced as a whole; in a folder, files of other images stay.
-        """
+        """Open a file .h5 or .hdf5, or a folder of `form` "npz" or "colmap", for some images."""
         self._path, self._form, self._sidecar = path, form, path / SIDECAR
         self._writer: FeatureWriter | None = None
         self.recorded: dict[str, FeatureSettings | None] = {}
