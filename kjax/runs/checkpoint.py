@@ -77,11 +77,9 @@ class Checkpoints:
     def save(self, step: int, state: Any, *, metrics: Mapping[str, Any] | None = None) -> None:
         """Save the state after `step` steps; return before the files are written.
 
-        Args:
-            step: higher than any saved before. Saving the last one again does nothing.
-            state: may be overwritten or donated as soon as this returns.
-            metrics: those of this step, to choose the best checkpoint by. Several seeds count by
-                their mean. Without a finite value the checkpoint cannot become the best.
+        Saving the last step again does nothing. The state may be donated as soon as this returns.
+        `metrics` choose the best checkpoint: several seeds count by their mean, and without a
+        finite value the checkpoint cannot become the best.
 
         Raises:
             InputError: this save or the one before it cannot be written.

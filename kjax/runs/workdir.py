@@ -62,12 +62,8 @@ def claim_workdir(
 ) -> Iterator[None]:
     """Prepare the folder for a new or resumed run, and lock it until the block ends.
 
-    With several processes, the first one does both, and all of them stop if it cannot.
-
-    Args:
-        workdir: absent, empty, or the folder of a run with this config.
-        config: a dataclass, e.g. `RunConfig`.
-        notes: more about this start, to be recorded beside its versions.
+    The folder is absent, empty, or of a run with this config. `notes` are recorded beside the
+    versions. With several processes, the first one does this, and all of them stop if it cannot.
 
     Raises:
         InputError: the folder cannot be written, belongs to something else, or is in use by another

@@ -46,14 +46,8 @@ def choose_pipeline(
     All processes choose the same. XLA may round differently in the two pipelines, so a run that
     began with tf.data continues with it.
 
-    Args:
-        wanted: "auto", or the pipeline to use.
-        program: what is trained.
-        patch_set: the training set.
-        before: the pipeline of the run so far, if it is resumed.
-
-    Returns:
-        The pipeline, and the reason for it.
+    Returns the pipeline and the reason for it. `wanted` is "auto" or the pipeline to use, `before`
+    that of the run so far, if it is resumed.
 
     Raises:
         InputError: the dataset does not fit, and TensorFlow is not installed.

@@ -71,20 +71,8 @@ def train(
 ) -> tuple[TrainState, dict[str, float]]:
     """Train from `state` to the end of the schedule.
 
-    Args:
-        run: takes the steps.
-        pairs: batch size, for the progress bar.
-        schedule: when to log, evaluate and save.
-        learning_rate: by step, for the log.
-        state: the initial state.
-        checkpoints: where to save states; without it, signals are not handled either.
-        log: where to write metrics.
-        evaluate: scores a state.
-        name: title of the progress bar.
-        progress: whether to show the bar.
-
-    Returns:
-        The final state and the last evaluation.
+    Returns the final state and the last evaluation. Without `checkpoints`, signals are not handled
+    either. `pairs` and `name` are for the progress bar, `learning_rate` is for the log.
 
     Raises:
         Stopped: after SIGINT or SIGTERM; the state has been saved.

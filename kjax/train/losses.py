@@ -85,9 +85,7 @@ def hardest_in_batch_triplets(
     anchor_swap: bool = False,
 ) -> Triplets:
     """Compute [margin + p − n]₊ for every pair (the paper misprints the signs of p and n)."""
-    distances = distance_matrix(anchors, positives)
-    positive = jnp.diagonal(distances)
-    negative = hardest_negatives(distances, anchor_swap=anchor_swap)
+    positive, negative = _hardest_in_batch(anchors, positives, anchor_swap)
     return Triplets(jnp.maximum(margin + positive - negative, 0), positive, negative)
 
 
@@ -98,9 +96,7 @@ def hardest_in_batch_softmax(
     anchor_swap: bool = False,
 ) -> Triplets:
     """Compute −log(e^(2−p) / (e^(2−p) + e^(2−n) + 1e-8)): HardNet's `softmax` loss."""
-    distances = distance_matrix(anchors, positives)
-    positive = jnp.diagonal(distances)
-    negative = hardest_negatives(distances, anchor_swap=anchor_swap)
+    positive, negative = _hardest_in_batch(anchors, positives, anchor_swap)
     # The same value with the fraction cancelled, which keeps the digits of small losses.
     loss = jnp.log1p(jnp.exp(positive - negative) + 1e-8 * jnp.exp(positive - 2))
     return Triplets(loss, positive, negative)
@@ -114,9 +110,7 @@ def hardest_in_batch_contrastive(
     anchor_swap: bool = False,
 ) -> Triplets:
     """Compute [margin − n]₊ + p: HardNet's `contrastive` loss."""
-    distances = distance_matrix(anchors, positives)
-    positive = jnp.diagonal(distances)
-    negative = hardest_negatives(distances, anchor_swap=anchor_swap)
+    positive, negative = _hardest_in_batch(anchors, positives, anchor_swap)
     return Triplets(jnp.maximum(margin - negative, 0) + positive, positive, negative)
 
 
@@ -243,13 +237,8 @@ def hynet_triplets(
     vectors, so that 1 − s = d²/2. The hardest negative is that of both views. As in the authors'
     code, h is not divided by a constant Z. The triplets have plain ℓ2 distances.
 
-    Args:
-        anchors: one view of each pair.
-        positives: the other view.
-        margin: between hybrid values, which reach 2α + 2.
-        alpha: weight of the inner product.
-        norm_weight: weight of the norm term (‖x‖ − ‖y‖)².
-        unnormalized: x and y, both views before ℓ2 normalisation; None for no norm term.
+    The norm term is `norm_weight`·(‖x‖ − ‖y‖)², where `unnormalized` holds x and y, both views
+    before ℓ2 normalisation; without them there is none.
     """
     distances = view_distances(anchors, positives)
     positive = jnp.diagonal(distances.across)
@@ -339,6 +328,12 @@ def pair_loss(
                 norm_weight=config.norm_weight,
                 unnormalized=unnormalized,
             )
+
+
+def _hardest_in_batch(anchors: Array, positives: Array, anchor_swap: bool) -> tuple[Array, Array]:
+    """Return the distances of each pair to its own positive and to its hardest negative."""
+    distances = distance_matrix(anchors, positives)
+    return jnp.diagonal(distances), hardest_negatives(distances, anchor_swap=anchor_swap)
 
 
 def _exclude_non_negatives(

@@ -105,10 +105,8 @@ def make_resident_run(
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Return a function that takes many steps in one dispatch, on a resident dataset.
 
-    Args:
-        program: what is trained.
-        one_dispatch: whether the device loops over the steps, or the host. By default the device
-            does, except on CPUs, where XLA runs convolutions inside loops several times slower.
+    With `one_dispatch` the device loops over the steps, otherwise the host. By default the device
+    does, except on CPUs, where XLA runs convolutions inside loops several times slower.
 
     Returns:
         `run(state, data, steps)`: the state after `steps` more steps, and the metrics' means over

@@ -22,7 +22,6 @@ LEARNING_RATE = 3e-3
 BATCH = 1024
 """Maximum number of points in a batch; each is compared with all others."""
 STEPS = 1000
-"""Number of steps."""
 
 Views = Float32[np.ndarray, "views points dim"]
 """Descriptors of some views of each point; the first view is the reference."""
@@ -42,16 +41,9 @@ def learn_map(
 ) -> Float64[np.ndarray, "dim dim"]:
     """Learn the linear map after which descriptors match best; its columns are the new entries.
 
-    Args:
-        views: unit vectors.
-        widths: numbers of leading entries that shall be descriptors themselves.
-        turn: only rotate descriptors. Otherwise all entries count as one more width.
-        pull: weight of the squared distance to the identity. If positive, the map starts there.
-        learning_rate: initial rate of Adam.
-        batch: maximum number of points in a step.
-        steps: number of steps.
-        seed: random seed.
-        progress: show a progress bar.
+    `views` are unit vectors. `widths` are the numbers of leading entries that shall be descriptors
+    themselves; unless the map may only rotate (`turn`), all entries count as one more width. `pull`
+    is the weight of the squared distance to the identity. If positive, the map starts there.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
     loss = LossConfig(nested=tuple(widths))

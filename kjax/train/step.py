@@ -35,7 +35,6 @@ class StepConfig:
     """Settings of a step.
 
     Attributes:
-        loss: the loss and its constants.
         joint_batch_norm: send anchors and positives through the network as one batch. Otherwise, as
             in the HardNet release, each view is normalised by its own statistics.
         distill: settings of the distillation, used if there is a teacher.
@@ -153,18 +152,12 @@ def update(
 ) -> tuple[TrainState, dict[str, Float[Array, ""]], Change]:
     """Take one step. All randomness comes from `fold_in(key, state.step)`.
 
-    Args:
-        state: the state before the step.
-        pairs: anchor and positive patches of distinct 3-D points (of this device).
-        key: the run's key, the same at every step and on every device.
-        model: the descriptor. With an `axis_name`, the step must run under that mapped axis; the
-            result is the same for any number of devices, up to rounding.
-        optimizer: any optax transformation.
-        config: settings of the step.
-        taught: a teacher's descriptors of the pairs.
+    `pairs` are patches of distinct 3-D points (of this device), `key` is the run's, the same at
+    every step and on every device, and `taught` holds a teacher's descriptors of the pairs. With an
+    `axis_name`, the model must run under that mapped axis; the result is the same for any number of
+    devices, up to rounding.
 
-    Returns:
-        The new state, scalar metrics on the device, and the change, whose norms take extra time.
+    Returns the new state, scalar metrics on the device, and the change (its norms take extra time).
     """
     step_key = jax.random.fold_in(key, state.step)
     compute = jax.value_and_grad(loss_and_stats, has_aux=True)
