@@ -1,6 +1,7 @@
 """The command line: help, refusals, interrupts. Tables of refusals run in one process."""
 
 import argparse
+import json
 import subprocess
 import sys
 from typing import get_args
@@ -34,11 +35,8 @@ def test_help(command, capsys):
 
 
 def test_every_option_is_explained_and_shows_its_default():
-    (commands,) = (
-        action
-        for action in make_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
+    subparsers = argparse._SubParsersAction
+    (commands,) = (one for one in make_parser()._actions if isinstance(one, subparsers))
     for name, parser in commands.choices.items():
         for action in parser._actions:
             assert action.help, (name, action.dest)
@@ -76,16 +74,8 @@ def test_compare_prints_a_table_and_a_verdict(capsys):
     pytest.importorskip("torch")
     assert main(COMPARED) == 0
     table = capsys.readouterr().out
-    for expected in (
-        "float32",
-        "float64",
-        "layer features.16",
-        "descriptor (train)",
-        "gradient features.0.weight",
-        "parameters after 2 steps",
-        "running statistics after 2 steps",
-        "18 of 18 rows within their limits",
-    ):
+    rows = ("layer features.16", "gradient features.0.weight", "running statistics after 2 steps")
+    for expected in ("float32", "float64", *rows, "18 of 18 rows within their limits"):
         assert expected in table
 
 
@@ -102,6 +92,7 @@ def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
 MATCH = ("match", "a.png", "a.png")
 DESCRIBE = ("describe", "photos", "--out", "f")
 EXPORT = ("export", "xy.npz:xy,s=1", "--out")
+VIEWS = ("build-views", "--out", "v.npz", "photos")
 WITHOUT_JAX = [
     ((), "the following arguments are required: COMMAND"),
     (("mtach",), "invalid choice: 'mtach'"),
@@ -114,20 +105,14 @@ WITHOUT_JAX = [
     ((*MATCH, "--out", "nowhere/m.png"), "there is no folder nowhere"),
     ((*MATCH, "--out", "folder.png"), "folder.png is a folder"),
     ((*MATCH, "--save", "m.txt"), "--save: m.txt: unsupported file type: use .npz, .h5, .hdf5"),
-    ((*MATCH, "--save", "nowhere/m.npz"), "cannot write nowhere/m.npz: there is no folder"),
     ((*MATCH, "--align", "--repeated"), "omit --repeated"),
     ((*MATCH, "--align", "--save", "m.h5"), "has no keypoints for --align: save .npz"),
     ((*MATCH, "--method", "mutal"), "--method: invalid choice: 'mutal'"),
-    ((*MATCH, "--geometry", "affine"), "'homography', 'fundamental'"),
     ((*MATCH, "--ratio", "0"), "--ratio: must be above 0 and at most 1, not 0"),
-    ((*MATCH, "--ratio", "1.01"), "not 1.01"),
     ((*MATCH, "--ratio", "nan"), "not nan"),
     ((*MATCH, "--threshold", "-1"), "--threshold: must be above 0, not -1"),
-    ((*MATCH, "--threshold", "inf"), "not inf"),
     ((*MATCH, "--keypoints", "0"), "--keypoints: must be at least 1, not 0"),
     ((*MATCH, "--keypoints", "x"), "--keypoints: invalid integer value: 'x'"),
-    ((*MATCH, "--quantize", "uint7"), "--quantize: invalid choice: 'uint7'"),
-    ((*MATCH, "--detector", "SIFT-stead"), "'SIFT-steady'"),
     ((*MATCH, "--method", "learned", "--weights", "hardnet"), "no matcher hardnet: give --matcher"),
     ((*MATCH, "--method", "learned", "--matcher", "no"), "no matcher no: give --matcher"),
     ((*MATCH, "--matcher", "no"), "--matcher no needs --method learned"),
@@ -141,45 +126,27 @@ WITHOUT_JAX = [
     (("colmap", "no", "--out", "f"), "no such folder: no"),
     (("colmap", "a.png", "--out", "f"), "a.png is a file: give a folder"),
     (("colmap", "photos", "--out", "f", "--weights", "bst"), "did you mean 'best'"),
-    (("colmap", "photos", "--out", "f", "--pairs", "al"), "--pairs: invalid choice: 'al'"),
     (("colmap", "photos", "--out", "f", "--matcher", "no"), "no matcher no"),
     (("tune", "no", "--out", "f"), "no such folder: no"),
     (("tune", "photos", "--from", "bst", "--out", "f"), "did you mean 'best'"),
     (("tune", "photos", "--out", "f", "--colmap", "m"), "--colmap and --database go together"),
-    (("tune", "photos", "--out", "f", "--steps", "0"), "--steps: must be at least 1"),
     (("build-views", "photos"), "give --out FILE.npz, or --write-views DIR"),
-    (("build-views", "no", "--out", "v.npz"), "no such folder: no"),
     (("build-views", "photos", "--out", "v.h5"), "unsupported file type: use .npz"),
-    (("build-views", "photos", "--out", "v.npz", "--views", "0"), "must be at least 1, not 0"),
     (("build-views", "photos", "--out", "v.npz", "--rotation", "200"), "at most 180, not 200"),
     (("build-views", "photos", "--write-views", "v", "--out", "v.npz"), "goes without --out"),
     (("build-views", "photos", "--features", "no.h5", "--out", "v.npz"), "no such file: no.h5"),
-    (
-        ("build-views", "photos", "--features", "a.h5", "--out", "v.npz", "--colmap", "m"),
-        "exactly one folder, written by --write-views",
-    ),
-    (
-        ("build-views", "photos", "photos", "--colmap", "m", "--out", "v.npz"),
-        "--colmap needs exactly one folder",
-    ),
-    (("build-patches", "--photos", "p", "--out", "o", "--views", "0"), "must be at least 1"),
+    ((*VIEWS, "--features", "a.h5", "--colmap", "m"), "exactly one folder, written by --write-"),
+    ((*VIEWS, "photos", "--colmap", "m"), "--colmap needs exactly one folder"),
     (("build-patches", "--photos", "p", "--out", "o", "--max-turn", "-1"), "must be at least 0"),
     (("build-patches", "--colmap", "m", "--out", "o"), "needs --database and --images"),
     (("build-patches", "--photos", "p", "--out", "o", "--images", "i"), "not with --photos"),
-    (("compare", "--head", "polr"), "'polar'"),
     (("compare", "--pairs", "1"), "--pairs: must be at least 2, not 1"),
-    (("download", "libery"), "'liberty'"),
     (("export", "bst", "--out", "a.onnx"), "did you mean 'best'"),
-    (("export", "w.pth", "--out", "a.npz"), "w.pth: no such file"),
     ((*EXPORT, "xy.onx"), "unsupported file type: use .onnx"),
-    ((*EXPORT, "xy.onnx", "--input", "int8"), "'uint8'"),
-    ((*EXPORT, "xy.onnx", "--batch", "0"), "--batch: must be at least 1"),
-    (("export", "best", "--out", "h.onnx", "--keypoints", "0"), "must be at least 1"),
 ]
 WITH_JAX = [
     (("info", "nowhere.npz"), "no such file"),
     (("info", "nowhere.onnx"), "No such file or directory: nowhere.onnx"),
-    (("info", "nowhere.stablehlo"), "No such file or directory: nowhere.stablehlo"),
     (("info", "nowhere"), "workdir or a weights file"),
     (("info", "."), "is not the folder of a run"),
     (("info", "xy.npz:hardnet"), "does not fit"),
@@ -229,8 +196,6 @@ def check_refusal(argv, message, code, said):
 
 
 def test_refusals_need_no_jax_and_leave_nothing(inside):
-    import json
-
     pytest.importorskip("cv2")
     before = sorted(inside.rglob("*"))
     ended = subprocess.run(

@@ -22,20 +22,15 @@ from PIL import ExifTags, Image
 
 import kjax
 from kjax.cli import main
-from kjax.data.colmap import read_model
+from kjax.data.colmap import read_model, read_rows
 from kjax.errors import InputError
 from kjax.images.collection import pairs, photographs
 from kjax.images.collection.build import build, map_photographs, summarize
 from kjax.images.collection.engine import HERE
 from kjax.images.collection.matching import PairStore
 from kjax.images.collection.photographs import FeatureFiles, read_collection
-from kjax.images.exchange import colmap_program
-from kjax.images.exchange.colmap_database import (
-    Geometry,
-    add_geometries,
-    read_geometries,
-    read_matches,
-)
+from kjax.images.exchange import colmap_database, colmap_program
+from kjax.images.exchange.colmap_database import Geometry, add_geometries, read_matches
 from kjax.images.exchange.colmap_program import Reconstructor, find_reconstructor
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.weights import MatcherWeights, save_matcher
@@ -155,10 +150,7 @@ def test_database_by_a_learned_matcher(photos, tmp_path, describer, finished):
     again = build(photos, tmp_path / "out", describer, STAND_IN, **ALONE, matcher=matcher)
     for pair, indices in read_matches(again.database).items():
         np.testing.assert_array_equal(indices, found[pair])
-    assert any(
-        not np.array_equal(indices, found[pair])
-        for pair, indices in read_matches(finished.database).items()
-    )
+    assert content(again.database)["matches"] != content(finished.database)["matches"]
 
 
 def test_large_images_are_reduced(photos, describer, monkeypatch):
@@ -270,14 +262,11 @@ def test_a_killed_command_resumes(command, tmp_path):
     assert any(row[1] for row in found["two_view_geometries"])
 
 
-def test_other_folders_are_refused(photos, tmp_path, describer, capsys):
+def test_other_folders_are_refused(photos, tmp_path, describer):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
         build(photos, tmp_path / "out", describer, STAND_IN)
-    assert main(["colmap", str(photos), "--out", str(tmp_path / "new"), "--pairs", "al"]) == 2
-    assert "--pairs: invalid choice: 'al'" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
 
 
 # Pairs
@@ -342,49 +331,34 @@ def save_with_exif(path, *, lens, main=(), position=None, size=(120, 80)):
     Image.fromarray(noise).save(path, exif=exif)
 
 
-@pytest.fixture
-def cameras(tmp_path):
+@needs_colmap
+@pytest.mark.slow
+def test_cameras_are_guessed_as_colmap_does(tmp_path, describer):
     folder = tmp_path / "cameras"
     folder.mkdir()
     base = ExifTags.Base
     maker = {base.Make: "Maker", base.Model: "One"}
     film = {base.FocalLengthIn35mmFilm: 28}
-    save_with_exif(folder / "a.jpg", lens=film, main=maker)
-    save_with_exif(folder / "b.jpg", lens=film, main=maker)
-    save_with_exif(folder / "c.jpg", lens=film, main=maker, size=(80, 120))
+    for name, size in (("a", (120, 80)), ("b", (120, 80)), ("c", (80, 120))):
+        save_with_exif(folder / f"{name}.jpg", lens=film, main=maker, size=size)
     save_with_exif(folder / "d.jpg", lens=film)
     save_with_exif(folder / "e.jpg", lens={})
     save_with_exif(folder / "f.jpg", lens={base.FocalLengthIn35mmFilm: 50}, main=maker)
-    return folder
-
-
-def camera_table(database):
+    built = build(folder, tmp_path / "out", describer, STAND_IN, **ALONE)
+    theirs, log = tmp_path / "theirs.db", tmp_path / "log.txt"
+    options = {"SiftExtraction.use_gpu": 0, "SiftExtraction.max_num_features": 5}
+    colmap_program._run_colmap("feature_extractor", theirs, {"image_path": folder, **options}, log)
     query = (
         "SELECT name, camera_id, model, width, height, params, prior_focal_length FROM images "
         "JOIN cameras USING (camera_id) ORDER BY name"
     )
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        return connection.execute(query).fetchall()
-
-
-@needs_colmap
-@pytest.mark.slow
-def test_cameras_are_guessed_as_colmap_does(cameras, tmp_path, describer):
-    built = build(cameras, tmp_path / "out", describer, STAND_IN, **ALONE)
-    theirs, log = tmp_path / "theirs.db", tmp_path / "log.txt"
-    options = {"SiftExtraction.use_gpu": 0, "SiftExtraction.max_num_features": 5}
-    colmap_program._run_colmap("feature_extractor", theirs, {"image_path": cameras, **options}, log)
-    assert camera_table(built.database) == camera_table(theirs)
+    assert read_rows(built.database, query) == read_rows(theirs, query)
 
 
 def test_sensors_and_positions(tmp_path):
     base, gps = ExifTags.Base, ExifTags.GPS
-    lens = {
-        base.FocalLength: 10.0,
-        base.ExifImageWidth: 4000,
-        base.FocalPlaneXResolution: 200.0,
-        base.FocalPlaneResolutionUnit: 4,
-    }
+    lens = {base.FocalLength: 10.0, base.ExifImageWidth: 4000}
+    lens |= {base.FocalPlaneXResolution: 200.0, base.FocalPlaneResolutionUnit: 4}
     south = {gps.GPSLatitude: (0.0, 30.0, 0.0), gps.GPSLatitudeRef: "S"}
     west = {gps.GPSLongitude: (90.0, 0.0, 0.0), gps.GPSLongitudeRef: "W"}
     save_with_exif(tmp_path / "a.jpg", lens=lens, position=south | west)
@@ -423,7 +397,7 @@ def test_images_are_mapped(program, shared_data, tmp_path, capsys):
     assert len(model.images) == 4
     said = capsys.readouterr().out
     assert f"4 of 4 photographs registered, {len(model.points.ids):,} points" in said
-    assert len(read_geometries(out / "database.db")) == 6
+    assert len(colmap_database.read_geometries(out / "database.db")) == 6
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Cameras and points" in page
     assert page.count("verified matches</figcaption>") == 6

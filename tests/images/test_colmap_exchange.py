@@ -25,7 +25,6 @@ from kjax.images.exchange.colmap_database import (
     write_database,
 )
 from kjax.images.features import Features
-from kjax.images.match import match
 
 
 def features(descriptors, **more):
@@ -57,22 +56,15 @@ def test_colmaps_angles_are_distances_times_s(rng, dimension):
     assert np.corrcoef(found, distances)[0, 1] > 0.99
 
 
-def test_norms_are_those_that_colmap_assumes(rng):
+def test_bytes_of_colmap(rng):
     rows = colmap_bytes(features(unit_vectors(rng, 100))).astype(np.float64)
     # 128 roundings, each of variance 1/12, along the direction of the row: σ = 0.29.
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), NORM, atol=1.5)
-
-
-def test_a_descriptor_of_no_direction_is_the_diagonal(rng):
-    rows = np.vstack([np.zeros((1, 128), np.float32), unit_vectors(rng, 1)])
-    assert set(colmap_bytes(features(rows))[0]) == {45}
-
-
-def test_what_is_not_negative_stays_sift(rng):
-    sift = rng.integers(0, 200, (3, 128)).astype(np.float32)
-    np.testing.assert_array_equal(colmap_bytes(features(sift)), sift)
-    own = sift.astype(np.uint8)
-    np.testing.assert_array_equal(colmap_bytes(features(own)), own)
+    no_direction = np.vstack([np.zeros((1, 128), np.float32), unit_vectors(rng, 1)])
+    assert set(colmap_bytes(features(no_direction))[0]) == {45}  # the diagonal
+    sift = rng.integers(0, 200, (3, 128))
+    for dtype in (np.float32, np.uint8):
+        np.testing.assert_array_equal(colmap_bytes(features(sift.astype(dtype))), sift)
 
 
 @pytest.mark.parametrize(
@@ -239,12 +231,6 @@ def rows(path, query):
         return connection.execute(query).fetchall()
 
 
-def test_missing_colmap(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="not on the PATH: install it"):
-        colmap_program.require_colmap()
-
-
 def test_commands_of_colmap(colmap, tmp_path):
     log = colmap('echo "asked: $@, on $QT_QPA_PLATFORM"')
     colmap_program.match_and_verify(tmp_path / "a.db", log=log)
@@ -259,30 +245,10 @@ def test_commands_of_colmap(colmap, tmp_path):
     assert "--SiftExtraction.max_num_features 77 " in second
 
 
-def test_a_mapping_without_a_model_is_retried_with_close_images(colmap, tmp_path):
-    log = colmap('echo "asked: $@"')
-    found = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "out", log=log)
-    usual, closer = (line for line in log.read_text().splitlines() if line.startswith("asked"))
-    assert found == []
-    assert "init_min" not in usual
-    assert "--Mapper.init_min_tri_angle 4 " in closer
-    assert "--Mapper.init_max_forward_motion 1" in closer
-
-
-def test_pycolmap_also_retries_with_close_images(monkeypatch, tmp_path):
-    commands = []
-    monkeypatch.setattr(
-        colmap_program, "run_logged", lambda command, *_, **__: commands.append(command[7:])
-    )
-    (tmp_path / "a.db").touch()
-    found = colmap_program.pycolmap_reconstruct(
-        tmp_path / "a.db", tmp_path, tmp_path / "out", log=tmp_path / "log", threads=1, watch=print
-    )
-    assert found == []
-    assert commands == [[], [f"{name}={n}" for name, n in colmap_program.CLOSE_START.items()]]
-
-
 def test_failures_are_reported_but_no_model_is_a_result(colmap, tmp_path):
+    if shutil.which("colmap") is None:
+        with pytest.raises(InputError, match="not on the PATH: install it"):
+            colmap_program.require_colmap()
     log = colmap("exit 3")
     with pytest.raises(InputError, match=r"exhaustive_matcher failed with exit code 3: see .*log"):
         colmap_program.match_and_verify(tmp_path / "a.db", log=log)
@@ -300,36 +266,43 @@ def test_failures_are_reported_but_no_model_is_a_result(colmap, tmp_path):
         colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "four", log=log)
 
 
+@pytest.mark.parametrize("program", ["reconstruct", "pycolmap_reconstruct"])
+def test_mappings_without_a_model_are_retried_with_close_images(program, tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(colmap_program, "require_colmap", lambda: "colmap")
+    monkeypatch.setattr(
+        colmap_program, "run_logged", lambda words, *_, **__: commands.append(str(words))
+    )
+    (tmp_path / "a.db").touch()
+    map_photos = getattr(colmap_program, program)
+    paths = tmp_path / "a.db", tmp_path, tmp_path / "out"
+    assert map_photos(*paths, log=tmp_path / "log", watch=print) == []
+    usual, closer = commands
+    for name in colmap_program.CLOSE_START:
+        assert name not in usual
+        assert name in closer
+
+
 def test_cameras_are_copied_by_name(tmp_path):
     write_photos(tmp_path / "theirs.db", ["b", "a", "c"], focal=500.0)
     write_photos(tmp_path / "ours.db", ["a", "b", "c"])
     colmap_program.copy_cameras(tmp_path / "theirs.db", tmp_path / "ours.db")
     query = "SELECT name, camera_id FROM images ORDER BY name"
     assert rows(tmp_path / "ours.db", query) == [("a", 2), ("b", 1), ("c", 3)]
-    cameras = [
-        rows(tmp_path / f"{name}.db", "SELECT * FROM cameras") for name in ("ours", "theirs")
-    ]
-    assert cameras[0] == cameras[1]
-    write_photos(tmp_path / "one.db", ["a", "b", "c"], identity="one")
-    colmap_program.copy_cameras(tmp_path / "one.db", tmp_path / "ours.db")
-    assert len(rows(tmp_path / "ours.db", "SELECT * FROM cameras")) == 1
-    found = colmap_database.read_features(tmp_path / "theirs.db")
-    assert {name: one.image_size for name, one in found.items()} == dict.fromkeys("bac", (640, 480))
+    query = "SELECT * FROM cameras"
+    assert rows(tmp_path / "ours.db", query) == rows(tmp_path / "theirs.db", query)
 
 
-def test_all_pairs_are_matched_as_each_would_be(rng, tmp_path, monkeypatch):
+def test_all_pairs_are_matched_by_name(rng, tmp_path, monkeypatch):
     for name in ("copy_cameras", "match_and_verify"):
         monkeypatch.setattr(colmap_program, name, lambda *_, **__: None)
-    base = rng.normal(size=(30, 16)).astype(np.float32)
-    rows = [base[start : start + 12] for start in (0, 3, 6, 9)]
-    points = np.zeros((12, 2), np.float32)
-    features = {name: Features(points, one, (9, 9)) for name, one in zip("abcd", rows, strict=True)}
-    path = tmp_path / "a.db"
-    match_and_verify_all(path, features, base=path, ratio=0.9, log=tmp_path / "log.txt")
+    base, path = rng.normal(size=(30, 16)).astype(np.float32), tmp_path / "a.db"
+    photos = {name: features(base[3 * i : 3 * i + 12]) for i, name in enumerate("abcd")}
+    match_and_verify_all(path, photos, base=path, ratio=0.9, log=tmp_path / "log.txt")
     found = read_matches(path)
     assert list(found) == list(itertools.combinations("abcd", 2))
-    for (first, second), indices in found.items():
-        sides = features[first].descriptors, features[second].descriptors
-        expected = match(*sides, method="mutual_ratio", ratio=0.9).indices
-        assert len(expected) > 2
+    for pair, indices in found.items():
+        sides = (photos[name].descriptors for name in pair)
+        expected = kjax.match(*sides, method="mutual_ratio", ratio=0.9).indices
         np.testing.assert_array_equal(indices, expected)
+        assert len(expected) > 2

@@ -73,6 +73,8 @@ def test_features_must_fit_together(rng):
 def test_features_round_trip(tmp_path, rng, count):
     photos = {name: make_features(rng, count) for name in ("a.jpg", NESTED)}
     with FeatureWriter(tmp_path / "features.h5") as writer:
+        writer.add(NESTED, make_features(rng, 3))  # replaced below
+    with FeatureWriter(tmp_path / "features.h5") as writer:
         for name, features in photos.items():
             writer.add(name, features)
     assert group_names(tmp_path / "features.h5") == ["a.jpg", NESTED]
@@ -95,12 +97,10 @@ def test_layout_of_hloc(tmp_path):
     with h5py.File(tmp_path / "features.h5", "r") as file:
         group = file["db"]["day 1"]["photo.jpg"]
         # The first pixel's centre stays (0, 0).
-        np.testing.assert_array_equal(group["keypoints"], features.xy)
-        np.testing.assert_array_equal(group["descriptors"], [[0, 3], [1, 4], [2, 5]])
-        np.testing.assert_array_equal(group["scales"], [2, 3])
-        np.testing.assert_array_equal(group["oris"], [90, 0])
-        np.testing.assert_array_equal(group["scores"], [0.25, 0.5])
-        np.testing.assert_array_equal(group["image_size"], [64, 48])
+        arrays = {"keypoints": features.xy, "descriptors": [[0, 3], [1, 4], [2, 5]]}
+        arrays |= {"scales": [2, 3], "oris": [90, 0], "scores": [0.25, 0.5]}
+        for name, expected in (arrays | {"image_size": [64, 48]}).items():
+            np.testing.assert_array_equal(group[name], expected)
         assert group["keypoints"].attrs["uncertainty"] == 1
 
 
@@ -146,14 +146,6 @@ def test_a_crash_loses_at_most_the_current_image(tmp_path, rng, monkeypatch):
     for name, features in photos.items():
         assert_equal(read_features(path, name), features)
     assert [left.name for left in tmp_path.iterdir()] == ["features.h5"]
-
-
-def test_an_image_added_again_replaces_the_first(tmp_path, rng):
-    first, second = make_features(rng, 5), make_features(rng, 3)
-    for features in (first, second):
-        with FeatureWriter(tmp_path / "features.h5") as writer:
-            writer.add(NESTED, features)
-    assert_equal(read_features(tmp_path / "features.h5", NESTED), second)
 
 
 def test_matches_round_trip_both_ways(tmp_path):
@@ -234,7 +226,6 @@ def link(target):
         ("a.jpg/keypoints", lambda file, name: file.create_group(name), "is not an array"),
         ("a.jpg/keypoints", array(h5py.Empty("f4")), "keypoints|xy"),
         ("a.jpg/keypoints", array(np.array([b"x", b"y"])), "xy"),
-        ("a.jpg/keypoints", array("text of any length"), "xy"),
         ("a.jpg/keypoints", array(np.zeros((5, 3))), "xy"),
         ("a.jpg/keypoints", array(np.full((5, 2), np.nan)), "not finite"),
         ("a.jpg/descriptors", array(np.float32(3)), "descriptors"),
@@ -244,7 +235,6 @@ def link(target):
         ("a.jpg/scales", array(np.zeros((5, 1))), "scales"),
         ("a.jpg/scores", array(np.zeros(4)), "scores"),
         ("a.jpg/oris", array(np.zeros(5, complex)), "angles"),
-        ("a.jpg/oris", array(np.zeros(5, [("x", "f4")])), "angles"),
     ],
 )
 def test_damaged_features_are_refused(tmp_path, rng, name, make, problem):

@@ -13,13 +13,8 @@ from PIL import Image
 
 import kjax
 from kjax.cli import main, make_parser
-from kjax.data.phototour import (
-    PatchSet,
-    SetPhotograph,
-    read_phototour,
-    sample_test_pairs,
-    write_phototour,
-)
+from kjax.data import phototour
+from kjax.data.phototour import PatchSet, read_phototour, write_phototour
 from kjax.errors import InputError
 from kjax.runs.config import validate
 from kjax.train import loop
@@ -76,7 +71,7 @@ def general(tmp_path_factory):
     ids = np.repeat(np.arange(40), 3)
     interest = np.zeros((120, 5))
     interest[:, 0] = ids // 4  # ten photographs that see four points each
-    pairs = sample_test_pairs(ids, matching=50, non_matching=50, seed=0)
+    pairs = phototour.sample_test_pairs(ids, matching=50, non_matching=50, seed=0)
     folder = tmp_path_factory.mktemp("sets") / "general"
     return write_phototour(folder, patches.astype(np.uint8), ids, pairs=pairs, interest=interest)
 
@@ -125,9 +120,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
     with monkeypatch.context() as patch:
         patch.setattr(loop.Schedule, "next_stop", stop_after_two)
         assert tune(photos, out, start, general) == 130
-    told = capsys.readouterr().err
-    assert "using homographies instead of tracks: colmap is not on the PATH" in told
-    assert "stopped after step 3: run the same command to resume" in told
+    messages = capsys.readouterr().err
+    assert "using homographies instead of tracks: colmap is not on the PATH" in messages
+    assert "stopped after step 3: run the same command to resume" in messages
     assert not (out / "weights.npz").exists()
     assert tune(photos, out, start, general) == 0
     with np.load(out / "weights.npz") as own, np.load(tuned / "weights.npz") as whole:
@@ -177,11 +172,10 @@ def test_files_of_a_refitting(refitted, start, capsys):
     jax.tree.map(np.testing.assert_array_equal, own["trunk"], other["trunk"])
     assert not np.array_equal(own["head"]["kernel"], other["head"]["kernel"])
     page = (refitted / "report.html").read_text()
-    assert "Tuned to mine" in page
-    assert "Only the last layer" in page
-    assert "colmap is not on the PATH" in page
     own = json.loads((refitted / "sets" / "sets.json").read_text())["points"][0]
-    assert f"mine {own}, general {own}" in page
+    facts = ("Only the last layer", "colmap is not on the PATH", f"mine {own}, general {own}")
+    for text in ("Tuned to mine", *facts):
+        assert text in page
     before, after = json.loads((refitted / "scores.json").read_text()).values()
     assert before.keys() == after.keys()
     assert {"matching/held-out", "fpr95/embedded", "correct", "matches"} <= before.keys()
@@ -223,13 +217,8 @@ def test_extent_and_ratio_outlive_refitting_and_training(tmp_path):
     save_variables(tmp_path / "weights.npz", source.variables)
     found = load_source(str(tmp_path))
     assert (found.extent, found.ratio) == (source.extent, source.ratio)
-    config = {
-        "init": str(tmp_path),
-        "augment": {"area": (0.5, 1.0)},
-        "data": {"train": []},
-        "loss": {},
-    }
-    later = run_info(config)
+    config = {"init": str(tmp_path), "augment": {"area": (0.5, 1.0)}, "data": {"train": []}}
+    later = run_info(config | {"loss": {}})
     assert (later.extent, later.ratio) == (source.extent, source.ratio) != (12.0, 0.9)
     (tmp_path / "weights.json").write_text('{"kjax": 1}')
     with pytest.raises(InputError, match=r"weights\.json"):
@@ -278,7 +267,7 @@ def test_tracks_are_used_if_there_are_enough(photos, tmp_path, monkeypatch, caps
     interest[:, 0] = np.repeat(np.arange(5), 40)  # each point is seen twice by one photograph
     patches = rng.integers(0, 255, (200, 64, 64), np.uint8)
     names = [path.name for path in sorted(photos.iterdir())]
-    photographs = tuple(SetPhotograph(number, name, "") for number, name in enumerate(names))
+    photographs = tuple(phototour.SetPhotograph(i, name, "") for i, name in enumerate(names))
     cut = PatchSet("cut", patches, np.arange(200) // 2, interest=interest, photographs=photographs)
     monkeypatch.setattr(sets, "cut_reconstruction", lambda *args, **options: cut)
     monkeypatch.setattr(sets, "LEAST_POINTS", least)
@@ -325,13 +314,8 @@ def test_table_of_scores_and_warning():
     before = {"matching/held-out": 0.5, "fpr95/embedded": 0.1, "correct": 900.0, "matches": 1e3}
     after = {"matching/held-out": 0.625, "fpr95/embedded": 0.2, "correct": 1.2e3, "matches": 1.5e3}
     lines = run.table(run.rows(before, after)).splitlines()
-    assert [line.split()[-2:] for line in lines] == [
-        ["before", "after"],
-        ["50.0", "62.5"],
-        ["10.00", "20.00"],
-        ["900", "1,200"],
-        ["90.0", "80.0"],
-    ]
+    values = ("before after", "50.0 62.5", "10.00 20.00", "900 1,200", "90.0 80.0")
+    assert [line.split()[-2:] for line in lines] == [value.split() for value in values]
     trained = TunedFiles((), (), "train longer")
     assert run.warning("best", trained, before, after) == ""
     assert run.warning("best", trained, {}, {}) == ""
