@@ -1,6 +1,5 @@
 """COLMAP: its bytes, text files and databases, and the program itself, replaced by a script."""
 
-import contextlib
 import itertools
 import os
 import shutil
@@ -13,7 +12,7 @@ from exchanged import assert_equal, make_features
 from PIL import Image
 
 import kjax
-from kjax.data.colmap import read_keypoints
+from kjax.data.colmap import read_keypoints, read_rows
 from kjax.errors import InputError
 from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.exchange import colmap_database, colmap_program
@@ -226,11 +225,6 @@ def write_photos(path, names, **camera):
     write_database(path, photos, {}, cameras=guesses)
 
 
-def rows(path, query):
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return connection.execute(query).fetchall()
-
-
 def test_commands_of_colmap(colmap, tmp_path):
     log = colmap('echo "asked: $@, on $QT_QPA_PLATFORM"')
     colmap_program.match_and_verify(tmp_path / "a.db", log=log)
@@ -246,7 +240,8 @@ def test_commands_of_colmap(colmap, tmp_path):
 
 
 def test_failures_are_reported_but_no_model_is_a_result(colmap, tmp_path):
-    if shutil.which("colmap") is None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
         with pytest.raises(InputError, match="not on the PATH: install it"):
             colmap_program.require_colmap()
     log = colmap("exit 3")
@@ -288,9 +283,9 @@ def test_cameras_are_copied_by_name(tmp_path):
     write_photos(tmp_path / "ours.db", ["a", "b", "c"])
     colmap_program.copy_cameras(tmp_path / "theirs.db", tmp_path / "ours.db")
     query = "SELECT name, camera_id FROM images ORDER BY name"
-    assert rows(tmp_path / "ours.db", query) == [("a", 2), ("b", 1), ("c", 3)]
+    assert read_rows(tmp_path / "ours.db", query) == [("a", 2), ("b", 1), ("c", 3)]
     query = "SELECT * FROM cameras"
-    assert rows(tmp_path / "ours.db", query) == rows(tmp_path / "theirs.db", query)
+    assert read_rows(tmp_path / "ours.db", query) == read_rows(tmp_path / "theirs.db", query)
 
 
 def test_all_pairs_are_matched_by_name(rng, tmp_path, monkeypatch):

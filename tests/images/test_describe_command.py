@@ -87,21 +87,16 @@ def describe(*words, weights="w.npz", keypoints=COUNT):
 
 
 def written(output):
-    """Return keypoints and settings by name."""
+    """Return settings by name."""
     if output == "hloc":
         texts = FeatureWriter("f.h5").attributes(FeatureWriter.PROVENANCE)
-        return {
-            name: (read_features("f.h5", name).xy, parse_settings(text))
-            for name, text in texts.items()
-        }
-    if output == "npz":
+    elif output == "npz":
         paths = {path.relative_to("f").as_posix()[:-4]: path for path in Path("f").rglob("*.npz")}
-        return {
-            name: (read_npz(path).xy, parse_settings(str(np.load(path)["provenance"])))
-            for name, path in paths.items()
-        }
-    lines = [json.loads(line) for line in Path("f", SIDECAR).read_text().splitlines()]
-    return {line["name"]: (None, line) for line in lines}
+        texts = {name: str(np.load(path)["provenance"]) for name, path in paths.items()}
+    else:
+        lines = Path("f", SIDECAR).read_text().splitlines()
+        texts = {json.loads(line)["name"]: line for line in lines}
+    return {name: parse_settings(text) for name, text in texts.items()}
 
 
 def stamps(folder="."):
@@ -113,7 +108,7 @@ def stamps(folder="."):
 def test_outputs_record_settings_and_refuse_others(output, capsys):
     where = OUTPUTS[output]
     assert describe("my photos/a", *where) == 0
-    ((_, origin),) = written(output).values()
+    (origin,) = written(output).values()
     assert origin["weights"] == "w.npz"
     assert len(origin["sha256"]) == len(origin["photograph"]) == 64
     expected = {"model": "hardnet N=8", "patch_size": 8, "dtype": "float32", "extent": 12.0}
@@ -139,7 +134,7 @@ def test_outputs_record_settings_and_refuse_others(output, capsys):
     assert stamps() == before, "the same command changes nothing"
 
     assert describe("my photos/a", *where, "--overwrite", weights="other.npz", keypoints=5) == 0
-    ((_, again),) = written(output).values()
+    (again,) = written(output).values()
     assert (again["weights"], again["max_keypoints"]) == ("other.npz", 5)
     assert again["sha256"] != origin["sha256"]
     assert describe("my photos/a", *where, weights="other.npz", keypoints=5) == 0
@@ -164,7 +159,7 @@ def test_outputs_without_settings_are_refused_and_replaced(output, content, insi
     assert "does not record the settings of 000.png: use --overwrite" in error
     assert error.count("\n") == 1
     assert describe("my photos/a", *OUTPUTS[output], "--overwrite") == 0
-    assert written(output)["000.png"][1]["max_keypoints"] == COUNT
+    assert written(output)["000.png"]["max_keypoints"] == COUNT
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -199,10 +194,10 @@ def test_stopped_and_resumed(output, overwrite, monkeypatch):
     else:
         assert describe("my photos", *OUTPUTS[output]) == 0
         assert len(calls) == 3, "the first was not described again"
-    assert {one["max_keypoints"] for _, one in written(output).values()} == {COUNT}
     found = written(output)
+    assert {one["max_keypoints"] for one in found.values()} == {COUNT}
     assert sorted(found) == ["a/000.png", "b/000.png"]
-    assert found["a/000.png"][1]["photograph"] != found["b/000.png"][1]["photograph"]
+    assert found["a/000.png"]["photograph"] != found["b/000.png"]["photograph"]
 
 
 def test_crash_before_the_file_is_closed(monkeypatch, capsys):
@@ -213,7 +208,7 @@ def test_crash_before_the_file_is_closed(monkeypatch, capsys):
     assert describe("my photos/a", "--out", "f.h5", keypoints=3) == 2
     assert "keypoints 20, not 3" in capsys.readouterr().err
     assert describe("my photos/a", "--out", "f.h5", "--overwrite", keypoints=3) == 0
-    assert written("hloc")["000.png"][1]["max_keypoints"] == 3
+    assert written("hloc")["000.png"]["max_keypoints"] == 3
 
 
 def test_crash_between_the_sidecar_and_the_text(monkeypatch):
