@@ -78,9 +78,8 @@ def hardest_pairs(
         candidates = np.flatnonzero(test.pairs.matching == kind)
         order = np.argsort(sign * distances[candidates], kind="stable")
         worst = candidates[order[:count]]
-        both = np.stack(
-            [test.patches[each[worst]] for each in (test.pairs.first, test.pairs.second)], 1
-        )
+        sides = [test.patches[each[worst]] for each in (test.pairs.first, test.pairs.second)]
+        both = np.stack(sides, axis=1)
         found.append(HardPairs(descriptor, test.name, kind, both, distances[worst]))
     return found
 

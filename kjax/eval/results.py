@@ -196,8 +196,6 @@ def mean_of_seeds(scores: Sequence[Scores]) -> Scores:
 
 def mean_of_splits(scores: Sequence[HPatchesScores]) -> HPatchesScores:
     """Average over splits, as papers report it over a, b and c; the result is named "abc"."""
-    if not scores:
-        raise InputError("no split to average over")
     protocols = sorted({one.protocol for one in scores})
     if len(protocols) > 1:
         raise InputError(f"scores by the {' and the '.join(protocols)} protocol cannot be averaged")
@@ -215,11 +213,6 @@ def mean_of_splits(scores: Sequence[HPatchesScores]) -> HPatchesScores:
 
 def _mean_scores(scores: Sequence[Scores]) -> Scores:
     """The first of the scores with the means of all."""
-    settings = {
-        (one.test, one.train, one.rule) for one in scores if isinstance(one, PhototourScores)
-    }
-    if len(settings) > 1:
-        raise InputError("seeds can be averaged on one test set, training set and rule only")
     names = _AVERAGED[type(scores[0])]
     means = {name: _mean([getattr(one, name) for one in scores]) for name in names}
     return dataclasses.replace(scores[0], **means)

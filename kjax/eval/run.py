@@ -92,12 +92,9 @@ def evaluate(
         descriptors=list(_rows(entries, [result for result, _ in scored])),
     )
     # Errors of our entries and of the best baseline: those of all would fill a long page.
-    shown = [pairs for one, pairs in scored if one.ours]
     baselines = [(one, pairs) for one, pairs in scored if one.phototour and not one.ours]
-    if baselines:
-        shown.append(
-            min(baselines, key=lambda one: np.mean([s.fpr95 for s in one[0].phototour]))[1]
-        )
+    baselines.sort(key=lambda one: float(np.mean([s.fpr95 for s in one[0].phototour])))
+    shown = [*(pairs for one, pairs in scored if one.ours), *(pairs for _, pairs in baselines[:1])]
     similarity: dict[str, bytes] = {}
     for test in test_sets[:1]:
         models = {one.name: one.model for one in entries if one.model is not None}
@@ -176,14 +173,10 @@ def score(
         warnings += [f"HPatches: {line}" for line in degeneracies(np.asarray(sets[0].rows))]
         if all(scorable(np.asarray(one.rows)) for one in sets):
             hpatches += _score_benchmark(entry, benchmark, sets, progress)
+    shared = ("name", "ours", "source", "parameters", "distance", "missing")
     result = Result(
-        name=entry.name,
-        ours=entry.ours,
-        source=entry.source,
+        **{name: getattr(entry, name) for name in shared},
         dimension=dimension,
-        parameters=entry.parameters,
-        distance=entry.distance,
-        missing=entry.missing,
         warnings=warnings,
         phototour=phototour,
         hpatches=hpatches,
@@ -195,20 +188,14 @@ def _score_benchmark(
     entry: Entry, benchmark: Benchmark, sets: Sequence[SetDescriptors], progress: bool
 ) -> Iterator[HPatchesScores]:
     """Yield scores by protocol and split, averaged over seeds, and the mean over a, b and c."""
+    options: dict[str, Any] = {"distance": entry.distance, "progress": progress}
     found: dict[tuple[str, str], list[HPatchesScores]] = {}
     for descriptors in sets:
         for split, tasks in benchmark.splits.items():
             # Split by split: long descriptors of all sequences may not fit the device.
             placed = descriptors.of(tasks.patches).on_device()
             for name in benchmark.protocols:
-                scores = protocol.evaluate(
-                    placed,
-                    tasks,
-                    split=split,
-                    protocol=name,
-                    distance=entry.distance,
-                    progress=progress,
-                )
+                scores = protocol.evaluate(placed, tasks, split=split, protocol=name, **options)
                 found.setdefault((name, split), []).append(scores)
     for name in benchmark.protocols:
         for split in benchmark.splits:

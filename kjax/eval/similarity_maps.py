@@ -108,10 +108,8 @@ def draw_similarity_maps_of(
     size, *others = {model.patch_size for model, _ in models.values()}
     if others:
         raise InputError("the models have different patch sizes: draw one figure for each size")
-    if patches is None:
-        first, second = stereo_patch_pairs(1, size=size, seed=0)[0]
-    else:
-        first, second = (read_patch(file, size) for file in patches)
+    pair = [read_patch(file, size) for file in patches or ()]
+    first, second = pair or stereo_patch_pairs(1, size=size, seed=0)[0]
     draw_similarity_maps(models, first, second, positions, path)
 
 

@@ -42,18 +42,16 @@ def golden(shared_data):
     }
 
 
-def average_precision(reference, target, distance):
-    metric = "euclidean" if distance == "L2" else "cityblock"
-    distances = cdist(reference, target, metric)
-    nearest = distances.argmin(axis=1)
-    scores = -distances.min(axis=1)
-    correct = nearest == np.arange(len(reference))
-    return precision_recall_curve(scores, correct, positives=len(correct)).average_precision
-
-
 def average_precisions(describe, distance, bark):
-    reference = describe(bark["ref"])
-    return {tag: average_precision(reference, describe(bark[tag]), distance) for tag in TAGS}
+    reference, found = describe(bark["ref"]), {}
+    for tag in TAGS:
+        metric = "euclidean" if distance == "L2" else "cityblock"
+        distances = cdist(reference, describe(bark[tag]), metric)
+        correct = distances.argmin(axis=1) == np.arange(len(reference))
+        scores = -distances.min(axis=1)
+        curve = precision_recall_curve(scores, correct, positives=len(correct))
+        found[tag] = curve.average_precision
+    return found
 
 
 def test_matching_is_reproduced(shared_data, bark, golden):
@@ -87,11 +85,12 @@ def test_tfeat_is_reproduced_from_opencvs_pixels(shared_data, bark, golden):
 
         return average_precisions(describe, "L2", bark)
 
-    def exactly(patch):
-        return cv2.resize(patch, (32, 32), interpolation=cv2.INTER_LINEAR_EXACT)
-
-    found = after(lambda patch: cv2.resize(patch, (32, 32)))
-    others = after(exactly), after(lambda patch: cv2.resize(patch.astype(np.float32), (32, 32)))
+    exact = cv2.INTER_LINEAR_EXACT
+    found, *others = (
+        after(lambda patch: cv2.resize(patch, (32, 32))),
+        after(lambda patch: cv2.resize(patch, (32, 32), interpolation=exact)),
+        after(lambda patch: cv2.resize(patch.astype(np.float32), (32, 32))),
+    )
     for tag, expected in golden["tfeat_liberty"].items():
         values = [found[tag], *(other[tag] for other in others)]
         spread = max(values) - min(values)

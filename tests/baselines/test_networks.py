@@ -107,9 +107,9 @@ def test_weights_that_do_not_fit_are_named(tmp_path, rng):
 
 # L2-Net
 
-L2NET_LAYERS = [
-    *((32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1)),
-]
+L2NET_LAYERS = (
+    (32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1),
+)  # fmt: skip
 """Channels, side and stride."""
 
 
@@ -136,32 +136,17 @@ def l2net_expected(twin, patches, mean_image):
         return functional.normalize(twin(normalized.reshape(images.shape)).flatten(1)).numpy()
 
 
-def l2net_arrays(twin):
-    state = twin.state_dict()
-    return {
-        f"features.{name}": tensor.numpy()
-        for name, tensor in state.items()
-        if not name.endswith("num_batches_tracked")
-    }
-
-
-def test_a_ported_l2net_equals_torch(tmp_path, rng, l2net_twin, patches, small):
-    arrays = l2net_arrays(l2net_twin)
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    torch.save(tensors, tmp_path / "port.pth")
+def test_l2net_equals_torch_in_every_format(tmp_path, rng, l2net_twin, patches, small):
+    state = {f"features.{name}": tensor for name, tensor in l2net_twin.state_dict().items()}
+    state = {name: one for name, one in state.items() if not name.endswith("batches_tracked")}
+    torch.save(state, tmp_path / "port.pth")
     baseline = load_baseline("l2net", tmp_path / "port.pth")
     assert baseline.source == "port.pth (holds no mean image: none subtracted)"
     expected = l2net_expected(l2net_twin, small, 0.0)
     check(baseline, ("L2-Net", 128, 1_334_560 + 576), patches, expected)
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
     mean_image = rng.uniform(80, 150, (32, 32)).astype(np.float32)
     np.savez(tmp_path / "mean.npz", pixMean=mean_image, **arrays)
-    baseline = load_baseline("l2net", tmp_path / "mean.npz")
-    expected = l2net_expected(l2net_twin, small, mean_image)
-    np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
-
-
-def test_matconvnet_files_equal_the_port(tmp_path, rng, l2net_twin, patches, small):
-    arrays = l2net_arrays(l2net_twin)
     layers = []
     for i, (channels, _, _) in enumerate(L2NET_LAYERS):
         kernel = arrays[f"features.{3 * i}.weight"].transpose(2, 3, 1, 0)
@@ -173,16 +158,15 @@ def test_matconvnet_files_equal_the_port(tmp_path, rng, l2net_twin, patches, sma
         layers.append({"type": "bnormPair", "weights": (ones, zeros, moments)})
         layers.append({"type": "relu"})
     layers[-1] = {"type": "normalize", "param": np.array([256, 0, 1, 0.5])}
-    mean_image = rng.uniform(80, 150, (32, 32))
-    path = tmp_path / "L2Net-LIB.mat"
-    write_matconvnet(path, layers, pixMean=mean_image)
-    baseline = load_baseline("l2net", path)
-    assert baseline.source == "L2Net-LIB.mat"
+    write_matconvnet(tmp_path / "L2Net-LIB.mat", layers, pixMean=mean_image)
     expected = l2net_expected(l2net_twin, small, mean_image)
-    np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
-    write_matconvnet(path, layers[:-3])
+    for name in ("mean.npz", "L2Net-LIB.mat"):
+        baseline = load_baseline("l2net", tmp_path / name)
+        assert baseline.source == name
+        np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
+    write_matconvnet(tmp_path / "short.mat", layers[:-3])
     with pytest.raises(InputError, match=r"missing features\.18"):
-        load_baseline("l2net", path)
+        load_baseline("l2net", tmp_path / "short.mat")
 
 
 # DeepCompare
@@ -202,26 +186,23 @@ def conv(images, layers, name, stride=1):
     return functional.conv2d(images, weight, bias, stride)
 
 
-def siam_twin(layers, images):
-    x = functional.max_pool2d(conv(images, layers, "conv0", 3).relu(), 2)
-    x = functional.max_pool2d(conv(x, layers, "conv1").relu(), 2)
-    return conv(x, layers, "conv2").relu().flatten(1)
-
-
-def stream_twin(layers, images, stream):
-    x = functional.max_pool2d(conv(images, layers, f"{stream}.conv0", 2).relu(), 2)
-    x = conv(x, layers, f"{stream}.conv1").relu()
-    x = conv(x, layers, f"{stream}.conv2").relu()
-    return conv(x, layers, f"{stream}.conv3").flatten(1)
+def convolved(layers, images, names, stride, pools):
+    """Convolutions with ReLU between, the first with a stride, and pooling after the first ones."""
+    x = images
+    for i, name in enumerate(names):
+        x = conv(x if i == 0 else x.relu(), layers, name, 1 if i else stride)
+        x = functional.max_pool2d(x, 2) if i < pools else x
+    return x.flatten(1)
 
 
 def deepcompare_expected(name, layers, patches):
     images = torch_images(patches)
     images = (images - images.mean((1, 2, 3), keepdim=True)) / 256
     if name == "siam":
-        return functional.normalize(siam_twin(layers, images)).numpy()
+        return functional.normalize(convolved(layers, images, layers, 3, 2).relu()).numpy()
     middle, half = functional.pad(images, (-16,) * 4), functional.avg_pool2d(images, 2)
-    parts = stream_twin(layers, middle, "retina"), stream_twin(layers, half, "fovea")
+    retina, fovea = ([f"{stream}.conv{i}" for i in range(4)] for stream in ("retina", "fovea"))
+    parts = convolved(layers, middle, retina, 2, 1), convolved(layers, half, fovea, 2, 1)
     return functional.normalize(torch.cat(parts, dim=1)).numpy()
 
 

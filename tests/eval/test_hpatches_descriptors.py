@@ -38,24 +38,17 @@ def test_sequences_of_a_set(rng):
         name: rng.normal(size=(16, n, 2)).astype(np.float32) for name, n in (("a", 3), ("b", 1))
     }
     descriptors = SetDescriptors.from_sequences(arrays)
-    assert descriptors.patches == {"a": 3, "b": 1}
-    assert descriptors.dimension == 2
+    assert (descriptors.patches, descriptors.dimension) == ({"a": 3, "b": 1}, 2)
     for some in (descriptors, descriptors.on_device()):
         for name, array in arrays.items():
             np.testing.assert_array_equal(some[name], array)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
+    for shapes, message in (
         ({"a": (15, 2, 2)}, "a have 2 values in 15 images, not 2 in 16"),
         ({"a": (16, 2, 2), "b": (16, 2, 3)}, "b have 3 values in 16 images, not 2 in 16"),
         ({}, "no sequence"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused(shapes, message):
-    with pytest.raises(InputError, match=message):
-        SetDescriptors.from_sequences({k: np.zeros(s, np.float32) for k, s in shapes.items()})
+    ):
+        with pytest.raises(InputError, match=message):
+            SetDescriptors.from_sequences({k: np.zeros(s, np.float32) for k, s in shapes.items()})
 
 
 def test_patches_are_described_sequence_by_sequence(rng):

@@ -46,36 +46,33 @@ def toy():
     return golden, descriptors, read_tasks(TOY, "toy", patches)
 
 
-def test_verification_of_the_official_evaluator(toy):
+@pytest.fixture(scope="module")
+def scores(toy):
+    return evaluate(*toy[1:], split="toy", **QUIET)
+
+
+def test_tasks_of_the_official_evaluator(toy):
+    """Matching file by file, and retrieval query by query."""
     golden, descriptors, tasks = toy
-    found = verification(descriptors, tasks, **QUIET)
-    for values, key in zip(found, ("imbalanced_ap", "balanced_auc"), strict=True):
-        expected = [
-            [golden["verification"][level][kind][key] for kind in ("intra", "inter")]
-            for level in LEVELS
-        ]
-        close(values, expected)
-
-
-def test_matching_of_the_official_evaluator_file_by_file(toy):
-    golden, descriptors, tasks = toy
-    by_file = golden["matching"]["ap_per_file"]
-    expected = [[by_file[name][level] for level in LEVELS] for name in tasks.patches]
-    close(matching(descriptors, tasks, **QUIET), expected)
-
-
-def test_retrieval_of_the_official_evaluator_query_by_query(toy):
-    golden, descriptors, tasks = toy
+    expected = golden["verification"]
+    for values, key in zip(
+        verification(descriptors, tasks, **QUIET), ("imbalanced_ap", "balanced_auc"), strict=True
+    ):
+        kinds = ("intra", "inter")
+        close(values, [[expected[level][kind][key] for kind in kinds] for level in LEVELS])
+    expected = golden["matching"]["ap_per_file"]
+    found = matching(descriptors, tasks, **QUIET)
+    close(found, [[expected[name][level] for level in LEVELS] for name in tasks.patches])
+    expected = golden["retrieval"]
     found = retrieval(descriptors, tasks, **QUIET)
-    assert [str(size) for size in hpatches.POOLS["python"]] == list(golden["retrieval"]["e"])
-    close(found.mean(axis=0), [list(golden["retrieval"][level].values()) for level in LEVELS])
-    queries = golden["retrieval"]["first_20_queries_ap_k20000"]
+    assert [str(size) for size in hpatches.POOLS["python"]] == list(expected["e"])
+    close(found.mean(axis=0), [list(expected[level].values()) for level in LEVELS])
+    queries = expected["first_20_queries_ap_k20000"]
     close(found[:20, :, -1].T, [queries[level] for level in LEVELS])
 
 
-def test_scores_hold_what_the_tasks_gave(toy):
-    golden, descriptors, tasks = toy
-    scores = evaluate(descriptors, tasks, split="toy", **QUIET)
+def test_scores_hold_what_the_tasks_gave(toy, scores):
+    golden = toy[0]
     assert (scores.protocol, scores.split, scores.tasks) == ("python", "toy", "official")
     assert scores.sequences == 8
     close(scores.verification_map, golden["verification"]["mean_imbalanced_ap"])
@@ -121,17 +118,17 @@ def made(make, patches):
 def test_both_official_rules_on_a_larger_set(kind, make, optimized):
     golden, tasks = GOLDEN["descriptors"][kind], official_tasks()
     descriptors = made(make, tasks.patches)
-    found = verification(descriptors, tasks, **QUIET).average_precision.mean()
-    close(found, golden["verification"]["headline_mean_imbalanced_ap"])
-    found = retrieval(descriptors, tasks, **QUIET).mean(axis=0)
-    close(found, [list(golden["retrieval"][level].values()) for level in LEVELS])
-
-    golden = golden["matlab_rule_reimplemented"]
-    options = {"protocol": "matlab", **QUIET}
-    found = verification(descriptors, tasks, **options).average_precision.mean()
-    close(found, golden["verification_mean"])
-    found = retrieval(descriptors, tasks, **options).mean(axis=0)
-    close(found[:, 0], [golden["retrieval_2000"][level] for level in LEVELS])
+    by_pool = [list(golden["retrieval"][level].values()) for level in LEVELS]
+    matlab = golden["matlab_rule_reimplemented"]
+    in_small_pool = [[matlab["retrieval_2000"][level]] for level in LEVELS]
+    for protocol, mean, pools in (
+        ("python", golden["verification"]["headline_mean_imbalanced_ap"], by_pool),
+        ("matlab", matlab["verification_mean"], in_small_pool),
+    ):
+        options = {"protocol": protocol, **QUIET}
+        close(verification(descriptors, tasks, **options)[0].mean(), mean)
+        found = retrieval(descriptors, tasks, **options).mean(axis=0)
+        close(found[:, : len(pools[0])], pools)
 
 
 @pytest.mark.slow
@@ -172,30 +169,23 @@ def descriptors_of(kind, sizes, dim=8):
     )
 
 
-def image_of(level, number):
-    return 5 * level + number if number else 0
+def rows_at(descriptors, tasks, sequence, image, patch):
+    names = list(tasks.patches)
+    places = zip(sequence, image, patch, strict=True)
+    return np.stack([descriptors[names[s]][i, p] for s, i, p in places]).astype(np.float64)
 
 
 def slow_verification(descriptors, tasks, protocol, metric):
-    names = list(tasks.patches)
     found = np.empty((2, 3, 2))
     for level in range(3):
         distances = []
         for pairs in (tasks.positives, tasks.intra, tasks.inter):
-            ends = [
-                [
-                    descriptors[names[s]][image_of(level, t), p]
-                    for s, t, p in zip(
-                        pairs.sequence[:, side],
-                        pairs.image[:, side],
-                        pairs.patch[:, side],
-                        strict=True,
-                    )
-                ]
-                for side in (0, 1)
-            ]
-            distances.append([cdist([a], [b], metric)[0, 0] for a, b in zip(*ends, strict=True)])
-        positives, *others = map(np.array, distances)
+            image = np.where(pairs.image > 0, 5 * level + pairs.image, 0)
+            sides = zip(pairs.sequence.T, image.T, pairs.patch.T, strict=True)
+            one, other = (rows_at(descriptors, tasks, *side) for side in sides)
+            order = 1 if metric == "cityblock" else 2
+            distances.append(np.linalg.norm(one - other, order, axis=1))
+        positives, *others = distances
         for kind, negatives in enumerate(others):
             for measure, kept in enumerate((positives[: len(negatives) // 5], positives)):
                 parts = [(negatives, False), (kept, True)][:: 1 if protocol == "python" else -1]
@@ -220,15 +210,11 @@ def slow_matching(descriptors, tasks, protocol, metric):
     return np.reshape(found, (-1, 3, 5))
 
 
-def slow_retrieval(descriptors, tasks, protocol, metric, pools):
-    names, queries = list(tasks.patches), tasks.queries
+def slow_retrieval(descriptors, tasks, protocol, metric):
+    names, queries, pools = list(tasks.patches), tasks.queries, hpatches.POOLS[protocol]
     distractors = tasks.distractors
-    others = np.stack(
-        [
-            descriptors[names[s]][0, p]
-            for s, p in zip(distractors.sequence, distractors.patch, strict=True)
-        ]
-    )
+    zeros = np.zeros(len(distractors), int)
+    others = rows_at(descriptors, tasks, distractors.sequence, zeros, distractors.patch)
     found = np.empty((len(queries), 3, len(pools)))
     for query, (s, p) in enumerate(zip(queries.sequence, queries.patch, strict=True)):
         images = descriptors[names[s]][:, p]
@@ -257,65 +243,46 @@ def slow_retrieval(descriptors, tasks, protocol, metric, pools):
         ("bits", "L1"),
     ],
 )
-def test_equals_brute_force(kind, distance, protocol):
-    pools = {"python": (7, 20, 60, 500), "matlab": (25, 500)}[protocol]
+def test_equals_brute_force(monkeypatch, kind, distance, protocol):
+    monkeypatch.setattr(hpatches, "POOLS", {"python": (7, 20, 60, 500), "matlab": (25, 500)})
     tasks = generate_tasks(SIZES, pairs=60, queries=20, distractors=70, **QUIET)
     descriptors = descriptors_of(kind, SIZES)
     metric = {"L2": "euclidean", "L1": "cityblock"}[distance]
-    options = {"protocol": protocol, "distance": distance, **QUIET}
-
-    found = verification(descriptors, tasks, **options)
-    expected = slow_verification(descriptors, tasks, protocol, metric)
-    np.testing.assert_allclose(np.stack(found), expected, atol=1e-12)
-    found = matching(descriptors, tasks, **options)
-    expected = slow_matching(descriptors, tasks, protocol, metric)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    found = retrieval(descriptors, tasks, pools=pools, **options)
-    expected = slow_retrieval(descriptors, tasks, protocol, metric, pools)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    for task, slow_task in (
+        (verification, slow_verification),
+        (matching, slow_matching),
+        (retrieval, slow_retrieval),
+    ):
+        found = task(descriptors, tasks, protocol=protocol, distance=distance, **QUIET)
+        expected = slow_task(descriptors, tasks, protocol, metric)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_order_in_the_set_memory_and_block_sizes_do_not_matter(monkeypatch, toy):
+def test_order_in_the_set_memory_and_block_sizes_do_not_matter(monkeypatch, toy, scores):
     _, descriptors, tasks = toy
     shuffled = SetDescriptors.from_sequences(
         {name: descriptors[name] for name in [*reversed(descriptors.patches)]}
     )
-    expected = evaluate(descriptors, tasks, split="toy", **QUIET)
-    assert evaluate(shuffled.on_device(), tasks, split="toy", **QUIET) == expected
-    block = hpatches_descriptors.PAIRS_IN_BLOCK
-    for task, sizes in (
-        (verification, {"pairs_at_once": block}),
-        (retrieval, {"queries_at_once": 7}),
-    ):
-        whole, parts = task(descriptors, tasks, **QUIET), task(shuffled, tasks, **sizes, **QUIET)
-        np.testing.assert_array_equal(whole, parts)
-    monkeypatch.setattr(nearest, "default_block", lambda: 64)
-    assert evaluate(shuffled, tasks, split="toy", **QUIET) == expected
-
-
-def test_pairs_need_not_share_their_first_patches(toy):
-    _, descriptors, tasks = toy
-    swapped = Pairs(*(getattr(tasks.intra, f.name)[:, ::-1] for f in dataclasses.fields(Pairs)))
-    other = dataclasses.replace(tasks, intra=swapped)
-    for one, two in zip(
-        verification(descriptors, tasks, **QUIET),
-        verification(descriptors, other, **QUIET),
-        strict=True,
-    ):
-        np.testing.assert_allclose(one, two, rtol=0, atol=1e-12)
-
-
-def test_many_pairs_go_through_the_device_in_parts(toy):
-    _, descriptors, tasks = toy
+    assert evaluate(shuffled.on_device(), tasks, split="toy", **QUIET) == scores
     thrice = {
         kind: Pairs(*(np.tile(column, (3, 1)) for column in vars(getattr(tasks, kind)).values()))
         for kind in ("positives", "intra", "inter")
     }
     more = dataclasses.replace(tasks, **thrice)
     whole = verification(descriptors, more, **QUIET)
-    block = hpatches_descriptors.PAIRS_IN_BLOCK
-    parts = verification(descriptors, more, pairs_at_once=block, **QUIET)
-    np.testing.assert_array_equal(np.stack(whole), np.stack(parts))
+    monkeypatch.setattr(hpatches, "PAIRS_AT_ONCE", hpatches_descriptors.PAIRS_IN_BLOCK)
+    monkeypatch.setattr(hpatches, "QUERIES_AT_ONCE", 7)
+    monkeypatch.setattr(nearest, "default_block", lambda: 64)
+    np.testing.assert_array_equal(verification(shuffled, more, **QUIET), whole)
+    assert evaluate(shuffled, tasks, split="toy", **QUIET) == scores
+
+
+def test_pairs_need_not_share_their_first_patches(toy, scores):
+    _, descriptors, tasks = toy
+    swapped = Pairs(*(column[:, ::-1] for column in vars(tasks.intra).values()))
+    found, _ = verification(descriptors, dataclasses.replace(tasks, intra=swapped), **QUIET)
+    expected = [list(kinds.values()) for kinds in scores.verification.values()]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 def test_the_first_of_equal_neighbours_is_taken():
@@ -371,9 +338,8 @@ def test_categories_count_alike_by_the_matlab_rule():
     np.testing.assert_allclose(hpatches.matching_by_level(precisions, names, "matlab"), 0.6)
 
 
-def test_mean_of_splits(toy):
-    _, descriptors, tasks = toy
-    one = evaluate(descriptors, tasks, split="a", **QUIET)
+def test_mean_of_splits(scores):
+    one = dataclasses.replace(scores, split="a")
     new = {"v_new": dict.fromkeys(LEVELS, 0.5)}
     changes = {"verification_map": 0.0, "matching": dict.fromkeys(LEVELS, 0.0)}
     other = dataclasses.replace(one, split="b", matching_by_sequence=new, **changes)
@@ -383,12 +349,8 @@ def test_mean_of_splits(toy):
     assert mean.matching["h"] == one.matching["h"] / 2
     assert mean.matching_by_sequence == {**one.matching_by_sequence, **new}
     assert mean.verification == one.verification
-    for scores, message in (
-        ([one, dataclasses.replace(other, protocol="matlab")], "matlab and the python protocol"),
-        ([], "no split"),
-    ):
-        with pytest.raises(InputError, match=message):
-            mean_of_splits(scores)
+    with pytest.raises(InputError, match="matlab and the python protocol"):
+        mean_of_splits([one, dataclasses.replace(other, protocol="matlab")])
 
 
 # Bad input

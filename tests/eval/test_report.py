@@ -42,27 +42,17 @@ PATCHES = np.zeros((1, 2, 8, 8), np.uint8)
 # Results
 
 
-@pytest.mark.parametrize(
-    "results",
-    [
-        paper_like_evaluation(),
-        evaluation(),
-        evaluation(descriptor("ψ <b> | “quoted” \\ \n", missing="no: *weights*")),
-    ],
-    ids=["full", "empty", "odd names"],
-)
-def test_results_survive_json(results):
-    text = results.to_json()
-    assert Evaluation.from_json(text) == results
-    assert json.loads(text) == json.loads(json.dumps(dataclasses.asdict(results)))
-    assert "\\u" not in text.replace("\\\\u", ""), "names stay readable"
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"title": "only"}', '{"colour": "red"}'])
-def test_other_files_are_refused_in_one_line(text):
-    with pytest.raises(InputError, match="not the results of an evaluation") as error:
-        Evaluation.from_json(text)
-    assert "\n" not in str(error.value)
+def test_results_survive_json():
+    odd = descriptor("ψ <b> | “quoted” \\ \n", missing="no: *weights*")
+    for results in (paper_like_evaluation(), evaluation(), evaluation(odd)):
+        text = results.to_json()
+        assert Evaluation.from_json(text) == results
+        assert json.loads(text) == json.loads(json.dumps(dataclasses.asdict(results)))
+        assert "\\u" not in text.replace("\\\\u", ""), "names stay readable"
+    for text in ("", "{", '{"title": "only"}', '{"colour": "red"}'):
+        with pytest.raises(InputError, match="not the results of an evaluation") as error:
+            Evaluation.from_json(text)
+        assert "\n" not in str(error.value)
 
 
 # Tables
@@ -106,13 +96,14 @@ def test_paper_layout():
     assert table.numeric == [False] + 9 * [True]
 
 
+def hardnet(*scores):
+    return descriptor("hardnet", ours=True, parameters=1_334_560, phototour=list(scores))
+
+
 def test_a_row_per_training_set_beside_the_papers_figures():
-    scores = [
-        phototour_scores(rate, test, "liberty")
-        for test, rate in (("notredame", 0.0049), ("yosemite", 0.0211), ("liberty", 0.001))
-    ]
-    ours = descriptor("hardnet", ours=True, parameters=1_334_560, phototour=scores)
-    orb = descriptor("ORB", phototour=[phototour_scores(0.4, test) for test in SETS])  # fmt: skip
+    rates = {"notredame": 0.0049, "yosemite": 0.0211, "liberty": 0.001}
+    ours = hardnet(*(phototour_scores(rate, test, "liberty") for test, rate in rates.items()))
+    orb = descriptor("ORB", phototour=[phototour_scores(0.4, test) for test in SETS])
     (arrangement,) = arrange([ours, orb])
     rows = rows_of(fpr_table(arrangement))
     assert rows["hardnet"]["Trained on"] == "liberty"
@@ -122,56 +113,39 @@ def test_a_row_per_training_set_beside_the_papers_figures():
     assert arrangement.paper_difference(ours) == pytest.approx(-0.00015)
 
 
-def test_other_sets_and_several_training_sets():
-    ours = descriptor(
-        "hardnet",
-        ours=True,
-        parameters=1_334_560,
-        phototour=[phototour_scores(0.05, "stereo", "liberty")],
-    )
-    sift = descriptor("SIFT", phototour=[phototour_scores(0.06, "stereo")])  # fmt: skip
-    table = fpr_table(arrange([ours, sift])[0])
+def test_other_sets_several_training_sets_and_rules():
+    sift = descriptor("SIFT", phototour=[phototour_scores(0.06, "stereo")])
+    table = fpr_table(arrange([hardnet(phototour_scores(0.05, "stereo", "liberty")), sift])[0])
     assert list(rows_of(table)) == ["hardnet", "SIFT"], "no rows of the paper"
-    assert [title for _, title in table.columns] == [
-        "Descriptor", "Parameters", "Trained on", "stereo",
-    ]  # fmt: skip
+    titles = ["Descriptor", "Parameters", "Trained on", "stereo"]
+    assert [title for _, title in table.columns] == titles
     assert "Paper:" not in " ".join(table.notes)
-    several = [phototour_scores(rate, test, "stereo+castle")
-               for test, rate in (("castle", 0.01), ("garden", 0.05))]  # fmt: skip
-    (arrangement,) = arrange([descriptor("a", ours=True, phototour=several)])
-    assert rows_of(fpr_table(arrangement))["a"]["Mean"] == "5.00"
-
-
-def test_rules_do_not_mix():
+    rates = {"castle": 0.01, "garden": 0.05}
+    several = [phototour_scores(rate, test, "stereo+castle") for test, rate in rates.items()]
+    (arrangement,) = arrange([hardnet(*several)])
+    assert rows_of(fpr_table(arrangement))["hardnet"]["Mean"] == "5.00"
+    # Scores by different rules do not mix.
     both = [phototour_scores(0.05), dataclasses.replace(phototour_scores(0.06), rule="hynet")]
-    arrangements = arrange([descriptor("a", phototour=both)])
-    assert [one.rule for one in arrangements] == ["hardnet", "hynet"]
-    assert [rows_of(fpr_table(one))["a"]["stereo"] for one in arrangements] == ["5.00", "6.00"]
+    found = {one.rule: rows_of(fpr_table(one))["hardnet"] for one in arrange([hardnet(*both)])}
+    assert [(rule, row["stereo"]) for rule, row in found.items()] == [
+        ("hardnet", "5.00"), ("hynet", "6.00"),
+    ]  # fmt: skip
 
 
-def test_published_means_are_those_of_the_six_figures():
+def test_published_rows_and_their_counterparts():
     for row in PAPER_PHOTOTOUR:
         assert len(row.fpr95) == 6
         assert np.mean(list(row.fpr95.values())) == pytest.approx(row.mean, abs=1.01e-4)
-
-
-@pytest.mark.parametrize(
-    ("name", "ours", "parameters", "counterpart"),
-    [
+    for name, ours, parameters, counterpart in (
         ("hardnet", True, 1_334_560, "HardNet+"),
         ("combined_star s=2", True, 1_391_296, "⋆ψᶜ, s=2"),
         ("combined_star s=2 (64)", True, 1_391_296, None),
         ("combined_star", True, 867_008, "⋆ψᶜ, s=1"),
         ("HardNet", False, 1_334_560, None),
         ("xy s=1", True, 433_568, None),
-    ],
-)
-def test_counterparts_in_the_paper(name, ours, parameters, counterpart):
-    found = paper_counterpart(descriptor(name, ours=ours, parameters=parameters))
-    assert (found and found.name) == counterpart
-
-
-def test_hand_crafted_descriptors_are_known_by_name():
+    ):
+        found = paper_counterpart(descriptor(name, ours=ours, parameters=parameters))
+        assert (found and found.name) == counterpart, name
     names = {"RootSIFT": True, "ORB (OpenCV)": True, "Root-SIFT": True, "MKD concat": True,
              "TFeat": False, "HardNet": False, "BBoost": False}  # fmt: skip
     assert {name: is_hand_crafted(descriptor(name)) for name in names} == names
@@ -209,12 +183,9 @@ def test_spread_and_published_rows_beside_the_headline():
     assert list(rows_of(headline_table(*next(iter(scoreboard([other]).items()))))) == ["a"]
 
 
-def test_a_single_value_is_not_the_best():
+def test_best_value_and_distance_at_recall_by_hand():
     rows = [("rival", {"x": share_cell(value)}) for value in (0.5, None)]
-    assert not any(cells[0].best for _, cells in make_table("", rows).rows)
-
-
-def test_distance_at_recall_by_hand():
+    assert not any(cells[0].best for _, cells in make_table("", rows).rows), "it is the only one"
     histogram = Histogram([0.0, 1.0, 2.0], [90, 10], [0, 5])
     assert distance_at_recall(histogram) == pytest.approx(1.5)
     assert distance_at_recall(Histogram([0.0, 1.0], [0], [1])) is None
@@ -341,16 +312,14 @@ def test_pages_are_valid_and_need_no_other_file(tmp_path, case):
         assert path.read_bytes() == before, "the same results make the same file"
 
 
-@pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
-def test_missing_packages_are_named(tmp_path, monkeypatch, module):
-    monkeypatch.setitem(sys.modules, module, None)
+def test_missing_packages_and_bad_folders_are_one_line(tmp_path, monkeypatch):
     results = evaluation(descriptor("a", phototour=[phototour_scores(0.05)]))
-    with pytest.raises(InputError, match=f"pip install {module}"):
-        write_report(tmp_path, results)
+    for module in ("matplotlib", "jinja2"):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, module, None)
+            with pytest.raises(InputError, match=f"pip install {module}"):
+                write_report(tmp_path, results)
     assert not list(tmp_path.iterdir())
-
-
-def test_folders_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write the report to") as error:
         write_report(tmp_path / "file", evaluation())

@@ -10,7 +10,6 @@ call them under `jax.enable_x64(True)`.
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -29,8 +28,6 @@ from kjax.model.nearest import Neighbours, apart, padded_size, two_nearest
 
 PAIRS_IN_BLOCK = 2048
 """Number of pairs that fit a CPU's cache together."""
-
-Folder = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +56,9 @@ class SetDescriptors:
                     f"descriptors of {name} have {array.shape[2]} values in {len(array)} images, "
                     f"not {first.shape[2]} in {len(IMAGES)}: use one descriptor for all sequences"
                 )
+        patches = {name: array.shape[1] for name, array in sequences.items()}
         rows = [array.reshape(-1, array.shape[2]) for array in sequences.values()]
-        return cls(
-            {name: array.shape[1] for name, array in sequences.items()}, np.concatenate(rows)
-        )
+        return cls(patches, np.concatenate(rows))
 
     @property
     def dimension(self) -> int:
@@ -117,10 +113,9 @@ def describe_sequences(
 
 
 def read_descriptors(
-    folder: Folder, patches: Mapping[str, int] | None = None, *, progress: bool = True
+    folder: Path, patches: Mapping[str, int] | None = None, *, progress: bool = True
 ) -> SetDescriptors:
     """Read the official CSV files of `patches`, the number of patches of each sequence, or all."""
-    folder = Path(folder)
     names = sorted(path.parent.name for path in folder.glob("*/ref.csv"))
     if not (patches or names):
         raise InputError(f"{folder} holds no descriptors: give the folder above <sequence>/ref.csv")
@@ -161,12 +156,12 @@ def _read_file(path: Path) -> Float32[np.ndarray, "n dim"]:
     return rows
 
 
-def write_descriptors(descriptors: SetDescriptors, folder: Folder) -> None:
+def write_descriptors(descriptors: SetDescriptors, folder: Path) -> None:
     """Write the official CSV files, with enough digits to read the same values back."""
     # Nine significant digits distinguish any two float32 values.
     row = ",".join(["%.9g"] * descriptors.dimension) + "\n"
     for name in descriptors.patches:
-        target = Path(folder) / name
+        target = folder / name
         target.mkdir(parents=True, exist_ok=True)
         for image, rows in zip(IMAGES, descriptors[name], strict=True):
             # One formatting call per file is several times faster than one per value.
@@ -206,10 +201,7 @@ def nearest(
     starts = start + count * np.stack([np.zeros(images, int), np.arange(1, images + 1)], axis=1)
     sizes = (padded_size(count), padded_size(count))
     (found,) = two_nearest(
-        *(rows, starts, np.full_like(starts, count), sizes),
-        metric=distance,
-        both=False,
-        second=False,
+        rows, starts, np.full_like(starts, count), sizes, metric=distance, both=False, second=False
     )
     return Neighbours(*(column[:, :count] for column in found))
 
@@ -247,12 +239,8 @@ def count_closer(
 
     def count(places: Int32[Array, " queries"]) -> Int32[Array, "parts queries"]:
         closer = far < _length(in_double(rows, places) - wanted, distance)[None, :]
-        return jnp.stack(
-            [
-                closer[end - length : end].sum(axis=0, dtype=jnp.int32)
-                for end, length in zip(ends, lengths, strict=True)
-            ]
-        )
+        parts = [closer[end - size : end] for end, size in zip(ends, lengths, strict=True)]
+        return jnp.stack([part.sum(axis=0, dtype=jnp.int32) for part in parts])
 
     # One positive at a time: a CPU then compares many queries in one instruction.
     return jax.lax.map(count, positives)

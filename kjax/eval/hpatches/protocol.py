@@ -14,7 +14,7 @@ in double precision, and those that rounding cannot distinguish count as equal.
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -56,13 +56,6 @@ _IN_FLIGHT = 4
 Job = TypeVar("Job")
 
 
-class Verification(NamedTuple):
-    """One value per level (easy, hard, tough) and kind of negatives (intra, inter)."""
-
-    average_precision: Float64[np.ndarray, "3 2"]
-    auc: Float64[np.ndarray, "3 2"]
-
-
 def evaluate(
     descriptors: SetDescriptors,
     tasks: Tasks,
@@ -79,7 +72,7 @@ def evaluate(
     """
     descriptors = descriptors.on_device()
     options: dict[str, Any] = {"protocol": protocol, "distance": distance, "progress": progress}
-    verified = verification(descriptors, tasks, **options)
+    precision, area = verification(descriptors, tasks, **options)
     matched = matching(descriptors, tasks, **options)
     retrieved = retrieval(descriptors, tasks, **options).mean(axis=0)
     by_level = matching_by_level(matched, list(tasks.patches), protocol)
@@ -94,8 +87,8 @@ def evaluate(
         split=split,
         tasks=tasks.origin,
         sequences=len(tasks.patches),
-        verification=per_level(verified.average_precision, NEGATIVES),
-        verification_auc=per_level(verified.auc, NEGATIVES),
+        verification=per_level(precision, NEGATIVES),
+        verification_auc=per_level(area, NEGATIVES),
         matching=dict(zip(LEVELS, by_level.tolist(), strict=True)),
         matching_by_sequence={
             name: dict(zip(LEVELS, values.tolist(), strict=True))
@@ -103,7 +96,7 @@ def evaluate(
         },
         retrieval=dict(zip(LEVELS, headline.tolist(), strict=True)),
         retrieval_by_pool=per_level(retrieved, [str(size) for size in POOLS[protocol]]),
-        verification_map=float(verified.average_precision.mean()),
+        verification_map=float(precision.mean()),
         matching_map=float(by_level.mean()),
         retrieval_map=float(headline.mean()),
     )
@@ -128,12 +121,11 @@ def verification(
     protocol: str = "python",
     distance: str = "L2",
     progress: bool = True,
-    pairs_at_once: int = PAIRS_AT_ONCE,
-) -> Verification:
+) -> Float64[np.ndarray, "2 3 2"]:
     """Score how well distances separate matching pairs from others; arguments as in `evaluate`.
 
-    The average precision uses all negatives and a fifth as many positives, the first ones (at
-    least one). The ROC area uses all.
+    Returns average precision and ROC area, by level and kind of negatives. The former uses all
+    negatives and a fifth as many positives, the first ones (at least one). The latter uses all.
     """
     metric = _check(descriptors, tasks, distance)
     kinds = {"matching": tasks.positives, "intra": tasks.intra, "inter": tasks.inter}
@@ -156,7 +148,7 @@ def verification(
         distances
         for first, second in groups
         for distances in _group_distances(
-            descriptors, first, second.reshape(-1, *first.shape), metric, pairs_at_once, progress
+            descriptors, first, second.reshape(-1, *first.shape), metric, progress
         )
     )
     # In a tie, the Python evaluator ranks negatives first and the MATLAB code positives.
@@ -176,7 +168,7 @@ def verification(
 
     with ThreadPoolExecutor() as pool:  # sorting a million distances takes time
         values = np.array(list(pool.map(scored, range(len(LEVELS)))))
-    return Verification(values[..., 0], values[..., 1])
+    return np.moveaxis(values, 2, 0)
 
 
 def _group_distances(
@@ -184,12 +176,11 @@ def _group_distances(
     first: Int32[np.ndarray, "3 pairs"],
     second: Int32[np.ndarray, "kinds 3 pairs"],
     metric: Metric,
-    pairs_at_once: int,
     progress: bool,
 ) -> Float32[np.ndarray, "kinds 3 pairs"]:
     """Compute distances between rows of descriptors, in blocks padded with row 0."""
     kinds, levels, count = second.shape
-    parts = -(-count // pairs_at_once)
+    parts = -(-count // PAIRS_AT_ONCE)
     blocks = -(-count // (parts * PAIRS_IN_BLOCK))
     parts = -(-count // (blocks * PAIRS_IN_BLOCK))
     padding = parts * blocks * PAIRS_IN_BLOCK - count
@@ -263,23 +254,21 @@ def retrieval(
     protocol: str = "python",
     distance: str = "L2",
     progress: bool = True,
-    pools: Sequence[int] | None = None,
-    queries_at_once: int = QUERIES_AT_ONCE,
 ) -> Float64[np.ndarray, "queries 3 pools"]:
     """Look for a reference patch's five targets among the distractors.
 
-    Returns the average precision of each query, level and pool (default: `POOLS[protocol]`). A
-    pool with more distractors than there are uses all.
+    Returns the average precision of each query, level and pool. A pool with more distractors than
+    there are uses all.
     """
     metric = _check(descriptors, tasks, distance)
     queries, distractors = tasks.queries, tasks.distractors
     if not len(queries):
         raise InputError("no queries: retrieval has nothing to look for")
-    sizes = np.array(pools or POOLS[protocol]) - (TARGETS if protocol == "python" else 0)
+    sizes = np.array(POOLS[protocol]) - (TARGETS if protocol == "python" else 0)
     # Number of distractors that each pool adds to the one before.
     lengths = tuple(np.diff(np.minimum(sizes, len(distractors)), prepend=0).tolist())
     descriptors = descriptors.on_device()
-    table = _image_rows(descriptors, tasks)
+    rows, table = jnp.asarray(descriptors.rows), _image_rows(descriptors, tasks)
     pool_of: dict[int, Array] = {}  # the distractors for queries of one sequence, -1 for none
     for sequence in np.unique(queries.sequence).tolist():
         foreign, size = distractors.sequence != sequence, sum(lengths)
@@ -295,26 +284,24 @@ def retrieval(
             pool = np.pad(kept, (0, size - len(kept)), constant_values=-1)
         pool_of[sequence] = jnp.asarray(pool.astype(np.int32))
     with jax.enable_x64(True):
-        others = in_double(descriptors.rows, table[0, distractors.sequence, 0] + distractors.patch)
+        others = in_double(rows, table[0, distractors.sequence, 0] + distractors.patch)
 
     def dispatch(chosen: Integer[np.ndarray, " chosen"]) -> Array:
         # Padded with the last query, to one shape.
-        filled = np.pad(chosen, (0, queries_at_once - len(chosen)), mode="edge")
+        filled = np.pad(chosen, (0, QUERIES_AT_ONCE - len(chosen)), mode="edge")
         sequence, patch = queries.sequence[filled], queries.patch[filled]
         images = np.moveaxis(table[:, sequence], 1, 2) + patch[None, None, :]
         targets = images[:, 1:].reshape(-1, len(filled))
         pool = pool_of[int(sequence[0])]
         with jax.enable_x64(True):
             return count_closer(
-                *(descriptors.rows, images[0, 0], targets, others, pool),
-                lengths=lengths,
-                distance=metric,
+                rows, images[0, 0], targets, others, pool, lengths=lengths, distance=metric
             )
 
     blocks: list[np.ndarray] = []  # of queries of one sequence, which share their pool
     for own in pool_of:
         indices = np.flatnonzero(queries.sequence == own)
-        blocks += np.split(indices, range(queries_at_once, len(indices), queries_at_once))
+        blocks += np.split(indices, range(QUERIES_AT_ONCE, len(indices), QUERIES_AT_ONCE))
     closer = np.empty((len(queries), len(LEVELS), len(lengths), TARGETS), np.int32)
     for chosen, counts in _computed(dispatch, blocks, "retrieval", progress):
         by_target = np.asarray(counts).reshape(len(LEVELS), TARGETS, len(lengths), -1)

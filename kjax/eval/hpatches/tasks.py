@@ -8,7 +8,6 @@ from one sequence, a few of them even from one patch.
 """
 
 import dataclasses
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -169,17 +168,17 @@ def read_sequences(
 # Official files
 
 
-def read_tasks(folder: str | os.PathLike[str], split: str, patches: Mapping[str, int]) -> Tasks:
+def read_tasks(folder: Path, split: str, patches: Mapping[str, int]) -> Tasks:
     """Read the five official files of a split; `patches` as in `Tasks`."""
     read: list[Any] = []
     for kind in PAIR_FILES:
-        path = Path(folder) / f"verif_{kind}_split-{split}.csv"
+        path = folder / f"verif_{kind}_split-{split}.csv"
         table = _read_table(path, PAIR_COLUMNS, patches)
         sides = [[table[f"{name}{side}"] for side in (1, 2)] for name in ("s", "t", "idx")]
         sequence, image, patch = (np.stack(both, axis=1) for both in sides)
         read.append(Pairs(sequence.astype(np.int16), image.astype(np.int8), patch))
     for kind in PATCH_FILES:
-        path = Path(folder) / f"retr_{kind}_split-{split}.csv"
+        path = folder / f"retr_{kind}_split-{split}.csv"
         table = _read_table(path, PATCH_COLUMNS, patches)
         read.append(ReferencePatches(table["s"].astype(np.int16), table["idx"]))
     read.append("official")
@@ -206,15 +205,15 @@ def _read_table(
         raise InputError(
             f"{path} is not a task file of HPatches ({first_line(error)}): download it again"
         ) from error
-    names = np.array([name.encode() for name in patches], f"S{width}")
-    order, counts = np.argsort(names), np.array(list(patches.values()), np.int64)
+    places = {name.encode(): place for place, name in enumerate(patches)}
+    counts = np.array(list(patches.values()), np.int64)
     read: dict[str, np.ndarray] = {}
     for name in columns:
         read[name] = table[name]
         if name[0] == "s":
-            found = np.searchsorted(names, table[name], sorter=order).clip(max=len(names) - 1)
-            read[name] = sequence = order[found].astype(np.int32)
-            wrong, problem = names[sequence] != table[name], "unknown sequence"
+            found = [places.get(one, -1) for one in table[name].tolist()]
+            read[name] = sequence = np.array(found, np.int32)
+            wrong, problem = sequence < 0, "unknown sequence"
         else:
             kind, limit = ("image", TARGETS + 1) if name[0] == "t" else ("patch", counts[sequence])
             wrong = (table[name] < 0) | (table[name] >= limit)

@@ -6,6 +6,7 @@ They use the colours of a light page; on a dark page the template inverts them.
 import base64
 import functools
 import io
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,15 +15,9 @@ import numpy as np
 
 from kjax.eval.hpatches.scores import LEVELS, MEAN, TASKS, HPatchesScores
 from kjax.eval.phototour import RECALL
+from kjax.eval.report import tables
 from kjax.eval.report.published import is_hand_crafted
-from kjax.eval.report.tables import (
-    Arrangement,
-    HPatchesSetting,
-    PhototourSetting,
-    Scored,
-    finite,
-    percent,
-)
+from kjax.eval.report.tables import Scored, finite, percent
 from kjax.eval.results import Curve, Histogram, PhototourScores, Result
 from kjax.extras import require
 
@@ -55,7 +50,6 @@ _TICKS = {
     "minor.size": 0,
 }  # fmt: skip
 _STYLE: dict[str, Any] = {
-    "font.family": "sans-serif",
     "font.size": 10.5,
     "axes.titlesize": 11.5,
     "axes.labelsize": 10,
@@ -149,26 +143,18 @@ def plot_line(axis: Any, key: Key, x: np.ndarray, y: np.ndarray) -> None:
 # Verification
 
 
-def curve_charts(arrangement: Arrangement, look: Mapping[str, Key]) -> dict[str, Charts]:
+def curve_charts(arrangement: tables.Arrangement, look: Mapping[str, Key]) -> dict[str, Charts]:
     """ROC curves with a logarithmic axis of false positives, and precision against recall."""
     keys = [look[result.name] for result in arrangement.results]
     charts = {}
+    roc = (
+        "ROC curves. Dots: 95 % recall, where FPR@95 is read. The axis of false positives is "
+        "logarithmic; further left is better."
+    )
+    precision = "Precision against recall; nearer to the upper right corner is better."
     for title, field, figures, draw, caption in (
-        (
-            "ROC",
-            "fpr95",
-            "False positives at 95 % recall",
-            _draw_roc,
-            "ROC curves. Dots: 95 % recall, where FPR@95 is read. The axis of false positives is "
-            "logarithmic; further left is better.",
-        ),
-        (
-            "Precision and recall",
-            "average_precision",
-            "Areas",
-            _draw_precision_recall,
-            "Precision against recall; nearer to the upper right corner is better.",
-        ),
+        ("ROC", "fpr95", "False positives at 95 % recall", _draw_roc, roc),
+        ("Precision and recall", "average_precision", "Areas", _draw_precision_recall, precision),
     ):
         panels = []
         for setting in arrangement.settings:
@@ -216,7 +202,7 @@ def _finish(axis: Any, x: str, y: str, left: float, bottom: float) -> None:
         one.set_major_formatter(lambda share, _: f"{100 * share:.10g}")
 
 
-def distance_charts(arrangement: Arrangement, setting: PhototourSetting) -> Charts:
+def distance_charts(arrangement: tables.Arrangement, setting: tables.PhototourSetting) -> Charts:
     """Distances of matching and non-matching pairs, by descriptor."""
 
     def draw(axis: Any, histogram: Histogram, unit: str) -> None:
@@ -258,7 +244,7 @@ def distance_at_recall(histogram: Histogram) -> float | None:
 # HPatches
 
 
-def hpatches_charts(setting: HPatchesSetting, scored: Scored) -> list[Charts]:
+def hpatches_charts(setting: tables.HPatchesSetting, scored: Scored) -> list[Charts]:
     """The paper's two bar charts: all descriptors, best on top; and ours, smallest on top."""
     marks = (
         "Bars and numbers: the mean. Marks: its parts by level; in verification by negatives from "
@@ -276,21 +262,17 @@ def hpatches_charts(setting: HPatchesSetting, scored: Scored) -> list[Charts]:
         for task in TASKS
     }
     legend = [*(key for key in _BARS if key in kinds), *levels]
-    boards = [("Comparison", "", best, legend)]
+    where = f"on {setting.caption}: mean average precision."
+    panels = [_bar_panel(task, rows) for task, rows in best.items()]
+    boards = [Charts(f"Comparison {where} {marks}", panels, legend)]
     ours = sorted((one for one in scored if one[0].ours), key=lambda one: one[0].parameters or 0)
     if len(ours) > 1:
         named = [f"{printable(r.name, 21)} {r.parameters:,}" for r, _ in ours if r.parameters]
         sizes = f" (parameters: {', '.join(named)})" if named else ""
         order = f"Sorted by the number of parameters, fewest on top{sizes}. "
-        boards.append(("Our variants", order, dict.fromkeys(TASKS, ours), levels))
-    return [
-        Charts(
-            f"{title} on {setting.caption}: mean average precision. {order}{marks}",
-            [_bar_panel(task, rows) for task, rows in by_task.items()],
-            keys,
-        )
-        for title, order, by_task, keys in boards
-    ]
+        panels = [_bar_panel(task, ours) for task in TASKS]
+        boards.append(Charts(f"Our variants {where} {order}{marks}", panels, levels))
+    return boards
 
 
 _BARS: dict[Key, dict[str, Any]] = {
@@ -310,18 +292,15 @@ def _kind(result: Result) -> Key:
 def _spots(scores: HPatchesScores, task: str) -> list[tuple[float, str, str]]:
     """The parts of a score: fraction, level and marker."""
     pairs = {"intra": "triangle", "inter": "diamond", "i": "triangle", "v": "diamond"}
-    parts: dict[str, Mapping[str, float]] = {}
+    parts: dict[str, dict[str, float]] = {}
     by_sequence = scores.matching_by_sequence
     if task == "verification":
         parts = dict(scores.verification)
     elif task == "matching" and {name[:2] for name in by_sequence} == {"i_", "v_"}:
-        for level in LEVELS:
-            # Sequences under changing light are called i_…, under changing viewpoint v_….
-            kinds = {
-                kind: [one[level] for name, one in by_sequence.items() if name[0] == kind]
-                for kind in "iv"
-            }
-            parts[level] = {kind: float(np.mean(found)) for kind, found in kinds.items()}
+        # Sequences under changing light are called i_…, under changing viewpoint v_….
+        for level, kind in itertools.product(LEVELS, "iv"):
+            shares = [one[level] for name, one in by_sequence.items() if name[0] == kind]
+            parts.setdefault(level, {})[kind] = float(np.mean(shares))
     else:
         parts = {level: {MEAN: share} for level, share in getattr(scores, task).items()}
     return [
@@ -345,27 +324,19 @@ def _bar_panel(task: str, scored: Scored) -> tuple[str, str]:
                 edge = {"markeredgecolor": "white", "markeredgewidth": 0.6, "linestyle": ""}
                 spot = {"marker": MARKERS[mark], "markersize": 5.2, "color": LEVEL_COLOURS[level]}
                 axis.plot(100 * part, place, **spot, **edge)
-            axis.annotate(
-                percent(share, std, 1),
-                (1.02, place),
-                xycoords=("axes fraction", "data"),
-                va="center",
-                weight="bold" if result.ours else "normal",
-            )
+            style = {"va": "center", "weight": "bold" if result.ours else "normal"}
+            text, units = percent(share, std, 1), ("axes fraction", "data")
+            axis.annotate(text, (1.02, place), xycoords=units, **style)
         axis.set(xlim=(0, 100), ylim=(len(scored) - 0.4, -0.6), xlabel="mAP, %")
         axis.set_yticks(range(len(scored)), names)
         axis.tick_params(axis="y", labelcolor=INK)
         axis.grid(visible=False, axis="y")
 
     numbers = [f"{r.name} {percent(*one)} %" for (r, _), one in zip(scored, shares, strict=True)]
-    return panel(
-        task.capitalize(),
-        f"{task.capitalize()}: {', '.join(numbers)}.",
-        draw,
-        72 + 26 * len(scored),
-        left=18 + round(5.7 * max(map(len, names))),
-        right=44 if all(std is None for _, std in shares) else 72,
-    )
+    left = 18 + round(5.7 * max(map(len, names)))
+    right = 44 if all(std is None for _, std in shares) else 72
+    title, height = task.capitalize(), 72 + 26 * len(scored)
+    return panel(title, f"{title}: {', '.join(numbers)}.", draw, height, left, right)
 
 
 # Training

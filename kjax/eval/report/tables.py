@@ -9,15 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kjax.eval.hpatches.scores import LEVELS, MEAN, NEGATIVES, TASKS, HPatchesScores
-from kjax.eval.report.published import (
-    HPATCHES_SETTING,
-    HPATCHES_SOURCE,
-    PAPER_PHOTOTOUR,
-    PAPER_SETS,
-    PAPER_SOURCE,
-    PUBLISHED_HPATCHES,
-    paper_counterpart,
-)
+from kjax.eval.report import published
 from kjax.eval.results import PhototourScores, Result, spread_over_seeds
 
 DASH = "–"
@@ -148,7 +140,7 @@ class Arrangement:
     @property
     def on_paper_sets(self) -> bool:
         """Whether every test set is one of the paper's."""
-        return all(setting.test.lower() in PAPER_SETS for setting in self.settings)
+        return all(setting.test.lower() in published.PAPER_SETS for setting in self.settings)
 
     def scores(self, result: Result, setting: PhototourSetting) -> PhototourScores | None:
         """The scores in a column; an untrained descriptor's stand in all columns of a test set."""
@@ -169,7 +161,7 @@ class Arrangement:
 
     def paper_difference(self, result: Result) -> float | None:
         """Mean FPR@95 minus the paper's, over the columns of both; None if not comparable."""
-        paper = paper_counterpart(result)
+        paper = published.paper_counterpart(result)
         if paper is None or not self.on_paper_sets:
             return None
         differences = []
@@ -190,7 +182,7 @@ def arrange(every: Sequence[Result]) -> list[Arrangement]:
     """Make one arrangement per FPR rule: scores by different rules are not comparable."""
 
     def in_paper_order(names: Iterable[str]) -> list[str]:
-        order = {name: place for place, name in enumerate(PAPER_SETS)}
+        order = {name: place for place, name in enumerate(published.PAPER_SETS)}
         return sorted(dict.fromkeys(names), key=lambda name: order.get(name.lower(), len(order)))
 
     arrangements = []
@@ -217,38 +209,31 @@ def fpr_table(arrangement: Arrangement) -> Table:
     compared = any(value is not None for value in differences.values())
     heads = [(f"Tested on {one.test}", one.train) if one.train else one.test for one in settings]
     hidden = {"Trained on": by_training_set, "Mean": len(settings) == 1, "vs. paper": not compared}
-    rows: list[Row] = []
-
-    def add(
-        kind: str, name: str, size: int | None, train: str, mean: Cell, vs: Cell, rates: list[Cell]
-    ) -> None:
-        cells: dict[Any, Cell] = {"Descriptor": Cell(name), "Parameters": count_cell(size)}
-        cells |= {"Trained on": Cell(train or DASH), "Mean": mean, "vs. paper": vs}
-        cells |= dict(zip(heads, rates, strict=True))
-        rows.append((kind, {head: cells[head] for head in cells if not hidden.get(head)}))
-
+    rows: list[tuple[str, dict[Any, Cell]]] = []
     for result in results:
-        mean, vs, rates = Cell(), Cell(), []
+        cells: dict[Any, Cell] = {
+            "Descriptor": Cell(result.name),
+            "Parameters": count_cell(result.parameters),
+            "Trained on": Cell(", ".join(training_sets(result)) or DASH),
+            "Mean": Cell(),
+            "vs. paper": Cell(),
+        }
         if (found := arrangement.mean(result)) is not None:
             share, std, columns = found
             whole = columns == len(settings)  # a mean over fewer columns is not comparable
             detail = "" if whole else f"over {columns} of {len(settings)}"
-            mean = share_cell(share, std, detail, contends=whole)
+            cells["Mean"] = share_cell(share, std, detail, contends=whole)
         if (difference := differences[result.name]) is not None:
-            vs = Cell(f"{100 * difference:+.2f}".replace("-", "−"), difference)
-        for setting in settings:
-            one = arrangement.scores(result, setting)
-            if one is None:
-                rates.append(Cell())
-                continue
-            own = one.on_training_set
-            detail = "trained on this set" if own else interval(one.fpr95_interval)
-            rates.append(share_cell(one.fpr95, one.fpr95_std, detail, contends=not own))
-        train = ", ".join(training_sets(result))
-        kind = "ours" if result.ours else "rival"
-        add(kind, result.name, result.parameters, train, mean, vs, rates)
+            cells["vs. paper"] = Cell(f"{100 * difference:+.2f}".replace("-", "−"), difference)
+        for head, setting in zip(heads, settings, strict=True):
+            cells[head] = Cell()
+            if (one := arrangement.scores(result, setting)) is not None:
+                own = one.on_training_set
+                detail = "trained on this set" if own else interval(one.fpr95_interval)
+                cells[head] = share_cell(one.fpr95, one.fpr95_std, detail, contends=not own)
+        rows.append(("ours" if result.ours else "rival", cells))
     trains = dict.fromkeys(name for one in results for name in training_sets(one))
-    for paper in PAPER_PHOTOTOUR if arrangement.on_paper_sets else ():
+    for paper in published.PAPER_PHOTOTOUR if arrangement.on_paper_sets else ():
         for train in [""] if by_training_set else trains:
             keys = [((s.train or train).lower(), s.test.lower()) for s in settings]
             known = [paper.fpr95[key] for key in keys if key in paper.fpr95]
@@ -258,12 +243,17 @@ def fpr_table(arrangement: Arrangement) -> Table:
             mean = share_cell(float(np.mean(known)), None, detail, contends=False)
             if len(known) == len(paper.fpr95):
                 mean = share_cell(paper.mean, paper.mean_std, contends=False)
-            rates = [
-                share_cell(paper.fpr95.get(key), paper.fpr95_std.get(key), contends=False)
-                for key in keys
-            ]
-            name = f"{paper.name} (paper)"
-            add("published", name, paper.parameters, train, mean, Cell(), rates)
+            cells = {
+                "Descriptor": Cell(f"{paper.name} (paper)"),
+                "Parameters": count_cell(paper.parameters),
+                "Trained on": Cell(train or DASH),
+                "Mean": mean,
+                "vs. paper": Cell(),
+            }
+            for head, key in zip(heads, keys, strict=True):
+                std = paper.fpr95_std.get(key)
+                cells[head] = share_cell(paper.fpr95.get(key), std, contends=False)
+            rows.append(("published", cells))
     scores = [one for result in results for one in result.phototour]
     tests: dict[str, dict[str, None]] = {}
     for one in scores:
@@ -280,7 +270,7 @@ def fpr_table(arrangement: Arrangement) -> Table:
         "Scores on a descriptor's own training set do not count.": any(
             one.on_training_set for one in scores
         ),
-        PAPER_SOURCE: rows[-1][0] == "published",
+        published.PAPER_SOURCE: rows[-1][0] == "published",
         "vs. paper: mean difference to the paper in percentage points, over the columns that both "
         "have; below zero is better than the paper.": compared,
     }
@@ -288,7 +278,7 @@ def fpr_table(arrangement: Arrangement) -> Table:
     return make_table(
         "False positive rate at 95 % recall (FPR@95), %: lower is better. "
         f"Rule: {arrangement.rule}.{grouped}",
-        rows,
+        [(kind, {h: cells[h] for h in cells if not hidden.get(h)}) for kind, cells in rows],
         [note for note, holds in notes.items() if holds],
         lower_is_better=True,
     )
@@ -301,15 +291,12 @@ def areas_table(arrangement: Arrangement) -> Table:
         for one in result.phototour:
             if one.rule != arrangement.rule:
                 continue
-            areas = {
-                "FPR@95": one.fpr95,
-                "ROC area": one.auc,
-                "Average precision": one.average_precision,
-            }
             cells = {
                 "Test set": Cell(one.test),
                 "Trained on": Cell(one.train or DASH),
-                **{name: share_cell(area, contends=False) for name, area in areas.items()},
+                "FPR@95": share_cell(one.fpr95, contends=False),
+                "ROC area": share_cell(one.auc, contends=False),
+                "Average precision": share_cell(one.average_precision, contends=False),
                 "Matching pairs": count_cell(one.matching_pairs),
                 "Non-matching pairs": count_cell(one.non_matching_pairs),
             }
@@ -366,9 +353,9 @@ def headline_table(setting: HPatchesSetting, scored: Scored) -> Table:
         }
         rows.append(result_row(result, {**_sizes(result), **tasks}))
     notes = []
-    if (setting.protocol, setting.split) == HPATCHES_SETTING:
-        notes.append(HPATCHES_SOURCE)
-        for name, shares in PUBLISHED_HPATCHES.items():
+    if (setting.protocol, setting.split) == published.HPATCHES_SETTING:
+        notes.append(published.HPATCHES_SOURCE)
+        for name, shares in published.PUBLISHED_HPATCHES.items():
             cells: dict[Any, Cell] = {"Descriptor": Cell(f"{name} (published)")}
             for task, share in zip(TASKS, shares, strict=True):
                 cells[task.capitalize()] = share_cell(share, contends=False)
