@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 
 class InputError(ValueError):
@@ -23,6 +23,12 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     nearest = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     return InputError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
+
+
+def check_name(kind: str, name: str, known: Collection[str]) -> None:
+    """Raise for an unknown name."""
+    if name not in known:
+        raise unknown_name(kind, name, known)
 
 
 def first_line(error: Exception) -> str:

@@ -1,7 +1,4 @@
-"""The cache folder, and decoded patch sets in it.
-
-Folders get their final name last, so a killed process never leaves half a folder behind.
-"""
+"""The cache folder and decoded patch sets in it, which get their final name when complete."""
 
 import contextlib
 import hashlib
@@ -74,14 +71,12 @@ def open_decoded(
     sources: Sequence[Path],
     decode: Callable[[Path], Int64[np.ndarray, " P"]],
 ) -> tuple[UInt8[np.ndarray, "P 64 64"], Int64[np.ndarray, " P"]]:
-    """Return memory-mapped patches and their point ids from the cache, decoding them if needed.
+    """Return memory-mapped patches and their point ids; decode them if the sources have changed.
 
-    An entry is valid as long as its sources keep their sizes and modification times. `decode`
-    writes `PATCHES_FILE` into the folder it gets, and returns the 3-D point of each patch.
+    `decode` writes `PATCHES_FILE` into the folder it gets, and returns each patch's 3-D point.
     """
     found = [[path.name, *_size_and_time(path)] for path in sources]
-    cached = _open_entry(entry, found)
-    if cached is not None:
+    if (cached := _open_entry(entry, found)) is not None:
         return cached
     with cache_errors(entry.parent):
         try:
@@ -96,8 +91,7 @@ def open_decoded(
         except OSError:
             if not entry.exists():
                 raise
-    cached = _open_entry(entry, found)
-    if cached is None:
+    if (cached := _open_entry(entry, found)) is None:
         raise InputError(f"cannot use the cache {entry}: delete that folder and try again")
     return cached
 

@@ -1,8 +1,7 @@
 """Read COLMAP's (3.6 or later) binary sparse models and keypoint databases.
 
-A model is a folder with `cameras.bin`, `images.bin` and `points3D.bin`; the `rigs` and `frames` of
-newer versions are not needed. Coordinates stay in COLMAP's convention: the CENTRE of the top-left
-pixel is (0.5, 0.5).
+The `rigs` and `frames` of newer versions are not needed. Coordinates stay in COLMAP's convention:
+the CENTRE of the top-left pixel is (0.5, 0.5).
 """
 
 import contextlib
@@ -24,8 +23,7 @@ from kjax.errors import InputError
 Folder = str | os.PathLike[str]
 
 PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6)
-"""Parameters of each camera model, by COLMAP's number; the first is the focal length. Model 17,
-EQUIRECTANGULAR, has none."""
+"""Parameters of each camera model, by COLMAP's number; the first is the focal length."""
 PIXEL_CENTRE = 0.5
 """Coordinates of the top-left pixel's centre in COLMAP; ours are 0 there."""
 NO_POINT = -1

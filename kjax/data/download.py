@@ -1,8 +1,7 @@
 """Downloads of PhotoTourism and HPatches: resumable, unpacked safely, checked after decoding.
 
-Mirrors have repacked these archives, so the MD5 sums in circulation conflict. We hash the decoded
-arrays instead. The first download is checked for its number of patches, and its hash is recorded
-beside the set; later downloads must agree with the record.
+Mirrors have repacked these archives, so the MD5 sums in circulation conflict. The hash of the
+decoded arrays is recorded beside the set instead, and later downloads must agree with it.
 """
 
 import http.client
@@ -19,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from kjax.data import hpatches, phototour
-from kjax.errors import InputError, first_line, unknown_name
+from kjax.errors import InputError, check_name, first_line
 from kjax.files.atomic import write_text
 
 TIMEOUT_SECONDS = 60
@@ -27,9 +26,8 @@ ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
 BLOCK_BYTES = 1 << 20
 
-# The mirror of the Czech Technical University is run by an author of HardNet. The two older homes
-# may be out of reach. The data author's own later domain (matthewalunbrown.com) now belongs to
-# somebody else and must not come back into this list.
+# The Czech mirror is run by an author of HardNet; the two older homes may be out of reach. The data
+# author's later domain (matthewalunbrown.com) now belongs to somebody else: never add it again.
 _CTU = "https://cmp.felk.cvut.cz/~mishkdmy/datasets/BrownPhotoTour"
 _UBC = "http://www.cs.ubc.ca/~mbrown/patchdata"
 _IMPERIAL = "http://icvl.ee.ic.ac.uk/vbalnt"
@@ -46,17 +44,15 @@ ADDRESSES["hpatches"] = (
 SIZES = {"liberty": 450_092, "notredame": 468_159, "yosemite": 633_587, "hpatches": 116}
 """Number of patches of each PhotoTourism set, and of sequences of HPatches."""
 MAX_UNPACKED = 20 * 2**30
-"""Maximum size of an unpacked archive, in bytes."""
+"""Maximum size of an unpacked archive in bytes; no published set needs as much."""
 
 
 def download_set(name: str, root: str | Path, *, progress: bool = True) -> Path:
     """Return the folder `root/name` of a set of `ADDRESSES`, downloading it unless it exists.
 
-    The folder appears last, so it is always complete. Its archive and the recorded hash are kept
-    beside it.
+    The folder appears last, so it is always complete. The recorded hash is kept beside it.
     """
-    if name not in ADDRESSES:
-        raise unknown_name("data set", name, ADDRESSES)
+    check_name("data set", name, ADDRESSES)
     target = Path(root) / name
     if target.exists():
         return target
@@ -94,7 +90,6 @@ def compare_or_record(record: Path, digest: str) -> None:
     """Compare a hash with the recorded one; the first download writes the record."""
     if not record.exists():
         write_text(record, f"{digest}\n")
-        return
     known = record.read_text(encoding="utf-8", errors="replace").strip()
     if known != digest:
         raise InputError(
@@ -104,10 +99,7 @@ def compare_or_record(record: Path, digest: str) -> None:
 
 
 def fetch(addresses: Sequence[str], target: Path, *, progress: bool = True) -> Path:
-    """Download `target` from the first address that answers, resuming an interrupted download.
-
-    Until it is complete the file is called `<target>.part`.
-    """
+    """Download `target` from the first address that answers, or resume its `.part`."""
     if target.exists():
         return target
     part = target.with_name(f"{target.name}.part")
@@ -164,16 +156,13 @@ def _fetch_rest(address: str, part: Path, *, progress: bool) -> None:
 
 
 def resume_headers(address: str, part: Path) -> tuple[int, dict[str, str]]:
-    """Return the size of `part` and headers that ask for the rest; 0 and none to start again.
-
-    A part from another address is not resumed: mirrors pack differently.
-    """
+    """Return the size of `part` and headers that ask for the rest; 0 and none to start again."""
     try:
         known, validator = part.with_suffix(".state").read_text(encoding="ascii").splitlines()
         offset = part.stat().st_size
     except (OSError, ValueError):
         return 0, {}
-    if known != address or not offset:
+    if known != address or not offset:  # mirrors pack differently
         return 0, {}
     return offset, {"Range": f"bytes={offset}-", "If-Range": validator}
 
@@ -196,27 +185,20 @@ _OPENER = urllib.request.build_opener(NoDowngrade)
 
 def unpack(archive: Path, folder: Path, *, progress: bool = True) -> None:
     """Unpack a zip or tar archive into `folder`; no member can end up outside it."""
-    shown = {"desc": "unpacking", "disable": not progress}
+    is_zip = zipfile.is_zipfile(archive)
+    opener: Any = zipfile.ZipFile if is_zip else tarfile.open
+    options = {} if is_zip else {"filter": "data"}
     try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as opened:
-                check_unpacked_size(sum(member.file_size for member in opened.infolist()))
-                for name in tqdm(opened.namelist(), **shown):
-                    opened.extract(name, folder)
-        else:
-            with tarfile.open(archive) as packed:
-                check_unpacked_size(sum(member.size for member in packed.getmembers()))
-                for member in tqdm(packed.getmembers(), **shown):
-                    packed.extract(member, folder, filter="data")
+        with opener(archive) as opened:
+            members = opened.infolist() if is_zip else opened.getmembers()
+            size = sum(one.file_size if is_zip else one.size for one in members)
+            if size > MAX_UNPACKED:
+                raise ValueError(f"it would unpack to {size / 1e9:.0f} GB")
+            for member in tqdm(members, desc="unpacking", disable=not progress):
+                opened.extract(member, folder, **options)
     except Exception as error:  # the two modules and the decompressors raise a dozen types
         if isinstance(error, OSError) and error.errno:  # a full disk, and not a damaged archive
             raise
         raise InputError(
             f"cannot unpack {archive} ({first_line(error)}): delete it and download it again"
         ) from None
-
-
-def check_unpacked_size(size: int) -> None:
-    """Raise if an archive would unpack to more than any published set needs."""
-    if size > MAX_UNPACKED:
-        raise ValueError(f"it would unpack to {size / 1e9:.0f} GB")

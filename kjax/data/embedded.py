@@ -1,14 +1,14 @@
 """The default data: photographs that ship inside scikit-image's wheel. Nothing is downloaded.
 
-Training patches are cut from nine photographs by `kjax.data.selfsupervised`; test pairs from the
-Middlebury "motorcycle" stereo pair, whose measured disparities say which places correspond. Both
-are cut once, in seconds, and kept in the cache folder. docs/data.md lists the licences.
+Training patches are cut from nine photographs; test pairs from the Middlebury "motorcycle" stereo
+pair, whose measured disparities say which places correspond. docs/data.md lists the licences.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from kjax.data.phototour import (
     Folder,
     PatchSet,
     SetPhotograph,
-    TestPairs,
     read_with_pairs,
     sample_test_pairs,
     write_phototour,
@@ -67,16 +66,12 @@ OCCLUSION_STEP = 1.0
 def embedded_train(*, cache_dir: Folder | None = None, progress: bool = True) -> PatchSet:
     """Return patches to train on, several of each point; they are cut at the first call."""
 
-    def cut(paths: Sequence[Path]) -> tuple[PatchSet, TestPairs]:
-        made = cut_self_supervised(
-            paths, TRAIN_PHOTOS, config=TRAIN_VIEWS, seed=SEED, progress=progress
-        )
-        if made.unreadable:
-            raise InputError(f"scikit-image's {made.unreadable[0]} is damaged: reinstall it")
-        counts = {"matching": TRAIN_PAIRS, "non_matching": TRAIN_PAIRS}
-        return made, sample_test_pairs(made.point_ids, **counts, seed=SEED)
+    def cut(paths: Sequence[Path]) -> PatchSet:
+        options: Any = {"config": TRAIN_VIEWS, "seed": SEED, "progress": progress}
+        return cut_self_supervised(paths, TRAIN_PHOTOS, **options)
 
-    patch_set = _cut_once("train", TRAIN_PHOTOS, repr(TRAIN_VIEWS), cut, cache_dir, progress)
+    known = (TRAIN_PHOTOS, repr(TRAIN_VIEWS), cut, (TRAIN_PAIRS, TRAIN_PAIRS))
+    patch_set = _cut_once("train", *known, cache_dir, progress)
     return dataclasses.replace(patch_set, name="embedded")
 
 
@@ -91,14 +86,13 @@ def embedded_test(
 ) -> PatchSet:
     """Return patches of a stereo pair with test pairs; they are cut at the first call."""
 
-    def cut(paths: Sequence[Path]) -> tuple[PatchSet, TestPairs]:
+    def cut(paths: Sequence[Path]) -> PatchSet:
         left, right = map(read_grey, paths[:2])
-        made = cut_stereo(left, right, read_disparity(paths[2]), tolerances=tolerances)
-        counts = {"matching": len(made.point_ids), "non_matching": TEST_NON_MATCHING}
-        return made, sample_test_pairs(made.point_ids, **counts, seed=SEED)
+        return cut_stereo(left, right, read_disparity(paths[2]), tolerances=tolerances)
 
+    counts = (sys.maxsize, TEST_NON_MATCHING)  # all that match
     settings = repr((tolerances, TEST_CONTRAST, TEST_MIN_SIGMA, TEST_NON_MATCHING, OCCLUSION_STEP))
-    patch_set = _cut_once("test", TEST_FILES, settings, cut, cache_dir, progress)
+    patch_set = _cut_once("test", TEST_FILES, settings, cut, counts, cache_dir, progress)
     return dataclasses.replace(patch_set, name="motorcycle")
 
 
@@ -112,8 +106,7 @@ def cut_stereo(
 ) -> PatchSet:
     """Cut two patches of each keypoint that both photographs of a rectified pair show.
 
-    Pixel (x, y) of the left photograph is at (x − disparity[y, x], y) of the right one. Disparities
-    are not finite where unknown.
+    Pixel (x, y) of the left one is at (x − disparity[y, x], y) of the right, if that is finite.
     """
     places, detections = (
         detect_in_grey(photo, max_keypoints=None, contrast=TEST_CONTRAST) for photo in (left, right)
@@ -136,11 +129,7 @@ def cut_stereo(
 
 
 def visible_in_right(disparity: Float[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
-    """Mark pixels of the left photograph that the right one shows: inside it and not occluded.
-
-    The left disparities, carried over to the right photograph, say what is nearest there. A pixel
-    that disagrees with what it lands on is hidden.
-    """
+    """Mark pixels of the left photograph that land inside the right one, on nothing nearer."""
     rows, columns = np.nonzero(np.isfinite(disparity))
     values = disparity[rows, columns]
     landing = np.rint(columns - values).astype(np.int64)
@@ -156,11 +145,7 @@ def visible_in_right(disparity: Float[np.ndarray, "h w"]) -> Bool[np.ndarray, "h
 def stereo_patch_pairs(
     count: int, *, size: int, seed: int = 0
 ) -> UInt8[np.ndarray, "count 2 size size"]:
-    """Return axis-aligned crops of the stereo pair around the same points of the scene.
-
-    Crops have texture (a standard deviation of at least 12 grey levels) and look similar (a
-    correlation of at least 0.5, so nothing occludes either).
-    """
+    """Return upright crops of the stereo pair around the same points, with texture and similar."""
     *photographs, disparities = map(_wheel_file, TEST_FILES)
     opened = []
     for path in photographs:
@@ -204,7 +189,8 @@ def _cut_once(
     name: str,
     sources: Sequence[str],
     settings: str,
-    cut: Callable[[Sequence[Path]], tuple[PatchSet, TestPairs]],
+    cut: Callable[[Sequence[Path]], PatchSet],
+    counts: tuple[int, int],  # of matching and non-matching pairs
     cache_dir: Folder | None,
     progress: bool,
 ) -> PatchSet:
@@ -218,7 +204,10 @@ def _cut_once(
     if folder.is_dir():
         with contextlib.suppress(InputError):  # damaged, and cut again below
             return read_with_pairs(folder, cache_dir=cache_dir, progress=progress)
-    made, pairs = cut(paths)
+    made = cut(paths)
+    if made.unreadable:
+        raise InputError(f"scikit-image's {made.unreadable[0]} is damaged: reinstall it")
+    pairs = sample_test_pairs(made.point_ids, matching=counts[0], non_matching=counts[1], seed=SEED)
     origin: Any = {"interest": made.interest, "photographs": made.photographs}
     with cache_errors(root):
         write_phototour(folder, made.patches, made.point_ids, pairs=pairs, **origin, overwrite=True)

@@ -2,8 +2,7 @@
 
 `<sequence>/ref.png` holds patches of the first image, one below the other; `e1 … e5`, `h1 … h5` and
 `t1 … t5` hold the same scene points in the five other images, with easy, hard and tough geometric
-noise. Any folder of such sequences can be read; the named splits need HPatches' own. `i_…`
-sequences change in illumination, `v_…` in viewpoint.
+noise. `i_…` sequences change in illumination, `v_…` in viewpoint.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from jaxtyping import UInt8
 from tqdm import tqdm
 
 from kjax.data.cutting.photographs import as_pixels, grey_values, whole_greys
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, check_name
 from kjax.files.images import open_image
 
 PATCH_SIDE = 65
@@ -91,8 +90,7 @@ NOISE = {
     "hard": Noise(20.0, 0.165, 0.165, 0.22),
     "tough": Noise(30.0, 0.260, 0.260, 0.35),
 }
-"""Misalignment of HPatches' levels. Median overlaps with the reference are 0.85, 0.72 and 0.60; its
-documentation states the first two."""
+"""Misalignment of HPatches' levels, whose median overlaps are 0.85, 0.72 and 0.60."""
 
 
 class Sequence(NamedTuple):
@@ -112,8 +110,7 @@ def list_sequences(folder: Folder, *, split: str | None = None) -> list[Path]:
         raise InputError(f"{folder} holds no sequence: give the folder above <sequence>/ref.png")
     if split is None:
         return list(found.values())
-    if split not in SPLITS:
-        raise unknown_name("HPatches split", split, SPLITS)
+    check_name("HPatches split", split, SPLITS)
     if missing := [name for name in SPLITS[split] if name not in found]:
         raise InputError(
             f"{folder} lacks {len(missing)} of the {len(SPLITS[split])} sequences of split "

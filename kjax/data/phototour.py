@@ -2,8 +2,7 @@
 
 A folder holds `patches0000.bmp`, … (1024×1024 grey, 16×16 patches each, row by row), `info.txt`
 (column 0: the 3-D point of each patch), `m50_*.txt` (test pairs) and optionally `interest.txt` (the
-keypoint of each patch), `images.txt` and `photographs.csv` (the photographs they come from). Any
-folder in this format is a set.
+keypoint of each patch), `images.txt` and `photographs.csv` (the photographs they come from).
 """
 
 import csv
@@ -71,13 +70,12 @@ class PatchSet:
     point_ids: Int64[np.ndarray, " P"]
     folder: Path = Path()
     pairs: TestPairs = NO_PAIRS
-    # Photograph number, x, y, orientation (radians) and log2 σ of each patch's keypoint; empty
-    # unless the patches have just been cut. So are the photographs that they were cut from.
+    # Photograph number, x, y, orientation (radians) and log2 σ of each patch's keypoint. These and
+    # the photographs are empty unless the patches have just been cut.
     interest: Float[np.ndarray, "K 5"] = dataclasses.field(default_factory=lambda: np.empty((0, 5)))
     photographs: tuple[SetPhotograph, ...] = ()
     unreadable: tuple[str, ...] = ()  # names of photographs that could not be read
-    # Number of patches of each joined set, if each has its own share of every batch.
-    parts: tuple[int, ...] = ()
+    parts: tuple[int, ...] = ()  # patches of each joined set with its own share of every batch
 
 
 # Reading
@@ -98,11 +96,9 @@ def read_phototour(
             file.writelines(map(np.ascontiguousarray, blocks))
         return point_ids
 
-    patches, point_ids = open_decoded(
-        cache_entry("phototour", folder, cache_dir),
-        [*list_mosaics(folder), folder / "info.txt"],
-        decode,
-    )
+    sources = [*list_mosaics(folder), folder / "info.txt"]
+    entry = cache_entry("phototour", folder, cache_dir)
+    patches, point_ids = open_decoded(entry, sources, decode)
     return PatchSet(folder.name, patches, point_ids, folder)
 
 
@@ -168,10 +164,7 @@ def decoded_hash(blocks: Iterable[np.ndarray], point_ids: np.ndarray) -> str:
 
 
 def read_pairs(folder: Folder, *, patch_count: int) -> TestPairs:
-    """Read the test pairs of a set's standard match file, or of its only one.
-
-    Columns 0 and 3 of an `m50_*.txt` file are patches, 1 and 4 their 3-D points.
-    """
+    """Read the test pairs of a set's standard match file, or of its only one."""
     found = sorted(path.name for path in Path(folder).glob("m50_*.txt"))
     if STANDARD_MATCH_FILE not in found and len(found) != 1:
         raise InputError(
@@ -179,7 +172,7 @@ def read_pairs(folder: Folder, *, patch_count: int) -> TestPairs:
             f"{', '.join(found) or 'none'}: remove the other match files"
         )
     path = Path(folder) / (STANDARD_MATCH_FILE if STANDARD_MATCH_FILE in found else found[0])
-    columns = _read_columns(path, (0, 1, 3, 4), np.int64)
+    columns = _read_columns(path, (0, 1, 3, 4), np.int64)  # patch and point, twice
     numbers = columns[:, [0, 2]]
     for line, _ in np.argwhere((numbers < 0) | (numbers >= patch_count)):
         raise InputError(
@@ -244,9 +237,8 @@ def check_output(folder: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise InputError(f"{folder} already exists: choose another folder, or add --overwrite")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is a file: choose another folder")
-    if foreign := sorted(one.name for one in folder.iterdir() if not SET_FILES.fullmatch(one.name)):
+    names = sorted(os.listdir(folder)) if folder.is_dir() else [folder.name]
+    if foreign := [name for name in names if not SET_FILES.fullmatch(name)]:
         raise InputError(
             f"{folder} is not just a patch set (it holds {foreign[0]}) and will not be "
             "overwritten: choose another folder"
@@ -265,8 +257,7 @@ def write_phototour(
 ) -> Path:
     """Write a set and return its folder, which appears or is replaced only when it is complete.
 
-    See `PatchSet` for the arrays. All photographs go to `images.txt`, those with a hash also to
-    `photographs.csv`.
+    All photographs go to `images.txt`, those with a hash also to `photographs.csv`.
     """
     folder = Path(folder)
     patches, point_ids = np.asarray(patches), np.asarray(point_ids)
@@ -280,11 +271,10 @@ def write_phototour(
         )
     with new_folder(folder.resolve(), replace=overwrite) as partial:
         for number, start in enumerate(range(0, len(patches), PATCHES_PER_MOSAIC)):
-            block = np.zeros((PATCHES_PER_MOSAIC, PATCH_SIDE, PATCH_SIDE), np.uint8)
+            grid = np.zeros((MOSAIC_SIDE, MOSAIC_SIDE, PATCH_SIDE, PATCH_SIDE), np.uint8)
             some = patches[start : start + PATCHES_PER_MOSAIC]
-            block[: len(some)] = some
-            grid = block.reshape(MOSAIC_SIDE, MOSAIC_SIDE, PATCH_SIDE, PATCH_SIDE).swapaxes(1, 2)
-            mosaic = grid.reshape(MOSAIC_PIXELS, MOSAIC_PIXELS)
+            grid.reshape(-1, PATCH_SIDE, PATCH_SIDE)[: len(some)] = some
+            mosaic = grid.swapaxes(1, 2).reshape(MOSAIC_PIXELS, MOSAIC_PIXELS)
             Image.fromarray(mosaic).save(partial / f"patches{number:04d}.bmp")
         np.savetxt(partial / "info.txt", point_ids, "%d 0")
         if interest is not None and len(np.asarray(interest)):

@@ -1,9 +1,8 @@
 """Input pipelines: the pairs of a step, from the device's memory or streamed by tf.data.
 
 `resident`: the whole set lies in the accelerator's memory, and a step draws and gathers its own
-pairs inside jit, many steps in one dispatch. `tfdata`: for sets that do not fit. TensorFlow is
-imported when a dataset is first made, and never sees a GPU. Both yield uint8: augmentation happens
-on the device, in the training step.
+pairs inside jit. `tfdata`: for sets that do not fit. TensorFlow is imported when a dataset is first
+made, and never sees a GPU. Both yield uint8; the training step augments them on the device.
 """
 
 import collections
@@ -53,8 +52,7 @@ TENSOR_ALIGNMENT = 64
 class ResidentSet(NamedTuple):
     """A set in an accelerator's memory. A pytree: pass it to jitted functions as an argument."""
 
-    # The patches' bytes, four to a word: wide loads, and offsets that fit 32 bits up to two
-    # million patches.
+    # Four bytes to a word: wide loads, and 32-bit offsets up to two million patches.
     words: UInt32[Array, "P 1024"]
     tables: tuple[PointTable, ...]  # one, or one for each part with its own share of a batch
 
@@ -98,8 +96,7 @@ def room_for_set(devices: Sequence[jax.Device], *, host: Callable[[], int] = hos
     """Return the bytes that a set may take on each of this process's devices."""
     known = [free for free in map(_free_bytes, devices) if free is not None]
     # Devices without memory of their own share the host's, each with its copy of the set.
-    free = min(known) if known else host() // len(devices)
-    return int(SHARE * free)
+    return int(SHARE * (min(known) if known else host() // len(devices)))
 
 
 def draw_rows(
@@ -113,9 +110,8 @@ def draw_rows(
     shard: Counter = 0,
     shards: int = 1,
 ) -> Int32[Array, "local_pairs 2"]:
-    """Return the rows of the pairs of one step, or of one shard of them.
+    """Return the rows of one shard of a step's `pairs`, which `check_streams` has validated.
 
-    `pairs` counts the whole batch, over all shards; validate it with `check_streams` beforehand.
     Each of the set's tables has one of the `shares` of the batch. `step` and `shard` may be traced.
     """
     own = zip(resident.tables, split_batch(pairs, shares), strict=True)
@@ -154,8 +150,7 @@ def pair_dataset(
 ) -> "tf.data.Dataset":
     """Return one process's share of the pairs of every step, [devices, per_device, 2, 64, 64].
 
-    A batch has `pairs` pairs over all devices of all processes, which have `devices` devices each.
-    See `draw_rows` for the other arguments.
+    `devices` counts those of each process, `pairs` those of all; see `draw_rows` for the others.
     """
     tf = host_tensorflow()
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)

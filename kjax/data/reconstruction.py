@@ -1,9 +1,8 @@
 """Patch sets from a COLMAP reconstruction: keypoints of one 3-D point are patches of one point.
 
-The reconstruction also says where a point's keypoints ought to agree. A keypoint of scale σ at
-depth z covers σ·z/f of the world, whatever the photograph, and its orientation is a direction in
-the plane that faces the point's viewers. Observations that disagree were detected on different
-structures, or matched wrongly, and are dropped.
+A keypoint of scale σ at depth z covers σ·z/f of the world, whatever the photograph, and its
+orientation is a direction in the plane that faces the point's viewers. Observations that disagree
+were detected on different structures, or matched wrongly, and are dropped.
 """
 
 import dataclasses
@@ -44,9 +43,7 @@ class TrackFilters:
 
     max_reprojection_error: float = 2.0  # mean over the point's observations, in pixels
     max_view_angle: float = 60.0  # degrees between the directions of two viewers
-    # Points whose viewers all stand closer together are badly placed, and their patches hardly
-    # differ.
-    min_view_angle: float = 2.0
+    min_view_angle: float = 2.0  # between some two viewers; points seen from one place are vague
     max_octaves: float = 0.5  # difference in log2 of the size that two keypoints cover in the world
     max_turn: float = 22.5  # degrees between the directions in the world of two orientations
     min_sigma: float = 0.0  # patches of smaller keypoints would be mostly interpolation
@@ -64,12 +61,8 @@ class Observations(NamedTuple):
         return Observations(self.image[index], self.point[index], self.keypoints.keep(index))
 
 
-class WorldShapes(NamedTuple):
-    """Size and direction in the world that each observation stands for."""
-
-    log_size: Float[np.ndarray, " N"]  # log2 of the size that σ covers
-    angle: Float[np.ndarray, " N"]  # of the orientation, in the plane facing the point's viewers
-    ray: Float[np.ndarray, "N 3"]  # unit vector from the camera to the point
+WorldShapes = tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"], Float[np.ndarray, "N 3"]]
+"""log2 of the size that σ covers, angle in the plane facing the viewers, and ray to the point."""
 
 
 def cut_reconstruction(
@@ -83,10 +76,10 @@ def cut_reconstruction(
     seed: int,
     progress: bool = True,
 ) -> PatchSet:
-    """Cut a set from a sparse model, the database it was made from and the photographs.
+    """Cut a set from a sparse model, the database it was made from and its folder of photographs.
 
-    `photos` is the root folder of the names in the model. Unreadable photographs are left out and
-    named in the result. Whole points are dropped at random to keep to `max_patches`.
+    Unreadable photographs are named in the result. Whole points are dropped at random to keep to
+    `max_patches`.
     """
     model = read_model(model_folder)
     if not model.images:
@@ -130,8 +123,7 @@ def cut_reconstruction(
         here = np.flatnonzero(observed.image == number)
         patches[here] = cut_patches(photo, observed.keypoints.keep(here), extent=extent)
     unreadable = tuple(one.name for one in photographs if not one.sha256)
-    readable = np.array([bool(one.sha256) for one in photographs])
-    kept = np.flatnonzero(readable[observed.image])
+    kept = np.flatnonzero(np.array([one.sha256 != "" for one in photographs])[observed.image])
     kept = kept[np.bincount(observed.point[kept], minlength=1)[observed.point[kept]] >= 2]
     if not len(kept):
         raise InputError(
@@ -173,15 +165,14 @@ def _gather_observations(
         rows, first = np.unique(rows, return_index=True)
         numbers.append(np.full(len(rows), number))
         points.append(rows)
-        sigma, angle = keypoint_shapes(table)
-        everything = Keypoints.of_sigma(table[:, :2] - PIXEL_CENTRE, sigma, angle)
+        everything = Keypoints.of_sigma(table[:, :2] - PIXEL_CENTRE, *keypoint_shapes(table))
         parts.append(everything.keep(seen[first]))
     joined = Observations(np.concatenate(numbers), np.concatenate(points), Keypoints.join(parts))
     return joined.take(np.lexsort([joined.image, joined.point]))
 
 
 def world_shapes(model: Model, images: Sequence[ModelImage], observed: Observations) -> WorldShapes:
-    """Return size, direction and ray of each observation in the world's frame."""
+    """Return the shape of each observation in the world's frame."""
     focal = np.array([model.cameras[image.camera_id].focal for image in images])
     size = observed.keypoints.sigma * _depth(model, images, observed) / focal[observed.image]
     rotation = np.stack([image.rotation for image in images])[observed.image]
@@ -201,17 +192,13 @@ def world_shapes(model: Model, images: Sequence[ModelImage], observed: Observati
     steepest = np.eye(3)[np.abs(towards).argmin(axis=1)]
     across = _unit(np.cross(steepest, towards))
     down = np.cross(towards, across)
-    in_plane = np.arctan2(_dot(direction, down), _dot(direction, across))
-    return WorldShapes(np.log2(size), in_plane, ray)
+    return np.log2(size), np.arctan2(_dot(direction, down), _dot(direction, across)), ray
 
 
 def consistent(
     point: Int64[np.ndarray, " N"], shapes: WorldShapes, *, filters: TrackFilters
 ) -> Bool[np.ndarray, " N"]:
-    """Mark, for each point, the largest group of observations that agree with one of its members.
-
-    `point` is sorted. Points left with a single observation are not marked.
-    """
+    """Mark each point's largest group of two or more that agree with a member."""
     keep = np.zeros(len(point), bool)
     _, starts, counts = np.unique(point, return_index=True, return_counts=True)
     for length in np.unique(counts[counts >= 2]):

@@ -1,19 +1,12 @@
 """The stream of training pairs: which patches meet at which step, as a function of (seed, step).
 
-A batch holds one pair per 3-D point, of two different patches of that point. With n points that
-have at least two patches, and B pairs a step:
+A batch holds B pairs of two patches each, of B different ones of the n points that have at least
+two patches. The stream consists of passes that visit each point once, in an order that depends on
+the seed and the pass's number; for n < 2B it changes only where a pass ends with a batch. Sets with
+fixed shares of every batch are a stream each.
 
-* The stream consists of passes of exactly n points. Every pass visits each point once, so the
-  number of visits to any two points differs by at most one.
-* No batch holds a point twice, not even where one pass ends and the next begins (B ≤ n).
-* The order of a pass depends on the seed and its number only. For n ≥ 2B every pass has its own
-  order. For B ≤ n < 2B an order changes only where a pass ends with a batch.
-
-Sets with fixed shares of every batch are a stream each.
-
-Nothing is stored between steps. A pass is a keyed permutation that is evaluated only where it is
-needed, so a step costs a few thousand integer operations whatever n is. All arithmetic is on
-uint32, so every device and every version of JAX yields the same stream.
+Nothing is stored between steps: a pass is a keyed permutation, evaluated only where it is needed.
+All arithmetic is on uint32, so every device and every version of JAX yields the same stream.
 """
 
 import functools
@@ -25,7 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int32, Integer, UInt32
+from jaxtyping import Array, Int32, Integer, UInt32
 
 from kjax.errors import InputError
 
@@ -58,7 +51,7 @@ def make_point_table(point_ids: Integer[np.ndarray, " P"]) -> PointTable:
             "check the point ids (column 0 of info.txt)"
         )
     kept, counts = order[np.repeat(usable, counts)], counts[usable]
-    columns = kept, np.cumsum(counts) - counts, counts
+    columns = (kept, np.cumsum(counts) - counts, counts)
     return PointTable(*(column.astype(np.int32) for column in columns))
 
 
@@ -130,11 +123,10 @@ def stream_seed(seed: Counter, number: int) -> Counter:
 def sample_pairs(
     table: PointTable, seed: Counter, step: Counter, *, pairs: int, group: int = 1
 ) -> Int32[Array, "pairs 2"]:
-    """Return the patch numbers of the pairs of one step; `seed` and `step` may be traced.
+    """Return the patch numbers of the pairs of one step, over all devices.
 
-    `pairs` counts the whole batch, over all devices; validate it with `check_stream` beforehand.
     Groups of `group` neighbouring points in the table are drawn together. An incomplete group at
-    its end is left out.
+    its end is left out. Validate the arguments with `check_stream` beforehand.
     """
     count = table.starts.shape[0] // group
     groups = sample_points(seed, step, point_count=count, pairs=pairs // group)
@@ -175,8 +167,7 @@ def sample_points(
     seed: Counter, step: Counter, *, point_count: int, pairs: int
 ) -> Int32[Array, " pairs"]:
     """Return the points of one step, all different, 0 ≤ point < `point_count`."""
-    # Batches and passes begin together every `cycle` steps. Counting from there keeps every
-    # product below lcm(point_count, pairs), which `check_stream` holds below 2³².
+    # Batches and passes begin together every `cycle` steps: counts from there fit 32 bits.
     common = math.gcd(point_count, pairs)
     cycle, passes_per_cycle = point_count // common, pairs // common
     step = jnp.asarray(step, jnp.uint32)
@@ -189,8 +180,7 @@ def sample_points(
 
     own_pass = first // point_count
     straddles = position[-1] >= point_count
-    # Only the first B positions of a pass can differ from the plain permutation. A batch that
-    # reaches into the next pass sees those of that pass, any other batch those of its own.
+    # Only the first B positions of a pass, its head, can differ from the plain permutation.
     head_pass = own_pass + straddles.astype(jnp.uint32)
     base = cycle_number * passes_per_cycle
     keys = _order_keys(seed, base + jnp.stack([own_pass, head_pass]), point_count)
@@ -199,31 +189,21 @@ def sample_points(
     keys_before = _order_keys(seed, base + head_pass - 1, point_count)
     partners, bits = (key[..., ::-1] for key in keys_before)
     places_before = _permute((partners, bits), plain_head, point_count)  # the inverse
-    shared = head_pass * point_count % pairs
-    head = _clear_head(plain_head, places_before >= point_count - shared)
+    # A batch that completes a pass begins with its last r points. At most r of the next pass's
+    # first B points are among these; moved behind the others they leave the first B − r clear.
+    # For n ≥ 2B the last r are never moved, so a pass depends on only one before it.
+    repeated = places_before >= point_count - head_pass * point_count % pairs
+    fresh = jnp.cumsum(~repeated, dtype=jnp.int32)
+    place = jnp.where(repeated, fresh[-1] + jnp.cumsum(repeated, dtype=jnp.int32), fresh) - 1
+    head = jnp.zeros_like(plain_head).at[place].set(plain_head, unique_indices=True)
     head_start = jnp.where(straddles, jnp.uint32(point_count), jnp.uint32(0))
     place_in_head = position - head_start  # wraps, and so is large, before the head
     return jnp.where(place_in_head < pairs, head[place_in_head % pairs], plain).astype(jnp.int32)
 
 
-def _clear_head(
-    head: UInt32[Array, " pairs"], shared: Bool[Array, " pairs"]
-) -> UInt32[Array, " pairs"]:
-    """Rearrange the first B points of a pass so that the batch they complete has no duplicates.
-
-    That batch begins with the last r points of the pass before. At most r of our B points are among
-    these; moved behind the others they leave the first B − r clear. For n ≥ 2B the last r positions
-    of a pass are never rearranged, so a pass depends on only one before it.
-    """
-    unshared = jnp.cumsum(~shared, dtype=jnp.int32)
-    place = jnp.where(shared, unshared[-1] + jnp.cumsum(shared, dtype=jnp.int32), unshared) - 1
-    return jnp.zeros_like(head).at[place].set(head, unique_indices=True)
-
-
 # A keyed permutation of 0 … n−1 for any n: the swap-or-not shuffle (Hoang, Morris & Rogaway 2012).
 # In each round x and (key − x) mod n are partners, and a hash of the larger says whether they swap.
 # A round is its own inverse, so the inverse runs the rounds backwards.
-
 
 _OrderKeys = tuple[UInt32[Array, "*passes rounds"], UInt32[Array, "*passes rounds"]]
 

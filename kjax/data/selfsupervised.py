@@ -1,8 +1,7 @@
 """Patch sets from any photographs: random views of each, by homographies and changes of light.
 
-SIFT keypoints are detected in the photograph and in every view; those that the homography brings
-together are patches of one point. Geometry alone decides, so the pairs favour no descriptor, and
-patches differ by a real detector's errors.
+SIFT keypoints of the photograph and its views that the homography brings together are patches of
+one point. Geometry alone decides, so pairs favour no descriptor and have a detector's errors.
 """
 
 import dataclasses
@@ -10,7 +9,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64, UInt8
@@ -80,10 +79,9 @@ def cut_self_supervised(
     seed: int,
     progress: bool = True,
 ) -> PatchSet:
-    """Cut a set from photographs, which are called `names` in it.
+    """Cut a set from photographs, which are called `names` in it; name the unreadable ones.
 
-    The patches of a photograph depend on its name and the seed, not on the others. Unreadable
-    photographs are left out and named in the result.
+    The patches of a photograph depend on its name and the seed, not on the others.
     """
 
     def cut(path: Path, name: str) -> tuple[np.ndarray, np.ndarray, Keypoints] | None:
@@ -91,8 +89,10 @@ def cut_self_supervised(
         rng = np.random.default_rng([seed, *name.encode()])
         return None if photo is None else _cut_photo(rng, photo, config=config)
 
-    patches, point_ids, interest, unreadable, count = [], [], [], [], 0
+    parts: list[tuple[np.ndarray, ...]] = []
     kept: list[SetPhotograph] = []
+    unreadable: list[str] = []
+    count = 0
     # OpenCV and NumPy's larger operations release the interpreter lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         shown = {"desc": "cutting photographs", "unit": "photo", "disable": not progress}
@@ -101,22 +101,16 @@ def cut_self_supervised(
             if part is None:
                 unreadable.append(name)
                 continue
-            patches.append(part[0])
-            point_ids.append(part[1] + count)
-            interest.append(part[2].interest(len(kept)))
-            count += len(np.unique(part[1]))
+            patches, point_ids, keypoints = part
+            parts.append((patches, point_ids + count, keypoints.interest(len(kept))))
+            count += len(np.unique(point_ids))
             kept.append(SetPhotograph(len(kept), name, sha256(path)))
     if not count:
         problem = "has points that its views share" if kept else "could be read"
         raise InputError(f"none of the {len(photos)} photographs {problem}: give other photographs")
-    return PatchSet(
-        "photographs",
-        np.concatenate(patches),
-        np.concatenate(point_ids),
-        interest=np.concatenate(interest),
-        photographs=tuple(kept),
-        unreadable=tuple(unreadable),
-    )
+    patches, point_ids, interest = map(np.concatenate, zip(*parts, strict=True))
+    found: Any = {"photographs": tuple(kept), "unreadable": tuple(unreadable)}
+    return PatchSet("photographs", patches, point_ids, interest=interest, **found)
 
 
 def _cut_photo(
@@ -166,8 +160,7 @@ def random_view(rng: np.random.Generator, photo: Photo, *, config: ViewConfig) -
     size = tuple(int(side) + 1 for side in np.ceil(np.ptp(warped, axis=0)))
     to_view = shift @ in_pixels
     blurred = cv2.GaussianBlur(photo, (0, 0), antialias_sigma(1 / zoom)) if zoom < 1 else photo
-    # Replicated in the photograph's frame, so patches that reach beyond its border look the same.
-    edges = cv2.BORDER_REPLICATE
+    edges = cv2.BORDER_REPLICATE  # so that patches that reach beyond the border look the same
     pixels = cv2.warpPerspective(blurred, to_view, size, flags=cv2.INTER_LINEAR, borderMode=edges)
     return WarpedPhoto(change_light(rng, pixels, config=config), to_view)
 
@@ -186,8 +179,7 @@ def random_homography(
     linear = turn(rotation) @ turn(axis) @ np.diag([stretch**0.5, stretch**-0.5]) @ turn(axis).T
     homography = np.eye(3)
     homography[:2, :2] = zoom * linear
-    direction = rng.uniform(-np.pi, np.pi)
-    tilt = rng.uniform(0, config.max_perspective)
+    direction, tilt = rng.uniform(-np.pi, np.pi), rng.uniform(0, config.max_perspective)
     homography[2, :2] = tilt * np.array([np.cos(direction), np.sin(direction)])
     return homography, float(zoom)
 
@@ -198,9 +190,8 @@ def change_light(rng: np.random.Generator, pixels: Photo, *, config: ViewConfig)
     blur = rng.uniform(0, config.max_blur)
     if blur > MIN_BLUR:
         pixels = cv2.GaussianBlur(pixels, (0, 0), blur)
-    gamma, contrast = np.exp(
-        rng.uniform(-1, 1, 2) * np.log([config.max_gamma, config.max_contrast])
-    )
+    ranges = [config.max_gamma, config.max_contrast]
+    gamma, contrast = np.exp(rng.uniform(-1, 1, 2) * np.log(ranges))
     brightness = rng.uniform(-1, 1) * config.max_brightness
     levels = 255 * (np.arange(256) / 255) ** gamma
     curve = contrast * (levels - 127.5) + 127.5 + brightness
@@ -223,9 +214,8 @@ def reduce_photo(photo: Photo, max_side: int) -> UInt8[np.ndarray, "h w"]:
 
 def transform_keypoints(keypoints: Keypoints, homography: Float[np.ndarray, "3 3"]) -> Keypoints:
     """Map keypoints by a homography in pixels; its linear part acts on scale and orientation."""
-    homogeneous = np.column_stack([keypoints.xy, np.ones(len(keypoints.xy))]) @ homography.T
-    depth = homogeneous[:, 2]
-    xy = homogeneous[:, :2] / depth[:, None]
+    x, y, depth = (np.column_stack([keypoints.xy, np.ones(len(keypoints.xy))]) @ homography.T).T
+    xy = np.stack([x, y], axis=1) / depth[:, None]
     # The derivative of (h₁·x, h₂·x) / (h₃·x).
     jacobian = homography[None, :2, :2] - xy[:, :, None] * homography[None, 2:, :2]
     jacobian = jacobian / depth[:, None, None]
@@ -249,9 +239,8 @@ def match_keypoints(
     offset = distance / (tolerances.offset * predicted.sigma[:, None])
     errors = np.stack([offset, octaves / tolerances.octaves, turn / np.deg2rad(tolerances.degrees)])
     cost = np.where((errors <= 1).all(axis=0), errors.sum(axis=0), np.inf)
-    best = cost.argmin(axis=1)
-    rows = np.arange(len(best))
-    cost, index = cost[rows, best], index[rows, best]
+    best = np.arange(len(cost)), cost.argmin(axis=1)
+    cost, index = cost[best], index[best]
     order = np.argsort(cost, kind="stable")
     order = order[np.isfinite(cost[order])]
     _, first = np.unique(index[order], return_index=True)
@@ -262,16 +251,13 @@ def match_keypoints(
 def distinct_places(keypoints: Keypoints, *, spacing: float = 0.5) -> Bool[np.ndarray, " K"]:
     """Mark keypoints that have no marked one before them within `spacing`·σ.
 
-    SIFT gives several orientations to one location. As different points they would be non-matching
-    pairs that no descriptor could tell apart.
+    SIFT gives several orientations to one location, which no descriptor could tell apart.
     """
     keep = np.ones(len(keypoints.sigma), bool)
     if len(keep):
-        tree = cKDTree(keypoints.xy)
-        radii = spacing * keypoints.sigma
-        for number, near in enumerate(tree.query_ball_point(keypoints.xy, radii)):
-            if any(keep[other] for other in near if other < number):
-                keep[number] = False
+        nearby = cKDTree(keypoints.xy).query_ball_point(keypoints.xy, spacing * keypoints.sigma)
+        for number, near in enumerate(nearby):
+            keep[number] = not any(keep[other] for other in near if other < number)
     return keep
 
 

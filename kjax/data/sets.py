@@ -1,8 +1,7 @@
 """Patch sets by name, wherever a set's folder is expected.
 
-A name is a folder in the PhotoTourism format, "embedded", or the name of a TensorFlow Datasets set
-such as tfds:phototour/liberty. TFDS's records can only be read in sequence, so a prepared set is
-decoded once into the cache folder. An unprepared one is read from TFDS's manual folder.
+A name is a folder in the PhotoTourism format, "embedded", or a TensorFlow Datasets set such as
+tfds:phototour/liberty: decoded once into the cache folder, or in TFDS's manual folder.
 """
 
 import dataclasses
@@ -81,10 +80,9 @@ def read_photographs(name: str) -> list[SetPhotograph]:
 
 
 def by_photograph(patch_set: PatchSet) -> PatchSet:
-    """Number the points photograph by photograph, so that a batch can take several of one.
+    """Number the points by the photograph of their first patch, so that a batch can take several.
 
-    Points of the same photograph, which matching has to tell apart, are harder negatives than the
-    others of a random batch. A point belongs to the photograph of its first patch.
+    Points of the same photograph, which matching has to tell apart, are harder negatives.
     """
     interest = read_interest(patch_set.folder, patch_count=len(patch_set.point_ids))
     if interest is None:
@@ -94,8 +92,7 @@ def by_photograph(patch_set: PatchSet) -> PatchSet:
         )
     _, first, point = np.unique(patch_set.point_ids, return_index=True, return_inverse=True)
     photograph = interest[first, 0]
-    # A detector finds neighbours one after the other, and overlapping patches are bad negatives.
-    # The seed is fixed: training seeds differ in which groups come when.
+    # Shuffled, because neighbours in a detector's order overlap and are bad negatives.
     order = np.lexsort((np.random.default_rng(0).permutation(len(first)), photograph))
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))

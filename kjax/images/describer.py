@@ -16,17 +16,17 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from kjax.data.cutting.keypoints import (
+    DETECTORS,
     MAX_KEYPOINTS,
     STEADY,
     Keypoints,
-    check_detector,
     detect_in_grey,
     detector_label,
     find_in_grey,
     from_opencv,
 )
 from kjax.data.phototour import PATCH_SIDE
-from kjax.errors import InputError
+from kjax.errors import InputError, check_name
 from kjax.extras import require
 from kjax.images.conventions import as_array, keypoints_and_shapes
 from kjax.images.extract import extract_patches, open_grey, padded_count
@@ -120,7 +120,7 @@ class Describer:
         max_keypoints: int = MAX_KEYPOINTS,
     ) -> None:
         """Fold the weights `variables` of a model made by `kjax.build`; see the attributes."""
-        check_detector(detector)
+        check_name("detector", detector, DETECTORS)
         self.detector, self.max_keypoints = detector, max_keypoints
         self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
         self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)

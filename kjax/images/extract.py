@@ -21,16 +21,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 from PIL import Image
 
-from kjax.data.cutting.patches import KORNIA, check_pyramid, plan_levels
+from kjax.data.cutting.patches import KORNIA, PYRAMIDS, plan_levels
 from kjax.data.cutting.photographs import (
+    ORDERS,
     as_image,
     as_pixels,
-    check_order,
     grey_values,
     read_photograph,
     to_grey,
 )
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, check_name, unknown_name
 from kjax.images.conventions import (
     ANGLE_UNITS,
     DIAMETERS,
@@ -120,8 +120,8 @@ def extract_patches(
     ):
         if value not in known:
             raise unknown_name(name, value, known)
-    check_pyramid(pyramid)
-    check_order(order)
+    check_name("pyramid", pyramid, PYRAMIDS)
+    check_name("order", order, ORDERS)
     if size < 1:
         raise InputError(f"size must be at least 1, not {size}")
     xy = _as_rows(xy, like=(2,))

@@ -7,15 +7,9 @@ import struct
 import numpy as np
 import pytest
 from colmap_files import write_binary, write_database
+from refusals import refused
 
-from kjax.data.colmap import (
-    NO_POINT,
-    keypoint_shapes,
-    read_keypoints,
-    read_model,
-    read_rows,
-)
-from kjax.errors import InputError
+from kjax.data.colmap import NO_POINT, keypoint_shapes, read_keypoints, read_model, read_rows
 from kjax.images.exchange import colmap_database
 from kjax.images.features import Features
 
@@ -33,11 +27,6 @@ POINTS = {9: ((0.1, 0.2, 5.0), 0.75, [(2, 0)]), 3: ((-1.0, 0.0, 4.0), -1.0, [(6,
 NAN, INF = float("nan"), float("inf")
 
 
-def refused(message):
-    """Expect an `InputError` of one line."""
-    return pytest.raises(InputError, match=rf"^[^\n]*{message}[^\n]*$")
-
-
 # Models
 
 
@@ -49,10 +38,8 @@ def folder(tmp_path):
 
 def test_models_are_read(folder):
     model = read_model(folder)
-    assert model.cameras == {
-        1: (640, 480, 512.5, CAMERAS[1][3]),
-        4: (100, 50, 70.0, CAMERAS[4][3]),
-    }
+    cameras = {1: (640, 480, 512.5, CAMERAS[1][3]), 4: (100, 50, 70.0, CAMERAS[4][3])}
+    assert model.cameras == cameras
     assert [model.images[i].name for i in (2, 5, 6)] == ["a b/ü.jpg", "none.png", "last.png"]
     first = model.images[2]
     assert first.camera_id == 1
@@ -131,18 +118,8 @@ def camera(model=0, focal=500.0):
 @pytest.mark.parametrize(
     ("cameras", "images", "points", "message"),
     [
-        (
-            {1: CAMERAS[1]},
-            IMAGES,
-            POINTS,
-            "none.png uses camera 4 or points that are not in the model",
-        ),
-        (
-            CAMERAS,
-            IMAGES,
-            {3: POINTS[3]},
-            r"ü\.jpg uses camera 1 or points that are not in the model",
-        ),
+        ({1: CAMERAS[1]}, IMAGES, POINTS, "none.png uses camera 4 or points that are not in the"),
+        (CAMERAS, IMAGES, {3: POINTS[3]}, r"ü\.jpg uses camera 1 or points that are not in the"),
         (camera(model=17), {}, {}, "camera model 17.*EQUIRECTANGULAR"),
         (camera(model=99), {}, {}, "camera model 99, which is not supported"),
         (camera(focal=0.0), {}, {}, r"cameras\.bin .*480×360 pixels have the focal length 0"),
@@ -167,15 +144,13 @@ def test_impossible_values_are_refused(tmp_path, cameras, images, points, messag
 @pytest.mark.parametrize("new_schema", [False, True])
 @pytest.mark.parametrize("columns", [2, 4, 6])
 def test_keypoints_are_read_from_old_and_new_databases(tmp_path, rng, new_schema, columns):
-    tables = {
-        "a/b c.jpg": rng.normal(size=(5, columns)).astype(np.float32),
-        "empty.jpg": np.empty((0, columns), np.float32),
-    }
+    table = rng.normal(size=(5, columns)).astype(np.float32)
+    tables = {"a/b c.jpg": table, "empty.jpg": table[:0]}
     write_database(tmp_path / "odd name?.db", tables, new_schema=new_schema)
     read = read_keypoints(tmp_path / "odd name?.db")
     assert read.keys() == tables.keys()
-    for name, table in tables.items():
-        np.testing.assert_array_equal(read[name], table)
+    for name, expected in tables.items():
+        np.testing.assert_array_equal(read[name], expected)
 
 
 def test_scale_and_orientation_of_both_kinds_of_keypoints():
@@ -212,9 +187,8 @@ def test_keypoints_still_in_the_write_ahead_log_are_read(tmp_path):
 @pytest.fixture
 def database(tmp_path):
     path = tmp_path / "database.db"
-    indices = np.array([[0, 1], [1, 0]], np.int32)
     features = Features(np.ones((2, 2), np.float32), np.ones((2, 1), np.float32), (9, 9))
-    pairs = {("a", "b"): indices}
+    pairs = {("a", "b"): np.array([[0, 1], [1, 0]], np.int32)}
     colmap_database.write_database(path, {"a": features, "b": features}, pairs)
     return path
 
@@ -227,52 +201,38 @@ def execute(path, *statements):
 
 def untyped(table):
     """Return statements after which a table takes values of any type."""
-    return (
-        f"CREATE TABLE copy AS SELECT * FROM {table}",
-        f"DROP TABLE {table}",
-        f"ALTER TABLE copy RENAME TO {table}",
-    )
+    copy = f"CREATE TABLE copy AS SELECT * FROM {table}"
+    return copy, f"DROP TABLE {table}", f"ALTER TABLE copy RENAME TO {table}"
+
+
+DAMAGES = {
+    read_keypoints: [
+        *([f"UPDATE keypoints SET rows = {value}"] for value in ("-1", "'x'", 2**63 - 1)),
+        *([f"UPDATE keypoints SET data = {value}"] for value in ("'text'", 7, "x'00'")),
+        ["UPDATE keypoints SET data = x'00000000'"],
+        ["UPDATE keypoints SET cols = 1.5"],
+        [*untyped("images"), "UPDATE images SET name = NULL"],
+        ["DROP TABLE images"],
+        ["DROP TABLE keypoints"],
+    ],
+    colmap_database.read_matches: [
+        *([f"UPDATE matches SET data = {value}"] for value in ("x'0011'", "'text'")),
+        ["UPDATE matches SET data = x'ffffffff00000000'"],
+        *([f"UPDATE matches SET pair_id = {value}"] for value in (77, -77)),
+        *([*untyped("matches"), f"UPDATE matches SET pair_id = {v}"] for v in ("'x'", "NULL")),
+        ["DELETE FROM keypoints", "DELETE FROM images"],
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    "statements",
-    [
-        ("UPDATE keypoints SET rows = -1",),
-        ("UPDATE keypoints SET rows = 'x'",),
-        ("UPDATE keypoints SET cols = 1.5",),
-        ("UPDATE keypoints SET data = 'text'",),
-        ("UPDATE keypoints SET data = 7",),
-        ("UPDATE keypoints SET data = x'00'",),
-        ("UPDATE keypoints SET data = x'00000000'",),
-        ("UPDATE keypoints SET rows = 9223372036854775807",),
-        (*untyped("images"), "UPDATE images SET name = NULL"),
-        ("DROP TABLE images",),
-        ("DROP TABLE keypoints",),
-    ],
+    ("read", "statements"),
+    [(read, statements) for read, table in DAMAGES.items() for statements in table],
 )
-def test_damaged_keypoints_are_refused(database, statements):
+def test_damaged_databases_are_refused(database, read, statements):
     execute(database, *statements)
     with refused(r"database\.db"):
-        read_keypoints(database)
-
-
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ("UPDATE matches SET data = x'0011'",),
-        ("UPDATE matches SET data = 'text'",),
-        ("UPDATE matches SET data = x'ffffffff00000000'",),
-        ("UPDATE matches SET pair_id = 77",),
-        ("UPDATE matches SET pair_id = -77",),
-        (*untyped("matches"), "UPDATE matches SET pair_id = 'x'"),
-        (*untyped("matches"), "UPDATE matches SET pair_id = NULL"),
-        ("DELETE FROM keypoints", "DELETE FROM images"),
-    ],
-)
-def test_damaged_matches_are_refused(database, statements):
-    execute(database, *statements)
-    with refused(r"database\.db"):
-        colmap_database.read_matches(database)
+        read(database)
 
 
 def test_names_that_are_not_utf8_are_kept(database):
@@ -289,11 +249,7 @@ def test_a_database_is_only_read(database, tmp_path):
 
 
 def test_endless_views_are_refused(tmp_path):
-    database = tmp_path / "a.db"
-    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute(
-            "CREATE VIEW images AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
-            "SELECT x AS image_id FROM n"
-        )
-    with pytest.raises(InputError, match=r"cannot be read as a COLMAP database \(interrupted\)"):
-        read_rows(database, "SELECT image_id FROM images")
+    numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+    execute(tmp_path / "a.db", f"CREATE VIEW images AS {numbers} SELECT x AS image_id FROM n")
+    with refused(r"cannot be read as a COLMAP database \(interrupted\)"):
+        read_rows(tmp_path / "a.db", "SELECT image_id FROM images")

@@ -40,28 +40,22 @@ def test_a_patch_looks_where_the_geometry_says(ramp):
     assert np.abs(error + 0.375).max() < 1.2
 
 
-def test_an_upright_patch_at_step_one_is_a_crop(rng):
+@pytest.mark.parametrize("x", [100, 1])
+def test_an_upright_patch_at_step_one_is_a_crop_that_repeats_the_border(rng, x):
     photo = rng.integers(0, 256, (200, 200), dtype=np.uint8)
-    (patch,) = cut_patches(photo, keypoint(100.5, 90.5, 64 / 24, 0.0))
-    np.testing.assert_array_equal(patch, photo[59:123, 69:133])
-
-
-def test_beyond_the_border_the_photograph_is_repeated(rng):
-    photo = rng.integers(0, 256, (200, 200), dtype=np.uint8)
-    (patch,) = cut_patches(photo, keypoint(1.5, 90.5, 64 / 24, 0.0))
+    (patch,) = cut_patches(photo, keypoint(x + 0.5, 90.5, 64 / 24, 0.0))
     repeated = np.pad(photo, 40, mode="edge")
-    np.testing.assert_array_equal(patch, repeated[99:163, 10:74])
+    np.testing.assert_array_equal(patch, repeated[99:163, x + 9 : x + 73])
 
 
 def test_large_patches_are_low_passed(rng):
     photo = rng.integers(0, 256, (800, 800), dtype=np.uint8)
-    (fine,) = cut_patches(photo, keypoint(400.5, 400.5, 64 / 24, 0.0))
-    (between,) = cut_patches(photo, keypoint(400.5, 400.5, 2 ** (2 / 3) * 64 / 24, 0.0))
-    (coarse,) = cut_patches(photo, keypoint(400.5, 400.5, 8 * 64 / 24, 0.0))
-    # Noise averaged over about 8×8 pixels; picking every eighth pixel would leave it as it was.
-    assert fine.std() > 65
-    assert between.std() < 35  # 50 without the levels between octaves
-    assert coarse.std() < 15
+    sizes = (1, 2 ** (2 / 3), 8)
+    points = [keypoint(400.5, 400.5, size * 64 / 24, 0.0) for size in sizes]
+    fine, between, coarse = cut_patches(photo, Keypoints.join(points)).std(axis=(1, 2))
+    assert fine > 65
+    assert between < 35  # 50 without the levels between octaves
+    assert coarse < 15  # picking every eighth pixel would leave it as it was
 
 
 def sees_no_border(keypoints, shape):
@@ -87,12 +81,8 @@ def test_equals_the_reference_cutting_script(shared_data):
     inside = sees_no_border(found, photo.shape)
     assert inside.sum() > 250
     pyramid = script.Pyramid(photo)
-    theirs = [
-        script.cut(pyramid, x, y, sigma, angle, 64, 24)
-        for (x, y), sigma, angle in zip(
-            found.xy.tolist(), found.sigma.tolist(), found.radians.tolist(), strict=True
-        )
-    ]
+    rows = np.column_stack([found.xy, found.sigma, found.radians]).tolist()
+    theirs = [script.cut(pyramid, *row, 64, 24) for row in rows]
     ours = cut_patches(photo, found)
     np.testing.assert_array_equal(ours[inside], np.array(theirs)[inside])
     assert (ours != theirs).any()  # so that the border was not left out in vain
@@ -147,18 +137,15 @@ def test_photographs_are_listed_by_name_and_read_in_grey(tmp_path, rng):
     np.testing.assert_allclose(read_grey_or_none(tmp_path / "ü.PNG"), grey, atol=1)
 
 
-def test_what_is_no_photograph_reads_as_none(tmp_path):
-    (tmp_path / "empty.png").touch()
-    (tmp_path / "text.png").write_text("no pixels here")
-    for name in ("empty.png", "text.png", "missing.png"):
-        assert read_grey_or_none(tmp_path / name) is None
-
-
-def test_a_folder_without_photographs_is_refused(tmp_path):
+def test_files_and_folders_without_photographs(tmp_path):
     with pytest.raises(InputError, match="holds no photographs"):
         list_photos(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         list_photos(tmp_path / "nowhere")
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "text.png").write_text("no pixels here")
+    for name in ("empty.png", "text.png", "missing.png"):
+        assert read_grey_or_none(tmp_path / name) is None
 
 
 def test_without_opencv_the_error_says_what_to_install(monkeypatch, ramp):

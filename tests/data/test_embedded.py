@@ -3,6 +3,7 @@
 import shutil
 import socket
 import sys
+from unittest import mock
 
 import cv2
 import numpy as np
@@ -18,10 +19,7 @@ from kjax.errors import InputError
 @pytest.fixture(scope="module", autouse=True)
 def no_network():
     """Nothing here may reach for the network."""
-
-    def refuse(*_, **__):
-        raise AssertionError("the embedded data must not be downloaded")
-
+    refuse = mock.Mock(side_effect=AssertionError("the embedded data must not be downloaded"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "connect", refuse)
         patch.setattr(socket, "getaddrinfo", refuse)
@@ -87,16 +85,17 @@ def test_held_out_pairs_are_real_and_neither_trivial_nor_hopeless(held_out):
     assert 0.1 < false_positive_rate(pixels, pairs) < 0.3
 
 
-def test_the_second_call_reads_the_cache(cache, held_out):
+def assert_same(got, expected):
+    np.testing.assert_array_equal(got.patches, expected.patches)
+    np.testing.assert_array_equal(got.pairs, expected.pairs)
+
+
+def test_the_cache_is_read_for_the_same_settings_only(cache, held_out):
     before = (held_out.folder / "info.txt").stat()
     again = embedded_test(cache_dir=cache, progress=False)
     after = (again.folder / "info.txt").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    np.testing.assert_array_equal(again.patches, held_out.patches)
-    np.testing.assert_array_equal(again.pairs, held_out.pairs)
-
-
-def test_other_settings_do_not_take_the_old_cache(cache, held_out):
+    assert_same(again, held_out)
     stricter = embedded_test(cache_dir=cache, progress=False, tolerances=Tolerances())
     assert len(stricter.patches) < len(held_out.patches)
 
@@ -104,17 +103,12 @@ def test_other_settings_do_not_take_the_old_cache(cache, held_out):
 def test_an_interrupted_cut_leaves_nothing_and_cutting_again_gives_the_same(
     tmp_path, held_out, monkeypatch
 ):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("numpy.savetxt", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            embedded_test(cache_dir=tmp_path, progress=False)
+    monkeypatch.setattr("numpy.savetxt", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        embedded_test(cache_dir=tmp_path, progress=False)
+    monkeypatch.undo()
     assert list((tmp_path / "embedded").iterdir()) == []
-    again = embedded_test(cache_dir=tmp_path, progress=False)
-    np.testing.assert_array_equal(again.patches, held_out.patches)
-    np.testing.assert_array_equal(again.pairs, held_out.pairs)
+    assert_same(embedded_test(cache_dir=tmp_path, progress=False), held_out)
 
 
 @pytest.mark.parametrize("name", ["patches0003.bmp", "info.txt"])
@@ -122,9 +116,7 @@ def test_a_damaged_set_is_cut_again(tmp_path, cache, held_out, name):
     shutil.copytree(cache / "embedded", tmp_path / "embedded")
     path = tmp_path / "embedded" / held_out.folder.name / name
     path.write_bytes(path.read_bytes()[:100])
-    again = embedded_test(cache_dir=tmp_path, progress=False)
-    np.testing.assert_array_equal(again.patches, held_out.patches)
-    np.testing.assert_array_equal(again.pairs, held_out.pairs)
+    assert_same(embedded_test(cache_dir=tmp_path, progress=False), held_out)
 
 
 def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):
@@ -133,28 +125,26 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):
         embedded_test(cache_dir=tmp_path / "file", progress=False)
 
 
-@pytest.mark.parametrize("load", [embedded_train, embedded_test])
-def test_without_scikit_image_the_error_says_what_to_install(monkeypatch, tmp_path, load):
-    monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(InputError, match="scikit-image: pip install scikit-image"):
+@pytest.mark.parametrize(
+    ("load", "module", "package"),
+    [
+        *((load, "skimage", "scikit-image") for load in (embedded_train, embedded_test)),
+        (embedded_test, "cv2", "opencv-contrib-python-headless"),
+    ],
+)
+def test_a_missing_package_is_named(monkeypatch, tmp_path, load, module, package):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=f": pip install {package}"):
         load(cache_dir=tmp_path, progress=False)
-
-
-def test_without_opencv_the_error_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(InputError, match="cv2: pip install opencv-contrib-python-headless"):
-        embedded_test(cache_dir=tmp_path, progress=False)
 
 
 def test_hidden_outside_and_unknown_pixels_are_not_visible():
     far, near = 2.0, 6.0
     disparity = np.full((1, 20), far)
     disparity[0, 10:13] = near  # lands on 4, 5 and 6, where the far pixels 6, 7 and 8 would
-    disparity[0, 15] = np.inf
-    disparity[0, 16] = np.nan
-    visible = visible_in_right(disparity)[0]
-    hidden = {0, 1, 6, 7, 8, 15, 16}
-    assert set(np.flatnonzero(~visible).tolist()) == hidden
+    disparity[0, 15:17] = np.inf, np.nan
+    hidden = np.flatnonzero(~visible_in_right(disparity)[0])
+    assert hidden.tolist() == [0, 1, 6, 7, 8, 15, 16]
 
 
 def test_a_shifted_photograph_is_cut_at_the_same_places(rng):

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 from kjax.data import cache, phototour
 from kjax.data.cache import cache_root
@@ -28,7 +30,6 @@ from kjax.data.phototour import (
 )
 from kjax.data.sampler import make_point_table, sample_pairs_on_host
 from kjax.data.sets import by_photograph
-from kjax.errors import InputError
 
 PAIRS = TestPairs(np.array([0, 5]), np.array([1, 500]), np.array([True, False]))
 
@@ -56,11 +57,6 @@ def read(folder, tmp_path):
     return read_phototour(folder, cache_dir=tmp_path / "cache", progress=False)
 
 
-def refused(message):
-    """Expect an `InputError` of one line."""
-    return pytest.raises(InputError, match=rf"^[^\n]*{message}[^\n]*$")
-
-
 # Whole sets
 
 
@@ -69,9 +65,8 @@ def test_a_written_set_reads_back(tmp_path):
     interest = np.random.default_rng(0).uniform(0, 9, (600, 5))
     interest[:, 0] = np.arange(600) // 50
     photographs = [SetPhotograph(0, "a.jpg", ""), SetPhotograph(1, "b/c ü.jpg", "0a" * 32)]
-    folder = write_phototour(
-        tmp_path / "a", patches, point_ids, pairs=PAIRS, interest=interest, photographs=photographs
-    )
+    more = {"pairs": PAIRS, "interest": interest, "photographs": photographs}
+    folder = write_phototour(tmp_path / "a", patches, point_ids, **more)
     mosaics = [f"patches000{number}.bmp" for number in range(3)]
     texts = ["images.txt", "info.txt", "interest.txt", "m50_1_1_0.txt"]
     assert sorted(os.listdir(folder)) == [*texts, *mosaics, "photographs.csv"]
@@ -92,12 +87,9 @@ def test_patches_are_laid_out_row_by_row(tmp_path):
     palette = bytes(byte for grey in range(256) for byte in (grey, grey, grey, 0))
     sizes = [40, 1024, 1024, 1 | 8 << 16, 0, 0, 0, 0, 256, 0]
     header = b"BM" + np.array([54 + 1024 + mosaic.size, 0, 54 + 1024, *sizes], "<u4").tobytes()
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    (folder / "patches0000.bmp").write_bytes(header + palette + mosaic[::-1].tobytes())
-    (folder / "info.txt").write_text("".join(f"{n // 2} 0\n" for n in range(20)))
-
-    got = read(folder, tmp_path)
+    (tmp_path / "patches0000.bmp").write_bytes(header + palette + mosaic[::-1].tobytes())
+    (tmp_path / "info.txt").write_text("".join(f"{n // 2} 0\n" for n in range(20)))
+    got = read(tmp_path, tmp_path)
     assert got.patches.shape == (20, 64, 64)
     np.testing.assert_array_equal(got.patches[3], mosaic[:64, 192:256])
     np.testing.assert_array_equal(got.patches[17], mosaic[64:128, 64:128])
@@ -105,16 +97,13 @@ def test_patches_are_laid_out_row_by_row(tmp_path):
 
 
 def test_real_mosaics(tmp_path, shared_data):
-    folder = tmp_path / "notredame"
-    folder.mkdir()
     for path in sorted((shared_data / "ubc_notredame").glob("*.bmp")):
-        shutil.copyfile(path, folder / path.name)
-    (folder / "info.txt").write_text("0 0\n" * 512)
-    data = (folder / "patches0001.bmp").read_bytes()
+        shutil.copyfile(path, tmp_path / path.name)
+    (tmp_path / "info.txt").write_text("0 0\n" * 512)
+    data = (tmp_path / "patches0001.bmp").read_bytes()
     start = int.from_bytes(data[10:14], "little")
     pixels = np.frombuffer(data, np.uint8, 1024 * 1024, start).reshape(1024, 1024)[::-1]
-
-    got = read(folder, tmp_path)
+    got = read(tmp_path, tmp_path)
     assert got.patches.shape == (512, 64, 64)
     np.testing.assert_array_equal(got.patches[256 + 35], pixels[128:192, 192:256])
     assert 20 < got.patches.std() < 100  # photographs, not noise or nothing
@@ -150,7 +139,7 @@ def test_the_hash_covers_patches_and_point_ids(written, tmp_path):
 # The cache
 
 
-def test_the_second_call_maps_the_cache(folder, tmp_path):
+def test_the_cache_is_mapped_until_the_set_changes(folder, tmp_path):
     first = read(folder, tmp_path)
     decoded = os.stat(first.patches.filename)
     second = read(folder, tmp_path)
@@ -158,12 +147,8 @@ def test_the_second_call_maps_the_cache(folder, tmp_path):
     assert isinstance(second.patches, np.memmap)
     assert not second.patches.flags.writeable
     np.testing.assert_array_equal(second.patches, first.patches)
-
-
-def test_a_changed_set_is_decoded_again(folder, tmp_path):
-    before = np.array(read(folder, tmp_path).patches)
-    status = (folder / "patches0001.bmp").stat()
-    (folder / "patches0001.bmp").write_bytes((folder / "patches0000.bmp").read_bytes())
+    before, status = np.array(first.patches), (folder / "patches0001.bmp").stat()
+    shutil.copyfile(folder / "patches0000.bmp", folder / "patches0001.bmp")
     os.utime(folder / "patches0001.bmp", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     np.testing.assert_array_equal(read(folder, tmp_path).patches[256:512], before[:256])
 
@@ -177,20 +162,15 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_replaced(folder, tmp_path, damage):
+def test_a_damaged_cache_is_replaced_or_named(folder, tmp_path, monkeypatch):
     first = read(folder, tmp_path)
     expected, labels = np.array(first.patches), first.point_ids
     (entry,) = (tmp_path / "cache" / "phototour").iterdir()
-    DAMAGES[damage](entry)
-    again = read(folder, tmp_path)
-    np.testing.assert_array_equal(again.patches, expected)
-    np.testing.assert_array_equal(again.point_ids, labels)
-
-
-def test_a_damaged_cache_that_cannot_be_replaced_is_named(folder, tmp_path, monkeypatch):
-    read(folder, tmp_path)
-    (entry,) = (tmp_path / "cache" / "phototour").iterdir()
+    for name, damage in DAMAGES.items():
+        damage(entry)
+        again = read(folder, tmp_path)
+        np.testing.assert_array_equal(again.patches, expected, name)
+        np.testing.assert_array_equal(again.point_ids, labels, name)
     (entry / "point_ids.npy").write_bytes(b"rot")
     monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)
     with refused(f"{entry}: delete that folder"):
@@ -223,20 +203,15 @@ def test_the_entry_of_a_faster_process_is_kept(folder, tmp_path, monkeypatch, ov
     assert [(path, path.stat().st_ino) for path in entries.iterdir()] == faster
 
 
-def test_an_interrupted_decoding_leaves_nothing(folder, tmp_path, monkeypatch):
-    original = phototour.decode_mosaic
-
-    def interrupted(path):
-        if path.name == "patches0002.bmp":
-            raise KeyboardInterrupt
-        return original(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(phototour, "decode_mosaic", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            read(folder, tmp_path)
+def test_an_interrupted_decoding_leaves_nothing(written, tmp_path, monkeypatch):
+    mosaic = phototour.decode_mosaic(written / "patches0000.bmp")
+    interrupted = mock.Mock(side_effect=[mosaic, mosaic, KeyboardInterrupt])
+    monkeypatch.setattr(phototour, "decode_mosaic", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        read(written, tmp_path)
+    monkeypatch.undo()
     assert not list((tmp_path / "cache" / "phototour").iterdir())
-    assert len(read(folder, tmp_path).patches) == 600
+    assert len(read(written, tmp_path).patches) == 600
 
 
 def test_a_cache_folder_that_cannot_be_written_is_named(written, tmp_path, monkeypatch):
@@ -244,23 +219,19 @@ def test_a_cache_folder_that_cannot_be_written_is_named(written, tmp_path, monke
     with refused(r"cannot write to .*cache.*KJAX_CACHE"):
         read(written, tmp_path)
 
-    def refuse(path, *args, **kwargs):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    read_only = OSError(errno.EROFS, os.strerror(errno.EROFS))
+    monkeypatch.setattr(Path, "mkdir", mock.Mock(side_effect=read_only))
     with refused(rf"{tmp_path / 'other'}.*Read-only file system.*KJAX_CACHE"):
         read_phototour(written, cache_dir=tmp_path / "other", progress=False)
 
 
 def test_the_cache_folder_comes_from_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", "/home/someone")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("KJAX_CACHE", raising=False)
-    assert cache_root() == Path("/home/someone/.cache/kjax")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert cache_root() == Path("/caches/kjax")
-    monkeypatch.setenv("KJAX_CACHE", "/big/disk")
-    assert cache_root() == Path("/big/disk")
+    for name in ("XDG_CACHE_HOME", "KJAX_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {"HOME": "/a/.cache/kjax", "XDG_CACHE_HOME": "/a/kjax", "KJAX_CACHE": "/a"}
+    for name, expected in settings.items():
+        monkeypatch.setenv(name, "/a")
+        assert cache_root() == Path(expected)
     assert cache_root(tmp_path) == tmp_path
 
 
@@ -272,36 +243,39 @@ def halve(folder):
         image.crop((0, 0, 1024, 512)).save(folder / "patches0001.bmp")
 
 
-BAD_SETS = {
-    r"cannot decode .*patches0001\.bmp": [
-        lambda folder: os.truncate(folder / "patches0001.bmp", 500_000),
-        lambda folder: (folder / "patches0001.bmp").write_bytes(b"this is not an image" * 100),
-    ],
-    r"patches0001\.bmp has 1024×512 pixels": [halve],
-    r"lacks patches0001\.bmp": [lambda folder: (folder / "patches0001.bmp").unlink()],
-    r"lacks info\.txt": [lambda folder: (folder / "info.txt").unlink()],
-    "512 lines for 3": [lambda folder: (folder / "info.txt").write_text("1 0\n" * 512)],
-    "769 lines for 3": [lambda folder: (folder / "info.txt").write_text("1 0\n" * 769)],
-    r"cannot read .*info\.txt": [
-        lambda folder: (folder / "info.txt").write_text(""),
-        lambda folder: (folder / "info.txt").write_text("1 0\nx y\n"),
-        lambda folder: (folder / "info.txt").write_text("1.5 0\n" * 600),
-    ],
-    r"has no patches0000\.bmp": [lambda folder: [path.unlink() for path in folder.iterdir()]],
-    "no such folder": [shutil.rmtree],
-}
+def write(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [(damage, message) for message, damages in BAD_SETS.items() for damage in damages],
+    [
+        (lambda folder: os.truncate(folder / "patches0001.bmp", 500_000), "cannot decode .*1.bmp"),
+        (
+            write("patches0001.bmp", "this is not an image" * 100),
+            r"cannot decode .*patches0001\.bmp",
+        ),
+        (halve, r"patches0001\.bmp has 1024×512 pixels"),
+        (remove("patches0001.bmp"), r"lacks patches0001\.bmp"),
+        (remove("info.txt"), r"lacks info\.txt"),
+        *((write("info.txt", "1 0\n" * n), f"{n} lines for 3") for n in (512, 769)),
+        *(
+            (write("info.txt", text), r"cannot read .*info\.txt")
+            for text in ("", "1 0\nx y\n", "1.5 0\n" * 600)
+        ),
+        (lambda folder: [path.unlink() for path in folder.iterdir()], r"has no patches0000\.bmp"),
+        (shutil.rmtree, "no such folder"),
+    ],
 )
 def test_a_damaged_set_is_refused(folder, tmp_path, damage, message):
     damage(folder)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), refused(message):
         warnings.simplefilter("error")
-        with refused(message):
-            read(folder, tmp_path)
+        read(folder, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +329,7 @@ def test_only_patch_sets_are_overwritten_and_only_on_demand(folder, tmp_path):
         write_phototour(folder, *small, overwrite=True)
     assert (folder / "info.txt").exists()
     (tmp_path / "file").touch()
-    with refused("is a file"):
+    with refused(r"not just a patch set \(it holds file\)"):
         check_output(tmp_path / "file", overwrite=True)
 
 
@@ -382,10 +356,9 @@ def test_test_pairs_are_correct_distinct_and_repeatable():
     ends = np.sort(np.stack([pairs.first, pairs.second], axis=1), axis=1)
     assert len(np.unique(ends, axis=0)) == 550
     assert 0.05 < pairs.matching[:100].mean() < 0.6  # shuffled
-    again = sample_test_pairs(point_ids, matching=150, non_matching=400, seed=3)
-    other = sample_test_pairs(point_ids, matching=150, non_matching=400, seed=4)
-    np.testing.assert_array_equal(pairs, again)
-    assert not np.array_equal(pairs, other)
+    for seed, same in ((3, True), (4, False)):
+        again = sample_test_pairs(point_ids, matching=150, non_matching=400, seed=seed)
+        assert np.array_equal(pairs, again) == same
 
 
 def test_small_sets_give_all_their_pairs():
@@ -411,27 +384,22 @@ def listed(tmp_path):
     return write_phototour(folder, patches, [0, 0, 1, 1], interest=interest, photographs=LIST)
 
 
-def test_the_photographs_of_a_set_read_back(listed):
-    assert read_set_photographs(listed) == LIST
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("", r"photographs\.csv is damaged"),
-        ("number,name,sha256\n0,a\n", r"photographs\.csv is damaged"),
-        ("number,name,sha256\nx,a,b\n", r"photographs\.csv is damaged"),
-        ("number,name,sha256\n0,a,\n2,b,\n", "has no SHA-256"),
+        *(
+            (write("photographs.csv", text), r"photographs\.csv is damaged")
+            for text in ("", "number,name,sha256\n0,a\n", "number,name,sha256\nx,a,b\n")
+        ),
+        (write("photographs.csv", "number,name,sha256\n0,a,\n2,b,\n"), "has no SHA-256"),
         (lambda folder: write_set_photographs(folder, LIST[:1]), "patches of photograph 2, which"),
-        (lambda folder: (folder / "photographs.csv").unlink(), "does not list .*build-patches"),
-        (lambda folder: (folder / "interest.txt").unlink(), "does not list the photographs"),
+        (remove("photographs.csv"), "does not list .*build-patches"),
+        (remove("interest.txt"), "does not list the photographs"),
     ],
 )
 def test_an_incomplete_list_of_photographs_is_refused(listed, damage, message):
-    if isinstance(damage, str):
-        (listed / "photographs.csv").write_text(damage)
-    else:
-        damage(listed)
+    assert read_set_photographs(listed) == LIST
+    damage(listed)
     with refused(message):
         read_set_photographs(listed)
 

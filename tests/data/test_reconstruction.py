@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 import pytest
 from colmap_files import PlaneScene, correlation, write_binary, write_database
+from refusals import refused
 
-from kjax.data.reconstruction import TrackFilters, WorldShapes, consistent, cut_reconstruction
-from kjax.errors import InputError
+from kjax.data.reconstruction import TrackFilters, consistent, cut_reconstruction
 
 SCENE = PlaneScene()
 
@@ -33,11 +33,6 @@ def cut_scene(folder, *, model="sparse", **options):
 def replace_database(folder, tables, **options):
     (folder / "database.db").unlink()
     write_database(folder / "database.db", tables, **({"new_schema": True} | options))
-
-
-def refused(message):
-    """Expect an `InputError` of one line."""
-    return pytest.raises(InputError, match=rf"^[^\n]*{message}[^\n]*$")
 
 
 def test_patches_of_one_point_look_the_same(written):
@@ -106,7 +101,7 @@ def test_observations_that_disagree_with_the_geometry_are_dropped(folder):
 def shapes(log_size, degrees, ray_degrees):
     rays = np.deg2rad(np.asarray(ray_degrees, np.float64))
     ray = np.stack([np.sin(rays), np.zeros_like(rays), np.cos(rays)], axis=1)
-    return WorldShapes(np.asarray(log_size, np.float64), np.deg2rad(degrees), ray)
+    return np.asarray(log_size, np.float64), np.deg2rad(degrees), ray
 
 
 @pytest.mark.parametrize(
@@ -123,7 +118,7 @@ def shapes(log_size, degrees, ray_degrees):
 def test_the_largest_agreeing_group_is_kept(log_size, degrees, ray_degrees, kept):
     # A second point, which is fine, follows: each is judged on its own.
     parts = shapes(log_size, degrees, ray_degrees), shapes([9, 9], [90, 90], [0, 9])
-    both = WorldShapes(*map(np.concatenate, zip(*parts, strict=True)))
+    both = tuple(map(np.concatenate, zip(*parts, strict=True)))
     marked = consistent(np.array([4, 4, 4, 8, 8]), both, filters=TrackFilters())
     np.testing.assert_array_equal(marked, [*map(bool, kept), True, True])
 

@@ -1,7 +1,7 @@
 """Patches from photographs: reading images, detecting keypoints and cutting patches around them.
 
-Training sets are cut here, on the host. `kjax.images` cuts patches on the device by the same rules.
-Nothing here imports JAX: OpenCV's SIFT is half as fast in a process that has imported it.
+`kjax.images` cuts patches on the device by the same rules. Nothing here imports JAX: OpenCV's SIFT
+is half as fast in a process that has imported it.
 
 Pixel centres are integers: the centre of the top-left pixel is (0, 0). A keypoint has a scale σ in
 pixels and an orientation a in radians, clockwise on screen: the direction (cos a, sin a), x to the

@@ -1,15 +1,15 @@
 """Keypoints of a photograph: from an OpenCV detector, or given by the caller.
 
-SIFT's keypoints are ranked in three ways. "SIFT" keeps those of the highest contrast, as OpenCV
-does; "SIFT-largest" those of the largest scale, as COLMAP does; "SIFT-steady" ranks a larger set by
-contrast × size² and keeps one orientation per location. Under random homographies 2,048 keypoints
-of the last gave half as many correct matches again as the first (docs/peers.md).
+"SIFT" keeps SIFT's keypoints of the highest contrast, as OpenCV does; "SIFT-largest" those of the
+largest scale, as COLMAP does; "SIFT-steady" ranks more of them by contrast × size² and keeps one
+orientation per location, which gave half as many correct matches again (docs/peers.md).
 
 Patches are cut by SIFT's measure, `KeyPoint.size` = 2σ. ORB's size is the side of the area that it
-describes, and SIFT describes 6 sizes, so ORB's is divided by 31/6. BRISK's is divided by 4, which
-gave most correct matches of the factors 1, 1.4, 2, … 11. KAZE's and AKAZE's stay.
+describes, and SIFT describes 6 sizes, so ORB's is divided by 31/6. BRISK's is divided by 4,
+which gave most correct matches.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from kjax.data.cutting.photographs import Grey, grey_values, whole_greys
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError
 from kjax.extras import require
 
 MAX_KEYPOINTS = 8000
@@ -82,9 +82,8 @@ class Keypoints(NamedTuple):
     def padded(self, count: int) -> "Keypoints":
         """Add keypoints of size 0, which never have a patch, up to `count`."""
         missing = (0, count - len(self.xy))
-        return Keypoints(
-            *(np.pad(column, [missing, *[(0, 0)] * (column.ndim - 1)]) for column in self)
-        )
+        pads = ([missing, *[(0, 0)] * (column.ndim - 1)] for column in self)
+        return Keypoints(*map(np.pad, self, pads))
 
 
 def upright_without(angles: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
@@ -114,16 +113,12 @@ def _sift(cv2: ModuleType, count: int | None, contrast: float) -> Any:
     )
 
 
-def _contributed(name: str) -> Callable[..., Any]:
-    """Return the maker of a detector that OpenCV 5 has moved to its contributed modules."""
-
-    def create(cv2: ModuleType, *_: Any) -> Any:
-        for home in (cv2, getattr(cv2, "xfeatures2d", None)):
-            if hasattr(home, name):
-                return getattr(home, name)()
-        raise InputError(f"this OpenCV has no {name}: pip install opencv-contrib-python-headless")
-
-    return create
+def _contributed(name: str, cv2: ModuleType, *_: Any) -> Any:
+    """Create a detector that OpenCV 5 has moved to its contributed modules."""
+    for home in (cv2, getattr(cv2, "xfeatures2d", None)):
+        if hasattr(home, name):
+            return getattr(home, name)()
+    raise InputError(f"this OpenCV has no {name}: pip install opencv-contrib-python-headless")
 
 
 _PRECISE = "OpenCV SIFT, precise upscale"
@@ -143,16 +138,10 @@ DETECTORS = {
         label=f"{_PRECISE}, contrast {LOW_CONTRAST}, largest first",
     ),
     "ORB": Detector(lambda cv2, count, _: cv2.ORB_create(nfeatures=count or 10**6), 31 / 6),
-    "BRISK": Detector(_contributed("BRISK_create"), 4.0),
-    "AKAZE": Detector(_contributed("AKAZE_create")),
-    "KAZE": Detector(_contributed("KAZE_create"), turns_late=True),
+    "BRISK": Detector(functools.partial(_contributed, "BRISK_create"), 4.0),
+    "AKAZE": Detector(functools.partial(_contributed, "AKAZE_create")),
+    "KAZE": Detector(functools.partial(_contributed, "KAZE_create"), turns_late=True),
 }
-
-
-def check_detector(name: str) -> None:
-    """Raise for an unknown detector."""
-    if name not in DETECTORS:
-        raise unknown_name("detector", name, DETECTORS)
 
 
 def detector_label(name: str) -> str:
@@ -213,9 +202,8 @@ def find_in_grey(
             firsts.setdefault(point.pt, point)
         ranked = list(firsts.values())
     best = ranked[:max_keypoints]
-    if kind.sizes != 1:
-        for point in best:
-            point.size /= kind.sizes
+    for point in best:
+        point.size /= kind.sizes
     return best
 
 

@@ -20,7 +20,6 @@ from jaxtyping import Float, Int32, UInt8
 
 from kjax.data.cutting.keypoints import Keypoints
 from kjax.data.cutting.photographs import Photo
-from kjax.errors import unknown_name
 from kjax.extras import require
 
 PATCH_SIDE = 64
@@ -45,12 +44,6 @@ class Level(NamedTuple):
     shift: tuple[float, float]
     stretch: tuple[float, float]  # a vector v from a patch's centre becomes stretch · v
     blur: float = 0.0  # σ of the Gaussian applied to the octave's first level, 0 for that itself
-
-
-def check_pyramid(kind: str) -> None:
-    """Raise for an unknown pyramid name."""
-    if kind not in PYRAMIDS:
-        raise unknown_name("pyramid", kind, PYRAMIDS)
 
 
 def plan_levels(height: int, width: int, *, size: int, kind: str) -> list[Level]:

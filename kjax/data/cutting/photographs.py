@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Float32, UInt8, UInt16
 from PIL import Image, ImageOps
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, check_name
 from kjax.files.images import open_image
 
 Item = TypeVar("Item")
@@ -88,7 +88,7 @@ def to_grey(
     Integer types give 0–255, unrounded; floating-point values keep their range. Alpha is ignored.
     JAX arrays give JAX arrays of at least float32, everything else NumPy's float32.
     """
-    check_order(order)
+    check_name("order", order, ORDERS)
     image = as_image(image, batched=batched)
     in_numpy = isinstance(image, np.ndarray)
     dtype = np.dtype(np.float32) if in_numpy else np.promote_types(image.dtype, np.float32)
@@ -108,10 +108,10 @@ def grey_values(image: np.ndarray, *, order: str = "rgb") -> Grey:
     """Convert an image of any type and range to grey from 0 (black) to 255 (white).
 
     The range of a floating-point image follows from its largest value: up to 2 it is 0–1, up to 510
-    it is 0–255, up to 131,070 it is 0–65,535. Resizing and sharpening may leave values beyond black
-    and white; they stay beyond. The result is the image itself if it is grey uint8, else float32.
+    it is 0–255, up to 131,070 it is 0–65,535. Values beyond black and white stay beyond. The result
+    is the image itself if it is grey uint8, else float32.
     """
-    check_order(order)
+    check_name("order", order, ORDERS)
     image = np.asarray(as_image(image))
     if _is_floating(image) and not np.isfinite(image).all():
         raise InputError("the image has NaN or infinite pixels: fix the image or leave it out")
@@ -133,12 +133,6 @@ def grey_values(image: np.ndarray, *, order: str = "rgb") -> Grey:
 def whole_greys(grey: Grey) -> Photo:
     """Round the result of `grey_values` to uint8."""
     return grey if grey.dtype == np.uint8 else grey.round().clip(0, 255).astype(np.uint8)
-
-
-def check_order(order: str) -> None:
-    """Raise for an unknown channel order."""
-    if order not in ORDERS:
-        raise unknown_name("order", order, ORDERS)
 
 
 def as_image(image: Any, *, batched: bool = False) -> Any:
