@@ -1,5 +1,6 @@
 import sys
 import types
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ def test_sift_is_that_of_the_official_script(patches):
     expected = [cv2.SIFT_create().compute(patch, [keypoint])[1][0] for patch in patches]
     sift = load_baseline("sift")
     np.testing.assert_array_equal(sift.describe(patches), expected)
+    many = np.concatenate([np.roll(patches, shift, axis=2) for shift in range(0, 60, 4)] * 10)
+    np.testing.assert_array_equal(sift.describe(many)[::97], sift.describe(many[::97]))
     assert sift.source == f"OpenCV {cv2.__version__}"
     assert (sift.name, sift.distance, sift.dimension, sift.parameters) == ("SIFT", "L2", 128, None)
 
@@ -37,12 +40,6 @@ def test_root_sift_has_unit_norm_and_hellinger_products(patches):
     shares = sift / sift.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(root[0] @ root[1], np.sqrt(shares[0] * shares[1]).sum(), rtol=1e-5)
     np.testing.assert_array_equal(root_sift(np.zeros((1, 128), np.float32)), 0)
-
-
-def test_many_patches_keep_their_order(patches):
-    many = np.concatenate([np.roll(patches, shift, axis=2) for shift in range(0, 60, 4)] * 10)
-    sift = load_baseline("sift")
-    np.testing.assert_array_equal(sift.describe(many)[::97], sift.describe(many[::97]))
 
 
 def test_orb_sees_the_whole_patch(patches):
@@ -74,9 +71,8 @@ def pretend(monkeypatch, **contents):
 
 
 def test_a_missing_or_incomplete_opencv_is_reported(monkeypatch):
-    def create(*_):
-        raise cv2.error("built without downloaded Boost descriptor features")
-
+    refusal = cv2.error("built without downloaded Boost descriptor features")
+    create = Mock(side_effect=refusal)
     pretend(monkeypatch, xfeatures2d=types.SimpleNamespace(BoostDesc_create=create))
     with pytest.raises(Unavailable, match="built without the data of BBoost"):
         load_baseline("bboost")
@@ -90,19 +86,14 @@ def test_a_missing_or_incomplete_opencv_is_reported(monkeypatch):
 
 
 def test_bboost_is_binboost_of_the_whole_upright_patch(monkeypatch, patches):
-    seen = []
-
-    class Extractor:
-        def __init__(self, *arguments):
-            seen.append(arguments)
-
-        def compute(self, image, keypoints):
-            seen.append(keypoints[0])
-            return keypoints, np.full((1, 32), image[0, 0], np.uint8)
-
-    fake = types.SimpleNamespace(BoostDesc_create=Extractor)
+    packed = np.full((1, 32), patches[0, 0, 0], np.uint8)
+    create = Mock()
+    create.return_value.compute.return_value = (None, packed)
+    fake = types.SimpleNamespace(BoostDesc_create=create)
     pretend(monkeypatch, xfeatures2d=fake, KeyPoint=cv2.KeyPoint)
     found = load_baseline("bboost").describe(patches[:1])
-    np.testing.assert_array_equal(found[0], np.unpackbits(np.full(32, patches[0, 0, 0], np.uint8)))
-    assert seen[0] == (302, True, 1.0)
-    assert (seen[-1].pt, seen[-1].size, seen[-1].angle) == ((32.0, 32.0), 65.0, 0.0)
+    np.testing.assert_array_equal(found, np.unpackbits(packed, axis=1))
+    create.assert_called_with(302, True, 1.0)
+    image, (keypoint,) = create.return_value.compute.call_args.args
+    np.testing.assert_array_equal(image, patches[0])
+    assert (keypoint.pt, keypoint.size, keypoint.angle) == ((32.0, 32.0), 65.0, 0.0)

@@ -1,6 +1,7 @@
 """Names of descriptors on the command line, and the cache of descriptors."""
 
 import errno
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,28 +16,18 @@ from kjax.weights.files import save_variables
 PATCHES = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
 
 
-class Counting:
+@pytest.fixture
+def describe():
     """A descriptor that counts its calls."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, patches):
-        self.calls += 1
-        return patches.reshape(len(patches), -1).astype(np.float32)
+    return Mock(side_effect=lambda patches: patches.reshape(len(patches), -1).astype(np.float32))
 
 
-def test_patches_are_described_once(tmp_path):
-    describe = Counting()
-    for identity, patches in (("one", PATCHES), ("one", PATCHES), ("one", PATCHES[::-1]),
-                              ("two", PATCHES)):  # fmt: skip
-        found = cached(describe, identity, cache_dir=tmp_path)(patches)
+def test_patches_are_described_once_and_damaged_files_replaced(describe, tmp_path):
+    for identity, patches in (("one", PATCHES[::-1]), ("two", PATCHES), ("two", PATCHES)):
+        found = cached(describe, identity, cache_dir=tmp_path / "first")(patches)
         np.testing.assert_array_equal(found, patches.reshape(3, -1))
-    assert describe.calls == 3
-
-
-def test_damaged_cache_files_are_replaced(tmp_path):
-    describe = Counting()
+    cached(describe, "one", cache_dir=tmp_path / "first")(PATCHES)
+    assert describe.call_count == 3
     cached(describe, "one", cache_dir=tmp_path)(PATCHES)
     (file,) = (tmp_path / "descriptors").iterdir()
     whole = file.read_bytes()
@@ -46,16 +37,14 @@ def test_damaged_cache_files_are_replaced(tmp_path):
         file.write_bytes(content)
         again = cached(describe, "one", cache_dir=tmp_path)(PATCHES)
         np.testing.assert_array_equal(again, PATCHES.reshape(3, -1))
-        assert describe.calls == 2 + number
+        assert describe.call_count == 5 + number
 
 
-def test_full_disk_is_one_line(tmp_path, monkeypatch):
-    def refuse(path, arrays):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(entries, "write_npz", refuse)
+def test_full_disk_is_one_line(describe, tmp_path, monkeypatch):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(entries, "write_npz", Mock(side_effect=full))
     with pytest.raises(InputError, match="set KJAX_CACHE"):
-        cached(Counting(), "one", cache_dir=tmp_path)(PATCHES)
+        cached(describe, "one", cache_dir=tmp_path)(PATCHES)
 
 
 def test_identity_depends_on_settings_and_every_value():

@@ -75,7 +75,6 @@ GOOD = "s1,t1,idx1,s2,t2,idx2\ni_a,0,1,v_bc,5,0\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (GOOD + "i_a,0,1,v_bd,5,0\n", "line 3: unknown sequence v_bd"),
         (GOOD + "i_a,0,1,v_bcd,5,0\n", "line 3: unknown sequence v_bcd"),
         (GOOD + ",0,1,v_bc,5,0\n", "line 3: unknown sequence"),
         (GOOD + "i_a,6,1,v_bc,5,0\n", "line 3: its sequence does not have image 6"),
@@ -116,17 +115,9 @@ def test_files_of_the_official_generator_byte_for_byte(tmp_path):
     assert found == GOLDEN["sha256"]
 
 
-def test_written_tasks_are_read_back(tmp_path):
-    patches = {"i_a": 20, "v_b": 30, "v_c": 12}
-    tasks = generate_tasks(patches, pairs=100, **QUIET)
-    write_tasks(tasks, tmp_path, "mine")
-    read = read_tasks(tmp_path, "mine", patches)
-    assert_equal(read, tasks)
-    assert (read.origin, tasks.origin) == ("official", "generated, seed 42")
-
-
-def test_generated_pairs():
-    tasks = generate_tasks({"a": 4, "b": 2, "c": 9}, pairs=500, **QUIET)
+def test_generated_pairs_are_read_back(tmp_path):
+    patches = {"a": 4, "b": 2, "c": 9}
+    tasks = generate_tasks(patches, pairs=500, **QUIET)
     for pairs in (tasks.positives, tasks.intra):
         np.testing.assert_array_equal(pairs.sequence[:, 0], pairs.sequence[:, 1])
     np.testing.assert_array_equal(tasks.positives.patch[:, 0], tasks.positives.patch[:, 1])
@@ -135,6 +126,10 @@ def test_generated_pairs():
     assert len(np.unique(tasks.inter.sequence, axis=0)) == 9
     for pairs in (tasks.positives, tasks.intra, tasks.inter):
         assert (pairs.patch < np.array([4, 2, 9])[pairs.sequence]).all()
+    write_tasks(tasks, tmp_path, "mine")
+    read = read_tasks(tmp_path, "mine", patches)
+    assert_equal(read, tasks)
+    assert (read.origin, tasks.origin) == ("official", "generated, seed 42")
 
 
 def test_seeds_draw_different_pairs(capfd):
@@ -184,7 +179,7 @@ def random_projection(seed):
 
 
 def test_mean_over_splits_and_seeds(tmp_path, monkeypatch):
-    splits = {"a": NAMES[:3], "b": NAMES[1:], "c": NAMES[::2], "full": NAMES}
+    splits = {"a": NAMES[:3], "b": NAMES[1:], "c": NAMES[:1] + NAMES[2:], "full": NAMES}
     folder = write_hpatches(tmp_path / "small", NAMES, patches=6)
     monkeypatch.setattr(hpatches_tasks, "SPLITS", splits)
     benchmark = open_benchmark(folder, splits=list(splits), **QUIET)
