@@ -1,5 +1,7 @@
 """Descriptors of HPatches sequences and their CSV files."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -86,11 +88,8 @@ def test_files_have_the_official_layout(tmp_path):
 
 def test_failed_write_leaves_the_old_file(folder, descriptors, monkeypatch):
     before = (folder / "v_b" / "ref.csv").read_text()
-
-    def fail(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(atomic.os, "replace", fail)
+    full = OSError("no space left")
+    monkeypatch.setattr(atomic.os, "replace", Mock(side_effect=full))
     changed = SetDescriptors(descriptors.patches, np.zeros_like(descriptors.rows))
     with pytest.raises(OSError, match="no space left"):
         write_descriptors(changed, folder)

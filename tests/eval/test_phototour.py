@@ -29,10 +29,7 @@ def test_scores_are_those_of_the_metrics():
     assert scores.non_matching_pairs == (~matching).sum() == sum(scores.distances.non_matching)
     hynet = score_pairs(distances, matching, test="castle", rule="hynet")
     assert hynet.fpr95 == fpr_at_recall(distances, matching, rule="hynet")
-
-
-def test_thinned_curves_keep_their_ends_and_their_area():
-    scores = score_pairs(*draw_pairs(0), test="castle")
+    # Thinned curves keep their ends and their area.
     for curve in (scores.roc, scores.precision_recall):
         assert len(curve.x) < 600
         assert (curve.x[0], curve.x[-1]) == (0, 1)
