@@ -65,14 +65,11 @@ def test_photographs_become_a_set(tmp_path, photos, capsys):
         (number, name, hashlib.sha256((photos / name).read_bytes()).hexdigest())
         for number, name in enumerate(("deeper/two.png", "one.jpg"))
     ]
+    expected = {path.name: path.read_bytes() for path in out.iterdir()}
     for name, seed in (("same", 5), ("other", 6)):
         assert build(*options, tmp_path / name, "--seed", seed) == 0
-    contents = [
-        {path.name: path.read_bytes() for path in folder.iterdir()}
-        for folder in (out, tmp_path / "same", tmp_path / "other")
-    ]
-    assert contents[0] == contents[1]
-    assert contents[0] != contents[2]
+        content = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        assert (content == expected) == (name == "same")
 
 
 def test_an_unreadable_photograph_is_named_and_the_exit_code_is_1(tmp_path, scene, photos, capsys):

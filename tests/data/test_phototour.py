@@ -420,7 +420,7 @@ def by_five(tmp_path, rng):
     return read(write_phototour(tmp_path / "set", patches, points, interest=interest), tmp_path)
 
 
-def test_groups_come_from_one_photograph_and_pairs_from_one_point(by_five):
+def test_groups_come_from_one_photograph_in_a_fixed_random_order(by_five):
     table = make_point_table(by_photograph(by_five).point_ids)
     rows = sample_pairs_on_host(table, 3, np.arange(20), pairs=16, group=4)
     points = by_five.point_ids[rows]
@@ -428,9 +428,6 @@ def test_groups_come_from_one_photograph_and_pairs_from_one_point(by_five):
     photographs = points[..., 0].reshape(20, 4, 4) % PHOTOGRAPHS
     assert (photographs == photographs[..., :1]).all()
     assert all(len(set(batch)) == 16 for batch in points[..., 0].tolist())
-
-
-def test_points_of_a_photograph_are_shuffled_the_same_way_every_time(by_five):
     once, again = by_photograph(by_five).point_ids, by_photograph(by_five).point_ids
     np.testing.assert_array_equal(once, again)
     first_photograph = np.argsort(once[::VIEWS])[: POINTS // PHOTOGRAPHS]

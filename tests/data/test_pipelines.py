@@ -177,17 +177,11 @@ def test_a_batch_that_cannot_be_filled_or_shared_is_refused(patch_set):
 
 
 def test_batches_are_on_the_devices_ahead_of_time():
-    taken = []
-
-    def batches():
-        for number in range(5):
-            taken.append(number)
-            yield np.full((1, 2, 2, 64, 64), number, np.uint8)
-
-    ready = pipelines.prefetch_to_device(batches(), devices=jax.local_devices()[:1], ahead=2)
+    batches = iter([np.full((1, 2, 2, 64, 64), number, np.uint8) for number in range(5)])
+    ready = pipelines.prefetch_to_device(batches, devices=jax.local_devices()[:1], ahead=2)
     first = next(ready)
     assert isinstance(first, jax.Array)
-    assert taken == [0, 1, 2]
+    assert batches.__length_hint__() == 2  # three have been taken
     assert [int(batch[0, 0, 0, 0, 0]) for batch in [first, *ready]] == list(range(5))
 
 
@@ -214,22 +208,12 @@ def test_only_the_builders_import_tensorflow():
     assert done.returncode == 0, done.stderr
 
 
-def fake_tensorflow(monkeypatch, set_visible_devices):
-    module = types.ModuleType("tensorflow")
-    module.config = types.SimpleNamespace(set_visible_devices=set_visible_devices)
-    monkeypatch.setitem(sys.modules, "tensorflow", module)
-
-
 def test_tensorflow_is_kept_off_the_gpu(monkeypatch):
-    calls = []
-    fake_tensorflow(monkeypatch, lambda *arguments: calls.append(arguments))
+    module = mock.Mock(spec=types.ModuleType, config=mock.Mock())
+    monkeypatch.setitem(sys.modules, "tensorflow", module)
     pipelines.host_tensorflow.__wrapped__()
-    assert calls == [([], "GPU")]
-
-    def refuse(*arguments):
-        raise RuntimeError("Visible devices cannot be modified after being initialized")
-
-    fake_tensorflow(monkeypatch, refuse)
+    module.config.set_visible_devices.assert_called_once_with([], "GPU")
+    module.config.set_visible_devices.side_effect = RuntimeError("already initialized")
     with pytest.raises(InputError, match="already taken the GPU"):
         pipelines.host_tensorflow.__wrapped__()
     monkeypatch.setitem(sys.modules, "tensorflow", None)

@@ -61,22 +61,16 @@ def test_old_affine_databases_give_the_same_set(folder):
     replace_database(folder, tables, new_schema=False)
     affine = cut_scene(folder)
     np.testing.assert_array_equal(affine.point_ids, expected.point_ids)
-    columns = [0, 1, 2, 4]
-    np.testing.assert_allclose(
-        affine.interest[:, columns], expected.interest[:, columns], atol=1e-5
-    )
+    interest = affine.interest[:, [0, 1, 2, 4]]
+    np.testing.assert_allclose(interest, expected.interest[:, [0, 1, 2, 4]], atol=1e-5)
     assert np.abs(affine.patches.astype(int) - expected.patches).max() <= 1
 
 
 def observations(cut, point):
     """Return the numbers of the photographs that see a point of the scene in the set."""
-    rows = []
-    for view in range(3):
-        xy = SCENE.keypoints(view)[point, :2] - 0.5
-        here = cut.interest[:, 0] == view
-        near = np.linalg.norm(cut.interest[:, 1:3] - xy, axis=1) < 1e-3
-        rows += [view] * int((here & near).sum())
-    return rows
+    places = [[view, *(SCENE.keypoints(view)[point, :2] - 0.5)] for view in range(3)]
+    found = np.abs(cut.interest[:, None, :3] - np.array(places)[None]).max(axis=2) < 1e-3
+    return np.nonzero(found.T)[0].tolist()
 
 
 def test_observations_that_disagree_with_the_geometry_are_dropped(folder):

@@ -26,7 +26,6 @@ def points(steps, *, seed=5, point_count, pairs):
 @pytest.mark.parametrize(("point_count", "pairs"), SHAPES)
 def test_every_pass_visits_every_point_once_and_no_batch_repeats_one(point_count, pairs):
     drawn = points(np.arange(5 * point_count // pairs + 40), point_count=point_count, pairs=pairs)
-
     assert all(len(set(batch)) == pairs for batch in drawn.tolist())
     passes = drawn.size // point_count
     in_passes = np.sort(drawn.ravel()[: passes * point_count].reshape(passes, point_count), axis=1)
@@ -36,7 +35,6 @@ def test_every_pass_visits_every_point_once_and_no_batch_repeats_one(point_count
 def test_passes_are_ordered_differently_where_the_points_allow_it():
     many = points(np.arange(40), point_count=20, pairs=10).reshape(20, 20)
     few = points(np.arange(38), point_count=19, pairs=10).reshape(20, 19)
-
     assert len(np.unique(many, axis=0)) == 20
     # One cycle of 19 steps, in which 10 passes keep one order, then another cycle.
     assert len(np.unique(few, axis=0)) == 2
@@ -45,7 +43,6 @@ def test_passes_are_ordered_differently_where_the_points_allow_it():
 def test_counters_do_not_overflow_near_the_last_step():
     first = 4_000_000 * 1000  # passes and batches begin together every 1000 steps
     drawn = points(first + np.arange(1000), point_count=1000, pairs=7)
-
     in_passes = np.sort(drawn.reshape(7, 1000), axis=1)
     np.testing.assert_array_equal(in_passes, np.tile(np.arange(1000), (7, 1)))
     assert len({tuple(row) for row in drawn.reshape(7, 1000).tolist()}) == 7
@@ -55,7 +52,6 @@ def test_orders_are_even():
     """Any point at any place, and any two points in a batch, come up about equally often."""
     point_count, pairs, passes = 16, 4, 3000
     drawn = points(np.arange(passes * 4), point_count=point_count, pairs=pairs)
-
     places = np.zeros((point_count, point_count))
     for order in drawn.reshape(passes, point_count):
         places[np.arange(point_count), order] += 1
@@ -79,7 +75,6 @@ def test_a_pair_is_two_patches_of_one_point(rng):
     point_ids = rng.permutation(np.repeat(rng.permutation(300)[:40], rng.integers(1, 6, 40)))
     table = sampler.make_point_table(point_ids)
     usable = np.flatnonzero(np.bincount(point_ids) >= 2)
-
     drawn = sampler.sample_pairs_on_host(table, 0, np.arange(100), pairs=8)
     assert (drawn[..., 0] != drawn[..., 1]).all()
     seen = point_ids[drawn]
@@ -90,7 +85,6 @@ def test_a_pair_is_two_patches_of_one_point(rng):
 
 def test_all_ordered_pairs_of_a_point_come_equally_often():
     drawn = sampler.sample_pairs_on_host(table_of(3), 1, np.arange(6000), pairs=1)[:, 0]
-
     counts = [
         int((drawn == pair).all(axis=1).sum()) for pair in itertools.permutations(range(3), 2)
     ]
@@ -103,7 +97,6 @@ def test_the_stream_is_a_function_of_seed_and_step_alone():
     jitted = jax.jit(lambda t, seed, step: sampler.sample_pairs(t, seed, step, pairs=16))
     backwards = [np.asarray(jitted(table, 7, step)) for step in reversed(range(9))][::-1]
     host = sampler.sample_pairs_on_host(table, 7, np.arange(9), pairs=16)
-
     np.testing.assert_array_equal(np.stack(backwards), host)
     other_seed = sampler.sample_pairs_on_host(table, 8, np.arange(9), pairs=16)
     assert (other_seed != host).any(axis=(1, 2)).all()
