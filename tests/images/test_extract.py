@@ -47,10 +47,7 @@ def bilinear(image, matrix, size=SIZE):
     x, y = np.einsum("ij,jvu->ivu", matrix, np.stack([u, v, np.ones_like(u)]))
     x, y = np.clip(x, 0, image.shape[1] - 1), np.clip(y, 0, image.shape[0] - 1)
     left, top = np.floor(x).astype(int), np.floor(y).astype(int)
-    right, bottom = (
-        np.minimum(left + 1, image.shape[1] - 1),
-        np.minimum(top + 1, image.shape[0] - 1),
-    )
+    bottom, right = np.minimum([top + 1, left + 1], np.array(image.shape)[:, None, None] - 1)
     upper = image[top, left] * (left + 1 - x) + image[top, right] * (x - left)
     lower = image[bottom, left] * (left + 1 - x) + image[bottom, right] * (x - left)
     return upper * (top + 1 - y) + lower * (y - top)
@@ -171,31 +168,27 @@ def old_kornia(image, lafs, size):
 KORNIA_PIXELS = "kornia" if kornia.__version__ >= "0.9" else "kornia0.8"
 
 
-def test_equals_the_installed_kornia(image, rng):
-    xy, side, degrees = random_keypoints(rng, 40, sides=(8.0, 100.0))
-    golden = extract_patches_from_pyramid(
-        torch.tensor(image / 255)[None, None], kornia_lafs(xy, side, degrees), SIZE
-    )[0, :, 0].numpy()
-    options = {"size": SIZE, "size_is": "half_width", "angle_is": "kornia"}
-    patches, valid = extract_patches(
-        image / 255, xy, side / 2, degrees, pyramid=KORNIA_PIXELS, **options
-    )
-    assert valid.sum() > 30
-    np.testing.assert_allclose(patches[valid], golden[valid], atol=1e-4)
+def new_kornia(image, lafs, size):
+    patches = extract_patches_from_pyramid(torch.tensor(image)[None, None], lafs, size)
+    return patches[0, :, 0].numpy(), True
 
 
-def test_equals_kornia_of_old(image, rng):
+FRAMES = {"size": SIZE, "size_is": "half_width"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "kind"), [(new_kornia, KORNIA_PIXELS), (old_kornia, "kornia0.8")]
+)
+def test_equals_the_installed_kornia_and_that_of_old(image, rng, reference, kind):
     xy, side, degrees = random_keypoints(rng, 40, sides=(8.0, 100.0))
-    golden, has_level = old_kornia(image / 255, kornia_lafs(xy, side, degrees), SIZE)
-    options = {"size": SIZE, "size_is": "half_width", "angle_is": "kornia"}
-    patches, valid = extract_patches(
-        image / 255, xy, side / 2, degrees, pyramid="kornia0.8", **options
-    )
+    golden, has_level = reference(image / 255, kornia_lafs(xy, side, degrees), SIZE)
+    cut = functools.partial(extract_patches, image / 255, xy, side / 2, degrees, angle_is="kornia")
+    patches, valid = cut(pyramid=kind, **FRAMES)
     compared = np.asarray(valid) & has_level
     assert compared.sum() > 30
     np.testing.assert_allclose(patches[compared], golden[compared], atol=1e-4)
     # The two kornias differ: otherwise this test would say nothing.
-    newer, _ = extract_patches(image / 255, xy, side / 2, degrees, pyramid="kornia", **options)
+    newer, _ = cut(pyramid="kornia" if kind == "kornia0.8" else "kornia0.8", **FRAMES)
     assert np.abs(newer[compared] - golden[compared]).max() > 1e-2
 
 
@@ -205,13 +198,12 @@ def test_affine_frames_equal_the_installed_kornia(image, rng):
     squeeze = np.array([[1, 0.4], [0, 1]]) @ np.diag([1.5, 0.6])
     lafs[..., :2] = lafs[..., :2] @ torch.tensor(squeeze, dtype=torch.float32)
     lafs[:, ::5, :, 0] *= -1
-    pixels = torch.tensor(image / 255)[None, None]
     matrices, xy = lafs[0, :, :, :2].numpy(), lafs[0, :, :, 2].numpy()
     scale = np.sqrt(np.abs(np.linalg.det(matrices)))
-    golden = extract_patches_from_pyramid(pixels, lafs, SIZE)[0, :, 0].numpy()
-    options = {"size": SIZE, "size_is": "half_width", "pyramid": KORNIA_PIXELS}
+    golden, _ = new_kornia(image / 255, lafs, SIZE)
     # The matrix's own size does not count.
-    found = extract_patches(image / 255, xy, scale, shape=7 * matrices, **options)
+    options = {"shape": 7 * matrices, "pyramid": KORNIA_PIXELS, **FRAMES}
+    found = extract_patches(image / 255, xy, scale, **options)
     assert found.valid.sum() > 30
     np.testing.assert_allclose(found.patches[found.valid], golden[found.valid], atol=1e-4)
 
@@ -221,22 +213,20 @@ def test_affine_frames_equal_the_installed_kornia(image, rng):
 
 def test_batches_equal_single_images(image, rng):
     images = np.stack([image, image[::-1]])
-    xy, side, degrees = (
-        np.stack(pair)
-        for pair in zip(random_keypoints(rng, 5), random_keypoints(rng, 5), strict=True)
-    )
+    columns = map(np.stack, zip(random_keypoints(rng, 5), random_keypoints(rng, 5), strict=True))
+    given = [images, *columns]
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
-    both = extract_patches(
-        images, xy, side, degrees, mask=mask, size=SIZE, extent=1.0, pyramid="octaves"
-    )
+    cut = functools.partial(extract_patches, size=SIZE, extent=1.0, pyramid="octaves")
+    both = cut(*given, mask=mask)
     for number in range(2):
-        own = (column[number] for column in (images, xy, side, degrees))
-        one = extract_patches(*own, size=SIZE, extent=1.0, pyramid="octaves")
+        one = cut(*(column[number] for column in given))
         np.testing.assert_array_equal(both.valid[number], one.valid & mask[number])
         kept = both.valid[number]
         np.testing.assert_allclose(both.patches[number][kept], one.patches[kept], atol=1e-3)
     assert not both.patches[~both.valid].any()
     assert not both.valid[1, 3:].any()
+    with pytest.raises(InputError, match="for 2 images"):
+        cut(images, np.zeros((3, 1, 2)), np.ones((3, 1)))
 
 
 def test_jit_and_vmap_equal_eager(image, rng):
@@ -292,6 +282,7 @@ def test_keypoints_that_mean_nothing_are_blank(image):
     assert np.isfinite(found.patches).all()
     assert found.patches[0].all()
     assert not found.patches[1:].any()
+    assert extract_patches(image, [], [], [], size=SIZE).valid.shape == (0,)
     turned = extract_patches(image, [[50, 50]] * 2, [2.0] * 2, [nan, 0], size=SIZE, pyramid="off")
     assert turned.valid.tolist() == [False, True]
 
@@ -306,19 +297,21 @@ def test_keypoints_outside_see_the_repeated_border(image):
     assert not found.patches[1].any()
 
 
-def test_no_keypoints(image):
-    for xy in ([], np.zeros((0, 2))):
-        found = extract_patches(image, xy, [], [], size=SIZE)
-        assert found.patches.shape == (0, SIZE, SIZE)
-        assert found.valid.shape == (0,)
-    found = extract_patches(image[None], np.zeros((1, 0, 2)), np.zeros((1, 0)), size=SIZE)
-    assert found.patches.shape == (1, 0, SIZE, SIZE)
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
-def test_an_empty_image_has_no_patches(shape):
-    found = extract_patches(np.zeros(shape, np.uint8), [[1, 1], [2, 2]], [1, 1], size=SIZE)
-    assert found.patches.shape == (2, SIZE, SIZE)
+@pytest.mark.parametrize(
+    ("shape", "points"),
+    [
+        ((9, 9), (0, 2)),
+        ((1, 9, 9), (1, 0, 2)),
+        ((0, 5), (2, 2)),
+        ((5, 0), (2, 2)),
+        ((0, 0), (2, 2)),
+    ],
+)
+def test_without_keypoints_or_pixels_there_are_no_patches(shape, points):
+    image, scale = np.zeros(shape, np.uint8), np.ones(points[:-1])
+    found = extract_patches(image, np.ones(points), scale, size=SIZE)
+    assert found.patches.shape == (*points[:-1], SIZE, SIZE)
+    assert found.valid.shape == points[:-1]
     assert not found.patches.any()
     assert not found.valid.any()
 
@@ -345,14 +338,8 @@ def test_kinds_of_images_agree(image, rng):
     keypoints = random_keypoints(rng, 4)
     cut = functools.partial(extract_patches, size=SIZE, extent=1.0, pyramid="off")
     expected = cut(grey.astype(np.float32), *keypoints).patches
-    same = [
-        grey,
-        grey.astype(np.uint16) * 257,
-        grey[..., None],
-        np.repeat(grey[..., None], 3, axis=2),
-        jnp.asarray(grey),
-    ]
-    for other in same:
+    same = [grey, grey.astype(np.uint16) * 257, grey[..., None], np.stack([grey] * 3, axis=-1)]
+    for other in (*same, jnp.asarray(grey)):
         np.testing.assert_allclose(cut(other, *keypoints).patches, expected, atol=1e-3)
     unit = cut(grey / 255, *keypoints).patches
     np.testing.assert_allclose(255 * unit, expected, atol=1e-3)
@@ -364,11 +351,10 @@ def test_positions_stay_exact_in_huge_images(optimized):
     corner = np.random.default_rng(0).integers(0, 256, (60, 60), np.uint8)
     image[-60:, -60:] = corner
     xy = np.array([[30.25, 28.5], [57.5, 59.0]])
-    patches, valid = extract_patches(
-        image, xy + side - 60, [20.0, 20.0], [33.0, 0.0], size=SIZE, extent=1.0, pyramid="off"
-    )
+    angles, options = [33.0, 0.0], {"size": SIZE, "extent": 1.0, "pyramid": "off"}
+    patches, valid = extract_patches(image, xy + side - 60, [20.0, 20.0], angles, **options)
     assert valid.all()
-    for patch, position, degrees in zip(patches, xy, (33.0, 0.0), strict=True):
+    for patch, position, degrees in zip(patches, xy, angles, strict=True):
         matrix = patch_matrix(position, 20.0, degrees)
         np.testing.assert_allclose(patch, bilinear(corner.astype(float), matrix), atol=0.01)
 
@@ -448,8 +434,3 @@ def test_unusable_keypoints_and_frames_have_no_gradient(image):
 def test_mistakes_are_named(arguments, options, message):
     with pytest.raises(InputError, match=message):
         extract_patches(np.zeros((9, 9), np.uint8), *arguments, **options)
-
-
-def test_batches_must_be_of_one_length():
-    with pytest.raises(InputError, match="for 2 images"):
-        extract_patches(np.zeros((2, 9, 9), np.uint8), np.zeros((3, 1, 2)), np.ones((3, 1)))

@@ -137,8 +137,11 @@ def searched_again(monkeypatch):
     return counts
 
 
-def test_few_queries_are_searched_twice(rng, searched_again):
-    match(*descriptors(rng, 1000, 1000, dimension=128), method="nearest")
+def test_few_queries_are_searched_twice_and_similar_sizes_share_their_program(rng, searched_again):
+    match(*descriptors(rng, 500, 500, dimension=128), method="nearest")
+    before = nearest._refined._cache_size()
+    match(*descriptors(rng, 470, 490, dimension=128), method="nearest")
+    assert nearest._refined._cache_size() == before
     assert sum(searched_again) < 20
 
 
@@ -147,24 +150,13 @@ def test_any_magnitude(rng, exponent, searched_again):
     a, b = (np.ldexp(x, exponent) for x in descriptors(rng, 70, 80))
     assert_as_brute_force(a, b, "mutual", block=64)
     assert sum(searched_again) < 5
+    outlier = np.concatenate([b, 1e6 * b[:1]])  # harms no other
+    assert_as_brute_force(a, outlier, "nearest", block=64)
     # A descriptor and its almost equal neighbours.
     steps = np.ldexp(np.arange(-10, 11, dtype=np.float32), exponent - 23)
     close = rng.permutation(a[0] + steps[:, None])
     assert_as_brute_force(close, close, "nearest")
     assert sum(searched_again) >= 7
-
-
-def test_an_outlier_harms_no_other(rng):
-    a, b = descriptors(rng, 70, 80)
-    b[3] *= 1e6
-    assert_as_brute_force(a, b, "nearest", block=64)
-
-
-def test_sets_of_similar_sizes_share_their_program(rng):
-    match(*descriptors(rng, 500, 500), method="nearest")
-    before = nearest._refined._cache_size()
-    match(*descriptors(rng, 470, 490), method="nearest")
-    assert nearest._refined._cache_size() == before
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -173,23 +165,18 @@ def test_hamming_of_bytes_and_of_bits(rng, method):
     other = rng.permutation(packed)[:130] ^ rng.integers(0, 2, (130, 4), dtype=np.uint8)
     bits = [np.unpackbits(rows, axis=1).astype(bool) for rows in (packed, other)]
     found, _ = assert_as_brute_force(*bits, method, distance="Hamming", block=64)
-    for form in (
-        (packed, other),
-        [rows.astype(np.uint8) for rows in bits],
-        [rows.astype(np.float32) for rows in bits],
-    ):
+    forms = ([rows.astype(kind) for rows in bits] for kind in (np.uint8, np.float32))
+    for form in ((packed, other), *forms):
         same = match(*form, method=method, distance="Hamming")
         np.testing.assert_array_equal(same.indices, found.indices)
         np.testing.assert_array_equal(same.distances, found.distances)
     assert len(found)
-
-
-def test_hamming_equals_opencv(rng):
-    a, b = (rng.integers(0, 256, (50, 32), dtype=np.uint8) for _ in range(2))
-    theirs = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(a, b)
-    theirs = [(m.queryIdx, m.trainIdx, m.distance) for m in theirs]
-    mine = match(a, b, method="mutual", distance="Hamming")
-    assert [(*pair, far) for pair, far in zip(mine.indices, mine.distances, strict=True)] == theirs
+    if method == "mutual":
+        theirs = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(packed, other)
+        theirs = [(m.queryIdx, m.trainIdx, m.distance) for m in theirs]
+        assert [
+            (*pair, far) for pair, far in zip(found.indices, found.distances, strict=True)
+        ] == theirs
 
 
 def test_integers_and_jax_arrays(rng):

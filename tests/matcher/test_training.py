@@ -1,6 +1,7 @@
 """Pairs that a training draws, the training itself, and its command."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import jax
@@ -15,7 +16,7 @@ from kjax.matcher.batches import DrawConfig, draw_batch, to_device
 from kjax.matcher.training import split
 from kjax.matcher.view_set import read_view_set, read_view_sets, write_view_set
 from kjax.matcher.weights import read_matcher
-from kjax.runs.checkpoint import Checkpoints
+from kjax.runs.checkpoint import saved_steps
 from kjax.train.metrics_log import read_metrics
 
 DRAW = DrawConfig(keypoints=32, least_keypoints=24)
@@ -70,14 +71,11 @@ def test_drawn_pairs():
     assert counts.max() <= 32
     assert (partners != NONE).sum() > 50
     # Matches look alike, as the plane's own keypoints do.
-    for pair, i in zip(*np.nonzero(partners != NONE), strict=True):
-        assert i < counts[pair, 0]
-        assert partners[pair, i] < counts[pair, 1]
-    found = [
-        float(points.descriptors[pair, 0, i] @ points.descriptors[pair, 1, partners[pair, i]])
-        for pair, i in zip(*np.nonzero(partners != NONE), strict=True)
-    ]
-    assert np.median(found) > 0.8
+    pair, first = np.nonzero(partners != NONE)
+    second = partners[pair, first]
+    assert (np.stack([first, second], axis=1) < counts[pair]).all()
+    rows = np.asarray(points.descriptors)
+    assert np.median((rows[pair, 0, first] * rows[pair, 1, second]).sum(axis=1)) > 0.8
     # Crops are within half a side, but for the noise of the zoom, rotated uniformly.
     there = np.arange(32)[None, None] < counts[:, :, None]
     assert np.abs(np.asarray(points.positions))[there].max() < 2**0.5 * 1.4
@@ -104,49 +102,30 @@ def test_shares_are_of_files(views_file, tmp_path, capsys):
 
 def test_upright_pairs_are_turned_back():
     views = to_device(plane_views())
-    config = dataclasses.replace(DRAW, upright_share=1.0, tilt_degrees=0.0)
-    points = draw(views, config).points
+    upright = dataclasses.replace(DRAW, upright_share=1.0, tilt_degrees=0.0)
     # All keypoints of a view of the plane have the view's own turn as their angle.
-    assert np.abs(np.sin(np.asarray(points.angles))).max() < 1e-3
-    uniform = dataclasses.replace(config, upright_share=0.0)
-    points = draw(views, uniform).points
-    assert np.abs(np.sin(np.asarray(points.angles))).max() > 0.8
+    most = [np.abs(np.sin(draw(views, one).points.angles)).max() for one in (upright, DRAW)]
+    assert most[0] < 1e-3
+    assert most[1] > 0.8
 
 
 def test_a_training_learns_and_resumes_exactly(views_file, tmp_path, capsys):
-    assert train(views_file, tmp_path / "whole") == 0
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(views_file, whole) == 0
     assert "the matcher is" in capsys.readouterr().out
-    lines = read_metrics(tmp_path / "whole")
+    lines = read_metrics(whole)
     losses = [line["loss"] for line in lines if "loss" in line]
     assert losses[-1] < 0.8 * losses[0]
     assert lines[-1]["error"] < lines[0]["error"]
-
-    stopped = tmp_path / "stopped"
-    _stop_after(20, views_file, stopped)
-    assert not (stopped / "matcher.npz").exists()
+    # As if it had been killed after the checkpoint of step 20.
+    shutil.copytree(whole, stopped)
+    (stopped / "matcher.npz").unlink()
+    shutil.rmtree(stopped / "checkpoints" / "40")
+    assert saved_steps(stopped / "checkpoints")[-1] == 20
     assert train(views_file, stopped) == 0
-    whole, resumed = (read_matcher(path / "matcher.npz") for path in (tmp_path / "whole", stopped))
-    assert whole.remarks == resumed.remarks
-    jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
-
-
-def _stop_after(step: int, views: Path, workdir: Path) -> None:
-    """Run until a checkpoint exists, then raise."""
-    save = Checkpoints.save
-
-    class Killed(Exception):  # noqa: N818
-        pass
-
-    def save_and_die(self, at, state, **options):
-        save(self, at, state, **options)
-        if at == step:
-            self.wait()
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoints, "save", save_and_die)
-        with pytest.raises(Killed):
-            train(views, workdir)
+    finished, resumed = (read_matcher(folder / "matcher.npz") for folder in (whole, stopped))
+    assert finished.remarks == resumed.remarks
+    jax.tree.map(np.testing.assert_array_equal, finished.params, resumed.params)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +170,8 @@ def test_view_sets_come_back_and_go_together(views_file, tmp_path):
 
 def test_views_without_angles_are_not_turned():
     views = plane_views()
-    upright = dataclasses.replace(
-        views, angles=np.zeros_like(views.angles), turns=np.full_like(views.turns, np.nan)
-    )
+    none = {"angles": np.zeros_like(views.angles), "turns": np.full_like(views.turns, np.nan)}
+    upright = dataclasses.replace(views, **none)
     still = draw(to_device(upright), DRAW).points
     turned = draw(to_device(dataclasses.replace(upright, turns=views.turns)), DRAW).points
     there = np.arange(still.angles.shape[-1]) < np.asarray(still.counts)[..., None]

@@ -62,13 +62,9 @@ def draw_matrices(count, config):
 @pytest.mark.parametrize("name", KNOWN_MAPS)
 def test_known_maps_equal_opencv_warp_affine(patch, name):
     ours = warped_patch(patch, np.array(KNOWN_MAPS[name], np.float32), size=32)
-    theirs = cv2.warpAffine(
-        patch.astype(np.float32),
-        np.array(KNOWN_MAPS[name], np.float64),
-        (32, 32),
-        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-        borderMode=cv2.BORDER_REPLICATE,
-    )
+    how = {"flags": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, "borderMode": cv2.BORDER_REPLICATE}
+    matrix = np.array(KNOWN_MAPS[name], np.float64)
+    theirs = cv2.warpAffine(patch.astype(np.float32), matrix, (32, 32), **how)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
 
 
@@ -89,21 +85,16 @@ def test_random_maps_equal_exact_bilinear_sampling(pairs):
 
 
 @pytest.mark.parametrize("size", [16, 48])
-def test_resize_equals_opencv_and_jax(patch, size):
-    ours = resized(jnp.asarray(patch), size)
-    opencv = cv2.resize(patch.astype(np.float32), (size, size), interpolation=cv2.INTER_LINEAR)
-    np.testing.assert_allclose(ours, opencv, rtol=0, atol=ROUNDING)
-    theirs = jax.image.resize(
-        jnp.asarray(patch, jnp.float32), (size, size), "linear", antialias=False
-    )
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=ROUNDING)
-
-
-def test_rounded_resize_is_hardnets_test_input_bit_for_bit(rng):
+def test_resize_equals_opencv_and_jax_and_when_rounded_bit_for_bit(rng, patch, size):
+    """HardNet's test input is rounded."""
+    grey = patch.astype(np.float32)
+    opencv = cv2.resize(grey, (size, size), interpolation=cv2.INTER_LINEAR)
+    theirs = jax.image.resize(grey, (size, size), "linear", antialias=False)
+    for other in (opencv, theirs):
+        np.testing.assert_allclose(resized(patch, size), other, rtol=0, atol=ROUNDING)
     patches = rng.integers(0, 256, (50, 64, 64), dtype=np.uint8)
-    theirs = [cv2.resize(patch, (32, 32), interpolation=cv2.INTER_LINEAR) for patch in patches]
-    ours = resized(jnp.asarray(patches), 32, rounded=True)
-    np.testing.assert_array_equal(ours, theirs)
+    whole = [cv2.resize(patch, (32, 32), interpolation=cv2.INTER_LINEAR) for patch in patches]
+    np.testing.assert_array_equal(resized(patches, 32, rounded=True), whole)
 
 
 OFF = AugmentConfig(
@@ -195,19 +186,14 @@ def shapes_of(maps):
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_second_patches_have_the_noise_of_hpatches(strength):
     count = 9000
-    ours = shapes_of(
-        relative_maps(count, misalignment=strength, flip_probability=0.0, transpose_probability=0.0)
-    )
+    upright = {"flip_probability": 0.0, "transpose_probability": 0.0}
+    ours = relative_maps(count, misalignment=strength, **upright)
     rng = np.random.default_rng(0)
-    theirs = shapes_of(
-        np.concatenate(
-            [
-                random_maps(Noise(*(strength * np.array(noise))), count // len(NOISE), rng)
-                for noise in NOISE.values()
-            ]
-        )
-    )
-    for mine, other in zip(ours, theirs, strict=True):
+    theirs = [
+        random_maps(Noise(*(strength * np.array(noise))), count // len(NOISE), rng)
+        for noise in NOISE.values()
+    ]
+    for mine, other in zip(shapes_of(ours), shapes_of(np.concatenate(theirs)), strict=True):
         assert ks_2samp(mine, other).pvalue > 1e-3
 
 

@@ -92,18 +92,13 @@ def test_values_by_hand(name, options, views, expected, negative):
     np.testing.assert_allclose(triplets.negative, negative, atol=1e-5)
 
 
-def test_distances_by_hand():
+def test_distances_and_mined_negatives_by_hand():
+    """A copy of a patch is never mined; a negative inside the anchors' view is."""
     np.testing.assert_allclose(distance_matrix(ANCHORS, POSITIVES), chord(ANGLES), atol=1e-5)
-
-
-def test_copies_of_a_patch_are_never_mined():
     distances = jnp.asarray([[0.1, 0.007, 0.9], [0.4, 0.2, 0.5], [0.3, 0.8, 0.1]])
     np.testing.assert_allclose(hardest_negatives(distances, anchor_swap=False), [0.9, 0.4, 0.3])
     np.testing.assert_allclose(hardest_negatives(distances, anchor_swap=True), [0.3, 0.4, 0.3])
-
-
-def test_a_negative_inside_the_anchors_view_is_mined():
-    """Anchors 5° apart; every other candidate is at least 85° away."""
+    # Anchors 5° apart; every other candidate is at least 85° away.
     hardest = hardest_in_both_views(view_distances(unit([0, 5]), unit([90, -90])))
     np.testing.assert_allclose(hardest, chord([5, 5]), atol=1e-5)
 
@@ -164,18 +159,9 @@ def test_losses_equal_plain_loops(name, rng):
         "hynet": np.maximum(0.8 + p + 0.75 * p**2 - m - 0.75 * m**2, 0)
         + 0.2 * (norms[0] - norms[1]) ** 2,
     }
-    config = LossConfig(
-        name=name,
-        margin=0.8,
-        anchor_swap=True,
-        temperature=0.3,
-        neighbours=5,
-        alpha=1.5,
-        norm_weight=0.2,
-    )
-    unnormalized = (jnp.asarray(raw[0]), jnp.asarray(raw[1]))
-    views = jnp.asarray(anchors), jnp.asarray(positives)
-    triplets = jit_loss(*views, config, unnormalized=unnormalized)
+    shared = {"margin": 0.8, "anchor_swap": True, "temperature": 0.3}
+    config = LossConfig(name=name, neighbours=5, alpha=1.5, norm_weight=0.2, **shared)
+    triplets = jit_loss(anchors, positives, config, unnormalized=tuple(raw))
     np.testing.assert_allclose(triplets.loss, expected[name], atol=2e-5)
     assert np.ptp(expected[name]) > 0.1
 
@@ -201,10 +187,8 @@ def test_coincident_descriptors_have_finite_losses_and_gradients(name, degrees):
     vectors = unit(degrees)
 
     def loss(anchors, positives):
-        triplets = pair_loss(
-            anchors, positives, LossConfig(name=name), unnormalized=(0 * anchors, 0 * positives)
-        )
-        return triplets.loss.sum()
+        raw = 0 * anchors, 0 * positives
+        return pair_loss(anchors, positives, LossConfig(name=name), unnormalized=raw).loss.sum()
 
     value, gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(vectors, vectors)
     assert jnp.isfinite(value)
@@ -226,9 +210,6 @@ def test_a_batch_smaller_than_the_neighbourhood():
     losses = [jit_loss(*TWO_VIEWS, config).loss for config in (whole, more)]
     np.testing.assert_array_equal(*losses)
     np.testing.assert_allclose(jit_loss(unit([0]), unit([10]), more).loss, 1e-3, atol=1e-6)
-
-
-def test_an_unknown_neighbour_rule_is_refused():
     with pytest.raises(InputError, match="unknown neighbour rule"):
         sosnet_triplets(*TWO_VIEWS, neighbour_rule="both")
 
@@ -239,13 +220,12 @@ def test_hynets_norm_term_reaches_the_loss_of_a_step(rng):
 
     @jax.jit
     def losses():
-        configs = [
-            StepConfig(LossConfig(name="hynet", norm_weight=weight)) for weight in (0.0, 0.5)
-        ]
+        terms = (LossConfig(name="hynet", norm_weight=weight) for weight in (0.0, 0.5))
         state = variables["params"], variables["batch_stats"], pairs, jax.random.key(0)
         options = {"train": True, "normalize": False, "mutable": ["batch_stats"]}
         raw = [model.apply(variables, pairs[:, view], **options)[0] for view in (0, 1)]
-        return [loss_and_stats(*state, model=model, config=one)[0] for one in configs], raw
+        found = [loss_and_stats(*state, model=model, config=StepConfig(one))[0] for one in terms]
+        return found, raw
 
     (without, with_norms), raw = losses()
     lengths = np.linalg.norm(raw, axis=-1)

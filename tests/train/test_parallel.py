@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 
 import jax
 import numpy as np
@@ -40,7 +39,6 @@ def assert_close(found, expected, limit):
         assert np.linalg.norm(a - b) <= limit * max(np.linalg.norm(b), 1e-12)
 
 
-@functools.cache
 def taught_options():
     """Options of a program with a teacher, which amplifies every difference."""
     model, variables = make_model("hardnet", dtype="float64", dimension=16, **NARROW)
@@ -50,13 +48,26 @@ def taught_options():
 
 
 @pytest.mark.usefixtures("double_precision")
-def test_the_number_of_devices_does_not_matter_and_a_teacher_reaches_the_loss(data):
-    expected, expected_metrics, _ = train(make_program(devices=1, **taught_options()), data)
-    assert expected.step == STEPS
-    assert expected_metrics["loss"] > 10  # the margin alone is at most 3
-    found, metrics, replicated = train(make_program(devices=4, **taught_options()), data)
-    assert_close((found.params, found.batch_stats), (expected.params, expected.batch_stats), 1e-6)
-    assert_close(metrics["loss"], expected_metrics["loss"], 1e-6)
+def test_neither_the_number_of_devices_nor_of_seeds_matters_and_a_teacher_reaches_the_loss(data):
+    seeds, options = (3, 5), taught_options()
+    single = make_program(seeds=seeds[:1], **options)
+    run, alone = make_resident_run(single), []
+    for seed in seeds:
+        # Another seed than the program's can use what was compiled for it.
+        begin = start(dataclasses.replace(single, seeds=(seed,)))
+        state, expected = run(begin, data, STEPS, seed=seed)
+        alone.append(jax.device_get(state))
+        assert expected["loss"] > 10  # the margin alone is at most 3
+        assert state.step == STEPS
+    together, metrics, _ = train(make_program(seeds=seeds, **options), data)
+    assert_close(metrics["loss"][1], expected["loss"], 1e-6)
+    own = [jax.tree.map(lambda leaf, i=i: leaf[i], together) for i in range(2)]
+    found, metrics, replicated = train(make_program(devices=4, seeds=seeds[1:], **options), data)
+    assert_close(metrics["loss"], expected["loss"], 1e-6)
+    for mine, other in zip((*own, found), (*alone, alone[1]), strict=True):
+        assert_close((mine.params, mine.batch_stats), (other.params, other.batch_stats), 1e-6)
+    kernels = [one.params["head"]["kernel"] for one in own]
+    assert not np.allclose(*kernels)
     for leaf in jax.tree.leaves(replicated):
         first, *others = (np.asarray(shard.data) for shard in leaf.addressable_shards)
         assert len(others) == 3
@@ -64,11 +75,13 @@ def test_the_number_of_devices_does_not_matter_and_a_teacher_reaches_the_loss(da
             np.testing.assert_array_equal(shard, first)
 
 
-def test_dispatches_of_any_length_add_up_on_the_device_and_on_the_host(data):
-    program, ends = make_program(model=kjax.build("sum", **NARROW), learning_rate=1e-4), []
+def test_dispatches_of_any_length_add_up_through_both_pipelines(data):
+    """On the device and on the host."""
+    model = kjax.build("sum", dropout=0.3, **NARROW)
+    program, ends = make_program(devices=2, model=model, learning_rate=1e-4), []
     for one_dispatch in (True, False):
         run = make_resident_run(program, one_dispatch=one_dispatch)
-        whole, whole_metrics = run(start(program), data, 5)
+        whole, whole_metrics = run(start(program), data, STEPS)
         state, losses = start(program), []
         for steps in (1, 3, 1):
             state, metrics = run(state, data, steps)
@@ -78,34 +91,11 @@ def test_dispatches_of_any_length_add_up_on_the_device_and_on_the_host(data):
         assert float(whole_metrics["loss"]) == pytest.approx(mean, rel=1e-5)
         ends.append(jax.device_get(whole))
     assert_close(*ends, 1e-5)
-
-
-def test_both_pipelines_train_alike(data):
-    program = make_program(devices=2, dropout=0.3)
-    expected, _, _ = train(program, data, steps=2)
-    step = make_batch_step(program)
-    state = start(program)
-    for number in range(2):
+    step, state = make_batch_step(program), start(program)
+    for number in range(STEPS):
         batch = gather_pairs(data, draw_rows(data, 0, number, pairs=8)).reshape(2, 4, 2, 64, 64)
         state, _ = step(state, batch)
-    assert_close(jax.device_get(state), expected, 1e-6)
-
-
-@pytest.mark.usefixtures("double_precision")
-def test_a_vmapped_seed_equals_the_seed_alone(data):
-    seeds = (3, 5)
-    together, metrics, _ = train(make_program(seeds=seeds, **taught_options()), data)
-    assert metrics["loss"].shape == (2,)
-    single = make_program(seeds=seeds[:1], **taught_options())
-    run = make_resident_run(single)
-    for i, seed in enumerate(seeds):
-        # Another seed than the program's can use what was compiled for it.
-        begin = start(dataclasses.replace(single, seeds=(seed,)))
-        alone = jax.device_get(run(begin, data, STEPS, seed=seed)[0])
-        own = jax.tree.map(lambda leaf, i=i: leaf[i], together)
-        assert_close((own.params, own.batch_stats), (alone.params, alone.batch_stats), 1e-6)
-    first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], together.params) for i in range(2))
-    assert not np.allclose(first["head"]["kernel"], second["head"]["kernel"])
+    assert_close(jax.device_get(state), ends[0], 1e-6)
 
 
 @pytest.mark.slow

@@ -95,17 +95,10 @@ def test_foreign_folder_and_file_are_left_alone(tmp_path):
     assert "is a file" in refusal(tmp_path / "thesis.tex")
     assert "cannot write" in refusal(tmp_path / "thesis.tex" / "below")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_files_left_by_a_kill_are_not_foreign(tmp_path):
-    (tmp_path / ".config.partial-0123abcd.json").write_text("{")
-    (tmp_path / ".lock").touch()
-    claim(tmp_path)
-
-
-def test_another_programs_config_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"name": "another program"}')
-    assert "unknown config field 'name'" in refusal(tmp_path)
+    (tmp_path / "left").mkdir()
+    for left_by_a_kill in (".config.partial-0123abcd.json", ".lock"):
+        (tmp_path / "left" / left_by_a_kill).touch()
+    claim(tmp_path / "left")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +106,7 @@ def test_another_programs_config_is_refused(tmp_path):
     [
         *(("config", each, "config.json is damaged") for each in (b"{", b"[]", b'{"a": "\xff"}')),
         ("config", b'{"a": ' * 100_000, "config.json is damaged"),
+        ("config", b'{"name": "another program"}', "unknown config field 'name'"),
         *(("versions", each, "versions.json is damaged: remove it") for each in (b"[", b"{}")),
         ("versions", b"\xff", "versions.json is damaged: remove it"),
     ],
@@ -124,22 +118,24 @@ def test_a_damaged_file_is_named_and_stays(tmp_path, name, damage, message):
     assert (tmp_path / f"{name}.json").read_bytes() == damage
 
 
-def test_a_full_disk_is_noticed_at_the_start_and_keeps_the_old_files(tmp_path):
+def test_a_full_disk_or_an_unwritable_folder_is_noticed_and_keeps_the_old_files(
+    tmp_path, monkeypatch
+):
     claim(tmp_path)
     before = contents(tmp_path)
     with filling_disk() as fill:
         fill(0)
         assert "free some space" in refusal(tmp_path)
+    monkeypatch.setattr(os, "replace", raising(PermissionError(13, "Permission denied")))
+    assert "Permission denied" in refusal(tmp_path)
     assert contents(tmp_path) == before
 
 
-def test_an_unwritable_folder_is_one_line(tmp_path, monkeypatch):
+def raising(error):
     def refuse(*_):
-        raise PermissionError(13, "Permission denied")
+        raise error
 
-    monkeypatch.setattr(os, "replace", refuse)
-    assert "Permission denied" in refusal(tmp_path)
-    assert contents(tmp_path).keys() == {".lock"}
+    return refuse
 
 
 def test_a_claimed_workdir_is_refused_until_it_is_free(tmp_path, monkeypatch):
@@ -155,10 +151,8 @@ def test_a_claimed_workdir_is_refused_until_it_is_free(tmp_path, monkeypatch):
 
 
 def test_a_file_system_without_locks_is_noted_and_used(tmp_path, monkeypatch, capsys):
-    def refuse(*_):
-        raise OSError(errno.ENOTSUP, "Operation not supported")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    unsupported = OSError(errno.ENOTSUP, "Operation not supported")
+    monkeypatch.setattr(fcntl, "flock", raising(unsupported))
     claim(tmp_path)
     assert (tmp_path / "config.json").exists()
     note = capsys.readouterr().err
