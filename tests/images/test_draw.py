@@ -41,9 +41,8 @@ def test_a_line_runs_from_pixel_centre_to_pixel_centre():
 
 def test_lines_are_smooth_and_colours_follow_the_position():
     black = np.zeros((100, 100), np.uint8)
-    picture = np.asarray(
-        draw_matches(black, black, points((5, 5), (95, 40)), points((60, 60), (90, 90)))
-    )
+    xy = points((5, 5), (95, 40)), points((60, 60), (90, 90))
+    picture = np.asarray(draw_matches(black, black, *xy))
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
     first, second = picture[5, 5].astype(int), picture[40, 95].astype(int)
     assert first[0] > first[2] + 50

@@ -97,21 +97,23 @@ def test_it_stops_as_soon_as_it_is_sure(weights, pair, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "matcher", "said"),
     [
-        ({"weights_sha256": "other"}, "is for descriptors of mine with 8 numbers"),
-        ({"descriptors": np.ones((40, 9), np.float32)}, "is for descriptors of mine"),
-        ({"scales": None}, "needs the keypoints' scales"),
-        ({"descriptors": np.ones((40, 8), np.uint8)}, "not quantized"),
-        ({"descriptors": np.full((40, 8), np.nan, np.float32)}, "NaN or infinite values"),
+        ({"weights_sha256": "other"}, None, "is for descriptors of mine with 8 numbers"),
+        ({"descriptors": np.ones((40, 9), np.float32)}, None, "is for descriptors of mine"),
+        ({"scales": None}, None, "needs the keypoints' scales"),
+        ({"descriptors": np.ones((40, 8), np.uint8)}, None, "not quantized"),
+        ({"descriptors": np.full((40, 8), np.nan, np.float32)}, None, "NaN or infinite values"),
+        (None, None, "needs positions"),
+        ({}, "absent", "no such matcher: absent"),
     ],
 )
-def test_features_of_others_are_refused(folder, pair, change, said):
-    first, second, _ = pair
+def test_features_of_others_are_refused(folder, pair, change, matcher, said):
+    sides = pair[0].descriptors, pair[1].descriptors
+    if change is not None:
+        sides = dataclasses.replace(pair[0], **change), pair[1]
     with pytest.raises(InputError, match=said):
-        kjax.match(
-            dataclasses.replace(first, **change), second, method="learned", matcher=str(folder)
-        )
+        kjax.match(*sides, method="learned", matcher=matcher or str(folder))
 
 
 def test_a_matcher_for_descriptors_of_others(weights, pair):
@@ -126,14 +128,6 @@ def test_a_matcher_for_descriptors_of_others(weights, pair):
     np.testing.assert_array_equal(found.indices[np.argsort(found.indices[:, 1]), 0], chosen)
     with pytest.raises(InputError, match="is for descriptors of disk with 8 numbers"):
         matcher.check_weights(None, 9)
-
-
-def test_learned_matching_needs_features_and_a_matcher(pair, folder):
-    first, second, _ = pair
-    with pytest.raises(InputError, match="needs positions"):
-        kjax.match(first.descriptors, second.descriptors, method="learned", matcher=str(folder))
-    with pytest.raises(InputError, match="no such matcher: absent"):
-        kjax.match(first, second, method="learned", matcher="absent")
 
 
 @pytest.mark.parametrize("name", ["", "matcher.npz"])

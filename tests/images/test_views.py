@@ -18,6 +18,7 @@ from kjax.data.selfsupervised import ViewConfig
 from kjax.errors import InputError
 from kjax.images.exchange.hloc import FeatureWriter
 from kjax.images.features import Features
+from kjax.images.geometry import project
 from kjax.images.views import VIEWS, describe_scene, describe_views, make_views, steadiest
 from kjax.matcher.view_set import read_view_set
 from kjax.weights.info import Provenance
@@ -50,15 +51,9 @@ def test_views_are_homographies_of_a_photograph(blobs, tmp_path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no photograph")
     paths = [blobs / "a.png", broken, blobs / "b.png"]
-    views, unreadable = describe_views(
-        paths,
-        ["a", "broken", "b"],
-        describer,
-        config=ViewConfig(views=2, max_rotation_degrees=180.0, max_noise=0.0, max_blur=0.0),
-        max_keypoints=100,
-        seed=0,
-        progress=False,
-    )
+    config = ViewConfig(views=2, max_rotation_degrees=180.0, max_noise=0.0, max_blur=0.0)
+    options = {"config": config, "max_keypoints": 100, "seed": 0, "progress": False}
+    views, unreadable = describe_views(paths, ["a", "broken", "b"], describer, **options)
     assert unreadable == ["broken"]
     assert [one.name for one in views.photographs] == ["a", "b"]
     assert views.described_with == Provenance("x", "y", 128)
@@ -71,9 +66,7 @@ def test_views_are_homographies_of_a_photograph(blobs, tmp_path):
         own = views.xy[photograph, 0, : views.counts[photograph, 0]]
         for view in (1, 2):
             count = views.counts[photograph, view]
-            homogeneous = np.column_stack([own, np.ones(len(own))])
-            mapped = homogeneous @ views.cameras[photograph, view, :, :3].T
-            mapped = mapped[:, :2] / mapped[:, 2:]
+            mapped = project(views.cameras[photograph, view, :, :3], own)
             apart = np.linalg.norm(mapped[:, None] - views.xy[photograph, view, :count], axis=-1)
             assert (apart.min(axis=1) < 2).mean() > 0.4
             assert not views.descriptors[photograph, view, count:].any()
@@ -160,30 +153,29 @@ def test_features_of_others_become_a_set(pictures, tmp_path, upright, capsys):
     # Views whose keypoints have no angles are never to be turned.
     np.testing.assert_array_equal(np.isnan(views.turns), np.full((2, 2), upright))
     own, other = (views.xy[0, view, : views.counts[0, view]] for view in (0, 1))
-    mapped = np.column_stack([own, np.ones(len(own))]) @ views.cameras[0, 1, :, :3].T
-    apart = np.linalg.norm((mapped[:, :2] / mapped[:, 2:])[:, None] - other, axis=-1)
+    mapped = project(views.cameras[0, 1, :, :3], own)
+    apart = np.linalg.norm(mapped[:, None] - other, axis=-1)
     assert (apart.min(axis=1) < 2).mean() > 0.2
     norms = np.linalg.norm(views.descriptors[0, 0, :20].astype(np.float32), axis=1)
     np.testing.assert_allclose(norms, 1, atol=2e-3)
 
 
-def test_features_that_do_not_fit(pictures, photographs, tmp_path, capsys):
+def test_features_that_do_not_fit_and_damaged_lists_of_views(
+    pictures, photographs, tmp_path, capsys
+):
     file = extract(pictures, tmp_path / "sift.h5", change=(10, 10))
-    words = ["--features", str(file), "--out", str(tmp_path / "views.npz"), "--quiet"]
-    assert main(["build-views", str(pictures), *words]) == 2
-    assert "extract from the pictures as they are" in capsys.readouterr().err
-    assert main(["build-views", str(photographs), *words]) == 2
-    assert "has no views.json" in capsys.readouterr().err
-    assert not (tmp_path / "views.npz").exists()
 
+    def refusal(folder):
+        words = ["--features", str(file), "--out", str(tmp_path / "views.npz"), "--quiet"]
+        assert main(["build-views", str(folder), *words]) == 2
+        assert not (tmp_path / "views.npz").exists()
+        return capsys.readouterr().err
 
-@pytest.mark.parametrize("spoilt", ["{}", "no JSON", '{"format": "x", "photographs": []}'])
-def test_damaged_lists_of_views(tmp_path, capsys, spoilt):
-    (tmp_path / "views.json").write_text(spoilt)
-    (tmp_path / "a.h5").touch()
-    words = ["--features", str(tmp_path / "a.h5"), "--out", str(tmp_path / "views.npz")]
-    assert main(["build-views", str(tmp_path), *words]) == 2
-    assert "is damaged or not a list of views" in capsys.readouterr().err
+    assert "extract from the pictures as they are" in refusal(pictures)
+    assert "has no views.json" in refusal(photographs)
+    for spoilt in ("{}", "no JSON", '{"format": "x", "photographs": []}'):
+        (tmp_path / "views.json").write_text(spoilt)
+        assert "is damaged or not a list of views" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +184,7 @@ def test_damaged_lists_of_views(tmp_path, capsys, spoilt):
         ([], "give --out FILE.npz, or --write-views DIR"),
         (["--write-views", "v", "--out", "v.npz"], "goes without --out"),
         (["--features", "absent.h5", "--out", "v.npz"], "no such file: absent.h5"),
-        (
-            ["--features", "a.h5", "--out", "v.npz", "--colmap", "m"],
-            "needs exactly one folder",
-        ),
+        (["--features", "a.h5", "--out", "v.npz", "--colmap", "m"], "needs exactly one folder"),
         (["--out", "v.npz", "--rotation", "200"], "at most 180"),
     ],
 )

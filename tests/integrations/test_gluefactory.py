@@ -38,12 +38,8 @@ import torch
 def pad_and_stack(sequences, length=None, pad_dim=-2, mode="zeros", bounds=(None, None)):
     length = length or max(len(row) for row in sequences)
     fill = bounds[1] / 2 if mode == "random_c" else 0
-    return torch.stack(
-        [
-            torch.cat([row, row.new_full((length - len(row), *row.shape[1:]), fill)])
-            for row in sequences
-        ]
-    )
+    missing = [row.new_full((length - len(row), *row.shape[1:]), fill) for row in sequences]
+    return torch.stack([torch.cat(both) for both in zip(sequences, missing)])
 """,
 }
 
@@ -70,7 +66,7 @@ def extractor(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def test_a_padded_batch(extractor):
+def test_a_padded_batch_and_a_fixed_number_of_keypoints(extractor):
     photo = skimage.data.camera() / np.float32(255)
     sizes = [(300, 200), (160, 120)]
     images = np.zeros((2, 1, 200, 300), np.float32)
@@ -93,9 +89,7 @@ def test_a_padded_batch(extractor):
     for name in ("descriptors", "scales", "oris", "keypoint_scores"):
         assert (filling[name] == 0).all()
     assert ((filling["keypoints"] >= 0) & (filling["keypoints"] <= 200)).all()
-
-
-def test_a_fixed_number_of_keypoints(extractor):
+    # A fixed number of keypoints, also where there are none.
     conf = {"weights": "tiny", "max_num_keypoints": 70, "force_num_keypoints": True}
     found = extractor(conf)({"image": torch.zeros(2, 3, 64, 64)})
     assert found["keypoints"].shape == (2, 70, 2)

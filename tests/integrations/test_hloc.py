@@ -21,10 +21,9 @@ from kjax.images.features import Matches  # noqa: E402
 from kjax.integrations.hloc import EXTRACTION, MATCHING, register  # noqa: E402
 
 BASE_MODEL = """
-import abc
 import torch
 
-class BaseModel(torch.nn.Module, metaclass=abc.ABCMeta):
+class BaseModel(torch.nn.Module):
     default_conf = {}
     required_inputs = []
 
@@ -36,12 +35,6 @@ class BaseModel(torch.nn.Module, metaclass=abc.ABCMeta):
     def forward(self, data):
         assert all(key in data for key in self.required_inputs)
         return self._forward(data)
-
-    @abc.abstractmethod
-    def _init(self, conf): ...
-
-    @abc.abstractmethod
-    def _forward(self, data): ...
 """
 REAL = """
 import sys
@@ -86,12 +79,11 @@ def find_model(package, folder, conf):
     place = f"{package}.{folder}.{conf['model']['name']}"
     module = __import__(place, fromlist=[""])
     base = importlib.import_module(f"{package}.utils.base_model").BaseModel
-    classes = [
+    (model,) = [
         found
         for _, found in inspect.getmembers(module, inspect.isclass)
         if found.__module__ == place and issubclass(found, base)
     ]
-    (model,) = classes
     return model({**conf["model"], "weights": "tiny", "max_keypoints": 50}).eval()
 
 

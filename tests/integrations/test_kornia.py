@@ -58,14 +58,9 @@ def test_equals_kjax(photo, descriptor, frames):
     exact = descriptor(as_image(photo, torch.float64), as_lafs(frames, torch.float64))[0]
     assert exact.dtype == torch.float64
     found = descriptor(as_image(photo), as_lafs(frames))[0]
-    patches, valid = kjax.extract_patches(
-        photo,
-        *(column.astype(np.float32) for column in frames),
-        size=64,
-        size_is="half_width",
-        angle_is="kornia",
-        pyramid=KORNIA_PIXELS,
-    )
+    conventions = {"size_is": "half_width", "angle_is": "kornia", "pyramid": KORNIA_PIXELS}
+    columns = (column.astype(np.float32) for column in frames)
+    patches, valid = kjax.extract_patches(photo, *columns, size=64, **conventions)
     assert valid.all()
     ours = kjax.load("fast").describe(resize_patches(patches, 32))
     assert distances(found, exact).max() < LIMIT
