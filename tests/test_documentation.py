@@ -128,6 +128,7 @@ def test_python_of_the_readme_runs():
     assert len(names["matches"]) > 200
 
 
+@pytest.mark.slow
 def test_commands_of_the_readme_run(tmp_path):
     blocks = of_readme("bash", run=True)
     assert blocks

@@ -27,6 +27,7 @@ def assert_clean(done, inputs):
     assert last[-2:] == ["0", "0"]
 
 
+@pytest.mark.slow
 def test_a_short_run_finds_nothing():
     arguments = ("--inputs", "50", "--seed", "13", "--workers", "1", "--reader", *QUICK)
     assert_clean(fuzz(*arguments), 50)

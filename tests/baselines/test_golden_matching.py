@@ -54,6 +54,7 @@ def average_precisions(describe, distance, bark):
     return found
 
 
+@pytest.mark.slow
 def test_matching_is_reproduced(shared_data, bark, golden):
     whitening = shared_data / "mkd" / "whitening-concat-64.npz"
     for name, row, weights in (

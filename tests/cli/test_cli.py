@@ -70,6 +70,7 @@ def test_choices_are_those_of_the_library():
 COMPARED = ("compare", "--head", "sum", "--patch-size", "8", "--steps", "2", "--pairs", "3")
 
 
+@pytest.mark.slow
 def test_compare_prints_a_table_and_a_verdict(capsys):
     pytest.importorskip("torch")
     assert main(COMPARED) == 0

@@ -118,6 +118,7 @@ def test_affine_shapes_count(photo, descriptor, frames):
     assert np.median(wide_apart) < 0.2 * np.median(square_apart)
 
 
+@pytest.mark.slow
 def test_needs_no_jax():
     code = "import sys, kjax.integrations.kornia; print('jax' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

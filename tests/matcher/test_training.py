@@ -109,6 +109,7 @@ def test_upright_pairs_are_turned_back():
     assert most[1] > 0.8
 
 
+@pytest.mark.slow
 def test_a_training_learns_and_resumes_exactly(views_file, tmp_path, capsys):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(views_file, whole) == 0

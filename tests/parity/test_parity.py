@@ -88,6 +88,7 @@ def test_layers_and_descriptors_of_full_width_in_float32(head, size):
         assert row.largest <= 1e-5, row
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double_precision")
 def test_gradients_of_full_width():
     pairs = stereo_patch_pairs(2, size=32).astype(np.float64)

@@ -45,6 +45,7 @@ def test_a_set_that_does_not_fit_needs_tensorflow(monkeypatch):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_folder_and_tfds_give_the_same_weights_through_both_pipelines(
     set_folder, tfds_folder, monkeypatch
 ):

@@ -75,6 +75,7 @@ def test_neither_the_number_of_devices_nor_of_seeds_matters_and_a_teacher_reache
             np.testing.assert_array_equal(shard, first)
 
 
+@pytest.mark.slow
 def test_dispatches_of_any_length_add_up_on_the_device_and_on_the_host(data):
     program, ends = make_program(model=kjax.build("sum", **NARROW), learning_rate=1e-4), []
     for one_dispatch in (True, False):
@@ -91,6 +92,7 @@ def test_dispatches_of_any_length_add_up_on_the_device_and_on_the_host(data):
     assert_close(*ends, 1e-5)
 
 
+@pytest.mark.slow
 def test_both_pipelines_train_alike(data):
     program = make_program(devices=2, dropout=0.3)
     expected, _, _ = train(program, data, steps=2)
