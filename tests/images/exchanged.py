@@ -7,12 +7,8 @@ from kjax.images.features import Features
 FIELDS = ("xy", "descriptors", "scales", "angles", "scores")
 
 
-def make_features(rng, count=4, *, size=(640, 480), bytes_=False, shaped=True):
-    descriptors = (
-        rng.integers(0, 256, (count, 128), dtype=np.uint8)
-        if bytes_
-        else rng.normal(size=(count, 128)).astype(np.float32)
-    )
+def make_features(rng, count=4, *, size=(640, 480), shaped=True):
+    descriptors = rng.normal(size=(count, 128)).astype(np.float32)
     uniform = {
         key: rng.uniform(1, 9, count).astype(np.float32) if shaped else None
         for key in ("scales", "angles", "scores")

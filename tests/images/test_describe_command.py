@@ -120,11 +120,12 @@ def test_outputs_record_settings_and_refuse_others(output, capsys):
     capsys.readouterr()
 
     weights = f"weights w.npz (SHA-256 {origin['sha256'][:12]}…), not other.npz"
-    for settings, message in (
-        ({"keypoints": 19}, "keypoints 20, not 19"),
-        ({"weights": "other.npz"}, weights),
+    for folder, settings, message in (
+        ("a", {"keypoints": 19}, "keypoints 20, not 19"),
+        ("a", {"weights": "other.npz"}, weights),
+        ("b", {}, "has another photograph as 000.png than"),
     ):
-        assert describe("my photos/a", *where, **settings) == 2
+        assert describe(f"my photos/{folder}", *where, **settings) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert message in error
@@ -138,6 +139,7 @@ def test_outputs_record_settings_and_refuse_others(output, capsys):
     assert (again["weights"], again["max_keypoints"]) == ("other.npz", 5)
     assert again["sha256"] != origin["sha256"]
     assert describe("my photos/a", *where, weights="other.npz", keypoints=5) == 0
+    assert describe("my photos/b", *where, "--overwrite") == 0
 
 
 @pytest.mark.parametrize(
@@ -160,14 +162,6 @@ def test_outputs_without_settings_are_refused_and_replaced(output, content, insi
     assert error.count("\n") == 1
     assert describe("my photos/a", *OUTPUTS[output], "--overwrite") == 0
     assert written(output)["000.png"]["max_keypoints"] == COUNT
-
-
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_another_image_of_the_same_name_is_refused(output, capsys):
-    assert describe("my photos/a", *OUTPUTS[output]) == 0
-    assert describe("my photos/b", *OUTPUTS[output]) == 2
-    assert "has another photograph as 000.png than" in capsys.readouterr().err
-    assert describe("my photos/b", *OUTPUTS[output], "--overwrite") == 0
 
 
 @pytest.mark.parametrize("output", OUTPUTS)

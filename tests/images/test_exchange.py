@@ -71,15 +71,20 @@ def test_features_must_fit_together(rng):
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_features_round_trip(tmp_path, rng, count):
+    """Bytes stay bytes, and arrays that are not known are left out."""
     photos = {name: make_features(rng, count) for name in ("a.jpg", NESTED)}
+    bits = rng.integers(0, 256, (count, 32), dtype=np.uint8)
+    photos["bits"] = Features(np.ones((count, 2), np.float32), bits, (10, 20), distance="Hamming")
     with FeatureWriter(tmp_path / "features.h5") as writer:
         writer.add(NESTED, make_features(rng, 3))  # replaced below
     with FeatureWriter(tmp_path / "features.h5") as writer:
         for name, features in photos.items():
             writer.add(name, features)
-    assert group_names(tmp_path / "features.h5") == ["a.jpg", NESTED]
+    assert group_names(tmp_path / "features.h5") == ["a.jpg", "bits", NESTED]
     for name, features in photos.items():
-        assert_equal(read_features(tmp_path / "features.h5", name), features)
+        read = read_features(tmp_path / "features.h5", name)
+        assert_equal(read, features)
+        assert read.distance == features.distance
     assert [path.name for path in tmp_path.iterdir()] == ["features.h5"]
 
 
@@ -102,16 +107,6 @@ def test_layout_of_hloc(tmp_path):
         for name, expected in (arrays | {"image_size": [64, 48]}).items():
             np.testing.assert_array_equal(group[name], expected)
         assert group["keypoints"].attrs["uncertainty"] == 1
-
-
-def test_unknown_arrays_are_left_out_and_bytes_stay_bytes(tmp_path, rng):
-    bits = rng.integers(0, 256, (4, 32), dtype=np.uint8)
-    features = Features(np.ones((4, 2), np.float32), bits, (10, 20), distance="Hamming")
-    with FeatureWriter(tmp_path / "features.h5") as writer:
-        writer.add("a", features)
-    read = read_features(tmp_path / "features.h5", "a")
-    assert_equal(read, features)
-    assert read.distance == "Hamming"
 
 
 def test_a_crash_loses_at_most_the_current_image(tmp_path, rng, monkeypatch):

@@ -50,19 +50,14 @@ def plain_scores(said, pair):
     return softmax(alike, 0) * softmax(alike, 1) * both, able
 
 
-def test_scores(said):
-    scores = np.exp(log_scores(assign(said, jnp.asarray(COUNTS))))
-    for pair, (first, second) in enumerate(COUNTS):
-        expected, _ = plain_scores(said, pair)
-        np.testing.assert_allclose(scores[pair, :first, :second], expected, rtol=1e-5)
-        assert scores[pair, first:].sum() + scores[pair, :, second:].sum() == 0
-
-
-def test_matches_are_mutual_and_sure(said):
+def test_scores_and_that_matches_are_mutual_and_sure(said):
     least = 0.02
-    found = mutual_matches(assign(said, jnp.asarray(COUNTS)), least)
-    for pair in range(2):
+    made = assign(said, jnp.asarray(COUNTS))
+    whole, found = np.exp(log_scores(made)), mutual_matches(made, least)
+    for pair, (rows, columns) in enumerate(COUNTS):
         scores, _ = plain_scores(said, pair)
+        np.testing.assert_allclose(whole[pair, :rows, :columns], scores, rtol=1e-5)
+        assert whole[pair, rows:].sum() + whole[pair, :, columns:].sum() == 0
         expected = {
             (i, int(j))
             for i, j in enumerate(scores.argmax(axis=1))

@@ -28,22 +28,15 @@ def random_inputs(rng, *, n=8, d=128, s=2, system="xy", batch=3):
 @pytest.mark.parametrize("system", ["xy", "polar"])
 @pytest.mark.parametrize("s", [1, 2, 3])
 def test_equals_the_sum_of_kronecker_products(rng, s, system):
+    """Entry (c·(2s+1) + i)·(2s+1) + j belongs to channel c, first map's i, second map's j."""
     descriptors, positions = random_inputs(rng, s=s, system=system, d=16)
     naive = sum(
         np.kron(np.asarray(descriptors[1, p], np.float64), np.asarray(positions[p], np.float64))
         for p in range(64)
     )
-    np.testing.assert_allclose(aggregate(descriptors, positions)[1], naive, atol=1e-5)
+    for function in (aggregate, jax.jit(aggregate), jax.vmap(aggregate, in_axes=(0, None))):
+        np.testing.assert_allclose(function(descriptors, positions)[1], naive, atol=1e-5)
     np.testing.assert_allclose(encode_each(descriptors, positions).sum(1)[1], naive, atol=1e-5)
-
-
-def test_flattening_order(rng):
-    """Entry (c·(2s+1) + i)·(2s+1) + j belongs to channel c, first map's i, second map's j."""
-    descriptors, positions = random_inputs(rng, s=1, d=4, n=2, batch=1)
-    encoded = aggregate(descriptors, positions)[0]
-    c, i, j = 2, 1, 0
-    expected = sum(descriptors[0, p, c] * positions[p, 3 * i + j] for p in range(4))
-    np.testing.assert_allclose(encoded[(c * 3 + i) * 3 + j], expected, rtol=1e-5)
 
 
 def test_projecting_a_large_batch_equals_projecting_a_small_one(rng):
@@ -75,14 +68,6 @@ def test_dense_sums_in_float32_and_keeps_the_precision_of_its_arguments(rng):
     np.testing.assert_allclose(
         by_weights, np.tile(np.asarray(x, np.float64).sum(axis=0)[:, None], 3), atol=1e-4
     )
-
-
-def test_eager_jit_and_vmap_agree(rng):
-    descriptors, positions = random_inputs(rng)
-    eager = aggregate(descriptors, positions)
-    np.testing.assert_allclose(jax.jit(aggregate)(descriptors, positions), eager, atol=1e-5)
-    mapped = jax.vmap(aggregate, in_axes=(0, None))(descriptors, positions)
-    np.testing.assert_allclose(mapped, eager, atol=1e-5)
 
 
 def test_temporary_memory_is_a_fifteenth_of_the_naive_one():

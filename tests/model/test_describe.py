@@ -49,16 +49,13 @@ def test_all_batches_have_one_shape_and_trace_once(patches):
     assert shapes == [(4, 32, 32)]
 
 
-def test_patches_of_the_right_size_pass_unchanged(patches):
-    rows = describe(lambda x: x[:, 5], patches, size=64, batch=4, progress=False)
+def test_patches_of_the_right_size_pass_unchanged_and_half_precision_gives_float32(patches):
+    def fifth_row(patches):
+        return patches[:, 5].astype(jnp.bfloat16)  # exact up to 256
+
+    rows = describe(fifth_row, patches, size=64, batch=4, progress=False)
+    assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, patches[:, 5])
-
-
-def test_half_precision_models_give_float32(patches):
-    def apply(patches):
-        return patches[:, 0].astype(jnp.bfloat16)
-
-    assert describe(apply, patches, size=32, batch=4, progress=False).dtype == np.float32
 
 
 def test_a_mapped_file_and_an_empty_set(patches, tmp_path):
@@ -84,19 +81,13 @@ def test_bad_input_is_refused(patches):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_patches_that_are_no_numbers_are_refused_themselves(patches, dtype):
-    patches = patches.astype(dtype)
-    patches[9, 0, 5] = np.nan
-    with pytest.raises(InputError, match="patch 9 has NaN or infinite pixels"):
-        describe(lambda x: jnp.zeros((len(x), 5)), patches, size=32, batch=4, progress=False)
-
-
-def test_the_first_of_several_bad_patches_is_named(patches, monkeypatch):
+@pytest.mark.parametrize(("first", "batch"), [(9, 4), (3, 1)])
+def test_the_first_patch_without_numbers_is_named(patches, dtype, first, batch, monkeypatch):
     monkeypatch.setattr(module, "default_threads", lambda: 3)
-    patches = patches.astype(np.float32)
-    patches[3:, 0, 5] = np.nan
-    with pytest.raises(InputError, match="patch 3 has NaN"):
-        describe(project, patches, size=32, batch=1, progress=False)
+    patches = patches.astype(dtype)
+    patches[first:, 0, 5] = np.nan
+    with pytest.raises(InputError, match=f"patch {first} has NaN or infinite pixels"):
+        describe(lambda x: jnp.zeros((len(x), 5)), patches, size=32, batch=batch, progress=False)
 
 
 def test_threads_share_the_work_and_keep_the_callers_precision(monkeypatch):

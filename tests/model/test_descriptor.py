@@ -47,24 +47,23 @@ def test_descriptors_have_unit_norm_for_any_patch(rng, head):
     patches = random_patches(rng, BATCH, 32)
     patches[1] = 200  # constant
     patches[2] = 0
-    descriptors = model.apply(variables, patches)
-    assert descriptors.shape == (BATCH, 8192 if head == "cat" else 128)
-    assert descriptors.dtype == jnp.float32
-    np.testing.assert_allclose(jnp.linalg.norm(descriptors, axis=1), 1, atol=1e-5)
-
-
-@pytest.mark.parametrize("head", ["hardnet", "combined"])
-def test_a_constant_patch_has_unit_norm_before_training_too(head):
-    model = kjax.build(head, s=1, patch_size=8)
-    patches = np.full((BATCH, 8, 8), 0.3, np.float32)
-    descriptors, _ = jax.jit(model.init_with_output)(jax.random.key(0), patches)
-    np.testing.assert_allclose(jnp.linalg.norm(descriptors, axis=1), 1, atol=1e-5)
+    untrained, _ = jax.jit(model.init_with_output)(jax.random.key(0), patches)
+    for descriptors in (model.apply(variables, patches), untrained):
+        assert descriptors.shape == (BATCH, 8192 if head == "cat" else 128)
+        assert descriptors.dtype == jnp.float32
+        np.testing.assert_allclose(jnp.linalg.norm(descriptors, axis=1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", ["hardnet", "combined_star"])
-def test_range_dtype_and_channel_axis_do_not_matter(head):
+def test_range_dtype_channel_axis_jit_and_vmap_do_not_matter(head):
     model, variables, patches = small_model(head)
     expected = model.apply(variables, patches)
+    jitted = jax.jit(model.apply)
+    np.testing.assert_allclose(jitted(variables, patches), expected, atol=1e-5)
+    jitted(variables, patches[::-1])
+    assert jitted._cache_size() == 1
+    one_by_one = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))(variables, patches[:, None])
+    np.testing.assert_allclose(one_by_one[:, 0], expected, atol=1e-5)
     for same in (
         patches.astype(np.float32),
         patches.astype(np.float32) / 255,
@@ -123,18 +122,6 @@ def test_a_wrong_shape_or_dtype_gets_one_clear_error(patches, message):
 def test_refused_models(options, message):
     with pytest.raises(ValueError, match=message):
         kjax.build(**options)
-
-
-@pytest.mark.parametrize("head", ["hardnet", "combined_star"])
-def test_eager_jit_and_vmap_agree_without_recompilation(head):
-    model, variables, patches = small_model(head)
-    eager = model.apply(variables, patches)
-    jitted = jax.jit(model.apply)
-    np.testing.assert_allclose(jitted(variables, patches), eager, atol=1e-5)
-    jitted(variables, patches[::-1])
-    assert jitted._cache_size() == 1
-    one_by_one = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))(variables, patches[:, None])
-    np.testing.assert_allclose(one_by_one[:, 0], eager, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", ["hardnet", "combined", "sum"])

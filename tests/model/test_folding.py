@@ -22,13 +22,19 @@ SMOKE = Path(__file__).parents[2] / "configs" / "smoke.py"
 
 @pytest.mark.parametrize("head", kjax.HEADS)
 def test_folding_changes_no_descriptor(rng, head):
-    model, variables = make_model(head, s=2, patch_size=16, **narrow(head))
+    model, variables = make_model(head, s=2, patch_size=16, head_bias=head != "xy", **narrow(head))
     patches = random_patches(rng, 4, 16)
-    folded_model, folded = kjax.fold(model, variables)
-    assert "batch_stats" not in folded
-    np.testing.assert_allclose(
-        folded_model.apply(folded, patches), model.apply(variables, patches), atol=1e-5
-    )
+    expected = model.apply(variables, patches)
+    folded = kjax.fold(model, variables)
+    one_layer = fold_head(*folded)
+    for made, weights in (folded, one_layer):
+        assert "batch_stats" not in weights
+        np.testing.assert_allclose(made.apply(weights, patches), expected, atol=1e-5)
+    if head == "hardnet":  # encodings include batch normalisation
+        total = folded[0].apply(folded[1], patches, method="local_encodings").sum(axis=1)
+        np.testing.assert_allclose(first_entries(total, None), expected, atol=1e-5)
+    # Position encodings become part of one layer.
+    assert one_layer[0].head == ("hardnet" if head in ("xy", "polar", "combined") else head)
 
 
 def test_weights_of_numpy_are_folded_to_the_same_numbers_on_the_device():
@@ -40,31 +46,12 @@ def test_weights_of_numpy_are_folded_to_the_same_numbers_on_the_device():
     jax.tree.map(np.testing.assert_array_equal, same, folded)
 
 
-@pytest.mark.parametrize("head", ["xy", "combined", "combined_star", "sum"])
-def test_position_encoding_folds_into_one_layer(rng, head):
-    model, variables = make_model(head, s=2, patch_size=16, head_bias=head != "xy", **narrow(head))
-    patches = random_patches(rng, 3, 16)
-    one_layer, weights = fold_head(*kjax.fold(model, variables))
-    assert one_layer.head == {"xy": "hardnet", "combined": "hardnet"}.get(head, head)
-    np.testing.assert_allclose(
-        one_layer.apply(weights, patches), model.apply(variables, patches), atol=1e-5
-    )
-
-
 def test_a_folded_model_is_for_inference_only():
     model, variables = kjax.fold(*make_model("hardnet", patch_size=16, **narrow("hardnet")))
     with pytest.raises(InputError, match="train the original"):
         model.apply(variables, np.zeros((2, 16, 16)), train=True)
     with pytest.raises(InputError, match="already folded"):
         kjax.fold(model, variables)
-
-
-def test_folded_hardnet_encodings_include_batch_norm(rng):
-    model, variables = kjax.fold(*make_model("hardnet", patch_size=16, **narrow("hardnet")))
-    patches = random_patches(rng, 2, 16)
-    total = model.apply(variables, patches, method="local_encodings").sum(axis=1)
-    normalized = total / np.linalg.norm(total, axis=1, keepdims=True)
-    np.testing.assert_allclose(normalized, model.apply(variables, patches), atol=1e-5)
 
 
 # Shorter descriptors

@@ -24,6 +24,7 @@ def test_bytes_of_known_numbers():
     one = np.eye(3, dtype=np.float32)[:1]
     np.testing.assert_array_equal(kjax.quantize(one, "uint8"), [[255, 128, 128]])
     np.testing.assert_array_equal(kjax.quantize(-one, "uint8"), [[1, 128, 128]])
+    assert kjax.quantize(one[:0], "uint8").shape == (0, 3)
 
 
 def test_distances_of_bytes_are_those_of_numbers(rows):
@@ -51,6 +52,7 @@ def test_bits_are_levels_and_follow_distances(rows, dimension, bits):
     numbers = rows[:, :dimension] / np.linalg.norm(rows[:, :dimension], axis=1, keepdims=True)
     stored = kjax.quantize(numbers, "binary", bits=bits)
     assert stored.shape == (300, bits // 8)
+    assert kjax.quantize(numbers[:0], "binary", bits=bits).shape == (0, bits // 8)
     # A thermometer: who passes a threshold passes all lower ones.
     size = 128 if dimension > 64 else 64
     passed = np.unpackbits(stored, axis=1).reshape(300, -1, size).astype(int)
@@ -65,11 +67,6 @@ def test_bits_are_levels_and_follow_distances(rows, dimension, bits):
     assert hamming(stored, kjax.quantize(near, "binary", bits=bits)).max() < bits // 5
     found = kjax.match(stored, kjax.quantize(near, "binary", bits=bits), distance="Hamming")
     np.testing.assert_array_equal(found.indices, np.repeat(np.arange(300)[:, None], 2, axis=1))
-
-
-def test_no_rows(rows):
-    assert kjax.quantize(rows[:0], "uint8").shape == (0, 128)
-    assert kjax.quantize(rows[:0], "binary").shape == (0, 32)
 
 
 def test_refusals(rows):
