@@ -237,8 +237,9 @@ def check_output(folder: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise InputError(f"{folder} already exists: choose another folder, or add --overwrite")
-    names = sorted(os.listdir(folder)) if folder.is_dir() else [folder.name]
-    if foreign := [name for name in names if not SET_FILES.fullmatch(name)]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file: choose another folder")
+    if foreign := [name for name in sorted(os.listdir(folder)) if not SET_FILES.fullmatch(name)]:
         raise InputError(
             f"{folder} is not just a patch set (it holds {foreign[0]}) and will not be "
             "overwritten: choose another folder"

@@ -1,6 +1,7 @@
 """COLMAP's models and databases: reading, and errors for damaged files."""
 
 import contextlib
+import shutil
 import sqlite3
 import struct
 
@@ -21,7 +22,7 @@ HALF = 0.5**0.5
 IMAGES = {
     2: ((HALF, 0.0, 0.0, HALF), (1.0, 2.0, 3.0), 1, "a b/ü.jpg", [(1.5, 2.5, 9), (3.5, 4.5, None)]),
     5: ((2.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0), 4, "none.png", []),
-    6: ((1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 1.0), 4, "last.png", [(0.5, 0.25, 3)]),
+    6: ((0.5, 0.1, -0.7, 0.3), (0.0, 0.0, 1.0), 4, "last.png", [(0.5, 0.25, 3)]),
 }
 POINTS = {9: ((0.1, 0.2, 5.0), 0.75, [(2, 0)]), 3: ((-1.0, 0.0, 4.0), -1.0, [(6, 0), (2, 1)])}
 NAN, INF = float("nan"), float("inf")
@@ -52,59 +53,52 @@ def test_models_are_read(folder):
     np.testing.assert_array_equal(model.points.ids, [3, 9])
     np.testing.assert_array_equal(model.points.xyz, [[-1, 0, 4], [0.1, 0.2, 5]])
     np.testing.assert_array_equal(model.points.error, [-1, 0.75])
-
-
-def test_a_general_rotation_keeps_lengths_and_follows_the_quaternion(tmp_path):
-    quaternion = (0.5, 0.1, -0.7, 0.3)
-    write_binary(tmp_path, CAMERAS, {2: (quaternion, *IMAGES[2][1:])}, POINTS)
-    rotation = read_model(tmp_path).images[2].rotation
+    rotation = model.images[6].rotation
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(np.linalg.det(rotation), 1)
     # q v q* for v = (0, 0, 1), by Hamilton's rules, over |q|² = 0.84
-    np.testing.assert_allclose(
-        rotation[:, 2] * 0.84,
-        [2 * (0.1 * 0.3 + 0.5 * -0.7), 2 * (-0.7 * 0.3 - 0.5 * 0.1), 0.25 - 0.01 - 0.49 + 0.09],
-    )
+    expected = [
+        2 * (0.1 * 0.3 + 0.5 * -0.7),
+        2 * (-0.7 * 0.3 - 0.5 * 0.1),
+        0.25 - 0.01 - 0.49 + 0.09,
+    ]
+    np.testing.assert_allclose(rotation[:, 2] * 0.84, expected)
 
 
-@pytest.mark.parametrize("stem", ["cameras", "images", "points3D"])
-@pytest.mark.parametrize("cut", [3, 20, -1])
-def test_a_truncated_file_is_refused(folder, stem, cut):
-    path = folder / f"{stem}.bin"
-    path.write_bytes(path.read_bytes()[:cut])
-    with refused(rf"{stem}\.bin is truncated"):
-        read_model(folder)
+TRACK = 8 + 8 + 24 + 3 + 8  # after number, position, colour and error of the first point
+KEYPOINTS = 8 + 4 + 56 + 4 + len("a b/ü.jpg".encode()) + 1
+COUNTS = {"cameras": [0], "images": [0, KEYPOINTS], "points3D": [0, TRACK]}
 
 
-@pytest.mark.parametrize("length", [2**20, 2**61, 2**64 - 1])
-def test_counts_beyond_the_file_are_truncation(folder, length):
+@pytest.mark.parametrize("stem", COUNTS)
+def test_truncated_files_and_counts_beyond_them_are_refused(folder, stem):
     """Counts of records, of keypoints of an image and of images that see a point."""
-    count = struct.pack("<Q", length)
-    track = 8 + 8 + 24 + 3 + 8  # after number, position, colour and error of the first point
-    keypoints = 8 + 4 + 56 + 4 + len("a b/ü.jpg".encode()) + 1
-    places = [("points3D", 0), ("points3D", track), ("images", 0), ("images", keypoints)]
-    for name, place in [*places, ("cameras", 0)]:
-        whole = (folder / f"{name}.bin").read_bytes()
-        (folder / f"{name}.bin").write_bytes(whole[:place] + count + whole[place + 8 :])
-        with refused(rf"{name}\.bin is truncated"):
+    path = folder / f"{stem}.bin"
+    whole = path.read_bytes()
+    damaged = [whole[:cut] for cut in (3, 20, -1)]
+    for length in (2**20, 2**61, 2**64 - 1):
+        count = struct.pack("<Q", length)
+        damaged += [whole[:place] + count + whole[place + 8 :] for place in COUNTS[stem]]
+    for content in damaged:
+        path.write_bytes(content)
+        with refused(rf"{stem}\.bin is truncated"):
             read_model(folder)
-        (folder / f"{name}.bin").write_bytes(whole)
 
 
 def test_extra_bytes_missing_files_and_wrong_folders_are_refused(folder, tmp_path):
-    with refused(r"did you mean .*sparse/0\?"):
-        read_model(folder.parent)
-    with refused(r"has no images\.bin: Give .*model_converter --output_type BIN"):
-        read_model(tmp_path)
-    with refused("no such folder"):
-        read_model(tmp_path / "nowhere")
+    (shutil.copytree(folder, tmp_path / "more" / "lacking") / "points3D.bin").unlink()
     with open(folder / "points3D.bin", "ab") as file:
         file.write(b"more")
-    with refused(r"points3D\.bin .*records of \d+ of \d+ bytes"):
-        read_model(folder)
-    (folder / "points3D.bin").unlink()
-    with refused(r"lacks points3D\.bin"):
-        read_model(folder)
+    refusals = {
+        folder: r"points3D\.bin .*records of \d+ of \d+ bytes",
+        folder.parent: r"did you mean .*sparse/0\?",
+        tmp_path: r"has no images\.bin: Give .*model_converter --output_type BIN",
+        tmp_path / "nowhere": "no such folder",
+        tmp_path / "more" / "lacking": r"lacks points3D\.bin",
+    }
+    for wrong, message in refusals.items():
+        with refused(message):
+            read_model(wrong)
 
 
 def image(quaternion=(1.0, 0.0, 0.0, 0.0), translation=(0.0, 0.0, 0.0)):
@@ -160,28 +154,6 @@ def test_scale_and_orientation_of_both_kinds_of_keypoints():
     affine = np.column_stack([np.zeros((2, 2)), cosine, -sine, sine, cosine])
     for table in (similar, affine):
         np.testing.assert_allclose(keypoint_shapes(table), [sigma, angle])
-    with refused("no scale and orientation: extract SIFT"):
-        keypoint_shapes(np.zeros((2, 2)))
-
-
-def test_other_files_are_refused(tmp_path):
-    with refused("no such database"):
-        read_keypoints(tmp_path / "nothing.db")
-    (tmp_path / "text.db").write_text("not a database, but long enough to look like one" * 50)
-    with refused(r"cannot be read as a COLMAP database \(file is not"):
-        read_keypoints(tmp_path / "text.db")
-
-
-def test_keypoints_still_in_the_write_ahead_log_are_read(tmp_path):
-    path = tmp_path / "open.db"
-    write_database(path, {"a.jpg": np.zeros((3, 4), np.float32)}, new_schema=True)
-    writer = sqlite3.connect(path)
-    writer.execute("PRAGMA journal_mode=WAL")
-    writer.execute("UPDATE images SET name = 'renamed.jpg'")
-    writer.commit()
-    assert path.with_name("open.db-wal").exists()
-    assert list(read_keypoints(path)) == ["renamed.jpg"]
-    writer.close()
 
 
 @pytest.fixture
@@ -191,6 +163,15 @@ def database(tmp_path):
     pairs = {("a", "b"): np.array([[0, 1], [1, 0]], np.int32)}
     colmap_database.write_database(path, {"a": features, "b": features}, pairs)
     return path
+
+
+def test_keypoints_still_in_the_write_ahead_log_are_read(database):
+    with contextlib.closing(sqlite3.connect(database)) as writer:
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("UPDATE images SET name = 'renamed' WHERE name = 'a'")
+        writer.commit()
+        assert database.with_name("database.db-wal").exists()
+        assert set(read_keypoints(database)) == {"renamed", "b"}
 
 
 def execute(path, *statements):
@@ -235,21 +216,22 @@ def test_damaged_databases_are_refused(database, read, statements):
         read(database)
 
 
-def test_names_that_are_not_utf8_are_kept(database):
+def test_a_database_is_only_read_and_names_that_are_not_utf8_are_kept(database, tmp_path):
     execute(database, "UPDATE images SET name = CAST(x'61ff' AS TEXT) WHERE name = 'a'")
-    assert set(read_keypoints(database)) == {"a\udcff", "b"}
-
-
-def test_a_database_is_only_read(database, tmp_path):
     before = database.read_bytes()
+    assert set(read_keypoints(database)) == {"a\udcff", "b"}
     colmap_database.read_matches(database)
     colmap_database.read_features(database)
     assert database.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["database.db"]
 
 
-def test_endless_views_are_refused(tmp_path):
+def test_other_files_and_endless_views_are_refused(tmp_path):
+    (tmp_path / "text.db").write_text("not a database, but long enough to look like one" * 50)
     numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
     execute(tmp_path / "a.db", f"CREATE VIEW images AS {numbers} SELECT x AS image_id FROM n")
-    with refused(r"cannot be read as a COLMAP database \(interrupted\)"):
-        read_rows(tmp_path / "a.db", "SELECT image_id FROM images")
+    unreadable = r"cannot be read as a COLMAP database \("
+    refusals = {"no.db": "no such database", "text.db": f"{unreadable}file is not"}
+    for name, message in (refusals | {"a.db": rf"{unreadable}interrupted\)"}).items():
+        with refused(message):
+            read_rows(tmp_path / name, "SELECT image_id FROM images")

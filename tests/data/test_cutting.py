@@ -161,7 +161,7 @@ def test_sets_are_cut_without_jax():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_keypoints_are_chosen_by_contrast_or_by_size():
+def test_keypoints_are_chosen_by_contrast_or_by_size_or_both():
     photo = skimage.data.camera()
     every = detect_in_grey(photo, max_keypoints=None, contrast=0.02)
     for detector, rank in {SIFT: every.scores, LARGEST: every.scales}.items():
@@ -169,11 +169,8 @@ def test_keypoints_are_chosen_by_contrast_or_by_size():
         best = every.keep(np.argsort(-rank, kind="stable")[:20])
         np.testing.assert_array_equal(np.sort(few.scales), np.sort(best.scales), detector)
     assert len(every.xy) > len(detect_in_grey(photo, max_keypoints=None).xy)
-
-
-def test_steady_keypoints_are_chosen_by_both_and_have_a_place_once():
-    photo = skimage.data.camera()
     every = detect_in_grey(photo, max_keypoints=None, contrast=0.01)
+    # Steady ones are chosen by both, and have a place once.
     order = np.argsort(-every.scores * every.scales**2, kind="stable")
     places = list(dict.fromkeys(map(tuple, every.xy[order].tolist())))
     assert len(places) < len(every.xy), "no place has two orientations"

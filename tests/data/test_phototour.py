@@ -32,6 +32,9 @@ from kjax.data.sampler import make_point_table, sample_pairs_on_host
 from kjax.data.sets import by_photograph
 
 PAIRS = TestPairs(np.array([0, 5]), np.array([1, 500]), np.array([True, False]))
+INTEREST = np.random.default_rng(0).uniform(0, 9, (600, 5))
+INTEREST[:, 0] = np.arange(600) // 300 * 2
+LIST = [SetPhotograph(0, 'a "b", c.jpg', "0a" * 32), SetPhotograph(2, "b/c ü.jpg", "0b" * 32)]
 
 
 def random_set(count=600):
@@ -45,7 +48,9 @@ def random_set(count=600):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("written") / "somewhere"
-    return write_phototour(folder, *random_set(), pairs=PAIRS)
+    more = {"pairs": PAIRS, "interest": INTEREST}
+    photographs = [*LIST, SetPhotograph(3, "d.jpg", "")]
+    return write_phototour(folder, *random_set(), **more, photographs=photographs)
 
 
 @pytest.fixture
@@ -60,53 +65,47 @@ def read(folder, tmp_path):
 # Whole sets
 
 
-def test_a_written_set_reads_back(tmp_path):
+def test_a_written_set_reads_back(written, tmp_path):
     patches, point_ids = random_set()
-    interest = np.random.default_rng(0).uniform(0, 9, (600, 5))
-    interest[:, 0] = np.arange(600) // 50
-    photographs = [SetPhotograph(0, "a.jpg", ""), SetPhotograph(1, "b/c ü.jpg", "0a" * 32)]
-    more = {"pairs": PAIRS, "interest": interest, "photographs": photographs}
-    folder = write_phototour(tmp_path / "a", patches, point_ids, **more)
     mosaics = [f"patches000{number}.bmp" for number in range(3)]
     texts = ["images.txt", "info.txt", "interest.txt", "m50_1_1_0.txt"]
-    assert sorted(os.listdir(folder)) == [*texts, *mosaics, "photographs.csv"]
-    got = read_with_pairs(folder, cache_dir=tmp_path / "cache", progress=False)
-    assert got.name == "a"
+    assert sorted(os.listdir(written)) == [*texts, *mosaics, "photographs.csv"]
+    got = read_with_pairs(written, cache_dir=tmp_path / "cache", progress=False)
+    assert got.name == "somewhere"
     np.testing.assert_array_equal(got.patches, patches)
     np.testing.assert_array_equal(got.point_ids, point_ids)
-    for field, expected in zip(got.pairs, PAIRS, strict=True):
-        np.testing.assert_array_equal(field, expected)
-    read_back = phototour.read_interest(folder, patch_count=600)
-    np.testing.assert_allclose(read_back, interest, atol=5.1e-4)
-    assert (folder / "images.txt").read_text() == "0 a.jpg\n1 b/c ü.jpg\n"
+    np.testing.assert_array_equal(got.pairs, PAIRS)
+    read_back = phototour.read_interest(written, patch_count=600)
+    np.testing.assert_allclose(read_back, INTEREST, atol=5.1e-4)
+    assert (written / "images.txt").read_text() == '0 a "b", c.jpg\n2 b/c ü.jpg\n3 d.jpg\n'
+    assert read_set_photographs(written) == LIST
+    digest = phototour.decoded_hash(*phototour.decode_folder(written, progress=False))
+    assert digest == phototour.decoded_hash([patches], point_ids)
+    assert digest != phototour.decoded_hash([patches], point_ids + 1)
+    patches[-1, -1, -1] ^= 1
+    assert digest != phototour.decoded_hash([patches], point_ids)
 
 
-def test_patches_are_laid_out_row_by_row(tmp_path):
+@pytest.mark.parametrize("real", [False, True])
+def test_patches_are_laid_out_row_by_row(tmp_path, rng, request, real):
     """Without our writer: the bytes of a BMP file, bottom row first, after its palette."""
-    mosaic = np.random.default_rng(1).integers(0, 256, (1024, 1024), dtype=np.uint8)
     palette = bytes(byte for grey in range(256) for byte in (grey, grey, grey, 0))
     sizes = [40, 1024, 1024, 1 | 8 << 16, 0, 0, 0, 0, 256, 0]
-    header = b"BM" + np.array([54 + 1024 + mosaic.size, 0, 54 + 1024, *sizes], "<u4").tobytes()
-    (tmp_path / "patches0000.bmp").write_bytes(header + palette + mosaic[::-1].tobytes())
-    (tmp_path / "info.txt").write_text("".join(f"{n // 2} 0\n" for n in range(20)))
-    got = read(tmp_path, tmp_path)
-    assert got.patches.shape == (20, 64, 64)
-    np.testing.assert_array_equal(got.patches[3], mosaic[:64, 192:256])
-    np.testing.assert_array_equal(got.patches[17], mosaic[64:128, 64:128])
-    np.testing.assert_array_equal(got.point_ids, np.arange(20) // 2)
-
-
-def test_real_mosaics(tmp_path, shared_data):
-    for path in sorted((shared_data / "ubc_notredame").glob("*.bmp")):
-        shutil.copyfile(path, tmp_path / path.name)
-    (tmp_path / "info.txt").write_text("0 0\n" * 512)
-    data = (tmp_path / "patches0001.bmp").read_bytes()
+    header = b"BM" + np.array([54 + 1024 + 1024**2, 0, 54 + 1024, *sizes], "<u4").tobytes()
+    (tmp_path / "info.txt").write_text("".join(f"{n // 2} 0\n" for n in range(512)))
+    for name in ("patches0000.bmp", "patches0001.bmp"):
+        data = header + palette + rng.bytes(1024**2)
+        if real:
+            folder = request.getfixturevalue("shared_data") / "ubc_notredame"
+            data = (folder / name).read_bytes()
+        (tmp_path / name).write_bytes(data)
     start = int.from_bytes(data[10:14], "little")
-    pixels = np.frombuffer(data, np.uint8, 1024 * 1024, start).reshape(1024, 1024)[::-1]
+    pixels = np.frombuffer(data, np.uint8, 1024**2, start).reshape(1024, 1024)[::-1]
     got = read(tmp_path, tmp_path)
     assert got.patches.shape == (512, 64, 64)
     np.testing.assert_array_equal(got.patches[256 + 35], pixels[128:192, 192:256])
-    assert 20 < got.patches.std() < 100  # photographs, not noise or nothing
+    np.testing.assert_array_equal(got.point_ids, np.arange(512) // 2)
+    assert 20 < got.patches.std() < 100  # neither constant nor black and white
 
 
 @pytest.mark.slow
@@ -124,16 +123,6 @@ def test_a_set_cut_by_another_program(tmp_path, shared_data):
     interest = phototour.read_interest(got.folder, patch_count=len(got.patches))
     assert interest is not None
     assert interest[:, 0].max() == 9  # ten photographs
-
-
-def test_the_hash_covers_patches_and_point_ids(written, tmp_path):
-    got = read(written, tmp_path)
-    digest = phototour.decoded_hash(*phototour.decode_folder(written, progress=False))
-    assert digest == phototour.decoded_hash([got.patches], got.point_ids)
-    changed = np.array(got.patches)
-    changed[-1, -1, -1] ^= 1
-    assert digest != phototour.decoded_hash([changed], got.point_ids)
-    assert digest != phototour.decoded_hash([got.patches], got.point_ids + 1)
 
 
 # The cache
@@ -251,52 +240,61 @@ def remove(name):
     return lambda folder: (folder / name).unlink()
 
 
+def write_match(text):
+    return write("m50_1_1_0.txt", text)
+
+
+def write_list(text):
+    return write("photographs.csv", text)
+
+
+SET_DAMAGES = [
+    (lambda folder: os.truncate(folder / "patches0001.bmp", 500_000), "cannot decode .*1.bmp"),
+    (write("patches0001.bmp", "this is not an image" * 100), r"cannot decode .*patches0001\.bmp"),
+    (halve, r"patches0001\.bmp has 1024×512 pixels"),
+    (remove("patches0001.bmp"), r"lacks patches0001\.bmp"),
+    (remove("info.txt"), r"lacks info\.txt"),
+    *((write("info.txt", "1 0\n" * n), f"{n} lines for 3") for n in (512, 769)),
+    *(
+        (write("info.txt", text), r"cannot read .*info\.txt")
+        for text in ("", "1 0\nx y\n", "1.5 0\n" * 600)
+    ),
+    (lambda folder: [path.unlink() for path in folder.iterdir()], r"has no patches0000\.bmp"),
+    (shutil.rmtree, "no such folder"),
+    (write_match("0 3 0 1 3 0 0\n5 3 0 600 3 0 0\n"), "line 2: patch 5 or 600 .* patches 0 to 599"),
+    (write_match("0 3 0 -1 3 0 0\n"), "line 1: patch -1 or 0 "),
+    (write_match("0 3 0\n"), "cannot read"),
+    (write("m50_2_2_0.txt", "0 3 0 1 3 0 0\n"), r"found m50_1_1_0\.txt, m50_2_2_0\.txt"),
+]
+LIST_DAMAGES = [
+    *(
+        (write_list(text), r"photographs\.csv is damaged")
+        for text in ("", "number,name,sha256\n0,a\n", "number,name,sha256\nx,a,b\n")
+    ),
+    (write_list("number,name,sha256\n0,a,\n2,b,\n"), "has no SHA-256"),
+    (lambda folder: write_set_photographs(folder, LIST[:1]), "patches of photograph 2, which"),
+    (remove("photographs.csv"), "does not list .*build-patches"),
+    (remove("interest.txt"), "does not list the photographs"),
+]
+
+
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("read", "damage", "message"),
     [
-        (lambda folder: os.truncate(folder / "patches0001.bmp", 500_000), "cannot decode .*1.bmp"),
-        (
-            write("patches0001.bmp", "this is not an image" * 100),
-            r"cannot decode .*patches0001\.bmp",
-        ),
-        (halve, r"patches0001\.bmp has 1024×512 pixels"),
-        (remove("patches0001.bmp"), r"lacks patches0001\.bmp"),
-        (remove("info.txt"), r"lacks info\.txt"),
-        *((write("info.txt", "1 0\n" * n), f"{n} lines for 3") for n in (512, 769)),
-        *(
-            (write("info.txt", text), r"cannot read .*info\.txt")
-            for text in ("", "1 0\nx y\n", "1.5 0\n" * 600)
-        ),
-        (lambda folder: [path.unlink() for path in folder.iterdir()], r"has no patches0000\.bmp"),
-        (shutil.rmtree, "no such folder"),
+        *((read_with_pairs, *case) for case in SET_DAMAGES),
+        *((read_set_photographs, *case) for case in LIST_DAMAGES),
     ],
 )
-def test_a_damaged_set_is_refused(folder, tmp_path, damage, message):
+def test_a_damaged_set_is_refused(folder, tmp_path, monkeypatch, read, damage, message):
+    monkeypatch.setenv("KJAX_CACHE", str(tmp_path / "cache"))
     damage(folder)
     with warnings.catch_warnings(), refused(message):
         warnings.simplefilter("error")
-        read(folder, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0 3 0 1 3 0 0\n5 3 0 600 3 0 0\n", "line 2: patch 5 or 600 .* patches 0 to 599"),
-        ("0 3 0 -1 3 0 0\n", "line 1: patch -1 or 0 "),
-        ("0 3 0\n", "cannot read"),
-    ],
-)
-def test_a_damaged_match_file_is_refused(tmp_path, text, message):
-    (tmp_path / "m50_1_1_0.txt").write_text(text)
-    with refused(message):
-        read_pairs(tmp_path, patch_count=600)
+        read(folder)
 
 
 def test_the_standard_match_file_is_preferred(tmp_path):
-    for name in ("m50_1_1_0.txt", "m50_2_2_0.txt"):
-        (tmp_path / name).write_text("0 3 0 1 3 0 0\n")
-    with refused(r"found m50_1_1_0\.txt, m50_2_2_0\.txt"):
-        read_pairs(tmp_path, patch_count=6)
+    write_match("0 3 0 1 3 0 0\n")(tmp_path)
     (tmp_path / phototour.STANDARD_MATCH_FILE).write_text("2 3 0 4 5 0 0\n")
     assert read_pairs(tmp_path, patch_count=6).first.tolist() == [2]
 
@@ -305,17 +303,22 @@ def test_the_standard_match_file_is_preferred(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("patches", "point_ids", "message"),
+    ("patches", "point_ids", "pairs", "message"),
     [
-        (np.zeros((4, 32, 32), np.uint8), np.zeros(4, int), "uint8 "),
-        (np.zeros((4, 64, 64), np.float32), np.zeros(4, int), "patches float32"),
-        (np.zeros((4, 64, 64), np.uint8), np.zeros(5, int), "with 5 point_ids"),
-        (np.zeros((0, 64, 64), np.uint8), np.zeros(0, int), "least one patch"),
+        (np.zeros((4, 32, 32), np.uint8), np.zeros(4, int), None, "uint8 "),
+        (np.zeros((4, 64, 64), np.float32), np.zeros(4, int), None, "patches float32"),
+        (np.zeros((4, 64, 64), np.uint8), np.zeros(5, int), None, "with 5 point_ids"),
+        (np.zeros((0, 64, 64), np.uint8), np.zeros(0, int), None, "least one patch"),
+        (*random_set(), PAIRS._replace(matching=~PAIRS.matching), "disagrees with point_ids"),
     ],
 )
-def test_arrays_of_the_wrong_type_are_refused(tmp_path, patches, point_ids, message):
-    with refused(message):
-        write_phototour(tmp_path / "new", patches, point_ids)
+def test_a_refused_write_leaves_the_old_set(folder, tmp_path, patches, point_ids, pairs, message):
+    before = sorted(os.listdir(folder))
+    for target in (folder, tmp_path / "new"):
+        with refused(message):
+            write_phototour(target, patches, point_ids, pairs=pairs, overwrite=True)
+    assert sorted(os.listdir(folder)) == before
+    assert os.listdir(tmp_path) == ["somewhere"]
 
 
 def test_only_patch_sets_are_overwritten_and_only_on_demand(folder, tmp_path):
@@ -328,19 +331,9 @@ def test_only_patch_sets_are_overwritten_and_only_on_demand(folder, tmp_path):
     with refused(r"not just a patch set \(it holds holiday.jpg\)"):
         write_phototour(folder, *small, overwrite=True)
     assert (folder / "info.txt").exists()
-    (tmp_path / "file").touch()
-    with refused(r"not just a patch set \(it holds file\)"):
-        check_output(tmp_path / "file", overwrite=True)
-
-
-def test_a_failed_write_leaves_the_old_set(folder, tmp_path):
-    before = sorted(os.listdir(folder))
-    wrong = PAIRS._replace(matching=~PAIRS.matching)
-    for target in (folder, tmp_path / "new"):
-        with refused("disagrees with point_ids"):
-            write_phototour(target, *random_set(), pairs=wrong, overwrite=True)
-    assert sorted(os.listdir(folder)) == before
-    assert os.listdir(tmp_path) == ["somewhere"]
+    (tmp_path / "info.txt").touch()
+    with refused("info.txt is a file"):
+        check_output(tmp_path / "info.txt", overwrite=True)
 
 
 # Test pairs
@@ -369,58 +362,19 @@ def test_small_sets_give_all_their_pairs():
             sample_test_pairs(np.array(point_ids), matching=9, non_matching=9, seed=0)
 
 
-# Photographs of a set
-
-
-LIST = [SetPhotograph(0, 'a "b", c.jpg', "0a" * 32), SetPhotograph(2, "d.jpg", "0b" * 32)]
-
-
-@pytest.fixture
-def listed(tmp_path):
-    """A set of patches from the photographs 0 and 2."""
-    interest = np.tile([[0.0, 1, 1, 0, 1], [2.0, 1, 1, 0, 1]], (2, 1))
-    patches = np.zeros((4, 64, 64), np.uint8)
-    folder = tmp_path / "set"
-    return write_phototour(folder, patches, [0, 0, 1, 1], interest=interest, photographs=LIST)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        *(
-            (write("photographs.csv", text), r"photographs\.csv is damaged")
-            for text in ("", "number,name,sha256\n0,a\n", "number,name,sha256\nx,a,b\n")
-        ),
-        (write("photographs.csv", "number,name,sha256\n0,a,\n2,b,\n"), "has no SHA-256"),
-        (lambda folder: write_set_photographs(folder, LIST[:1]), "patches of photograph 2, which"),
-        (remove("photographs.csv"), "does not list .*build-patches"),
-        (remove("interest.txt"), "does not list the photographs"),
-    ],
-)
-def test_an_incomplete_list_of_photographs_is_refused(listed, damage, message):
-    assert read_set_photographs(listed) == LIST
-    damage(listed)
-    with refused(message):
-        read_set_photographs(listed)
-
-
 # Batches by photograph
 
 
 POINTS, VIEWS, PHOTOGRAPHS = 40, 2, 5
 
 
-@pytest.fixture
-def by_five(tmp_path, rng):
-    """A set whose point p is seen twice, first in photograph p % 5 and then in the next one."""
+def test_groups_come_from_one_photograph_in_a_fixed_random_order(tmp_path):
+    """Point p is seen twice, first in photograph p % 5 and then in the next one."""
     points = np.repeat(np.arange(POINTS), VIEWS)
-    patches = rng.integers(0, 256, (len(points), 64, 64), dtype=np.uint8)
     interest = np.zeros((len(points), 5))
     interest[:, 0] = (points + np.tile(np.arange(VIEWS), POINTS)) % PHOTOGRAPHS
-    return read(write_phototour(tmp_path / "set", patches, points, interest=interest), tmp_path)
-
-
-def test_groups_come_from_one_photograph_in_a_fixed_random_order(by_five):
+    patches = np.zeros((len(points), 64, 64), np.uint8)
+    by_five = read(write_phototour(tmp_path / "set", patches, points, interest=interest), tmp_path)
     table = make_point_table(by_photograph(by_five).point_ids)
     rows = sample_pairs_on_host(table, 3, np.arange(20), pairs=16, group=4)
     points = by_five.point_ids[rows]
