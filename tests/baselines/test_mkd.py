@@ -22,6 +22,12 @@ def whitening_of(dimension, rng):
     return mkd.Whitening(0.1 * rng.normal(size=dimension), basis, eigvals.copy(), "none")
 
 
+def tensors_of(whitening, dtype):
+    torch = pytest.importorskip("torch")
+    parts = {part: getattr(whitening, part) for part in ("mean", "eigvecs", "eigvals")}
+    return {part: torch.from_numpy(array.astype(dtype)) for part, array in parts.items()}
+
+
 def kornia_epsilon():
     """What this kornia adds to squared magnitudes: 1e-8 before version 0.9, and then nothing."""
     torch, conversions = (
@@ -48,12 +54,7 @@ def test_equals_kornia(photographs, kernel, size):
 def test_whitening_equals_kornia(mode, rng):
     torch, module = (pytest.importorskip(name) for name in ("torch", "kornia.feature.mkd"))
     whitening = whitening_of(238, rng)
-    model = {
-        ("lw" if mode == "lw" else "pca"): {
-            part: torch.from_numpy(getattr(whitening, part).astype(np.float32))
-            for part in ("mean", "eigvecs", "eigvals")
-        }
-    }
+    model = {("lw" if mode == "lw" else "pca"): tensors_of(whitening, np.float32)}
     raw = rng.normal(size=(5, 238)).astype(np.float32)
     raw /= np.linalg.norm(raw, axis=1, keepdims=True)
     theirs = module.Whitening(mode, model, in_dims=238, output_dims=128)
@@ -88,20 +89,18 @@ def test_area_resizing_equals_opencv(rng, side):
 def test_files_of_several_sets(tmp_path, rng):
     torch = pytest.importorskip("torch")
     path = tmp_path / "mkd.pth"
-    content = {}
-    for name in ("yosemite", "liberty"):
-        whitening = whitening_of(238, rng)
-        parts = {part: getattr(whitening, part) for part in ("mean", "eigvecs", "eigvals")}
-        tensors = {part: torch.from_numpy(array.copy()) for part, array in parts.items()}
-        content[name] = {"lw": tensors}
+    sets = ("yosemite", "liberty")
+    content = {name: {"lw": tensors_of(whitening_of(238, rng), np.float64)} for name in sets}
     torch.save(content, path)
     assert mkd.load_whitening(path, "lw").training_set == "liberty"
     other = mkd.load_whitening(path, "lw", "yosemite")
     np.testing.assert_array_equal(other.eigvecs, content["yosemite"]["lw"]["eigvecs"].numpy())
-    with pytest.raises(InputError, match="holds no pca whitening, which pcawt needs"):
-        mkd.load_whitening(path, "pcawt")
-    with pytest.raises(InputError, match="unknown training set 'notredame'"):
-        mkd.load_whitening(path, "lw", "notredame")
+    for arguments, message in (
+        (("pcawt",), "holds no pca whitening, which pcawt needs"),
+        (("lw", "notredame"), "unknown training set 'notredame'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            mkd.load_whitening(path, *arguments)
     del content["liberty"]["lw"]["mean"], content["yosemite"]["lw"]["eigvals"]
     torch.save(content, path)
     with pytest.raises(InputError, match="missing yosemite/lw/eigvals"):

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from models import make_model
 from torch7_files import (
-    Module,
-    convolution,
+    deepcompare_network,
+    deepdesc_network,
     dumps,
-    sequential,
+    l2net_layers,
     state_dict,
     write_deepcompare,
     write_matconvnet,
 )
 
-from kjax.baselines import deepcompare, load_baseline
+from kjax.baselines import deepcompare, deepdesc, load_baseline, tfeat
 from kjax.data.embedded import stereo_patch_pairs
 from kjax.errors import InputError
 from kjax.model.patches import resize_patches
@@ -78,19 +78,20 @@ def test_tfeat_with_released_weights_equals_torch(shared_data, patches, small):
 
 
 def test_tfeat_reads_every_format(tmp_path, rng, patches, small):
-    shapes = {"features.1": (32, 1, 7, 7), "features.4": (64, 32, 6, 6), "descr.0": (128, 4096)}
+    shapes = tfeat.SHAPES | {"descr.0": (128, 4096)}
     arrays = state_dict(random_layers(rng, shapes))
-    expected = tfeat_twin({n: torch.from_numpy(a) for n, a in arrays.items()}, torch_images(small))
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    expected = tfeat_twin(tensors, torch_images(small)).numpy()
     np.savez(tmp_path / "a.npz", **arrays)
-    wrapped = {f"module.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+    wrapped = {f"module.{name}": tensor for name, tensor in tensors.items()}
     torch.save({"state_dict": wrapped}, tmp_path / "b.pth")
     for name in ("a.npz", "b.pth"):
         found = load_baseline("tfeat", tmp_path / name).describe(patches)
-        np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path, rng):
-    shapes = {"features.1": (32, 1, 7, 7), "features.4": (64, 32, 5, 5), "descr.0": (128, 4096)}
+    shapes = tfeat.SHAPES | {"features.4": (64, 32, 5, 5)}
     arrays = state_dict(random_layers(rng, shapes))
     del arrays["descr.0.bias"]
     arrays["features.1.bias"][3] = np.nan
@@ -107,9 +108,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path, rng):
 
 # L2-Net
 
-L2NET_LAYERS = (
-    (32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1),
-)  # fmt: skip
+L2NET = ((32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1))
 """Channels, side and stride."""
 
 
@@ -117,7 +116,7 @@ L2NET_LAYERS = (
 def l2net_twin():
     torch.manual_seed(0)
     layers, before = [], 1
-    for channels, side, stride in L2NET_LAYERS:
+    for channels, side, stride in L2NET:
         padding = 1 if side == 3 else 0
         norm = torch.nn.BatchNorm2d(channels, affine=False, eps=1e-10)
         norm.running_mean.normal_(std=0.1)
@@ -147,17 +146,7 @@ def test_l2net_equals_torch_in_every_format(tmp_path, rng, l2net_twin, patches, 
     arrays = {name: tensor.numpy() for name, tensor in state.items()}
     mean_image = rng.uniform(80, 150, (32, 32)).astype(np.float32)
     np.savez(tmp_path / "mean.npz", pixMean=mean_image, **arrays)
-    layers = []
-    for i, (channels, _, _) in enumerate(L2NET_LAYERS):
-        kernel = arrays[f"features.{3 * i}.weight"].transpose(2, 3, 1, 0)
-        bias = arrays[f"features.{3 * i}.bias"]
-        mean, var = (arrays[f"features.{3 * i + 1}.running_{kind}"] for kind in ("mean", "var"))
-        moments = np.stack([mean, np.sqrt(var + 1e-10)], axis=1)
-        ones, zeros = np.ones((channels, 1)), np.zeros((channels, 1))
-        layers.append({"type": "conv", "weights": (kernel, bias), "pad": 1.0})
-        layers.append({"type": "bnormPair", "weights": (ones, zeros, moments)})
-        layers.append({"type": "relu"})
-    layers[-1] = {"type": "normalize", "param": np.array([256, 0, 1, 0.5])}
+    layers = l2net_layers(arrays)
     write_matconvnet(tmp_path / "L2Net-LIB.mat", layers, pixMean=mean_image)
     expected = l2net_expected(l2net_twin, small, mean_image)
     for name in ("mean.npz", "L2Net-LIB.mat"):
@@ -171,14 +160,7 @@ def test_l2net_equals_torch_in_every_format(tmp_path, rng, l2net_twin, patches, 
 
 # DeepCompare
 
-SHAPES = deepcompare.LAYERS
 PARAMETERS = {"siam": 908_416, "siam2stream": 2_400_832}
-
-
-@pytest.fixture(scope="module", params=["siam", "siam2stream"])
-def network(request):
-    rng = np.random.default_rng(1)
-    return request.param, random_layers(rng, SHAPES[request.param])
 
 
 def conv(images, layers, name, stride=1):
@@ -206,23 +188,13 @@ def deepcompare_expected(name, layers, patches):
     return functional.normalize(torch.cat(parts, dim=1)).numpy()
 
 
-def torch7_network(name, layers):
-    modules = [convolution(*pair, kind="nn.SpatialConvolutionMM") for pair in layers.values()]
-    relu = Module("nn.ReLU", {})
-    if name == "siam":
-        branch = sequential(Module("nn.Reshape", {}), *modules, relu)
-    else:
-        branch = sequential(sequential(*modules[:4]), sequential(*modules[4:]), kind="nn.Concat")
-    decision = Module("nn.Linear", {"weight": np.zeros((1, 2)), "bias": np.zeros(1)})
-    return sequential(sequential(branch, branch, kind="nn.Parallel"), decision)
-
-
-def test_deepcompare_equals_torch_in_every_format(tmp_path, network, patches):
-    name, layers = network
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_deepcompare_equals_torch_in_every_format(tmp_path, name, rng, patches):
+    layers = random_layers(rng, deepcompare.LAYERS[name])
     decision = [(np.zeros((4, 4), np.float32), np.zeros(4, np.float32))] * 2
     write_deepcompare(tmp_path / "full.bin", name, [*layers.values(), *decision])
     write_deepcompare(tmp_path / "short.bin", f"{name}_desc", layers.values())
-    (tmp_path / "nn.t7").write_bytes(dumps(torch7_network(name, layers)))
+    (tmp_path / "nn.t7").write_bytes(dumps(deepcompare_network(name, layers.values())))
     np.savez(tmp_path / "arrays.npz", **state_dict(layers))
     expected = deepcompare_expected(name, layers, patches)
     for file in ("full.bin", "short.bin", "nn.t7", "arrays.npz"):
@@ -253,8 +225,6 @@ def test_deepcompare_refuses_what_has_no_descriptor(tmp_path, rng):
 
 # DeepDesc
 
-DDESC = {"conv1": (32, 1, 7, 7), "conv2": (64, 32, 6, 6), "conv3": (128, 64, 5, 5)}
-
 
 def ddesc_twin(layers, kernels, images):
     x = images
@@ -272,17 +242,10 @@ def ddesc_twin(layers, kernels, images):
 
 
 def test_deepdesc_equals_torch(tmp_path, rng, patches):
-    layers = random_layers(rng, DDESC)
-    mean, std = (
-        rng.uniform(*limits, (64, 64)).astype(np.float32) for limits in ((90, 130), (40, 60))
-    )
+    layers = random_layers(rng, deepdesc.LAYERS)
+    mean, std = (rng.uniform(*ends, (64, 64)) for ends in ((90, 130), (40, 60)))
     kernels = [rng.uniform(0.1, 1, (5, 5)).astype(np.float32) for _ in range(2)]
-    normalizations = [Module("nn.SpatialSubtractiveNormalization", {"kernel": k}) for k in kernels]
-    first, second, third = (convolution(*pair) for pair in layers.values())
-    tanh = Module("nn.Tanh", {})
-    network = sequential(
-        first, tanh, sequential(), normalizations[0], second, normalizations[1], third, tanh
-    )
+    network = deepdesc_network(layers.values(), kernels)
     content = {"desc": network, "mean": mean[None], "std": std[None]}
     (tmp_path / "net.t7").write_bytes(dumps(content))
     baseline = load_baseline("ddesc", tmp_path / "net.t7")
@@ -292,7 +255,7 @@ def test_deepdesc_equals_torch(tmp_path, rng, patches):
 
 
 def test_deepdesc_has_a_gaussian_where_none_is_given(tmp_path, rng, patches):
-    layers = random_layers(rng, DDESC)
+    layers = random_layers(rng, deepdesc.LAYERS)
     mean, std = np.full((64, 64), 120.0), np.full((64, 64), 50.0)
     np.savez(tmp_path / "net.npz", mean=mean, std=std, **state_dict(layers))
     bell = np.exp(-((np.arange(-2, 3) / 1.25) ** 2) / 2)
@@ -301,8 +264,7 @@ def test_deepdesc_has_a_gaussian_where_none_is_given(tmp_path, rng, patches):
     found = load_baseline("ddesc", tmp_path / "net.npz").describe(patches)
     np.testing.assert_allclose(found, ddesc_twin(layers, [kernel, kernel], images), atol=2e-5)
     # Numbers for the whole patch, and one axis of a separable kernel, as a Torch7 file may have.
-    one = Module("nn.SpatialSubtractiveNormalization", {"kernel": bell})
-    network = sequential(*(convolution(*pair) for pair in layers.values()), one, one)
+    network = deepdesc_network(layers.values(), [bell, bell])
     (tmp_path / "net.t7").write_bytes(dumps({"desc": network, "mean": 120.0, "std": 50.0}))
     same = load_baseline("ddesc", tmp_path / "net.t7").describe(patches)
     np.testing.assert_allclose(found, same, atol=1e-5)

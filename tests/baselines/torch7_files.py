@@ -61,11 +61,9 @@ def dumps(value: Any) -> bytes:
         if item is None:
             integer(0)
         elif isinstance(item, bool):
-            integer(5)
-            integer(int(item))
+            parts.append(struct.pack("<2i", 5, item))
         elif isinstance(item, int | float):
-            integer(1)
-            parts.append(struct.pack("<d", item))
+            parts.append(struct.pack("<id", 1, item))
         elif isinstance(item, str):
             integer(2)
             text(item)
@@ -136,3 +134,37 @@ def write_matconvnet(path: Path, layers: Iterable[dict[str, Any]], **arrays: np.
         for layer in layers
     ]
     io.savemat(path, {"net": {"layers": cells(converted)}, **arrays}, do_compression=True)
+
+
+def l2net_layers(arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """MatConvNet's layers for a port's arrays, as `write_matconvnet` takes them."""
+    layers: list[dict[str, Any]] = []
+    for i in range(0, 21, 3):
+        kernel = arrays[f"features.{i}.weight"].transpose(2, 3, 1, 0)
+        mean, var = (arrays[f"features.{i + 1}.running_{kind}"] for kind in ("mean", "var"))
+        moments = np.stack([mean, np.sqrt(var + 1e-10)], axis=1)
+        ones, zeros = np.ones((len(mean), 1)), np.zeros((len(mean), 1))
+        layers.append(
+            {"type": "conv", "weights": (kernel, arrays[f"features.{i}.bias"]), "pad": 1.0}
+        )
+        layers.append({"type": "bnormPair", "weights": (ones, zeros, moments)})
+        layers.append({"type": "relu"})
+    layers[-1] = {"type": "normalize", "param": np.array([256, 0, 1, 0.5])}
+    return layers
+
+
+def deepcompare_network(name: str, layers: Iterable[Any]) -> Module:
+    modules = [convolution(*pair, kind="nn.SpatialConvolutionMM") for pair in layers]
+    if name == "siam":
+        branch = sequential(Module("nn.Reshape", {}), *modules, Module("nn.ReLU", {}))
+    else:
+        branch = sequential(sequential(*modules[:4]), sequential(*modules[4:]), kind="nn.Concat")
+    decision = Module("nn.Linear", {"weight": np.zeros((1, 2)), "bias": np.zeros(1)})
+    return sequential(sequential(branch, branch, kind="nn.Parallel"), decision)
+
+
+def deepdesc_network(layers: Iterable[Any], kernels: Iterable[np.ndarray]) -> Module:
+    norms = (Module("nn.SpatialSubtractiveNormalization", {"kernel": k}) for k in kernels)
+    first, second, third = (convolution(*pair) for pair in layers)
+    tanh = Module("nn.Tanh", {})
+    return sequential(first, tanh, sequential(), next(norms), second, next(norms), third, tanh)

@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,32 +32,27 @@ def png_of(width, height, padding=0):
     return content
 
 
-@pytest.mark.parametrize("read", READERS)
-def test_postscript_by_another_name_starts_no_program(tmp_path, monkeypatch, read):
-    def start(*_, **__):
-        raise AssertionError("Ghostscript was started")
+HEADERS = (b"P6\n9999999999999999999999 1\n255\n", b"P6 3 3 99999\n", b"P5\nx 3\n255\n", b"P1 2 2")
+CASES = [
+    *((read, "photo.jpg", EPS, r"photo\.jpg \(not one of") for read in READERS),
+    *((read, "photo.png", png_of(30_000, 30_000, 900_000), r"photo\.png") for read in READERS),
+    *((read_photograph, "photo.ppm", header, r"photo\.ppm") for header in HEADERS),
+]
+"""PostScript by another name, huge images, and headers of text that make no sense."""
 
+
+@pytest.mark.parametrize(("read", "name", "content", "message"), CASES)
+def test_refused_without_decoding(tmp_path, monkeypatch, read, name, content, message):
+    start = Mock(side_effect=AssertionError("Ghostscript was started, or pixels were decoded"))
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", start)
-    path = tmp_path / "photo.jpg"
-    path.write_bytes(EPS)
-    with pytest.raises(InputError, match=r"photo\.jpg \(not one of"):
-        read(path)
-    assert read_grey_or_none(path) is None
-
-
-@pytest.mark.parametrize("read", READERS)
-def test_huge_images_are_not_decoded(tmp_path, monkeypatch, read):
-    path = tmp_path / "photo.png"
-    path.write_bytes(png_of(30_000, 30_000, padding=900_000))
-
-    def decode(self):
-        raise AssertionError("pixels were decoded")
-
-    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", decode)
-    with pytest.raises(InputError, match=r"photo\.png") as error:
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", start)
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as error:
         read(path)
     assert "\n" not in str(error.value)
     assert read_grey_or_none(path) is None
+    start.assert_not_called()
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -73,26 +69,11 @@ def test_damage_is_one_line_whatever_the_format(tmp_path, kind, rng):
         assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"P6\n9999999999999999999999 1\n255\n", b"P6 3 3 99999\n", b"P5\nx 3\n255\n", b"P1 2 2"],
-)
-def test_headers_of_text_that_make_no_sense(tmp_path, content):
-    path = tmp_path / "photo.ppm"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"photo\.ppm"):
-        read_photograph(path)
-    assert read_grey_or_none(path) is None
-
-
 def test_whatever_a_decoder_raises_is_one_line(tmp_path, monkeypatch, rng):
     path = tmp_path / "photo.png"
     Image.fromarray(rng.integers(0, 256, (20, 30), np.uint8)).save(path)
     for problem in (KeyError(3), IndexError(), MemoryError(), zlib.error("x\ny")):
-
-        def fail(self, problem=problem):
-            raise problem
-
+        fail = Mock(side_effect=problem)
         monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
         with pytest.raises(InputError, match=r"cannot decode .*photo\.png") as error:
             read_photograph(path)

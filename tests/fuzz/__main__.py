@@ -22,8 +22,8 @@ import os
 import queue
 import sys
 import tempfile
-import threading
 import time
+from concurrent import futures
 from pathlib import Path
 
 from tests.fuzz import worker
@@ -104,15 +104,12 @@ def run(options: argparse.Namespace, names: list[str]) -> dict[str, collections.
         process.stop()
 
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="kjax-fuzz-", dir=memory) as root:
-        threads = [
-            threading.Thread(target=work, args=(Path(root),))
-            for _ in range(min(options.workers, len(names)))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    workers = min(options.workers, len(names))
+    with (
+        tempfile.TemporaryDirectory(prefix="kjax-fuzz-", dir=memory) as root,
+        futures.ThreadPoolExecutor(workers) as pool,
+    ):
+        list(pool.map(work, [Path(root)] * workers))
     return counts
 
 

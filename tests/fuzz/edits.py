@@ -81,22 +81,18 @@ def edit_database(folder: Path, rng: Random) -> None:
 
 def hostile_zip(folder: Path, rng: Random) -> None:
     names = ("../out", "/abs", "C:\\x", "a/../../b", ".", "a\0b", "x" * 400, "\xc3\x28")
+    link = zipfile.ZipInfo("link")
+    link.external_attr = 0o120777 << 16
+    contents = (
+        [(rng.choice(names), b"x")],
+        [(f"f{number % 7}", bytes(1000)) for number in range(150)],
+        [(link, b"/etc/passwd")],
+        [("a", b"file"), ("a/b", b"file below a file")],
+        [("zeros", bytes(10_000_000))],
+    )
     with zipfile.ZipFile(folder / "set.archive", "w", zipfile.ZIP_DEFLATED) as archive:
-        match rng.randrange(5):
-            case 0:
-                archive.writestr(rng.choice(names), b"x")
-            case 1:
-                for number in range(150):
-                    archive.writestr(f"f{number % 7}", bytes(1000))
-            case 2:
-                link = zipfile.ZipInfo("link")
-                link.external_attr = 0o120777 << 16
-                archive.writestr(link, "/etc/passwd")
-            case 3:
-                archive.writestr("a", b"file")
-                archive.writestr("a/b", b"file below a file")
-            case _:
-                archive.writestr("zeros", bytes(10_000_000))
+        for member in rng.choice(contents):
+            archive.writestr(*member)
 
 
 def hostile_tar(folder: Path, rng: Random) -> None:

@@ -1,5 +1,6 @@
 """Every function of kjax that reads files, with a valid sample for each format that it knows."""
 
+import contextlib
 import functools
 import http.client
 import io
@@ -7,10 +8,11 @@ import json
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
+from unittest import mock
 
 import colmap_files
 import jax
@@ -246,13 +248,10 @@ def make_card(folder: Path) -> None:
 
 
 def read_card(folder: Path) -> None:
-    usual, shipped.FOLDER = shipped.FOLDER, folder
-    try:
+    with mock.patch.object(shipped, "FOLDER", folder):
         seal()  # else no damage would come further
         shipped.photographs()
         shipped.card("hardnet").facts()
-    finally:
-        shipped.FOLDER = usual
 
 
 def save_matcher(path: Path) -> None:
@@ -269,48 +268,38 @@ def layers(shapes: dict[str, tuple[int, ...]]) -> list[tuple[np.ndarray, np.ndar
     return [(constant(*shape), constant(shape[0])) for shape in shapes.values()]
 
 
-def make_tfeat(path: Path) -> None:
+def constants(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    return {name: constant(*shape) for name, shape in shapes.items()}
+
+
+def baseline_arrays() -> dict[str, dict[str, np.ndarray]]:
     named = dict(zip(tfeat.SHAPES, layers(tfeat.SHAPES), strict=True))
-    np.savez_compressed(path, **t7.state_dict(named))
+    pca = {"mean": (238,), "eigvecs": (238, 238), "eigvals": (238,)}
+    return {
+        "tfeat": t7.state_dict(named),
+        "l2net": constants(l2net.array_shapes()),
+        "mkd-pcaws": constants({f"liberty/pca/{name}": shape for name, shape in pca.items()}),
+    }
 
 
-def make_l2net(path: Path) -> None:
-    shapes = l2net.array_shapes()
-    np.savez_compressed(path, **{name: constant(*shape) for name, shape in shapes.items()})
+def make_baseline(path: Path) -> None:
+    siam = layers(deepcompare.LAYERS["siam"])
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **baseline_arrays()[path.stem])
+    elif path.suffix == ".mat":
+        found = t7.l2net_layers(baseline_arrays()["l2net"])
+        t7.write_matconvnet(path, found, pixMean=constant(32, 32))
+    elif path.suffix == ".bin":
+        t7.write_deepcompare(path, "siam", siam)
+    elif path.stem == "deepcompare":
+        path.write_bytes(t7.dumps(t7.deepcompare_network("siam", siam)))
+    else:
+        network = t7.deepdesc_network(layers(deepdesc.LAYERS), [constant(5, 5)] * 2)
+        path.write_bytes(t7.dumps({"desc": network, "mean": 120.0, "std": 50.0}))
 
 
-def make_l2net_mat(path: Path) -> None:
-    found = []
-    for name, shape in l2net.array_shapes().items():
-        if name.endswith("weight"):
-            bias, kernel = constant(shape[0]), constant(*shape[2:], shape[1], shape[0])
-            moments = np.ones((shape[0], 2), np.float32)
-            found.append({"type": "conv", "weights": (kernel, bias)})
-            found.append({"type": "bnormPair", "weights": (bias, bias, moments)})
-    t7.write_matconvnet(path, found, pixMean=constant(32, 32))
-
-
-def make_deepcompare_bin(path: Path) -> None:
-    t7.write_deepcompare(path, "siam", layers(deepcompare.LAYERS["siam"]))
-
-
-def make_deepcompare_t7(path: Path) -> None:
-    pairs = layers(deepcompare.LAYERS["siam"])
-    branch = t7.sequential(*(t7.convolution(*pair) for pair in pairs))
-    network = t7.sequential(t7.sequential(branch, branch, kind="nn.Parallel"))
-    path.write_bytes(t7.dumps(network))
-
-
-def make_deepdesc_t7(path: Path) -> None:
-    norm = t7.Module("nn.SpatialSubtractiveNormalization", {"kernel": constant(5, 5)})
-    convolutions = [t7.convolution(*pair) for pair in layers(deepdesc.LAYERS)]
-    content = {"desc": t7.sequential(*convolutions, norm, norm), "mean": 120.0, "std": 50.0}
-    path.write_bytes(t7.dumps(content))
-
-
-def make_mkd(path: Path) -> None:
-    parts = {"mean": constant(238), "eigvecs": constant(238, 238), "eigvals": constant(238)}
-    np.savez(path, **{f"liberty/pca/{name}": part for name, part in parts.items()})
+def read_baseline(path: Path) -> Any:
+    return load_baseline(path.stem, path)
 
 
 def make_small_t7(path: Path) -> None:
@@ -368,19 +357,16 @@ def resume_log(folder: Path) -> None:
     log.close()
 
 
-def make_checkpoint(folder: Path) -> None:
+def make_checkpoint(folder: Path, foreign: bool = False) -> None:
+    """Perhaps another program's: without checksums, damage reaches orbax's own reader."""
     zeros = jax.tree.map(jnp.zeros_like, make_model("sum")[1])
     checkpoints = Checkpoints(folder / "checkpoints", keep=1, best_metric="fpr95")
     state = TrainState(jnp.asarray(7), zeros["params"], zeros["batch_stats"], {})
     checkpoints.save(7, state, metrics={"fpr95": 0.5})
     checkpoints.close()
     (folder / "config.json").write_text(json.dumps(run_config()))
-
-
-def make_foreign_checkpoint(folder: Path) -> None:
-    """Another program's: without checksums, damage reaches orbax's own reader."""
-    make_checkpoint(folder)
-    (folder / "checkpoints" / "7" / "SHA256SUMS").unlink()
+    if foreign:
+        (folder / "checkpoints" / "7" / "SHA256SUMS").unlink()
 
 
 def resume_checkpoint(folder: Path) -> None:
@@ -388,10 +374,8 @@ def resume_checkpoint(folder: Path) -> None:
     step = jax.ShapeDtypeStruct((), np.int32)
     like = TrainState(step, shapes["params"], shapes["batch_stats"], {})
     checkpoints = Checkpoints(folder / "checkpoints", keep=1, best_metric="fpr95")
-    try:
+    with contextlib.closing(checkpoints):
         checkpoints.restore_latest(like)
-    finally:
-        checkpoints.close()
 
 
 def make_evaluation(path: Path) -> None:
@@ -451,13 +435,8 @@ DATABASE: dict[str, Any] = {"edits": (edits.edit_database,), "spared": "photos/*
 HDF5: dict[str, Any] = {"edits": (edits.edit_hdf5,)}
 TAR: dict[str, Any] = {"edits": (edits.hostile_tar,)}
 BASELINES = (
-    ("tfeat", "a.npz", make_tfeat),
-    ("l2net", "a.npz", make_l2net),
-    ("l2net", "a.mat", make_l2net_mat),
-    ("deepcompare", "a.bin", make_deepcompare_bin),
-    ("deepcompare", "a.t7", make_deepcompare_t7),
-    ("ddesc", "a.t7", make_deepdesc_t7),
-    ("mkd-pcaws", "a.npz", make_mkd),
+    *("tfeat.npz", "l2net.npz", "l2net.mat", "deepcompare.bin", "deepcompare.t7", "ddesc.t7"),
+    "mkd-pcaws.npz",
 )
 FORMATS: list[tuple[Any, ...]] = [
     *(
@@ -528,14 +507,7 @@ FORMATS: list[tuple[Any, ...]] = [
     ("read_npy.npy", at("a.npy", np.save, np.ones((3, 4), np.float32)), at("a.npy", read_npy)),
     ("shipped.card", make_card, read_card),
     ("matcher.npz", at("matcher.npz", save_matcher), at("matcher.npz", matchers.read_matcher)),
-    *(
-        (
-            f"baseline.{name}{file[1:]}",
-            at(file, make),
-            at(file, lambda path, name: load_baseline(name, path), name),
-        )
-        for name, file, make in BASELINES
-    ),
+    *((f"baseline.{file}", at(file, make_baseline), at(file, read_baseline)) for file in BASELINES),
     ("torch7.t7", at("a.t7", make_small_t7), at("a.t7", read_small_t7)),
     *(
         (
@@ -548,10 +520,11 @@ FORMATS: list[tuple[Any, ...]] = [
     ("run.workdir", make_run, read_weights, {"spared": "weights.npz"}),
     ("run.resume", make_run, resume_run, {"spared": "weights.npz"}),
     ("run.metrics_log", make_log, resume_log),
-    ("checkpoint.own", make_checkpoint, read_weights),
-    ("checkpoint.resume_own", make_checkpoint, resume_checkpoint),
-    ("checkpoint.foreign", make_foreign_checkpoint, read_weights),
-    ("checkpoint.resume_foreign", make_foreign_checkpoint, resume_checkpoint),
+    *(
+        (f"checkpoint.{task}{kind}", at("", make_checkpoint, kind == "foreign"), read)
+        for kind in ("own", "foreign")
+        for task, read in (("", read_weights), ("resume_", resume_checkpoint))
+    ),
     ("evaluation.json", at("a.json", make_evaluation), at("a.json", read_evaluation)),
     ("unpack.zip", at(ARCHIVE, make_zip), at(ARCHIVE, unpack), {"edits": (edits.hostile_zip,)}),
     ("unpack.tar", at(ARCHIVE, make_tar, "w"), at(ARCHIVE, unpack), TAR),

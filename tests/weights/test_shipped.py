@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from ledger_files import ROWS, seal
+from ledger_files import ROWS, seal, write_ledger
 from models import make_model, random_patches
 
 import kjax
@@ -39,6 +39,18 @@ CARD = {
     "limits": ["knows no photographs", "is small"],
     "licence": "Apache-2.0",
 }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of shipped weights with a ledger and no weights, and another to be in."""
+    place = tmp_path / "pretrained"
+    place.mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(shipped, "FOLDER", place)
+    write_ledger(place, ROWS)
+    return place
 
 
 def put(folder, name="toy", head="xy", **changes):
@@ -161,18 +173,15 @@ def test_info(folder, capsys):
     assert expected.items() <= shown.items()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_unknown_names(folder):
+    put(folder)
+    for name, message in (
         ("tyo", "did you mean 'toy'"),
         ("toy:xy,s=1", "leave out ':xy,s=1'"),
         ("best", "unknown pretrained model 'best': choose from toy"),
-    ],
-)
-def test_unknown_names(folder, name, message):
-    put(folder)
-    with pytest.raises(InputError, match=message):
-        kjax.load(name)
+    ):
+        with pytest.raises(InputError, match=message):
+            kjax.load(name)
     with pytest.raises(InputError, match="only workdirs have seeds"):
         load_source("toy", seed=1)
 

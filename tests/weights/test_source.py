@@ -47,7 +47,8 @@ def test_named_models(text, model):
 )
 def test_models_that_weights_fit(head, s, names, tmp_path):
     widths = {} if head == "sum" else {"channels": NARROW, "dimension": 24}
-    _, variables = make_model(head, s=s, patch_size=16, **widths)
+    biased = head != "combined"
+    _, variables = make_model(head, s=s, patch_size=16, head_bias=biased, **widths)
     assert [display_name(model) for model in possible_models(variables)] == names
     path = tmp_path / "mine.npz"
     save_variables(path, variables)
@@ -56,14 +57,9 @@ def test_models_that_weights_fit(head, s, names, tmp_path):
     assert shown == ("16" if head == "hardnet" else "any multiple of 4 (default: 32)")
     if len(names) == 1:
         assert display_name(source.model) == names[0]
+        assert source.model.head_bias == biased
         return
     advice = {"sum": "sum"}.get(head, f"xy,s={s}")
     with pytest.raises(InputError, match=rf"fits several heads, .* as in mine.npz:{advice}$"):
         assert source.model
     assert display_name(load_source(f"{path}:{advice}").model) == names[0]
-
-
-def test_a_head_without_bias(tmp_path):
-    _, variables = make_model("combined", patch_size=16, channels=NARROW, head_bias=False)
-    save_variables(tmp_path / "mine.npz", variables)
-    assert not load_source(str(tmp_path / "mine.npz")).model.head_bias
