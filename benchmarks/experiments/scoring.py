@@ -170,7 +170,7 @@ class Scorer:
         whole = self._tests.benchmark
         if whole is not None and size not in self._benchmarks:
             kept = [
-                dataclasses.replace(one, patches=_resized(one.patches, size))
+                one._replace(patches=_resized(one.patches, size))
                 for one in read_sequences(whole, name="a sweep", progress=False)
             ]
             self._benchmarks[size] = dataclasses.replace(whole, kept=tuple(kept))
