@@ -120,7 +120,13 @@ def stereo_section(
         kept = verify(xy_a, xy_b, model="fundamental", threshold=3.0).inliers
         agrees, known = agrees_with_disparity(stereo, xy_a[kept], xy_b[kept])
         picture = draw_matches(
-            stereo.left, stereo.right, xy_a[kept], xy_b[kept], max_width=WIDTH, max_lines=LINES
+            stereo.left,
+            stereo.right,
+            xy_a[kept],
+            xy_b[kept],
+            max_width=WIDTH,
+            max_lines=LINES,
+            caption=False,
         )
         pictures.append(picture)
         rows.append([label, len(found), int(kept.sum()), f"{agrees.sum()} of {known.sum()}"])

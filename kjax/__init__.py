@@ -34,6 +34,7 @@ if _TOO_LATE:
 if TYPE_CHECKING:
     from kjax.images.align import align_matches
     from kjax.images.describer import Describer, load
+    from kjax.images.draw import plot_matches
     from kjax.images.extract import extract_patches
     from kjax.images.learned import load_matcher
     from kjax.images.match import match, match_many
@@ -61,6 +62,7 @@ _HOME = {
     "load_variables": "weights.files",
     "match": "images.match",
     "match_many": "images.match",
+    "plot_matches": "images.draw",
     "quantize": "model.quantization",
     "save_variables": "weights.files",
     "to_torch": "weights.torch_names",

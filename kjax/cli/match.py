@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.images.align import align_matches
     from kjax.images.describer import load
-    from kjax.images.draw import save_match_page, save_matches
+    from kjax.images.draw import MAX_LINES, save_match_page, save_matches
     from kjax.images.exchange.outputs import write_pair
     from kjax.images.geometry import one_per_location, verify
     from kjax.images.match import match
@@ -131,18 +131,20 @@ def run(args: argparse.Namespace) -> int:
     inliers = verified.inliers
     found_names = list(options.named_photographs([args.first, args.second]))
     names = found_names[0], found_names[-1]
-    drawn = drawable(photographs[0]), drawable(photographs[1])
     is_page = args.out.suffix.lower() == PAGE
     if is_page:
-        pair = (first, second)
-        save_match_page(args.out, names, drawn, pair, matches, inliers, extent=describer.extent)
+        save_match_page(
+            args.out, names, photographs, (first, second), matches, inliers, extent=describer.extent
+        )
     else:
-        save_matches(args.out, *drawn, xy_a[inliers], xy_b[inliers])
+        save_matches(args.out, *photographs, xy_a[inliers], xy_b[inliers])
     if args.save:
         write_pair(args.save, names, first, second, matches, verified, args.geometry)
     result = verdict(inliers, args.geometry, all_drawn=is_page)
     print(f"{len(first)} and {len(second)} keypoints, {result}")
-    print(f"wrote {args.out}" + (f" and {args.save}" if args.save else ""))
+    count = int(inliers.sum())
+    part = "" if is_page or count <= MAX_LINES else f" ({MAX_LINES} of {count:,} matches drawn)"
+    print(f"wrote {args.out}{part}" + (f" and {args.save}" if args.save else ""))
     return 0 if inliers.any() else 1
 
 
@@ -156,10 +158,3 @@ def verdict(inliers: "np.ndarray", geometry: str, *, all_drawn: bool = False) ->
     if not inliers.any():
         return f"{matches}\nno {name} explains them{drawn}"
     return f"{matches}\n{int(inliers.sum())} of them agree with one {name}"
-
-
-def drawable(photograph: "np.ndarray") -> "np.ndarray":
-    """Return the photograph in 8 bits."""
-    from kjax.data.cutting.photographs import grey_values, whole_greys
-
-    return photograph if photograph.dtype == "uint8" else whole_greys(grey_values(photograph))

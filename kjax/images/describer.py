@@ -6,7 +6,9 @@ features = describer.describe_image(image)             # SIFT keypoints, describ
 keypoints, descriptors = describer.detectAndCompute(image, None)  # the interface of cv2.SIFT
 """
 
+import dataclasses
 import hashlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,11 +27,12 @@ from kjax.data.cutting.keypoints import (
     find_in_grey,
     from_opencv,
 )
+from kjax.data.cutting.photographs import grey_values
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError, check_name
 from kjax.extras import require
 from kjax.images.conventions import as_array, keypoints_and_shapes
-from kjax.images.extract import extract_patches, open_grey, padded_count
+from kjax.images.extract import extract_patches, open_grey, open_image, padded_count
 from kjax.images.features import Features
 from kjax.images.runner import Runner
 from kjax.model.descriptor import Descriptor
@@ -198,14 +201,21 @@ class Describer:
             mask: non-zero where keypoints are detected; only without `keypoints`.
             max_keypoints: maximum number of keypoints (default: the describer's).
             order: order of an array's colours, "rgb" or "bgr".
+
+        Features keep a file's path or a reference to the image, for `kjax.plot_matches`.
         """
-        grey, shapes = open_grey(image, order), None
+        opened, order = open_image(image, order)
+        grey, shapes = grey_values(np.asarray(opened), order=order), None
         if keypoints is None:
             count = self.max_keypoints if max_keypoints is None else max_keypoints
             found = detect_in_grey(grey, mask=mask, max_keypoints=count, detector=self.detector)
         else:
             found, shapes = keypoints_and_shapes(keypoints, self.extent)
-        return self.describe_grey(grey, found, shapes)
+        if isinstance(image, str | os.PathLike):
+            opened = image
+        elif order == "bgr" and opened.ndim == 3:
+            opened = opened[..., 2::-1]
+        return dataclasses.replace(self.describe_grey(grey, found, shapes), image=opened)
 
     def describe_grey(
         self,

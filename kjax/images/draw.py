@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, UInt8
-from PIL import Image, ImageDraw
+from jaxtyping import Bool, Float, Float32
+from PIL import Image, ImageDraw, ImageFont
 
+from kjax.data.cutting.photographs import grey_values, whole_greys
 from kjax.errors import InputError
 from kjax.files.atomic import write_text, write_whole
+from kjax.images.extract import open_image
 from kjax.images.features import Features, Matches
-
-Photo = UInt8[np.ndarray, "_ _"] | UInt8[np.ndarray, "_ _ 3"]
-"""Grey or RGB image."""
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 """Pillow's format by suffix."""
 GAP = 8
 """Pixels between the images."""
+MAX_LINES = 400
+"""Maximum number of matches in a picture."""
 BACKGROUND = (32, 34, 38)
 _SMOOTHING = 3
 """Factor by which lines are drawn larger and then reduced, for smooth edges."""
@@ -78,19 +79,50 @@ _PAGE = """<!doctype html>
 """
 
 
+def plot_matches(
+    a: Features,
+    b: Features,
+    matches: Matches,
+    *,
+    images: tuple[Any, Any] | None = None,
+    **options: Any,
+) -> Image.Image:
+    """Draw two images side by side, with a line for each match.
+
+    Returns a Pillow image, which notebooks show:
+
+        first, second = describer.describe_image(["a.jpg", "b.jpg"])
+        kjax.plot_matches(first, second, kjax.match(first, second))
+
+    Args:
+        a: features of the first image.
+        b: features of the second image.
+        matches: the result of `kjax.match`; draw a part of it with `matches.keep(mask)`.
+        images: both images or their paths, RGB. `describe_image`'s features know theirs.
+        options: `max_width` in pixels, `max_lines` and `caption`: see `draw_matches`.
+    """
+    image_a, image_b = images or (a.image, b.image)
+    if image_a is None or image_b is None:
+        raise InputError("the features have no image: give images=(image_a, image_b)")
+    first, second = matches.indices.T
+    return draw_matches(image_a, image_b, a.xy[first], b.xy[second], **options)
+
+
 def draw_matches(
-    image_a: Photo,
-    image_b: Photo,
+    image_a: Any,
+    image_b: Any,
     xy_a: Float[np.ndarray, "K 2"],
     xy_b: Float[np.ndarray, "K 2"],
     *,
     max_width: int = 1800,
-    max_lines: int = 400,
+    max_lines: int = MAX_LINES,
+    caption: bool = True,
 ) -> Image.Image:
     """Draw two images side by side, with a line from each point to its match.
 
     Colours follow the position in the first image, so that lines that cross their neighbours stand
-    out. Images wider than `max_width` together are reduced; more than `max_lines` are thinned out.
+    out. Images wider than `max_width` together are reduced. If there are more than `max_lines`
+    matches, they are thinned out and a caption gives both numbers.
     """
     photos = [as_picture("image_a", image_a), as_picture("image_b", image_b)]
     factor = min(1.0, max(1, max_width - GAP) / sum(photo.width for photo in photos))
@@ -116,13 +148,19 @@ def draw_matches(
         for x, y in points:
             draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=(*colour, 255))
     lines = large.reduce(_SMOOTHING)
+    if caption and len(chosen) < count:
+        text, font = f"{len(chosen):,} of {count:,} matches", ImageFont.load_default(14)
+        draw, place = ImageDraw.Draw(lines), (8, size[1] - 8)
+        x0, y0, x1, y1 = draw.textbbox(place, text, font, anchor="lb")
+        draw.rectangle((x0 - 4, y0 - 4, x1 + 4, y1 + 4), (*BACKGROUND, 220))
+        draw.text(place, text, "white", font, anchor="lb")
     return Image.alpha_composite(picture.convert("RGBA"), lines).convert("RGB")
 
 
 def save_matches(
     path: str | os.PathLike[str],
-    image_a: Photo,
-    image_b: Photo,
+    image_a: Any,
+    image_b: Any,
     xy_a: Float[np.ndarray, "K 2"],
     xy_b: Float[np.ndarray, "K 2"],
     **options: Any,
@@ -142,11 +180,15 @@ def check_picture_name(path: str | os.PathLike[str], *, other: tuple[str, ...] =
         raise InputError(f"{os.fspath(path)}: unsupported file type: use {' or '.join(suffixes)}")
 
 
-def as_picture(name: str, image: Photo) -> Image.Image:
-    """Convert an image to Pillow's RGB; `name` is for the error message if it is empty."""
-    if 0 in image.shape[:2]:
-        raise InputError(f"{name} is empty (shape {image.shape}): give an image with pixels")
-    return Image.fromarray(np.ascontiguousarray(image)).convert("RGB")
+def as_picture(name: str, image: Any) -> Image.Image:
+    """Convert an image of any type, or a file, to Pillow's RGB; `name` is for error messages."""
+    pixels = np.asarray(open_image(image, "rgb")[0])
+    if 0 in pixels.shape[:2]:
+        raise InputError(f"{name} is empty (shape {pixels.shape}): give an image with pixels")
+    # All channels in one row of grey: they share their range.
+    eight_bits = whole_greys(grey_values(pixels.reshape(len(pixels), -1)))
+    sides = pixels.shape[: 2 if pixels.shape[2:] == (1,) else 3]
+    return Image.fromarray(np.ascontiguousarray(eight_bits.reshape(sides))).convert("RGB")
 
 
 def reduced(photo: Image.Image, factor: float) -> Image.Image:
@@ -158,7 +200,7 @@ def reduced(photo: Image.Image, factor: float) -> Image.Image:
 def save_match_page(
     path: str | os.PathLike[str],
     names: tuple[str, str],
-    photos: tuple[Photo, Photo],
+    photos: tuple[Any, Any],
     features: tuple[Features, Features],
     matches: Matches,
     inliers: Bool[np.ndarray, " K"],

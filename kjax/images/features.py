@@ -5,7 +5,7 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int32, UInt8
@@ -33,6 +33,7 @@ class Features:
         angles: degrees, clockwise on screen, as OpenCV's `KeyPoint.angle`; −1 is "none".
         distance: distance that compares the descriptors; "Hamming" for bits.
         weights_sha256: checksum of the weights that described them, if known.
+        image: the RGB image or its path, for `kjax.plot_matches`; not compared and not saved.
     """
 
     xy: Float32[np.ndarray, "N 2"]
@@ -43,6 +44,7 @@ class Features:
     scores: Float32[np.ndarray, " N"] | None = None
     distance: Distance = "L2"
     weights_sha256: str | None = None
+    image: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.xy.ndim != 2 or self.xy.shape[1] != 2 or self.descriptors.ndim != 2:

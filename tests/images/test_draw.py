@@ -1,7 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
+from models import CHANNELS, make_model
 from PIL import Image
 
+import kjax
 from kjax.errors import InputError
 from kjax.images.draw import BACKGROUND, GAP, draw_matches, save_matches
 
@@ -52,9 +56,34 @@ def test_lines_are_smooth_and_colours_follow_the_position():
 def test_many_matches_are_thinned_out():
     black = np.zeros((400, 50), np.uint8)
     xy = points(*((10, 4 * y) for y in range(100)))
-    few = np.asarray(draw_matches(black, black, xy, xy, max_lines=5))
+    few = np.asarray(draw_matches(black, black, xy, xy, max_lines=5, caption=False))
     rows = np.flatnonzero(few[:, 30].any(axis=1))
     assert (np.diff(rows) > 1).sum() == 4
+    # A caption at the bottom says so, and only then.
+    said = np.asarray(draw_matches(black, black, xy, xy, max_lines=5)) != few
+    assert said[370:].any()
+    assert not said[:370].any()
+    whole = [np.asarray(draw_matches(black, black, xy, xy, caption=on)) for on in (True, False)]
+    np.testing.assert_array_equal(*whole)
+
+
+@pytest.mark.parametrize("order", ["rgb", "bgr"])
+def test_matches_are_plotted_in_one_call(order, tmp_path, rng):
+    describer = kjax.Describer(*make_model("xy", patch_size=16, channels=CHANNELS))
+    image = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    Image.fromarray(image).save(tmp_path / "a.png")
+    form = image if order == "rgb" else image[..., ::-1]
+    a = describer.describe_image(form, points((9, 9), (20, 12)), order=order)
+    b = describer.describe_image(tmp_path / "a.png", points((20, 12), (9, 9)), order=order)
+    expected = draw_matches(image, image, a.xy, b.xy[::-1])
+    matches = kjax.match(a, b, method="mutual")
+    np.testing.assert_array_equal(kjax.plot_matches(a, b, matches), expected)
+    plain = dataclasses.replace(a, image=None)
+    floating = (image / 255).astype(np.float32)
+    with pytest.raises(InputError, match="no image: give images="):
+        kjax.plot_matches(plain, b, matches)
+    plotted = kjax.plot_matches(plain, b, matches, images=(floating, tmp_path / "a.png"))
+    np.testing.assert_array_equal(plotted, expected)
 
 
 def test_saves_a_png(tmp_path, rng):
