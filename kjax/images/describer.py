@@ -234,6 +234,7 @@ class Describer:
             angles=found.angles,
             scores=found.scores,
             weights_sha256=self.sha256,
+            ratio=self.ratio,
         )
 
     def describe_at(

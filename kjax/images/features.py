@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int32, UInt8
 
 from kjax.data.cutting.keypoints import NO_ANGLE, SIGMA, Keypoints, upright_without
-from kjax.errors import InputError
+from kjax.errors import InputError, counted
 from kjax.model.quantization import FORMS, quantize
 
 MatchingMethod = Literal["nearest", "mutual", "ratio", "mutual_ratio", "learned"]
@@ -33,6 +33,7 @@ class Features:
         angles: degrees, clockwise on screen, as OpenCV's `KeyPoint.angle`; −1 is "none".
         distance: distance that compares the descriptors; "Hamming" for bits.
         weights_sha256: checksum of the weights that described them, if known.
+        ratio: default of the ratio test with these weights, if known.
         image: the RGB image or its path, for `kjax.plot_matches`; not compared and not saved.
     """
 
@@ -44,6 +45,7 @@ class Features:
     scores: Float32[np.ndarray, " N"] | None = None
     distance: Distance = "L2"
     weights_sha256: str | None = None
+    ratio: float | None = None
     image: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -61,6 +63,12 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.xy)
+
+    def __repr__(self) -> str:
+        width, height = self.image_size
+        form = f"{self.descriptors.shape[1]} × {self.descriptors.dtype}"
+        form += "" if self.distance == "L2" else f" ({self.distance})"
+        return f"Features({counted(len(self), 'keypoint')}, {form}, image {width} × {height})"
 
     def quantized(self, form: str) -> "Features":
         """Return the features with descriptors stored as `kjax.quantize` does."""
@@ -134,6 +142,10 @@ class Matches:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __repr__(self) -> str:
+        typical = f", median ratio {np.median(self.ratios):.2f}" if len(self) else ""
+        return f"Matches({counted(len(self), 'match')}{typical})"
 
     def keep(self, mask: Bool[np.ndarray, " K"]) -> "Matches":
         """Select matches by a mask, such as the inliers of a geometric verification."""

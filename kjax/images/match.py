@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, check_name
 from kjax.images.features import Distance, Features, Matches, MatchingMethod
 from kjax.model.nearest import Neighbours, padded_size, two_nearest
-from kjax.weights.shipped import DEFAULT
+from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO
 
 if TYPE_CHECKING:
     from kjax.images.learned import Matcher
@@ -26,9 +26,9 @@ def match(
     a: Any,
     b: Any,
     *,
-    method: MatchingMethod = "mutual",
-    ratio: float = 0.8,
-    distance: Distance = "L2",
+    method: MatchingMethod = "mutual_ratio",
+    ratio: float | None = None,
+    distance: Distance | None = None,
     block: int | None = None,
     matcher: "Matcher | str | None" = None,
 ) -> Matches:
@@ -45,8 +45,9 @@ def match(
             other. "ratio": much nearer than the second nearest. "mutual_ratio": mutual, with the
             ratio test in both directions. "learned": a network that also sees positions; needs
             `Features` and a matcher.
-        ratio: maximum distance ratio. Without a second nearest the ratio test keeps nothing.
-        distance: "L2" or "Hamming".
+        ratio: maximum distance ratio (default: the smaller of the features' own, or 0.9). Without
+            a second nearest the ratio test keeps nothing.
+        distance: "L2" or "Hamming" (default: the features' own; L2 for arrays).
         block: descriptors per side that are compared at once, rounded down to a power of two
             (default: depends on the device).
         matcher: for "learned": a matcher, or a source for `kjax.load_matcher`.
@@ -58,45 +59,29 @@ def match(
             raise InputError("method='learned' needs positions: give describe_image's features")
         found = matcher if isinstance(matcher, Matcher) else cached_matcher(matcher or DEFAULT)
         return found.match(a, b)
-    a, b = (side.descriptors if isinstance(side, Features) else side for side in (a, b))
-    _check_options(method, ratio, distance, block)
-    return _match_sets(_prepare([a, b], ["a", "b"], distance), [(0, 1)], method, ratio, block)[0]
+    return _match_sets([a, b], "ab", [(0, 1)], method, ratio, distance, block)[0]
 
 
 def match_many(
     descriptors: Sequence[Any],
     pairs: Sequence[tuple[int, int]],
     *,
-    method: MatchingMethod = "mutual",
-    ratio: float = 0.8,
-    distance: Distance = "L2",
+    method: MatchingMethod = "mutual_ratio",
+    ratio: float | None = None,
+    distance: Distance | None = None,
     block: int | None = None,
 ) -> list[Matches]:
-    """Match pairs of indices in `descriptors` in one call, each as `match` does."""
+    """Match pairs of indices in `descriptors`, arrays or `Features`, each as `match` does."""
     if method == "learned":
         raise InputError("method='learned' cannot match many pairs at once: call match for each")
-    _check_options(method, ratio, distance, block)
     for pair in pairs:
         if len(pair) != 2 or not all(0 <= place < len(descriptors) for place in pair):
             raise InputError(
                 f"pair {tuple(pair)} does not name two of {len(descriptors)} images: "
                 "give their indices, from 0"
             )
-    if not len(pairs):
-        return []
-    names = map(str, range(len(descriptors)))
-    return _match_sets(_prepare(descriptors, [*names], distance), pairs, method, ratio, block)
-
-
-def _check_options(method: str, ratio: float, distance: str, block: int | None) -> None:
-    if method not in get_args(MatchingMethod):
-        raise unknown_name("method", method, get_args(MatchingMethod))
-    if not 0 < ratio <= 1:
-        raise InputError(f"ratio is {ratio}: give a number above 0 and at most 1, such as 0.8")
-    if block is not None and block < 1:
-        raise InputError(f"block is {block}: give a positive number of descriptors")
-    if distance not in get_args(Distance):
-        raise unknown_name("distance", distance, get_args(Distance))
+    names = [*map(str, range(len(descriptors)))]
+    return _match_sets(descriptors, names, pairs, method, ratio, distance, block)
 
 
 def _prepare(sets: Sequence[Any], names: Sequence[str], distance: str) -> list[Any]:
@@ -108,6 +93,9 @@ def _prepare(sets: Sequence[Any], names: Sequence[str], distance: str) -> list[A
     for name, rows in zip(names, sets, strict=True):
         if rows.ndim != 2:
             raise InputError(f"descriptors {name} have shape {rows.shape}: give one row for each")
+    if len({rows.dtype == np.uint8 for rows in sets}) > 1:
+        types = " and of ".join(dict.fromkeys(str(rows.dtype) for rows in sets))
+        raise InputError(f"descriptors of {types} cannot be compared: store all in the same form")
     dimensions = list(dict.fromkeys(rows.shape[1] for rows in sets))
     if len(dimensions) > 1:
         raise InputError(
@@ -144,9 +132,29 @@ def _prepare(sets: Sequence[Any], names: Sequence[str], distance: str) -> list[A
 
 
 def _match_sets(
-    sets: list[Any], pairs: Sequence[tuple[int, int]], method: str, ratio: float, block: int | None
+    given: Sequence[Any],
+    names: Sequence[str],
+    pairs: Sequence[tuple[int, int]],
+    method: str,
+    ratio: float | None,
+    distance: str | None,
+    block: int | None,
 ) -> list[Matches]:
     """Match pairs; those of like sizes share a program and a call."""
+    check_name("method", method, get_args(MatchingMethod))
+    if ratio is not None and not 0 < ratio <= 1:
+        raise InputError(f"ratio is {ratio}: give a number above 0 and at most 1, such as 0.8")
+    if block is not None and block < 1:
+        raise InputError(f"block is {block}: give a positive number of descriptors")
+    own = {one.distance for one in given if isinstance(one, Features)}
+    if len(own) > 1:
+        raise InputError("binary descriptors and others cannot be compared: quantize all or none")
+    distance = distance or min(own, default="L2")
+    check_name("distance", distance, get_args(Distance))
+    if not len(pairs):
+        return []
+    rows = [one.descriptors if isinstance(one, Features) else one for one in given]
+    sets = _prepare(rows, names, distance)
     places = np.asarray(pairs)
     counts = np.array([len(rows) for rows in sets])[places]
     # All rows go to the device in one array of one of few sizes.
@@ -188,7 +196,10 @@ def _match_sets(
                     Neighbours(*(column[turn, :count] for column in side))
                     for side, count in zip(sides, counts[number], strict=False)
                 ]
-                found[number] = _select(near, method, ratio, bits=sets[0].dtype == bool)
+                # Arrays have no ratio of their own.
+                own_ratios = [getattr(given[side], "ratio", None) for side in pairs[number]]
+                limit = ratio or min(filter(None, own_ratios), default=DEFAULT_RATIO)
+                found[number] = _select(near, method, limit, bits=sets[0].dtype == bool)
     return found
 
 

@@ -14,11 +14,12 @@ def make_features(rng, count=4, *, size=(640, 480), shaped=True):
         for key in ("scales", "angles", "scores")
     }
     xy = rng.uniform(0, 480, (count, 2)).astype(np.float32)
-    return Features(xy=xy, descriptors=descriptors, image_size=size, **uniform)
+    return Features(xy=xy, descriptors=descriptors, image_size=size, **uniform, ratio=0.94)
 
 
 def assert_equal(one, other, fields=FIELDS, **tolerance):
     assert one.image_size == other.image_size
+    assert fields is not FIELDS or one.ratio == other.ratio
     for name in fields:
         mine, theirs = getattr(one, name), getattr(other, name)
         assert (mine is None) == (theirs is None)

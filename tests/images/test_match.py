@@ -1,3 +1,5 @@
+import dataclasses
+
 import cv2
 import jax
 import numpy as np
@@ -7,7 +9,7 @@ from kornia import feature as kornia_feature
 
 from kjax.errors import InputError
 from kjax.images import match as matching
-from kjax.images.features import Matches
+from kjax.images.features import Features, Matches
 from kjax.images.match import from_hloc_style, hloc_style, match, match_many
 from kjax.model import nearest
 
@@ -167,7 +169,7 @@ def test_hamming_of_bytes_and_of_bits(rng, method):
     found, _ = assert_as_brute_force(*bits, method, distance="Hamming", block=64)
     forms = ([rows.astype(kind) for rows in bits] for kind in (np.uint8, np.float32))
     for form in ((packed, other), *forms):
-        same = match(*form, method=method, distance="Hamming")
+        same = match(*form, method=method, ratio=0.8, distance="Hamming")
         np.testing.assert_array_equal(same.indices, found.indices)
         np.testing.assert_array_equal(same.distances, found.distances)
     assert len(found)
@@ -208,6 +210,25 @@ def test_many_pairs_are_matched_as_each_alone(rng, distance, monkeypatch):
             match_many(sets, [(0, 1), pair])
 
 
+def test_features_bring_their_ratio_and_distance(rng):
+    rows = descriptors(rng, 200, 150, noise=0.5)
+    first, second = (Features(np.zeros((len(x), 2), np.float32), x, (9, 8)) for x in rows)
+    assert repr(first) == "Features(200 keypoints, 32 × float32, image 9 × 8)"
+    own, less = (dataclasses.replace(first, ratio=ratio) for ratio in (0.95, 0.85))
+    for sides, ratio in (((own, second), 0.95), ((own, less), 0.85), ((first, second), 0.9)):
+        expected = match(*(one.descriptors for one in sides), method="mutual_ratio", ratio=ratio)
+        for found in (match(*sides), match_many(sides, [(0, 1)])[0]):
+            np.testing.assert_array_equal(found.indices, expected.indices)
+    bits = [one.quantized("binary") for one in (own, second)]
+    assert repr(bits[0]) == "Features(200 keypoints, 32 × uint8 (Hamming), image 9 × 8)"
+    expected = match(*(one.descriptors for one in bits), ratio=0.95, distance="Hamming")
+    np.testing.assert_array_equal(match(*bits).indices, expected.indices)
+    assert repr(expected).startswith(f"Matches({len(expected)} matches, median ratio 0.")
+    for other in (first, first.quantized("uint8")):
+        with pytest.raises(InputError, match="binary descriptors and others cannot be compared"):
+            match(bits[0], other)
+
+
 @pytest.mark.parametrize("product", ["split", "whole"])
 def test_what_accelerators_compute_with_is_exact_too(rng, product, monkeypatch, searched_again):
     a, b = descriptors(rng, 250, 250, dimension=128)
@@ -228,6 +249,7 @@ def test_what_accelerators_compute_with_is_exact_too(rng, product, monkeypatch, 
         ({"a": np.zeros(5, np.float32)}, r"shape \(5,\)"),
         ({"a": np.zeros((3, 2), bool)}, "distance='Hamming'"),
         ({"distance": "Hamming", "a": np.full((1, 2), 0.5)}, "zeros and ones"),
+        ({"a": np.zeros((2, 2), np.uint8)}, "uint8 and of float32 cannot be compared"),
         ({"ratio": 1.5}, "ratio is 1.5"),
         ({"block": 0}, "block is 0"),
     ],

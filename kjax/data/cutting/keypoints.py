@@ -22,7 +22,8 @@ from kjax.data.cutting.photographs import Grey, grey_values, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
 
-MAX_KEYPOINTS = 8000
+MAX_KEYPOINTS = 4000
+"""Default maximum per image."""
 SIGMA = 0.5
 """Ratio of a keypoint's σ to its diameter."""
 NO_ANGLE = -1.0

@@ -136,8 +136,7 @@ def match_block(
     """Match pairs of the given features with a learned matcher, or by nearest neighbours."""
     if matcher is not None:
         return [matcher.match(features[first], features[second]).indices for first, second in pairs]
-    descriptors = [one.descriptors for one in features]
-    return [one.indices for one in match_many(descriptors, pairs, method=METHOD, ratio=ratio)]
+    return [one.indices for one in match_many(features, pairs, method=METHOD, ratio=ratio)]
 
 
 def verify_missing(
@@ -195,9 +194,9 @@ def match_and_verify_all(
     threads: int = 1,
 ) -> None:
     """Match every pair, and write a database verified by COLMAP, with the cameras of `base`."""
-    descriptors = [one.descriptors for one in features.values()]
     pairs, names = exhaustive(len(features)), itertools.combinations(features, 2)
-    found = match_many(descriptors, pairs, method=METHOD, ratio=ratio, distance=distance)
+    described = list(features.values())
+    found = match_many(described, pairs, method=METHOD, ratio=ratio, distance=distance)
     matches = {pair: one.indices for pair, one in zip(names, found, strict=True)}
     write_database(database, features, matches)
     colmap_program.copy_cameras(base, database)

@@ -3,7 +3,7 @@
 The group of an image has its name and holds `keypoints` [N, 2], `descriptors` [D, N] (transposed),
 `scores`, `scales` (σ), `oris` (degrees clockwise) and `image_size` (width, height). The centre of
 the first pixel is (0, 0): hloc adds 0.5 when it fills a COLMAP database. If descriptors are binary,
-the group's attribute `distance` is "Hamming".
+the group's attribute `distance` is "Hamming". `ratio` is the default of the ratio test, if known.
 
 HDF5 has no journal: a program killed while writing can ruin the whole file. Each added group is
 therefore first written to its own small file in `NAME.parts/`, atomically. Closing merges all parts
@@ -28,7 +28,7 @@ from kjax.data.cutting.keypoints import upright_without
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.atomic import partial_prefix, write_whole
-from kjax.images.exchange.npz import checked_features
+from kjax.images.exchange.npz import DISTANCE, RATIO, checked_features
 from kjax.images.features import Features, Matches, from_sigmas
 from kjax.images.match import from_hloc_style, hloc_style
 
@@ -67,7 +67,7 @@ class GroupWriter:
         return name in self._names
 
     def add_group(
-        self, name: str, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str] = {}
+        self, name: str, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any] = {}
     ) -> None:
         """Add a group durably, replacing an earlier one; slashes in its name nest groups."""
         h5py = require("h5py", HDF5_FILES)
@@ -200,18 +200,18 @@ class FeatureWriter(GroupWriter):
 
     PROVENANCE = "kjax"
     """Attribute of an image's group with the settings of its features."""
-    DISTANCE = "distance"
-    """Attribute with the distance of descriptors, if it is not L2."""
 
     def add(
         self, name: str, features: Features, *, settings: Mapping[str, Any] | None = None
     ) -> None:
         """Add the features of an image and their settings; its name is the path with slashes."""
-        attributes = {}
+        attributes: dict[str, Any] = {}
         if settings is not None:
             attributes[self.PROVENANCE] = json.dumps(settings, ensure_ascii=False)
         if features.distance != "L2":
-            attributes[self.DISTANCE] = features.distance
+            attributes[DISTANCE] = features.distance
+        if features.ratio is not None:
+            attributes[RATIO] = features.ratio
         self.add_group(name, feature_arrays(features), attributes)
 
 
@@ -234,10 +234,12 @@ def read_features(path: str | os.PathLike[str], name: str) -> Features:
     arrays, attributes = read_group(path, name, FEATURES) or ({}, {})
     if not arrays:
         raise InputError(f"{path} has no features of {name!r}: extract them first")
-    return features_of(arrays, f"{path}: {name}", attributes.get(FeatureWriter.DISTANCE, "L2"))
+    return features_of(arrays, f"{path}: {name}", attributes)
 
 
-def features_of(arrays: Mapping[str, np.ndarray], source: str, distance: str = "L2") -> Features:
+def features_of(
+    arrays: Mapping[str, np.ndarray], source: str, attributes: Mapping[str, Any] = {}
+) -> Features:
     """Convert the arrays of an image's group from a named source: undo `feature_arrays`."""
     if missing := [key for key in FEATURES[:3] if key not in arrays]:
         raise InputError(f"{source} lacks {', '.join(missing)}: extract local features")
@@ -248,7 +250,7 @@ def features_of(arrays: Mapping[str, np.ndarray], source: str, distance: str = "
         "scales": arrays.get("scales"),
         "angles": arrays.get("oris"),
         "scores": arrays.get("scores"),
-        "distance": np.array(distance),
+        **{key: np.asarray(attributes[key]) for key in (DISTANCE, RATIO) if key in attributes},
     }
     found = checked_features(source, columns)
     return dataclasses.replace(found, scales=from_sigmas(found.scales))

@@ -18,6 +18,8 @@ REQUIRED = ("xy", "descriptors", "image_size")
 OPTIONAL = ("scales", "angles", "scores")
 DISTANCE = "distance"
 """Entry with the distance of descriptors, if it is not L2."""
+RATIO = "ratio"
+"""Entry with the default of the ratio test, if it is known."""
 PROVENANCE = "provenance"
 """Entry with the settings of the features, as JSON."""
 LARGEST_SIDE = 2**31
@@ -30,7 +32,7 @@ def write_npz(
     path = Path(path)
     if path.suffix != ".npz":
         raise InputError(f"{path} is not a .npz file: choose a name that ends with .npz")
-    columns = {name: getattr(features, name) for name in (*REQUIRED, *OPTIONAL)}
+    columns = {name: getattr(features, name) for name in (*REQUIRED, *OPTIONAL, RATIO)}
     present = {name: column for name, column in columns.items() if column is not None}
     if features.distance != "L2":
         present[DISTANCE] = np.array(features.distance)
@@ -81,6 +83,11 @@ def checked_features(
     distance: Any = str(found.get(DISTANCE, "L2"))
     if distance not in get_args(Distance):
         raise InputError(f"{damaged}: unknown distance {distance[:40]!r}")
+    ratio = found.get(RATIO)
+    if ratio is not None:
+        if ratio.shape != () or ratio.dtype.kind != "f" or not 0 < ratio <= 1:
+            raise InputError(f"{damaged}: ratio is not between 0 and 1")
+        arrays[RATIO] = float(ratio)
     return Features(image_size=(int(sides[0]), int(sides[1])), distance=distance, **arrays)
 
 
