@@ -1,6 +1,6 @@
 r"""Train the paper's models alike, score them by its protocols, and write the tables.
 
-    kjax download liberty notredame yosemite hpatches --to data
+    kjax download liberty notredame yosemite hpatches --out data
     python benchmarks/reproduce.py heads --data data --train liberty notredame yosemite \
         --hpatches data/hpatches-release --splits a b c
     python benchmarks/reproduce.py rivals --data data --test liberty notredame yosemite \

@@ -1,6 +1,6 @@
 """HardNet as its release trains it: HardNet+ on Liberty, tested on Notredame and Yosemite.
 
-    kjax download liberty notredame yosemite --to data
+    kjax download liberty notredame yosemite --out data
     python run_train.py --config=configs/hardnet.py --workdir=out/hardnet
 
 Half of base's time or less. HardNet's authors report a false positive rate at 95 % recall of 0.53 %

@@ -23,7 +23,7 @@ try:
         match,
         tune,
     )
-    from kjax.errors import exit_code
+    from kjax.errors import check_name, exit_code
     from kjax.interrupts import INTERRUPTED, end_interrupted, hear_lost_interrupts
     from kjax.version import __version__
 except KeyboardInterrupt:  # before there is a `main` to catch it
@@ -61,8 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:
             hear_lost_interrupts()
+        words = sys.argv[1:] if argv is None else list(argv)
+        first = words[0] if words else "--help"
+        if not (first.startswith("-") or first in COMMANDS):
+            return exit_code(command, lambda: check_name("command", first, COMMANDS))
         try:
-            args = make_parser().parse_args(argv)
+            args = make_parser().parse_args(words or [first])
         except SystemExit as end:
             return int(end.code or 0)
         command = f"kjax {args.command}"

@@ -16,7 +16,7 @@ EXAMPLES = """examples:
   kjax export checkpoint_liberty.pth --out hardnet.npz      # HardNet's released weights
   kjax export weights.npz:polar,s=1 --out polar.safetensors
   kjax export out/matcher --out matcher.onnx
-  kjax export best --matcher --out matcher.stablehlo --keypoints 2048
+  kjax export best --part matcher --out matcher.stablehlo --keypoints 2048
 
 The suffix of --out chooses the format:
 
@@ -49,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="NAME", help=text)
     text = "file to write; its suffix chooses the format"
     add_option(parser, "--out", path_ending(*FUNCTIONS, *WEIGHTS), "PATH", text, required=True)
-    text = "export the shipped matcher of these weights"
-    parser.add_argument("--matcher", action="store_true", help=text)
+    add_option(parser, "--part", options.PARTS, "PART", "what to export", default="descriptor")
     text = "type of a function's patches"
     add_option(advanced, "--input", ("float32", "uint8"), "DTYPE", text, unset="float32")
     add_option(advanced, "--batch", at_least(1), "N", "fixed number of patches", unset="any")
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.matcher.weights import find_matcher, holds_matcher, read_matcher
 
     path: Path = args.out
-    is_matcher = args.matcher or holds_matcher(args.source)
+    is_matcher = args.part == "matcher" or holds_matcher(args.source)
     is_function = path.suffix.lower() in FUNCTIONS
     if is_matcher and not is_function:
         raise InputError(f"{path}: matchers are exported to {' or '.join(FUNCTIONS)}")

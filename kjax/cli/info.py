@@ -3,26 +3,32 @@
 import argparse
 from pathlib import Path
 
+from kjax.cli import options
+from kjax.cli.options import add_option
 from kjax.weights import shipped
 
 HELP = "show details of weights, a training run or an exported file"
 EXAMPLES = """examples:
   kjax info                       list the shipped weights
-  kjax info hardnet               one of them: origin, licence, training, results, limits
+  kjax info hardnet               one of them: licence, size, score, training
+  kjax info hardnet --verbose     also its limits, photographs and training command
   kjax info out/first             a workdir, of a finished or a running training
   kjax info checkpoint.pth        a weights file; append :head,s=… to check that it fits
   kjax info best.safetensors      a weights file with its head and origin as metadata
   kjax info descriptor.onnx       an exported file
   kjax info out/matcher           a trained matcher; also its matcher.npz
-  kjax info best --matcher        the shipped matcher of these weights
+  kjax info best --part matcher   the shipped matcher of these weights
 """
+DETAILS = {"command", "commit", "evaluated", "limits", "photographs", "sets", "sha256 of npz"}
+"""Labels of long texts, shown by --verbose."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     text = "shipped name, workdir, weights file or exported file (default: list shipped names)"
     parser.add_argument("source", metavar="NAME", nargs="?", help=text)
-    parser.add_argument("--matcher", action="store_true", help="show the shipped matcher instead")
+    add_option(parser, "--part", options.PARTS, "PART", "what to show", default="descriptor")
+    parser.add_argument("--verbose", action="store_true", help="show all that is known")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,19 +36,25 @@ def run(args: argparse.Namespace) -> int:
     if args.source is None:
         cards = {name: shipped.card(name) for name in shipped.list_weights()}
         for name in shipped.list_matchers():
-            cards[f"{name} --matcher"] = shipped.matcher_card(name)
+            cards[f"{name} --part matcher"] = shipped.matcher_card(name)
         facts = {name: f"{card.summary}; for {card.use}" for name, card in cards.items()}
     else:
         from kjax.export.files import ONNX, STABLEHLO, read_facts
         from kjax.matcher.weights import holds_matcher, matcher_facts
         from kjax.weights import source
 
-        if args.matcher or holds_matcher(args.source):
+        if args.part == "matcher" or holds_matcher(args.source):
             facts = matcher_facts(args.source)
         elif Path(args.source).suffix in (ONNX, STABLEHLO):
             facts = read_facts(args.source)
         else:
-            facts = source.facts(source.load_sources(args.source))
+            found = source.load_sources(args.source)
+            facts = source.facts(found)
+            if len(found) == len(found[0].candidates) == 1:
+                facts["load"] = f'kjax.load("{args.source}"), or --weights {args.source}'
+    if not args.verbose and DETAILS & facts.keys():
+        facts = {label: text for label, text in facts.items() if label not in DETAILS}
+        facts["more"] = "--verbose shows everything"
     width = max(len(label) for label in facts)
     for label, text in facts.items():
         print(f"{label:{width}}  {text}")

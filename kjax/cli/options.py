@@ -16,6 +16,7 @@ from kjax.weights import shipped
 
 HDF5 = (".h5", ".hdf5")
 DETECTORS = ("SIFT-steady", "SIFT-largest", "SIFT", "ORB", "BRISK", "AKAZE", "KAZE")
+PARTS = ("descriptor", "matcher")
 RESUMABLE = "new folder, or the folder of an earlier run to resume"
 
 # Types of arguments

@@ -111,22 +111,30 @@ def _make_info(values: dict[str, Any]) -> ModelInfo:
         photographs=groups,
         sha256=values["sha256"],
     )
-    training = {"trained on": ", ".join(info.train_sets), "precision": info.model.get("dtype")}
+    count = sum(group.count for group in groups)
+    training = [f"{values['pairs']:,} pairs from {count} photographs", info.model.get("dtype")]
+    scores: dict[str, list[str]] = {}
+    for label, text in readable_results(values["results"]).items():
+        family, _, task = label.rpartition(", ")
+        scores.setdefault(family.removesuffix(", python"), []).append(f"{task} {text}")
     info.remarks.update(
         {
+            "licence": values["licence"],
             "use": info.use,
-            **{label: text for label, text in training.items() if text},
-            "pairs": f"{values['pairs']:,}",
+            "training": ", ".join(filter(None, [*training, values["hardware"]])),
+            "score": "; ".join(
+                ": ".join(filter(None, (family, ", ".join(texts))))
+                for family, texts in scores.items()
+            ),
+            **({"sets": ", ".join(info.train_sets)} if info.train_sets else {}),
             "seed": str(values["seed"]),
-            **{label: values[label] for label in ("hardware", "command", "commit")},
-            **readable_results(values["results"]),
+            **{label: values[label] for label in ("command", "commit")},
             "evaluated": values["evaluation"],
             "limits": "; ".join(values["limits"]),
             "photographs": "; ".join(
                 f"{one.scene}: {one.count}, {', '.join(one.authors)}, {one.licence}"
                 for one in groups
             ),
-            "licence": values["licence"],
             "sha256 of npz": info.sha256,
         }
     )

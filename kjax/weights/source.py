@@ -22,7 +22,7 @@ import numpy as np
 
 from kjax.errors import InputError, unknown_name
 from kjax.files.json import parse_json
-from kjax.model import CHANNELS, DIMENSION, ENCODED_HEADS
+from kjax.model import CHANNELS, ENCODED_HEADS
 from kjax.model.descriptor import Descriptor, build, parameter_count
 from kjax.model.folding import shorten
 from kjax.weights import shipped
@@ -247,12 +247,11 @@ def facts(sources: Sequence[LoadedModel]) -> dict[str, str]:
     texts["patch size"] = "any multiple of 4 (default: 32)" if any_size else str(model.patch_size)
     if model.channels != CHANNELS:
         texts["channels"] = ", ".join(map(str, model.channels))
-    if model.dimension != DIMENSION:
-        texts["dimension"] = str(model.dimension)
-    if source.nested:
-        texts["shorter forms"] = f"the first {' or '.join(map(str, source.nested))} numbers"
-    texts["parameters"] = f"{parameter_count(source.variables):,}"
-    texts["weights"] = str(jax.tree.leaves(source.variables["params"])[0].dtype)
+    shorter = " or ".join(map(str, source.nested))
+    texts["dimension"] = f"{model.dimension}{f', or the first {shorter}' if shorter else ''}"
+    leaves = jax.tree.leaves(source.variables)
+    size = f"{sum(leaf.nbytes for leaf in leaves) / 1e6:.1f} MB as {leaves[-1].dtype}"
+    texts["parameters"] = f"{parameter_count(source.variables):,}, {size}"
     texts |= source.info.facts()
     if len(sources) > 1:
         texts["seed"] = ", ".join(str(one.seed) for one in sources)

@@ -28,9 +28,9 @@ def test_ten_commands():
     assert list(COMMANDS) == [*first, "compare", "download", "info", "export"]
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_help(command, capsys):
-    assert main([command, "--help"] if command else ["--help"]) == 0
+@pytest.mark.parametrize("arguments", [[], ["--help"], *([name, "--help"] for name in COMMANDS)])
+def test_help(arguments, capsys):
+    assert main(arguments) == 0
     assert "usage: kjax" in capsys.readouterr().out
 
 
@@ -93,10 +93,10 @@ def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
 MATCH = ("match", "a.png", "a.png")
 DESCRIBE = ("describe", "photos", "--out", "f")
 EXPORT = ("export", "xy.npz:xy,s=1", "--out")
+MATCHER = ("export", "best", "--part", "matcher", "--out")
 VIEWS = ("build-views", "--out", "v.npz", "photos")
 WITHOUT_JAX = [
-    ((), "the following arguments are required: COMMAND"),
-    (("mtach",), "invalid choice: 'mtach'"),
+    (("mtach", "a.png"), "kjax: unknown command 'mtach': did you mean 'match'? "),
     (("match", "no.jpg", "no.jpg"), "no such file: no.jpg"),
     (("match", "a.png", "photos"), "photos is a folder: give a photograph"),
     (("match", "text.jpg", "text.jpg"), "text.jpg"),
@@ -156,8 +156,8 @@ WITH_JAX = [
     ((*EXPORT, "xy.pth", "--input", "uint8"), "--input is only for"),
     ((*EXPORT, "xy.npz", "--batch", "8"), "--batch is only for"),
     (("export", "hardnet", "--out", "h.onnx", "--keypoints", "2"), "--keypoints is only for"),
-    (("export", "best", "--matcher", "--out", "m.pth"), "matchers are exported to .onnx or"),
-    (("export", "best", "--matcher", "--out", "m.onnx", "--batch", "2"), "--batch is only for"),
+    ((*MATCHER, "m.pth"), "matchers are exported to .onnx or"),
+    ((*MATCHER, "m.onnx", "--batch", "2"), "--batch is only for"),
 ]
 
 ALL_AT_ONCE = """

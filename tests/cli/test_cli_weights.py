@@ -63,8 +63,9 @@ def test_info_about_weights(capsys):
     assert facts(capsys, "hardnet.pth") == {
         "head": "hardnet",
         "patch size": "16",
-        "parameters": f"{285_984 + 16 * 128 * 128:,}",
-        "weights": "float32",
+        "dimension": "128",
+        "parameters": f"{285_984 + 16 * 128 * 128:,}, 2.2 MB as float32",
+        "load": 'kjax.load("hardnet.pth"), or --weights hardnet.pth',
     }
     save_variables("polar.npz", make_model("polar")[1])
     found = facts(capsys, "polar.npz")

@@ -135,10 +135,10 @@ def test_the_matcher_that_ships_is_exported_by_its_name(tmp_path, capsys, monkey
 
     monkeypatch.setattr(export, "export_matcher", write)
     path = tmp_path / "matcher.onnx"
-    assert main(["export", "best", "--matcher", "--out", str(path)]) == 0
+    assert main(["export", "best", "--part", "matcher", "--out", str(path)]) == 0
     assert path.read_text() == "best"
     assert "matcher of best" in capsys.readouterr().out
-    assert main(["export", "fast", "--matcher", "--out", str(path)]) == 2
+    assert main(["export", "fast", "--part", "matcher", "--out", str(path)]) == 2
     assert (
         capsys.readouterr().err == "kjax export: no such matcher: fast (shipped matchers: best)\n"
     )

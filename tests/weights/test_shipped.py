@@ -153,24 +153,30 @@ def test_info(folder, capsys):
     assert main(["info"]) == 0
     use = "anything, also commercial; name Ann (CC-BY-4.0)"
     assert capsys.readouterr().out == f"toy  a toy; for {use}\n"
-    assert main(["info", "toy"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    shown = {label: text.strip() for label, _, text in (line.partition("  ") for line in lines)}
     expected = {
-        **{"name": "toy", "head": "xy", "patch size": "8", "parameters": "433,568"},
-        **{"weights": "float32", "trained on": "left, right", "precision": "bfloat16"},
+        **{"name": "toy", "head": "xy", "s": "1", "patch size": "8", "dimension": "128"},
+        "parameters": "433,568, 1.7 MB as float32",
         "extent": "patches of 9 × KeyPoint.size",
         "ratio": "matches up to 0.9",
-        "pairs": "20,000",
-        "FPR@95, left": "1.23 %",
-        "speed": "fast",
+        "licence": "Apache-2.0",
         "use": use,
+        "training": "20,000 pairs from 3 photographs, bfloat16, two cores",
+        "score": "FPR@95: left 1.23 %; speed fast",
+        "seed": "3",
+        "load": 'kjax.load("toy"), or --weights toy',
+    }
+    details = {
+        "sets": "left, right",
         "photographs": "beach: 2, Ann, CC-BY-4.0; field: 1, unknown, CC0-1.0",
         "limits": "knows no photographs; is small",
-        "licence": "Apache-2.0",
         "sha256 of npz": shipped.card("toy").sha256,
     }
-    assert expected.items() <= shown.items()
+    for option, rest in (((), {"more": "--verbose shows everything"}), (("--verbose",), details)):
+        assert main(["info", "toy", *option]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        shown = {label: text.strip() for label, _, text in (line.partition("  ") for line in lines)}
+        assert (expected | rest).items() <= shown.items()
+        assert option or len(shown) == len(expected | rest)
 
 
 def test_unknown_names(folder):
