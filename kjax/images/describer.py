@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from kjax.data.cutting.keypoints import (
     find_in_grey,
     from_opencv,
 )
-from kjax.data.cutting.photographs import grey_values
+from kjax.data.cutting.photographs import grey_values, in_order
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError, check_name
 from kjax.extras import require
@@ -35,6 +35,7 @@ from kjax.images.conventions import as_array, keypoints_and_shapes
 from kjax.images.extract import extract_patches, open_grey, open_image, padded_count
 from kjax.images.features import Features
 from kjax.images.runner import Runner
+from kjax.model.describe import cores, on_cpu
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold
 from kjax.model.patches import resize_patches
@@ -56,6 +57,7 @@ def load(
     backend: str | None = None,
     detector: str = STEADY,
     max_keypoints: int = MAX_KEYPOINTS,
+    device: Any = None,
 ) -> "Describer":
     """Load a describer from shipped weights, a training run's workdir, or a weights file.
 
@@ -65,9 +67,10 @@ def load(
         seed: seed of a run with several seeds.
         dtype: "float32" or "bfloat16".
         dimension: descriptor size; the weights must be trained for it (`config.loss.nested`).
-        backend: "jax" or "onnxruntime" on CPUs (default: the faster).
+        backend: "jax", or "onnxruntime" for CPUs only (default: the faster).
         detector: one of OpenCV's detectors, see `kjax.data.cutting.keypoints`.
         max_keypoints: maximum per image.
+        device: a `jax.Device`, or "cpu", "gpu", "gpu:1" (default: JAX's default device).
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
     return Describer(
@@ -81,6 +84,7 @@ def load(
         backend=backend,
         detector=detector,
         max_keypoints=max_keypoints,
+        device=device,
     )
 
 
@@ -121,6 +125,7 @@ class Describer:
         backend: str | None = None,
         detector: str = STEADY,
         max_keypoints: int = MAX_KEYPOINTS,
+        device: Any = None,
     ) -> None:
         """Fold the weights `variables` of a model made by `kjax.build`; see the attributes."""
         check_name("detector", detector, DETECTORS)
@@ -129,7 +134,7 @@ class Describer:
         self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)
         # NumPy's: see `fold`.
         folded = fold(model.clone(dtype=jnp.dtype(dtype)), jax.tree.map(np.asarray, variables))
-        self._runner = Runner(*folded, backend=backend)
+        self._runner = Runner(*folded, backend=backend, device=device)
         self.patch_size, self.dimension = model.patch_size, self._runner.dimension
 
     def __repr__(self) -> str:
@@ -181,7 +186,11 @@ class Describer:
             )
         return self._runner.describe(found.reshape(len(found), *sides))
 
-    def describe_image(
+    @overload
+    def describe_image(self, image: list[Any], **options: Any) -> list[Features]: ...
+    @overload
+    def describe_image(self, image: Any, keypoints: Any = None, **options: Any) -> Features: ...
+    def describe_image(  # type: ignore[misc]  # the overloads' options are these
         self,
         image: Any,
         keypoints: Any = None,
@@ -189,33 +198,40 @@ class Describer:
         mask: np.ndarray | None = None,
         max_keypoints: int | None = None,
         order: str = "rgb",
-    ) -> Features:
-        """Detect and describe the keypoints of an image.
+    ) -> Features | list[Features]:
+        """Detect and describe the keypoints of an image, or of each image in a list.
 
         Args:
             image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating (see
-                `kjax.data.cutting.photographs.grey_values`); a Pillow image; or a file's path.
+                `kjax.data.cutting.photographs.grey_values`); a Pillow image; or a file's path. Or a
+                list of these. Features refer to it as `image`, for `kjax.plot_matches`.
             keypoints: OpenCV's keypoints; an array [N, 2 to 4] of x, y, diameter, angle; or
                 kornia's LAFs [N,2,3], which are the patches themselves (default: the detector's).
                 Keypoints whose patch lies outside the image are dropped.
             mask: non-zero where keypoints are detected; only without `keypoints`.
             max_keypoints: maximum number of keypoints (default: the describer's).
             order: order of an array's colours, "rgb" or "bgr".
-
-        Features keep a file's path or a reference to the image, for `kjax.plot_matches`.
         """
-        opened, order = open_image(image, order)
-        grey, shapes = grey_values(np.asarray(opened), order=order), None
-        if keypoints is None:
-            count = self.max_keypoints if max_keypoints is None else max_keypoints
-            found = detect_in_grey(grey, mask=mask, max_keypoints=count, detector=self.detector)
-        else:
-            found, shapes = keypoints_and_shapes(keypoints, self.extent)
-        if isinstance(image, str | os.PathLike):
-            opened = image
-        elif order == "bgr" and opened.ndim == 3:
-            opened = opened[..., 2::-1]
-        return dataclasses.replace(self.describe_grey(grey, found, shapes), image=opened)
+        count = self.max_keypoints if max_keypoints is None else max_keypoints
+
+        def find(image: Any) -> tuple[Any, ...]:
+            opened, own_order = open_image(image, order)
+            grey, shapes = grey_values(np.asarray(opened), order=own_order), None
+            if keypoints is None:
+                found = detect_in_grey(grey, mask=mask, max_keypoints=count, detector=self.detector)
+            else:
+                found, shapes = keypoints_and_shapes(keypoints, self.extent)
+            kept = image if isinstance(image, str | os.PathLike) else opened
+            bgr = own_order == "bgr" and opened.ndim == 3
+            return opened[..., 2::-1] if bgr else kept, grey, found, shapes
+
+        def describe(opened: Any, *found: Any) -> Features:
+            return dataclasses.replace(self.describe_grey(*found), image=opened)
+
+        if not isinstance(image, list | tuple):
+            return describe(*find(image))
+        work = in_order(find, image, threads=min(cores(), 4))
+        return [describe(*future.result()) for _, future in work]
 
     def describe_grey(
         self,
@@ -248,16 +264,17 @@ class Describer:
         padded = keypoints.padded(padded_count(count))
         if shapes is not None:
             shapes = np.pad(shapes, [(0, len(padded.xy) - count), (0, 0), (0, 0)])
-        # As sharp as the patches that models train on: cut with 64 pixels, then resized like them.
-        patches, valid = extract_patches(
-            grey, *padded[:3], shape=shapes, size=PATCH_SIDE, extent=self.extent
-        )
-        if self.patch_size != PATCH_SIDE:
-            patches = _resize(patches, self.patch_size)
-        kept = np.asarray(valid)[:count]
-        if jax.default_backend() == "cpu":
-            return self.describe(np.asarray(patches)[:count][kept]), kept
-        return self._runner.describe_on_device(patches)[:count][kept], kept
+        with self._runner.on_device():
+            # As sharp as the patches that models train on: cut with 64 pixels, then resized alike.
+            patches, valid = extract_patches(
+                grey, *padded[:3], shape=shapes, size=PATCH_SIDE, extent=self.extent
+            )
+            if self.patch_size != PATCH_SIDE:
+                patches = _resize(patches, self.patch_size)
+            kept = np.asarray(valid)[:count]
+            if on_cpu():
+                return self.describe(np.asarray(patches)[:count][kept]), kept
+            return self._runner.describe_on_device(patches)[:count][kept], kept
 
     def detect(self, image: Any, mask: np.ndarray | None = None) -> list[Any]:
         """Detect keypoints, strongest first, where the mask is not zero."""

@@ -37,46 +37,6 @@ _DOT = 2.0
 MAX_SIDE = 4096
 """Maximum side of an image in the page, in pixels."""
 _QUALITY = 90
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="dark">
-<title>Matches of {title}</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
-<header>
-<h1>{title}</h1>
-<output id="count"></output>
-<label>score from <input id="score" type="range" min="{lowest}" max="1" step="0.01"
-  value="{lowest}" title="one minus the ratio"> <output id="least"></output></label>
-<label><input id="agreeing" type="checkbox"{checked}> inliers only</label>
-<span><button id="closer" type="button" aria-label="zoom in">+</button>
-<button id="farther" type="button" aria-label="zoom out">−</button>
-<button id="whole" type="button">fit</button></span>
-</header>
-<main>
-<canvas id="view" tabindex="0" role="img" aria-label="Both images with their matches. Keys: plus,
- minus and 0 zoom, arrows move, n and p go from match to match."></canvas>
-<canvas id="mark" aria-hidden="true"></canvas>
-<section id="panel" aria-live="polite" aria-label="the match under the pointer" hidden>
-<canvas id="first" width="192" height="192"></canvas><canvas id="second" width="192"
-  height="192"></canvas>
-<dl><dt>distance</dt><dd id="distance"></dd><dt>ratio</dt><dd id="ratio"></dd>
-<dt>score</dt><dd id="score-of"></dd><dt>inlier</dt><dd id="agrees"></dd></dl>
-</section>
-</main>
-<noscript>This page needs JavaScript.</noscript>
-{images}
-<script type="application/json" id="data">{data}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
 
 
 def plot_matches(
@@ -234,14 +194,14 @@ def save_match_page(
         "bits": features[0].distance == "Hamming",
     }
     lowest = np.floor(100 * (1 - matches.ratios.max(initial=0))) / 100
-    style, script = (
+    template, style, script = (
         resources.files(__package__).joinpath(f"match_page.{suffix}").read_text(encoding="utf-8")
-        for suffix in ("css", "js")
+        for suffix in ("html", "css", "js")
     )
     # Only this script may run, and nothing may be fetched, whatever the names contain.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src"
-    page = _PAGE.format(
+    page = template.format(
         policy=f"{policy} 'sha256-{digest}'",
         style=style,
         script=script,

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Num
 
 from kjax.data.cache import cache_root
-from kjax.errors import unknown_name
+from kjax.errors import InputError, unknown_name
 from kjax.extras import require
-from kjax.model.describe import describe, preferred_batch
+from kjax.model.describe import describe, on_cpu, preferred_batch
 from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold_head
 from kjax.model.onnx_graph import onnx_model
@@ -37,9 +38,15 @@ class Runner:
     """A folded model with its weights, compiled on first use for few batch shapes."""
 
     def __init__(
-        self, folded: Descriptor, weights: Mapping[str, Any], *, backend: str | None = None
+        self,
+        folded: Descriptor,
+        weights: Mapping[str, Any],
+        *,
+        backend: str | None = None,
+        device: Any = None,
     ) -> None:
-        """Choose the backend: the argument, $KJAX_DESCRIBE, or what is faster on this machine."""
+        """Choose the backend: the argument, $KJAX_DESCRIBE, or what is faster on the device."""
+        self.device = find_device(device) if isinstance(device, str) else device
         backend = backend or os.environ.get(VARIABLE)
         if backend not in (None, "", JAX, ONNXRUNTIME):
             raise unknown_name("backend", backend, (JAX, ONNXRUNTIME))
@@ -47,10 +54,11 @@ class Runner:
             require("onnx", "describing with onnxruntime")
             require("onnxruntime", "describing with onnxruntime")
         installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-        usable = jax.default_backend() == "cpu" and installed and folded.dtype == jnp.float32
+        usable = on_cpu(self.device) and installed and folded.dtype == jnp.float32
         wanted = backend or (ONNXRUNTIME if platform.machine() in ("x86_64", "AMD64") else JAX)
         self.backend = ONNXRUNTIME if usable and wanted == ONNXRUNTIME else JAX
         self._model, self._weights = fold_head(folded, weights)
+        self._weights = jax.device_put(self._weights, self.device)
         if "head" in self._weights["params"]:
             self.dimension = int(self._weights["params"]["head"]["kernel"].shape[-1])
         else:
@@ -61,11 +69,16 @@ class Runner:
         """Leave out compiled programs: another process compiles its own."""
         return {name: kept for name, kept in vars(self).items() if not name.startswith("_by_")}
 
+    def on_device(self) -> AbstractContextManager[None]:
+        """Make the device JAX's default in a `with` block."""
+        current = jax.config.jax_default_device  # type: ignore[attr-defined]
+        return jax.default_device(self.device or current)
+
     def batch_size(self, count: int) -> int:
         """Return the batch size for a number of patches."""
         if self.backend == ONNXRUNTIME:
             largest = ONNX_BATCH
-        elif jax.default_backend() == "cpu" and count < REPAYS_COMPILING:
+        elif on_cpu(self.device) and count < REPAYS_COMPILING:
             largest = QUICKLY_COMPILED
         else:
             largest = preferred_batch()
@@ -76,16 +89,17 @@ class Runner:
         self, patches: Num[np.ndarray, "N size size"], *, threads: int | None = None
     ) -> Float32[np.ndarray, "N dim"]:
         """Describe patches of the model's size."""
-        return describe(
-            self._by_onnxruntime if self.backend == ONNXRUNTIME else self._by_jax,
-            patches,
-            size=self._model.patch_size,
-            batch=self.batch_size(len(patches)),
-            dimension=self.dimension,
-            threads=threads,
-            compiles=self.backend == JAX,
-            progress=False,
-        )
+        with self.on_device():
+            return describe(
+                self._by_onnxruntime if self.backend == ONNXRUNTIME else self._by_jax,
+                patches,
+                size=self._model.patch_size,
+                batch=self.batch_size(len(patches)),
+                dimension=self.dimension,
+                threads=threads,
+                compiles=self.backend == JAX,
+                progress=False,
+            )
 
     def describe_on_device(
         self, patches: Float[Array, "N size size"]
@@ -116,6 +130,16 @@ class Runner:
             graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         return lambda block: session.run(["descriptors"], {"patches": np.asarray(block)})[0]
+
+
+def find_device(name: str) -> jax.Device:
+    """Return the device called "cpu", "gpu", or with its index "gpu:1"."""
+    kind, _, index = name.partition(":")
+    try:
+        return jax.local_devices(backend=kind)[int(index or 0)]
+    except (RuntimeError, IndexError, ValueError):
+        known = ", ".join(f"{one.platform}:{one.id}" for one in jax.local_devices())
+        raise InputError(f"no device {name!r}: JAX has {known}") from None
 
 
 def keep_compiled_programs() -> None:

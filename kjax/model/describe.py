@@ -79,7 +79,7 @@ def describe(
         if missing := batch - len(block):
             block = np.pad(block, [(0, missing), (0, 0), (0, 0)], mode="edge")
         kept = descriptors[start : start + batch]
-        on_host = jax.default_backend() == "cpu" and block.shape[1:] == (size, size)
+        on_host = on_cpu() and block.shape[1:] == (size, size)
         seen = np.asarray(block, np.float32) if on_host else _resized(block, size=size)
         kept[:] = np.asarray(apply(seen))[: len(kept)]
         with counting:
@@ -90,13 +90,19 @@ def describe(
     return descriptors
 
 
+def on_cpu(device: Any = None) -> bool:
+    """Whether a device, by default the one that JAX now computes on, is a CPU."""
+    device = device or jax.config.jax_default_device  # type: ignore[attr-defined]
+    return (getattr(device, "platform", device) or jax.default_backend()) == "cpu"
+
+
 def preferred_batch() -> int:
     """Return the fastest batch size of the device.
 
     On CPUs a batch's feature maps should stay in the cache; on accelerators a batch should be large
     compared with the cost of launching it.
     """
-    return WINOGRAD_BATCH if jax.default_backend() == "cpu" else 4096
+    return WINOGRAD_BATCH if on_cpu() else 4096
 
 
 def default_threads() -> int:
@@ -105,7 +111,7 @@ def default_threads() -> int:
     XLA runs most of a network on one CPU core, so CPUs need one thread per core. For accelerators,
     some threads copy patches and descriptors while one waits for the computation.
     """
-    return cores() if jax.default_backend() == "cpu" else COPYING_THREADS
+    return cores() if on_cpu() else COPYING_THREADS
 
 
 def cores() -> int:

@@ -101,7 +101,7 @@ def map_photographs(
     describer = Describer(source.model, source.variables, extent=source.extent)
     theirs = read_features(base)
     features = {
-        name: describer.describe_image(read_grey(photos / name), theirs[name].keypoints())
+        name: describer.describe_grey(read_grey(photos / name), theirs[name].keypoints())
         for name in tqdm(names, desc="describing", unit="photo", disable=not progress)
     }
     with tempfile.TemporaryDirectory() as folder:

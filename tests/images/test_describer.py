@@ -8,6 +8,7 @@ from models import CHANNELS, make_model, random_patches
 from PIL import Image
 
 import kjax
+import kjax.images.describer as describer_module
 import kjax.model.patches
 from kjax.data.cutting.keypoints import (
     DETECTORS,
@@ -115,8 +116,12 @@ def test_forms_of_images(describer, photograph, tmp_path):
     for form in (path, str(path), jax.numpy.asarray(colour), torch.from_numpy(colour)):
         found = describer.describe_image(form)
         np.testing.assert_array_equal(found.descriptors, expected.descriptors)
-    found = describer.describe_image(colour[..., ::-1], order="bgr")
-    np.testing.assert_array_equal(found.xy, expected.xy)
+    found, blank, last = describer.describe_image(
+        [colour[..., ::-1], np.zeros((9, 9), np.uint8), path], order="bgr"
+    )
+    assert len(blank) == 0
+    for one in (found, last):
+        np.testing.assert_array_equal(one.xy, expected.xy)
     for form in (colour[..., ::-1], path, str(path)):
         keypoints, descriptors = describer.detectAndCompute(form)
         np.testing.assert_allclose([point.pt for point in keypoints], expected.xy)
@@ -174,6 +179,22 @@ def test_another_size_or_number_of_keypoints_compiles_nothing(describer, photogr
         assert describer.describe_image(photograph, fewer).xy.shape == (59, 2)
         assert describer.describe_image(photograph[1:, :-1], fewer).xy.shape == (59, 2)
     assert "ompil" not in caplog.text
+
+
+def test_devices(photograph, monkeypatch):
+    second, used = jax.devices()[1], []
+    resize = describer_module._resize
+    monkeypatch.setattr(
+        describer_module, "_resize", lambda *args: used.append(args[0].devices()) or resize(*args)
+    )
+    for device in (second, "cpu:1"):
+        there = kjax.load("tiny", device=device, backend="jax", max_keypoints=60)
+        found = there.describe_image(photograph)
+        assert jax.tree.leaves(there._runner._weights)[0].devices() == used.pop() == {second}
+    expected = kjax.load("tiny", backend="jax").describe_image(photograph, max_keypoints=60)
+    np.testing.assert_array_equal(found.descriptors, expected.descriptors)
+    with pytest.raises(InputError, match=r"no device 'cpu:9': JAX has cpu:0, cpu:1"):
+        kjax.load("tiny", device="cpu:9")
 
 
 def test_forms_of_keypoints(describer, photograph):
