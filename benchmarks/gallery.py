@@ -199,7 +199,7 @@ to red (most); each map is scaled on its own. Before scaling, the descriptors' s
 weighted sum of all maps. On average over all p of this pair, {spread["best"]:.1f} of the 64
 positions reach half of a map's range with `best` (⋆ψ^c of the paper, whose position encodings fall
 off smoothly by construction) and {spread["hardnet"]:.1f} with `hardnet`, which has learned its
-tolerance. `run_eval.py --help` shows how to draw this for any two patches."""
+tolerance. `kjax eval --help` shows how to draw this for any two patches."""
     return lambda path: draw_similarity_maps(compared, patch_a, patch_b, POSITIONS, path), text
 
 
@@ -410,7 +410,7 @@ def run(args: argparse.Namespace) -> None:
         f"""\
 # Gallery
 
-Shipped weights on photos that ship with scikit-image ([data.md](data.md) lists their origins and
+Shipped weights on photos that ship with scikit-image ([licences.md](licences.md) lists their origins and
 licences). The weights were not trained on them. This page and its pictures are written by
 
 ```bash
