@@ -158,11 +158,11 @@ def test_commands_of_the_readme_run(tmp_path):
 
 def test_the_readme_is_short_and_its_links_lead_somewhere():
     text = README.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 120
     links = re.findall(r"\]\(([^)#]+)", text)
     assert len(links) > 10
     for link in links:
-        assert (ROOT / link).exists(), link
+        assert link.startswith("https:") or (ROOT / link).exists(), link
 
 
 def test_ci_runs_the_test_command_to_the_letter():
