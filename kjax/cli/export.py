@@ -23,10 +23,10 @@ The suffix of --out chooses the format:
   .stablehlo          function from patches [B,N,N] to descriptors, for jax.export
   .onnx               the same for onnxruntime, OpenCV 4.10 and later, and others; input "patches",
                       output "descriptors"
-  .npz                weights, with the names of HardNet's release
-  .pth, .pt, …        the same as a PyTorch state dict
-  .safetensors        the same, with head, s, patch size, extent and origin as metadata
+  .npz, .safetensors  weights, with the names of HardNet's release
+  .pth, .pt, …        the same as a PyTorch state dict; needs torch
 
+Weights files keep the model, its patch extent, its matching ratio and its origin as metadata.
 Functions have BatchNorm folded into their weights. They are read back and compared with JAX on
 random patches; a file that differs by more than 1e-4 is not kept.
 

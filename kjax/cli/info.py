@@ -14,7 +14,6 @@ EXAMPLES = """examples:
   kjax info hardnet --verbose     also its limits, photographs and training command
   kjax info out/first             a workdir, of a finished or a running training
   kjax info checkpoint.pth        a weights file; append :head,s=… to check that it fits
-  kjax info best.safetensors      a weights file with its head and origin as metadata
   kjax info descriptor.onnx       an exported file
   kjax info out/matcher           a trained matcher; also its matcher.npz
   kjax info best --part matcher   the shipped matcher of these weights

@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,17 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
         raise InputError("not a plain .npy file, or a damaged one") from None
 
 
-def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an archive of arrays by name, whole or not at all."""
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray], *, comment: str = "") -> None:
+    """Write an archive of arrays by name, whole or not at all; readers of arrays skip a comment."""
     named: dict[str, Any] = dict(arrays)
-    write_whole(path, lambda partial: np.savez(partial, allow_pickle=False, **named))
+
+    def write(partial: Path) -> None:
+        np.savez(partial, allow_pickle=False, **named)
+        if comment:
+            with zipfile.ZipFile(partial, "a") as file:
+                file.comment = comment.encode()
+
+    write_whole(path, write)
 
 
 def write_described(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:

@@ -33,8 +33,9 @@ from kjax.train.parallel import DescriptorProgram, initial_state
 from kjax.train.step import StepConfig, TrainState
 from kjax.weights import shipped
 from kjax.weights.files import save_variables
+from kjax.weights.info import fields_of
 from kjax.weights.ledger import are_open, check_open
-from kjax.weights.source import is_workdir
+from kjax.weights.source import is_workdir, run_info
 
 
 def run(config: RunConfig, workdir: Path) -> dict[str, float]:
@@ -192,5 +193,6 @@ def save_weights(workdir: Path, program: DescriptorProgram, state: TrainState) -
         by_seed = [
             jax.tree.map(lambda leaf, i=i: leaf[i], variables) for i in range(len(program.seeds))
         ]
+    info = dataclasses.replace(run_info(stored_config(workdir)), model=fields_of(program.model))
     for path, own in zip(weights_files(workdir, program.seeds), by_seed, strict=True):
-        save_variables(path, own)
+        save_variables(path, own, info=info)

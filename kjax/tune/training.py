@@ -196,7 +196,7 @@ def refit_last(
         names = [Path(name).name for name in points]
         info = refitted_info(source, settings.start, nested=source.nested, sets=names)
         write_json(path.with_name(METADATA_FILE), make_metadata(info))
-        save_variables(path, remap(source.variables, matrix))
+        save_variables(path, remap(source.variables, matrix), info=info)
     mixed = ", ".join(f"{Path(name).name} {count:,}" for name, count in points.items())
     return TunedFiles(
         (path.with_name(METADATA_FILE), path),

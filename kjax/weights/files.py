@@ -1,9 +1,14 @@
 """Weights files. Reading never runs code from a file: pickles are not trusted.
 
 All formats hold the names of `kjax.weights.torch_names`: `.npz`, `.safetensors`, and torch's own
-`.pt`, `.pth`, `.params`, `.ckpt`, `.bin` (these need torch).
+`.pt`, `.pth`, `.params`, `.ckpt`, `.bin` (these need torch). Metadata is where readers of bare
+arrays do not see it: a zip comment in `.npz`, `_metadata` of the state dict in torch's files.
 """
 
+import contextlib
+import json
+import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from kjax.errors import InputError, first_line, unknown_name
 from kjax.extras import require
 from kjax.files.atomic import write_whole
+from kjax.files.json import parse_json
 from kjax.files.npz import read_npz, write_npz
-from kjax.weights.info import ModelInfo, make_metadata, parse_metadata
+from kjax.weights.info import MARK, ModelInfo, make_metadata, parse_metadata
 from kjax.weights.torch_names import from_torch, to_arrays, to_torch
 
 if TYPE_CHECKING:
@@ -62,16 +68,29 @@ def load_state_dict(path: str | Path) -> Mapping[str, Any]:
 
 
 def read_metadata(path: str | Path) -> ModelInfo | None:
-    """Read what a `.safetensors` file written by kjax says about its model; None for others."""
+    """Read what a file written by kjax says about its model; None for other files."""
     path = Path(path)
-    if path.suffix != ".safetensors" or not path.is_file():
+    if path.suffix not in SUFFIXES or not path.is_file():
         return None
-    safetensors = require("safetensors", SAFETENSORS_FILES)
+    texts: Any = None
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            return parse_metadata(file.metadata() or {})
-    except (InputError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: {first_line(error)}") from None
+        if path.suffix == ".safetensors":
+            safetensors = require("safetensors", SAFETENSORS_FILES)
+            try:
+                with safetensors.safe_open(path, framework="numpy") as file:
+                    texts = file.metadata()
+            except safetensors.SafetensorError as error:
+                raise InputError(first_line(error)) from None
+        elif path.suffix != ".npz":
+            texts = getattr(load_state_dict(path), "_metadata", None)
+            texts = texts.get(MARK) if isinstance(texts, Mapping) else None
+        else:
+            # Damage of a dozen types, to be reported when the arrays are read.
+            with contextlib.suppress(Exception), zipfile.ZipFile(path) as file:
+                texts = parse_json(file.comment)
+        return parse_metadata(texts)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def save_variables(
@@ -82,20 +101,22 @@ def save_variables(
     Args:
         path: a new file, or one to replace; the suffix is the format.
         variables: not folded.
-        info: stored as metadata in a `.safetensors` file. The other formats have no place for it:
-            PyTorch refuses a state dict with more than weights.
+        info: stored as metadata.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise unknown_name("file type", path.suffix, SUFFIXES)
     path.parent.mkdir(parents=True, exist_ok=True)
+    texts = make_metadata(info or ModelInfo())
     if path.suffix == ".npz":
-        write_npz(path, to_arrays(variables))
+        write_npz(path, to_arrays(variables), comment=json.dumps(texts) if texts else "")
     elif path.suffix == ".safetensors":
-        save_file = require("safetensors.numpy", SAFETENSORS_FILES).save_file
-        tensors, texts = to_arrays(variables), make_metadata(info or ModelInfo()) or None
-        write_whole(path, lambda partial: save_file(tensors, partial, metadata=texts))
+        # `save_file` would give the file to its owner only.
+        save = require("safetensors.numpy", SAFETENSORS_FILES).save
+        content = save(to_arrays(variables), metadata=texts or None)
+        write_whole(path, lambda partial: partial.write_bytes(content))
     else:
         torch = require("torch", TORCH_FILES)
-        state_dict = to_torch(variables)
+        state_dict = OrderedDict(to_torch(variables))
+        vars(state_dict)["_metadata"] = {MARK: texts}
         write_whole(path, lambda partial: torch.save(state_dict, partial))

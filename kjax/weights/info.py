@@ -2,8 +2,8 @@
 
 Weights name their layers, not their head: `xy` and `polar` have the same arrays, and so do `sum`
 and `cat`. If weights fit several heads, the user names one, as in weights.npz:polar,s=1, or the
-file's metadata do. `.safetensors` files have room for metadata; the entry `kjax`, the version that
-wrote them, marks ours. Nothing here imports JAX.
+file's metadata do. The metadata's entry `kjax`, the version that wrote the file, marks ours.
+Nothing here imports JAX.
 """
 
 import dataclasses
@@ -189,9 +189,11 @@ def make_metadata(info: ModelInfo) -> dict[str, str]:
     }
 
 
-def parse_metadata(texts: Mapping[str, str]) -> ModelInfo | None:
-    """Parse a file's metadata; return None if kjax did not write them."""
-    if MARK not in texts or "head" not in texts:
+def parse_metadata(texts: Any) -> ModelInfo | None:
+    """Parse a file's metadata, texts by name; return None if kjax did not write them."""
+    if not isinstance(texts, Mapping) or not texts.keys() >= {MARK, "head"}:
+        return None
+    if not all(isinstance(text, str) for item in texts.items() for text in item):
         return None
     values: dict[str, Any] = {}
     for name, parse in PARSERS.items():

@@ -5,7 +5,7 @@
     tuned                         a folder of weights.npz and weights.json
     hardnet.pth                   a weights file that fits one head only
     weights.npz:polar,s=1         a weights file that fits several heads
-    weights.safetensors           a weights file that kjax wrote, with metadata
+    best.npz                      a weights file that kjax exported, with metadata
 
 A training run takes precedence over shipped weights of the same name.
 """
@@ -338,7 +338,7 @@ def _folder_info(folder: Path) -> ModelInfo:
         info = parse_metadata(parse_json(path.read_bytes()))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except (ValueError, TypeError, AttributeError):
+    except ValueError:
         info = None
     if info is None:
         raise InputError(f"{path} is damaged: make the weights again")

@@ -497,10 +497,13 @@ FORMATS: list[tuple[Any, ...]] = [
         (f"weights.{name}", at(name, save_weights), at(name, read_weights))
         for name in ("weights.npz", "weights.safetensors", "weights.pth")
     ),
-    (
-        "weights.metadata",
-        lambda f: save_weights(f / "a.safetensors", extent=9.5, remarks={"licence": "MIT"}),
-        at("a.safetensors", read_weights),
+    *(
+        (
+            f"metadata.{name}",
+            lambda f, name=name: save_weights(f / name, extent=9.5, remarks={"licence": "MIT"}),
+            at(name, read_weights),
+        )
+        for name in ("a.npz", "a.safetensors", "a.pth")
     ),
     ("weights.old.pt", at("old.pt", save_old_torch), at("old.pt", read_weights)),
     ("weights.packed.npz", at("packed.npz", save_packed), at("packed.npz", read_weights)),

@@ -14,7 +14,7 @@ from kjax.runs.checkpoint import Checkpoints
 from kjax.runs.workdir import claim_workdir
 from kjax.train.run import make_program, save_weights
 from kjax.train.step import create_state
-from kjax.weights.source import load_run
+from kjax.weights.source import load_run, load_source
 
 MODEL = {"patch_size": 8, "channels": (4, 4, 4, 4, 8, 8), "dimension": 16}
 
@@ -68,6 +68,8 @@ def test_the_latest_checkpoint_and_then_the_final_weights(tmp_path, rng):
     assert jax.jit(trained.model.apply)(trained.variables, patches).shape == (2, 16)
     save_weights(workdir, program, make_state(program, step=20))
     assert bias(load_run(str(workdir))[0]) == pytest.approx(start + 20)
+    alone = load_source(str(workdir / "weights.npz"))
+    assert (alone.model.head, alone.extent) == ("polar", trained.extent) != ("polar", 12)
 
 
 def test_several_seeds(tmp_path):

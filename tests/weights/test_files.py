@@ -1,6 +1,7 @@
 """Weights files: formats, damage, and metadata."""
 
 import json
+import os
 import pickle
 import struct
 
@@ -12,6 +13,7 @@ from models import make_model
 import kjax
 from kjax.baselines import mkd, tfeat
 from kjax.errors import InputError
+from kjax.parity.torch_reference import TorchDescriptor
 from kjax.weights.files import load_variables, save_variables
 from kjax.weights.info import ModelInfo, fields_of
 from kjax.weights.source import load_source
@@ -150,8 +152,8 @@ def change_texts(path, **changes):
 
 
 @pytest.fixture
-def polar(tmp_path):
-    path = tmp_path / "polar.safetensors"
+def polar(tmp_path, request):
+    path = tmp_path / f"polar{getattr(request, 'param', '.safetensors')}"
     model, variables = make_model("polar", patch_size=16, **UNUSUAL)
     remarks = {"trained on": "Straße\nund Weg", "licence": "MIT"}
     info = ModelInfo(fields_of(model), "best", 7.5, 0.93, nested=(32, 64), remarks=remarks)
@@ -159,6 +161,7 @@ def polar(tmp_path):
     return path
 
 
+@pytest.mark.parametrize("polar", [".safetensors", ".npz", ".pth"], indirect=True)
 def test_metadata_define_the_model(polar):
     source = load_source(str(polar))
     model, variables = make_model("polar", patch_size=16, **UNUSUAL)
@@ -167,7 +170,21 @@ def test_metadata_define_the_model(polar):
     assert (source.extent, source.ratio, source.nested) == (7.5, 0.93, (32, 64))
     assert source.info.name == "best"
     assert source.info.remarks["trained on"] == "Straße und Weg"
-    texts = texts_of(polar)
+    assert kjax.load(str(polar)).extent == 7.5
+    umask = os.umask(0)
+    os.umask(umask)
+    assert polar.stat().st_mode & 0o777 == 0o666 & ~umask
+    if polar.suffix == ".pth":  # PyTorch takes all that is in it
+        model, variables = make_model("hardnet", patch_size=16)
+        save_variables(polar, variables, info=ModelInfo(fields_of(model)))
+        state = torch.load(polar, weights_only=True)
+        TorchDescriptor("hardnet", patch_size=16).load_state_dict(state, strict=True)
+    if polar.suffix == ".npz":
+        assert np.load(polar).files == list(to_arrays(variables)), "arrays only"
+
+
+def test_metadata_of_safetensors(polar):
+    source, texts = load_source(str(polar)), texts_of(polar)
     assert (texts["kjax"], texts["format"]) == (kjax.__version__, "pt")
     assert (texts["head"], texts["kappa_xy"], texts["licence"]) == ("polar", "2.1", "MIT")
     save_variables(polar, source.variables, info=source.info)
