@@ -207,7 +207,7 @@ def save_match_page(
         script=script,
         title=html.escape(" and ".join(names)),
         lowest=f"{max(lowest, 0):g}",
-        checked=" checked" if inliers.any() else "",
+        checked=" checked" if inliers.any() else " disabled",
         images="\n".join(images),
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     )

@@ -6,14 +6,15 @@ const context = canvas.getContext("2d", { alpha: false });
 const overlay = document.getElementById("mark").getContext("2d");
 const score = document.getElementById("score");
 const agreeing = document.getElementById("agreeing");
+const opacity = document.getElementById("opacity");
 const panel = document.getElementById("panel");
-const GAP = 12, HUES = 24, REACH = 14, NEAR_LINE = 5, LARGEST = 40;
+const GAP = 12, HUES = 24, REACH = 14, NEAR_LINE = 5, LARGEST = 40, PHONE = 640;
 const count = data.distance.length;
-// Where each end lies, in pixels of both photographs side by side.
+// Where each end lies, in pixels of its photograph.
 const ends = data.ends.map((values) => Float32Array.from(values));
 const [ax, ay, aside, aangle, bx, by, bside, bangle] = ends;
-const view = { scale: 1, x: 0, y: 0, width: 0, height: 0 };
-let photos = [], shown = [], hovered = -1, pinned = -1;
+const view = { scale: 1, x: 0, y: 0, width: 0, height: 0, stacked: false, fitted: true };
+let photos = [], shown = [], hovered = -1, pinned = -1, chosenOpacity = false;
 const current = () => (pinned >= 0 ? pinned : hovered);
 
 // Half as large again and again: reading a small copy is quicker, and smoother, than shrinking.
@@ -46,18 +47,36 @@ function choose() {
   document.getElementById("least").textContent = least.toFixed(2);
   document.getElementById("count").textContent =
     `${shown.length.toLocaleString("en")} of ${count.toLocaleString("en")} matches`;
+  // The more lines, the fainter: they leave the photographs visible.
+  if (!chosenOpacity) opacity.value = Math.min(0.8, 8 / Math.sqrt(shown.length));
+  document.getElementById("opaque").textContent = `${Math.round(100 * opacity.value)} %`;
   if (pinned >= 0 && !shown.includes(pinned)) pinned = -1;
   if (hovered >= 0 && !shown.includes(hovered)) hovered = -1;
   tell();
   ask();
 }
 
+// Side by side, or one above the other if they are larger then, and always on a phone.
+function arrange() {
+  const [a, b] = photos, across = a.width + GAP + b.width, down = a.height + GAP + b.height;
+  const wide = Math.max(a.width, b.width), high = Math.max(a.height, b.height);
+  const sizeOf = (width, height) => Math.min(view.width / width, view.height / height);
+  const phone = innerWidth < PHONE && innerWidth < innerHeight;
+  view.stacked = phone || sizeOf(wide, down) > sizeOf(across, high);
+  for (const photo of photos) {
+    photo.left = view.stacked ? (wide - photo.width) / 2 : 0;
+    photo.top = view.stacked ? 0 : (high - photo.height) / 2;
+  }
+  if (view.stacked) b.top = a.height + GAP;
+  else b.left = a.width + GAP;
+  return view.stacked ? [wide, down] : [across, high];
+}
 function fit() {
-  const width = photos[1].left + photos[1].width;
-  const height = Math.max(photos[0].height, photos[1].height);
+  const [width, height] = arrange();
   view.scale = Math.min(view.width / width, view.height / height);
   view.x = (view.width - view.scale * width) / 2;
   view.y = (view.height - view.scale * height) / 2;
+  view.fitted = true;
   ask();
 }
 function zoom(factor, x = view.width / 2, y = view.height / 2) {
@@ -65,23 +84,26 @@ function zoom(factor, x = view.width / 2, y = view.height / 2) {
   view.x = x - (x - view.x) * (scale / view.scale);
   view.y = y - (y - view.y) * (scale / view.scale);
   view.scale = scale;
+  view.fitted = false;
   ask();
 }
 function pan(x, y) {
   view.x += x;
   view.y += y;
+  view.fitted = false;
   ask();
 }
 function resize() {
-  const earlier = view.width;
+  const earlier = view.stacked;
   view.width = canvas.clientWidth;
   view.height = canvas.clientHeight;
   for (const one of [canvas, overlay.canvas]) {
     one.width = Math.round(view.width * devicePixelRatio);
     one.height = Math.round(view.height * devicePixelRatio);
   }
-  if (earlier) ask();
-  else fit();
+  arrange();
+  if (view.fitted || view.stacked !== earlier) fit();
+  else ask();
 }
 
 // A frame draws so many lines, best first, and the next ones go on while nothing moves. Frames that
@@ -110,8 +132,8 @@ function frame(now) {
   if (drawn < shown.length) next();
 }
 const across = (match) => [
-  view.x + view.scale * ax[match], view.y + view.scale * ay[match],
-  view.x + view.scale * (photos[1].left + bx[match]), view.y + view.scale * by[match],
+  view.x + view.scale * (photos[0].left + ax[match]), view.y + view.scale * (photos[0].top + ay[match]),
+  view.x + view.scale * (photos[1].left + bx[match]), view.y + view.scale * (photos[1].top + by[match]),
 ];
 function background() {
   drawn = 0;
@@ -122,7 +144,8 @@ function background() {
   context.imageSmoothingEnabled = view.scale < 4;
   for (const photo of photos) {
     context.drawImage(
-      level(photo, view.scale * devicePixelRatio), view.x + view.scale * photo.left, view.y,
+      level(photo, view.scale * devicePixelRatio),
+      view.x + view.scale * photo.left, view.y + view.scale * photo.top,
       view.scale * photo.width, view.scale * photo.height,
     );
   }
@@ -135,7 +158,7 @@ function lines(matches) {
     bins[data.agrees[match] ? Math.max(0, hue) : HUES].push(match);
   }
   context.lineWidth = 1;
-  context.globalAlpha = shown.length > 1000 ? 0.5 : 0.8;
+  const faint = Number(opacity.value), clear = Math.min(1, 3 * faint);
   bins.forEach((alike, bin) => {
     // From orange over green and blue to violet; red is for what does not agree.
     const colour = bin < HUES ? `hsl(${30 + (270 * bin) / HUES} 85% 62%)` : "#e5383b";
@@ -146,7 +169,9 @@ function lines(matches) {
       context.beginPath();
       context.moveTo(x0, y0);
       context.lineTo(x1, y1);
+      context.globalAlpha = faint;
       context.stroke();
+      context.globalAlpha = clear;
       context.fillRect(x0 - 1.5, y0 - 1.5, 3, 3);
       context.fillRect(x1 - 1.5, y1 - 1.5, 3, 3);
     }
@@ -180,8 +205,9 @@ function square(x, y, side, angle) {
 }
 
 // The match under the pointer: an end within reach, or else a line that passes close by.
-function find(x, y) {
-  let end = -1, least = REACH, line = -1, closest = NEAR_LINE;
+function find(x, y, touch = false) {
+  const wider = touch ? 2 : 1;
+  let end = -1, least = wider * REACH, line = -1, closest = wider * NEAR_LINE;
   for (const match of shown) {
     const [x0, y0, x1, y1] = across(match);
     const away = Math.min(Math.hypot(x - x0, y - y0), Math.hypot(x - x1, y - y1));
@@ -231,28 +257,36 @@ function step(by) {
   tell();
 }
 
-let grip = null;
+// One pointer moves the view or selects a match, two zoom.
+const pointers = new Map();
+let moved = false;
 canvas.addEventListener("pointerdown", (event) => {
   canvas.setPointerCapture(event.pointerId);
-  grip = { x: event.offsetX, y: event.offsetY, moved: false };
+  moved = pointers.size > 0;
+  pointers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
 });
 canvas.addEventListener("pointermove", (event) => {
-  const { offsetX: x, offsetY: y } = event;
-  if (!grip) return hover(find(x, y));
-  if (!grip.moved && Math.hypot(x - grip.x, y - grip.y) < 4) return undefined;
-  pan(x - grip.x, y - grip.y);
-  grip = { x, y, moved: true };
-  return undefined;
+  const { offsetX: x, offsetY: y, pointerId: id } = event, touch = event.pointerType === "touch";
+  const old = pointers.get(id);
+  if (!old) return hover(find(x, y));
+  if (!moved && Math.hypot(x - old.x, y - old.y) < (touch ? 10 : 4)) return undefined;
+  moved = true;
+  pointers.set(id, { x, y });
+  if (pointers.size === 1) return pan(x - old.x, y - old.y);
+  const [other] = [...pointers].filter(([name]) => name !== id).map(([, place]) => place);
+  const spread = Math.hypot(old.x - other.x, old.y - other.y) || 1;
+  // Each finger in turn: half of its shift is the middle's.
+  pan((x - old.x) / 2, (y - old.y) / 2);
+  return zoom(Math.hypot(x - other.x, y - other.y) / spread, (x + other.x) / 2, (y + other.y) / 2);
 });
 canvas.addEventListener("pointerup", (event) => {
-  if (grip && !grip.moved) {
-    const match = find(event.offsetX, event.offsetY);
+  if (pointers.delete(event.pointerId) && !moved) {
+    const match = find(event.offsetX, event.offsetY, event.pointerType === "touch");
     pinned = match === pinned ? -1 : match;
     tell();
   }
-  grip = null;
 });
-canvas.addEventListener("pointercancel", () => { grip = null; });
+canvas.addEventListener("pointercancel", (event) => pointers.delete(event.pointerId));
 canvas.addEventListener("pointerleave", () => hover(-1));
 canvas.addEventListener("wheel", (event) => {
   event.preventDefault();
@@ -277,14 +311,17 @@ document.getElementById("closer").addEventListener("click", () => zoom(1.3));
 document.getElementById("farther").addEventListener("click", () => zoom(1 / 1.3));
 document.getElementById("whole").addEventListener("click", fit);
 score.addEventListener("input", choose);
+opacity.addEventListener("input", () => {
+  chosenOpacity = true;
+  choose();
+});
 agreeing.addEventListener("change", choose);
 
 const images = [...document.querySelectorAll("img")];
 Promise.all(images.map((image) => image.decode())).then(() => {
   photos = images.map((image) => ({
-    levels: copies(image), width: image.naturalWidth, height: image.naturalHeight, left: 0,
+    levels: copies(image), width: image.naturalWidth, height: image.naturalHeight, left: 0, top: 0,
   }));
-  photos[1].left = photos[0].width + GAP;
   new ResizeObserver(resize).observe(canvas);
   resize();
   choose();

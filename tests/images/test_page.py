@@ -200,6 +200,29 @@ def test_filters(open_page):
 
 
 @in_a_browser
+def test_phones_stack_the_images_and_fingers_zoom(open_page):
+    page = open_page(*make_pair(40))
+    assert float(page.evaluate("opacity.value")) == 0.8  # of few lines
+    page.resize(390, 844)
+    wait_until(page, "view.stacked")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("photos[1].left === 0 && photos[1].top > photos[0].height")
+    (x, y), _ = ends(page, 10)
+    whole, touch = page.evaluate("view.scale"), page.tab.context.new_cdp_session(page.tab).send
+    for kind, apart in (("touchStart", 20), ("touchMove", 40), ("touchMove", 60), ("touchEnd", 0)):
+        fingers = [{"x": 195 + side * apart, "y": 400, "id": side} for side in (0, 1)]
+        points = fingers if apart else []
+        touch("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    wait_until(page, f"view.scale > 2.5 * {whole}")
+    page.tab.click("#whole")
+    assert page.evaluate("view.scale") == whole
+    touch("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    touch("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    wait_until(page, "pinned === 10")
+    assert page.problems == []
+
+
+@in_a_browser
 def test_many_matches_stay_smooth_and_all_are_drawn(open_page):
     page = open_page(*make_pair(MANY, shape=(1200, 1600)))
     page.tab.uncheck("#agreeing")
