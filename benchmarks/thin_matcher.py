@@ -1,7 +1,7 @@
 r"""Remove attention heads and layers from a matcher, as a start for further training.
 
     python benchmarks/thin_matcher.py best --heads 2 --layers 6 --self-every 2 --out thin.npz
-    python -m kjax.matcher --config=configs/matcher.py --config.init=thin.npz \
+    kjax train-matcher --config matcher --config.init=thin.npz \
         --config.model.heads=2 --config.model.head_size=32 --config.model.layers=6 \
         --config.model.self_every=2 …
 

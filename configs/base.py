@@ -1,7 +1,7 @@
 """The paper's training: ⋆ψ^c with s = 2, on Liberty, tested on Notredame and Yosemite.
 
     kjax download liberty notredame yosemite --out data
-    python run_train.py --config=configs/base.py --workdir=out/base
+    kjax train --config base --out out/base
 
 39,063 steps of 512 pairs. On one H200, by `benchmarks/train.py`: 5.4 minutes in float32 (with TF32
 products, XLA's default there), 1.8 with `--config.model.dtype=bfloat16`. The paper reports a false

@@ -1,8 +1,8 @@
 """Any head of the paper with the paper's training: give the head, then fields of the model.
 
-    python run_train.py --config=configs/encoded.py:combined_star,s=2 --workdir=out/combined_star
-    python run_train.py --config=configs/encoded.py:xy,s=1 --workdir=out/xy
-    python run_train.py --config=configs/encoded.py:polar,s=2,patch_size=64 --workdir=out/polar64
+    kjax train --config encoded:combined_star,s=2 --out out/combined_star
+    kjax train --config encoded:xy,s=1 --out out/xy
+    kjax train --config encoded:polar,s=2,patch_size=64 --out out/polar64
 
 Datasets as for base, and at most its time. The paper reports a mean false positive rate at 95 %
 recall over all six pairs of sets of 1.36 % for `combined_star,s=2` and 1.53 % for

@@ -1,7 +1,7 @@
 """HardNet as its release trains it: HardNet+ on Liberty, tested on Notredame and Yosemite.
 
     kjax download liberty notredame yosemite --out data
-    python run_train.py --config=configs/hardnet.py --workdir=out/hardnet
+    kjax train --config hardnet --out out/hardnet
 
 Half of base's time or less. HardNet's authors report a false positive rate at 95 % recall of 0.53 %
 on Notredame and 1.96 % on Yosemite; the paper's own run gave 0.48 % and 2.15 %.

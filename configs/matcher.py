@@ -1,7 +1,7 @@
 """A matcher for one descriptor, trained on homographies of single photographs.
 
     kjax build-views photos --weights best --out views.npz
-    python -m kjax.matcher --config=configs/matcher.py --workdir=out/matcher
+    kjax train-matcher --config matcher --out out/matcher
 
 Every field is here, and any can be set from the command line: `--config.train.steps=2000`. Views of
 several calls of `kjax build-views` go together: `--config.data.train="('a.npz','b.npz')"`.

@@ -1,6 +1,6 @@
 """A small demo descriptor, trained on the embedded photographs on a laptop.
 
-    python run_train.py --config=configs/quickstart.py --workdir=out/quickstart
+    kjax train --config quickstart --out out/quickstart
 
 A minute on two CPU cores. The false positive rate at 95 % recall on held-out pairs of a stereo
 photograph falls from 25 %, untrained, to 6 % after 200 steps and 2.5 % after all 800; RootSIFT's

@@ -1,6 +1,6 @@
 """A few steps of a small model on the embedded set, to check that everything runs.
 
-    python run_train.py --config=configs/smoke.py --workdir=out/smoke
+    kjax train --config smoke --out out/smoke
 
 Seconds on a CPU, once the embedded set is built. The result is of no use.
 """

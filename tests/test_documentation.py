@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from scripts import load_script
 
-from kjax.cli import make_parser
+from kjax.cli import parse
 from kjax.matcher.config import MatcherRunConfig
 from kjax.runs.config import load_config, read_config, validate_as
-from kjax.train.command_line import parse_command_line
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -75,7 +73,11 @@ def check_command(words: list[str]) -> None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         assert extras <= set(project["optional-dependencies"])
     elif program == "kjax":
-        make_parser().parse_args(rest)
+        args = parse(rest)
+        if args.command == "train":
+            read_config(args.config, args.overrides)
+        elif args.command == "train-matcher":
+            validate_as(MatcherRunConfig, load_config(args.config, args.overrides))
     else:
         assert Path(program).name in ("ruff", "mypy", "mkdocs"), words
 
@@ -85,16 +87,9 @@ def check_python(words: list[str]) -> None:
     if program == "-c":
         compile(rest[0], "snippet", "exec")
     elif program == "-m":
-        if rest[0] == "kjax.matcher":
-            given = parse_command_line(rest)
-            validate_as(MatcherRunConfig, load_config(given.config, given.overrides))
-        else:
-            assert rest[0] in ("venv", "pytest", "tests.fuzz"), words
-    elif program == "run_train.py":
-        given = parse_command_line(words)
-        read_config(given.config, given.overrides)
-    elif program == "run_eval.py":
-        load_script(ROOT / program).make_parser().parse_args(rest)
+        assert rest[0] in ("venv", "pytest", "tests.fuzz"), words
+    elif program in ("run_train.py", "run_eval.py"):
+        check_command(["kjax", program[4:-3], *rest])
     else:
         assert (ROOT / program).is_file(), words
 

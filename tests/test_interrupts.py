@@ -24,11 +24,11 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("program", ["run_train", "run_eval"])
+@pytest.mark.parametrize("program", ["train", "eval"])
 def test_while_packages_are_imported(program):
-    words = {"run_train": ["--config=configs/smoke.py", "--workdir=out"], "run_eval": ["sift"]}
+    words = {"train": ["--config=configs/smoke.py", "--workdir=out"], "eval": ["sift"]}
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_IMPORT, f"{program}.py", *words[program]],
+        [sys.executable, "-c", INTERRUPTED_IMPORT, f"run_{program}.py", *words[program]],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
@@ -36,7 +36,7 @@ def test_while_packages_are_imported(program):
         check=False,
     )
     assert done.returncode == 130, done.stderr
-    assert done.stderr.startswith(f"{program}: interrupted")
+    assert done.stderr.startswith(f"kjax {program}: interrupted")
     assert done.stderr.count("\n") == 1, done.stderr
 
 

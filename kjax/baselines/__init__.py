@@ -84,9 +84,9 @@ def baseline_file(item: str) -> tuple[str, str]:
     """Parse NAME=FILE into a baseline's name and its weights file."""
     name, equals, path = item.partition("=")
     if not equals or not path:
-        raise InputError(f"--weights takes NAME=FILE, not {item!r}")
+        raise InputError(f"--baseline takes NAME=FILE, not {item!r}")
     if name not in BASELINES:
         raise unknown_name("baseline", name, BASELINES)
     if not Path(path).is_file():
-        raise InputError(f"--weights {name}: no such file: {path}")
+        raise InputError(f"--baseline {name}: no such file: {path}")
     return name, path

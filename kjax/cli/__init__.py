@@ -8,6 +8,8 @@ import sys
 
 try:
     import argparse
+    import re
+    import shlex
     from collections.abc import Sequence
     from typing import NoReturn
 
@@ -21,9 +23,12 @@ try:
         export,
         info,
         match,
+        train,
+        train_matcher,
         tune,
     )
-    from kjax.errors import check_name, exit_code
+    from kjax.cli import eval as evaluate
+    from kjax.errors import check_name, exit_code, unknown_name
     from kjax.interrupts import INTERRUPTED, end_interrupted, hear_lost_interrupts
     from kjax.version import __version__
 except KeyboardInterrupt:  # before there is a `main` to catch it
@@ -35,8 +40,11 @@ COMMANDS = {
     "describe": describe,
     "colmap": colmap,
     "tune": tune,
+    "train": train,
+    "eval": evaluate,
     "build-patches": build_patches,
     "build-views": build_views,
+    "train-matcher": train_matcher,
     "compare": compare,
     "download": download,
     "info": info,
@@ -57,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     `argv` are by default the arguments of the process, which Ctrl-C then ends.
     """
-    command = "kjax"
+    command, interrupted = "kjax", "interrupted"
     try:
         if argv is None:
             hear_lost_interrupts()
@@ -66,17 +74,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (first.startswith("-") or first in COMMANDS):
             return exit_code(command, lambda: check_name("command", first, COMMANDS))
         try:
-            args = make_parser().parse_args(words or [first])
+            args = parse(words or [first])
         except SystemExit as end:
             return int(end.code or 0)
         command = f"kjax {args.command}"
+        interrupted = getattr(COMMANDS[args.command], "INTERRUPTED", interrupted)
         return exit_code(command, lambda: args.run(args))
     except KeyboardInterrupt:
-        line = f"{command}: interrupted"
+        line = f"{command}: {interrupted}"
         if argv is None:
             end_interrupted(line)
         print(line, file=sys.stderr)
         return INTERRUPTED
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; `overrides` are changes of a config, `typed` is the line itself."""
+    args, args.overrides = make_parser().parse_known_args(words)
+    args.typed = shlex.join(["kjax", *words])
+    for option in (word.partition("=")[0] for word in args.overrides):
+        named = re.match("-+[a-zA-Z]", option)
+        if named and not ("config" in args and option.startswith("--config.")):
+            error = unknown_name("option", option, args.parser._option_string_actions)
+            args.parser.error(str(error))
+        if not named and "config" not in args:
+            args.parser.error(f"unexpected argument {option!r}")
+    return args
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -93,5 +116,5 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(subparser)
-        subparser.set_defaults(run=module.run)
+        subparser.set_defaults(run=module.run, parser=subparser)
     return parser

@@ -18,7 +18,7 @@ EXAMPLES = """examples:
   kjax build-views photos/garden photos/church --weights fast --views 7 --out views.npz
   kjax build-views photos --colmap sparse/0 --out scene.npz
       real views of one scene from a COLMAP model, instead of homographies
-  python -m kjax.matcher --config=configs/matcher.py --workdir=out/matcher
+  kjax train-matcher --config matcher --out out/matcher
 
 For other descriptors, write the views as pictures, describe them in hloc's HDF5 with any
 extractor, and read that file:

@@ -5,7 +5,7 @@
     assignment   scores of a layer, true matches, the loss
     view_set     the file of features that a training reads
     batches      pairs of views, drawn on the device
-    training     the training; `python -m kjax.matcher` is its command
+    training     the training; `kjax train-matcher` is its command
     weights      the file of a trained matcher
 
 `kjax.load_matcher` and `kjax.match(…, method="learned")` of `kjax.images` use it.

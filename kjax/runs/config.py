@@ -29,8 +29,12 @@ NEIGHBOUR_RULES = ("paper", "release")
 DISTILL_TARGETS = ("descriptors", "distances")
 MAX_STEPS = 2**31 - 1
 """Maximum number of steps: the counter on the devices is an int32."""
-CONFIG_FOLDERS = (Path("configs"), Path(__file__).parents[2] / "configs")
-"""Folders in which a config given by its bare name is looked up."""
+_PACKAGE = Path(__file__).parents[1]
+CONFIG_FOLDERS = (
+    Path("configs"),
+    next(filter(Path.is_dir, [_PACKAGE / "configs"]), _PACKAGE.parent / "configs"),
+)
+"""Folders to look up a config's bare name: the current one's, the wheel's or the checkout's."""
 
 
 def check_choice(field: str, value: str, choices: Sequence[str]) -> None:
@@ -338,19 +342,16 @@ def _find_config(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    bare = path.suffix == "" and path.name == name
-    for folder in CONFIG_FOLDERS if bare else ():
-        if (found := folder / f"{name}.py").is_file():
-            return found
-    for folder in CONFIG_FOLDERS if bare else (path.parent, *CONFIG_FOLDERS):
-        known = [
-            path.stem if bare else str(path)
-            for path in sorted(folder.glob("*.py"))
-            if path.is_file() and b"def get_config(" in path.read_bytes()
-        ]
-        if known:
-            raise unknown_name("config", name, known)
-    raise InputError(f"no config file {name}")
+    known = {one.stem: one for folder in reversed(CONFIG_FOLDERS) for one in _configs_in(folder)}
+    if name in known:
+        return known[name]
+    beside = map(str, _configs_in(path.parent)) if path.suffix else ()
+    raise unknown_name("config", name, [*beside, *known])
+
+
+def _configs_in(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.glob("*.py") if path.is_file())
+    return [path for path in files if b"def get_config(" in path.read_bytes()]
 
 
 def override(config: ConfigDict, arguments: Sequence[str]) -> None:

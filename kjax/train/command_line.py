@@ -1,4 +1,4 @@
-"""The command line of training programs, and how a process joins the others of a training.
+"""The options of training commands, and how a process joins the others of a training.
 
 JAX must not be imported before the processes have joined, so nothing here imports it at the top.
 JAX notices within seconds when another process is gone and aborts with pages of log; here that
@@ -14,11 +14,10 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
 
-from kjax.errors import InputError, exit_code, one_line, unknown_name
+from kjax.errors import InputError, one_line
 from kjax.interrupts import Stopped
 
 INTERRUPTED = "interrupted: run the same command to resume from the last checkpoint, if any"
@@ -36,85 +35,29 @@ _COLLECTIVE_ERROR = re.compile(
 _ENDING = threading.Lock()
 
 
-def run_training(
-    program: str,
-    argv: Sequence[str],
-    train: Callable[[argparse.Namespace], tuple[Mapping[str, float], str]],
-    *,
-    description: str | None,
-) -> int:
-    """Run a training program and return its exit code: 0 (also after Ctrl-C), or 2 for bad input.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a training command; overrides of config fields come as `overrides`."""
+    parser.usage = "%(prog)s --config NAME --out DIR [--config.group.field=value …]"
+    text = "config file, or the name of one in configs/: base, quickstart, …"
+    parser.add_argument("--config", required=True, metavar="NAME", help=text)
+    text = "folder of the run; an existing run is resumed"
+    parser.add_argument("--out", "--workdir", required=True, type=Path, metavar="DIR", help=text)
 
-    `train` takes the options and returns scores, and a line that says where the results are.
+
+def run_training(command: str, train: Callable[[], Mapping[str, float]], result: str) -> int:
+    """Train, and print the scores and a line that says where the results are.
+
+    Returns the exit code, which is 0 after Ctrl-C, too.
     """
-
-    def run() -> None:
-        try:
-            scores, result = train(parse_command_line(argv, description=description))
-        except Stopped as stopped:
-            print(f"{program}: {stopped}", file=sys.stderr)
-            return
-        for name, value in scores.items():
-            print(f"{name:30s} {100 * value:7.2f} %")
-        print(result)
-
-    return exit_code(program, run)
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises instead of printing its usage and exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
-
-
-def parse_command_line(
-    argv: Sequence[str], *, description: str | None = None
-) -> argparse.Namespace:
-    """Parse the program's name and arguments; `overrides` are those for `read_config`.
-
-    Raises:
-        InputError: an option is unknown, missing or malformed.
-    """
-    parser = _Parser(
-        prog=Path(argv[0]).name,
-        usage="%(prog)s --config=FILE[:ARGUMENT] --workdir=FOLDER [--config.group.field=value …]",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", metavar="FILE", help="config file, or its name in configs/")
-    parser.add_argument(
-        "--workdir", metavar="FOLDER", help="folder of the run; an existing run is resumed"
-    )
-    add = parser.add_argument_group("several machines, the same command on each").add_argument
-    add("--coordinator", metavar="ADDRESS", help="HOST:PORT of process 0, any free port")
-    add("--processes", metavar="N", type=int, help="number of processes")
-    add("--process", metavar="I", type=int, help="index of this process, from 0")
-    add("--distributed", action="store_true", help="detect these: SLURM, TPUs, Kubernetes")
-    args, overrides = parser.parse_known_args(argv[1:])
-    args.overrides = overrides
-    for argument in overrides:
-        option = argument.partition("=")[0]
-        if re.match(r"-+[a-zA-Z]", option) and not option.startswith("--config."):
-            options = [action.option_strings[-1] for action in parser._actions]
-            raise unknown_name("option", option, options)
-    if not args.config:
-        raise InputError("no config: give --config=FILE, e.g. --config=configs/quickstart.py")
-    if not args.workdir:
-        raise InputError("no workdir: give --workdir=FOLDER, e.g. --workdir=out/first")
-    args.workdir = Path(args.workdir)
-    joining = (args.coordinator, args.processes, args.process)
-    if not args.distributed and None in joining and joining != (None, None, None):
-        raise InputError("--coordinator, --processes and --process go together")
-    if args.coordinator is not None and not re.fullmatch(r".+:\d+", args.coordinator):
-        raise InputError(f"--coordinator must be HOST:PORT of process 0, not {args.coordinator!r}")
-    if None not in joining[1:] and not 0 <= args.process < args.processes:
-        raise InputError(
-            f"--process must be from 0 to {args.processes - 1} with --processes={args.processes}, "
-            f"not {args.process}"
-        )
-    return args
+    try:
+        scores = train()
+    except Stopped as stopped:
+        print(f"{command}: {stopped}", file=sys.stderr)
+        return 0
+    for name, value in scores.items():
+        print(f"{name:30s} {100 * value:7.2f} %")
+    print(result)
+    return 0
 
 
 def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
@@ -167,5 +110,5 @@ def _end() -> None:
     """End the process at once: an orderly exit would wait for the other processes."""
     # JAX's aborting thread and the main thread may both come here: the second one waits.
     with _ENDING:
-        os.write(2, f"run_train: {ALONE}\n".encode())
+        os.write(2, f"kjax train: {ALONE}\n".encode())
         os._exit(2)

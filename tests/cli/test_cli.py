@@ -23,9 +23,10 @@ def keep_the_precision():
     jax.config.update("jax_enable_x64", False)
 
 
-def test_ten_commands():
-    first = ["match", "describe", "colmap", "tune", "build-patches", "build-views"]
-    assert list(COMMANDS) == [*first, "compare", "download", "info", "export"]
+def test_thirteen_commands():
+    first = ["match", "describe", "colmap", "tune", "train", "eval", "build-patches"]
+    last = ["build-views", "train-matcher", "compare", "download", "info", "export"]
+    assert list(COMMANDS) == [*first, *last]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], *([name, "--help"] for name in COMMANDS)])

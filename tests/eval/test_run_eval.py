@@ -1,22 +1,17 @@
 """The whole program: from sources of every kind to results, report and exit code."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from evaluation_data import write_hpatches, write_run, write_test_set
 from models import make_model
 from PIL import Image
 
+from kjax.cli import main
 from kjax.data.sets import read_test_sets
 from kjax.eval.results import Evaluation
 from kjax.metrics import fpr_at_recall, pair_distances
 from kjax.model.describe import describe
 from kjax.weights.files import save_variables
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-import run_eval
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +40,7 @@ def evaluate(data, monkeypatch, tmp_path, tmp_path_factory):
     monkeypatch.setenv("KJAX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
     def run(*arguments):
-        code = run_eval.main(["run_eval.py", "--quiet", "--out", str(tmp_path), *arguments])
+        code = main(["eval", "--quiet", "--out", str(tmp_path), *arguments])
         file = tmp_path / "results.json"
         return code, Evaluation.from_json(file.read_text()).descriptors if file.exists() else None
 
@@ -115,8 +110,8 @@ def test_degenerate_descriptors_are_not_scored(evaluate, capsys):
         (["sift", "--hpatches", "small", "--protocols", "pyton"], "did you mean 'python'?"),
         (["sift", "--hpatches", "left"], "holds no sequence"),
         (["sift", "--phototour"], "nothing to evaluate on"),
-        (["tfeat", "--weights", "tfeat"], "--weights takes NAME=FILE"),
-        (["tfeat", "--weights", "tfeat=none.params"], "no such file: none.params"),
+        (["tfeat", "--baseline", "tfeat"], "--baseline takes NAME=FILE"),
+        (["tfeat", "--baseline", "tfeat=none.params"], "no such file: none.params"),
         (["several.npz"], "fits several heads"),
         (["several.npz:xy,t=1"], "give the head, then s=… and patch_size=…"),
         (["several.npz:xz"], "unknown head 'xz'"),

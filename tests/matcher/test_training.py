@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from plane import DIMENSION, plane_views
 
+from kjax.cli import main
 from kjax.errors import InputError
-from kjax.matcher.__main__ import main
 from kjax.matcher.assignment import NONE
 from kjax.matcher.batches import DrawConfig, draw_batch, to_device
 from kjax.matcher.training import split
@@ -53,7 +53,7 @@ def train(views: Path, workdir: Path, **changes: object) -> int:
     settings = {"data.train": repr((str(views),)), **SMALL}
     settings |= {name.replace("__", "."): value for name, value in changes.items()}
     words = [f"--config.{name}={value}" for name, value in settings.items()]
-    return main(["matcher", "--config=matcher", f"--workdir={workdir}", *words])
+    return main(["train-matcher", "--config=matcher", f"--workdir={workdir}", *words])
 
 
 def draw(views, config):
@@ -145,7 +145,7 @@ def test_a_training_learns_and_resumes_exactly(views_file, tmp_path, capsys):
 def test_refused_settings(views_file, tmp_path, capsys, changes, said):
     assert train(views_file, tmp_path / "run", **changes) == 2
     error = capsys.readouterr().err
-    assert error.startswith("kjax.matcher: ")
+    assert error.startswith("kjax train-matcher: ")
     assert said in error
     assert error.count("\n") == 1
 

@@ -8,6 +8,7 @@ import pytest
 from programs import refusal
 
 import kjax
+from kjax.cli import parse as parse_words
 from kjax.errors import InputError
 from kjax.runs.config import (
     CONFIG_FOLDERS,
@@ -18,7 +19,6 @@ from kjax.runs.config import (
     read_config,
     validate,
 )
-from kjax.train.command_line import parse_command_line
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # The matcher's config is of another type: tests/matcher trains with it.
@@ -27,8 +27,7 @@ OWN = "from kjax.runs.config import load_config\n\ndef get_config():\n    c = lo
 
 
 def parse(*arguments: str) -> RunConfig:
-    command = ["run_train.py", f"--config={CONFIGS / 'base.py'}", "--workdir=w", *arguments]
-    args = parse_command_line(command)
+    args = parse_words(["train", f"--config={CONFIGS / 'base.py'}", "--workdir=w", *arguments])
     return read_config(args.config, args.overrides)
 
 
@@ -50,8 +49,7 @@ def test_each_config_is_valid_and_its_docstring_shows_the_command(name):
     first, _, rest = (CONFIGS / f"{name}.py").read_text().partition("\n")
     assert first.startswith('"""')
     docstring = rest.partition('"""')[0]
-    assert f"run_train.py --config=configs/{name}.py" in docstring
-    assert "--workdir=out/" in docstring
+    assert re.search(rf"kjax train --config {name}\S* --out out/", docstring)
 
 
 def test_base_has_the_papers_values_and_hardnet_those_of_the_release():
@@ -103,7 +101,7 @@ def test_names_are_found_from_any_folder_and_only_config_files_are_suggested(tmp
     monkeypatch.chdir(tmp_path)
     assert load_config("smoke").train.pairs == 8
     (tmp_path / "nape.py").write_text("print('not a config')")
-    with pytest.raises(InputError, match=r"unknown config 'nope\.py'.*quickstart\.py") as error:
+    with pytest.raises(InputError, match=r"unknown config 'nope\.py'.*quickstart") as error:
         load_config("nope.py")
     assert "nape.py" not in str(error.value)
     (tmp_path / "mine.py").write_text("def get_config():\n    ...\n")
@@ -111,6 +109,8 @@ def test_names_are_found_from_any_folder_and_only_config_files_are_suggested(tmp
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "own.py").write_text(f"{OWN}    c.train.pairs = 32\n    return c\n")
     assert load_config("own").train.pairs == 32
+    assert_refused("choose from base, encoded", load_config, "x")
+    assert_refused("smoke, own", load_config, "x")
     assert CONFIG_FOLDERS[1] == CONFIGS
 
 
@@ -192,9 +192,6 @@ def test_overrides_of_every_type(words, expected):
         ("--config.train.pairs=1", "train.pairs must be between 2 and"),
         ("--config.train.checkpoint_every=0", "train.checkpoint_every must be between 1 and"),
         ("--config.model.head", "--config.model.head needs a value"),
-        ("--wrkdir=x", "did you mean '--workdir'?"),
-        ("--nonsense=1", "unknown option '--nonsense'"),
-        ("--coordinatr=here:1", "did you mean '--coordinator'?"),
         ("polar", "unexpected argument 'polar'"),
         ("--config.seeds=(0,1) --config.data.pipeline=tfdata", "need data.pipeline=resident"),
         ("--config.augment.flip_probability=1.5", "flip_probability must be between 0 and 1"),
@@ -220,18 +217,22 @@ def test_bad_overrides_are_one_line_with_the_nearest_name(argument, message):
     assert_refused(message, parse, *argument.split())
 
 
-def test_command_line():
-    command = ["run_train.py", "--config.seed=3", "--workdir", "out/x", "--config", "smoke"]
-    args = parse_command_line(command)
-    assert read_config(args.config, args.overrides).seed == 3
-    assert args.workdir == Path("out/x")
+def test_command_line(capsys):
+    for folder in (["--workdir", "out/x"], ["--out=out/x"]):
+        args = parse_words(["train", "--config.seed=3", *folder, "--config", "smoke"])
+        assert read_config(args.config, args.overrides).seed == 3
+        assert args.out == Path("out/x")
     for arguments, message in (
-        ([], "--config=FILE"),
-        (["--config=base"], "--workdir=FOLDER"),
-        (["--config=base", "--workdir="], "--workdir=FOLDER"),
+        ([], "arguments are required: --config, --out"),
+        (["--config=base"], "arguments are required: --out"),
         (["--config"], "expected one argument"),
+        (["--config=base", "--out=x", "--wrkdir=x"], "did you mean '--workdir'?"),
+        (["--config=base", "--out=x", "--nonsense=1"], "unknown option '--nonsense'"),
+        (["--config=base", "--out=x", "--coordinatr=here:1"], "did you mean '--coordinator'?"),
     ):
-        assert_refused(message, parse_command_line, ["run_train.py", *arguments])
+        with pytest.raises(SystemExit):
+            parse_words(["train", *arguments])
+        assert message in capsys.readouterr().err
 
 
 def test_missing_and_unknown_fields_of_a_file():

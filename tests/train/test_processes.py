@@ -95,7 +95,7 @@ def test_the_survivor_of_a_kill_ends_with_one_line(victim):
     (killed, _), (code, line) = (ended[int(victim)], ended[1 - int(victim)])
     assert killed == -signal.SIGKILL
     assert code == 2, line
-    assert line.startswith("run_train: another process of this training is gone")
+    assert line.startswith("kjax train: another process of this training is gone")
     assert line.count("\n") == 1, line
 
 
@@ -110,7 +110,7 @@ def test_a_failing_collective_ends_the_process_with_one_line(kind, monkeypatch, 
         raise kind("UNKNOWN: Gloo AllGather failed: Connection reset by peer")
     assert ended.value.code == 2
     line = capfd.readouterr().err
-    assert line.startswith("run_train: another process of this training is gone")
+    assert line.startswith("kjax train: another process of this training is gone")
     assert line.count("\n") == 1
     for other in (kind("not a collective"), InputError("a user's error")):
         with pytest.raises(type(other), match=str(other)), ending_when_alone():

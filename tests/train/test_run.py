@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import pytest
 from programs import ROOT, SMALL_MODEL, contents, filling_disk, make_config, refusal
-from scripts import load_script
 
+from kjax.cli import main
 from kjax.errors import InputError
 from kjax.interrupts import Stopped
 from kjax.runs.checkpoint import saved_steps
@@ -236,8 +236,7 @@ def arguments(set_folder, workdir, *settings):
 KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, str(Path(sys.argv[1]).parent))
-import run_train
+from kjax.cli import main
 
 rename = os.rename
 
@@ -247,7 +246,7 @@ def killed_at_step_4(source, target, *args, **options):
     rename(source, target, *args, **options)
 
 os.rename = killed_at_step_4
-run_train.main(sys.argv[1:])
+sys.exit(main(["train", *sys.argv[2:]]))
 """
 
 
@@ -272,11 +271,6 @@ def test_a_process_killed_while_saving_resumes_and_one_with_bad_input_prints_one
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
 
 
-def run_train_main(given):
-    """Call `run_train.py` without the seconds that another process takes to start."""
-    return load_script(ROOT / "run_train.py").main(["run_train.py", *given])
-
-
 @pytest.mark.parametrize(
     ("added", "message"),
     [
@@ -289,19 +283,17 @@ def run_train_main(given):
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(set_folder, tmp_path, added, message, capfd):
-    assert run_train_main([*arguments(set_folder, tmp_path / "run"), *added]) == 2
+    assert main(["train", *arguments(set_folder, tmp_path / "run"), *added]) == 2
     line = capfd.readouterr().err
     assert message in line
-    assert line.startswith("run_train: ")
+    assert line.startswith("kjax train: ")
     assert line.count("\n") == 1, line
 
 
 def test_help_shows_all_options(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        run_train_main(["--help"])
-    assert exit_.value.code == 0
+    assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out
-    for option in ("config", "workdir", "coordinator", "processes", "process", "distributed"):
+    for option in ("config", "out", "coordinator", "processes", "process", "distributed"):
         assert f"  --{option} " in text
     assert "--config.group.field=value" in text
     assert max(map(len, text.splitlines())) <= 100

@@ -1,0 +1,56 @@
+"""`kjax train`: train a descriptor."""
+
+import argparse
+import re
+
+from kjax.errors import InputError
+from kjax.interrupts import ending_on_interrupt
+from kjax.train import command_line
+from kjax.train.command_line import INTERRUPTED
+
+HELP = "train a descriptor, or resume a training"
+EXAMPLES = """examples:
+  kjax train --config quickstart --out out/quickstart
+      a minute on a laptop, without any data
+  kjax train --config base --out out/polar --config.model.head=polar
+      any field of the config can be set; configs/base.py explains each of them
+  kjax train --config encoded:xy,s=1 --out out/xy
+      some configs take an argument
+  kjax train --config mine/config.py --out out/mine
+
+Ctrl-C saves and exits. Run the same command to resume.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    command_line.add_arguments(parser)
+    add = parser.add_argument_group("several machines, the same command on each").add_argument
+    add("--coordinator", metavar="ADDRESS", help="HOST:PORT of process 0, any free port")
+    add("--processes", metavar="N", type=int, help="number of processes")
+    add("--process", metavar="I", type=int, help="index of this process, from 0")
+    add("--distributed", action="store_true", help="detect these: SLURM, TPUs, Kubernetes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, in one or several processes."""
+    joining = (args.coordinator, args.processes, args.process)
+    if not args.distributed and None in joining and joining != (None, None, None):
+        raise InputError("--coordinator, --processes and --process go together")
+    if args.coordinator is not None and not re.fullmatch(r".+:\d+", args.coordinator):
+        raise InputError(f"--coordinator must be HOST:PORT of process 0, not {args.coordinator!r}")
+    if None not in joining[1:] and not 0 <= args.process < args.processes:
+        raise InputError(
+            f"--process must be from 0 to {args.processes - 1} with --processes={args.processes}, "
+            f"not {args.process}"
+        )
+    if args.distributed or args.coordinator is not None:
+        command_line.join(*joining)
+    with ending_on_interrupt(f"kjax train: {INTERRUPTED}"):
+        from kjax.runs.config import read_config
+        from kjax.train.run import run
+
+    config = read_config(args.config, args.overrides)
+    with command_line.ending_when_alone():
+        result = f"results and weights are in {args.out}"
+        return command_line.run_training("kjax train", lambda: run(config, args.out), result)
