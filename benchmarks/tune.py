@@ -1,7 +1,7 @@
 r"""Measure what tuning to one site gives on another site, and what it costs elsewhere.
 
     kjax build-patches --photos photos/lewis --out data/lewis --views 4
-    python benchmarks/tune.py --from best --site photos/seneca --test-set data/lewis \
+    python benchmarks/tune.py --weights best --site photos/seneca --test-set data/lewis \
         --test-photos photos/lewis --hpatches data/oxford --general data/azure --out out/tune.jsonl
 
 Tunes at each of --rates and scores the weights before and after: matching of misaligned patches of
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = program.make_parser(__doc__)
     add = parser.add_argument
-    add("--from", dest="start", default="best", help="weights to start from (default: best)")
+    add("--weights", dest="start", default="best", help="weights to start from (default: best)")
     add("--site", type=Path, required=True, help="photos or set to tune to")
     add("--test-set", type=Path, required=True, help="patches of another site")
     add("--test-photos", type=Path, required=True, help="photos of the other site")

@@ -72,7 +72,7 @@ def check_command(words: list[str]) -> None:
         extras = set(re.findall(r"[a-z]+", " ".join(re.findall(r"\[(.+?)\]", " ".join(rest)))))
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         assert extras <= set(project["optional-dependencies"])
-    elif program == "kjax":
+    elif Path(program).name == "kjax":
         args = parse(rest)
         if args.command == "train":
             read_config(args.config, args.overrides)
