@@ -40,12 +40,7 @@ _QUALITY = 90
 
 
 def plot_matches(
-    a: Features,
-    b: Features,
-    matches: Matches,
-    *,
-    images: tuple[Any, Any] | None = None,
-    **options: Any,
+    a: Features, b: Features, matches: Matches, *, images: Any = None, **options: Any
 ) -> Image.Image:
     """Draw two images side by side, with a line for each match.
 
@@ -126,18 +121,12 @@ def save_matches(
     **options: Any,
 ) -> None:
     """Write the picture of `draw_matches` to a .png or .jpg file, atomically."""
-    check_picture_name(path)
+    kind = FORMATS.get(Path(path).suffix.lower())
+    if kind is None:
+        raise InputError(f"{os.fspath(path)}: unsupported file type: use {' or '.join(FORMATS)}")
     picture = draw_matches(image_a, image_b, xy_a, xy_b, **options)
     # PNG's compression level 3 takes half the time of 6, for files of the same size.
-    kind = FORMATS[Path(path).suffix.lower()]
     write_whole(Path(path), functools.partial(picture.save, format=kind, compress_level=3))
-
-
-def check_picture_name(path: str | os.PathLike[str], *, other: tuple[str, ...] = ()) -> None:
-    """Raise InputError unless the path ends with a picture's suffix or one of `other`."""
-    suffixes = (*FORMATS, *other)
-    if Path(path).suffix.lower() not in suffixes:
-        raise InputError(f"{os.fspath(path)}: unsupported file type: use {' or '.join(suffixes)}")
 
 
 def as_picture(name: str, image: Any) -> Image.Image:
@@ -168,8 +157,6 @@ def save_match_page(
     extent: float,
 ) -> None:
     """Write the page of both images' matches to an .html file; `extent`: see `Describer`."""
-    if len(inliers) != len(matches):
-        raise InputError(f"{len(matches)} matches have {len(inliers)} inliers: give one for each")
     images, ends = [], []
     for name, photo, found, rows in zip(names, photos, features, matches.indices.T, strict=True):
         picture = as_picture(name, photo)

@@ -8,7 +8,7 @@ import functools
 import importlib.util
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,7 @@ class Runner:
     """A folded model with its weights, compiled on first use for few batch shapes."""
 
     def __init__(
-        self,
-        folded: Descriptor,
-        weights: Mapping[str, Any],
-        *,
-        backend: str | None = None,
-        device: Any = None,
+        self, folded: Descriptor, weights: Any, *, backend: str | None = None, device: Any = None
     ) -> None:
         """Choose the backend: the argument, $KJAX_DESCRIBE, or what is faster on the device."""
         self.device = find_device(device) if isinstance(device, str) else device
