@@ -90,7 +90,13 @@ def run(args: argparse.Namespace) -> int:
 
     engine = Cluster(args.cluster) if args.cluster else HERE
     keep_compiled_programs()
-    describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
+    describer = load(
+        args.weights,
+        seed=args.seed,
+        dimension=args.dimension,
+        detector=args.detector,
+        max_side=args.max_side,
+    )
     matcher = None if args.matcher is None else load_matcher(args.matcher)
     if matcher is not None:
         matcher.check_weights(describer.sha256, describer.dimension)

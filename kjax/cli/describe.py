@@ -1,7 +1,9 @@
 """`kjax describe`: write keypoints and descriptors of photographs."""
 
 import argparse
+import contextlib
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from kjax.files.atomic import sha256
 HELP = "write keypoints and descriptors of photographs, for hloc, COLMAP or NumPy"
 EXAMPLES = """examples:
   kjax describe photos --out features.h5                            # hloc's HDF5
+  kjax describe a.jpg --out a.npz                                   # one photograph
   kjax describe a.jpg 'shots/*.png' --weights hardnet.pth --out features     # one .npz each
   kjax describe photos --weights out/first --out features --format colmap    # one .txt each
   kjax describe photos --out small.h5 --quantize binary             # 32 bytes per descriptor
@@ -28,6 +31,8 @@ feature_importer, then colmap exhaustive_matcher.
 Run the same command to resume. An output of other settings or photographs is refused; --overwrite
 replaces it. Photographs that cannot be read are reported and skipped; the exit code is then 1.
 """
+LARGE = 3_000_000
+"""Pixels from which keypoints are not detected during description: both need much memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     advanced = parser.add_argument_group("advanced options")
     text = "files, folders or glob patterns"
     parser.add_argument("photographs", nargs="+", metavar="IMAGE", help=text)
-    add_option(parser, "--out", Path, "PATH", ".h5 file, or a folder", required=True)
+    text = ".h5 file, a folder, or .npz for one photograph"
+    add_option(parser, "--out", Path, "PATH", text, required=True)
     text = "format of files in a folder"
     add_option(parser, "--format", ("npz", "colmap"), "NAME", text, default="npz")
-    options.add_features(parser, advanced, keypoints=8000, detector="SIFT-steady")
+    options.add_features(parser, advanced, keypoints=4000, detector="SIFT-steady")
     text = "replace an output of other settings"
     parser.add_argument("--overwrite", action="store_true", help=text)
     options.add_shared(advanced, "--quantize")
@@ -48,14 +54,17 @@ def run(args: argparse.Namespace) -> int:
     """Describe the photographs that are not in the output yet."""
     options.check_features(args)
     stored = args.quantize or "float32"
+    one_file = args.out.suffix == ".npz" and not args.out.is_dir()
     if args.out.suffix.lower() in HDF5:
         require("h5py", f"--out {args.out}")
+        options.check_output_file(args.out)
+    elif one_file:
         options.check_output_file(args.out)
     else:
         if args.out.suffix and not args.out.exists():
             raise InputError(
-                f"--out {args.out}: use a name that ends with .h5, or a folder; if {args.out} is "
-                "meant as a folder, create it first"
+                f"--out {args.out}: use a name that ends with .h5 or .npz, or a folder; if "
+                f"{args.out} is meant as a folder, create it first"
             )
         options.check_output_folder(args.out)
         if args.format == "colmap":
@@ -63,17 +72,20 @@ def run(args: argparse.Namespace) -> int:
                 raise InputError("--format colmap has its own bytes: omit --quantize")
             stored = "COLMAP's bytes"
     photographs = options.named_photographs(args.photographs)
+    if one_file and (len(photographs) > 1 or args.format != "npz"):
+        raise InputError(f"--out {args.out} holds one photograph: give a folder, or .h5")
 
     from tqdm import tqdm
 
     from kjax.data.cutting.keypoints import detect_in_grey
-    from kjax.data.cutting.photographs import grey_values, in_order, read_photograph
+    from kjax.data.cutting.photographs import grey_values, in_order, read_reduced
     from kjax.images.describer import load
     from kjax.images.exchange.outputs import Output, check_same_settings
     from kjax.images.runner import keep_compiled_programs
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
+    describer.max_side = args.max_side
     settings = describer.feature_settings(args.keypoints, stored=stored)
     output = Output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)
@@ -88,18 +100,22 @@ def run(args: argparse.Namespace) -> int:
 
     def detect(photograph: tuple[str, Path]) -> Any:
         own = settings | {"photograph": sha256(photograph[1])}
-        grey = grey_values(read_photograph(photograph[1], upright=False))
-        return own, grey, detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
+        pixels, size = read_reduced(photograph[1], args.max_side, upright=False)
+        grey = grey_values(pixels)
+        with alone if grey.size > LARGE else contextlib.nullcontext():
+            found = detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
+        return own, size, grey, found
 
-    failed = 0
+    failed, alone = 0, threading.Lock()
     # A second thread detects keypoints of the next photograph while this one is described.
     detected = in_order(detect, missing.items(), threads=1)
     bar = tqdm(detected, desc="describing", unit="photo", total=len(missing), disable=not missing)
     with output:
         for (name, path), future in bar:
             try:
-                own, grey, keypoints = future.result()
-                features = describer.describe_grey(grey, keypoints)
+                own, size, grey, found = future.result()
+                with alone:
+                    features = describer.describe_grey(grey, found).resized(size)
             except (InputError, OSError) as error:
                 tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
                 failed += 1

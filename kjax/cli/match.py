@@ -87,16 +87,17 @@ def run(args: argparse.Namespace) -> int:
     check(args)
 
     from kjax.data.cutting.keypoints import detect_in_grey
-    from kjax.data.cutting.photographs import grey_values, read_photograph
+    from kjax.data.cutting.photographs import grey_values, read_reduced
 
-    def detect(photograph: Any) -> Any:
+    def detect(path: str) -> Any:
+        photograph, size = read_reduced(path, args.max_side)
         grey = grey_values(photograph)
-        return grey, detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
+        found = detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
+        return photograph, size, grey, found
 
-    photographs = read_photograph(args.first), read_photograph(args.second)
-    # OpenCV detects keypoints while JAX is imported and the weights are loaded.
-    pool = ThreadPoolExecutor(len(photographs))
-    detecting = [pool.submit(detect, photograph) for photograph in photographs]
+    # OpenCV detects keypoints while JAX is imported and the weights are loaded. One photograph at a
+    # time, and before any description: both need up to a gigabyte.
+    detecting = ThreadPoolExecutor(1).map(detect, (args.first, args.second))
 
     from kjax.images.align import align_matches
     from kjax.images.describer import load
@@ -108,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension)
-    first, second = (describer.describe_grey(*detected.result()) for detected in detecting)
+    photographs, sizes, greys, found = zip(*detecting, strict=True)
+    first, second = map(describer.describe_grey, greys, found)
     if args.quantize:
         first, second = first.quantized(args.quantize), second.quantized(args.quantize)
     matches = match(
@@ -126,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
         xy = second.xy.copy()
         xy[matches.indices[:, 1]] = align_matches(*photographs, first, second, matches).xy_b
         second = dataclasses.replace(second, xy=xy)
+    reduced = first, second
+    first, second = first.resized(sizes[0]), second.resized(sizes[1])
     xy_a, xy_b = first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
     verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
     inliers = verified.inliers
@@ -134,10 +138,12 @@ def run(args: argparse.Namespace) -> int:
     is_page = args.out.suffix.lower() == PAGE
     if is_page:
         save_match_page(
-            args.out, names, photographs, (first, second), matches, inliers, extent=describer.extent
+            args.out, names, photographs, reduced, matches, inliers, extent=describer.extent
         )
     else:
-        save_matches(args.out, *photographs, xy_a[inliers], xy_b[inliers])
+        shown = matches.keep(inliers).indices.T
+        drawn = (one.xy[rows] for one, rows in zip(reduced, shown, strict=True))
+        save_matches(args.out, *photographs, *drawn)
     if args.save:
         write_pair(args.save, names, first, second, matches, verified, args.geometry)
     result = verdict(inliers, args.geometry, all_drawn=is_page)

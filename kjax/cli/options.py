@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from kjax.data.cutting import MAX_SIDE
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
 from kjax.weights import shipped
@@ -98,6 +99,12 @@ SHARED: dict[str, tuple[Any, str, str, dict[str, Any]]] = {
         "descriptor size; the weights must support it",
         {"unset": "their full size"},
     ),
+    "--max-side": (
+        at_least(64),
+        "PX",
+        "reduce larger photographs to this side; keypoints are in pixels of the original",
+        {"default": MAX_SIDE},
+    ),
     "--seed": (int, "N", "which model of a run with several seeds", {}),
     "--ratio": (positive(most=1.0), "X", "maximum distance ratio", {"unset": "the weights' own"}),
     "--quantize": (
@@ -129,7 +136,7 @@ def add_features(
     text = "maximum keypoints per image"
     add_option(parser, "--keypoints", at_least(1), "N", text, default=keypoints)
     add_option(advanced, "--detector", DETECTORS, "NAME", "keypoint detector", default=detector)
-    add_shared(advanced, "--dimension", "--seed")
+    add_shared(advanced, "--max-side", "--dimension", "--seed")
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:

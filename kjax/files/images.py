@@ -2,7 +2,7 @@
 
 Pillow knows forty formats, some of which start other programs (Ghostscript for PostScript) whatever
 the file is called. Only `FORMATS` are opened here. Pillow itself refuses images of more than 179
-million pixels.
+million pixels. HEIC and HEIF need the extra `heic`.
 """
 
 import contextlib
@@ -10,13 +10,22 @@ import io
 import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
 from kjax.errors import InputError, first_line
 
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP", "GIF", "JPEG2000")
 """Pillow's names of what is read; PPM includes PBM, PGM, PNM and PFM, JPEG also cameras' MPO."""
+HEIF_SUFFIXES = {".heic", ".heif"}
+if features.check("avif"):
+    FORMATS += ("AVIF",)
+with contextlib.suppress(ImportError):
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+    FORMATS += ("HEIF",)
 
 
 @contextlib.contextmanager
@@ -38,6 +47,8 @@ def open_image(
     except (InputError, FileNotFoundError):
         raise
     except UnidentifiedImageError:
+        if Path(path).suffix.lower() in HEIF_SUFFIXES and "HEIF" not in FORMATS:
+            raise InputError(f"cannot decode {path}: pip install 'kjax[heic]'") from None
         known = ", ".join(FORMATS)
         raise InputError(f"cannot decode {path} (not one of {known}){end}") from None
     except Image.DecompressionBombError:

@@ -103,7 +103,7 @@ class _Packed:
 
 
 def _pack(image: Any, features: Features, order: str) -> _Packed:
-    grey = np.asarray(open_grey(image, order), np.float32)
+    grey = np.asarray(open_grey(image, order)[0], np.float32)
     if grey.shape[::-1] != tuple(features.image_size):
         (height, width), (own_width, own_height) = grey.shape, features.image_size
         raise InputError(

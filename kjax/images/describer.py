@@ -17,17 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float32
 
+from kjax.data.cutting import MAX_SIDE
 from kjax.data.cutting.keypoints import (
     DETECTORS,
     MAX_KEYPOINTS,
     STEADY,
     Keypoints,
-    detect_in_grey,
     detector_label,
     find_in_grey,
     from_opencv,
 )
-from kjax.data.cutting.photographs import grey_values, in_order
+from kjax.data.cutting.photographs import in_order
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError, check_name
 from kjax.extras import require
@@ -57,6 +57,7 @@ def load(
     backend: str | None = None,
     detector: str = STEADY,
     max_keypoints: int = MAX_KEYPOINTS,
+    max_side: int | None = MAX_SIDE,
     device: Any = None,
 ) -> "Describer":
     """Load a describer from shipped weights, a training run's workdir, or a weights file.
@@ -70,6 +71,8 @@ def load(
         backend: "jax", or "onnxruntime" for CPUs only (default: the faster).
         detector: one of OpenCV's detectors, see `kjax.data.cutting.keypoints`.
         max_keypoints: maximum per image.
+        max_side: larger images are reduced to this side for detection and description. Keypoints
+            are in pixels of the original. None: never reduce.
         device: a `jax.Device`, or "cpu", "gpu", "gpu:1" (default: JAX's default device).
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
@@ -84,6 +87,7 @@ def load(
         backend=backend,
         detector=detector,
         max_keypoints=max_keypoints,
+        max_side=max_side,
         device=device,
     )
 
@@ -125,11 +129,12 @@ class Describer:
         backend: str | None = None,
         detector: str = STEADY,
         max_keypoints: int = MAX_KEYPOINTS,
+        max_side: int | None = MAX_SIDE,
         device: Any = None,
     ) -> None:
         """Fold the weights `variables` of a model made by `kjax.build`; see the attributes."""
         check_name("detector", detector, DETECTORS)
-        self.detector, self.max_keypoints = detector, max_keypoints
+        self.detector, self.max_keypoints, self.max_side = detector, max_keypoints, max_side
         self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
         self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)
         # NumPy's: see `fold`.
@@ -162,6 +167,7 @@ class Describer:
             "extent": self.extent,
             "detector": detector_label(self.detector),
             "max_keypoints": self.max_keypoints if max_keypoints is None else max_keypoints,
+            "max_side": self.max_side,
             "photograph": "",
             "kjax": __version__,
             "stored": stored,
@@ -212,21 +218,22 @@ class Describer:
             max_keypoints: maximum number of keypoints (default: the describer's).
             order: order of an array's colours, "rgb" or "bgr".
         """
-        count = self.max_keypoints if max_keypoints is None else max_keypoints
 
         def find(image: Any) -> tuple[Any, ...]:
-            opened, own_order = open_image(image, order)
-            grey, shapes = grey_values(np.asarray(opened), order=own_order), None
+            is_file, shapes = isinstance(image, str | os.PathLike), None
+            opened, own_order = (image, order) if is_file else open_image(image, order)
             if keypoints is None:
-                found = detect_in_grey(grey, mask=mask, max_keypoints=count, detector=self.detector)
+                grey, size, points = self._find(opened, mask, own_order, max_keypoints)
+                found = from_opencv(points)
             else:
+                grey, size = open_grey(opened, own_order)
                 found, shapes = keypoints_and_shapes(keypoints, self.extent)
-            kept = image if isinstance(image, str | os.PathLike) else opened
-            bgr = own_order == "bgr" and opened.ndim == 3
-            return opened[..., 2::-1] if bgr else kept, grey, found, shapes
+            if not is_file and own_order == "bgr" and opened.ndim == 3:
+                opened = opened[..., 2::-1]
+            return opened, size, grey, found, shapes
 
-        def describe(opened: Any, *found: Any) -> Features:
-            return dataclasses.replace(self.describe_grey(*found), image=opened)
+        def describe(opened: Any, size: tuple[int, int], *found: Any) -> Features:
+            return dataclasses.replace(self.describe_grey(*found).resized(size), image=opened)
 
         if not isinstance(image, list | tuple):
             return describe(*find(image))
@@ -278,7 +285,8 @@ class Describer:
 
     def detect(self, image: Any, mask: np.ndarray | None = None) -> list[Any]:
         """Detect keypoints, strongest first, where the mask is not zero."""
-        return self._find(open_grey(image, "bgr"), mask)
+        grey, size, points = self._find(image, mask, "bgr")
+        return _enlarge(points, grey, size)
 
     def compute(
         self, image: Any, keypoints: Sequence[Any]
@@ -299,16 +307,17 @@ class Describer:
             raise InputError(
                 "useProvidedKeypoints=True and keypoints=… belong together: give both or neither"
             )
-        grey = open_grey(image, "bgr")
         if keypoints is None:
-            keypoints = self._find(grey, mask)
+            grey, size, keypoints = self._find(image, mask, "bgr")
+        else:
+            grey, size = open_grey(image, "bgr")
         if not all(hasattr(point, "pt") for point in keypoints):
             raise InputError(
                 "the keypoints are not cv2.KeyPoint objects: describe_image takes arrays and LAFs"
             )
         descriptors, kept = self.describe_at(grey, from_opencv(keypoints))
-        pairs = zip(keypoints, kept, strict=True)
-        return [point for point, valid in pairs if valid], descriptors
+        points = [point for point, valid in zip(keypoints, kept, strict=True) if valid]
+        return _enlarge(points, grey, size), descriptors
 
     def descriptorSize(self) -> int:  # noqa: N802
         """Return the descriptor size."""
@@ -322,7 +331,26 @@ class Describer:
         """Return OpenCV's constant for the L2 distance."""
         return require("cv2", "OpenCV's norms").NORM_L2
 
-    def _find(self, grey: np.ndarray, mask: np.ndarray | None) -> list[Any]:
-        return find_in_grey(
-            grey, mask=mask, max_keypoints=self.max_keypoints, detector=self.detector
-        )
+    def _find(
+        self, image: Any, mask: np.ndarray | None, order: str, max_keypoints: int | None = None
+    ) -> tuple[np.ndarray, tuple[int, int], list[Any]]:
+        """Return the reduced image in grey, its size before that, and its keypoints."""
+        grey, size = open_grey(image, order, self.max_side)
+        if mask is not None and np.shape(mask) == size[::-1]:
+            rows, columns = (
+                np.arange(side) * before // side
+                for side, before in zip(grey.shape, size[::-1], strict=True)
+            )
+            mask = np.asarray(mask)[np.ix_(rows, columns)]
+        count = self.max_keypoints if max_keypoints is None else max_keypoints
+        found = find_in_grey(grey, mask=mask, max_keypoints=count, detector=self.detector)
+        return grey, size, found
+
+
+def _enlarge(points: list[Any], grey: np.ndarray, size: tuple[int, int]) -> list[Any]:
+    """Convert `cv2.KeyPoint` objects of a reduced image to pixels of the original, in place."""
+    across, down = size[0] / grey.shape[1], size[1] / grey.shape[0]
+    for point in points if (across, down) != (1, 1) else ():
+        point.pt = (point.pt[0] + 0.5) * across - 0.5, (point.pt[1] + 0.5) * down - 0.5
+        point.size *= (across + down) / 2
+    return points

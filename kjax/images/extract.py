@@ -28,6 +28,7 @@ from kjax.data.cutting.photographs import (
     as_pixels,
     grey_values,
     read_photograph,
+    read_reduced,
     to_grey,
 )
 from kjax.errors import InputError, check_name, unknown_name
@@ -179,10 +180,24 @@ def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:
     return as_array(image, "an image"), order
 
 
-def open_grey(image: Any, order: str) -> np.ndarray:
-    """Return an image, as `open_image` takes it, in grey from 0 to 255."""
+def open_grey(
+    image: Any, order: str, max_side: int | None = None
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Return an image, as `open_image` takes it, in grey from 0 to 255, reduced to `max_side`.
+
+    The second value is the width and height before that.
+    """
+    if isinstance(image, str | os.PathLike):
+        pixels, size = read_reduced(os.fspath(image), max_side)
+        return grey_values(pixels), size
     opened, order = open_image(image, order)
-    return grey_values(np.asarray(opened), order=order)
+    grey = grey_values(np.asarray(opened), order=order)
+    size = grey.shape[1], grey.shape[0]
+    if not max_side or max(size) <= max_side:
+        return grey, size
+    picture = Image.fromarray(grey)
+    picture.thumbnail((max_side, max_side), Image.Resampling.HAMMING, reducing_gap=1.0)
+    return np.asarray(picture), size
 
 
 def _as_rows(values: Numbers, like: tuple[int, ...] = ()) -> jax.Array | np.ndarray:

@@ -75,6 +75,15 @@ class Features:
         stored = quantize(self.descriptors, form)
         return dataclasses.replace(self, descriptors=stored, distance=FORMS[form])
 
+    def resized(self, size: tuple[int, int]) -> "Features":
+        """Return the features in pixels of the same image at another width and height."""
+        if self.image_size == size:
+            return self
+        factors = (np.array(size) / self.image_size).astype(np.float32)
+        xy = (self.xy + np.float32(0.5)) * factors[None] - np.float32(0.5)
+        scales = None if self.scales is None else self.scales * factors.mean()
+        return dataclasses.replace(self, xy=xy, scales=scales, image_size=size)
+
     def keypoints(self) -> Keypoints:
         """Return the keypoints; those without an angle are upright."""
         if self.scales is None:

@@ -9,9 +9,17 @@ import pytest
 import skimage.data
 from scripts import load_script
 
-from kjax.data.cutting.keypoints import LARGEST, SIFT, STEADY, Keypoints, detect_in_grey
+from kjax.data.cutting import keypoints
+from kjax.data.cutting.keypoints import (
+    LARGEST,
+    SIFT,
+    STEADY,
+    Keypoints,
+    detect_in_grey,
+    find_in_grey,
+)
 from kjax.data.cutting.patches import cut_patches
-from kjax.data.cutting.photographs import list_photos, read_grey_or_none
+from kjax.data.cutting.photographs import list_photos, read_grey_or_none, read_photograph
 from kjax.errors import InputError
 from kjax.images.extract import extract_patches
 
@@ -126,13 +134,17 @@ def test_a_blank_photograph_has_no_keypoints():
 
 
 def test_photographs_are_listed_by_name_and_read_in_grey(tmp_path, rng):
-    (tmp_path / "b").mkdir()
     pixels = rng.integers(0, 256, (10, 12, 3), dtype=np.uint8)
-    for name in ("ü.PNG", "b/a.png", "a.png"):
+    hidden = (".thumbnails/a.png", "._a.png", "__MACOSX/a.png")
+    for name in ("ü.PNG", "b/a.png", "a.png", *hidden):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         cv2.imencode(".png", pixels)[1].tofile(tmp_path / name)
     (tmp_path / "notes.txt").write_text("no photograph")
+    (tmp_path / "c.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
     names = [path.relative_to(tmp_path).as_posix() for path in list_photos(tmp_path)]
-    assert names == ["a.png", "b/a.png", "ü.PNG"]
+    assert names == ["a.png", "b/a.png", "c.HEIC", "ü.PNG"]
+    with pytest.raises(InputError, match=r"c\.HEIC: pip install 'kjax\[heic\]'"):
+        read_photograph(tmp_path / "c.HEIC")
     grey = cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)
     np.testing.assert_allclose(read_grey_or_none(tmp_path / "ü.PNG"), grey, atol=1)
 
@@ -176,3 +188,25 @@ def test_keypoints_are_chosen_by_contrast_or_by_size_or_both():
     assert len(places) < len(every.xy), "no place has two orientations"
     steady = detect_in_grey(photo, max_keypoints=20, detector=STEADY)
     assert list(map(tuple, steady.xy.tolist())) == places[:20]
+
+
+def test_bands_have_the_keypoints_of_the_whole_photograph(monkeypatch):
+    """But for the coarsest, which come from a smaller copy."""
+    photo = np.tile(skimage.data.camera(), (3, 1))
+    mask = np.arange(512)[None] < np.full((len(photo), 1), 400)
+
+    def found():
+        points = find_in_grey(photo, mask=mask, max_keypoints=None, contrast=0.02)
+        rows = [(*one.pt, one.size, one.angle, keypoints._octave(one)) for one in points]
+        return np.array(sorted(rows, key=lambda row: row[2:]))
+
+    whole = found()
+    monkeypatch.setattr(keypoints, "SIFT_PIXELS", 300_000)  # three bands
+    bands = found()
+    fine, same = (rows[rows[:, 4] <= keypoints.FINE] for rows in (whole, bands))
+    assert len(fine) > 2000
+    np.testing.assert_allclose(same[np.lexsort(same.T)], fine[np.lexsort(fine.T)], atol=1e-3)
+    coarse, near = (rows[rows[:, 4] > keypoints.FINE] for rows in (whole, bands))
+    distances = np.linalg.norm(coarse[:, None, :2] - near[None, :, :2], axis=-1).min(axis=1)
+    assert len(coarse) > 15
+    assert np.median(distances) < 0.1

@@ -24,7 +24,7 @@ import kjax
 from kjax.cli import main
 from kjax.data.colmap import read_model, read_rows
 from kjax.errors import InputError
-from kjax.images.collection import pairs, photographs
+from kjax.images.collection import pairs
 from kjax.images.collection.build import build, map_photographs, summarize
 from kjax.images.collection.engine import HERE
 from kjax.images.collection.matching import PairStore
@@ -151,21 +151,6 @@ def test_database_by_a_learned_matcher(photos, tmp_path, describer, finished):
     for pair, indices in read_matches(again.database).items():
         np.testing.assert_array_equal(indices, found[pair])
     assert content(again.database)["matches"] != content(finished.database)["matches"]
-
-
-def test_large_images_are_reduced(photos, describer, monkeypatch):
-    whole = np.asarray(Image.open(photos / "a photo 0.png"))
-    small = whole[::2, ::2]
-    large = np.repeat(np.repeat(small, 2, axis=0), 2, axis=1)
-    monkeypatch.setattr(photographs, "MAX_SIDE", max(small.shape))
-    np.testing.assert_array_equal(photographs.reduced(large), small)
-    assert photographs.reduced(small) is small
-    found = describer.describe_image(small)
-    back = photographs.enlarged(found, large.shape[::-1])
-    assert back.image_size == large.shape[::-1]
-    # The centre of a pixel becomes the centre of the four pixels it stands for.
-    np.testing.assert_allclose(back.xy, 2 * found.xy + 0.5, atol=1e-4)
-    np.testing.assert_allclose(back.scales, 2 * found.scales, rtol=1e-6)
 
 
 class Stopped(BaseException):

@@ -13,6 +13,7 @@ from PIL import Image
 import kjax
 from kjax.cli import main, options
 from kjax.cli.options import named_photographs
+from kjax.data.cutting import MAX_SIDE
 from kjax.data.cutting.photographs import read_photograph
 from kjax.images.describer import Describer, load
 from kjax.images.exchange.hloc import FeatureWriter, read_features
@@ -29,6 +30,8 @@ OUTPUTS = {
     "npz": ("--out", "f"),
     "colmap": ("--out", "f", "--format", "colmap"),
 }
+ONE = {"file": ("--out", "f.npz")}
+"""Output of a single photograph."""
 COUNT = 20
 
 
@@ -82,14 +85,17 @@ def save_photograph(path, rng):
     Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC).save(path)
 
 
-def describe(*words, weights="w.npz", keypoints=COUNT):
-    return main(["describe", *words, "--weights", weights, "--keypoints", str(keypoints)])
+def describe(*words, weights="w.npz", keypoints=COUNT, side=MAX_SIDE):
+    settings = ["--weights", weights, "--keypoints", str(keypoints), "--max-side", str(side)]
+    return main(["describe", *words, *settings])
 
 
 def written(output):
     """Return settings by name."""
     if output == "hloc":
         texts = FeatureWriter("f.h5").attributes(FeatureWriter.PROVENANCE)
+    elif output == "file":
+        texts = {"000.png": str(np.load("f.npz")["provenance"])}
     elif output == "npz":
         paths = {path.relative_to("f").as_posix()[:-4]: path for path in Path("f").rglob("*.npz")}
         texts = {name: str(np.load(path)["provenance"]) for name, path in paths.items()}
@@ -104,9 +110,9 @@ def stamps(folder="."):
     return {file: os.stat(file).st_mtime_ns for file in files}
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("output", [*OUTPUTS, *ONE])
 def test_outputs_record_settings_and_refuse_others(output, capsys):
-    where = OUTPUTS[output]
+    where = (OUTPUTS | ONE)[output]
     assert describe("my photos/a", *where) == 0
     (origin,) = written(output).values()
     assert origin["weights"] == "w.npz"
@@ -114,14 +120,17 @@ def test_outputs_record_settings_and_refuse_others(output, capsys):
     expected = {"model": "hardnet N=8", "patch_size": 8, "dtype": "float32", "extent": 12.0}
     assert (expected | {"max_keypoints": COUNT}).items() <= origin.items()
     assert "SIFT" in origin["detector"]
-    without = {key: value for key, value in origin.items() if key not in ("stored", "name")}
-    assert parse_settings(json.dumps(without))["stored"] == "float32", "as before version 0.2"
+    added = ("stored", "name", "max_side")
+    without = {key: value for key, value in origin.items() if key not in added}
+    parsed = parse_settings(json.dumps(without))
+    assert (parsed["stored"], parsed["max_side"]) == ("float32", MAX_SIDE), "of earlier versions"
     before = stamps()
     capsys.readouterr()
 
     weights = f"weights w.npz (SHA-256 {origin['sha256'][:12]}…), not other.npz"
     for folder, settings, message in (
         ("a", {"keypoints": 19}, "keypoints 20, not 19"),
+        ("a", {"side": 99}, "maximum side 3200, not 99"),
         ("a", {"weights": "other.npz"}, weights),
         ("b", {}, "has another photograph as 000.png than"),
     ):
@@ -227,6 +236,12 @@ def test_a_truncated_line_of_the_sidecar_is_skipped():
     assert describe("my photos/a", *OUTPUTS["colmap"]) == 0
     lines = Path("f", SIDECAR).read_text().splitlines()
     assert [json.loads(line)["name"] for line in lines] == ["000.png", "001.png"]
+
+
+def test_several_photographs_need_a_folder_or_hdf5(capsys):
+    assert describe("my photos", *ONE["file"]) == 2
+    error = "kjax describe: --out f.npz holds one photograph: give a folder, or .h5\n"
+    assert capsys.readouterr().err == error
 
 
 def test_a_read_only_folder_is_refused_before_any_work(capsys, monkeypatch):

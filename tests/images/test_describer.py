@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 from models import CHANNELS, make_model, random_patches
-from PIL import Image
+from PIL import ExifTags, Image
 
 import kjax
 import kjax.images.describer as describer_module
@@ -168,6 +168,13 @@ def test_floating_images_with_values_beyond_white(photograph, white):
         detect(photograph * 1e4)
 
 
+@pytest.mark.parametrize("white", [255, 1023, 4095, 16383])
+def test_uint16_images_with_fewer_bits(photograph, white):
+    photograph = np.maximum(photograph, 255 * np.eye(*photograph.shape, dtype=np.uint8))
+    deep = np.rint(photograph * (white / 255)).astype(np.uint16)
+    np.testing.assert_array_equal(detect(deep).xy, detect(photograph).xy)
+
+
 def test_another_size_or_number_of_keypoints_compiles_nothing(describer, photograph, caplog):
     photograph = photograph[:-7]  # a shape that no other test has compiled
     points = detect(photograph, max_keypoints=64)
@@ -223,6 +230,32 @@ def test_extent_scales_patches(rng):
     )
     assert typical_extent((0.9, 1.0)) == 11.7
     assert typical_extent((0.2, 0.7)) == shipped.card("best").extent
+
+
+def test_large_images_are_reduced(photograph, describer, tmp_path):
+    """The centre of a pixel becomes the centre of the four pixels it stands for."""
+    large = np.repeat(np.repeat(photograph, 2, axis=0), 2, axis=1)
+    reducing = kjax.Describer(*make_model("xy", **NARROW), max_keypoints=60, max_side=220)
+    expected, found = describer.describe_image(photograph), reducing.describe_image(large)
+    assert found.image_size == (440, 320)
+    np.testing.assert_allclose(found.xy, 2 * expected.xy + 0.5, atol=1e-4)
+    np.testing.assert_allclose(found.scales, 2 * expected.scales, rtol=1e-6)
+    np.testing.assert_array_equal(found.descriptors, expected.descriptors)
+    points, descriptors = reducing.detectAndCompute(large)
+    np.testing.assert_allclose([point.pt for point in points], found.xy, atol=1e-4)
+    np.testing.assert_array_equal(descriptors, expected.descriptors)
+    mask = np.arange(440)[None] < np.full((320, 1), 220)
+    assert all(point.pt[0] < 222 for point in reducing.detect(large, mask))
+    # Files too, also those turned by their EXIF orientation. Given keypoints are not reduced.
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    for name in ("a.png", "a.tif"):
+        Image.fromarray(np.rot90(large)).save(tmp_path / name, exif=exif)
+        turned = reducing.describe_image(tmp_path / name)
+        assert turned.image_size == (440, 320)
+        np.testing.assert_allclose(turned.xy, found.xy, atol=1e-4)
+    given = (reducing.describe_image(large, points), describer.describe_image(large, points))
+    np.testing.assert_array_equal(given[0].descriptors, given[1].descriptors)
 
 
 def test_the_checksum_is_that_of_the_weights_not_of_the_file(tmp_path):

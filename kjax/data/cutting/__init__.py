@@ -10,3 +10,6 @@ the orientation, so that patch pixel (u, v) of S×S looks at
 
     xy + t · R(a) · (u − (S−1)/2, v − (S−1)/2),    t = extent · 2σ / S.
 """
+
+MAX_SIDE = 3200
+"""Default maximum side: larger photographs are reduced for detection, as in COLMAP."""

@@ -10,6 +10,7 @@ which gave most correct matches.
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Float64
 
-from kjax.data.cutting.photographs import Grey, grey_values, whole_greys
+from kjax.data.cutting.photographs import Grey, Photo, grey_values, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
 
@@ -35,6 +36,13 @@ RESPONSE = operator.attrgetter("response")
 """What OpenCV itself ranks keypoints by."""
 SMALLEST_SIDE = 8
 """Minimum side of a photograph: some detectors raise for smaller ones."""
+SIFT_PIXELS = 4_800_000
+"""Maximum pixels given to SIFT at a time: it needs about 240 bytes for each."""
+MARGIN, FINE = 280, 2
+"""Rows of the photograph that the keypoints of SIFT's octaves up to `FINE` depend on, to one side.
+
+A multiple of 8 with a surplus of 6: an octave's pixel is 2^octave pixels of the photograph, the
+blurs before octave 2 reach 70 rows, its own 42 pixels, refinement 9."""
 
 
 class Keypoints(NamedTuple):
@@ -189,11 +197,14 @@ def find_in_grey(
     kind = DETECTORS[detector]
     if min(grey.shape) < (1 if kind.create is _sift else SMALLEST_SIDE):
         return []
-    count = max_keypoints if kind.rank is RESPONSE else None
+    in_bands = kind.create is _sift and grey.size > SIFT_PIXELS
+    count = max_keypoints if kind.rank is RESPONSE and not in_bands else None
     contrast = kind.contrast if contrast is None else contrast
     opened = kind.create(require("cv2", "finding keypoints"), count, contrast)
     if kind.turns_late:
         found = opened.detectAndCompute(whole_greys(grey), mask)[0]
+    elif kind.create is _sift:
+        found = _in_bands(opened, whole_greys(grey), mask)
     else:
         found = opened.detect(whole_greys(grey), mask)
     ranked = sorted(found, key=kind.rank, reverse=True)
@@ -206,6 +217,46 @@ def find_in_grey(
     for point in best:
         point.size /= kind.sizes
     return best
+
+
+def _in_bands(sift: Any, grey: Photo, mask: np.ndarray | None) -> list[Any]:
+    """Detect SIFT's keypoints, in overlapping bands if there are more than `SIFT_PIXELS`.
+
+    Keypoints of octaves up to `FINE` are those of the whole photograph. Coarser ones, about one in
+    a hundred, are those of the photograph at a quarter of its size: most move by less than a tenth
+    of a pixel.
+    """
+    if grey.size <= SIFT_PIXELS:
+        return list(sift.detect(grey, mask))
+    (height, width), cv2 = grey.shape, require("cv2", "finding keypoints")
+    rows = SIFT_PIXELS // width
+    two = height <= 2 * (rows - MARGIN)
+    count = 2 if two else -(-height // max(rows - 2 * MARGIN, 2 * MARGIN))
+    step = -(-height // (8 * count)) * 8  # SIFT's octaves keep every second row from the first
+    found = []
+    for start in range(0, height, step):
+        first, end = max(start - MARGIN, 0), start + step
+        band = slice(first, end + MARGIN)
+        low, high = start if start else -1, end if end < height else height + 1
+        for point in sift.detect(grey[band], None if mask is None else mask[band]):
+            x, y = point.pt
+            if _octave(point) <= FINE and low <= y + first < high:
+                point.pt = x, y + first
+                found.append(point)
+    # As sharp, for its size, as SIFT expects of a photograph: σ = ½.
+    small = cv2.GaussianBlur(grey, (0, 0), math.sqrt(4 - 0.25))[::4, ::4]
+    mask = None if mask is None else np.ascontiguousarray(mask[::4, ::4])
+    for point in _in_bands(sift, np.ascontiguousarray(small), mask):
+        if (octave := _octave(point)) > FINE - 2:
+            point.pt = 4 * point.pt[0], 4 * point.pt[1]
+            point.size, point.octave = 4 * point.size, point.octave & ~255 | octave + 2
+            found.append(point)
+    return found
+
+
+def _octave(point: Any) -> int:
+    """Return the octave of SIFT's keypoint: −1 is the photograph at twice its size."""
+    return (point.octave + 128 & 255) - 128
 
 
 # Conversion

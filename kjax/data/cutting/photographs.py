@@ -9,15 +9,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Float32, UInt8, UInt16
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from kjax.errors import InputError, check_name
-from kjax.files.images import open_image
+from kjax.files.images import HEIF_SUFFIXES, open_image
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 PHOTO_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+PHOTO_SUFFIXES |= {".avif", *HEIF_SUFFIXES}
 REC_601 = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in grey, as in OpenCV and Pillow."""
 CHANNELS = (1, 3, 4)
@@ -25,6 +26,8 @@ ORDERS = {"rgb": (0, 1, 2), "bgr": (2, 1, 0)}
 """Indices of red, green and blue among the channels."""
 UINT16_STEPS = 257
 """Ratio 65535 / 255: a photograph in 16 and in 8 bits gives the same grey."""
+UINT16_WHITES = (255, 1023, 4095, 16383, 65535)
+"""Possible values of white in uint16 images: 8, 10, 12, 14 and 16 bits."""
 WHITES = (1.0, 255.0, 65535.0)
 """Possible values of white in floating-point images."""
 OVERSHOOT = 2.0
@@ -36,11 +39,16 @@ Pixels = UInt8[np.ndarray, "height width 3"] | UInt16[np.ndarray, "height width"
 
 
 def list_photos(folder: Path) -> list[Path]:
-    """List all photographs below a folder, sorted by name."""
+    """List all photographs below a folder, sorted by name, without hidden files and folders."""
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in PHOTO_SUFFIXES)
-    photos = [path for path in found if not path.is_dir()]
+    photos = [
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in PHOTO_SUFFIXES
+        and not any(part[0] == "." or part == "__MACOSX" for part in path.relative_to(folder).parts)
+        and not path.is_dir()
+    ]
     if not photos:
         raise InputError(f"{folder} holds no photographs ({', '.join(sorted(PHOTO_SUFFIXES))})")
     return sorted(photos, key=lambda path: path.relative_to(folder).as_posix())
@@ -53,19 +61,44 @@ def read_photograph(
 
     `upright` applies the EXIF orientation; COLMAP and hloc ignore it.
     """
+    return read_reduced(path, None, upright=upright, content=content)[0]
+
+
+def read_reduced(
+    path: str | Path, max_side: int | None, *, upright: bool = True, content: bytes | None = None
+) -> tuple[Pixels, tuple[int, int]]:
+    """Read a photograph reduced to `max_side`, and return its original width and height, too.
+
+    A JPEG file is decoded at a half, a quarter or an eighth of its size if that is large enough.
+    """
     if content is None and not Path(path).is_file():
         raise InputError(f"no such file: {path}")
     with open_image(path, content=content) as image:
-        return as_pixels(ImageOps.exif_transpose(image) if upright else image)
+        width, height = image.size
+        turn = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
+        picture = image
+        if max_side and max(image.size) > max_side:
+            picture = with_plain_mode(image)
+            picture.thumbnail((max_side, max_side), Image.Resampling.HAMMING, reducing_gap=1.0)
+        if turn != 1:
+            picture.getexif()[ExifTags.Base.Orientation] = turn  # lost with another mode
+            ImageOps.exif_transpose(picture, in_place=True)
+        return as_pixels(picture), (height, width) if turn in (5, 6, 7, 8) else (width, height)
 
 
 def as_pixels(picture: Image.Image) -> Pixels:
     """Convert a Pillow image to grey or RGB: uint8, uint16, or float32 for 32-bit modes."""
+    picture = with_plain_mode(picture)
     if picture.mode.startswith("I;16"):
         return np.asarray(picture).astype(np.uint16)
-    if picture.mode in ("I", "F"):
-        return np.asarray(picture, np.float32)
-    return np.asarray(picture.convert("L" if picture.mode in ("L", "1") else "RGB"))
+    return np.asarray(picture, np.float32 if picture.mode in ("I", "F") else np.uint8)
+
+
+def with_plain_mode(picture: Image.Image) -> Image.Image:
+    """Convert colours of any kind to RGB and black and white to grey; keep 16 and 32 bits."""
+    if picture.mode in ("L", "RGB", "I", "F") or picture.mode.startswith("I;16"):
+        return picture
+    return picture.convert("L" if picture.mode == "1" else "RGB")
 
 
 def read_grey(path: Path) -> Photo:
@@ -108,8 +141,10 @@ def grey_values(image: np.ndarray, *, order: str = "rgb") -> Grey:
     """Convert an image of any type and range to grey from 0 (black) to 255 (white).
 
     The range of a floating-point image follows from its largest value: up to 2 it is 0–1, up to 510
-    it is 0–255, up to 131,070 it is 0–65,535. Values beyond black and white stay beyond. The result
-    is the image itself if it is grey uint8, else float32.
+    it is 0–255, up to 131,070 it is 0–65,535. Values beyond black and white stay beyond. White of a
+    uint16 image is the smallest of 255, 1023, 4095, 16,383 and 65,535 that no pixel exceeds, since
+    cameras store 10 to 14 bits in 16. A dark image of 16 bits thus becomes brighter, by a constant
+    factor. The result is the image itself if it is grey uint8, else float32.
     """
     check_name("order", order, ORDERS)
     image = np.asarray(as_image(image))
@@ -119,6 +154,9 @@ def grey_values(image: np.ndarray, *, order: str = "rgb") -> Grey:
         return image
     with np.errstate(over="ignore"):  # values beyond float32, which no range includes
         grey = to_grey(image, order=order)
+    if image.dtype == np.uint16:
+        depth = next(white for white in UINT16_WHITES if image.max(initial=0) <= white)
+        return grey if depth == UINT16_WHITES[-1] else grey * np.float32(65535 / depth)
     if not _is_floating(image):
         return grey
     largest = float(grey.max(initial=0))

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Num
+from jaxtyping import Float64
 from PIL import ExifTags, Image
 from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import detect_in_grey
-from kjax.data.cutting.photographs import grey_values, list_photos, read_photograph
+from kjax.data.cutting.photographs import grey_values, list_photos, read_reduced
 from kjax.errors import InputError
-from kjax.extras import require
 from kjax.files.atomic import sha256
 from kjax.files.images import open_image
 from kjax.images.collection.engine import HERE, Engine
@@ -36,8 +35,6 @@ UNITS = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}
 EARTH_RADIUS = 6_371_000.0
 """Metres."""
 KEY_DIGITS = 32
-MAX_SIDE = 3200
-"""Larger images are reduced to this side, as in COLMAP; positions are in the original's pixels."""
 PIXELS_AT_ONCE = 8_000_000
 """Pixels in which keypoints are detected at a time: SIFT needs some 200 bytes for each."""
 AT_ONCE = 8
@@ -142,14 +139,16 @@ class FeatureFiles:
 
     def __init__(self, folder: Path, settings: FeatureSettings) -> None:
         """Create the folder."""
-        detector = f"{settings['detector']}, to {MAX_SIDE} pixels"
+        # Part of the detector, as before version 0.4, whose features thus stay valid.
+        detector = f"{settings['detector']}, to {settings['max_side']} pixels"
         self.settings = settings | {"detector": detector}
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def key(self, photograph: CollectionPhoto) -> str:
         """Return the hash of everything that the features depend on."""
-        return key_of(photograph.sha256, {label: self.settings[label] for label in LABELS})
+        labels = LABELS.keys() - {"max_side"}
+        return key_of(photograph.sha256, {label: self.settings[label] for label in labels})
 
     def path(self, photograph: CollectionPhoto) -> Path:
         """Return the path of a file, which may not exist yet."""
@@ -179,7 +178,8 @@ def describe_missing(
     """Describe the images without a feature file; return why images cannot be described."""
     found = {files.path(one): one for one in photographs if not files.path(one).exists()}
     missing, left_out = list(found.values()), []
-    pixels = [math.prod(min(side, MAX_SIDE) for side in one.size) for one in missing]
+    most = describer.max_side or math.inf
+    pixels = [int(math.prod(min(side, most) for side in one.size)) for one in missing]
     described = engine.map(
         functools.partial(describe_content, describer, files.settings["max_keypoints"]),
         # A file that has disappeared is empty, and reported as damaged.
@@ -193,7 +193,7 @@ def describe_missing(
         if isinstance(features, str):
             left_out.append(f"{photograph.path}: {features}")
         else:
-            files.write(photograph, enlarged(features, photograph.size))
+            files.write(photograph, features)
     return left_out
 
 
@@ -202,33 +202,10 @@ def describe_content(
 ) -> Features | str:
     """Return the features of an image from its file's content, or the reason for a failure."""
     try:
-        grey = grey_values(reduced(read_photograph(path, upright=False, content=content)))
+        pixels, size = read_reduced(path, describer.max_side, upright=False, content=content)
+        grey = grey_values(pixels)
         keypoints = detect_in_grey(grey, max_keypoints=limit, detector=describer.detector)
         with _DESCRIBING:
-            return describer.describe_grey(grey, keypoints)
+            return describer.describe_grey(grey, keypoints).resized(size)
     except (InputError, OSError) as error:
         return str(error)
-
-
-def reduced(pixels: Num[np.ndarray, "_ _ *colours"]) -> Num[np.ndarray, "_ _ *colours"]:
-    """Reduce an image to `MAX_SIDE` if it is larger."""
-    height, width = pixels.shape[:2]
-    factor = MAX_SIDE / max(height, width)
-    if factor >= 1:
-        return pixels
-    cv2 = require("cv2", "reducing photographs")
-    size = max(1, round(width * factor)), max(1, round(height * factor))
-    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-
-
-def enlarged(features: Features, size: tuple[int, int]) -> Features:
-    """Convert features of a reduced image to pixels of the original, which has this size."""
-    if features.image_size == size:
-        return features
-    factors = (np.array(size) / features.image_size).astype(np.float32)
-    return dataclasses.replace(
-        features,
-        xy=(features.xy + np.float32(0.5)) * factors[None] - np.float32(0.5),
-        scales=None if features.scales is None else features.scales * factors.mean(),
-        image_size=size,
-    )

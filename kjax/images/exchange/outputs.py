@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from kjax.data.cutting import MAX_SIDE
 from kjax.errors import InputError
 from kjax.files.json import append_line, parse_json, read_lines
 from kjax.files.npz import read_npz
@@ -39,6 +40,7 @@ LABELS = {
     "extent": "extent",
     "detector": "detector",
     "max_keypoints": "keypoints",
+    "max_side": "maximum side",
     "stored": "descriptors as",
 }
 """Settings that must agree within an output, and their names in messages."""
@@ -51,7 +53,10 @@ class Output(contextlib.AbstractContextManager["Output"]):
     """
 
     def __init__(self, path: Path, names: Iterable[str], *, form: str, overwrite: bool) -> None:
-        """Open a file .h5 or .hdf5, or a folder of `form` "npz" or "colmap", for some images."""
+        """Open a file .h5 or .hdf5, or a folder of `form` "npz" or "colmap", for some images.
+
+        A path that ends with .npz and is not a folder is the file of the only image.
+        """
         self._path, self._form, self._sidecar = path, form, path / SIDECAR
         self._writer: FeatureWriter | None = None
         self.recorded: dict[str, FeatureSettings | None] = {}
@@ -94,6 +99,8 @@ class Output(contextlib.AbstractContextManager["Output"]):
         write_colmap_text(path, features)
 
     def _file(self, name: str) -> Path:
+        if self._path.suffix == ".npz" and not self._path.is_dir():
+            return self._path
         return self._path / f"{name}{'.npz' if self._form == 'npz' else '.txt'}"
 
 
@@ -131,8 +138,8 @@ def _parse_line(line: Any) -> tuple[str, FeatureSettings]:
 
 
 def _checked(values: Any) -> FeatureSettings:
-    # Files from before version 0.2 lack `stored`.
-    settings = {"stored": "float32", **values}
+    # Files from before version 0.2 lack `stored`, from before version 0.4 `max_side`.
+    settings = {"stored": "float32", "max_side": MAX_SIDE, **values}
     if missing := {"weights", "photograph", *LABELS} - settings.keys():
         raise KeyError(f"{', '.join(sorted(missing))} missing")
     return settings
