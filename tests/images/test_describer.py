@@ -249,11 +249,10 @@ def test_large_images_are_reduced(photograph, describer, tmp_path):
     # Files too, also those turned by their EXIF orientation. Given keypoints are not reduced.
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
-    for name in ("a.png", "a.tif"):
-        Image.fromarray(np.rot90(large)).save(tmp_path / name, exif=exif)
-        turned = reducing.describe_image(tmp_path / name)
-        assert turned.image_size == (440, 320)
-        np.testing.assert_allclose(turned.xy, found.xy, atol=1e-4)
+    Image.fromarray(np.rot90(large)).save(tmp_path / "a.png", exif=exif)
+    turned = reducing.describe_image(tmp_path / "a.png")
+    assert turned.image_size == (440, 320)
+    np.testing.assert_allclose(turned.xy, found.xy, atol=1e-4)
     given = (reducing.describe_image(large, points), describer.describe_image(large, points))
     np.testing.assert_array_equal(given[0].descriptors, given[1].descriptors)
 

@@ -74,6 +74,8 @@ def read_reduced(
     if content is None and not Path(path).is_file():
         raise InputError(f"no such file: {path}")
     with open_image(path, content=content) as image:
+        if image.format == "TIFF":
+            image.load()  # Pillow turns it now
         width, height = image.size
         turn = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
         picture = image
