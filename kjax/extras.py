@@ -1,7 +1,7 @@
 """Optional packages, imported on demand.
 
-A missing package gives one line with a pip command that works for installations and checkouts: it
-names the package itself, not an extra of kjax.
+A missing package gives one line with the extra to install. Where kjax is installed, also from a
+checkout, pip knows its extras.
 """
 
 import importlib
@@ -9,8 +9,14 @@ from types import ModuleType
 
 from kjax.errors import InputError
 
-PIP_NAMES = {"cv2": "opencv-contrib-python-headless", "skimage": "scikit-image"}
-"""Names of packages for pip, if they differ from the module's."""
+EXTRAS = {
+    **dict.fromkeys(("cv2", "skimage"), "photos"),
+    **dict.fromkeys(("jinja2", "matplotlib"), "figures"),
+    **dict.fromkeys(("flatbuffers", "onnx", "onnxruntime", "safetensors"), "export"),
+    **dict.fromkeys(("tensorflow", "tensorflow_datasets"), "tfds"),
+    **{"h5py": "exchange", "pillow_heif": "heic", "ray": "cluster", "torch": "torch"},
+}
+"""The extra of kjax that installs each optional module."""
 
 
 def require(module: str, purpose: str) -> ModuleType:
@@ -24,5 +30,5 @@ def require(module: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:
-        pip_name = PIP_NAMES.get(package, package.replace("_", "-"))
-        raise InputError(f"{purpose} needs {package}: pip install {pip_name}") from None
+        command = f"pip install 'kjax[{EXTRAS[package]}]'"
+        raise InputError(f"{purpose} needs {package}: {command}") from None

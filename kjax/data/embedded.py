@@ -178,7 +178,7 @@ def _wheel_file(name: str) -> Path:
     """Return the path of a file in scikit-image's data folder, without importing scikit-image."""
     spec = importlib.util.find_spec("skimage")
     if spec is None or not spec.submodule_search_locations:
-        raise InputError("the embedded photographs need scikit-image: pip install scikit-image")
+        raise InputError("the embedded photographs need scikit-image: pip install 'kjax[photos]'")
     path = Path(spec.submodule_search_locations[0]) / "data" / name
     if not path.is_file():
         raise InputError(f"scikit-image lacks {path}: reinstall it from PyPI")

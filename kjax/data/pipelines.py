@@ -214,7 +214,7 @@ def host_tensorflow() -> ModuleType:
         import tensorflow as tf
     except ImportError as error:
         raise InputError(
-            f"the tf.data pipeline needs TensorFlow ({error}): pip install tensorflow, "
+            f"the tf.data pipeline needs TensorFlow ({error}): pip install 'kjax[tfds]', "
             "or use the resident pipeline"
         ) from error
     try:

@@ -71,7 +71,7 @@ def choose_pipeline(
         if importlib.util.find_spec("tensorflow") is None:
             raise InputError(
                 f"{why}: its pairs must be streamed by tf.data, which needs TensorFlow: "
-                "pip install tensorflow, or choose a smaller dataset"
+                "pip install 'kjax[tfds]', or choose a smaller dataset"
             )
     return "tfdata", why
 

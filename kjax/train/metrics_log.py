@@ -50,7 +50,7 @@ class MetricsLog:
                 try:
                     from tensorboardX import SummaryWriter
                 except ImportError:
-                    advice = "pip install tensorboardX, or set --config.tensorboard=False"
+                    advice = "pip install 'kjax[tensorboard]', or set --config.tensorboard=False"
                     print(f"no TensorBoard log: {advice}", file=sys.stderr)
                     return
                 purge_step = resume_step + 1 if resume_step else 0  # hides what comes again

@@ -1,7 +1,9 @@
 """`kjax info` and `export`, on weights files and on the folders of runs."""
 
 import json
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 from models import make_model
 
+import kjax
 from kjax.cli import main
 from kjax.export.model import load_exported
+from kjax.extras import EXTRAS
 from kjax.runs.checkpoint import Checkpoints
 from kjax.runs.config import load_config, validate
 from kjax.train.run import make_program
@@ -148,6 +152,18 @@ def test_export_of_a_run_and_info_about_it(capsys, rng):
     np.testing.assert_allclose(load_exported("deep/polar.onnx")(patches), expected, atol=1e-5)
 
 
+def test_every_optional_module_belongs_to_an_extra():
+    project = tomllib.loads((SMOKE.parents[1] / "pyproject.toml").read_text())["project"]
+    distributions = {"cv2": "opencv-contrib-python-headless", "skimage": "scikit-image"}
+    for module, extra in EXTRAS.items():
+        name = distributions.get(module, module.replace("_", "-"))
+        packages = [re.split("[>=]", text)[0] for text in project["optional-dependencies"][extra]]
+        assert name in packages, (module, extra)
+    for path in Path(kjax.__file__).parent.rglob("*.py"):
+        for module in re.findall(r'\brequire\(\s*"(\w+)', path.read_text()):
+            assert module in EXTRAS, (module, path)
+
+
 @pytest.mark.parametrize(
     ("missing", "arguments"),
     [
@@ -176,6 +192,7 @@ def test_missing_packages_are_one_line(missing, arguments, capsys, tmp_path, mon
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"kjax {arguments[0]}: ")
-    assert error.endswith(f" needs {missing}: pip install {missing}\n")
+    extra = "torch" if missing == "torch" else "export"
+    assert error.endswith(f" needs {missing}: pip install 'kjax[{extra}]'\n")
     assert error.count("\n") == 1
     assert not [path for path in tmp_path.iterdir() if "some" not in path.name]

@@ -217,5 +217,5 @@ def test_tensorflow_is_kept_off_the_gpu(monkeypatch):
     with pytest.raises(InputError, match="already taken the GPU"):
         pipelines.host_tensorflow.__wrapped__()
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(InputError, match=r"^[^\n]*pip install tensorflow[^\n]*$"):
+    with pytest.raises(InputError, match=r"^[^\n]*pip install 'kjax\[tfds\]'[^\n]*$"):
         pipelines.host_tensorflow.__wrapped__()

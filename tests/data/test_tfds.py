@@ -170,7 +170,7 @@ def test_a_set_is_the_same_as_from_its_folder(kind, phototour_folder, request, m
     ("name", "message"),
     [
         ("phototour/liberty", "download_and_prepare()"),
-        ("phototour/liberty", "pip install tensorflow-datasets"),
+        ("phototour/liberty", "needs tensorflow_datasets: pip install 'kjax[tfds]'"),
         ("phototour/liberti", "did you mean 'tfds:phototour/liberty'?"),
         ("fototour", "unknown set 'tfds:fototour'"),
         ("", "unknown set 'tfds:'"),

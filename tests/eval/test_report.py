@@ -317,7 +317,7 @@ def test_missing_packages_and_bad_folders_are_one_line(tmp_path, monkeypatch):
     for module in ("matplotlib", "jinja2"):
         with monkeypatch.context() as patched:
             patched.setitem(sys.modules, module, None)
-            with pytest.raises(InputError, match=f"pip install {module}"):
+            with pytest.raises(InputError, match=rf"{module}: pip install 'kjax\[figures\]'"):
                 write_report(tmp_path, results)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()

@@ -473,7 +473,9 @@ def test_a_missing_cluster_is_reported_in_one_line(photos, tmp_path, capsys, mon
     words = ["colmap", str(photos), "--out", str(tmp_path / "out"), "--cluster"]
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*words, "auto"]) == 2
-    assert capsys.readouterr().err == "kjax colmap: --cluster needs ray: pip install ray\n"
+    assert (
+        capsys.readouterr().err == "kjax colmap: --cluster needs ray: pip install 'kjax[cluster]'\n"
+    )
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))

@@ -184,7 +184,7 @@ def test_missing_groups_and_bad_names(tmp_path, rng):
 
 def test_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(InputError, match="needs h5py: pip install h5py"):
+    with pytest.raises(InputError, match=r"needs h5py: pip install 'kjax\[exchange\]'"):
         FeatureWriter(tmp_path / "features.h5")
 
 

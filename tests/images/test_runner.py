@@ -68,7 +68,7 @@ def test_backend_and_batch_by_machine(monkeypatch):
     monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None)
     assert make_runner().backend == JAX
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InputError, match="needs onnxruntime: pip install onnxruntime"):
+    with pytest.raises(InputError, match=r"needs onnxruntime: pip install 'kjax\[export\]'"):
         make_runner(backend=ONNXRUNTIME)
 
 

@@ -40,7 +40,9 @@ def test_choice_of_pipeline(wanted, room, options, before, expected, why, monkey
 def test_a_set_that_does_not_fit_needs_tensorflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.setattr(feeding, "room_for_set", lambda devices: 0)
-    with pytest.raises(InputError, match="pip install tensorflow, or choose a smaller") as error:
+    with pytest.raises(
+        InputError, match=r"pip install 'kjax\[tfds\]', or choose a smaller"
+    ) as error:
         feeding.choose_pipeline("auto", make_program(), PATCHES)
     assert "\n" not in str(error.value)
 
