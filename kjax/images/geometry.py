@@ -1,21 +1,29 @@
 """Geometry of matches: robust estimation, refinement, and counts of correct matches."""
 
 import contextlib
+import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
 from kjax.data.cutting.keypoints import Keypoints
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, check_name
 from kjax.extras import require
 from kjax.images.features import Distance, Matches
 from kjax.images.match import match
 
 Kind = Literal["homography", "fundamental"]
+Choice = Literal["auto", "homography", "fundamental"]
 SMALLEST_SAMPLE = {"homography": 4, "fundamental": 8}
 """Minimum number of matches for a model."""
+SAMPLE = {"homography": 4, "fundamental": 7}
+"""Number of matches that determine a model."""
+DIMENSION, PARAMETERS = {"homography": 2, "fundamental": 3}, {"homography": 8, "fundamental": 7}
+"""Dimension of a model's manifold in the space of matches, and its degrees of freedom."""
+NOISE = 1 / 3
+"""Standard deviation of keypoints' positions, as a fraction of the threshold."""
 SEED = 0
 ROUNDS, STEPS = 3, 5
 """Rounds of refinement, each with newly chosen inliers, and Gauss–Newton steps per round."""
@@ -35,13 +43,14 @@ class Verified(NamedTuple):
     model: Matrix | None
     """H with b ~ H a, or F with bᵀ F a = 0, for points (x, y, 1); None if none was found."""
     inliers: Bool[np.ndarray, " K"]
+    kind: Kind | None = None
 
 
 def verify(
     xy_a: Float[np.ndarray, "K 2"],
     xy_b: Float[np.ndarray, "K 2"],
     *,
-    model: Kind = "homography",
+    model: Choice = "auto",
     threshold: float = 3.0,
     confidence: float = 0.9999,
     iterations: int = 10_000,
@@ -49,12 +58,12 @@ def verify(
 ) -> Verified:
     """Fit a model to matched points with OpenCV's MAGSAC++. The result is deterministic.
 
-    A "homography" is for planes and rotating cameras, "fundamental" for any rigid scene. The
-    threshold is the maximum inlier distance in pixels, from the transformed match or from the
-    epipolar line. `refine` applies to homographies.
+    A "homography" is for planes and rotating cameras, "fundamental" for any rigid scene. "auto"
+    fits both and takes the one with the lower GRIC. A model with no more inliers than random
+    matches would give is rejected. The threshold is the maximum inlier distance in pixels, from the
+    transformed match or from the epipolar geometry (Sampson). `refine` applies to homographies.
     """
-    if model not in get_args(Kind):
-        raise unknown_name("model", model, get_args(Kind))
+    check_name("model", model, get_args(Choice))
     if not threshold > 0:
         raise InputError(f"threshold is {threshold}: give a positive number of pixels")
     if len(xy_a) != len(xy_b):
@@ -63,17 +72,28 @@ def verify(
         raise InputError("matched points have NaN or infinite coordinates: leave them out")
     cv2 = require("cv2", "geometric verification")
     nothing = Verified(None, np.zeros(len(xy_a), bool))
+    options: Any = {"confidence": confidence, "iterations": iterations, "refine": refine}
+    if model == "auto":
+        both = [verify(xy_a, xy_b, model=k, threshold=threshold, **options) for k in get_args(Kind)]
+        near = both[0].inliers | both[1].inliers
+        scored = [
+            (gric(one.kind, one.model, xy_a[near], xy_b[near], NOISE * threshold), number)
+            for number, one in enumerate(both)
+            if one.model is not None and one.kind is not None
+        ]
+        return both[min(scored)[1]] if scored else nothing
     if len(xy_a) < SMALLEST_SAMPLE[model]:
         return nothing
     # OpenCV has one global generator: earlier draws from it must not matter.
     cv2.setRNGSeed(SEED)
     a, b = (np.ascontiguousarray(points, np.float64) for points in (xy_a, xy_b))
     fit = cv2.findHomography if model == "homography" else cv2.findFundamentalMat
-    options = {"confidence": confidence, "maxIters": iterations}
     found = mask = None
     # Degenerate points, such as copies of one, make some of its solvers raise.
     with contextlib.suppress(cv2.error):
-        found, mask = fit(a, b, cv2.USAC_MAGSAC, threshold, **options)
+        found, mask = fit(
+            a, b, cv2.USAC_MAGSAC, threshold, confidence=confidence, maxIters=iterations
+        )
     if found is None or np.shape(found) != (3, 3) or not np.isfinite(found).all():
         return nothing
     inliers = np.asarray(mask).reshape(-1).astype(bool)
@@ -82,7 +102,62 @@ def verify(
     found = np.asarray(found, np.float64)
     if refine and model == "homography":
         found, inliers = refine_homography(found, inliers, xy_a, xy_b, threshold)
-    return Verified(found, inliers)
+    if log_false_alarms(model, found, inliers, xy_a, xy_b, threshold) >= 0:
+        return nothing
+    return Verified(found, inliers, model)
+
+
+def log_false_alarms(
+    kind: Kind,
+    model: Matrix,
+    inliers: Bool[np.ndarray, " K"],
+    xy_a: Float[np.ndarray, "K 2"],
+    xy_b: Float[np.ndarray, "K 2"],
+    threshold: float,
+) -> float:
+    """Return the logarithm of the expected number of models as good among random matches.
+
+    This is the a-contrario criterion of Moisan and Stival (2004). Random points of the second image
+    are uniform in the bounding box of the matched ones.
+    """
+    there, b = _homogeneous(xy_a) @ model.T, _homogeneous(xy_b)
+    width, height = np.ptp(xy_b, axis=0)
+    if kind == "homography":
+        near = _distances(model, _homogeneous(xy_a), xy_b) <= threshold
+        size = math.pi * threshold**2
+    else:
+        near = np.abs((b * there).sum(axis=1)) <= threshold * np.linalg.norm(there[:, :2], axis=1)
+        size = 2 * threshold * math.hypot(width, height)
+    n, k, s = len(b), int((near & inliers).sum()), SAMPLE[kind]
+    if k <= s or size >= width * height:
+        return 0.0
+    ways = math.comb(n, k) * math.comb(k, s) * (n - s)
+    return math.log(ways) + (k - s) * math.log(size / (width * height))
+
+
+def gric(
+    kind: Kind,
+    model: Matrix,
+    xy_a: Float[np.ndarray, "K 2"],
+    xy_b: Float[np.ndarray, "K 2"],
+    sigma: float,
+) -> float:
+    """Return Torr's geometric robust information criterion (1998); lower is better."""
+    a, b = _homogeneous(xy_a), _homogeneous(xy_b)
+    there = a @ model.T
+    # Sampson's distance in the space of matches: first order in the error, for both models.
+    if kind == "homography":
+        error = there[:, :2] - b[:, :2] * there[:, 2:]
+        by_a = model[:2, :2] - b[:, :2, None] * model[2, :2]
+        slope = np.concatenate([by_a, -there[:, 2, None, None] * np.eye(2)], axis=2)
+    else:
+        error = (b * there).sum(axis=1)[:, None]
+        slope = np.concatenate([b @ model[:, :2], there[:, :2]], axis=1)[:, None]
+    curvature = np.linalg.pinv(slope @ slope.transpose(0, 2, 1), hermitian=True)
+    squared = np.einsum("ki,kij,kj->k", error, curvature, error)
+    n, d, most = len(a), DIMENSION[kind], 2 * (4 - DIMENSION[kind])
+    costs = np.minimum(squared / sigma**2, most)
+    return float(costs.sum() + n * d * math.log(4) + PARAMETERS[kind] * math.log(4 * n))
 
 
 def refine_homography(

@@ -82,19 +82,22 @@ def test_is_reproducible(rng):
     np.testing.assert_array_equal(first.inliers, second.inliers)
 
 
-@pytest.mark.parametrize(("model", "least"), [("homography", 4), ("fundamental", 8)])
-def test_what_agrees_by_construction_only_is_no_model(rng, model, least):
-    """Any four or seven matches have a model, fewer or copies of one have none."""
-    for count in (0, 1, 3):
-        points = rng.uniform(0, 100, (count, 2))
-        found = verify(points, points + 1, model=model)
-        assert found.model is None
-        assert found.inliers.tolist() == [False] * count
-    few = (rng.uniform(0, 1000, (2, count, 2)) for count in (least, least + 1) * 5)
-    for points in (*few, np.full((2, 50, 2), 7.0)):
-        found = verify(*points, model=model, threshold=0.1)
-        assert (found.model is None) == (not found.inliers.any())
-        assert found.model is None or found.inliers.sum() >= least
+@pytest.mark.parametrize("model", ["homography", "fundamental", "auto"])
+def test_what_agrees_by_chance_is_no_model(rng, model):
+    """Any four or seven matches have a model, and a few more agree with it by chance."""
+    few = [np.stack([points, points + 1]) for points in rng.uniform(0, 99, (3, 3, 2))]
+    many = [rng.uniform(0, 500, (2, count, 2)) for count in (4, 5, 8, 9, 30, 300) * 3]
+    for points in (*few, *many, np.full((2, 50, 2), 7.0)):
+        found = verify(*points, model=model)
+        assert (found.model, found.kind) == (None, None)
+        assert found.inliers.tolist() == [False] * len(points[0])
+
+
+def test_few_matches_that_agree_are_not_chance(rng):
+    a, b, good = planar_matches(rng, good=14, bad=40)
+    found = verify(a, b)
+    assert found.inliers[good].mean() > 0.8
+    assert found.kind == "homography"
 
 
 @pytest.mark.parametrize(
