@@ -106,7 +106,7 @@ def matcher_page(card: Card) -> str:
         card["summary"],
         f"A learned matcher for the descriptors of [`{weights}`](../{weights}.md), with "
         f"{card['parameters']:,} parameters in half precision.",
-        f"```bash\nkjax match a.jpg b.jpg --weights {weights} --method learned\n```",
+        f"```bash\nkjax match a.jpg b.jpg --weights {weights} --matcher learned\n```",
         *_origin(card),
     ]
     return "\n\n".join(parts) + "\n"

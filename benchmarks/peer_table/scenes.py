@@ -116,7 +116,7 @@ class PlaneTruth:
         """Measure errors as distances from the projected match."""
         off = np.linalg.norm(project(self.matrix, xy_a) - xy_b, axis=1)
         pixels = geometry.HOMOGRAPHY_PIXELS
-        found, inliers = verify(xy_a, xy_b, model="homography", threshold=pixels, refine=False)
+        found, inliers, _ = verify(xy_a, xy_b, model="homography", threshold=pixels, refine=False)
         if found is None:
             return PairErrors(off, None, None)
         refined, _ = refine_homography(found, inliers, xy_a, xy_b, pixels)

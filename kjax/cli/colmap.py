@@ -35,6 +35,7 @@ Run the same command to resume. Work shared with other settings is reused; the d
 models are those of the last command. The exit code is 1 if a photograph cannot be read or COLMAP
 finds no model.
 """
+METHODS = ("mutual_ratio", "learned")
 PAIRS = ("auto", "exhaustive", "retrieval", "sequential", "spatial")
 MAPPERS = ("auto", "pycolmap", "colmap")
 
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "folder of photographs, searched recursively"
     parser.add_argument("photographs", type=Path, metavar="DIR", help=text)
     add_option(parser, "--out", Path, "DIR", options.RESUMABLE, required=True)
-    options.add_features(parser, advanced, keypoints=4000, detector="SIFT-largest")
+    options.add_features(parser, advanced, detector="SIFT-largest")
+    options.add_matcher(parser, METHODS)
     add_option(parser, "--pairs", PAIRS, "NAME", "image pairs to match", default="auto")
     add_option(parser, "--neighbours", at_least(1), "N", "neighbours per image", default=20)
     text = "assume one camera for all images of the same size"
@@ -54,8 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "write a page with cameras, points and the weakest pairs"
     parser.add_argument("--report", action="store_true", help=text)
     options.add_shared(advanced, "--ratio")
-    text = "learned matcher: learned (the weights' own), matcher.npz or its workdir"
-    add_option(advanced, "--matcher", str, "PATH", text, unset="nearest neighbours")
     text = "program for verification and mapping"
     add_option(advanced, "--mapper", MAPPERS, "NAME", text, default="auto")
     text = "describe and match on this Ray cluster; auto: the one running on this machine"
@@ -70,10 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     list_photos(args.photographs)
     options.check_features(args)
-    if args.matcher == "learned":
-        args.matcher = args.weights
-    if args.matcher is not None:
-        options.check_matcher(args.matcher)
+    _, source = options.check_matcher(args, METHODS)
     options.check_output_folder(args.out)
     if args.report:
         require("matplotlib", "--report")
@@ -97,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         detector=args.detector,
         max_side=args.max_side,
     )
-    matcher = None if args.matcher is None else load_matcher(args.matcher)
+    matcher = None if source is None else load_matcher(source)
     if matcher is not None:
         matcher.check_weights(describer.sha256, describer.dimension)
     built = build(

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--out", Path, "PATH", text, required=True)
     text = "format of files in a folder"
     add_option(parser, "--format", ("npz", "colmap"), "NAME", text, default="npz")
-    options.add_features(parser, advanced, keypoints=4000, detector="SIFT-steady")
+    options.add_features(parser, advanced, detector="SIFT-steady")
     text = "replace an output of other settings"
     parser.add_argument("--overwrite", action="store_true", help=text)
     options.add_shared(advanced, "--quantize")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from kjax.cli import options
 from kjax.cli.options import HDF5, add_option, path_ending, positive
-from kjax.errors import InputError, plural
+from kjax.errors import InputError, counted
 from kjax.extras import require
 
 if TYPE_CHECKING:
-    import numpy as np
+    from kjax.images.geometry import Verified
 
 HELP = "match two photographs and draw the matches that agree with one geometry"
 EXAMPLES = """examples:
@@ -20,8 +20,8 @@ EXAMPLES = """examples:
   kjax match a.jpg b.jpg --weights out/first --out matches.png
   kjax match a.jpg b.jpg --out matches.html           # interactive: zoom, hover, filter by score
   kjax match a.jpg b.jpg --save matches.npz           # or .h5, for hloc
-  kjax match a.jpg b.jpg --method learned             # with the matcher of the weights
-  kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --method ratio --ratio 0.9
+  kjax match a.jpg b.jpg --matcher learned            # with the matcher of the weights
+  kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --matcher ratio --ratio 0.9
   kjax match a.jpg b.jpg --align --geometry fundamental --threshold 1
 
 The exit code is 1 if there are no matches, or none that agree with one geometry. The picture then
@@ -29,7 +29,11 @@ shows the photographs alone. An .html page and a saved file always hold all matc
 """
 PAGE = ".html"
 METHODS = ("nearest", "mutual", "ratio", "mutual_ratio", "learned")
-GEOMETRIES = {"homography": "homography", "fundamental": "fundamental matrix"}
+GEOMETRIES = {
+    "auto": "geometry",
+    "homography": "homography",
+    "fundamental": "epipolar geometry",
+}
 """Choices of --geometry, with their names in messages."""
 
 
@@ -43,19 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--out", kind, "PATH", text, default=Path("matches.png"))
     text = "also save the matches: .npz with keypoints and geometry, or .h5 for hloc"
     add_option(parser, "--save", path_ending(".npz", *HDF5), "PATH", text)
-    options.add_features(parser, advanced, keypoints=4000, detector="SIFT-steady")
-    add_option(parser, "--method", METHODS, "NAME", "matching method", default="mutual_ratio")
+    options.add_features(parser, advanced, detector="SIFT-steady")
+    options.add_matcher(parser, METHODS)
     text = "model to verify the matches with"
-    add_option(parser, "--geometry", tuple(GEOMETRIES), "NAME", text, default="homography")
+    add_option(parser, "--geometry", tuple(GEOMETRIES), "NAME", text, default="auto")
     add_option(parser, "--threshold", positive(), "PX", "maximum error of an inlier", default=3.0)
     options.add_shared(advanced, "--ratio")
-    text = "for --method learned: matcher.npz or its workdir"
-    add_option(advanced, "--matcher", str, "PATH", text, unset="the weights' own")
     text = "keep duplicate matches at the same location"
     advanced.add_argument("--repeated", action="store_true", help=text)
     text = "refine matched keypoints of the second image by aligning their patches"
     advanced.add_argument("--align", action="store_true", help=text)
     options.add_shared(advanced, "--quantize")
+    options.add_quiet(parser)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -65,11 +68,6 @@ def check(args: argparse.Namespace) -> None:
             raise InputError(f"{path} is a folder: give a photograph")
         if not path.exists():
             raise InputError(f"no such file: {path}")
-    if args.method == "learned":
-        args.matcher = args.matcher or args.weights
-        options.check_matcher(args.matcher)
-    elif args.matcher is not None:
-        raise InputError(f"--matcher {args.matcher} needs --method learned")
     options.check_features(args)
     options.check_output_file(args.out)
     if args.align and args.repeated:
@@ -84,7 +82,10 @@ def check(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Match, verify, draw and save."""
+    method, matcher = options.check_matcher(args, METHODS)
     check(args)
+
+    from tqdm import tqdm
 
     from kjax.data.cutting.keypoints import detect_in_grey
     from kjax.data.cutting.photographs import grey_values, read_reduced
@@ -95,72 +96,77 @@ def run(args: argparse.Namespace) -> int:
         found = detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
         return photograph, size, grey, found
 
-    # OpenCV detects keypoints while JAX is imported and the weights are loaded. One photograph at a
-    # time, and before any description: both need up to a gigabyte.
-    detecting = ThreadPoolExecutor(1).map(detect, (args.first, args.second))
+    steps = tqdm(total=5, bar_format="{desc} [{n}/{total}, {elapsed}]", disable=args.quiet)
 
-    from kjax.images.align import align_matches
-    from kjax.images.describer import load
-    from kjax.images.draw import MAX_LINES, save_match_page, save_matches
-    from kjax.images.exchange.outputs import write_pair
-    from kjax.images.geometry import one_per_location, verify
-    from kjax.images.match import match
-    from kjax.images.runner import keep_compiled_programs
+    def step(name: str) -> None:
+        steps.set_description_str(name, refresh=False)
+        steps.update()
+        steps.refresh()
 
-    keep_compiled_programs()
-    describer = load(args.weights, seed=args.seed, dimension=args.dimension)
-    photographs, sizes, greys, found = zip(*detecting, strict=True)
-    first, second = map(describer.describe_grey, greys, found)
-    if args.quantize:
-        first, second = first.quantized(args.quantize), second.quantized(args.quantize)
-    matches = match(
-        first,
-        second,
-        method=args.method,
-        ratio=args.ratio or describer.ratio,
-        distance=first.distance,
-        matcher=args.matcher,
-    )
-    if not args.repeated:
-        # SIFT returns a location with two orientations as two keypoints.
-        matches = matches.keep(one_per_location(matches, first.xy, second.xy))
-    if args.align:
-        xy = second.xy.copy()
-        xy[matches.indices[:, 1]] = align_matches(*photographs, first, second, matches).xy_b
-        second = dataclasses.replace(second, xy=xy)
-    reduced = first, second
-    first, second = first.resized(sizes[0]), second.resized(sizes[1])
-    xy_a, xy_b = first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
-    verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
-    inliers = verified.inliers
-    found_names = list(options.named_photographs([args.first, args.second]))
-    names = found_names[0], found_names[-1]
-    is_page = args.out.suffix.lower() == PAGE
-    if is_page:
-        save_match_page(
-            args.out, names, photographs, reduced, matches, inliers, extent=describer.extent
-        )
-    else:
-        shown = matches.keep(inliers).indices.T
-        drawn = (one.xy[rows] for one, rows in zip(reduced, shown, strict=True))
-        save_matches(args.out, *photographs, *drawn)
-    if args.save:
-        write_pair(args.save, names, first, second, matches, verified, args.geometry)
-    result = verdict(inliers, args.geometry, all_drawn=is_page)
-    print(f"{len(first)} and {len(second)} keypoints, {result}")
+    with steps:
+        step("detecting keypoints, loading weights")
+        # OpenCV detects keypoints while JAX is imported and the weights are loaded. One photograph
+        # at a time, and before any description: both need up to a gigabyte.
+        detecting = ThreadPoolExecutor(1).map(detect, (args.first, args.second))
+
+        from kjax.images.align import align_matches
+        from kjax.images.describer import load
+        from kjax.images.draw import MAX_LINES, save_match_page, save_matches
+        from kjax.images.exchange.outputs import write_pair
+        from kjax.images.geometry import one_per_location, verify
+        from kjax.images.match import match
+        from kjax.images.runner import keep_compiled_programs
+
+        keep_compiled_programs()
+        describer = load(args.weights, seed=args.seed, dimension=args.dimension)
+        photographs, sizes, greys, found = zip(*detecting, strict=True)
+        step("compiling (first use only), describing the first")
+        first = describer.describe_grey(greys[0], found[0])
+        step("describing the second")
+        second = describer.describe_grey(greys[1], found[1])
+        if args.quantize:
+            first, second = first.quantized(args.quantize), second.quantized(args.quantize)
+        step("matching")
+        matches = match(first, second, method=method, ratio=args.ratio, matcher=matcher)
+        if not args.repeated:
+            # SIFT returns a location with two orientations as two keypoints.
+            matches = matches.keep(one_per_location(matches, first.xy, second.xy))
+        if args.align:
+            xy = second.xy.copy()
+            xy[matches.indices[:, 1]] = align_matches(*photographs, first, second, matches).xy_b
+            second = dataclasses.replace(second, xy=xy)
+        reduced = first, second
+        first, second = first.resized(sizes[0]), second.resized(sizes[1])
+        xy_a, xy_b = first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
+        verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
+        inliers = verified.inliers
+        step("drawing")
+        found_names = list(options.named_photographs([args.first, args.second]))
+        names = found_names[0], found_names[-1]
+        is_page = args.out.suffix.lower() == PAGE
+        if is_page:
+            extent = describer.extent
+            save_match_page(args.out, names, photographs, reduced, matches, inliers, extent=extent)
+        else:
+            shown = matches.keep(inliers).indices.T
+            drawn = (one.xy[rows] for one, rows in zip(reduced, shown, strict=True))
+            save_matches(args.out, *photographs, *drawn)
+        if args.save:
+            write_pair(args.save, names, first, second, matches, verified)
+    print(f"{len(first):,} and {len(second):,} keypoints")
+    print(verdict(verified, args.geometry, all_drawn=is_page))
     count = int(inliers.sum())
     part = "" if is_page or count <= MAX_LINES else f" ({MAX_LINES} of {count:,} matches drawn)"
     print(f"wrote {args.out}{part}" + (f" and {args.save}" if args.save else ""))
     return 0 if inliers.any() else 1
 
 
-def verdict(inliers: "np.ndarray", geometry: str, *, all_drawn: bool = False) -> str:
-    """Return a sentence with the number of matches and of inliers."""
-    count, name = len(inliers), GEOMETRIES[geometry]
-    drawn = "" if all_drawn else ": none is drawn"
+def verdict(verified: "Verified", geometry: str, *, all_drawn: bool = False) -> str:
+    """Return a line with the number of matches and of inliers, given the --geometry."""
+    count, drawn = len(verified.inliers), "" if all_drawn else ": none is drawn"
     if not count:
         return f"no matches{drawn}"
-    matches = f"{count} {plural('match', count)}"
-    if not inliers.any():
-        return f"{matches}\nno {name} explains them{drawn}"
-    return f"{matches}\n{int(inliers.sum())} of them agree with one {name}"
+    if verified.kind is None:
+        return f"{counted(count, 'match')}, but no {GEOMETRIES[geometry]} explains them{drawn}"
+    agreeing = f"{verified.inliers.sum():,} of {counted(count, 'match')}"
+    return f"{agreeing} agree with one {GEOMETRIES[verified.kind]}"

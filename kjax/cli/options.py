@@ -128,15 +128,20 @@ def add_features(
     parser: argparse.ArgumentParser,
     advanced: argparse._ArgumentGroup,
     *,
-    keypoints: int,
     detector: str,
 ) -> None:
-    """Add the options of weights and keypoints, with these defaults."""
+    """Add the options of weights and keypoints, with this default."""
     add_shared(parser, "--weights")
     text = "maximum keypoints per image"
-    add_option(parser, "--keypoints", at_least(1), "N", text, default=keypoints)
+    add_option(parser, "--keypoints", at_least(1), "N", text, default=4000)
     add_option(advanced, "--detector", DETECTORS, "NAME", "keypoint detector", default=detector)
     add_shared(advanced, "--max-side", "--dimension", "--seed")
+
+
+def add_matcher(parser: argparse.ArgumentParser, methods: tuple[str, ...]) -> None:
+    """Add --matcher."""
+    text = f"{', '.join(methods)} (the weights' own), matcher.npz or its workdir"
+    add_option(parser, "--matcher", str, "NAME", text, default="mutual_ratio")
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
@@ -164,14 +169,22 @@ def check_features(args: argparse.Namespace) -> None:
     require("cv2", "keypoint detection")
 
 
-def check_matcher(name: str | None) -> None:
-    """Raise if no matcher has this name."""
-    if name not in shipped.list_matchers() and not (name and Path(name).exists()):
-        names = ", ".join(shipped.list_matchers()) or "none"
-        raise InputError(
-            f"no matcher {name}: give --matcher a matcher.npz, the workdir of its training, or a "
-            f"shipped one ({names})"
-        )
+def check_matcher(args: argparse.Namespace, methods: tuple[str, ...]) -> tuple[str, str | None]:
+    """Return the method of --matcher, and for "learned" the matcher's name or path."""
+    shipping = shipped.list_matchers()
+    if args.matcher == "learned":
+        if args.weights not in shipping and not Path(args.weights).exists():
+            raise InputError(
+                f"{args.weights} has no matcher: choose other weights ({', '.join(shipping)}) or "
+                "another --matcher"
+            )
+        return "learned", args.weights
+    if args.matcher in methods:
+        return args.matcher, None
+    if args.matcher in shipping or Path(args.matcher).exists():
+        return "learned", args.matcher
+    unknown = unknown_name("matcher", args.matcher, (*methods, *shipping))
+    raise InputError(f"{unknown}, a matcher.npz or its workdir")
 
 
 def check_folder(path: Path) -> None:

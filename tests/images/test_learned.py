@@ -161,5 +161,5 @@ def test_the_command_refuses_other_descriptors(folder, tmp_path, capsys):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 60), np.uint8)).save(path)
     given = [path, path, "--keypoints", "30"]
     given += ["--out", str(tmp_path / "m.png"), "--weights", "hardnet"]
-    assert main(["match", *given, "--method", "learned", "--matcher", str(folder)]) == 2
+    assert main(["match", *given, "--matcher", str(folder)]) == 2
     assert "is for descriptors of mine with 8 numbers" in capsys.readouterr().err

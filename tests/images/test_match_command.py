@@ -15,6 +15,7 @@ from kjax.data.cutting.photographs import read_photograph
 from kjax.images.draw import as_picture
 from kjax.images.exchange.hloc import read_features, read_matches
 from kjax.images.extract import open_image
+from kjax.images.geometry import Verified
 from kjax.weights.files import save_variables
 
 pytest.importorskip("cv2")
@@ -36,27 +37,6 @@ def match(*words, weights="w.npz"):
     return main(["match", *words, "--weights", weights])
 
 
-@pytest.mark.parametrize(
-    ("weights", "words", "expected"),
-    [
-        ("tiny", [], (np.float32, 0.94, "L2")),
-        ("w.npz", [], (np.float32, 0.9, "L2")),
-        ("tiny", ["--ratio", "0.8"], (np.float32, 0.8, "L2")),
-        ("w.npz", ["--quantize", "binary"], (np.uint8, 0.9, "Hamming")),
-    ],
-)
-def test_options_of_matching(weights, words, expected, monkeypatch):
-    real, taken = kjax.match, []
-
-    def spy(a, b, **options):
-        taken.append((a.descriptors.dtype, options["ratio"], options["distance"]))
-        return real(a, b, **options)
-
-    monkeypatch.setattr("kjax.images.match.match", spy)
-    assert match("blank.png", "blank.png", *words, weights=weights) == 1
-    assert taken == [expected]
-
-
 @pytest.fixture
 def shifted(inside):
     """The photograph without its first columns, in a folder of its own."""
@@ -65,19 +45,43 @@ def shifted(inside):
     return "folder/b.png"
 
 
-@pytest.mark.parametrize("geometry", ["homography", "fundamental"])
+@pytest.mark.parametrize(
+    ("weights", "words", "form", "options"),
+    [
+        ("tiny", [], None, {}),
+        ("w.npz", ["--quiet", "--matcher=mutual"], None, {"method": "mutual"}),
+        ("tiny", ["--quantize=binary", "--ratio=0.8"], "binary", {"ratio": 0.8}),
+    ],
+)
+def test_python_matches_as_the_command_does(shifted, weights, words, form, options, capsys):
+    assert match("a photo.png", shifted, "--save=m.npz", *words, weights=weights) == 0
+    assert ("describing the second" in capsys.readouterr().err) == ("--quiet" not in words)
+    describer = kjax.load(weights)
+    first, second = (describer.describe_image(path) for path in ("a photo.png", shifted))
+    if form:
+        first, second = first.quantized(form), second.quantized(form)
+    matches = kjax.match(first, second, **options)
+    with np.load("m.npz") as saved:
+        np.testing.assert_array_equal(matches.indices, saved["indices"])
+        np.testing.assert_array_equal(matches.ratios, saved["ratios"])
+    assert len(matches) > 20
+
+
+@pytest.mark.parametrize("geometry", ["homography", "fundamental", "auto"])
 def test_saved_for_numpy(shifted, geometry, capsys):
     assert match("a photo.png", shifted, "--save", "m.npz", "--geometry", geometry) == 0
     said = capsys.readouterr().out
     assert "wrote matches.png and m.npz" in said
     with np.load("m.npz") as saved:
         assert saved["names"].tolist() == ["a photo.png", "folder/b.png"]
+        # A shift is a homography.
+        geometry = "homography" if geometry == "auto" else geometry
         assert str(saved["geometry_is"]) == geometry
         assert saved["image_size1"].tolist() == [118, 96]
         assert f"{len(saved['keypoints0'])} and {len(saved['keypoints1'])} keypoints" in said
-        assert f"{len(saved['indices'])} matches" in said
         inliers = saved["inliers"]
-        assert f"{inliers.sum()} of them agree" in said
+        named = geometry.replace("fundamental", "epipolar geometry")
+        assert f"{inliers.sum()} of {len(inliers)} matches agree with one {named}\n" in said
         np.testing.assert_allclose(saved["scores"], 1 - saved["ratios"])
         first, second = (saved[f"keypoints{side}"][saved["indices"][:, side]] for side in (0, 1))
         np.testing.assert_allclose((first - second)[inliers], [[10, 0]] * inliers.sum(), atol=1)
@@ -134,7 +138,7 @@ def test_saved_for_hloc(shifted, capsys):
     ("first", "out", "said"),
     [
         ("a photo.png", "m.html", "no matches\nwrote m.html\n"),
-        ("blank.png", "m.jpg", "0 and 0 keypoints, no matches: none is drawn\n"),
+        ("blank.png", "m.jpg", "0 and 0 keypoints\nno matches: none is drawn\n"),
     ],
 )
 def test_no_matches_are_said_and_the_exit_code_tells(capsys, first, out, said):
@@ -149,18 +153,28 @@ def test_no_matches_are_said_and_the_exit_code_tells(capsys, first, out, said):
             assert picture.format == "JPEG"
 
 
+def test_unrelated_photographs_have_no_geometry(capsys):
+    noise = np.random.default_rng(1).integers(0, 256, (24, 32), np.uint8)
+    Image.fromarray(noise).resize((128, 96), Image.Resampling.BICUBIC).save("noise.png")
+    assert match("a photo.png", "noise.png", "--matcher=mutual", "--save=m.npz") == 1
+    assert "matches, but no geometry explains them: none is drawn\n" in capsys.readouterr().out
+    with np.load("m.npz") as saved:
+        assert "geometry" not in saved
+        assert not saved["inliers"].any()
+
+
 @pytest.mark.parametrize(
-    ("kept", "said"),
+    ("kept", "kind", "said"),
     [
-        ([], "no matches: none is drawn"),
-        ([False], "1 match\nno fundamental matrix explains them: none is drawn"),
-        ([True, True, False], "3 matches\n2 of them agree with one fundamental matrix"),
+        ([], None, "no matches: none is drawn"),
+        ([0] * 2000, None, "2,000 matches, but no geometry explains them: none is drawn"),
+        ([1, 1, 0], "fundamental", "2 of 3 matches agree with one epipolar geometry"),
     ],
 )
-def test_what_is_said(kept, said):
-    assert verdict(np.array(kept, bool), "fundamental") == said
-    of_a_page = said.removesuffix(": none is drawn")
-    assert verdict(np.array(kept, bool), "fundamental", all_drawn=True) == of_a_page
+def test_what_is_said(kept, kind, said):
+    verified = Verified(None, np.array(kept, bool), kind)
+    assert verdict(verified, "auto") == said
+    assert verdict(verified, "auto", all_drawn=True) == said.removesuffix(": none is drawn")
 
 
 def test_pictures_of_every_depth_look_alike_and_have_the_same_keypoints(tmp_path):

@@ -26,7 +26,7 @@ from kjax.images.exchange.colmap_bytes import write_colmap_text
 from kjax.images.exchange.hloc import FeatureWriter, MatchWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz
 from kjax.images.features import Features, Matches
-from kjax.images.geometry import Kind, Verified
+from kjax.images.geometry import Verified
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SIDECAR = "kjax-describe.jsonl"
@@ -152,7 +152,6 @@ def write_pair(
     second: Features,
     matches: Matches,
     verified: Verified,
-    geometry: Kind,
 ) -> None:
     """Write the matches of two images to a NumPy archive .npz, or add them to hloc's HDF5 file.
 
@@ -172,7 +171,7 @@ def write_pair(
         "scores": 1 - matches.ratios,
         "inliers": verified.inliers,
         "geometry": verified.model,
-        "geometry_is": np.array(geometry),
+        "geometry_is": None if verified.kind is None else np.array(verified.kind),
     }
     for number, features in enumerate((first, second)):
         arrays |= {
