@@ -90,13 +90,14 @@ def run(args: argparse.Namespace) -> int:
     from kjax.data.cutting.keypoints import detect_in_grey
     from kjax.data.cutting.photographs import grey_values, read_reduced
 
-    def detect(path: str) -> Any:
-        photograph, size = read_reduced(path, args.max_side)
+    def detect(photograph: Any) -> Any:
         grey = grey_values(photograph)
-        found = detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
-        return photograph, size, grey, found
+        return grey, detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
 
-    steps = tqdm(total=5, bar_format="{desc} [{n}/{total}, {elapsed}]", disable=args.quiet)
+    paths = (args.first, args.second)
+    photographs, sizes = zip(*(read_reduced(path, args.max_side) for path in paths), strict=True)
+    form = "{desc} [{n}/{total}, {elapsed}]"
+    steps = tqdm(total=5, bar_format=form, leave=False, disable=args.quiet)
 
     def step(name: str) -> None:
         steps.set_description_str(name, refresh=False)
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         step("detecting keypoints, loading weights")
         # OpenCV detects keypoints while JAX is imported and the weights are loaded. One photograph
         # at a time, and before any description: both need up to a gigabyte.
-        detecting = ThreadPoolExecutor(1).map(detect, (args.first, args.second))
+        detecting = ThreadPoolExecutor(1).map(detect, photographs)
 
         from kjax.images.align import align_matches
         from kjax.images.describer import load
@@ -119,11 +120,11 @@ def run(args: argparse.Namespace) -> int:
 
         keep_compiled_programs()
         describer = load(args.weights, seed=args.seed, dimension=args.dimension)
-        photographs, sizes, greys, found = zip(*detecting, strict=True)
+        detected = list(detecting)
         step("compiling (first use only), describing the first")
-        first = describer.describe_grey(greys[0], found[0])
+        first = describer.describe_grey(*detected[0])
         step("describing the second")
-        second = describer.describe_grey(greys[1], found[1])
+        second = describer.describe_grey(*detected[1])
         if args.quantize:
             first, second = first.quantized(args.quantize), second.quantized(args.quantize)
         step("matching")

@@ -52,7 +52,7 @@ def test_choices_are_those_of_the_library():
     from kjax.export.files import ONNX, STABLEHLO
     from kjax.images.collection.pairs import PairSelection
     from kjax.images.features import MatchingMethod
-    from kjax.images.geometry import Kind
+    from kjax.images.geometry import Choice
     from kjax.model.descriptor import HEADS
     from kjax.model.quantization import FORMS
     from kjax.weights.files import SUFFIXES
@@ -60,7 +60,7 @@ def test_choices_are_those_of_the_library():
     assert set(options.DETECTORS) == set(DETECTORS)
     assert options.SHARED["--quantize"][0] == tuple(FORMS)
     assert get_args(MatchingMethod) == match.METHODS
-    assert tuple(match.GEOMETRIES) == get_args(Kind)
+    assert tuple(match.GEOMETRIES) == get_args(Choice)
     assert get_args(PairSelection) == COMMANDS["colmap"].PAIRS
     assert set(compare.HEADS) == set(HEADS)
     assert set(download.NAMES) == set(ADDRESSES)
