@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ def fetch(addresses: Sequence[str], target: Path, *, progress: bool = True) -> P
     if target.exists():
         return target
     part = target.with_name(f"{target.name}.part")
-    problems = []
+    problems: dict[str, str] = {}
     for address in addresses:
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -111,16 +112,22 @@ def fetch(addresses: Sequence[str], target: Path, *, progress: bool = True) -> P
             try:
                 _fetch_rest(address, part, progress=progress)
             except (OSError, http.client.HTTPException) as error:
-                problems.append(f"{address}: {error}")
+                reason = getattr(error, "reason", error)  # without urllib's brackets
+                host = urllib.parse.urlsplit(address).hostname or address
+                problems[host] = getattr(reason, "strerror", None) or str(error)
                 if isinstance(error, urllib.error.HTTPError) and error.code in (403, 404, 410):
                     break
             else:
                 part.replace(target)
                 part.with_suffix(".state").unlink(missing_ok=True)
                 return target
+    reasons = (
+        f"{', '.join(host for host in problems if problems[host] == reason)}: {reason}"
+        for reason in dict.fromkeys(problems.values())
+    )
     raise InputError(
-        f"cannot download {target.stem} ({'; '.join(problems)}): run again to resume, or get the "
-        "set elsewhere and give its folder"
+        f"cannot download {target.stem} ({'; '.join(reasons)}): check the connection and run again "
+        "to resume, or get the set elsewhere and give its folder"
     )
 
 
