@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; `overrides` are changes of a config, `typed` is the line itself."""
-    args, args.overrides = make_parser().parse_known_args(words)
-    args.typed = shlex.join(["kjax", *words])
+    args, overrides = make_parser().parse_known_args(words)
+    args.overrides, args.typed = overrides, shlex.join(["kjax", *words])
     for option in (word.partition("=")[0] for word in args.overrides):
         named = re.match("-+[a-zA-Z]", option)
         if named and not ("config" in args and option.startswith("--config.")):

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kjax.cli import options
-from kjax.cli.options import add_option
+from kjax.cli.options import PARTS, add_option
 from kjax.weights import shipped
 
 HELP = "show details of weights, a training run or an exported file"
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     text = "shipped name, workdir, weights file or exported file (default: list shipped names)"
     parser.add_argument("source", metavar="NAME", nargs="?", help=text)
-    add_option(parser, "--part", options.PARTS, "PART", "what to show", default="descriptor")
+    add_option(parser, "--part", PARTS, "PART", "what to show", default="descriptor")
     parser.add_argument("--verbose", action="store_true", help="show all that is known")
 
 

@@ -121,12 +121,9 @@ def fetch(addresses: Sequence[str], target: Path, *, progress: bool = True) -> P
                 part.replace(target)
                 part.with_suffix(".state").unlink(missing_ok=True)
                 return target
-    reasons = (
-        f"{', '.join(host for host in problems if problems[host] == reason)}: {reason}"
-        for reason in dict.fromkeys(problems.values())
-    )
+    reasons = "; ".join(f"{host}: {reason}" for host, reason in problems.items())
     raise InputError(
-        f"cannot download {target.stem} ({'; '.join(reasons)}): check the connection and run again "
+        f"cannot download {target.stem} ({reasons}): check the connection and run again "
         "to resume, or get the set elsewhere and give its folder"
     )
 

@@ -76,11 +76,8 @@ def read_metadata(path: str | Path) -> ModelInfo | None:
     try:
         if path.suffix == ".safetensors":
             safetensors = require("safetensors", SAFETENSORS_FILES)
-            try:
-                with safetensors.safe_open(path, framework="numpy") as file:
-                    texts = file.metadata()
-            except safetensors.SafetensorError as error:
-                raise InputError(first_line(error)) from None
+            with safetensors.safe_open(path, framework="numpy") as file:
+                texts = file.metadata()
         elif path.suffix != ".npz":
             texts = getattr(load_state_dict(path), "_metadata", None)
             texts = texts.get(MARK) if isinstance(texts, Mapping) else None
@@ -89,8 +86,8 @@ def read_metadata(path: str | Path) -> ModelInfo | None:
             with contextlib.suppress(Exception), zipfile.ZipFile(path) as file:
                 texts = parse_json(file.comment)
         return parse_metadata(texts)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    except Exception as error:  # ours, and safetensors' own type
+        raise InputError(f"{path}: {first_line(error)}") from None
 
 
 def save_variables(

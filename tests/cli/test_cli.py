@@ -119,7 +119,6 @@ WITHOUT_JAX = [
     (("describe", "no", "--out", "f"), "no such file, folder or pattern: no"),
     ((*DESCRIBE, "--weights", "w.pth"), "w.pth: no such file"),
     ((*DESCRIBE, "--format", "colmap", "--quantize", "uint8"), "omit --quantize"),
-    (("describe", "photos", "--out", "c.npz"), "use a name that ends with .h5, or a folder"),
     (("describe", "photos", "--out", "nowhere/f.h5"), "there is no folder nowhere"),
     (("describe", "photos", "--out", "a.png"), "a.png is a file, not a folder"),
     (("describe", "photos", "--out", "a.png/f"), "a.png is a file, not a folder"),
