@@ -94,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
         grey = grey_values(photograph)
         return grey, detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
 
-    paths = (args.first, args.second)
-    photographs, sizes = zip(*(read_reduced(path, args.max_side) for path in paths), strict=True)
+    read = [read_reduced(path, args.max_side) for path in (args.first, args.second)]
+    photographs, sizes = (read[0][0], read[1][0]), (read[0][1], read[1][1])
     form = "{desc} [{n}/{total}, {elapsed}]"
     steps = tqdm(total=5, bar_format=form, leave=False, disable=args.quiet)
 

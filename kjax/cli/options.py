@@ -169,7 +169,7 @@ def check_features(args: argparse.Namespace) -> None:
     require("cv2", "keypoint detection")
 
 
-def check_matcher(args: argparse.Namespace, methods: tuple[str, ...]) -> tuple[str, str | None]:
+def check_matcher(args: argparse.Namespace, methods: tuple[str, ...]) -> tuple[Any, str | None]:
     """Return the method of --matcher, and for "learned" the matcher's name or path."""
     shipping = shipped.list_matchers()
     if args.matcher == "learned":

@@ -16,12 +16,8 @@ from kjax.images.match import match
 
 Kind = Literal["homography", "fundamental"]
 Choice = Literal["auto", "homography", "fundamental"]
-SMALLEST_SAMPLE = {"homography": 4, "fundamental": 8}
-"""Minimum number of matches for a model."""
-SAMPLE = {"homography": 4, "fundamental": 7}
-"""Number of matches that determine a model."""
-DIMENSION, PARAMETERS = {"homography": 2, "fundamental": 3}, {"homography": 8, "fundamental": 7}
-"""Dimension of a model's manifold in the space of matches, and its degrees of freedom."""
+MODELS = {"homography": (4, 2, 8), "fundamental": (7, 3, 7)}
+"""Size of a minimal sample, dimension in the space of matches, and degrees of freedom."""
 NOISE = 1 / 3
 """Standard deviation of keypoints' positions, as a fraction of the threshold."""
 SEED = 0
@@ -72,17 +68,13 @@ def verify(
         raise InputError("matched points have NaN or infinite coordinates: leave them out")
     cv2 = require("cv2", "geometric verification")
     nothing = Verified(None, np.zeros(len(xy_a), bool))
-    options: Any = {"confidence": confidence, "iterations": iterations, "refine": refine}
     if model == "auto":
+        options: Any = {"confidence": confidence, "iterations": iterations, "refine": refine}
         both = [verify(xy_a, xy_b, model=k, threshold=threshold, **options) for k in get_args(Kind)]
         near = both[0].inliers | both[1].inliers
-        scored = [
-            (gric(one.kind, one.model, xy_a[near], xy_b[near], NOISE * threshold), number)
-            for number, one in enumerate(both)
-            if one.model is not None and one.kind is not None
-        ]
-        return both[min(scored)[1]] if scored else nothing
-    if len(xy_a) < SMALLEST_SAMPLE[model]:
+        costs = [gric(one, xy_a[near], xy_b[near], NOISE * threshold) for one in both]
+        return both[int(costs[1] < costs[0])]
+    if len(xy_a) <= MODELS[model][0]:
         return nothing
     # OpenCV has one global generator: earlier draws from it must not matter.
     cv2.setRNGSeed(SEED)
@@ -97,38 +89,33 @@ def verify(
     if found is None or np.shape(found) != (3, 3) or not np.isfinite(found).all():
         return nothing
     inliers = np.asarray(mask).reshape(-1).astype(bool)
-    if inliers.sum() < SMALLEST_SAMPLE[model]:
-        return nothing
     found = np.asarray(found, np.float64)
     if refine and model == "homography":
         found, inliers = refine_homography(found, inliers, xy_a, xy_b, threshold)
-    if log_false_alarms(model, found, inliers, xy_a, xy_b, threshold) >= 0:
-        return nothing
-    return Verified(found, inliers, model)
+    verified = Verified(found, inliers, model)
+    return verified if log_false_alarms(verified, xy_a, xy_b, threshold) < 0 else nothing
 
 
 def log_false_alarms(
-    kind: Kind,
-    model: Matrix,
-    inliers: Bool[np.ndarray, " K"],
-    xy_a: Float[np.ndarray, "K 2"],
-    xy_b: Float[np.ndarray, "K 2"],
-    threshold: float,
+    found: Verified, xy_a: Float[np.ndarray, "K 2"], xy_b: Float[np.ndarray, "K 2"], limit: float
 ) -> float:
     """Return the logarithm of the expected number of models as good among random matches.
 
     This is the a-contrario criterion of Moisan and Stival (2004). Random points of the second image
     are uniform in the bounding box of the matched ones.
     """
-    there, b = _homogeneous(xy_a) @ model.T, _homogeneous(xy_b)
+    if (model := found.model) is None or (kind := found.kind) is None:
+        return math.inf
+    a, b = _homogeneous(xy_a), _homogeneous(xy_b)
     width, height = np.ptp(xy_b, axis=0)
     if kind == "homography":
-        near = _distances(model, _homogeneous(xy_a), xy_b) <= threshold
-        size = math.pi * threshold**2
+        near = _distances(model, a, xy_b) <= limit
+        size = math.pi * limit**2
     else:
-        near = np.abs((b * there).sum(axis=1)) <= threshold * np.linalg.norm(there[:, :2], axis=1)
-        size = 2 * threshold * math.hypot(width, height)
-    n, k, s = len(b), int((near & inliers).sum()), SAMPLE[kind]
+        there = a @ model.T
+        near = np.abs((b * there).sum(axis=1)) <= limit * np.linalg.norm(there[:, :2], axis=1)
+        size = 2 * limit * math.hypot(width, height)
+    n, k, s = len(b), int((near & found.inliers).sum()), MODELS[kind][0]
     if k <= s or size >= width * height:
         return 0.0
     ways = math.comb(n, k) * math.comb(k, s) * (n - s)
@@ -136,15 +123,13 @@ def log_false_alarms(
 
 
 def gric(
-    kind: Kind,
-    model: Matrix,
-    xy_a: Float[np.ndarray, "K 2"],
-    xy_b: Float[np.ndarray, "K 2"],
-    sigma: float,
+    found: Verified, xy_a: Float[np.ndarray, "K 2"], xy_b: Float[np.ndarray, "K 2"], sigma: float
 ) -> float:
     """Return Torr's geometric robust information criterion (1998); lower is better."""
-    a, b = _homogeneous(xy_a), _homogeneous(xy_b)
-    there = a @ model.T
+    if (model := found.model) is None or (kind := found.kind) is None:
+        return math.inf
+    b = _homogeneous(xy_b)
+    there = _homogeneous(xy_a) @ model.T
     # Sampson's distance in the space of matches: first order in the error, for both models.
     if kind == "homography":
         error = there[:, :2] - b[:, :2] * there[:, 2:]
@@ -155,9 +140,9 @@ def gric(
         slope = np.concatenate([b @ model[:, :2], there[:, :2]], axis=1)[:, None]
     curvature = np.linalg.pinv(slope @ slope.transpose(0, 2, 1), hermitian=True)
     squared = np.einsum("ki,kij,kj->k", error, curvature, error)
-    n, d, most = len(a), DIMENSION[kind], 2 * (4 - DIMENSION[kind])
-    costs = np.minimum(squared / sigma**2, most)
-    return float(costs.sum() + n * d * math.log(4) + PARAMETERS[kind] * math.log(4 * n))
+    n, (_, dimension, freedom) = len(b), MODELS[kind]
+    costs = np.minimum(squared / sigma**2, 2 * (4 - dimension)) + dimension * math.log(4)
+    return float(costs.sum() + freedom * math.log(4 * n))
 
 
 def refine_homography(
