@@ -410,8 +410,8 @@ def run(args: argparse.Namespace) -> None:
         f"""\
 # Gallery
 
-Shipped weights on photos that ship with scikit-image ([licences.md](licences.md) lists their origins and
-licences). The weights were not trained on them. This page and its pictures are written by
+Shipped weights on photos that ship with scikit-image, listed under
+[Licences](licences.md#the-default-data). The weights were not trained on them. This page and its pictures are written by
 
 ```bash
 python benchmarks/gallery.py --out docs/gallery

@@ -1,15 +1,14 @@
 """What the README and the other pages print: its snippets run or at least are understood."""
 
-import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from scripts import BENCHMARKS, load_script
 
 from kjax.cli import parse
 from kjax.matcher.config import MatcherRunConfig
@@ -20,31 +19,13 @@ README = ROOT / "README.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 OTHERS = {"colmap", "mkdir", "ray"}
 """Programs that are not ours to check."""
-_BLOCK = re.compile(
-    r"^(?:<!-- readme-test: (?P<why>.+?) -->\n)?(?P<indent> *)```(?P<language>bash|python)\n"
-    r"(?P<code>.*?)^ *```$",
-    re.MULTILINE | re.DOTALL,
-)
+DOCUMENTATION = load_script(BENCHMARKS / "documentation.py")
 
 
-class Snippet(NamedTuple):
-    """A block of code; `why` says why it is not run, if it is not."""
-
-    page: Path
-    language: str
-    code: str
-    why: str | None
-
-
-def snippets(page: Path) -> list[Snippet]:
-    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [Snippet(page, one["language"], one["code"], one["why"]) for one in found]
-
-
-def of_readme(language: str, *, run: bool) -> list[Snippet]:
-    return [
-        one for one in snippets(README) if one.language == language and (one.why is None) == run
-    ]
+def of_readme(language: str, *, run: bool) -> list[re.Match[str]]:
+    """Blocks of the README; those to run neither install nor need anything else."""
+    found = [one for one in DOCUMENTATION.read_blocks(README) if one["language"] == language]
+    return [one for one in found if run == (not one["why"] and "pip install" not in one["code"])]
 
 
 def commands(code: str) -> list[list[str]]:
@@ -97,12 +78,12 @@ def check_python(words: list[str]) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_snippets_are_understood(page, monkeypatch):
     monkeypatch.chdir(ROOT)
-    for snippet in snippets(page):
-        if snippet.language == "python":
-            compile(snippet.code, page.name, "exec")
+    for snippet in DOCUMENTATION.read_blocks(page):
+        if snippet["language"] == "python":
+            compile(snippet["code"], page.name, "exec")
             continue
-        subprocess.run(["bash", "-n"], input=snippet.code, text=True, check=True)
-        for words in commands(snippet.code):
+        subprocess.run(["bash", "-n"], input=snippet["code"], text=True, check=True)
+        for words in commands(snippet["code"]):
             if "…" not in " ".join(words):
                 check_command(words)
 
@@ -114,12 +95,13 @@ def test_snippets_that_do_not_fit_are_noticed():
             check_command(commands(bad)[0])
 
 
-def test_python_of_the_readme_runs():
+def test_python_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     blocks = of_readme("python", run=True)
     assert blocks
     for block in blocks:
-        exec(compile(block.code, README.name, "exec"), names)
+        exec(compile(block["code"], README.name, "exec"), names)
     assert len(names["matches"]) > 200
 
 
@@ -127,22 +109,9 @@ def test_python_of_the_readme_runs():
 def test_commands_of_the_readme_run(tmp_path):
     blocks = of_readme("bash", run=True)
     assert blocks
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, words in {"python": "", "kjax": "-m kjax"}.items():
-        program = programs / name
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
-        program.chmod(0o755)
-    environment = {
-        "PATH": f"{programs}:/usr/bin:/bin",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-    }
     for block in blocks:
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.code],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        done = DOCUMENTATION.run_block(block, Path(sys.executable), tmp_path, install=False)
+        assert done.returncode == 0, done.stdout
     found, agree = re.search(r"(\d+) matches\n(\d+) of them agree", done.stdout).groups()
     # Rounding on other machines decides a few of them otherwise.
     said = re.search(r"some (\d+) matches, of which about (\d+) agree", README.read_text())
@@ -160,9 +129,17 @@ def test_the_readme_is_short_and_its_links_lead_somewhere():
         assert link.startswith("https:") or (ROOT / link).exists(), link
 
 
+def test_howto_pages_are_short_and_start_with_a_command():
+    start = re.compile(r"# .+\n\n(?:[A-Z].+\n\n)?(?:<!-- .+ -->\n)?```(?:bash|python)\n")
+    pages = {page: page.read_text(encoding="utf-8") for page in DOCUMENTATION.howto_pages()}
+    assert len(pages) > 15
+    assert [page for page, text in pages.items() if not start.match(text)] == []
+    assert [page for page, text in pages.items() if len(text.split()) > 900] == []
+
+
 def test_ci_runs_the_test_command_to_the_letter():
-    (command,) = (one for one in of_readme("bash", run=False) if "pytest" in one.code)
-    assert command.code in (ROOT / ".ci" / "run").read_text()
+    (command,) = (one for one in of_readme("bash", run=False) if "pytest" in one["code"])
+    assert command["code"] in (ROOT / ".ci" / "run").read_text()
 
 
 def test_versions_agree():
