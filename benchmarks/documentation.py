@@ -4,14 +4,13 @@
     python3 benchmarks/documentation.py --photos FOLDER --work /tmp/work
     python3 benchmarks/documentation.py --python .venv/bin/python --only README.md howto/match.md
 
-Copies the checkout, makes a new virtual environment, and runs all bash and Python blocks there, in
-the order of the site: the README's installation first. Needs only Python. With --python, runs with
-that interpreter and leaves out installations.
+Copies the files in git's index, makes a new virtual environment, and runs all bash and Python blocks
+there in the order of the site, the README's installation first. --python omits installations.
 
 `photos`, `a.jpg` and `b.jpg` are JPEGs of --photos, or views of scikit-image's stereo pair rendered
 with its measured disparity; 600 pixels. Trainings get fewer steps (`SHORTER`), but not quickstart.
-Blocks below a comment `readme-test: needs NAME` run if there is a program or a module of that name.
-Blocks below another `readme-test` comment are skipped. Returns 1 if anything failed.
+Blocks below a comment `readme-test: needs NAME` run if there is a program or a module of that name;
+blocks below another `readme-test` comment are skipped. Returns 1 if anything failed.
 """
 
 import argparse
@@ -36,10 +35,7 @@ SHORTER = {
     "--config.data.validation_every=4 --config.draw.keypoints=256 --config.draw.least_keypoints=64",
     "tune": "--steps 20",
 }
-"""Arguments added to commands of kjax."""
-
-
-QUIET: dict[str, Any] = {"capture_output": True, "cwd": "/"}
+"""Arguments added to commands of kjax, except for the config quickstart."""
 
 
 def read_blocks(page: Path) -> list[re.Match[str]]:
@@ -61,7 +57,7 @@ def make_photos(folder: str, source: str) -> None:
     from PIL import Image
 
     photos = [Image.open(path).convert("RGB") for path in sorted(Path(source).glob("*.[jJ]*"))]
-    if not source:
+    if not photos:
         left, _, disparity = skimage.data.stereo_motorcycle()
         disparity = np.where(np.isfinite(disparity), disparity, 20.0)
         far_to_near = np.argsort(disparity, axis=None)
@@ -71,63 +67,59 @@ def make_photos(folder: str, source: str) -> None:
             view = np.zeros_like(left)
             view[rows, moved.clip(0, left.shape[1] - 1)] = left[rows, columns]
             photos.append(Image.fromarray(view))
-    os.chdir(folder)
-    Path("photos").mkdir()
     for name, photo in zip("cabdef", photos, strict=False):
         photo.thumbnail((600, 600))
-        photo.save(f"photos/{name}.jpg", quality=92)
-        photo.save(f"{name}.jpg", quality=92)
-        photo.convert("L").crop((300, 200, 364, 264)).save(f"{name}.png")
+        photo.save(f"{folder}/photos/{name}.jpg", quality=92)
+        photo.save(f"{folder}/{name}.jpg", quality=92)
+        photo.convert("L").crop((300, 200, 364, 264)).save(f"{folder}/{name}.png")
 
 
 def run_block(block: re.Match[str], python: Path, folder: Path, *, install: bool) -> Any:
     """Return the finished process of a block, or None if what it needs is missing."""
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     needed = (block["why"] or "").removeprefix("needs ")
-    imports = [python, "-c", f"import {needed or 'sys'}"]
-    if not shutil.which(needed, path=path) and subprocess.run(imports, **QUIET).returncode:
+    find = f"import importlib.util, sys; sys.exit(not importlib.util.find_spec({needed!r}))"
+    if needed and not shutil.which(needed, path=path) and subprocess.call([python, "-Pc", find]):
         return None
-    code, command = block["code"], [python, "-"]
+    code, command = block["code"], [python, "-c"]
     if block["language"] == "bash":
-        cases = "".join(f'{name}\\ *) set -- "$@" {more};;\n' for name, more in SHORTER.items())
-        command = ["bash", "-euo", "pipefail"]
+        command = ["bash", "-euo", "pipefail", "-c"]
         if not install:
-            code = re.sub(r"^(python3 -m venv .*?&& )?\S*pip install .*?(&& |$)", "", code)
-            code = code.replace(".venv/bin/", "")
+            code = re.sub(r"^(python3 -m .*?&& )?\S*pip install .*?(&& |$)|\.venv/bin/", "", code)
+        cases = "".join(f'{name}\\ *) set -- "$@" {more};;\n' for name, more in SHORTER.items())
         code = f'kjax() {{ case "$*" in *quickstart*);; {cases} esac; command kjax "$@"; }}\n{code}'
     modules = "" if install else f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     own = {"PATH": path, "KJAX_CACHE": f"{folder}/cache", "PYTHONPATH": modules}
     options = {"cwd": folder, "env": {**os.environ, **own}, "stderr": subprocess.STDOUT}
-    return subprocess.run(command, input=code, text=True, stdout=subprocess.PIPE, **options)
+    return subprocess.run([*command, code], text=True, stdout=subprocess.PIPE, **options)
 
 
 def run(args: argparse.Namespace, work: Path) -> int:
     """Prepare the folder, run the blocks and print the table."""
     python, folder = args.python or work / "venv/bin/python", work / "kjax"
-    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
-    for name in listed.split("\0")[:-1]:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
+    subprocess.run(["git", "checkout-index", "-a", f"--prefix={folder}/"], cwd=ROOT, check=True)
     if not args.python:
         subprocess.run([sys.executable, "-m", "venv", work / "venv"], check=True)
     pages = (ROOT / "README.md", *howto_pages())
     blocks = [(str(page.relative_to(ROOT)), one) for page in pages for one in read_blocks(page)]
     print("| page | block | seconds | result |\n| :-- | :-- | --: | :-- |")
-    photos, failures = str(args.photos.resolve()) if args.photos else "", []
+    photos, failures = str((args.photos or ROOT).resolve()), []
     for page, block in blocks:
         if args.only and not page.endswith(tuple(args.only)):
             continue
         if not (folder / "photos").exists() and "pip install" not in block["code"]:
+            (folder / "photos").mkdir()
             call = f"import documentation as d; d.make_photos({str(folder)!r}, {photos!r})"
             subprocess.run([python, "-c", call], cwd=ROOT / "benchmarks", check=True)
         begun, first = time.perf_counter(), block["code"].split("\n")[0][:60]
         done = run_block(block, python, folder, install=not args.python)
         result = f"skipped: {block['why']}" if done is None else f"exit code {done.returncode}"
-        seconds = time.perf_counter() - begun
-        print(f"| {page} | `{first}` | {seconds:.0f} | {result} |", flush=True)
+        shorter = re.search(r"^kjax (train|tune)\S* (?!.*quickstart)", block["code"], re.MULTILINE)
+        seconds, note = time.perf_counter() - begun, ", shorter" if done and shorter else ""
+        print(f"| {page} | `{first}` | {seconds:.0f} | {result}{note} |", flush=True)
         if done is not None and done.returncode:
             failures.append(f"{page}: {first}\n{done.stdout[-3000:]}")
-    print("", f"{len(failures)} of {len(blocks)} blocks failed", *failures, sep="\n")
+    print("", f"{len(failures)} failures of {len(blocks)} blocks", *failures, sep="\n")
     return bool(failures)
 
 

@@ -411,7 +411,8 @@ def run(args: argparse.Namespace) -> None:
 # Gallery
 
 Shipped weights on photos that ship with scikit-image, listed under
-[Licences](licences.md#the-default-data). The weights were not trained on them. This page and its pictures are written by
+[Licences](licences.md#the-default-data). The weights were not trained on them. This page and its
+pictures are written by
 
 ```bash
 python benchmarks/gallery.py --out docs/gallery
