@@ -4,7 +4,7 @@
     python3 benchmarks/documentation.py --photos FOLDER --work /tmp/work
     python3 benchmarks/documentation.py --python .venv/bin/python --only README.md howto/match.md
 
-Copies the files in git's index, makes a new virtual environment, and runs all bash and Python blocks
+Copies git's index, makes a new virtual environment, and runs all bash and Python blocks
 there in the order of the site, the README's installation first. --python omits installations.
 
 `photos`, `a.jpg` and `b.jpg` are JPEGs of --photos, or views of scikit-image's stereo pair rendered
@@ -56,7 +56,8 @@ def make_photos(folder: str, source: str) -> None:
     import skimage.data
     from PIL import Image
 
-    photos = [Image.open(path).convert("RGB") for path in sorted(Path(source).glob("*.[jJ]*"))]
+    files = sorted(Path(source).glob("*.[jJ]*")) if source else []
+    photos = [Image.open(path).convert("RGB") for path in files]
     if not photos:
         left, _, disparity = skimage.data.stereo_motorcycle()
         disparity = np.where(np.isfinite(disparity), disparity, 20.0)
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace, work: Path) -> int:
     pages = (ROOT / "README.md", *howto_pages())
     blocks = [(str(page.relative_to(ROOT)), one) for page in pages for one in read_blocks(page)]
     print("| page | block | seconds | result |\n| :-- | :-- | --: | :-- |")
-    photos, failures = str((args.photos or ROOT).resolve()), []
+    photos, failures = str(args.photos.resolve()) if args.photos else "", []
     for page, block in blocks:
         if args.only and not page.endswith(tuple(args.only)):
             continue
