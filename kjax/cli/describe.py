@@ -31,8 +31,6 @@ feature_importer, then colmap exhaustive_matcher.
 Run the same command to resume. An output of other settings or photographs is refused; --overwrite
 replaces it. Photographs that cannot be read are reported and skipped; the exit code is then 1.
 """
-LARGE = 3_000_000
-"""Pixels from which keypoints are not detected during description: both need much memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
-    from kjax.data.cutting.keypoints import detect_in_grey
+    from kjax.data.cutting.keypoints import SIFT_PIXELS, detect_in_grey
     from kjax.data.cutting.photographs import grey_values, in_order, read_reduced
     from kjax.images.describer import load
     from kjax.images.exchange.outputs import Output, check_same_settings
@@ -102,11 +100,11 @@ def run(args: argparse.Namespace) -> int:
         own = settings | {"photograph": sha256(photograph[1])}
         pixels, size = read_reduced(photograph[1], args.max_side, upright=False)
         grey = grey_values(pixels)
-        with alone if grey.size > LARGE else contextlib.nullcontext():
+        with alone if grey.size > SIFT_PIXELS // 2 else contextlib.nullcontext():
             found = detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
         return own, size, grey, found
 
-    failed, alone = 0, threading.Lock()
+    failed, alone = 0, threading.Lock()  # detection and description both need much memory
     # A second thread detects keypoints of the next photograph while this one is described.
     detected = in_order(detect, missing.items(), threads=1)
     bar = tqdm(detected, desc="describing", unit="photo", total=len(missing), disable=not missing)

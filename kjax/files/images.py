@@ -16,13 +16,13 @@ from PIL import Image, UnidentifiedImageError, features
 
 from kjax.errors import InputError, first_line
 
-FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP", "GIF", "JPEG2000")
+FORMATS: tuple[str, ...] = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP", "GIF", "JPEG2000")
 """Pillow's names of what is read; PPM includes PBM, PGM, PNM and PFM, JPEG also cameras' MPO."""
 HEIF_SUFFIXES = {".heic", ".heif"}
 if features.check("avif"):
     FORMATS += ("AVIF",)
 with contextlib.suppress(ImportError):
-    import pillow_heif
+    import pillow_heif  # type: ignore[import-not-found]
 
     pillow_heif.register_heif_opener()
     FORMATS += ("HEIF",)

@@ -23,6 +23,7 @@ from kjax.data.cutting.keypoints import (
     MAX_KEYPOINTS,
     STEADY,
     Keypoints,
+    detect_in_grey,
     detector_label,
     find_in_grey,
     from_opencv,
@@ -71,8 +72,8 @@ def load(
         backend: "jax", or "onnxruntime" for CPUs only (default: the faster).
         detector: one of OpenCV's detectors, see `kjax.data.cutting.keypoints`.
         max_keypoints: maximum per image.
-        max_side: larger images are reduced to this side for detection and description. Keypoints
-            are in pixels of the original. None: never reduce.
+        max_side: `describe_image` reduces larger images to this side before it detects keypoints,
+            which are in pixels of the original. None: never.
         device: a `jax.Device`, or "cpu", "gpu", "gpu:1" (default: JAX's default device).
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
@@ -223,8 +224,14 @@ class Describer:
             is_file, shapes = isinstance(image, str | os.PathLike), None
             opened, own_order = (image, order) if is_file else open_image(image, order)
             if keypoints is None:
-                grey, size, points = self._find(opened, mask, own_order, max_keypoints)
-                found = from_opencv(points)
+                grey, size = open_grey(opened, own_order, self.max_side)
+                chosen = mask
+                if np.shape(mask) == size[::-1]:  # nearest pixels, if the image was reduced
+                    pairs = zip(grey.shape, np.shape(mask), strict=True)
+                    chosen = np.asarray(mask)[np.ix_(*(np.arange(n) * m // n for n, m in pairs))]
+                count = self.max_keypoints if max_keypoints is None else max_keypoints
+                options = {"max_keypoints": count, "detector": self.detector}
+                found = detect_in_grey(grey, mask=chosen, **options)
             else:
                 grey, size = open_grey(opened, own_order)
                 found, shapes = keypoints_and_shapes(keypoints, self.extent)
@@ -285,8 +292,7 @@ class Describer:
 
     def detect(self, image: Any, mask: np.ndarray | None = None) -> list[Any]:
         """Detect keypoints, strongest first, where the mask is not zero."""
-        grey, size, points = self._find(image, mask, "bgr")
-        return _enlarge(points, grey, size)
+        return self._find(open_grey(image, "bgr")[0], mask)
 
     def compute(
         self, image: Any, keypoints: Sequence[Any]
@@ -307,17 +313,16 @@ class Describer:
             raise InputError(
                 "useProvidedKeypoints=True and keypoints=… belong together: give both or neither"
             )
+        grey, _ = open_grey(image, "bgr")
         if keypoints is None:
-            grey, size, keypoints = self._find(image, mask, "bgr")
-        else:
-            grey, size = open_grey(image, "bgr")
+            keypoints = self._find(grey, mask)
         if not all(hasattr(point, "pt") for point in keypoints):
             raise InputError(
                 "the keypoints are not cv2.KeyPoint objects: describe_image takes arrays and LAFs"
             )
         descriptors, kept = self.describe_at(grey, from_opencv(keypoints))
-        points = [point for point, valid in zip(keypoints, kept, strict=True) if valid]
-        return _enlarge(points, grey, size), descriptors
+        pairs = zip(keypoints, kept, strict=True)
+        return [point for point, valid in pairs if valid], descriptors
 
     def descriptorSize(self) -> int:  # noqa: N802
         """Return the descriptor size."""
@@ -331,26 +336,7 @@ class Describer:
         """Return OpenCV's constant for the L2 distance."""
         return require("cv2", "OpenCV's norms").NORM_L2
 
-    def _find(
-        self, image: Any, mask: np.ndarray | None, order: str, max_keypoints: int | None = None
-    ) -> tuple[np.ndarray, tuple[int, int], list[Any]]:
-        """Return the reduced image in grey, its size before that, and its keypoints."""
-        grey, size = open_grey(image, order, self.max_side)
-        if mask is not None and np.shape(mask) == size[::-1]:
-            rows, columns = (
-                np.arange(side) * before // side
-                for side, before in zip(grey.shape, size[::-1], strict=True)
-            )
-            mask = np.asarray(mask)[np.ix_(rows, columns)]
-        count = self.max_keypoints if max_keypoints is None else max_keypoints
-        found = find_in_grey(grey, mask=mask, max_keypoints=count, detector=self.detector)
-        return grey, size, found
-
-
-def _enlarge(points: list[Any], grey: np.ndarray, size: tuple[int, int]) -> list[Any]:
-    """Convert `cv2.KeyPoint` objects of a reduced image to pixels of the original, in place."""
-    across, down = size[0] / grey.shape[1], size[1] / grey.shape[0]
-    for point in points if (across, down) != (1, 1) else ():
-        point.pt = (point.pt[0] + 0.5) * across - 0.5, (point.pt[1] + 0.5) * down - 0.5
-        point.size *= (across + down) / 2
-    return points
+    def _find(self, grey: np.ndarray, mask: np.ndarray | None) -> list[Any]:
+        return find_in_grey(
+            grey, mask=mask, max_keypoints=self.max_keypoints, detector=self.detector
+        )

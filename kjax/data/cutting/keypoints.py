@@ -39,10 +39,8 @@ SMALLEST_SIDE = 8
 SIFT_PIXELS = 4_800_000
 """Maximum pixels given to SIFT at a time: it needs about 240 bytes for each."""
 MARGIN, FINE = 280, 2
-"""Rows of the photograph that the keypoints of SIFT's octaves up to `FINE` depend on, to one side.
-
-A multiple of 8 with a surplus of 6: an octave's pixel is 2^octave pixels of the photograph, the
-blurs before octave 2 reach 70 rows, its own 42 pixels, refinement 9."""
+"""Rows above and below a keypoint that SIFT looks at in octaves up to 2: blurs before that octave
+reach 70 rows; its own blurs 42 and refinement 9 of its pixels, which are 4 rows each."""
 
 
 class Keypoints(NamedTuple):
@@ -229,9 +227,8 @@ def _in_bands(sift: Any, grey: Photo, mask: np.ndarray | None) -> list[Any]:
     if grey.size <= SIFT_PIXELS:
         return list(sift.detect(grey, mask))
     (height, width), cv2 = grey.shape, require("cv2", "finding keypoints")
-    rows = SIFT_PIXELS // width
-    two = height <= 2 * (rows - MARGIN)
-    count = 2 if two else -(-height // max(rows - 2 * MARGIN, 2 * MARGIN))
+    rows = SIFT_PIXELS // width - MARGIN
+    count = 2 if height <= 2 * rows else -(-height // max(rows - MARGIN, 2 * MARGIN))
     step = -(-height // (8 * count)) * 8  # SIFT's octaves keep every second row from the first
     found = []
     for start in range(0, height, step):

@@ -78,10 +78,10 @@ def read_reduced(
             image.load()  # Pillow turns it now
         width, height = image.size
         turn = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
-        picture = image
+        picture = with_plain_mode(image)
         if max_side and max(image.size) > max_side:
-            picture = with_plain_mode(image)
-            picture.thumbnail((max_side, max_side), Image.Resampling.HAMMING, reducing_gap=1.0)
+            gap = None if picture.mode == "I;16" else 1.0  # Pillow's quick reduction has 8 bits
+            picture.thumbnail((max_side, max_side), Image.Resampling.HAMMING, reducing_gap=gap)
         if turn != 1:
             picture.getexif()[ExifTags.Base.Orientation] = turn  # lost with another mode
             ImageOps.exif_transpose(picture, in_place=True)
@@ -91,15 +91,16 @@ def read_reduced(
 def as_pixels(picture: Image.Image) -> Pixels:
     """Convert a Pillow image to grey or RGB: uint8, uint16, or float32 for 32-bit modes."""
     picture = with_plain_mode(picture)
-    if picture.mode.startswith("I;16"):
-        return np.asarray(picture).astype(np.uint16)
-    return np.asarray(picture, np.float32 if picture.mode in ("I", "F") else np.uint8)
+    kinds = {"I": np.float32, "F": np.float32, "I;16": np.uint16}
+    return np.asarray(picture, kinds.get(picture.mode, np.uint8))
 
 
 def with_plain_mode(picture: Image.Image) -> Image.Image:
     """Convert colours of any kind to RGB and black and white to grey; keep 16 and 32 bits."""
-    if picture.mode in ("L", "RGB", "I", "F") or picture.mode.startswith("I;16"):
+    if picture.mode in ("L", "RGB", "I", "F", "I;16"):
         return picture
+    if picture.mode.startswith("I;16"):  # another order of bytes
+        return Image.fromarray(np.asarray(picture).astype(np.uint16))
     return picture.convert("L" if picture.mode == "1" else "RGB")
 
 
