@@ -133,8 +133,8 @@ def run(args: argparse.Namespace) -> int:
             # SIFT returns a location with two orientations as two keypoints.
             matches = matches.keep(one_per_location(matches, first.xy, second.xy))
         if args.align:
-            xy = second.xy.copy()
-            xy[matches.indices[:, 1]] = align_matches(*photographs, first, second, matches).xy_b
+            (a, b), xy = photographs, second.xy.copy()
+            xy[matches.indices[:, 1]] = align_matches(a, b, first, second, matches).xy_b
             second = dataclasses.replace(second, xy=xy)
         reduced = first, second
         first, second = first.resized(sizes[0]), second.resized(sizes[1])

@@ -225,10 +225,11 @@ class Describer:
             opened, own_order = (image, order) if is_file else open_image(image, order)
             if keypoints is None:
                 grey, size = open_grey(opened, own_order, self.max_side)
-                chosen = mask
-                if np.shape(mask) == size[::-1]:  # nearest pixels, if the image was reduced
-                    pairs = zip(grey.shape, np.shape(mask), strict=True)
-                    chosen = np.asarray(mask)[np.ix_(*(np.arange(n) * m // n for n, m in pairs))]
+                chosen = None if mask is None else np.asarray(mask)
+                if chosen is not None and chosen.shape == size[::-1]:
+                    # Nearest pixels, if the image was reduced.
+                    pairs = zip(grey.shape, chosen.shape, strict=True)
+                    chosen = chosen[np.ix_(*(np.arange(n) * m // n for n, m in pairs))]
                 count = self.max_keypoints if max_keypoints is None else max_keypoints
                 options = {"max_keypoints": count, "detector": self.detector}
                 found = detect_in_grey(grey, mask=chosen, **options)

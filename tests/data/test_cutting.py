@@ -162,7 +162,7 @@ def test_files_and_folders_without_photographs(tmp_path):
 
 def test_without_opencv_the_error_says_what_to_install(monkeypatch, ramp):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(InputError, match="pip install opencv-contrib-python-headless"):
+    with pytest.raises(InputError, match=r"pip install 'kjax\[photos\]'"):
         cut_patches(ramp, keypoint(100.0, 100.0, 2.0, 0.0))
 
 
