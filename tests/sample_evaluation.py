@@ -105,7 +105,7 @@ def descriptor(name: str, *, ours: bool = False, **fields: object) -> Result:
 def evaluation(*descriptors: Result) -> Evaluation:
     return Evaluation(
         title="Made-up figures for a test",
-        command="python run_eval.py --config=configs/quickstart_eval.py --workdir=out/test",
+        command="kjax eval out/test",
         created="2026-01-02T03:04:05+00:00",
         versions={"kjax": "0.0", "jax": "0.0", "Python": "3.11", "device": "2 × CPU"},
         descriptors=list(descriptors),
@@ -122,7 +122,7 @@ def paper_like_evaluation() -> Evaluation:
     rows = [
         descriptor(
             name, ours=True, parameters=parameters, dimension=8192 if name == "cat" else 128,
-            source=f"out/{name.split()[0]}", phototour=_six(rate), hpatches=_boards(quality),
+            source=f"{name}, out/run", phototour=_six(rate), hpatches=_boards(quality),
             warnings=["3 of 1,000 descriptors are constant"] if name == "sum" else [],
         )
         for name, parameters, rate, quality in ours

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kjax.cli.options import add_option, add_quiet, at_least, positive
+from kjax.cli.options import add_option, add_quiet, at_least, check_output_folder, positive
 from kjax.errors import InputError, counted
 
 HELP = "cut a patch set in PhotoTourism format from your own photographs"
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.data.selfsupervised import ViewConfig, cut_self_supervised
 
     check_output(args.out, overwrite=args.overwrite)
+    check_output_folder(args.out.resolve().parent)
     if args.colmap:
         cut = cut_reconstruction(
             args.colmap,

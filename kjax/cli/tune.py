@@ -18,7 +18,7 @@ EXAMPLES = """examples:
       installed or finds too few; a fifth of the photographs is held out
   kjax tune photos --colmap sparse/0 --database database.db --out tuned
       from an existing reconstruction
-  kjax tune myset --from fast --out tuned
+  kjax tune myset --weights fast --out tuned
       from a patch set of kjax build-patches
   kjax match a.jpg b.jpg --weights tuned
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("photos", type=Path, metavar="DIR", help=text)
     add_option(parser, "--out", Path, "DIR", options.RESUMABLE, required=True)
     text = "initial weights: shipped name, workdir, or FILE[:head,s=…]"
-    add_option(parser, "--from", str, "NAME", text, default=DEFAULT, dest="start")
+    add_option(parser, "--weights", str, "NAME", text, default=DEFAULT, dest="start")
     add_option(parser, "--colmap", Path, "DIR", "sparse model of the photographs")
     add_option(parser, "--database", Path, "PATH", "COLMAP database of that model")
     unset = "all; on a CPU last, which takes minutes"
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         compare_maps=args.map,
     )
     try:
-        print(tune(settings, args.out, progress=not args.quiet))
+        print(tune(settings, args.out, command=args.typed, progress=not args.quiet))
     except Stopped as stopped:
         print(f"kjax tune: {stopped}", file=sys.stderr)
         return INTERRUPTED

@@ -2,7 +2,7 @@
 
 Each is named by one argument on the command line:
 
-    out/first                a training run: the workdir of `run_train.py`
+    out/first                a training run: the workdir of `kjax train`
     weights.npz:xy,s=1       a weights file, with the head and fields of its model
     best, kjax-hardnet       weights that ship with kjax (`kjax info` lists them)
     rootsift                 a baseline
@@ -170,7 +170,10 @@ def _ours(name: str, dimension: int | None, cache_dir: Folder | None) -> Entry:
         data = None
     else:
         seeds = f", seeds {', '.join(str(one.seed) for one in sources)}" if sources[1:] else ""
-        title, source = display_name(first.model), f"{first.path}{seeds}"
+        title = display_name(first.model)
+        source = f"{title}, {first.path}{seeds}"
+        if Path(name).is_dir():  # a run, or the folder of tuned weights
+            title = Path(name).resolve().name + (f" D={dimension}" if dimension else "")
     return Entry(
         name=title,
         ours=True,

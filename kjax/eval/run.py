@@ -65,10 +65,17 @@ def evaluate(
     command: str,
     progress: bool = True,
 ) -> tuple[Evaluation, Illustrations]:
-    """Score every entry by the PhotoTourism protocol and on HPatches; arguments as in run_eval.py.
+    """Score every entry by the PhotoTourism protocol and on HPatches; arguments as in kjax eval.
 
     `phototour` defaults to the test sets of the runs, or the embedded one.
     """
+    names = [one.name for one in entries]
+    entries = [
+        one
+        if names.count(one.name) == 1
+        else dataclasses.replace(one, name=str(one.workdir or f"{one.name} ({one.source})"))
+        for one in entries
+    ]
     ready = [one.csv_folder for one in entries if one.csv_folder is not None]
     if phototour is None:
         of_runs = list(dict.fromkeys(name for one in entries for name in one.test_sets))
@@ -210,24 +217,23 @@ def _rows(entries: Sequence[Entry], results: Sequence[Result]) -> Iterator[Resul
     """Yield the rows of the tables; runs of one model on several training sets share one.
 
     That is the train/test table of PhotoTourism. HPatches' tables have no column for the training
-    set, so there each run keeps a row, named after its training set.
+    set, so there each run keeps a row.
     """
-    groups: dict[tuple[str, bool], list[tuple[Entry, Result]]] = {}
+    groups: dict[str, list[tuple[Entry, Result]]] = {}
     for entry, result in zip(entries, results, strict=True):
-        groups.setdefault((entry.name, entry.train is not None), []).append((entry, result))
-    for (name, trained), group in groups.items():
-        first = group[0][1]
-        if len(group) == 1:
-            yield first
-        elif trained and len({entry.train for entry, _ in group}) == len(group):
-            scores = [one for _, result in group for one in result.phototour]
-            yield dataclasses.replace(first, phototour=scores, hpatches=[])
-            for entry, result in group:
-                if result.hpatches:
-                    yield dataclasses.replace(result, name=f"{name}, {entry.train}", phototour=[])
-        else:
-            for _, result in group:
-                yield dataclasses.replace(result, name=f"{name} ({result.source})")
+        model, form = entry.source.partition(",")[0], entry.name.partition(",")[2]
+        key = entry.name if entry.workdir is None else f"runs of {model}{form}"
+        groups.setdefault(key, []).append((entry, result))
+    for group in groups.values():
+        if len({entry.train for entry, _ in group}) < len(group) or len(group) == 1:
+            yield from (result for _, result in group)
+            continue
+        name = " + ".join(entry.name for entry, _ in group)
+        scores = [one for _, result in group for one in result.phototour]
+        yield dataclasses.replace(group[0][1], name=name, phototour=scores, hpatches=[])
+        for _, result in group:
+            if result.hpatches:
+                yield dataclasses.replace(result, phototour=[])
 
 
 def training_curves(workdir: Path) -> dict[str, Curve]:

@@ -2,18 +2,28 @@
 
 import datetime
 import functools
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from kjax.data.cutting.photographs import list_photos
+from kjax.data.sets import TFDS_PREFIX
 from kjax.eval.report.page import render
 from kjax.eval.report.tables import Cell, make_table
+from kjax.extras import require
 from kjax.files.atomic import write_json, write_text, write_whole
 from kjax.files.json import parse_json
 from kjax.runs.workdir import plain_versions
 from kjax.tune.scores import EMBEDDED_PAIR, HELD_OUT, Scores, map_photographs, score
-from kjax.tune.sets import COLMAP_FOLDER, OwnSets, TuneSettings, claim, make_sets
+from kjax.tune.sets import (
+    COLMAP_FOLDER,
+    OwnSets,
+    TuneSettings,
+    claim,
+    hold_out,
+    is_set,
+    make_sets,
+)
 from kjax.tune.training import TunedFiles, layers_to_train, refit_last, train_all
 from kjax.weights.source import load_source
 
@@ -36,12 +46,19 @@ LABELS = {
 COUNTS = ("correct", "images", "points")
 
 
-def tune(settings: TuneSettings, out: Path, *, progress: bool = True) -> str:
+def tune(
+    settings: TuneSettings, out: Path, *, command: str = "kjax tune", progress: bool = True
+) -> str:
     """Tune weights, or resume in a folder; return a table of scores before and after.
 
     The folder can then be loaded as weights, and has `report.html`. Ctrl-C during training raises
-    `kjax.interrupts.Stopped`; the same call resumes.
+    `kjax.interrupts.Stopped`; the same call resumes. The report shows `command`.
     """
+    tfds = any(name.startswith(TFDS_PREFIX) for name in settings.general)
+    for module in ("cv2", "skimage", "jinja2", *(["tensorflow_datasets"] if tfds else [])):
+        require(module, "kjax tune")
+    if not is_set(settings.photos):
+        hold_out([str(path) for path in list_photos(settings.photos)])  # raises if there is one
     settings = settings.absolute()
     source = load_source(settings.start)
     layers, started = layers_to_train(out, settings.layers, source)
@@ -64,7 +81,7 @@ def tune(settings: TuneSettings, out: Path, *, progress: bool = True) -> str:
         write_json(scores_path, scores)
     worse = warning(settings.start, trained, scores["before"], scores["after"])
     compared = rows(scores["before"], scores["after"])
-    write_report(out, settings, sets, trained, compared, worse)
+    write_report(out, settings, sets, trained, compared, worse, command)
     return "\n".join([table(compared), *filter(None, [worse])])
 
 
@@ -113,6 +130,7 @@ def write_report(
     trained: TunedFiles,
     compared: Sequence[tuple[str, Sequence[Cell]]],
     worse: str,
+    command: str,
 ) -> None:
     """Write `report.html`, which needs no other file."""
     columns = [("", ""), ("", "Before"), ("", "After")]
@@ -130,7 +148,7 @@ def write_report(
             {"title": "How", "facts": list(filter(None, facts))},
         ],
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        command=shlex.join(["kjax", "tune", str(settings.photos), "--from", settings.start]),
+        command=command,
         versions=plain_versions(),
     )
     write_text(out / REPORT_FILE, page)

@@ -90,24 +90,25 @@ class TuneSettings:
         if not 0 <= self.share < 1:
             raise InputError(f"--share {self.share:g}: choose at least 0 and less than 1")
         for name in self.general:
-            if name != EMBEDDED and not name.startswith(TFDS_PREFIX) and not _is_set(Path(name)):
+            if name != EMBEDDED and not name.startswith(TFDS_PREFIX) and not is_set(Path(name)):
                 raise InputError(f"--general {name}: no such set: use a folder, or {EMBEDDED}")
 
     def absolute(self) -> "TuneSettings":
         """Return the settings with absolute paths."""
         own = shipped.find(self.start) is None or is_workdir(self.start)
         start = str(Path(self.start).resolve()) if own else self.start
-        general = (Path(name).resolve() if _is_set(Path(name)) else name for name in self.general)
+        general = (Path(name).resolve() if is_set(Path(name)) else name for name in self.general)
         return dataclasses.replace(self, start=start, general=tuple(map(str, general)))
 
 
-def _is_set(folder: Path) -> bool:
+def is_set(folder: Path) -> bool:
+    """Whether a folder is a patch set."""
     return (folder / "info.txt").is_file()
 
 
 def claim(folder: Path, settings: TuneSettings, *, training_started: bool = False) -> None:
     """Record the settings in a folder, which must be new or have the same ones."""
-    if _is_set(settings.photos):
+    if is_set(settings.photos):
         inputs = sorted(path for path in settings.photos.iterdir() if path.is_file())
     else:
         model = sorted(settings.colmap.iterdir()) if settings.colmap else []
@@ -170,7 +171,7 @@ def make_sets(settings: TuneSettings, out: Path, *, progress: bool) -> OwnSets:
                 write_phototour(fresh / where, cut.patches, cut.point_ids, pairs=pairs, **more)
             numbers = {int(number) for number in held_out.interest[:, 0]}
             photos = sorted(held_out.photographs[number].name for number in numbers)
-            photos = [] if _is_set(settings.photos) else photos
+            photos = [] if is_set(settings.photos) else photos
             points = [_points(train), _points(held_out)]
             record = {"points": points, "made_from": made_from, "held_out_photos": photos}
             write_json(fresh / SETS_FILE, record)
@@ -181,7 +182,7 @@ def make_sets(settings: TuneSettings, out: Path, *, progress: bool) -> OwnSets:
 
 def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet, PatchSet, str]:
     """Cut patches to train on and to hold out, and name their source."""
-    if _is_set(settings.photos):
+    if is_set(settings.photos):
         cut = read_phototour(settings.photos, progress=progress)
         interest = read_interest(settings.photos, patch_count=len(cut.point_ids))
         if interest is None or len(np.unique(interest[:, 0])) < 2:

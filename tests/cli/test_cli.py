@@ -127,7 +127,7 @@ WITHOUT_JAX = [
     (("colmap", "photos", "--out", "f", "--weights", "bst"), "did you mean 'best'"),
     (("colmap", "photos", "--out", "f", "--matcher", "ratio"), "unknown matcher 'ratio'"),
     (("tune", "no", "--out", "f"), "no such folder: no"),
-    (("tune", "photos", "--from", "bst", "--out", "f"), "did you mean 'best'"),
+    (("tune", "photos", "--weights", "bst", "--out", "f"), "did you mean 'best'"),
     (("tune", "photos", "--out", "f", "--colmap", "m"), "--colmap and --database go together"),
     (("build-views", "photos"), "give --out FILE.npz, or --write-views DIR"),
     (("build-views", "photos", "--out", "v.h5"), "unsupported file type: use .npz"),

@@ -104,6 +104,7 @@ def test_an_existing_set_is_kept_unless_it_is_to_be_overwritten(tmp_path, scene,
         (["--colmap", "m", "--out", "o"], "--colmap needs --database and --images too"),
         (["--photos", "p", "--images", "i", "--out", "o"], "go with --colmap, not with --photos"),
         (["--photos", "nowhere", "--out", "o"], "no such folder: nowhere"),
+        (["--photos", "nowhere", "--out", "photos/one.jpg/o"], "one.jpg is a file, not a folder"),
         (["--photos", "photos", "--out", "o", "--max-patches", "4"], "too small for 2 photographs"),
         *(
             (["--photos", "p", "--out", "o", *options], "must be at least")

@@ -97,7 +97,8 @@ def test_paper_layout():
 
 
 def hardnet(*scores):
-    return descriptor("hardnet", ours=True, parameters=1_334_560, phototour=list(scores))
+    more = {"source": "hardnet, out/run", "parameters": 1_334_560, "phototour": list(scores)}
+    return descriptor("hardnet", ours=True, **more)
 
 
 def test_a_row_per_training_set_beside_the_papers_figures():
@@ -139,12 +140,15 @@ def test_published_rows_and_their_counterparts():
     for name, ours, parameters, counterpart in (
         ("hardnet", True, 1_334_560, "HardNet+"),
         ("combined_star s=2", True, 1_391_296, "⋆ψᶜ, s=2"),
-        ("combined_star s=2 (64)", True, 1_391_296, None),
+        ("combined_star s=2 N=64", True, 1_391_296, None),
         ("combined_star", True, 867_008, "⋆ψᶜ, s=1"),
         ("HardNet", False, 1_334_560, None),
         ("xy s=1", True, 433_568, None),
     ):
-        found = paper_counterpart(descriptor(name, ours=ours, parameters=parameters))
+        source = f"{name}, out/run"
+        found = paper_counterpart(
+            descriptor("run", ours=ours, parameters=parameters, source=source)
+        )
         assert (found and found.name) == counterpart, name
     names = {"RootSIFT": True, "ORB (OpenCV)": True, "Root-SIFT": True, "MKD concat": True,
              "TFeat": False, "HardNet": False, "BBoost": False}  # fmt: skip

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import shutil
 import signal
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -77,7 +79,7 @@ def general(tmp_path_factory):
 
 
 def command(photos, out, start, general):
-    words = [photos, "--from", start, "--general", general, "--out", out, "--quiet"]
+    words = [photos, "--weights", start, "--general", general, "--out", out, "--quiet"]
     return ["tune", *map(str, [*words, "--steps", STEPS])]
 
 
@@ -145,6 +147,24 @@ def test_training_settings_may_change_until_training_starts(
     assert "--general nowhere: no such set" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("missing", ["cv2", "jinja2", "skimage", "only one image"])
+def test_requirements_come_before_any_work(
+    missing, start, general, photos, tmp_path, monkeypatch, capsys
+):
+    def reconstruct(*args, **options):
+        raise AssertionError("COLMAP runs before the requirements are checked")
+
+    monkeypatch.setattr(sets, "_reconstruct", reconstruct)
+    monkeypatch.setitem(sys.modules, missing, None)
+    if missing == "only one image":
+        photos = shutil.copytree(
+            photos, tmp_path / "photos", ignore=lambda *_: ["1.png", "2.png", "3.png", "4.png"]
+        )
+    assert tune(photos, tmp_path / "out", start, general) == 2
+    assert missing in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_other_folders_are_refused(photos, start, general, tmp_path, capsys):
     (tmp_path / "letter.txt").write_text("dear")
     assert tune(photos, tmp_path, start, general) == 2
@@ -174,7 +194,7 @@ def test_files_of_a_refitting(refitted, start, capsys):
     page = (refitted / "report.html").read_text()
     own = json.loads((refitted / "sets" / "sets.json").read_text())["points"][0]
     facts = ("Only the last layer", "colmap is not on the PATH", f"mine {own}, general {own}")
-    for text in ("Tuned to mine", *facts):
+    for text in ("Tuned to mine", f"--out {refitted} --quiet --steps {STEPS}</code>", *facts):
         assert text in page
     before, after = json.loads((refitted / "scores.json").read_text()).values()
     assert before.keys() == after.keys()

@@ -57,15 +57,16 @@ PAPER_PHOTOTOUR = tuple(
 
 
 def paper_counterpart(result: Result) -> PublishedFpr | None:
-    """Find the paper's row of the same architecture by name and number of parameters.
+    """Find the paper's row of the same architecture, which is at the beginning of the source.
 
     The paper's table does not report 64×64 patches, for which the encoded heads have the same
-    number of parameters. The names of such models contain 64.
+    number of parameters. Such models are called "polar s=1 N=64".
     """
-    if not result.ours or "64" in result.name:
+    architecture = result.source.partition(",")[0]
+    if not result.ours or "N=" in architecture or "D=" in architecture:
         return None
     for row in PAPER_PHOTOTOUR:
-        named = row.head is not None and result.name.lower().startswith(row.head)
+        named = row.head is not None and architecture.startswith(row.head)
         if named and row.parameters == result.parameters:
             return row
     return None
