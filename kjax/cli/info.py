@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
         cards = {name: shipped.card(name) for name in shipped.list_weights()}
         for name in shipped.list_matchers():
             cards[f"{name} --part matcher"] = shipped.matcher_card(name)
-        facts = {name: f"{card.summary}; for {card.use}" for name, card in cards.items()}
+        facts = {name: card.summary.partition(";")[0] for name, card in cards.items()}
+        facts["use"] = "; ".join(sorted({card.use for card in cards.values()}))
     else:
         from kjax.export.files import ONNX, STABLEHLO, read_facts
         from kjax.matcher.weights import holds_matcher, matcher_facts
