@@ -31,8 +31,9 @@ BLOCK = re.compile(
 )
 SHORTER = {
     "train": "--config.train.steps=4 --config.train.pairs=32",
-    "train-matcher": "--config.train.steps=4 --config.train.pairs=2 "
-    "--config.data.validation_every=4 --config.draw.keypoints=256 --config.draw.least_keypoints=64",
+    "train-matcher": "--config.init=kjax/weights/trained/matchers/best.npz --config.model.heads=2 "
+    "--config.model.head_size=32 --config.model.self_every=2 --config.train.dtype=float32 "
+    "--config.train.steps=2 --config.train.pairs=2 --config.data.validation_every=4",
     "tune": "--weights tiny --steps 20",
 }
 """Arguments added to commands of kjax, except for the config quickstart."""
