@@ -35,6 +35,7 @@ from kjax.interrupts import run_script
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 DIMENSION = 128
 REPEATS = 10
+RULES = {"protocol": "python", "distance": "L2", "progress": False}
 PATCH_QUARTILES = (258, 790, 1506, 1991, 2000)
 """Quartiles of the number of patches in HPatches' sequences, from the official task files."""
 
@@ -78,7 +79,7 @@ def measure_oxford() -> None:
     descriptors = on_host.on_device()
     official = golden["descriptors"]["tfeat_liberty"]["seconds"]  # 128 float32 values, as here
     runs = {
-        run.__name__: functools.partial(run, descriptors, tasks, progress=False)
+        run.__name__: functools.partial(run, descriptors, tasks, **RULES)
         for run in (hpatches.verification, hpatches.matching, hpatches.retrieval)
     }
     seconds, _ = program.take_turns(runs, REPEATS)
@@ -187,7 +188,7 @@ def measure_full(share: float) -> None:
     for split, task in [*tasks.items(), ("a again", tasks["a"])]:
         seconds = []
         for run in (hpatches.verification, hpatches.matching, hpatches.retrieval):
-            needed, _ = timed(functools.partial(run, descriptors, task, progress=False))
+            needed, _ = timed(functools.partial(run, descriptors, task, **RULES))
             seconds.append(needed)
         total += sum(seconds) if split in tasks else 0
         cells = " | ".join(f"{value:.2f} s" for value in (*seconds, sum(seconds)))

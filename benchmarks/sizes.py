@@ -68,7 +68,7 @@ def score(form: Form, benchmark: Benchmark) -> float:
     """Return matching mAP by HPatches' Python rules, in percent."""
     (tasks,) = benchmark.splits.values()
     described = SetDescriptors(tasks.patches, form.rows)
-    options = {"distance": form.distance, "progress": False}
+    options = {"protocol": "python", "distance": form.distance, "progress": False}
     return 100 * float(matching(described, tasks, **options).mean())
 
 

@@ -7,20 +7,14 @@ Importing this imports neither JAX nor OpenCV nor torch. A new network is a modu
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, check_name
 
 if TYPE_CHECKING:
     from kjax.baselines.descriptor import PatchDescriptor
 
 OPENCV_BASELINES = ("sift", "rootsift", "brief", "orb", "bboost", "teblid")
-MKD_MODES = {
-    "mkd": None,
-    "mkd-lw": "lw",
-    "mkd-pca": "pca",
-    "mkd-pcaws": "pcaws",
-    "mkd-pcawt": "pcawt",
-}
-"""Whitening of each MKD baseline; None leaves the 238 raw dimensions."""
+MKD_BASELINES = ("mkd", "mkd-lw", "mkd-pca", "mkd-pcaws", "mkd-pcawt")
+"""The first has 238 raw dimensions; the others are called after their whitening."""
 NETWORKS = ("tfeat", "l2net", "deepcompare", "ddesc", "hardnet")
 PUBLISHED = {
     "mkd": "https://github.com/manyids2/mkd_pytorch",
@@ -31,7 +25,7 @@ PUBLISHED = {
     "hardnet": "https://github.com/DagnyT/hardnet",
 }
 """Where the authors published the weights."""
-BASELINES = (*OPENCV_BASELINES, *MKD_MODES, *NETWORKS)
+BASELINES = (*OPENCV_BASELINES, *MKD_BASELINES, *NETWORKS)
 
 
 def load_baseline(
@@ -49,8 +43,7 @@ def load_baseline(
         Unavailable: weights or library are missing.
         InputError: the name is unknown, or the weights do not fit.
     """
-    if name not in BASELINES:
-        raise unknown_name("baseline", name, BASELINES)
+    check_name("baseline", name, BASELINES)
     if weights is not None and name in (*OPENCV_BASELINES, "mkd"):
         raise InputError(f"{name} takes no weights: omit {weights}")
     if name in OPENCV_BASELINES:
@@ -64,7 +57,7 @@ def load_baseline(
         return mkd.load_raw()
     if weights is None:
         address = PUBLISHED[name.partition("-")[0]]
-        raise Unavailable(f"weights are missing: give --weights {name}=FILE, from {address}")
+        raise Unavailable(f"weights are missing: give --baseline {name}=FILE, from {address}")
     load = {
         "tfeat": tfeat.load,
         "l2net": l2net.load,
@@ -73,8 +66,8 @@ def load_baseline(
         "hardnet": l2net.load_hardnet,
     }
     try:
-        if mode := MKD_MODES.get(name):
-            return mkd.load(mode, Path(weights), training_set)
+        if name in MKD_BASELINES:
+            return mkd.load(name.removeprefix("mkd-"), Path(weights), training_set)
         return load[name](Path(weights))
     except InputError as error:
         raise InputError(f"{weights}: {error}") from None
@@ -85,8 +78,7 @@ def baseline_file(item: str) -> tuple[str, str]:
     name, equals, path = item.partition("=")
     if not equals or not path:
         raise InputError(f"--baseline takes NAME=FILE, not {item!r}")
-    if name not in BASELINES:
-        raise unknown_name("baseline", name, BASELINES)
+    check_name("baseline", name, BASELINES)
     if not Path(path).is_file():
         raise InputError(f"--baseline {name}: no such file: {path}")
     return name, path

@@ -34,73 +34,63 @@ GREY_SCALE = 256.0
 """Divisor of grey values in the authors' evaluation, after subtracting the patch's mean."""
 SIAM_SHAPES = ((96, 1, 7, 7), (192, 96, 5, 5), (256, 192, 3, 3))
 STREAM_SHAPES = ((96, 1, 4, 4), (192, 96, 3, 3), (256, 192, 3, 3), (256, 256, 3, 3))
+STREAMS = ("retina", "fovea")
 LAYERS = {
     "siam": {f"conv{i}": shape for i, shape in enumerate(SIAM_SHAPES)},
     "siam2stream": {
-        f"{stream}.conv{i}": shape
-        for stream in ("retina", "fovea")
-        for i, shape in enumerate(STREAM_SHAPES)
+        f"{stream}.conv{i}": shape for stream in STREAMS for i, shape in enumerate(STREAM_SHAPES)
     },
 }
 """Shapes of the convolutions' weights, by their names in the authors' PyTorch code."""
 NORM_EPSILON = 1e-24
 
 
-class Siam(nn.Module):
-    """One branch of the siamese network."""
+class Branch(nn.Module):
+    """Convolutions with ReLU between them: a stride in the first, pooling after the first ones."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    stride: int
+    pools: int
 
     @nn.compact
-    def __call__(self, images: Float[Array, "batch 64 64 1"]) -> Float[Array, "batch 256"]:
-        """Compute descriptors of patches with mean zero."""
-        x = nn.Conv(96, (7, 7), strides=3, padding="VALID", name="conv0")(images)
-        x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
-        x = nn.Conv(192, (5, 5), padding="VALID", name="conv1")(x)
-        x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
-        x = nn.relu(nn.Conv(256, (3, 3), padding="VALID", name="conv2")(x))
-        return l2_normalize(x.reshape(x.shape[0], -1), epsilon=NORM_EPSILON)
-
-
-class Stream(nn.Module):
-    """A stream of `Siam2Stream`."""
-
-    @nn.compact
-    def __call__(self, images: Float[Array, "batch 32 32 1"]) -> Float[Array, "batch 256"]:
+    def __call__(self, images: Float[Array, "batch side side 1"]) -> Float[Array, "batch 256"]:
         """Compute features, not normalised."""
-        x = nn.Conv(96, (4, 4), strides=2, padding="VALID", name="conv0")(images)
-        x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
-        x = nn.relu(nn.Conv(192, (3, 3), padding="VALID", name="conv1")(x))
-        x = nn.relu(nn.Conv(256, (3, 3), padding="VALID", name="conv2")(x))
-        x = nn.Conv(256, (3, 3), padding="VALID", name="conv3")(x)
+        x = images
+        for i, (channels, _, *sides) in enumerate(self.shapes):
+            stride = 1 if i else self.stride
+            x = nn.Conv(channels, sides, strides=stride, padding="VALID", name=f"conv{i}")(x)
+            x = nn.relu(x) if i + 1 < len(self.shapes) else x
+            x = nn.max_pool(x, (2, 2), strides=(2, 2)) if i < self.pools else x
         return x.reshape(x.shape[0], -1)
 
 
 class Siam2Stream(nn.Module):
-    """One branch of the siamese network with a central and a surround stream."""
+    """The branch with a central and a surround stream."""
 
     @nn.compact
     def __call__(self, images: Float[Array, "batch 64 64 1"]) -> Float[Array, "batch 512"]:
-        """Compute descriptors of patches with mean zero."""
-        retina = Stream(name="retina")(images[:, 16:48, 16:48, :])
-        fovea = Stream(name="fovea")(nn.avg_pool(images, (2, 2), strides=(2, 2)))
-        both = jnp.concatenate([retina, fovea], axis=-1)
-        return l2_normalize(both, epsilon=NORM_EPSILON)
+        """Compute features, not normalised."""
+        retina, fovea = (Branch(STREAM_SHAPES, 2, 1, name=name) for name in STREAMS)
+        half = nn.avg_pool(images, (2, 2), strides=(2, 2))
+        return jnp.concatenate([retina(images[:, 16:48, 16:48, :]), fovea(half)], axis=-1)
 
 
 def load(path: Path) -> PatchDescriptor:
     """Load DeepCompare with published weights; patches of 65×65 are resized to 64×64 bilinearly."""
     network, params = load_params(path)
-    module = Siam() if network == "siam" else Siam2Stream()
+    siam = network == "siam"
+    module = Branch(SIAM_SHAPES, 3, 2) if siam else Siam2Stream()
 
     def apply(variables: Any, patches: Array) -> Array:
         images = patches[..., None]
         # Subtracting the first pixel makes a constant patch exactly zero; it changes nothing else.
         shifted = images - images[:, :1, :1, :]
         centred = shifted - shifted.mean(axis=(1, 2, 3), keepdims=True)
-        return module.apply({"params": variables}, centred / GREY_SCALE)
+        features = module.apply({"params": variables}, centred / GREY_SCALE)
+        return l2_normalize(nn.relu(features) if siam else features, epsilon=NORM_EPSILON)
 
     describe = batched(apply, params, size=PATCH_SIZE)
-    dimension = 256 if network == "siam" else 512
-    name = f"DeepCompare {network}"
+    name, dimension = f"DeepCompare {network}", 256 if siam else 512
     return PatchDescriptor(name, path.name, "L2", dimension, count(params), describe)
 
 

@@ -107,11 +107,7 @@ def load_hardnet(path: Path) -> PatchDescriptor:
     model = build("hardnet", patch_size=PATCH_SIZE)
     variables = from_torch(load_state_dict(path), model)
     folded_model, folded = fold(model, variables)
-
-    def apply(variables: Any, patches: Array) -> Array:
-        return folded_model.apply(variables, patches)
-
-    describe = batched(apply, folded, size=PATCH_SIZE)
+    describe = batched(folded_model.apply, folded, size=PATCH_SIZE)
     parameters = count(variables["params"])
     return PatchDescriptor("HardNet", path.name, "L2", DIMENSION, parameters, describe)
 

@@ -181,7 +181,10 @@ def resize_area(
     side = patches.shape[1]
     if side == size:
         return patches
-    shares = jnp.asarray(_area_shares(side, size), jnp.float32)
+    # Each pixel's share of each new one's area: row i covers [i, i+1)·side/size.
+    edges, pixels = np.arange(size + 1)[:, None] * (side / size), np.arange(side)[None, :]
+    overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
+    shares = jnp.asarray(np.maximum(overlap, 0) * (size / side), jnp.float32)
     resized = jnp.einsum("ip,bpq,jq->bij", shares, patches, shares)
     # OpenCV has a separate routine for whole factors, which rounds halves up.
     return jnp.floor(resized + 0.5) if side % size == 0 else jnp.round(resized)
@@ -199,11 +202,3 @@ def _blur_matrix(n: int) -> Float[np.ndarray, "{n} {n}"]:
     for offset, tap in zip(offsets, taps / taps.sum(), strict=True):
         np.add.at(matrix, (np.arange(n), np.clip(np.arange(n) + offset, 0, n - 1)), tap)
     return matrix
-
-
-def _area_shares(side: int, size: int) -> Float[np.ndarray, "{size} {side}"]:
-    """Return each source pixel's share of each new one's area: row i covers [i, i+1)·side/size."""
-    edges = np.arange(size + 1)[:, None] * (side / size)
-    pixels = np.arange(side)[None, :]
-    overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
-    return np.maximum(overlap, 0) * (size / side)

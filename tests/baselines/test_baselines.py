@@ -25,7 +25,7 @@ def baselines():
 
 @pytest.mark.parametrize("name", [*LEARNED, "hardnet"])
 def test_missing_and_other_files_are_refused(name, tmp_path):
-    with pytest.raises(Unavailable, match=f"--weights {name}=FILE, from https://github"):
+    with pytest.raises(Unavailable, match=f"--baseline {name}=FILE, from https://github"):
         load_baseline(name)
     for suffix in (".npz", ".mat", ".t7", ".bin", ".pth"):
         path = tmp_path / f"junk{suffix}"

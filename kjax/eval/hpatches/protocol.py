@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, Float64, Int32, Integer
+from jaxtyping import Array, Float64, Int32, Integer
 from tqdm import tqdm
 
 from kjax.errors import InputError
@@ -115,12 +115,7 @@ def matching_by_level(
 
 
 def verification(
-    descriptors: SetDescriptors,
-    tasks: Tasks,
-    *,
-    protocol: str = "python",
-    distance: str = "L2",
-    progress: bool = True,
+    descriptors: SetDescriptors, tasks: Tasks, *, protocol: str, distance: str, progress: bool
 ) -> Float64[np.ndarray, "2 3 2"]:
     """Score how well distances separate matching pairs from others; arguments as in `evaluate`.
 
@@ -132,8 +127,7 @@ def verification(
     for kind, pairs in kinds.items():
         if not len(pairs):
             raise InputError(f"no {kind} pairs: verification needs matching pairs and others")
-    descriptors = descriptors.on_device()
-    table = _image_rows(descriptors, tasks)
+    rows, table = jnp.asarray(descriptors.rows), _image_rows(descriptors, tasks)
     firsts, seconds = (
         [
             table[:, pairs.sequence[:, side], pairs.image[:, side]] + pairs.patch[None, :, side]
@@ -143,14 +137,26 @@ def verification(
     )
     # The official files give one patch three partners: its descriptor is then read once.
     shared = all(np.array_equal(firsts[0], other) for other in firsts)
-    groups = [(firsts[0], np.stack(seconds))] if shared else zip(firsts, seconds, strict=True)
-    positives, *negatives = (
-        distances
-        for first, second in groups
-        for distances in _group_distances(
-            descriptors, first, second.reshape(-1, *first.shape), metric, progress
-        )
-    )
+    first = firsts[0] if shared else np.concatenate(firsts, axis=1)
+    second = np.stack(seconds) if shared else np.concatenate(seconds, axis=1)[None]
+    count = first.shape[1]
+    parts = -(-count // PAIRS_AT_ONCE)
+    blocks = -(-count // (parts * PAIRS_IN_BLOCK))
+    parts = -(-count // (blocks * PAIRS_IN_BLOCK))
+    padding = ((0, 0), (0, 0), (0, parts * blocks * PAIRS_IN_BLOCK - count))  # with row 0
+    places = np.pad(np.concatenate([first[None], second]), padding)
+    places = places.reshape(-1, len(LEVELS), parts, blocks, PAIRS_IN_BLOCK)
+    ones, others = places[0], np.moveaxis(places[1:], 0, 3)
+
+    def dispatch(job: tuple[int, ...]) -> Array:
+        return pair_distances(rows, ones[job], others[job], distance=metric)
+
+    distances = np.empty(others.shape, np.float32)
+    for job, found in _computed(dispatch, np.ndindex(ones.shape[:2]), "verification", progress):
+        distances[job] = found
+    apart = np.moveaxis(distances, 3, 0).reshape(len(second), len(LEVELS), -1)[..., :count]
+    ends = np.cumsum([len(pairs) for pairs in kinds.values()])
+    positives, *negatives = apart if shared else np.split(apart[0], ends[:-1], axis=1)
     # In a tie, the Python evaluator ranks negatives first and the MATLAB code positives.
     side: Any = "right" if protocol == "python" else "left"
 
@@ -171,50 +177,17 @@ def verification(
     return np.moveaxis(values, 2, 0)
 
 
-def _group_distances(
-    descriptors: SetDescriptors,
-    first: Int32[np.ndarray, "3 pairs"],
-    second: Int32[np.ndarray, "kinds 3 pairs"],
-    metric: Metric,
-    progress: bool,
-) -> Float32[np.ndarray, "kinds 3 pairs"]:
-    """Compute distances between rows of descriptors, in blocks padded with row 0."""
-    kinds, levels, count = second.shape
-    parts = -(-count // PAIRS_AT_ONCE)
-    blocks = -(-count // (parts * PAIRS_IN_BLOCK))
-    parts = -(-count // (blocks * PAIRS_IN_BLOCK))
-    padding = parts * blocks * PAIRS_IN_BLOCK - count
-    shape = (parts, blocks, PAIRS_IN_BLOCK)
-    ones = np.pad(first, ((0, 0), (0, padding))).reshape(levels, *shape)
-    others = np.pad(second, ((0, 0), (0, 0), (0, padding))).reshape(kinds, levels, *shape)
-    others = np.moveaxis(others, 0, 3)
-
-    def dispatch(job: tuple[int, ...]) -> Array:
-        return pair_distances(descriptors.rows, ones[job], others[job], distance=metric)
-
-    distances = np.empty(others.shape, np.float32)
-    for job, found in _computed(dispatch, np.ndindex(levels, parts), "verification", progress):
-        distances[job] = found
-    return np.moveaxis(distances, 3, 0).reshape(kinds, levels, -1)[..., :count]
-
-
 # Matching
 
 
 def matching(
-    descriptors: SetDescriptors,
-    tasks: Tasks,
-    *,
-    protocol: str = "python",
-    distance: str = "L2",
-    progress: bool = True,
+    descriptors: SetDescriptors, tasks: Tasks, *, protocol: str, distance: str, progress: bool
 ) -> Float64[np.ndarray, "sequences 3 5"]:
     """Match reference patches with the five other images by nearest neighbours.
 
     Returns the average precision of each sequence, in the tasks' order, level and image.
     """
     metric = _check(descriptors, tasks, distance)
-    descriptors = descriptors.on_device()
     rows = jnp.asarray(descriptors.rows)
 
     def dispatch(name: str) -> Neighbours:
@@ -248,12 +221,7 @@ def matched_precision(
 
 
 def retrieval(
-    descriptors: SetDescriptors,
-    tasks: Tasks,
-    *,
-    protocol: str = "python",
-    distance: str = "L2",
-    progress: bool = True,
+    descriptors: SetDescriptors, tasks: Tasks, *, protocol: str, distance: str, progress: bool
 ) -> Float64[np.ndarray, "queries 3 pools"]:
     """Look for a reference patch's five targets among the distractors.
 
@@ -267,7 +235,6 @@ def retrieval(
     sizes = np.array(POOLS[protocol]) - (TARGETS if protocol == "python" else 0)
     # Number of distractors that each pool adds to the one before.
     lengths = tuple(np.diff(np.minimum(sizes, len(distractors)), prepend=0).tolist())
-    descriptors = descriptors.on_device()
     rows, table = jnp.asarray(descriptors.rows), _image_rows(descriptors, tasks)
     pool_of: dict[int, Array] = {}  # the distractors for queries of one sequence, -1 for none
     for sequence in np.unique(queries.sequence).tolist():

@@ -6,8 +6,6 @@ LEVELS = {"e": "easy", "h": "hard", "t": "tough"}
 """HPatches' three levels of geometric noise."""
 NEGATIVES = ("intra", "inter")
 """Non-matching pairs from one sequence, and from two."""
-MEAN = "mean"
-"""Key for both kinds of negatives in records that did not keep them apart."""
 TASKS = ("verification", "matching", "retrieval")
 PROTOCOLS = ("python", "matlab")
 
@@ -20,7 +18,7 @@ class HPatchesScores:
         split: a, b, c, full, illum, view, "abc" (the mean over a, b and c), or the name of a
             folder whose sequences were all used.
         tasks: origin of pairs and queries, e.g. "official" or "generated, seed 42".
-        verification: average precision by level and kind of negatives (or `MEAN`).
+        verification: average precision by level and kind of negatives.
         verification_auc: balanced ROC area by level and kind of negatives.
         matching: mean average precision by level.
         matching_by_sequence: by sequence and level, the mean over the five target images.

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from kjax.data import hpatches as data
 from kjax.data.hpatches import SPLITS
-from kjax.errors import InputError, first_line, unknown_name
+from kjax.errors import InputError, check_name, first_line
 from kjax.eval.hpatches.scores import PROTOCOLS
 
 PAIRS, QUERIES, DISTRACTORS = 1_000_000, 10_000, 20_000
@@ -115,13 +115,10 @@ def open_benchmark(
     Without names of official splits, all sequences are one split, named like the folder. Without a
     folder of official task files, tasks are generated.
     """
-    for kind, chosen, known in (
-        ("protocol", protocols, PROTOCOLS),
-        ("HPatches split", splits, list(SPLITS)),
-    ):
-        for name in chosen:
-            if name not in known:
-                raise unknown_name(kind, name, known)
+    for name in protocols:
+        check_name("protocol", name, PROTOCOLS)
+    for name in splits:
+        check_name("HPatches split", name, SPLITS)
     listed = {split: SPLITS[split] for split in splits}
     if not listed:
         found = sorted({path.parent.name for path in folder.glob("*/ref.*")})
@@ -289,16 +286,11 @@ def _draw_pairs(
         raise InputError("no sequence to draw pairs from: at least one with two patches is needed")
     counts, random = counts[usable], np.random.RandomState(seed)
     drawn = random.randint(0, len(usable), pairs)
-    both: list[np.ndarray] = []
-    with tqdm(total=2 * pairs, desc="drawing pairs", unit="pair", disable=not progress) as bar:
-        for limits in (counts[drawn], np.full(pairs, _DRAWN_IMAGES)):
-            two = np.empty((pairs, 2), np.int32)
-            for index, limit in enumerate(limits.tolist()):
-                two[index] = random.permutation(limit)[:2]
-                if (index + 1) % 1000 == 0:
-                    bar.update(1000)
-            both.append(two)
-    patch, image = both[0], both[1].astype(np.int8)
+    limits = [*counts[drawn].tolist(), *[_DRAWN_IMAGES] * pairs]
+    bar = tqdm(limits, desc="drawing pairs", unit="pair", disable=not progress)
+    chosen = (random.permutation(limit)[:2] for limit in bar)
+    two = np.fromiter(chosen, np.dtype((np.int32, 2)), len(limits))
+    patch, image = two[:pairs], two[pairs:].astype(np.int8)
     other = random.randint(0, len(usable), pairs)
     other_patch = random.randint(0, counts[other]).astype(np.int32)
     within = np.repeat(usable[drawn][:, None], 2, axis=1)

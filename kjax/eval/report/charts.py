@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kjax.eval.hpatches.scores import LEVELS, MEAN, TASKS, HPatchesScores
+from kjax.eval.hpatches.scores import LEVELS, TASKS, HPatchesScores
 from kjax.eval.phototour import RECALL
 from kjax.eval.report import tables
 from kjax.eval.report.published import is_hand_crafted
@@ -302,7 +302,7 @@ def _spots(scores: HPatchesScores, task: str) -> list[tuple[float, str, str]]:
             shares = [one[level] for name, one in by_sequence.items() if name[0] == kind]
             parts.setdefault(level, {})[kind] = float(np.mean(shares))
     else:
-        parts = {level: {MEAN: share} for level, share in getattr(scores, task).items()}
+        parts = {level: {"": share} for level, share in getattr(scores, task).items()}
     return [
         (share, level, pairs.get(kind, LEVEL_MARKS[level]))
         for level, kinds in parts.items()

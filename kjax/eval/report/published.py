@@ -13,21 +13,21 @@ PAPER_SOURCE = (
     "list of test pairs. “As reported” means by HardNet's authors."
 )
 
-SettingName = tuple[str, str]
-"""Training set and test set."""
-
 
 @dataclasses.dataclass(frozen=True)
 class PublishedFpr:
-    """A row of the paper's PhotoTourism table; `head` is kjax's name of the architecture."""
+    """A row of the paper's PhotoTourism table, by training and test set.
+
+    `head` is kjax's name of the architecture.
+    """
 
     name: str
     head: str | None
     parameters: int
     mean: float
     mean_std: float | None
-    fpr95: dict[SettingName, float]
-    fpr95_std: dict[SettingName, float]
+    fpr95: dict[tuple[str, str], float]
+    fpr95_std: dict[tuple[str, str], float]
 
 
 _SETTINGS = [(train, test) for test in PAPER_SETS for train in PAPER_SETS if train != test]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kjax.eval.hpatches.scores import LEVELS, MEAN, NEGATIVES, TASKS, HPatchesScores
+from kjax.eval.hpatches.scores import LEVELS, NEGATIVES, TASKS, HPatchesScores
 from kjax.eval.report import published
 from kjax.eval.results import PhototourScores, Result, spread_over_seeds
 
@@ -208,30 +208,27 @@ def fpr_table(arrangement: Arrangement) -> Table:
     differences = {one.name: arrangement.paper_difference(one) for one in results}
     compared = any(value is not None for value in differences.values())
     heads = [(f"Tested on {one.test}", one.train) if one.train else one.test for one in settings]
-    hidden = {"Trained on": by_training_set, "Mean": len(settings) == 1, "vs. paper": not compared}
-    rows: list[tuple[str, dict[Any, Cell]]] = []
+    shown = {"Trained on": not by_training_set, "Mean": len(settings) > 1, "vs. paper": compared}
+    columns = ["Descriptor", "Parameters", *(head for head in shown if shown[head]), *heads]
+    rows: list[Row] = []
     for result in results:
         cells: dict[Any, Cell] = {
-            "Descriptor": Cell(result.name),
             "Parameters": count_cell(result.parameters),
             "Trained on": Cell(", ".join(training_sets(result)) or DASH),
-            "Mean": Cell(),
-            "vs. paper": Cell(),
         }
         if (found := arrangement.mean(result)) is not None:
-            share, std, columns = found
-            whole = columns == len(settings)  # a mean over fewer columns is not comparable
-            detail = "" if whole else f"over {columns} of {len(settings)}"
+            share, std, number = found
+            whole = number == len(settings)  # a mean over fewer columns is not comparable
+            detail = "" if whole else f"over {number} of {len(settings)}"
             cells["Mean"] = share_cell(share, std, detail, contends=whole)
         if (difference := differences[result.name]) is not None:
             cells["vs. paper"] = Cell(f"{100 * difference:+.2f}".replace("-", "−"), difference)
         for head, setting in zip(heads, settings, strict=True):
-            cells[head] = Cell()
             if (one := arrangement.scores(result, setting)) is not None:
                 own = one.on_training_set
                 detail = "trained on this set" if own else interval(one.fpr95_interval)
                 cells[head] = share_cell(one.fpr95, one.fpr95_std, detail, contends=not own)
-        rows.append(("ours" if result.ours else "rival", cells))
+        rows.append(result_row(result, cells))
     trains = dict.fromkeys(name for one in results for name in training_sets(one))
     for paper in published.PAPER_PHOTOTOUR if arrangement.on_paper_sets else ():
         for train in [""] if by_training_set else trains:
@@ -248,7 +245,6 @@ def fpr_table(arrangement: Arrangement) -> Table:
                 "Parameters": count_cell(paper.parameters),
                 "Trained on": Cell(train or DASH),
                 "Mean": mean,
-                "vs. paper": Cell(),
             }
             for head, key in zip(heads, keys, strict=True):
                 std = paper.fpr95_std.get(key)
@@ -278,7 +274,7 @@ def fpr_table(arrangement: Arrangement) -> Table:
     return make_table(
         "False positive rate at 95 % recall (FPR@95), %: lower is better. "
         f"Rule: {arrangement.rule}.{grouped}",
-        [(kind, {h: cells[h] for h in cells if not hidden.get(h)}) for kind, cells in rows],
+        [(kind, {head: row.get(head, Cell()) for head in columns}) for kind, row in rows],
         [note for note, holds in notes.items() if holds],
         lower_is_better=True,
     )
@@ -376,8 +372,8 @@ def detail_tables(setting: HPatchesSetting, scored: Scored) -> list[Table]:
         parts: dict[Any, Cell] = {}
         roc: dict[Any, Cell] = {}
         for level, name in LEVELS.items():
-            for kind in (*NEGATIVES, MEAN):
-                head = name if kind == MEAN else f"{name} {kind}"
+            for kind in NEGATIVES:
+                head = f"{name} {kind}"
                 std = scores.part_std.get(f"verification/{level}/{kind}")
                 if (share := scores.verification.get(level, {}).get(kind)) is not None:
                     parts["Verification", head] = share_cell(share, std)
