@@ -73,6 +73,14 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+@pytest.fixture(scope="module")
+def browser():
+    from browser import open_browser
+
+    with open_browser() as browser:
+        yield browser
+
+
 @pytest.fixture
 def optimized():
     """XLA's optimisations, for one test: where it has no library, it is far slower without them."""

@@ -136,10 +136,8 @@ def _read_torch7(path: Path) -> dict[str, np.ndarray]:
         arrays[name] = module.tensor("kernel").astype(np.float32)
     for name in ("mean", "std"):  # one number for all pixels, or one for each
         value = content.get(name)
-        if isinstance(value, float) or (isinstance(value, np.ndarray) and value.size == 1):
-            arrays[name] = np.full((PATCH_SIZE, PATCH_SIZE), value, np.float32)
-        elif isinstance(value, np.ndarray):
-            image = value.astype(np.float32)
-            fits = image.size == PATCH_SIZE**2
-            arrays[name] = image.reshape(PATCH_SIZE, PATCH_SIZE) if fits else image
+        if isinstance(value, float | np.ndarray):
+            image = np.asarray(value, np.float32)
+            fits = image.size in (1, PATCH_SIZE**2)
+            arrays[name] = np.resize(image, (PATCH_SIZE, PATCH_SIZE)) if fits else image
     return arrays

@@ -65,12 +65,8 @@ def batched(
 ) -> Callable[..., Float32[np.ndarray, "patches dim"]]:
     """Make a `describe` of a function of variables and [batch, n, n] patches, 0 to 255.
 
-    Products keep all bits of float32 on accelerators, too, for the sake of published numbers.
-
-    Args:
-        apply: gives one descriptor per patch.
-        variables: first argument of `apply`.
-        size: side that patches are resized to, as HardNet's authors do; None leaves them.
+    Patches are resized to a side of `size`, if given, as HardNet's authors do. Products keep all
+    bits of float32 on accelerators, too, for the sake of published numbers.
     """
 
     @jax.jit

@@ -68,14 +68,11 @@ def describe_raw(
     kernel: KernelType = "concat",
     magnitude_epsilon: float = EPSILON,
 ) -> Float[Array, "batch dim"]:
-    """Compute raw descriptors of unit norm, before whitening.
+    """Compute raw descriptors of unit norm, before whitening, from grey values of 0 to 1.
 
-    Args:
-        patches: grey values from 0 to 1, any side.
-        kernel: spatial kernel, or both concatenated.
-        magnitude_epsilon: added to squared gradient magnitudes. The authors' code adds 1e-8, kornia
-            0.9 nothing. It matters where a patch is flat: there gradients and their orientations
-            are rounding errors.
+    `magnitude_epsilon` is added to squared gradient magnitudes. The authors' code adds 1e-8, kornia
+    0.9 nothing. It matters where a patch is flat: there gradients and their orientations are
+    rounding errors.
     """
     n = patches.shape[1]
     # One pixel is subtracted first: a constant patch then has no gradients, not even by rounding.
@@ -130,13 +127,7 @@ def projection(whitening: Whitening, mode: str) -> tuple[Float32[np.ndarray, "di
 
 
 def load_whitening(path: Path, mode: str, training_set: str | None = None) -> Whitening:
-    """Load the whitening for a mode.
-
-    Args:
-        path: `.npz`, or torch's `.pth`.
-        mode: one of `MODES`.
-        training_set: one of the sets in the file; by default its only one, or Liberty.
-    """
+    """Load the whitening for one of `MODES`; by default the file's only one, or Liberty's."""
     algorithm = "lw" if mode == "lw" else "pca"
     arrays = read_arrays(path)
     sets = {name.rsplit("/", 2)[0] for name in arrays if name.endswith(f"/{algorithm}/mean")}

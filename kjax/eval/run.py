@@ -22,7 +22,7 @@ from kjax.eval.hpatches.descriptors import (
     read_descriptors,
     write_descriptors,
 )
-from kjax.eval.hpatches.scores import HPatchesScores
+from kjax.eval.hpatches.scores import TASKS, HPatchesScores
 from kjax.eval.hpatches.tasks import Benchmark, open_benchmark, read_sequences
 from kjax.eval.phototour import degeneracies, hardest_pairs, scorable, score_pairs
 from kjax.eval.results import (
@@ -125,8 +125,7 @@ def summary(evaluation: Evaluation) -> Iterator[str]:
             spread = f" ± {100 * on_set.fpr95_std:.2f}" if on_set.fpr95_std is not None else ""
             figures.append(f"FPR@95 {on_set.test} {100 * on_set.fpr95:.2f}{spread} %")
         for one in row.hpatches:
-            shares = (one.verification_map, one.matching_map, one.retrieval_map)
-            texts = " / ".join(f"{100 * share:.2f}" for share in shares)
+            texts = " / ".join(f"{100 * getattr(one, f'{task}_map'):.2f}" for task in TASKS)
             figures.append(f"HPatches {one.split} ({one.protocol}) {texts} %")
         figures += [f"warning: {warning}" for warning in row.warnings]
         yield f"{row.name:{width}s}  {'; '.join(figures)}"

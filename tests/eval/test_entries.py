@@ -89,5 +89,3 @@ def test_names_of_models_in_weights_files(tmp_path):
     save_variables(polar, make_model("polar", s=1, patch_size=16)[1])
     assert find_entry(str(star)).name == "combined_star s=2"
     assert find_entry(f"{polar}:polar,s=1,patch_size=16").name == "polar s=1 N=16"
-    with pytest.raises(InputError, match="fits several heads"):
-        find_entry(str(polar))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Page, find_chromium, open_browser
+from browser import Page, find_chromium
 from PIL import Image
 from sample_evaluation import descriptor, illustrations, paper_like_evaluation
 
@@ -33,12 +33,6 @@ def report(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
     write_report(folder, dataclasses.replace(sample, descriptors=rows), illustrations())
     return folder / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

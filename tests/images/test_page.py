@@ -5,7 +5,7 @@ import re
 import cv2
 import numpy as np
 import pytest
-from browser import Page, find_chromium, open_browser
+from browser import Page, find_chromium
 
 from kjax.images.draw import MAX_SIDE, save_match_page
 from kjax.images.extract import extract_patches
@@ -45,12 +45,6 @@ def make_pair(count, **options):
     ratios = np.linspace(0.2, 0.9, count, dtype=np.float32)
     matches = Matches(indices, np.linspace(0.1, 1.1, count, dtype=np.float32), ratios)
     return *zip(*sides, strict=True), matches, np.arange(count) % 4 != 3
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

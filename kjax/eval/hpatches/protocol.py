@@ -244,12 +244,10 @@ def retrieval(
                 f"{list(tasks.patches)[sequence]} has queries, but no other sequence has "
                 "distractors: retrieval needs two sequences or more"
             )
-        if protocol == "matlab":
-            pool = np.where(foreign, np.arange(len(foreign)), -1)[:size]
-        else:
-            kept = np.flatnonzero(foreign)[:size]
-            pool = np.pad(kept, (0, size - len(kept)), constant_values=-1)
-        pool_of[sequence] = jnp.asarray(pool.astype(np.int32))
+        pool = np.where(foreign, np.arange(len(foreign)), -1)
+        if protocol == "python":  # the next foreign ones take the place of those dropped
+            pool = pool[np.argsort(~foreign, kind="stable")]
+        pool_of[sequence] = jnp.asarray(pool[:size].astype(np.int32))
     with jax.enable_x64(True):
         others = in_double(rows, table[0, distractors.sequence, 0] + distractors.patch)
 

@@ -289,7 +289,7 @@ def _draw_pairs(
     limits = [*counts[drawn].tolist(), *[_DRAWN_IMAGES] * pairs]
     bar = tqdm(limits, desc="drawing pairs", unit="pair", disable=not progress)
     chosen = (random.permutation(limit)[:2] for limit in bar)
-    two = np.fromiter(chosen, np.dtype((np.int32, 2)), len(limits))
+    two = np.fromiter(chosen, np.dtype((np.int32, 2)))
     patch, image = two[:pairs], two[pairs:].astype(np.int8)
     other = random.randint(0, len(usable), pairs)
     other_patch = random.randint(0, counts[other]).astype(np.int32)
