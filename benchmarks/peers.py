@@ -48,7 +48,7 @@ from kjax.baselines.descriptor import Unavailable
 from kjax.extras import require
 from kjax.images.align import align_matches
 from kjax.images.features import Features
-from kjax.interrupts import run_program
+from kjax.interrupts import run_script
 from kjax.model.describe import cores
 
 CORRECT = 3
@@ -238,4 +238,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda argv: main(argv[1:]), "peers: interrupted: run the same command to resume")
+    run_script(main, ": run the same command to resume")

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from program import make_parser
 
 from kjax.errors import InputError, exit_code, unknown_name
-from kjax.interrupts import run_program
+from kjax.interrupts import run_script
 
 if TYPE_CHECKING:
     from experiments.scoring import Tests
@@ -180,6 +180,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_program(
-        lambda argv: main(argv[1:]), "reproduce: interrupted: run the same command to resume"
-    )
+    run_script(main, ": run the same command to resume")

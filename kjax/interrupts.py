@@ -18,19 +18,17 @@ class Stopped(Exception):  # noqa: N818  (not an error: the user asked for it)
     """A training was asked to stop, and has saved its state."""
 
 
-def run_program(main: Callable[[Sequence[str]], int], line: str) -> NoReturn:
-    """Run a program and exit; after Ctrl-C print a line on stderr."""
+def run_script(main: Callable[[Sequence[str]], int], hint: str = "") -> NoReturn:
+    """Run a script, whose `main` takes the arguments without the script's name, and exit.
+
+    After Ctrl-C, print a line on stderr that ends with the hint.
+    """
     hear_lost_interrupts()
     try:
-        code = main(sys.argv)
+        code = main(sys.argv[1:])
     except KeyboardInterrupt:
-        end_interrupted(line)
+        end_interrupted(f"{Path(sys.argv[0]).stem}: interrupted{hint}")
     sys.exit(code)
-
-
-def run_script(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a script, whose `main` takes the arguments without the script's name, and exit."""
-    run_program(lambda argv: main(argv[1:]), f"{Path(sys.argv[0]).stem}: interrupted")
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kjax.interrupts import hear_lost_interrupts, run_program, run_script
+from kjax.interrupts import hear_lost_interrupts, run_script
 
 ROOT = Path(__file__).parents[1]
 INTERRUPTED_IMPORT = """
@@ -40,20 +40,9 @@ def test_while_packages_are_imported(program):
     assert done.stderr.count("\n") == 1, done.stderr
 
 
-def test_while_working(monkeypatch, capfd):
+@pytest.mark.parametrize("hint", ["", ": run it again"])
+def test_while_working(hint, monkeypatch, capfd):
     """In one go: no thread and no second Ctrl-C has a chance to add its traceback."""
-
-    def work(argv):
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(os, "_exit", sys.exit)
-    with pytest.raises(SystemExit) as ended:
-        run_program(work, "stopped short")
-    assert ended.value.code == 130
-    assert capfd.readouterr().err == "stopped short\n"
-
-
-def test_a_script_tells_its_name(monkeypatch, capfd):
     asked = []
 
     def work(words):
@@ -63,14 +52,14 @@ def test_a_script_tells_its_name(monkeypatch, capfd):
     monkeypatch.setattr(os, "_exit", sys.exit)
     monkeypatch.setattr(sys, "argv", ["benchmarks/pairs.py", "photos"])
     with pytest.raises(SystemExit) as ended:
-        run_script(work)
+        run_script(work, hint)
     assert (ended.value.code, asked) == (130, ["photos"])
-    assert capfd.readouterr().err == "pairs: interrupted\n"
+    assert capfd.readouterr().err == f"pairs: interrupted{hint}\n"
 
 
 def test_uninterrupted_programs_keep_their_exit_code():
     with pytest.raises(SystemExit) as ended:
-        run_program(lambda argv: 2, "never printed")
+        run_script(lambda argv: 2)
     assert ended.value.code == 2
 
 

@@ -76,29 +76,25 @@ def split_batch(pairs: int, shares: Sequence[float]) -> tuple[int, ...]:
 def check_streams(
     tables: Sequence[PointTable], pairs: int, shares: Sequence[float], *, seed: int, group: int = 1
 ) -> None:
-    """Raise if one of the streams cannot fill its share of a batch."""
-    for table, own in zip(tables, split_batch(pairs, shares), strict=True):
-        check_stream(len(table.starts), own, seed=seed, group=group)
-
-
-def check_stream(point_count: int, pairs: int, *, seed: int = 0, group: int = 1) -> None:
-    """Raise if the points cannot fill a batch, or for an invalid seed."""
+    """Raise if one of the streams cannot fill its share of a batch, or for an invalid seed."""
     check_seed(seed)
-    if pairs % group:
-        raise InputError(
-            f"a batch of {pairs} pairs is not made of groups of {group}: choose a multiple of it"
-        )
-    if pairs < 1 or pairs > point_count:
-        raise InputError(
-            f"a batch of {pairs} pairs needs as many different points, and the set has "
-            f"{point_count} with two or more patches: choose a batch of 1 to {point_count} pairs"
-        )
-    # Positions in a stream, which starts again after whole passes, must fit 32 bits.
-    if math.lcm(point_count // group, pairs // group) >= 2**32:
-        raise InputError(
-            f"{point_count} points in batches of {pairs} are too many for 32-bit counters: "
-            "choose a batch size with more factors in common, or fewer points"
-        )
+    for table, own in zip(tables, split_batch(pairs, shares), strict=True):
+        count = len(table.starts)
+        if own % group:
+            raise InputError(
+                f"a batch of {own} pairs is not made of groups of {group}: choose a multiple of it"
+            )
+        if own < 1 or own > count:
+            raise InputError(
+                f"a batch of {own} pairs needs as many different points, and the set has "
+                f"{count} with two or more patches: choose a batch of 1 to {count} pairs"
+            )
+        # Positions in a stream, which starts again after whole passes, must fit 32 bits.
+        if math.lcm(count // group, own // group) >= 2**32:
+            raise InputError(
+                f"{count} points in batches of {own} are too many for 32-bit counters: "
+                "choose a batch size with more factors in common, or fewer points"
+            )
 
 
 def check_seed(seed: int) -> None:
@@ -126,7 +122,7 @@ def sample_pairs(
     """Return the patch numbers of the pairs of one step, over all devices.
 
     Groups of `group` neighbouring points in the table are drawn together. An incomplete group at
-    its end is left out. Validate the arguments with `check_stream` beforehand.
+    its end is left out. Validate the arguments with `check_streams` beforehand.
     """
     count = table.starts.shape[0] // group
     groups = sample_points(seed, step, point_count=count, pairs=pairs // group)

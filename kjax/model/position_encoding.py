@@ -85,16 +85,6 @@ def feature_map(angles: NumpyOrJax, *, kappa: float, s: int) -> NumpyOrJax:
     return xp.concatenate(waves, axis=-1) * amplitudes
 
 
-def kernel_signature(difference: NumpyOrJax, *, kappa: float, s: int) -> NumpyOrJax:
-    """Compute k(Δ) = γ₀ + Σᵢ γᵢ cos(iΔ), the kernel whose feature map is `feature_map`."""
-    xp = difference.__array_namespace__()
-    gamma = von_mises_coefficients(kappa, s)
-    total = xp.full_like(difference, gamma[0])
-    for i in range(1, s + 1):
-        total = total + float(gamma[i]) * xp.cos(i * difference)
-    return total
-
-
 def cartesian_grid(n: int) -> tuple[Float[np.ndarray, "{n}*{n}"], Float[np.ndarray, "{n}*{n}"]]:
     """Return x (column) and y (row) of the n² positions, row-major, each from −1 to 1."""
     if n < 2:

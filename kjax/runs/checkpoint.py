@@ -174,10 +174,9 @@ def read_latest(folder: Path, like: State) -> State | None:
         InputError: the checkpoint is damaged, or of another model.
     """
     steps = saved_steps(folder)
-    return _read(folder.absolute() / str(max(steps)), like) if steps else None
-
-
-def _read(folder: Path, like: Any) -> Any:
+    if not steps:
+        return None
+    folder = folder.absolute() / str(max(steps))
     first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
     def described(leaf: Any) -> jax.ShapeDtypeStruct:

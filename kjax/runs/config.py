@@ -59,17 +59,6 @@ def check_positive(group: str, config: Any, *names: str) -> None:
             raise InputError(f"{group}.{name} must be positive, not {getattr(config, name)}")
 
 
-def check_shares(shares: tuple[float, ...], train: tuple[str, ...]) -> None:
-    """Raise unless there are no shares, or one per training set that sum to 1."""
-    if shares and (
-        len(shares) != len(train) or min(shares) <= 0 or not math.isclose(sum(shares), 1)
-    ):
-        raise InputError(
-            f"data.shares must be one positive number for each of the {len(train)} sets of "
-            f"data.train and sum to 1, not {shares}"
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """Arguments of `kjax.build`."""
@@ -114,7 +103,12 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not self.train or "" in (*self.train, *self.test):
             raise InputError("data.train needs a dataset: a folder, or 'embedded'")
-        check_shares(self.shares, self.train)
+        whole = len(self.shares) == len(self.train) and math.isclose(sum(self.shares), 1)
+        if self.shares and not (whole and min(self.shares) > 0):
+            raise InputError(
+                f"data.shares must be one positive number for each of the {len(self.train)} sets "
+                f"of data.train and sum to 1, not {self.shares}"
+            )
         check_choice("pipeline", self.pipeline, PIPELINES)
 
 

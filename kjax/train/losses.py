@@ -24,10 +24,9 @@ import jax.numpy as jnp
 from jax.lax import Precision
 from jaxtyping import Array, Bool, Float
 
-from kjax.errors import unknown_name
 from kjax.model.aggregation import l2_normalize
 from kjax.model.kernels.convolution import at_least_float32
-from kjax.runs.config import NEIGHBOUR_RULES, LossConfig
+from kjax.runs.config import LossConfig
 
 HYNET_MARGIN = 1.2
 IDENTICAL_DISTANCE = 0.008
@@ -36,6 +35,9 @@ OUT_OF_REACH = 10.0
 """Distance added to exclude pairs from mining; unit vectors are at most 2 apart."""
 ROOT_EPSILON = 1e-6
 """ε of HardNet, SOSNet and HyNet under square roots, whose slope at zero is infinite."""
+
+RawViews = tuple[Float[Array, "pairs raw"], Float[Array, "pairs raw"]]
+"""Both views before ℓ2 normalisation."""
 
 
 class Triplets(NamedTuple):
@@ -77,48 +79,8 @@ def hardest_negatives(
     return jnp.minimum(hardest, candidates.min(axis=0)) if anchor_swap else hardest
 
 
-def hardest_in_batch_triplets(
-    anchors: Float[Array, "pairs dim"],
-    positives: Float[Array, "pairs dim"],
-    *,
-    margin: float = 1.0,
-    anchor_swap: bool = False,
-) -> Triplets:
-    """Compute [margin + p − n]₊ for every pair (the paper misprints the signs of p and n)."""
-    positive, negative = _hardest_in_batch(anchors, positives, anchor_swap)
-    return Triplets(jnp.maximum(margin + positive - negative, 0), positive, negative)
-
-
-def hardest_in_batch_softmax(
-    anchors: Float[Array, "pairs dim"],
-    positives: Float[Array, "pairs dim"],
-    *,
-    anchor_swap: bool = False,
-) -> Triplets:
-    """Compute −log(e^(2−p) / (e^(2−p) + e^(2−n) + 1e-8)): HardNet's `softmax` loss."""
-    positive, negative = _hardest_in_batch(anchors, positives, anchor_swap)
-    # The same value with the fraction cancelled, which keeps the digits of small losses.
-    loss = jnp.log1p(jnp.exp(positive - negative) + 1e-8 * jnp.exp(positive - 2))
-    return Triplets(loss, positive, negative)
-
-
-def hardest_in_batch_contrastive(
-    anchors: Float[Array, "pairs dim"],
-    positives: Float[Array, "pairs dim"],
-    *,
-    margin: float = 1.0,
-    anchor_swap: bool = False,
-) -> Triplets:
-    """Compute [margin − n]₊ + p: HardNet's `contrastive` loss."""
-    positive, negative = _hardest_in_batch(anchors, positives, anchor_swap)
-    return Triplets(jnp.maximum(margin - negative, 0) + positive, positive, negative)
-
-
 def infonce(
-    anchors: Float[Array, "pairs dim"],
-    positives: Float[Array, "pairs dim"],
-    *,
-    temperature: float = 0.1,
+    anchors: Float[Array, "pairs dim"], positives: Float[Array, "pairs dim"], temperature: float
 ) -> Triplets:
     """Compute the mean of InfoNCE along rows and columns, with all negatives of the batch.
 
@@ -172,26 +134,27 @@ def hardest_in_both_views(distances: ViewDistances) -> Float[Array, " pairs"]:
 def sosnet_triplets(
     anchors: Float[Array, "pairs dim"],
     positives: Float[Array, "pairs dim"],
-    *,
-    margin: float = 1.0,
-    neighbours: int = 8,
-    neighbour_rule: str = "paper",
+    config: LossConfig,
+    margin: float,
 ) -> Triplets:
     """Compute SOSNet's loss: a first-order and a second-order term with equal weight.
 
     The first-order term is the quadratic hinge [margin + p − n]₊², with the hardest negative of
-    both views. The second-order term is `second_order_difference` over the nearest `neighbours`.
+    both views. The second-order term is √(Σⱼ (d(aᵢ, aⱼ) − d(pᵢ, pⱼ))² + 1e-6), over the
+    neighbours j of each pair i.
     """
     distances = view_distances(anchors, positives)
     positive = jnp.diagonal(distances.across)
     negative = hardest_in_both_views(distances)
     first_order = jnp.square(jnp.maximum(margin + positive - negative, 0))
-    chosen = second_order_neighbours(distances, count=neighbours, rule=neighbour_rule)
-    return Triplets(first_order + second_order_difference(distances, chosen), positive, negative)
+    chosen = second_order_neighbours(distances, config.neighbours, config.neighbour_rule)
+    difference = jnp.where(chosen, distances.anchors - distances.positives, 0)
+    second_order = jnp.sqrt(jnp.sum(jnp.square(difference), axis=1) + ROOT_EPSILON)
+    return Triplets(first_order + second_order, positive, negative)
 
 
 def second_order_neighbours(
-    distances: ViewDistances, *, count: int, rule: str = "paper"
+    distances: ViewDistances, count: int, rule: str
 ) -> Bool[Array, "pairs pairs"]:
     """Mark the pairs j in the second-order term of pair i. Ties for the last place all count.
 
@@ -203,33 +166,19 @@ def second_order_neighbours(
             view with the other, and is symmetric in i and j.
     """
     within = _nearest(distances.anchors, count) | _nearest(distances.positives, count)
-    match rule:
-        case "paper":
-            return within
-        case "release":
-            across = _nearest(distances.across, count) | _nearest(distances.across.T, count).T
-            chosen = within | across
-            return chosen | chosen.T
-        case _:
-            raise unknown_name("neighbour rule", rule, NEIGHBOUR_RULES)
-
-
-def second_order_difference(
-    distances: ViewDistances, neighbours: Bool[Array, "pairs pairs"]
-) -> Float[Array, " pairs"]:
-    """Compute √(Σⱼ (d(aᵢ, aⱼ) − d(pᵢ, pⱼ))² + 1e-6) over the neighbours j of each pair i."""
-    difference = jnp.where(neighbours, distances.anchors - distances.positives, 0)
-    return jnp.sqrt(jnp.sum(jnp.square(difference), axis=1) + ROOT_EPSILON)
+    if rule == "paper":
+        return within
+    across = _nearest(distances.across, count) | _nearest(distances.across.T, count).T
+    chosen = within | across
+    return chosen | chosen.T
 
 
 def hynet_triplets(
     anchors: Float[Array, "pairs dim"],
     positives: Float[Array, "pairs dim"],
-    *,
-    margin: float = HYNET_MARGIN,
-    alpha: float = 2.0,
-    norm_weight: float = 0.1,
-    unnormalized: tuple[Float[Array, "pairs raw"], Float[Array, "pairs raw"]] | None = None,
+    config: LossConfig,
+    margin: float,
+    unnormalized: RawViews | None,
 ) -> Triplets:
     """Compute HyNet's loss: a triplet margin on a hybrid of inner product and ℓ2 distance.
 
@@ -243,28 +192,13 @@ def hynet_triplets(
     distances = view_distances(anchors, positives)
     positive = jnp.diagonal(distances.across)
     negative = hardest_in_both_views(distances)
-    gap = hybrid_distance(positive, alpha=alpha) - hybrid_distance(negative, alpha=alpha)
-    loss = jnp.maximum(margin + gap, 0)
+    hybrid = [config.alpha * jnp.square(d) / 2 + d for d in (positive, negative)]
+    loss = jnp.maximum(margin + (hybrid[0] - hybrid[1]), 0)
     if unnormalized is not None:
-        loss = loss + norm_weight * squared_norm_difference(*unnormalized)
+        raw = (view.astype(at_least_float32(view.dtype)) for view in unnormalized)
+        norms = [jnp.sqrt(jnp.sum(jnp.square(view), axis=1) + ROOT_EPSILON) for view in raw]
+        loss = loss + config.norm_weight * jnp.square(norms[0] - norms[1])
     return Triplets(loss, positive, negative)
-
-
-def hybrid_distance(distance: Float[Array, " pairs"], *, alpha: float) -> Float[Array, " pairs"]:
-    """Compute α d²/2 + d: HyNet's hybrid of inner product and ℓ2 distance d of unit vectors."""
-    return alpha * jnp.square(distance) / 2 + distance
-
-
-def squared_norm_difference(
-    anchors: Float[Array, "pairs raw"], positives: Float[Array, "pairs raw"]
-) -> Float[Array, " pairs"]:
-    """Compute (‖x‖ − ‖y‖)² of descriptors before normalisation, with 1e-6 under each root."""
-
-    def norms(vectors: Array) -> Array:
-        vectors = vectors.astype(at_least_float32(vectors.dtype))
-        return jnp.sqrt(jnp.sum(jnp.square(vectors), axis=1) + ROOT_EPSILON)
-
-    return jnp.square(norms(anchors) - norms(positives))
 
 
 def nested_pair_loss(
@@ -293,7 +227,7 @@ def pair_loss(
     positives: Float[Array, "pairs dim"],
     config: LossConfig,
     *,
-    unnormalized: tuple[Float[Array, "pairs raw"], Float[Array, "pairs raw"]] | None = None,
+    unnormalized: RawViews | None = None,
 ) -> Triplets:
     """Compute the loss that `config` names, for every pair of the whole batch.
 
@@ -301,39 +235,25 @@ def pair_loss(
     """
     published = HYNET_MARGIN if config.name == "hynet" else 1.0
     margin = published if config.margin is None else config.margin
-    swap = config.anchor_swap
     match config.name:
-        case "triplet":
-            return hardest_in_batch_triplets(anchors, positives, margin=margin, anchor_swap=swap)
-        case "softmax":
-            return hardest_in_batch_softmax(anchors, positives, anchor_swap=swap)
-        case "contrastive":
-            return hardest_in_batch_contrastive(anchors, positives, margin=margin, anchor_swap=swap)
         case "infonce":
-            return infonce(anchors, positives, temperature=config.temperature)
+            return infonce(anchors, positives, config.temperature)
         case "sosnet":
-            return sosnet_triplets(
-                anchors,
-                positives,
-                margin=margin,
-                neighbours=config.neighbours,
-                neighbour_rule=config.neighbour_rule,
-            )
-        case _:  # hynet: LossConfig admits no other name
-            return hynet_triplets(
-                anchors,
-                positives,
-                margin=margin,
-                alpha=config.alpha,
-                norm_weight=config.norm_weight,
-                unnormalized=unnormalized,
-            )
-
-
-def _hardest_in_batch(anchors: Array, positives: Array, anchor_swap: bool) -> tuple[Array, Array]:
-    """Return the distances of each pair to its own positive and to its hardest negative."""
+            return sosnet_triplets(anchors, positives, config, margin)
+        case "hynet":
+            return hynet_triplets(anchors, positives, config, margin, unnormalized)
     distances = distance_matrix(anchors, positives)
-    return jnp.diagonal(distances), hardest_negatives(distances, anchor_swap=anchor_swap)
+    positive = jnp.diagonal(distances)
+    negative = hardest_negatives(distances, anchor_swap=config.anchor_swap)
+    match config.name:
+        case "softmax":
+            # With the fraction cancelled, which keeps the digits of small losses.
+            loss = jnp.log1p(jnp.exp(positive - negative) + 1e-8 * jnp.exp(positive - 2))
+        case "contrastive":
+            loss = jnp.maximum(margin - negative, 0) + positive
+        case _:  # triplet, with the signs of p and n that the paper misprints
+            loss = jnp.maximum(margin + positive - negative, 0)
+    return Triplets(loss, positive, negative)
 
 
 def _exclude_non_negatives(

@@ -8,7 +8,7 @@ of devices, except for the rounding of sums over them.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from kjax.model.descriptor import Descriptor
 from kjax.runs.config import AugmentConfig
 from kjax.train.augment import augment_pair
 from kjax.train.distil import Teacher
-from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state, update
+from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state, train_step, update
 
 AXIS = "devices"
 _AUGMENT = 2
@@ -33,6 +33,8 @@ _KEPT_PROGRAMS = 8
 """Number of compiled programs kept for equal trainings in the same process."""
 
 Metrics = dict[str, Float[Array, "..."]]
+Carry = tuple[TrainState, Metrics, Change, Integer[Array, ""]]
+"""State, totals of the metrics, last change and remaining steps of a loop on the device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +161,7 @@ def make_batch_step(
 ) -> Callable[[TrainState, Array], tuple[TrainState, Metrics]]:
     """Return `run(state, batch)`, one step on a batch of shape [devices, per_device, 2, 64, 64]."""
     mapped = jax.pmap(
-        lambda state, batch, seed: _step_on_patches(program, state, batch, seed),
+        lambda state, batch, seed: _on_patches(program, train_step, state, batch, seed),
         axis_name=AXIS,
         in_axes=(None, 0, None),
         out_axes=None,
@@ -178,41 +180,35 @@ def _resident_steps(
 ) -> tuple[TrainState, Metrics]:
     """Take steps and average their metrics; norms are those of the last step, to save time."""
 
-    def take_step(i: Array, carry: _Carry, rows: Array) -> _Carry:
+    def take_step(i: Array, carry: Carry, rows: Array) -> Carry:
+        state, totals, _, left = carry
         patches = gather_pairs(data, rows[i])
-        state, metrics, change = _update_on_patches(program, carry.state, patches, seed)
-        totals = {name: total + metrics[name] for name, total in carry.totals.items()}
-        return _Carry(state, totals, change, carry.left - 1)
+        state, metrics, change = _on_patches(program, update, state, patches, seed)
+        totals = {name: total + metrics[name] for name, total in totals.items()}
+        return state, totals, change, left - 1
 
-    def take_steps(carry: _Carry) -> _Carry:
+    def take_steps(carry: Carry) -> Carry:
         # Sampling pairs is many tiny kernels: sampling many steps at once takes the time of one.
-        ahead = carry.state.step + jnp.arange(STEPS_DRAWN_AHEAD)
+        state, _, _, left = carry
+        ahead = state.step + jnp.arange(STEPS_DRAWN_AHEAD)
         rows = jax.vmap(lambda step: _draw(program, data, seed, step))(ahead)
-        taken = jnp.minimum(carry.left, STEPS_DRAWN_AHEAD)
+        taken = jnp.minimum(left, STEPS_DRAWN_AHEAD)
         return jax.lax.fori_loop(0, taken, functools.partial(take_step, rows=rows), carry)
 
     # Written out instead of by `eval_shape`: tracing a step takes a second.
     totals = dict.fromkeys(MEANS, jnp.zeros(()))
     nothing = Change(*(jax.tree.map(jnp.zeros_like, state.params) for _ in Change._fields))
-    start = _Carry(state, totals, nothing, steps)
-    end = jax.lax.while_loop(lambda carry: carry.left > 0, take_steps, start)
-    means = jax.tree.map(lambda total: total / steps, end.totals)
-    return end.state, means | end.change.norms(end.state.params)
-
-
-class _Carry(NamedTuple):
-    state: TrainState
-    totals: Metrics
-    change: Change
-    left: Integer[Array, ""]
-    """Remaining steps."""
+    start = (state, totals, nothing, steps)
+    state, totals, change, _ = jax.lax.while_loop(lambda carry: carry[-1] > 0, take_steps, start)
+    means = jax.tree.map(lambda total: total / steps, totals)
+    return state, means | change.norms(state.params)
 
 
 def _resident_step(
     program: DescriptorProgram, state: TrainState, data: ResidentSet, seed: Integer[Array, ""]
 ) -> tuple[TrainState, Metrics]:
     patches = gather_pairs(data, _draw(program, data, seed, state.step))
-    return _step_on_patches(program, state, patches, seed)
+    return _on_patches(program, train_step, state, patches, seed)
 
 
 def _draw(
@@ -234,23 +230,14 @@ def _draw(
     )
 
 
-def _step_on_patches(
+def _on_patches(
     program: DescriptorProgram,
+    take_step: Callable[..., Any],
     state: TrainState,
     patches: UInt8[Array, "local_pairs 2 64 64"],
     seed: Integer[Array, ""],
-) -> tuple[TrainState, Metrics]:
-    new_state, metrics, change = _update_on_patches(program, state, patches, seed)
-    return new_state, metrics | change.norms(new_state.params)
-
-
-def _update_on_patches(
-    program: DescriptorProgram,
-    state: TrainState,
-    patches: UInt8[Array, "local_pairs 2 64 64"],
-    seed: Integer[Array, ""],
-) -> tuple[TrainState, Metrics, Change]:
-    """Augment this device's share of the batch and take a step."""
+) -> Any:
+    """Augment this device's share of the batch; return what `train_step` or `update` returns."""
     key = jax.random.key(seed)
     augment_key = jax.random.fold_in(jax.random.fold_in(key, state.step), _AUGMENT)
     # One key per pair of the whole batch; each device takes its own.
@@ -264,7 +251,7 @@ def _update_on_patches(
         )
     )(keys, patches)
     taught = program.teacher.describe(augmented) if program.teacher else None
-    return update(
+    return take_step(
         state,
         augmented,
         key,

@@ -132,10 +132,11 @@ def train_step(
     model: Descriptor,
     optimizer: optax.GradientTransformation,
     config: StepConfig,
+    taught: Views | None = None,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """Take one step like `update`; return the new state, and metrics with norms."""
     new_state, metrics, change = update(
-        state, pairs, key, model=model, optimizer=optimizer, config=config
+        state, pairs, key, model=model, optimizer=optimizer, config=config, taught=taught
     )
     return new_state, metrics | change.norms(new_state.params)
 

@@ -130,5 +130,7 @@ def test_points_with_a_single_patch_are_left_out():
     ],
 )
 def test_impossible_streams_are_refused(arguments, message):
+    given = {"point_count": 100, "pairs": 10, "seed": 0, "shares": [1.0], **arguments}
+    table = sampler.PointTable((), range(given.pop("point_count")), ())
     with pytest.raises(InputError, match=message):
-        sampler.check_stream(**{"point_count": 100, "pairs": 10, **arguments})
+        sampler.check_streams([table], **given)

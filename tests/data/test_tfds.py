@@ -119,7 +119,7 @@ def test_hpatches_examples_are_scene_points(hpatches_folder, tmp_path):
 @pytest.mark.slow
 def test_without_a_local_folder_the_set_is_downloaded(phototour_folder, tmp_path, monkeypatch):
     download = mock.Mock(return_value=phototour_folder / "liberty")
-    monkeypatch.setattr(builder_module("phototour"), "download_set", download)
+    monkeypatch.setattr("kjax.data.tfds.download_set", download)
     assert len(prepare("phototour", "liberty", tmp_path / "nothing", tmp_path)["train"]) == 4
     ((name, root),) = [call.args for call in download.call_args_list]
     assert (name, Path(root)) == ("liberty", tmp_path / "downloads")

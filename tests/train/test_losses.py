@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from models import make_model, random_patches
 
-from kjax.errors import InputError
 from kjax.runs.config import LOSSES, LossConfig
 from kjax.train.losses import (
     ViewDistances,
@@ -13,7 +12,6 @@ from kjax.train.losses import (
     hardest_negatives,
     pair_loss,
     second_order_neighbours,
-    sosnet_triplets,
     view_distances,
 )
 from kjax.train.step import StepConfig, loss_and_stats
@@ -112,10 +110,10 @@ def test_neighbour_rules_by_hand():
         [[0.3, 1.2, 1.2, 0.2], [0.4, 0.3, 1.2, 1.2], [1.2, 0.4, 0.3, 1.2], [1.2, 1.2, 0.4, 0.3]]
     )
     distances = ViewDistances(across=across, anchors=within, positives=within)
-    paper = second_order_neighbours(distances, count=1)
+    paper = second_order_neighbours(distances, 1, "paper")
     np.testing.assert_array_equal(paper, [[0, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
     # 0–1, 1–2, 2–3 as before and 0–3 across, now each in both directions.
-    release = second_order_neighbours(distances, count=1, rule="release")
+    release = second_order_neighbours(distances, 1, "release")
     np.testing.assert_array_equal(release, [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
 
 
@@ -210,8 +208,6 @@ def test_a_batch_smaller_than_the_neighbourhood():
     losses = [jit_loss(*TWO_VIEWS, config).loss for config in (whole, more)]
     np.testing.assert_array_equal(*losses)
     np.testing.assert_allclose(jit_loss(unit([0]), unit([10]), more).loss, 1e-3, atol=1e-6)
-    with pytest.raises(InputError, match="unknown neighbour rule"):
-        sosnet_triplets(*TWO_VIEWS, neighbour_rule="both")
 
 
 def test_hynets_norm_term_reaches_the_loss_of_a_step(rng):

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import tensorflow_datasets.public_api as tfds
 
 from kjax.data import hpatches
-from kjax.data.download import download_set
 from kjax.data.hpatches import SEQUENCES, SPLITS
-from kjax.data.tfds import find_local
+from kjax.data.tfds import find_or_download
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
@@ -40,9 +39,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     def _split_generators(
         self, dl_manager: tfds.download.DownloadManager
     ) -> dict[str, Iterator[tuple[str, dict[str, Any]]]]:
-        folder = find_local(dl_manager, "hpatches", lambda path: any(path.glob("*/ref.png")))
-        if folder is None:
-            folder = download_set("hpatches", Path(dl_manager.download_dir))
+        folder = find_or_download(dl_manager, "hpatches", "*/ref.png")
         paths = {path.name: path for path in hpatches.list_sequences(folder, split="full")}
         tested = SPLITS[self.builder_config.name]
         splits = {"test": self._generate_examples(paths[name] for name in tested)}

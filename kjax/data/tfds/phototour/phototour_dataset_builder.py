@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow_datasets.public_api as tfds
 
 from kjax.data import phototour
-from kjax.data.download import download_set
-from kjax.data.tfds import find_local
+from kjax.data.tfds import find_or_download
 
 TITLES = {
     "liberty": "Statue of Liberty, New York",
@@ -50,9 +49,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         self, dl_manager: tfds.download.DownloadManager
     ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
         name = self.builder_config.name
-        folder = find_local(dl_manager, name, lambda path: (path / "info.txt").is_file())
-        if folder is None:
-            folder = download_set(name, Path(dl_manager.download_dir))
+        folder = find_or_download(dl_manager, name, "info.txt")
         cache = Path(dl_manager.download_dir) / "kjax"
         patch_set = phototour.read_with_pairs(folder, cache_dir=cache)
         order = np.argsort(patch_set.point_ids, kind="stable")
