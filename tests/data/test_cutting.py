@@ -191,7 +191,7 @@ def test_keypoints_are_chosen_by_contrast_or_by_size_or_both():
 
 
 def test_bands_have_the_keypoints_of_the_whole_photograph(monkeypatch):
-    """But for the coarsest, which come from a smaller copy."""
+    """In the finest octave; the others come from a smaller copy, and may be enough."""
     photo = np.tile(skimage.data.camera(), (3, 1))
     mask = np.arange(512)[None] < np.full((len(photo), 1), 400)
 
@@ -203,10 +203,13 @@ def test_bands_have_the_keypoints_of_the_whole_photograph(monkeypatch):
     whole = found()
     monkeypatch.setattr(keypoints, "SIFT_PIXELS", 300_000)  # three bands
     bands = found()
-    fine, same = (rows[rows[:, 4] <= keypoints.FINE] for rows in (whole, bands))
-    assert len(fine) > 2000
+    fine, same = (rows[rows[:, 4] < 0] for rows in (whole, bands))
+    assert len(fine) > 1500
     np.testing.assert_allclose(same[np.lexsort(same.T)], fine[np.lexsort(fine.T)], atol=1e-3)
-    coarse, near = (rows[rows[:, 4] > keypoints.FINE] for rows in (whole, bands))
+    coarse, near = (rows[rows[:, 4] >= 0] for rows in (whole, bands))
     distances = np.linalg.norm(coarse[:, None, :2] - near[None, :, :2], axis=-1).min(axis=1)
-    assert len(coarse) > 15
-    assert np.median(distances) < 0.1
+    assert len(coarse) > 400
+    assert np.median(distances) < 0.2
+    steady = find_in_grey(photo, mask=mask, max_keypoints=100, detector=STEADY)
+    assert len(steady) == 100
+    assert min(keypoints._octave(one) for one in steady) >= 0

@@ -38,9 +38,9 @@ SMALLEST_SIDE = 8
 """Minimum side of a photograph: some detectors raise for smaller ones."""
 SIFT_PIXELS = 4_800_000
 """Maximum pixels given to SIFT at a time: it needs about 240 bytes for each."""
-MARGIN, FINE = 280, 2
-"""Rows above and below a keypoint that SIFT looks at in octaves up to 2: blurs before that octave
-reach 70 rows; its own blurs 42 and refinement 9 of its pixels, which are 4 rows each."""
+MARGIN = 40
+"""Rows above and below a keypoint of the finest octave that SIFT looks at: blurs reach 21 rows,
+refinement 5 and the orientation 9."""
 
 
 class Keypoints(NamedTuple):
@@ -195,14 +195,15 @@ def find_in_grey(
     kind = DETECTORS[detector]
     if min(grey.shape) < (1 if kind.create is _sift else SMALLEST_SIDE):
         return []
-    in_bands = kind.create is _sift and grey.size > SIFT_PIXELS
-    count = max_keypoints if kind.rank is RESPONSE and not in_bands else None
+    large = kind.create is _sift and grey.size > SIFT_PIXELS
+    count = max_keypoints if kind.rank is RESPONSE and not large else None
     contrast = kind.contrast if contrast is None else contrast
     opened = kind.create(require("cv2", "finding keypoints"), count, contrast)
     if kind.turns_late:
         found = opened.detectAndCompute(whole_greys(grey), mask)[0]
     elif kind.create is _sift:
-        found = _in_bands(opened, whole_greys(grey), mask)
+        enough = None if kind.rank is RESPONSE else max_keypoints
+        found = _detect_sift(opened, whole_greys(grey), mask, enough)
     else:
         found = opened.detect(whole_greys(grey), mask)
     ranked = sorted(found, key=kind.rank, reverse=True)
@@ -217,37 +218,35 @@ def find_in_grey(
     return best
 
 
-def _in_bands(sift: Any, grey: Photo, mask: np.ndarray | None) -> list[Any]:
-    """Detect SIFT's keypoints, in overlapping bands if there are more than `SIFT_PIXELS`.
+def _detect_sift(sift: Any, grey: Photo, mask: np.ndarray | None, enough: int | None) -> list[Any]:
+    """Detect SIFT's keypoints, of large photographs in parts.
 
-    Keypoints of octaves up to `FINE` are those of the whole photograph. Coarser ones, about one in
-    a hundred, are those of the photograph at a quarter of its size: most move by less than a tenth
-    of a pixel.
+    All octaves but the finest are those of the photograph at half its size: most keypoints move by
+    less than a fifth of a pixel. The finest is searched in overlapping bands, unless the others
+    have `enough` locations.
     """
     if grey.size <= SIFT_PIXELS:
         return list(sift.detect(grey, mask))
     (height, width), cv2 = grey.shape, require("cv2", "finding keypoints")
-    rows = SIFT_PIXELS // width - MARGIN
-    count = 2 if height <= 2 * rows else -(-height // max(rows - MARGIN, 2 * MARGIN))
-    step = -(-height // (8 * count)) * 8  # SIFT's octaves keep every second row from the first
-    found = []
+    # As sharp, for its size, as SIFT expects of a photograph: σ = ½.
+    small = np.ascontiguousarray(cv2.GaussianBlur(grey, (0, 0), math.sqrt(1 - 0.25))[::2, ::2])
+    half_mask = None if mask is None else np.ascontiguousarray(mask[::2, ::2])
+    found = _detect_sift(sift, small, half_mask, enough)
+    for point in found:
+        point.pt, point.size = (2 * point.pt[0], 2 * point.pt[1]), 2 * point.size
+        point.octave = point.octave & ~255 | _octave(point) + 1
+    if enough and len({point.pt for point in found}) >= enough:
+        return found
+    step = max(SIFT_PIXELS // width - 2 * MARGIN, MARGIN)
     for start in range(0, height, step):
         first, end = max(start - MARGIN, 0), start + step
         band = slice(first, end + MARGIN)
         low, high = start if start else -1, end if end < height else height + 1
         for point in sift.detect(grey[band], None if mask is None else mask[band]):
             x, y = point.pt
-            if _octave(point) <= FINE and low <= y + first < high:
+            if _octave(point) < 0 and low <= y + first < high:
                 point.pt = x, y + first
                 found.append(point)
-    # As sharp, for its size, as SIFT expects of a photograph: σ = ½.
-    small = cv2.GaussianBlur(grey, (0, 0), math.sqrt(4 - 0.25))[::4, ::4]
-    mask = None if mask is None else np.ascontiguousarray(mask[::4, ::4])
-    for point in _in_bands(sift, np.ascontiguousarray(small), mask):
-        if (octave := _octave(point)) > FINE - 2:
-            point.pt = 4 * point.pt[0], 4 * point.pt[1]
-            point.size, point.octave = 4 * point.size, point.octave & ~255 | octave + 2
-            found.append(point)
     return found
 
 
