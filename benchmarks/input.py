@@ -2,7 +2,7 @@
 
     python benchmarks/input.py                       # everything, on a set of 450,000 patches
     python benchmarks/input.py decode --patches 50000
-    python benchmarks/input.py tfdata tfds           # from a folder, and the same set from TFDS
+    python benchmarks/input.py tfdata                # from a folder
     python benchmarks/input.py resident              # on an accelerator: needs no disk
 
 Expected: at least 20,000 patches decoded per second and core; a peak memory of at most 1.3 times
@@ -13,7 +13,6 @@ training step in bfloat16.
 
 import argparse
 import functools
-import os
 import subprocess
 import sys
 import tempfile
@@ -44,7 +43,6 @@ from kjax.data.pipelines import (
     prefetch_to_device,
 )
 from kjax.data.sampler import sample_pairs
-from kjax.data.sets import read_tfds
 from kjax.errors import InputError
 from kjax.interrupts import run_script
 from kjax.runs.config import AugmentConfig
@@ -56,7 +54,7 @@ PAIRS = 512
 PATCHES_PER_POINT = 3
 SIZE = 32
 SEED = 1
-PARTS = ("decode", "tfdata", "tfds", "resident")
+PARTS = ("decode", "tfdata", "resident")
 
 
 def synthetic_set(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,32 +100,6 @@ def measure_decoding(folder: Path, cache: Path, count: int) -> None:
 
 
 # tf.data
-
-
-def measure_tfds(manual: Path, root: Path, count: int) -> PatchSet | None:
-    """Print how fast a TFDS set is decoded; return it, or None if TFDS is not installed.
-
-    Args:
-        manual: folder that holds `liberty` in the PhotoTourism format.
-        root: folder for the caches of TFDS and kjax.
-        count: number of patches.
-    """
-    os.environ["TFDS_DATA_DIR"] = str(root / "tfds")
-    try:
-        import tensorflow_datasets as tfds
-
-        from kjax.data.tfds.phototour.phototour_dataset_builder import Builder
-    except ImportError as error:
-        print(f"TFDS                         skipped: {error}")
-        return None
-    builder = Builder(config="liberty", data_dir=root / "tfds")
-    options = tfds.download.DownloadConfig(manual_dir=manual)
-    builder.download_and_prepare(download_config=options)
-    seconds, patch_set = program.timed(
-        lambda: read_tfds("phototour/liberty", cache_dir=root / "cache", progress=False)
-    )
-    print(f"decoding a set of TFDS       {count / seconds:12,.0f} patches/s, once")
-    return patch_set
 
 
 def measure_tfdata(patch_set: PatchSet, steps: int) -> None:
@@ -243,7 +215,7 @@ def run(args: argparse.Namespace) -> None:
     patches, point_ids = synthetic_set(args.patches)
     patch_set = PatchSet("synthetic", patches, point_ids, Path())
     with tempfile.TemporaryDirectory() as scratch:
-        if {"decode", "tfdata", "tfds"} & set(parts):
+        if {"decode", "tfdata"} & set(parts):
             pairs = sample_test_pairs(point_ids, matching=1000, non_matching=1000, seed=SEED)
             folder = write_phototour(Path(scratch) / "liberty", patches, point_ids, pairs=pairs)
             cache = Path(scratch) / "cache"
@@ -252,10 +224,6 @@ def run(args: argparse.Namespace) -> None:
         if "tfdata" in parts:
             patch_set = read_phototour(folder, cache_dir=cache, progress=False)
             measure_tfdata(patch_set, steps=100)
-        if "tfds" in parts:
-            of_tfds = measure_tfds(Path(scratch), Path(scratch), args.patches)
-            if of_tfds is not None:
-                measure_tfdata(of_tfds, steps=100)
         if "resident" in parts:
             measure_resident(patch_set, steps=args.steps)
 

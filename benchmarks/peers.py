@@ -21,6 +21,7 @@ Names of methods are explained in benchmarks/peer_table/methods.py.
 """
 
 import argparse
+import datetime
 import functools
 import platform
 import sys
@@ -76,18 +77,12 @@ def measure(
     features: Sequence[Features],
     match: methods.MatchFeatures,
     seconds: float | None,
-    device: str,
+    args: argparse.Namespace,
 ) -> records.PeerRecord:
-    """Match the pairs of a scene and compare them with the truth.
+    """Match the pairs of a scene with a method and compare them with the truth.
 
-    Args:
-        name: of the method.
-        count: maximum number of keypoints.
-        scene: photos and pairs.
-        features: of the photos.
-        match: matches two photos' features.
-        seconds: median time to describe a photo; None if time is not measured.
-        device: of PyTorch.
+    `count` is the maximum number of keypoints, `seconds` the median time to describe a photo, None
+    if time is not measured.
     """
     matches, errors, took = [], [], []
     timed = functools.partial(time_second, warm=seconds is not None)
@@ -120,8 +115,9 @@ def measure(
         describe_seconds=seconds,
         match_seconds=None if seconds is None else float(np.median(took)),
         weights=methods.parse(name).digest,
-        hardware=hardware(name, device),
-        versions=program.software(),
+        matcher=methods.matcher_digest(name, args.matcher),
+        hardware=hardware(name, args.device),
+        versions={**program.software(), "date": datetime.date.today().isoformat()},
     )
 
 
@@ -147,14 +143,16 @@ def hardware(name: str, device: str) -> str:
 def recorded(count: int, scene: PeerScene, args: argparse.Namespace) -> Callable[[str], bool]:
     """Return a function that tells whether a method is recorded; seconds count per device."""
 
-    def key(name: str) -> tuple[str, str, int, str, str]:
-        return name, methods.parse(name).digest, count, scene.kind, scene.name
+    def key(name: str) -> tuple[Any, str]:
+        own = name, methods.parse(name).digest, count, scene.kind, scene.name
+        return own, methods.matcher_digest(name, args.matcher)
 
     found = records.read(args.results)
     if not args.timed:
-        known = {one.key for one in found}
+        known = {(one.key, one.matcher) for one in found}
         return lambda name: key(name) in known
-    measured = {(one.key, one.hardware) for one in records.latest_timed(found)}
+    timed = records.latest_timed(found)
+    measured = {((one.key, one.matcher), one.hardware) for one in timed}
     return lambda name: (key(name), hardware(name, args.device)) in measured
 
 
@@ -198,7 +196,7 @@ def measure_all(args: argparse.Namespace) -> None:
                     features.append(found)
                 median = float(np.median(took)) if args.timed else None
                 for name, match in matchers.items():
-                    record = measure(name, count, scene, features, match, median, args.device)
+                    record = measure(name, count, scene, features, match, median, args)
                     records.append(args.results, record)
                     thresholds = records.DEGREES if scene.kind == "poses" else records.PIXELS
                     areas = " / ".join(f"{100 * record.area(one):.1f}" for one in thresholds)

@@ -30,9 +30,12 @@ from kjax.data.cutting.keypoints import (
 )
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
+from kjax.files.atomic import sha256
 from kjax.images.features import Features, Matches
 from kjax.images.geometry import one_per_location
 from kjax.images.match import match
+from kjax.matcher.weights import find_matcher
+from kjax.weights.shipped import DEFAULT
 
 LIGHTGLUE, LEARNED, ALIGNED = "lightglue", "learned", "aligned"
 MUTUAL = 1.0
@@ -177,6 +180,13 @@ def matcher(method: Method, device: str, learned: str | None = None) -> MatchFea
         return matches.keep(one_per_location(matches, a.xy, b.xy))
 
     return once
+
+
+@functools.cache
+def matcher_digest(name: str, weights: str | None = None) -> str:
+    """Return the first digits of a learned matcher's SHA-256; empty for other methods."""
+    path = find_matcher(weights or DEFAULT)
+    return sha256(path)[:12] if parse(name).matcher == LEARNED and path.is_file() else ""
 
 
 def _learned(weights: str | None) -> MatchFeatures:

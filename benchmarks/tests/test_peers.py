@@ -154,12 +154,21 @@ def test_latest_records_and_uncertainty(tmp_path):
 
 def test_recorded_methods_are_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "hardware", lambda name, device: device)
-    args = argparse.Namespace(results=tmp_path / "peers.jsonl", device="here", timed=False)
+    args = argparse.Namespace(device="here", timed=False, matcher=None)
+    args.results = tmp_path / "peers.jsonl"
     known = dataclasses.replace(RECORD, method="rootsift", hardware="there", describe_seconds=1.0)
     records.append(args.results, known)
     graf = scenes.PeerScene("graf", "homographies", [], [])
     assert peers.recorded(2048, graf, args)("rootsift")
     assert not peers.recorded(1000, graf, args)("rootsift")
+    learned = dataclasses.replace(RECORD, method=page.OURS, weights=methods.parse("best").digest)
+    assert not learned.is_fair
+    digest = methods.matcher_digest(page.OURS)
+    for matcher, current in (("", False), ("of another", False), (digest, True)):
+        records.append(args.results, dataclasses.replace(learned, matcher=matcher))
+        assert peers.recorded(2048, graf, args)(page.OURS) is current
+    shown = [one.matcher for one in page.read_shown(args.results) if one.method == page.OURS]
+    assert shown == ["", digest]
     args.timed = True
     assert not peers.recorded(2048, graf, args)("rootsift")
     args.device = "there"

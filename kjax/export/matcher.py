@@ -9,7 +9,7 @@
 Both photographs are stacked on the first axis; the one with fewer keypoints is padded with any
 finite numbers. All layers run: an exported function cannot stop early. `partners` has the match of
 each keypoint of the first photograph among the second's, or −1; `scores` are from 0 to 1, and 0
-without a match.
+without a match. Sort keypoints as `kjax.images.learned.canonical_order` does.
 """
 
 from collections.abc import Callable
@@ -66,6 +66,7 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
     facts = {
         "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
         **weights.remarks,
+        "order of keypoints": "as given; kjax sorts by x, then y, scale and angle",
         "written by": f"kjax {__version__}",
     }
 
@@ -139,7 +140,8 @@ def _difference(path: Path, weights: MatcherWeights, room: int) -> float:
     """Compare scores on random photographs; infinity if partners differ by more than rounding."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(room, weights.model.dimension))
-    xy, scales = rng.uniform(0, 400, (room, 2)), rng.uniform(2, 20, room)
+    # In the canonical order, as kjax sorts them.
+    xy, scales = np.sort(rng.uniform(0, 400, (room, 2)), axis=0), rng.uniform(2, 20, room)
     angles = rng.uniform(0, 360, room)
 
     def photograph(count: int, move: float) -> Features:

@@ -46,6 +46,8 @@ from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO
 from kjax.weights.source import WHOLE_EXTENT, LoadedModel, load_source
 from kjax.weights.torch_names import to_arrays
 
+FEATURE_VERSION = 2
+"""To be increased whenever the same photographs and settings give other features."""
 _resize = jax.jit(resize_patches, static_argnums=1)
 
 
@@ -172,6 +174,7 @@ class Describer:
             "photograph": "",
             "kjax": __version__,
             "stored": stored,
+            "version": FEATURE_VERSION,
         }
 
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:

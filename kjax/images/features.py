@@ -109,8 +109,9 @@ class Features:
         """Return scales, radians and unit descriptors; constants replace absent columns."""
         if self.distance != "L2" or self.descriptors.dtype == np.uint8:
             raise InputError("learned matching needs descriptors that are not quantized")
-        if not np.isfinite(self.descriptors).all():
-            raise InputError("descriptors have NaN or infinite values: check the extractor")
+        for name in ("descriptors", "xy", "scales", "angles"):
+            if (rows := getattr(self, name)) is not None and not np.isfinite(rows).all():
+                raise InputError(f"{name} have NaN or infinite values: check the extractor")
         scales = np.full(len(self), NO_SCALE, "f4") if self.scales is None else self.scales
         radians = self.radians()
         radians = np.zeros(len(self), "f4") if radians is None else radians

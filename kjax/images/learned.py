@@ -8,12 +8,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from kjax.errors import InputError
 from kjax.files.atomic import sha256 as file_sha256
 from kjax.images.extract import padded_count
 from kjax.images.features import Features, Matches
-from kjax.matcher.assignment import LEAST_SCORE, NONE, MutualMatches, assign, mutual_matches
+from kjax.matcher.assignment import LEAST_SCORE, NONE, MutualMatches, matches_in_blocks
 from kjax.matcher.network import Embedding, Layer, LayerOutput, MatcherInput, layer_of
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher
 from kjax.weights.shipped import DEFAULT
@@ -78,7 +79,8 @@ class Matcher:
             raise InputError(f"layers is {layers}: the matcher has 1 to {self.layers}")
         if not len(first) or not len(second):
             return Matches.none()
-        points, most = _network_input(first, second), layers or self.layers
+        orders = [canonical_order(features) for features in (first, second)]
+        points, most = _network_input(first, second, orders), layers or self.layers
         counts, layer = points.counts, Layer(self._model, attention="blocked")
         there = jnp.arange(points.angles.shape[-1])[None, None] < counts[:, :, None]
         tokens, rotation = _apply(Embedding(self._model), self._embedding, points)
@@ -90,12 +92,14 @@ class Matcher:
                 if float(sure.sum() / counts.sum()) > ENOUGH:
                     break
         found = jax.device_get(_matches(output, counts, jnp.float32(least_score)))
-        partners = found.first[0, : len(first)]
+        partners, scores = np.empty(len(first), np.int32), np.empty(len(first), np.float32)
+        partners[orders[0]] = np.append(orders[1], NONE)[found.first[0, : len(first)]]
+        scores[orders[0]] = found.scores[0, : len(first)]
         rows = np.flatnonzero(partners != NONE)
         indices = np.stack([rows, partners[rows]], axis=1).astype(np.int32)
         apart = first.descriptors[indices[:, 0]] - second.descriptors[indices[:, 1]]
         distances = np.linalg.norm(apart, axis=1).astype(np.float32)
-        return Matches(indices, distances, 1 - np.asarray(found.scores[0, rows]))
+        return Matches(indices, distances, 1 - scores[rows])
 
     def check(self, features: Features) -> None:
         """Raise InputError if the matcher is not for these features."""
@@ -123,15 +127,24 @@ def _apply(module: nn.Module, params: Any, *inputs: Any) -> Any:
 
 @jax.jit
 def _matches(output: LayerOutput, counts: jax.Array, least_score: jax.Array) -> MutualMatches:
-    made = assign(output, counts)
-    return mutual_matches(made, least_score, block=math.gcd(made.similarity.shape[1], BLOCK))
+    block = math.gcd(output.projected.shape[2], BLOCK)
+    return matches_in_blocks(output, counts, least_score, block=block)
 
 
-def _network_input(first: Features, second: Features) -> MatcherInput:
-    """Stack both images as a batch of one pair, padded to one of few sizes."""
+def canonical_order(features: Features) -> Int[np.ndarray, " N"]:
+    """Return the indices that sort keypoints by x, then y, scale and angle.
+
+    Every Nth of them, at which self-attention looks, then does not depend on the given order.
+    """
+    keys = (features.angles, features.scales, features.xy[:, 1], features.xy[:, 0])
+    return np.lexsort([key for key in keys if key is not None])
+
+
+def _network_input(first: Features, second: Features, orders: list[np.ndarray]) -> MatcherInput:
+    """Stack both images, each in its order, as a batch of one pair, padded to one of few sizes."""
     room = padded_count(max(len(first), len(second)))
     sides = []
-    for features in (first, second):
+    for features, order in zip((first, second), orders, strict=True):
         size = np.array(features.image_size, np.float32)
         unit = size.max() / 2
         scales, radians, descriptors = features.for_matcher()
@@ -140,7 +153,7 @@ def _network_input(first: Features, second: Features) -> MatcherInput:
         missing = (0, room - len(features))
         sides.append(
             [
-                np.pad(column, [missing, *[(0, 0)] * (column.ndim - 1)]).astype("f4")
+                np.pad(column[order], [missing, *[(0, 0)] * (column.ndim - 1)]).astype("f4")
                 for column in columns
             ]
         )
@@ -149,5 +162,11 @@ def _network_input(first: Features, second: Features) -> MatcherInput:
     return MatcherInput(*[*stacked, counts])
 
 
-cached_matcher = functools.lru_cache(maxsize=2)(load_matcher)
-"""`load_matcher`, which keeps its last results."""
+def cached_matcher(source: str = DEFAULT) -> Matcher:
+    """Call `load_matcher`, or return one of its last results if the file is still the same."""
+    path = find_matcher(source)
+    state = path.stat() if path.is_file() else None
+    return _cached(str(source), state and (state.st_ino, state.st_size, state.st_mtime_ns))
+
+
+_cached = functools.lru_cache(maxsize=2)(lambda source, _: load_matcher(source))

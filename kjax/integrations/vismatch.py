@@ -38,15 +38,12 @@ class KjaxMatcher(BaseMatcher):
         """
         super().__init__(device, **options)
         self.describer = kjax.load(weights)
-        self.max_num_keypoints, self.method = max_num_keypoints, method
-        self.ratio = self.describer.ratio if ratio is None else ratio
+        self.max_num_keypoints, self.method, self.ratio = max_num_keypoints, method, ratio
 
     def _forward(self, img0: Tensor, img1: Tensor) -> tuple[np.ndarray, ...]:
         """Return vismatch's seven arrays for images [3,H,W] from 0 to 1."""
         first, second = self._describe(img0), self._describe(img1)
-        found = kjax.match(
-            first.descriptors, second.descriptors, method=self.method, ratio=self.ratio
-        )
+        found = kjax.match(first, second, method=self.method, ratio=self.ratio)
         ours, theirs = found.indices.T
         return (
             first.xy[ours],

@@ -77,71 +77,74 @@ class Seen(NamedTuple):
 
 def assign(output: LayerOutput, counts: Int32[Array, "B 2"]) -> Assignment:
     """Compute the assignment from a layer's output."""
+    alike = _similarity(*_masked(output, counts))
+    over_second, over_first = (jax.nn.logsumexp(alike, axis=axis) for axis in (2, 1))
+    return Assignment(alike, over_second, over_first, output.matchability)
+
+
+def _masked(output: LayerOutput, counts: Int32[Array, "B 2"]) -> tuple[Array, Array]:
+    """Return both images' vectors; two more entries mask the padding in their products."""
     there = jnp.arange(output.projected.shape[2])[None, None] < counts[:, :, None]
-    # Two more numbers per keypoint mask the padding: the product itself stays as it is.
     padding = jnp.where(there, 0.0, _NEVER).astype(output.projected.dtype)[..., None]
     ones = jnp.ones_like(padding)
     first = jnp.concatenate([output.projected[:, 0], padding[:, 0], ones[:, 0]], axis=-1)
-    second = jnp.concatenate([output.projected[:, 1], ones[:, 1], padding[:, 1]], axis=-1)
-    alike = jnp.einsum("bnd,bmd->bnm", first, second, preferred_element_type=jnp.float32)
-    return Assignment(
-        alike,
-        jax.nn.logsumexp(alike, axis=2),
-        jax.nn.logsumexp(alike, axis=1),
-        output.matchability,
-    )
+    return first, jnp.concatenate([output.projected[:, 1], ones[:, 1], padding[:, 1]], axis=-1)
+
+
+def _similarity(first: Float[Array, "B n d"], second: Float[Array, "B N d"]) -> Array:
+    return jnp.einsum("bnd,bmd->bnm", first, second, preferred_element_type=jnp.float32)
 
 
 def log_scores(made: Assignment) -> Float[Array, "B N N"]:
     """Compute the logarithms of all scores."""
-    rows, columns = _own_terms(made)
-    return _joined(made.similarity, rows, columns)
-
-
-def _own_terms(made: Assignment) -> tuple[Float[Array, "B N"], Float[Array, "B N"]]:
-    """Return the terms of a score that depend on the first or the second keypoint alone."""
     own = jax.nn.log_sigmoid(made.matchability)
-    return own[:, 0] - made.over_second, own[:, 1] - made.over_first
-
-
-def _joined(
-    similarity: Float[Array, "B n N"], rows: Float[Array, "B n"], columns: Float[Array, "B N"]
-) -> Float[Array, "B n N"]:
-    return 2 * similarity + rows[:, :, None] + columns[:, None, :]
+    rows, columns = own[:, 0] - made.over_second, own[:, 1] - made.over_first
+    return 2 * made.similarity + rows[:, :, None] + columns[:, None, :]
 
 
 _Best = tuple[Float[Array, "B _"], Int32[Array, "B _"]]
 """The largest log score of each keypoint, and its index in the other image."""
 
 
-def mutual_matches(
-    made: Assignment, least: float | Float[Array, ""] = LEAST_SCORE, *, block: int | None = None
+def mutual_matches(made: Assignment, least: float = LEAST_SCORE) -> MutualMatches:
+    """Return mutual best matches of at least the minimum score."""
+    ahead, (_, back) = _best_of_some(log_scores(made))
+    return _mutual(*ahead, back, least)
+
+
+def matches_in_blocks(
+    output: LayerOutput, counts: Int32[Array, "B 2"], least: float | Array, *, block: int
 ) -> MutualMatches:
-    """Return mutual best matches of at least the minimum score.
+    """Return the `mutual_matches` of a layer's output, in memory linear in the keypoints.
 
-    `block` is the number of the first image's keypoints at a time, a divisor of all; it saves
-    memory, and time on a CPU.
+    `block` is the number of the first image's keypoints at a time, a divisor of all.
     """
-    rows, columns = _own_terms(made)
-    size = block or rows.shape[1]
+    first, second = _masked(output, counts)
+    own = jax.nn.log_sigmoid(output.matchability)
 
-    def look(so_far: _Best, start: Array) -> tuple[_Best, _Best]:
-        similarity, own = (
-            jax.lax.dynamic_slice_in_dim(part, start, size, axis=1)
-            for part in (made.similarity, rows)
-        )
-        ahead, (largest, places) = _best_of_some(_joined(similarity, own, columns))
-        better = largest > so_far[0]
-        largest = jnp.where(better, largest, so_far[0])
-        return (largest, jnp.where(better, places + start, so_far[1])), ahead
+    def in_blocks(rows: Float[Array, "B N *d"]) -> Float[Array, "blocks B n *d"]:
+        return jnp.moveaxis(rows.reshape(len(rows), -1, block, *rows.shape[2:]), 1, 0)
 
-    if block is None:
-        (highest, best), (_, back) = _best_of_some(_joined(made.similarity, rows, columns))
-    else:
-        start = (jnp.full_like(columns, -jnp.inf), jnp.zeros(columns.shape, jnp.int32))
-        starts = jnp.arange(0, rows.shape[1], size, dtype=jnp.int32)
-        (_, back), ahead = jax.lax.scan(look, start, starts)
-        highest, best = (jnp.moveaxis(part, 0, 1).reshape(rows.shape) for part in ahead)
+    def sums(some: Float[Array, "B n d"]) -> tuple[Array, Array]:
+        alike = _similarity(some, second)
+        return jax.nn.logsumexp(alike, axis=1), jax.nn.logsumexp(alike, axis=2)
+
+    over_first, over_second = jax.lax.map(sums, in_blocks(first))
+    columns = own[:, 1] - jax.nn.logsumexp(over_first, axis=0)
+
+    def look(some: tuple[Array, Array]) -> tuple[_Best, _Best]:
+        alike, rows = _similarity(some[0], second), some[1]
+        return _best_of_some(2 * alike + rows[:, :, None] + columns[:, None, :])
+
+    rows = in_blocks(own[:, 0]) - over_second
+    ahead, (largest, places) = jax.lax.map(look, (in_blocks(first), rows))
+    highest, best = (jnp.moveaxis(part, 0, 1).reshape(columns.shape) for part in ahead)
+    which = largest.argmax(axis=0).astype(jnp.int32)
+    back = block * which + jnp.take_along_axis(places, which[None], axis=0)[0]
+    return _mutual(highest, best, back, least)
+
+
+def _mutual(highest: Array, best: Array, back: Array, least: float | Array) -> MutualMatches:
     places = jnp.arange(best.shape[1], dtype=jnp.int32)[None]
     scores = jnp.exp(highest)
     mutual = (jnp.take_along_axis(back, best, axis=1) == places) & (scores >= least)

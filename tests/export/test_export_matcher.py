@@ -41,7 +41,7 @@ def weights():
 def photograph(rng, rows) -> Features:
     count = len(rows)
     return Features(
-        rng.uniform(0, 100, (count, 2)).astype(np.float32),
+        np.sort(rng.uniform(0, 100, (count, 2)), axis=0).astype(np.float32),
         rows.astype(np.float32),
         (100, 80),
         scales=rng.uniform(1, 9, count).astype(np.float32),

@@ -24,7 +24,7 @@ import kjax
 from kjax.cli import main
 from kjax.data.colmap import read_model, read_rows
 from kjax.errors import InputError
-from kjax.images.collection import pairs
+from kjax.images.collection import matching, pairs
 from kjax.images.collection.build import build, map_photographs, summarize
 from kjax.images.collection.engine import HERE
 from kjax.images.collection.matching import PairStore
@@ -201,6 +201,9 @@ def test_a_new_image_only_needs_its_own_pairs(photos, tmp_path, describer, finis
     (left_out,) = build(photos, out, describer, STAND_IN, **ALONE).left_out
     assert len(matched) == COUNT
     assert "broken.jpg" in left_out
+    monkeypatch.setattr(matching, "METHOD_VERSION", 9, raising=False)
+    build(photos, out, describer, STAND_IN, **ALONE)
+    assert len(matched) == COUNT + COUNT * (COUNT + 1) // 2
 
 
 @pytest.mark.parametrize(

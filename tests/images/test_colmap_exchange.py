@@ -56,9 +56,11 @@ def test_colmaps_angles_are_distances_times_s(rng, dimension):
 
 
 def test_bytes_of_colmap(rng):
-    rows = colmap_bytes(features(unit_vectors(rng, 100))).astype(np.float64)
+    given = unit_vectors(rng, 100)
+    rows = colmap_bytes(features(given)).astype(np.float64)
     # 128 roundings, each of variance 1/12, along the direction of the row: σ = 0.29.
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), NORM, atol=1.5)
+    np.testing.assert_allclose(colmap_bytes(features(given).quantized("uint8")), rows, atol=2)
     no_direction = np.vstack([np.zeros((1, 128), np.float32), unit_vectors(rng, 1)])
     assert set(colmap_bytes(features(no_direction))[0]) == {45}  # the diagonal
     sift = rng.integers(0, 200, (3, 128))

@@ -5,14 +5,14 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 import kjax
 from kjax.cli import main
 from kjax.errors import InputError
+from kjax.images import learned
 from kjax.images.features import Features
 from kjax.images.learned import Matcher
-from kjax.matcher.network import MatcherConfig, init_params
+from kjax.matcher.network import LayerOutput, MatcherConfig, init_params
 from kjax.matcher.weights import MatcherWeights, read_matcher, save_matcher
 from kjax.weights.info import Provenance
 
@@ -74,16 +74,36 @@ def test_a_matcher_matches(folder, pair):
     assert len(matcher.match(first, second, layers=1)) == 25
     assert not len(matcher.match(first, second, least_score=1.0))
     assert not len(matcher.match(first, features(np.random.default_rng(0), 0)))
-    nearest = [
-        kjax.match(*sides, method="mutual").indices
-        for sides in ((first, second), (first.descriptors, second.descriptors))
-    ]
-    np.testing.assert_array_equal(*nearest)
+
+
+def test_the_order_of_keypoints_has_no_say(weights, pair):
+    model = dataclasses.replace(MODEL, self_every=2)
+    params = jax.tree.map(np.add, weights.params, init_params(model, jax.random.key(0)))
+    match = Matcher(dataclasses.replace(weights, model=model, params=params)).match
+    first, second, _ = pair
+    turned = {name: getattr(first, name)[::-1].copy() for name in ("xy", "descriptors")}
+    expected, found = match(first, second), match(dataclasses.replace(first, **turned), second)
+    np.testing.assert_array_equal([39, 0] + [-1, 1] * found.indices[::-1], expected.indices)
+    np.testing.assert_array_equal(found.ratios[::-1], expected.ratios)
+
+
+def test_a_changed_file_is_loaded_again(weights, pair, tmp_path):
+    for bias, expected in ((9.0, 25), (-9.0, 0)):
+        params = jax.tree.map(np.copy, weights.params)
+        params["layers"]["matchability"]["bias"][:] = bias
+        save_matcher(tmp_path / "matcher.npz", dataclasses.replace(weights, params=params))
+        assert len(kjax.match(*pair[:2], method="learned", matcher=str(tmp_path))) == expected
+
+
+def test_memory_does_not_grow_with_the_square_of_keypoints():
+    count, shape = 8192, jax.ShapeDtypeStruct
+    sides = [(1, 2, count, 32), (1, 2, count), (1, 2, count)]
+    output = LayerOutput(*(shape(side, np.float32) for side in sides))
+    program = learned._matches.lower(output, shape((1, 2), np.int32), shape((), np.float32))
+    assert program.compile().memory_analysis().temp_size_in_bytes < count**2
 
 
 def test_it_stops_as_soon_as_it_is_sure(weights, pair, monkeypatch):
-    from kjax.images import learned
-
     passed = []
     apply = learned._apply
     monkeypatch.setattr(learned, "_apply", lambda *args: passed.append(1) or apply(*args))
@@ -104,6 +124,9 @@ def test_it_stops_as_soon_as_it_is_sure(weights, pair, monkeypatch):
         ({"scales": None}, None, "needs the keypoints' scales"),
         ({"descriptors": np.ones((40, 8), np.uint8)}, None, "not quantized"),
         ({"descriptors": np.full((40, 8), np.nan, np.float32)}, None, "NaN or infinite values"),
+        ({"xy": np.full((40, 2), np.inf, np.float32)}, None, "xy have NaN or infinite"),
+        ({"scales": np.full(40, np.nan, np.float32)}, None, "scales have NaN or infinite"),
+        ({"angles": np.full(40, np.nan, np.float32)}, None, "angles have NaN or infinite"),
         (None, None, "needs positions"),
         ({}, "absent", "no such matcher: absent"),
     ],
@@ -154,12 +177,3 @@ def test_weights_come_back_and_damaged_ones_are_refused(folder, weights, tmp_pat
         np.savez(path, **others, **({} if spoilt is None else {name: spoilt}))
         with pytest.raises(InputError, match="damaged or not a matcher"):
             read_matcher(path)
-
-
-def test_the_command_refuses_other_descriptors(folder, tmp_path, capsys):
-    path = str(tmp_path / "a.png")
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 60), np.uint8)).save(path)
-    given = [path, path, "--keypoints", "30"]
-    given += ["--out", str(tmp_path / "m.png"), "--weights", "hardnet"]
-    assert main(["match", *given, "--matcher", str(folder)]) == 2
-    assert "is for descriptors of mine with 8 numbers" in capsys.readouterr().err

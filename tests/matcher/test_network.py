@@ -16,7 +16,7 @@ from kjax.matcher.attention import (
     attend_across,
     exp_quickly,
 )
-from kjax.matcher.network import MatcherConfig, MatcherInput, init_params, layer_of
+from kjax.matcher.network import MatcherConfig, MatcherInput, init_params
 
 CONFIG = MatcherConfig(layers=2, width=32, heads=2, dimension=16)
 
@@ -109,13 +109,6 @@ def test_a_keypoint_may_look_at_some_of_its_own_photograph_only(rng):
         return np.abs(np.delete(np.asarray(after - before)[:9], keypoint)).max()
 
     assert others_change(3) < 1e-6 < 1e-4 < others_change(4)
-
-
-def test_heads_may_be_smaller_than_tokens():
-    config = MatcherConfig(layers=1, width=64, heads=2, dimension=16, head_size=16)
-    layer = layer_of(init_params(config, jax.random.key(0)), 0)
-    assert layer["self_in"]["kernel"].shape == (64, 3 * 32)
-    assert layer["cross_out"]["kernel"].shape == (32, 64)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ from kjax.images.learned import Matcher
 from kjax.images.match import match_many
 
 METHOD: MatchingMethod = "mutual_ratio"
+METHOD_VERSION = 2
+"""To be increased whenever the same features and settings give other matches."""
 AT_ONCE, BLOCKS_AT_ONCE = 8, 4
 """Pairs per block, which a crash may lose, and blocks sent to another machine together."""
 LEARNED_AT_ONCE, LEARNED_BLOCKS_AT_ONCE = 1, 16
@@ -107,6 +109,7 @@ def match_missing(
         settings = ("learned", matcher.sha256)
         at_once, shard = LEARNED_AT_ONCE, LEARNED_BLOCKS_AT_ONCE
     of_features = [files.key(photograph) for photograph in photographs]
+    settings += (METHOD_VERSION,)
     keys = {pair: key_of(*(of_features[index] for index in pair), *settings) for pair in pairs}
 
     @functools.lru_cache(maxsize=2 * SIDE)

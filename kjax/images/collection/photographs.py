@@ -139,16 +139,12 @@ class FeatureFiles:
 
     def __init__(self, folder: Path, settings: FeatureSettings) -> None:
         """Create the folder."""
-        # Part of the detector, as before version 0.4, whose features thus stay valid.
-        detector = f"{settings['detector']}, to {settings['max_side']} pixels"
-        self.settings = settings | {"detector": detector}
-        self._folder = folder
+        self.settings, self._folder = settings, folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def key(self, photograph: CollectionPhoto) -> str:
         """Return the hash of everything that the features depend on."""
-        labels = LABELS.keys() - {"max_side"}
-        return key_of(photograph.sha256, {label: self.settings[label] for label in labels})
+        return key_of(photograph.sha256, {label: self.settings[label] for label in LABELS})
 
     def path(self, photograph: CollectionPhoto) -> Path:
         """Return the path of a file, which may not exist yet."""

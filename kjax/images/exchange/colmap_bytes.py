@@ -32,7 +32,7 @@ from kjax.data.colmap import PIXEL_CENTRE
 from kjax.errors import InputError
 from kjax.files.atomic import write_text
 from kjax.images.features import Features, unit_rows
-from kjax.model.quantization import rotation
+from kjax.model.quantization import SCALE, ZERO, rotation
 
 DIMENSION = 128
 """Numbers per descriptor: COLMAP accepts no others."""
@@ -43,7 +43,7 @@ SHRINKING = 0.4
 
 
 def colmap_bytes(features: Features) -> UInt8[np.ndarray, "N 128"]:
-    """Convert descriptors for COLMAP; bytes are assumed to be COLMAP's own."""
+    """Convert descriptors for COLMAP; bytes are `Features.quantized`'s or COLMAP's own."""
     rows = features.descriptors
     if features.distance != "L2":
         raise InputError("COLMAP cannot compare binary descriptors: use uint8 or float32")
@@ -54,6 +54,10 @@ def colmap_bytes(features: Features) -> UInt8[np.ndarray, "N 128"]:
         )
     if not np.isfinite(rows).all():
         raise InputError("descriptors have NaN or infinite values: check the weights")
+    if rows.dtype == np.uint8:
+        # Quantized unit vectors lie about the byte for 0, far from all of COLMAP's.
+        numbers = (rows.astype(np.float32) - ZERO) / SCALE
+        rows = numbers if (np.linalg.norm(numbers, axis=1) < 2).any() else rows
     rows = np.pad(rows, ((0, 0), (0, DIMENSION - rows.shape[1])))
     if rows.dtype == np.uint8:
         return rows

@@ -28,7 +28,7 @@ from kjax.data.cutting.keypoints import upright_without
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.files.atomic import partial_prefix, write_whole
-from kjax.images.exchange.npz import DISTANCE, RATIO, checked_features
+from kjax.images.exchange.npz import DISTANCE, PROVENANCE, RATIO, WEIGHTS, checked_features
 from kjax.images.features import Features, Matches, from_sigmas
 from kjax.images.match import from_hloc_style, hloc_style
 
@@ -205,14 +205,14 @@ class FeatureWriter(GroupWriter):
         self, name: str, features: Features, *, settings: Mapping[str, Any] | None = None
     ) -> None:
         """Add the features of an image and their settings; its name is the path with slashes."""
-        attributes: dict[str, Any] = {}
-        if settings is not None:
-            attributes[self.PROVENANCE] = json.dumps(settings, ensure_ascii=False)
-        if features.distance != "L2":
-            attributes[DISTANCE] = features.distance
-        if features.ratio is not None:
-            attributes[RATIO] = features.ratio
-        self.add_group(name, feature_arrays(features), attributes)
+        attributes = {
+            self.PROVENANCE: settings and json.dumps(settings, ensure_ascii=False),
+            DISTANCE: None if features.distance == "L2" else features.distance,
+            RATIO: features.ratio,
+            WEIGHTS: features.weights_sha256,
+        }
+        known = {key: value for key, value in attributes.items() if value is not None}
+        self.add_group(name, feature_arrays(features), known)
 
 
 def feature_arrays(features: Features) -> dict[str, np.ndarray]:
@@ -250,9 +250,11 @@ def features_of(
         "scales": arrays.get("scales"),
         "angles": arrays.get("oris"),
         "scores": arrays.get("scores"),
-        **{key: np.asarray(attributes[key]) for key in (DISTANCE, RATIO) if key in attributes},
+        PROVENANCE: attributes.get(FeatureWriter.PROVENANCE),
+        **{key: attributes.get(key) for key in (DISTANCE, RATIO, WEIGHTS)},
     }
-    found = checked_features(source, columns)
+    known = {key: np.asarray(one) for key, one in columns.items() if one is not None}
+    found = checked_features(source, known)
     return dataclasses.replace(found, scales=from_sigmas(found.scales))
 
 

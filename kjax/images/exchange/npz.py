@@ -1,5 +1,6 @@
 """Features of an image as named arrays: NumPy archives and LightGlue's dictionaries."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from kjax.errors import InputError
+from kjax.files.json import parse_json
 from kjax.files.npz import read_npz as read_arrays
 from kjax.files.npz import write_npz as write_arrays
 from kjax.images.features import Distance, Features
@@ -20,6 +22,8 @@ DISTANCE = "distance"
 """Entry with the distance of descriptors, if it is not L2."""
 RATIO = "ratio"
 """Entry with the default of the ratio test, if it is known."""
+WEIGHTS = "weights_sha256"
+"""Entry with the checksum of the weights, if it is known."""
 PROVENANCE = "provenance"
 """Entry with the settings of the features, as JSON."""
 LARGEST_SIDE = 2**31
@@ -32,7 +36,7 @@ def write_npz(
     path = Path(path)
     if path.suffix != ".npz":
         raise InputError(f"{path} is not a .npz file: choose a name that ends with .npz")
-    columns = {name: getattr(features, name) for name in (*REQUIRED, *OPTIONAL, RATIO)}
+    columns = {name: getattr(features, name) for name in (*REQUIRED, *OPTIONAL, RATIO, WEIGHTS)}
     present = {name: column for name, column in columns.items() if column is not None}
     if features.distance != "L2":
         present[DISTANCE] = np.array(features.distance)
@@ -88,6 +92,11 @@ def checked_features(
         if ratio.shape != () or ratio.dtype.kind != "f" or not 0 < ratio <= 1:
             raise InputError(f"{damaged}: ratio is not between 0 and 1")
         arrays[RATIO] = float(ratio)
+    sha256 = str(found.get(WEIGHTS, ""))
+    # Files from before version 0.4 have it only in their settings.
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        sha256 = sha256 or str(parse_json(str(found[PROVENANCE]))["sha256"])
+    arrays[WEIGHTS] = sha256 or None
     return Features(image_size=(int(sides[0]), int(sides[1])), distance=distance, **arrays)
 
 

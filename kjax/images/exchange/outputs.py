@@ -42,6 +42,7 @@ LABELS = {
     "max_keypoints": "keypoints",
     "max_side": "maximum side",
     "stored": "descriptors as",
+    "version": "version of the method",
 }
 """Settings that must agree within an output, and their names in messages."""
 
@@ -138,8 +139,8 @@ def _parse_line(line: Any) -> tuple[str, FeatureSettings]:
 
 
 def _checked(values: Any) -> FeatureSettings:
-    # Files from before version 0.2 lack `stored`, from before version 0.4 `max_side`.
-    settings = {"stored": "float32", "max_side": MAX_SIDE, **values}
+    # Files from before version 0.2 lack `stored`, from before 0.4 `max_side` and `version`.
+    settings = {"stored": "float32", "max_side": MAX_SIDE, "version": 1, **values}
     if missing := {"weights", "photograph", *LABELS} - settings.keys():
         raise KeyError(f"{', '.join(sorted(missing))} missing")
     return settings
