@@ -59,6 +59,16 @@ def check_positive(group: str, config: Any, *names: str) -> None:
             raise InputError(f"{group}.{name} must be positive, not {getattr(config, name)}")
 
 
+def check_shares(shares: tuple[float, ...], train: tuple[str, ...]) -> None:
+    """Raise unless there are no shares, or one per training set that sum to 1."""
+    whole = len(shares) == len(train) and math.isclose(sum(shares), 1)
+    if shares and not (whole and min(shares) > 0):
+        raise InputError(
+            f"data.shares must be one positive number for each of the {len(train)} sets of "
+            f"data.train and sum to 1, not {shares}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """Arguments of `kjax.build`."""
@@ -103,12 +113,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not self.train or "" in (*self.train, *self.test):
             raise InputError("data.train needs a dataset: a folder, or 'embedded'")
-        whole = len(self.shares) == len(self.train) and math.isclose(sum(self.shares), 1)
-        if self.shares and not (whole and min(self.shares) > 0):
-            raise InputError(
-                f"data.shares must be one positive number for each of the {len(self.train)} sets "
-                f"of data.train and sum to 1, not {self.shares}"
-            )
+        check_shares(self.shares, self.train)
         check_choice("pipeline", self.pipeline, PIPELINES)
 
 
