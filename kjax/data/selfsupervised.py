@@ -2,9 +2,11 @@
 
 SIFT keypoints of the photograph and its views that the homography brings together are patches of
 one point. Geometry alone decides, so pairs favour no descriptor and have a detector's errors.
+Twins, points of different photographs that show one place, become one point.
 """
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Bool, Float, Float32, Int64, UInt8
 from scipy.spatial import cKDTree
 from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
-from kjax.data.cutting.patches import EXTENT, antialias_sigma, cut_patches
+from kjax.data.cutting.patches import EXTENT, PATCH_SIDE, antialias_sigma, cut_patches
 from kjax.data.cutting.photographs import Photo, read_grey_or_none
 from kjax.data.phototour import PatchSet, SetPhotograph
 from kjax.errors import InputError
@@ -28,6 +30,12 @@ CANDIDATES = 8
 """Detections compared per location; SIFT may report one in a few orientations and scales."""
 MIN_BLUR = 0.1
 """Minimum σ of a blur: OpenCV takes 0 for "automatic", and less than this has no effect."""
+COMPARED = 60
+"""Photographs, next by name, in which twins are searched: in up to 61 photographs, all others."""
+RATIO, PIXELS, LEAST, SIMILAR = 0.8, 3.0, 8, 0.85
+"""Photographs overlap if `LEAST` matches that pass a ratio test are on a plane, give or take
+`PIXELS`: unrelated ones rarely have more than 5. Twins have `SIMILAR` RootSIFT (the cosine), as
+99 % of points on the plane do, and 1 % of others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +89,7 @@ def cut_self_supervised(
 ) -> PatchSet:
     """Cut a set from photographs, which are called `names` in it; name the unreadable ones.
 
-    The patches of a photograph depend on its name and the seed, not on the others.
+    The patches of a photograph depend on its name and the seed, and on others only for twins.
     """
 
     def cut(path: Path, name: str) -> tuple[np.ndarray, np.ndarray, Keypoints] | None:
@@ -90,6 +98,7 @@ def cut_self_supervised(
         return None if photo is None else _cut_photo(rng, photo, config=config)
 
     parts: list[tuple[np.ndarray, ...]] = []
+    points: list[tuple[Keypoints, np.ndarray]] = []
     kept: list[SetPhotograph] = []
     unreadable: list[str] = []
     count = 0
@@ -102,6 +111,9 @@ def cut_self_supervised(
                 unreadable.append(name)
                 continue
             patches, point_ids, keypoints = part
+            first = np.unique(point_ids, return_index=True)[1]  # that of the photograph itself
+            if len(first):
+                points.append((keypoints.keep(first), root_sift(patches[first])))
             parts.append((patches, point_ids + count, keypoints.interest(len(kept))))
             count += len(np.unique(point_ids))
             kept.append(SetPhotograph(len(kept), name, sha256(path)))
@@ -109,6 +121,10 @@ def cut_self_supervised(
         problem = "has points that its views share" if kept else "could be read"
         raise InputError(f"none of the {len(photos)} photographs {problem}: give other photographs")
     patches, point_ids, interest = map(np.concatenate, zip(*parts, strict=True))
+    places = unite_twins(points, config.tolerances, progress=progress)[point_ids]
+    order = np.argsort(places, kind="stable")[np.count_nonzero(places < 0) :]
+    patches, interest = patches[order], interest[order]
+    point_ids = np.unique(places[order], return_inverse=True)[1].astype(np.int64)
     found: Any = {"photographs": tuple(kept), "unreadable": tuple(unreadable)}
     return PatchSet("photographs", patches, point_ids, interest=interest, **found)
 
@@ -138,6 +154,78 @@ def _cut_photo(
         patches.append(cut_patches(view.pixels, keypoints[-1], extent=config.extent))
     order = np.argsort(point_ids, kind="stable")
     return np.concatenate(patches)[order], point_ids[order], Keypoints.join(keypoints).keep(order)
+
+
+# Twins
+
+
+def root_sift(patches: UInt8[np.ndarray, "K 64 64"]) -> Float32[np.ndarray, "K 128"]:
+    """Return RootSIFT of patches at half their size."""
+    cv2, side = require("cv2", "cutting patches"), PATCH_SIDE // 2
+    size = side, side * len(patches)
+    image = cv2.resize(patches.reshape(-1, PATCH_SIDE), size, interpolation=cv2.INTER_AREA)
+    rows = range(side // 2, side * len(patches), side)
+    keypoints = [cv2.KeyPoint(side / 2, row, side / EXTENT, 0) for row in rows]
+    found = cv2.SIFT_create().compute(image, keypoints)[1]
+    return np.sqrt(found / np.maximum(found.sum(axis=1, keepdims=True), 1))
+
+
+def unite_twins(
+    photos: Sequence[tuple[Keypoints, np.ndarray]], tolerances: Tolerances, *, progress: bool
+) -> Int64[np.ndarray, " points"]:
+    """Give all points of photographs, with RootSIFT, a place: one for twins, −1 if in doubt."""
+    ends = np.cumsum([0, *(len(rows) for _, rows in photos)])
+    every = itertools.combinations(range(len(photos)), 2)
+    pairs = [[a, b] for a, b in every if b - a <= COMPARED]
+    near: list[dict[int, int]] = [{} for _ in range(ends[-1])]
+
+    def compare(pair: list[int]) -> np.ndarray:
+        (a, own), (b, other) = (photos[number] for number in pair)
+        return find_twins(a, b, own @ other.T, tolerances) + np.append(ends[pair], 0)
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        bar = tqdm(pool.map(compare, pairs), "finding twins", len(pairs), disable=not progress)
+        for one, two, sure in itertools.chain.from_iterable(found.tolist() for found in bar):
+            near[one][two] = near[two][one] = sure
+    places = np.full(len(near), -1)
+
+    def is_free(point: int) -> bool:
+        return bool((places[[point, *near[point]]] < 0).all())
+
+    # A place is a point with its twins. What is near them, but no twin of the point, has no place.
+    for point in sorted(range(len(near)), key=lambda point: -sum(near[point].values())):
+        if is_free(point):
+            twins = [other for other, sure in near[point].items() if sure]
+            places[list(filter(is_free, [point, *twins]))] = point
+    return places
+
+
+def find_twins(
+    a: Keypoints, b: Keypoints, cosines: Float32[np.ndarray, "A B"], tolerances: Tolerances
+) -> Int64[np.ndarray, "twins 3"]:
+    """Return points of two photographs that show one place, and 1 if within tolerances, else 0."""
+    cv2 = require("cv2", "cutting patches")
+    rows, best = np.arange(len(cosines)), cosines.argmax(axis=1)
+    nearest, mutual = cosines[rows, best], cosines.max(axis=0)[best]
+    cosines[rows, best] = -1
+    good = (nearest == mutual) & (1 - nearest < RATIO**2 * (1 - cosines.max(axis=1)))
+    cosines[rows, best] = nearest
+    matches, twins = np.stack([rows, best], axis=1)[good], np.full(len(rows), -1)
+    free = np.ones(len(matches), bool)
+    while np.count_nonzero(free) >= LEAST:
+        ends = (points.xy[matches[free, i]].astype(np.float64) for i, points in enumerate((a, b)))
+        cv2.setRNGSeed(0)  # of this thread
+        model, inside = cv2.findHomography(*ends, cv2.USAC_MAGSAC, PIXELS, confidence=0.999)
+        if model is None or np.count_nonzero(inside) < LEAST:
+            break
+        free[np.flatnonzero(free)[inside.ravel() > 0]] = False
+        found = match_keypoints(transform_keypoints(a, model), b, tolerances=tolerances)
+        fits = (twins < 0) & (found >= 0) & ~np.isin(found, twins)
+        fits &= cosines[rows, found] >= SIMILAR
+        twins[fits] = found[fits]
+    doubtful = matches[~free & (twins[matches[:, 0]] != matches[:, 1])]
+    sure = np.stack([rows, twins, np.ones_like(rows)], axis=1)[twins >= 0]
+    return np.concatenate([sure, np.insert(doubtful, 2, 0, axis=1)])
 
 
 # Views

@@ -44,6 +44,7 @@ LABELS = {
 }
 """Labels of scores, in the order of the table."""
 COUNTS = ("correct", "images", "points")
+OVERLAP = "Held-out images show places that training images show too: elsewhere, expect less gain."
 
 
 def tune(
@@ -82,7 +83,7 @@ def tune(
     worse = warning(settings.start, trained, scores["before"], scores["after"])
     compared = rows(scores["before"], scores["after"])
     write_report(out, settings, sets, trained, compared, worse, command)
-    return "\n".join([table(compared), *filter(None, [worse])])
+    return "\n".join(filter(None, [table(compared), OVERLAP if sets.overlap else "", worse]))
 
 
 def rows(before: Scores, after: Scores) -> list[tuple[str, list[Cell]]]:
@@ -139,7 +140,8 @@ def write_report(
     held = len(sets.held_out_photos)
     points = "Patches of {:,} points to train on and {:,} held out, from".format(*sets.points)
     held_out = f"Held out: {held} images and every point that they see." if held else ""
-    facts = [worse, f"{points} {sets.made_from}.", held_out, *trained.how]
+    overlap = OVERLAP if sets.overlap else ""
+    facts = [worse, f"{points} {sets.made_from}.", held_out, overlap, *trained.how]
     caption = "The weights before and after tuning."
     page = render(
         f"Tuned to {settings.photos.resolve().name}",

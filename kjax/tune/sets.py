@@ -1,7 +1,8 @@
 """Settings of a tuning run, and its two sets of patches: to train on, and of held-out images.
 
 Patches of one point come from COLMAP's tracks if a model has enough of them, else from random
-homographies of each image. Points seen by a held-out image are not trained on.
+homographies of each image. Images that share points are held out together if there are several
+groups of them. Points seen by a held-out image are not trained on.
 """
 
 import dataclasses
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 from tqdm import tqdm
 
 from kjax.data.cache import new_folder
@@ -48,6 +51,8 @@ SETS_FOLDER, COLMAP_FOLDER = "sets", "colmap"
 SETS_FILE = "sets.json"
 HELD_OUT = 0.2
 """Fraction of images that are held out."""
+OVERLAP = 5
+"""Minimum number of points that images of one group share."""
 MOST_PATCHES, MOST_HELD_OUT_PATCHES = 400_000, 20_000
 TEST_PAIRS = 10_000
 ALL_PAIRS_UP_TO = 30
@@ -149,6 +154,12 @@ class OwnSets(NamedTuple):
     made_from: str
     held_out_photos: tuple[str, ...]
     """Names below the image folder; empty if there was only a set of patches."""
+    overlap: bool = True
+    """Whether images to train on show places of held-out ones, too."""
+
+
+Split = tuple[PatchSet, PatchSet, bool]
+"""Patches to train on, held-out ones, and whether their images overlap."""
 
 
 class TooFewTracksError(InputError):
@@ -160,7 +171,7 @@ def make_sets(settings: TuneSettings, out: Path, *, progress: bool) -> OwnSets:
     folder = out / SETS_FOLDER
     name = settings.photos.resolve().name
     if not (folder / SETS_FILE).is_file():
-        train, held_out, made_from = _cut(settings, out, progress=progress)
+        train, held_out, overlap, made_from = _cut(settings, out, progress=progress)
         shutil.rmtree(folder, ignore_errors=True)  # of a killed run
         with new_folder(folder) as fresh:
             for cut, where in ((train, name), (held_out, f"{name}-held-out")):
@@ -174,13 +185,14 @@ def make_sets(settings: TuneSettings, out: Path, *, progress: bool) -> OwnSets:
             photos = [] if is_set(settings.photos) else photos
             points = [_points(train), _points(held_out)]
             record = {"points": points, "made_from": made_from, "held_out_photos": photos}
-            write_json(fresh / SETS_FILE, record)
+            write_json(fresh / SETS_FILE, record | {"overlap": overlap})
     found = parse_json((folder / SETS_FILE).read_bytes())
     lists = tuple(found["points"]), found["made_from"], tuple(found["held_out_photos"])
-    return OwnSets(folder / name, folder / f"{name}-held-out", *lists)
+    overlap = found.get("overlap", True)  # unknown before 0.4
+    return OwnSets(folder / name, folder / f"{name}-held-out", *lists, overlap)
 
 
-def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet, PatchSet, str]:
+def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[*Split, str]:
     """Cut patches to train on and to hold out, and name their source."""
     if is_set(settings.photos):
         cut = read_phototour(settings.photos, progress=progress)
@@ -194,11 +206,11 @@ def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet
             for number in range(int(interest[:, 0].max()) + 1)
         )
         cut = dataclasses.replace(cut, interest=interest, photographs=photographs)
-        train, held_out = split(cut)
+        train, held_out, overlap = split(cut)
         made_from = f"the set {settings.photos}"
     else:
         try:
-            train, held_out = _cut_tracks(settings, out, progress=progress)
+            train, held_out, overlap = _cut_tracks(settings, out, progress=progress)
             made_from = "COLMAP tracks"
         except TooFewTracksError as reason:
             print(f"kjax tune: using homographies instead of tracks: {reason}", file=sys.stderr)
@@ -207,7 +219,7 @@ def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet
             cut = cut_self_supervised(
                 paths, names, config=ViewConfig(), seed=settings.seed, progress=progress
             )
-            train, held_out = split(cut)
+            train, held_out, overlap = split(cut)
             made_from = f"random homographies ({reason})"
     for name in train.unreadable:
         print(f"kjax tune: skipped unreadable image {name}", file=sys.stderr)
@@ -216,10 +228,10 @@ def _cut(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet
     if min(_points(train), _points(held_out)) < 2:
         points = f"{_points(train)} points to train on and {_points(held_out)} to hold out"
         raise InputError(f"{settings.photos} gives {points}: add more images")
-    return train, held_out, made_from
+    return train, held_out, overlap, made_from
 
 
-def _cut_tracks(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[PatchSet, PatchSet]:
+def _cut_tracks(settings: TuneSettings, out: Path, *, progress: bool) -> Split:
     """Cut patches from the user's model, or from one that COLMAP makes now."""
     model, database = settings.colmap, settings.database
     if model is None or database is None:
@@ -232,12 +244,12 @@ def _cut_tracks(settings: TuneSettings, out: Path, *, progress: bool) -> tuple[P
         if settings.colmap is not None:
             raise
         raise TooFewTracksError(str(error)) from None
-    train, held_out = split(cut)
+    train, held_out, overlap = split(cut)
     if _points(train) < LEAST_POINTS or _points(held_out) < LEAST_HELD_OUT_POINTS:
         points = f"{_points(train):,} points to train on and {_points(held_out):,} held out"
         least = f"{LEAST_POINTS:,} and {LEAST_HELD_OUT_POINTS:,}"
         raise TooFewTracksError(f"COLMAP's tracks give {points}, fewer than {least}")
-    return train, held_out
+    return train, held_out, overlap
 
 
 def _reconstruct(photos: Path, folder: Path, *, progress: bool) -> tuple[Path, Path]:
@@ -286,12 +298,29 @@ def hold_out(names: Sequence[str]) -> Bool[np.ndarray, " photos"]:
     return held
 
 
-def split(cut: PatchSet) -> tuple[PatchSet, PatchSet]:
-    """Split into points that no held-out image sees, and those that two held-out images see."""
-    held_out = hold_out([one.name for one in cut.photographs])
-    away = held_out[cut.interest[:, 0].astype(int)]
+def split(cut: PatchSet) -> Split:
+    """Split into points that no held-out image sees, and those that held-out images see twice.
+
+    Images that share points form groups. Whole groups are held out, the last first. If too few
+    groups are small enough, the last images are held out, though others show their places.
+    """
+    wanted = hold_out([one.name for one in cut.photographs])
+    least, photo = int(wanted.sum()), cut.interest[:, 0].astype(int)
+    most = min(2 * least, len(wanted) // 2)
+    point = np.unique(cut.point_ids, return_inverse=True)[1]
+    table = csr_array((np.ones(len(photo), int), (photo, point)), (len(wanted), len(photo)))
+    sees = table.minimum(1)
+    groups = connected_components(sees @ sees.T >= OVERLAP)[1]
+    order = np.concatenate([np.flatnonzero(wanted)[::-1], np.flatnonzero(~wanted)[::-1]])
+    whole = groups[order][np.sort(np.unique(groups[order], return_index=True)[1])]
+    whole = whole[np.bincount(groups)[whole] <= most]
+    sizes = np.bincount(groups)[whole]
+    total = np.cumsum(sizes)
+    held_out = np.isin(groups, whole[(total <= most) & (total - sizes < least)])
+    overlap = int(held_out.sum()) < least
+    away = (wanted if overlap else held_out)[photo]
     seen = np.isin(cut.point_ids, cut.point_ids[away])
-    return _take(cut, ~seen), _take(cut, away)
+    return _take(cut, ~seen), _take(cut, away), overlap
 
 
 def _take(cut: PatchSet, rows: Bool[np.ndarray, " P"]) -> PatchSet:

@@ -194,6 +194,7 @@ def test_files_of_a_refitting(refitted, start, capsys):
     page = (refitted / "report.html").read_text()
     own = json.loads((refitted / "sets" / "sets.json").read_text())["points"][0]
     facts = ("Only the last layer", "colmap is not on the PATH", f"mine {own}, general {own}")
+    facts += ("Held-out images show places that training images show too",)
     for text in ("Tuned to mine", f"--out {refitted} --quiet --steps {STEPS}</code>", *facts):
         assert text in page
     before, after = json.loads((refitted / "scores.json").read_text()).values()
@@ -248,25 +249,29 @@ def test_extent_and_ratio_outlive_refitting_and_training(tmp_path):
 # Sets
 
 
-def test_points_seen_by_a_held_out_image_are_not_trained_on(monkeypatch):
-    point_ids = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])
-    interest = np.zeros((10, 5))
-    interest[:, 0] = [0, 1, 2, 0, 1, 1, 2, 3, 2, 3]
-    interest[:, 1] = np.arange(10)
-    cut = PatchSet("cut", np.zeros((10, 64, 64), np.uint8), point_ids, interest=interest)
-    monkeypatch.setattr(sets, "hold_out", lambda names: np.array([False, False, True, True]))
-    train, held_out = sets.split(cut)
-    assert train.interest[:, 1].tolist() == [3, 4]
-    assert held_out.interest[:, 1].tolist() == [6, 7, 8, 9]
-    assert held_out.point_ids.tolist() == [0, 0, 1, 1]
-
-
 def test_the_last_images_of_each_folder_are_held_out():
     names = [f"{folder}/{number:02d}.jpg" for number in range(10) for folder in "ba"] + ["one.jpg"]
     held = [name for name, out in zip(names, sets.hold_out(names), strict=True) if out]
     assert sorted(held) == ["a/08.jpg", "a/09.jpg", "b/08.jpg", "b/09.jpg"]
     with pytest.raises(InputError, match="only one image"):
         sets.hold_out(["one.jpg"])
+
+
+@pytest.mark.parametrize("groups", ["0123456789", "0123478789", "0000000000"])
+def test_images_that_share_points_are_held_out_together(groups):
+    """Images see six points of their group, which are not trained on if another is held out."""
+    photo, place = np.repeat(np.arange(10), 18), np.tile(np.r_[:6, :6, 6:12], 10)
+    shared = 100 + 6 * np.array([int(group) for group in groups])[photo] + place - 6
+    ids = np.where(place < 6, 6 * photo + place, shared)  # own points have two patches
+    interest = np.stack([photo, ids, *np.zeros((3, 180))], axis=1)
+    names = tuple(phototour.SetPhotograph(number, f"{number}.png", "") for number in range(10))
+    patches = np.zeros((180, 64, 64), np.uint8)
+    cut = PatchSet("cut", patches, ids, interest=interest, photographs=names)
+    train, held_out, overlap = sets.split(cut)
+    assert overlap == (groups == "0000000000")
+    assert set(held_out.interest[:, 0]) == ({6, 8, 9} if "878" in groups else {8, 9})
+    assert set(train.interest[:, 0]) == set(range(10)) - set(held_out.interest[:, 0])
+    assert not set(train.interest[:, 1]) & set(ids[np.isin(photo, held_out.interest[:, 0])])
 
 
 def test_a_set_is_split_by_images_or_by_points(general, tmp_path):
