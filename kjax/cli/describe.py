@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
     def detect(photograph: tuple[str, Path]) -> Any:
         own = settings | {"photograph": sha256(photograph[1])}
-        pixels, size = read_reduced(photograph[1], args.max_side, upright=False)
+        pixels, size = read_reduced(photograph[1], args.max_side)
         grey = grey_values(pixels)
         with alone if grey.size > SIFT_PIXELS // 2 else contextlib.nullcontext():
             found = detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)

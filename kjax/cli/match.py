@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
         from kjax.images.align import align_matches
         from kjax.images.describer import load
-        from kjax.images.draw import MAX_LINES, save_match_page, save_matches
+        from kjax.images.draw import MAX_LINES, save_match_page, save_matches, turned_upright
         from kjax.images.exchange.outputs import write_pair
         from kjax.images.geometry import one_per_location, verify
         from kjax.images.match import match
@@ -136,7 +136,8 @@ def run(args: argparse.Namespace) -> int:
             (a, b), xy = photographs, second.xy.copy()
             xy[matches.indices[:, 1]] = align_matches(a, b, first, second, matches).xy_b
             second = dataclasses.replace(second, xy=xy)
-        reduced = first, second
+        files = zip((args.first, args.second), photographs, (first, second), strict=True)
+        pictures, drawn = zip(*(turned_upright(*file) for file in files), strict=True)
         first, second = first.resized(sizes[0]), second.resized(sizes[1])
         xy_a, xy_b = first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
         verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
@@ -147,11 +148,11 @@ def run(args: argparse.Namespace) -> int:
         is_page = args.out.suffix.lower() == PAGE
         if is_page:
             extent = describer.extent
-            save_match_page(args.out, names, photographs, reduced, matches, inliers, extent=extent)
+            save_match_page(args.out, names, pictures, drawn, matches, inliers, extent=extent)
         else:
             shown = matches.keep(inliers).indices.T
-            drawn = (one.xy[rows] for one, rows in zip(reduced, shown, strict=True))
-            save_matches(args.out, *photographs, *drawn)
+            ends = (one.xy[rows] for one, rows in zip(drawn, shown, strict=True))
+            save_matches(args.out, *pictures, *ends)
         if args.save:
             write_pair(args.save, names, first, second, matches, verified)
     print(f"{len(first):,} and {len(second):,} keypoints")

@@ -214,7 +214,8 @@ class Describer:
         Args:
             image: `[H,W]` or `[H,W,C]`, uint8, uint16 or floating (see
                 `kjax.data.cutting.photographs.grey_values`); a Pillow image; or a file's path. Or a
-                list of these. Features refer to it as `image`, for `kjax.plot_matches`.
+                list of these. Files are read as stored: EXIF orientations are ignored. Features
+                refer to it as `image`, for `kjax.plot_matches`, which turns files upright.
             keypoints: OpenCV's keypoints; an array [N, 2 to 4] of x, y, diameter, angle; or
                 kornia's LAFs [N,2,3], which are the patches themselves (default: the detector's).
                 Keypoints whose patch lies outside the image are dropped.

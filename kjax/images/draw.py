@@ -2,6 +2,7 @@
 
 import base64
 import colorsys
+import dataclasses
 import functools
 import hashlib
 import html
@@ -14,10 +15,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32
-from PIL import Image, ImageDraw, ImageFont
+from PIL import ExifTags, Image, ImageDraw, ImageFont
 
 from kjax.data.cutting.photographs import grey_values, whole_greys
 from kjax.errors import InputError
+from kjax.files import images as files
 from kjax.files.atomic import write_text, write_whole
 from kjax.images.extract import open_image
 from kjax.images.features import Features, Matches
@@ -59,8 +61,30 @@ def plot_matches(
     image_a, image_b = images or (a.image, b.image)
     if image_a is None or image_b is None:
         raise InputError("the features have no image: give images=(image_a, image_b)")
+    image_a, a = turned_upright(image_a, open_image(image_a, "rgb")[0], a)
+    image_b, b = turned_upright(image_b, open_image(image_b, "rgb")[0], b)
     first, second = matches.indices.T
     return draw_matches(image_a, image_b, a.xy[first], b.xy[second], **options)
+
+
+def turned_upright(path: Any, image: Any, features: Features) -> tuple[Any, Features]:
+    """Turn an image and its features by the EXIF orientation of its file, if `path` is one."""
+    turn = 1
+    if isinstance(path, str | os.PathLike):
+        with files.open_image(path) as opened:  # Pillow itself turns TIFF files
+            if opened.format != "TIFF":
+                turn = opened.getexif().get(ExifTags.Base.Orientation, 1)
+    if turn not in range(2, 9):
+        return image, features
+    changes = turn > 4, turn % 4 in (2, 3), turn % 4 in (3, 0)  # swap x and y, flip x, flip y
+    step, across, down = (-1 if change else 1 for change in changes)
+    image = (image.swapaxes(0, 1) if step < 0 else image)[::down, ::across]
+    (width, height), signs = features.image_size[::step], np.array([across, down], np.float32)
+    xy = features.xy[:, ::step] * signs + (signs < 0) * np.array([width - 1, height - 1], "f4")
+    if (radians := features.radians()) is not None:
+        x, y = signs[:, None] * np.stack([np.cos(radians), np.sin(radians)])[::step]
+        radians = np.rad2deg(np.arctan2(y, x)) % 360
+    return image, dataclasses.replace(features, xy=xy, angles=radians, image_size=(width, height))
 
 
 def draw_matches(

@@ -167,7 +167,7 @@ def extract_patches(
 def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:
     """Return an image as an array, and the order of its colours.
 
-    `order` is for arrays; files, which are rotated by their EXIF orientation, are always "rgb".
+    `order` is for arrays. Files are always "rgb", and as stored: EXIF orientations are ignored.
     """
     if image is None:
         raise InputError(

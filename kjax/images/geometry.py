@@ -23,8 +23,8 @@ NOISE = 1 / 3
 SEED = 0
 ROUNDS, STEPS = 3, 5
 """Rounds of refinement, each with newly chosen inliers, and Gauss–Newton steps per round."""
-DAMPED = 1 / 6
-"""Cauchy scale of the refinement, as a fraction of the threshold."""
+DAMPED = 1.5
+"""Cauchy scale of the refinement over the median distance, for Gaussian noise and heavy tails."""
 _NEGLIGIBLE = 1e-10
 """Fraction of the largest curvature below which a direction does not change the homography."""
 LEAST = 8
@@ -161,13 +161,14 @@ def refine_homography(
     limit = threshold * to_b[0, 0]
     found = initial = to_b @ model @ np.linalg.inv(to_a)
     for _ in range(ROUNDS):
-        near = _distances(found, a, b) <= limit
+        near = (off := _distances(found, a, b)) <= limit
         if near.sum() < LEAST:
             return model, inliers
+        scale = max(DAMPED * float(np.median(off[near])), _NEGLIGIBLE * limit)
         for _ in range(STEPS):
-            found = _gauss_newton_step(found, a[near], b[near], DAMPED * limit)
+            found = _gauss_newton_step(found, a[near], b[near], scale)
     costs = [
-        np.log1p((np.minimum(_distances(one, a, b), limit) / (DAMPED * limit)) ** 2).sum()
+        np.log1p((np.minimum(_distances(one, a, b), limit) / scale) ** 2).sum()
         for one in (found, initial)
     ]
     if not costs[0] < costs[1]:

@@ -21,6 +21,8 @@ from kjax.model.patches import resize_patches
 COPYING_THREADS = 8
 """Batches in flight to, on, or from an accelerator. On an H200, 8 were 1.5 times as fast as 4 for
 patches of 64×64 pixels, and no slower for smaller ones."""
+USUAL = 2**-7, 2**20
+"""Range of a patch's largest value; others are scaled, since float32 has a smallest variance."""
 
 Item = TypeVar("Item")
 
@@ -73,9 +75,14 @@ def describe(
 
     def describe_block(start: int) -> None:
         block = patches[start : start + batch]
-        if jnp.issubdtype(block.dtype, jnp.floating) and not np.isfinite(block).all():
-            bad = start + int(np.argmin(np.isfinite(block).all(axis=(1, 2))))
-            raise InputError(f"patch {bad} has NaN or infinite pixels: fix or omit it")
+        if jnp.issubdtype(block.dtype, jnp.floating):
+            largest = np.abs(block).max(axis=(1, 2), keepdims=True, initial=0).astype(np.float64)
+            if not np.isfinite(largest).all():
+                bad = start + int(np.argmin(np.isfinite(largest)))
+                raise InputError(f"patch {bad} has NaN or infinite pixels: fix or omit it")
+            far = (largest < USUAL[0]) | (largest > USUAL[1])
+            if far.any():
+                block = np.ldexp(block.astype("f8"), np.where(far, 8 - np.frexp(largest)[1], 0))
         if missing := batch - len(block):
             block = np.pad(block, [(0, missing), (0, 0), (0, 0)], mode="edge")
         kept = descriptors[start : start + batch]

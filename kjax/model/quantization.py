@@ -63,7 +63,7 @@ def quantize(descriptors: Any, form: str, *, bits: int = BITS) -> UInt8[np.ndarr
             f"{int(wrong.argmax())} first: divide them by their L2 norm"
         )
     if form == "uint8":
-        return np.rint(ZERO + SCALE * rows).astype(np.uint8)
+        return np.rint(ZERO + SCALE * rows).clip(0, 255).astype(np.uint8)
     size = 1 << (rows.shape[1] - 1).bit_length()
     if bits < 8 or bits % 8 or bits % size:
         raise InputError(

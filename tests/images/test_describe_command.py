@@ -67,7 +67,7 @@ def inside(tmp_path, monkeypatch, describers):
 @pytest.mark.parametrize("form", ["uint8", "binary"])
 @pytest.mark.parametrize("kind", ["hloc", "npz"])
 def test_quantized_descriptors_record_their_distance(kind, form, describers):
-    photograph = read_photograph("my photos/a/000.png", upright=False)
+    photograph = read_photograph("my photos/a/000.png")
     whole = describers["w.npz"].describe_image(photograph, max_keypoints=COUNT).descriptors
     assert describe("my photos/a", *OUTPUTS[kind], "--quantize", form) == 0
     features = read_features("f.h5", "000.png") if kind == "hloc" else read_npz("f/000.png.npz")

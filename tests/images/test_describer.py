@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 from models import CHANNELS, make_model, random_patches
-from PIL import ExifTags, Image
+from PIL import Image
 
 import kjax
 import kjax.images.describer as describer_module
@@ -63,6 +63,9 @@ def test_forms_of_patches(describer, rng):
     forms += [jax.numpy.asarray(patches), patches.tolist(), torch.from_numpy(patches)]
     for form in forms:
         np.testing.assert_array_equal(describer.describe(form), expected)
+    for factor in (1e-9, 1e36):
+        scaled = describer.describe(patches.astype(np.float32) * np.float32(factor))
+        np.testing.assert_allclose(scaled, expected, atol=1e-6)
     resized = kjax.model.patches.resize_patches(random_patches(rng, 2, 32), 16)
     assert describer.describe(resized).shape == (2, DIMENSION)
     with pytest.raises(InputError, match="must be an array, not Tensor"):
@@ -244,13 +247,9 @@ def test_large_images_are_reduced(photograph, describer, tmp_path):
     np.testing.assert_array_equal(found.descriptors, expected.descriptors)
     mask = np.arange(440)[None] < np.full((320, 1), 220)
     assert reducing.describe_image(large, mask=mask).xy[:, 0].max() < 222
-    # Files too, also those turned by their EXIF orientation. Given keypoints are not reduced.
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6
-    Image.fromarray(np.rot90(large)).save(tmp_path / "a.png", exif=exif)
-    turned = reducing.describe_image(tmp_path / "a.png")
-    assert turned.image_size == (440, 320)
-    np.testing.assert_allclose(turned.xy, found.xy, atol=1e-4)
+    # Files too. Given keypoints are not reduced.
+    Image.fromarray(large).save(tmp_path / "a.png")
+    np.testing.assert_allclose(reducing.describe_image(tmp_path / "a.png").xy, found.xy, atol=1e-4)
     deep = large.astype(">u2") * 257
     Image.fromarray(deep.astype("<u2")).save(tmp_path / "deep.png")
     Image.frombytes("I;16B", (440, 320), deep.tobytes()).save(tmp_path / "deep.tif")
@@ -305,10 +304,7 @@ def test_detect_then_compute_equals_detect_and_compute(describer, photograph):
     # OpenCV's matchers take the descriptors.
     second = np.ascontiguousarray(descriptors[::-1])
     brute = cv2.BFMatcher(describer.defaultNorm(), crossCheck=True).match(descriptors, second)
-    trees = cv2.FlannBasedMatcher({"algorithm": 1, "trees": 4}, {"checks": 60})
-    pairs = trees.knnMatch(descriptors, second, k=2)
-    assert len(brute) == len(descriptors)
-    assert all(one.distance < 1e-3 for one in (*brute, *(pair[0] for pair in pairs)))
+    assert [one.distance < 1e-3 for one in brute] == [True] * len(descriptors)
 
 
 def test_provided_keypoints_and_other_detectors(describer, photograph):

@@ -3,11 +3,12 @@ import dataclasses
 import numpy as np
 import pytest
 from models import CHANNELS, make_model
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 import kjax
 from kjax.errors import InputError
-from kjax.images.draw import BACKGROUND, GAP, draw_matches, save_matches
+from kjax.images.draw import BACKGROUND, GAP, draw_matches, save_matches, turned_upright
+from kjax.images.features import Features
 
 
 def points(*rows):
@@ -41,6 +42,23 @@ def test_a_line_runs_from_pixel_centre_to_pixel_centre():
     np.testing.assert_array_equal(bright[:41], bright[40::-1])
     assert bright[20, 30] > 100
     assert bright[18, 30] == 0
+
+
+@pytest.mark.parametrize("turn", range(1, 10))
+def test_files_are_drawn_upright(turn, tmp_path):
+    pixels, exif = np.zeros((30, 50), np.uint8), Image.Exif()
+    pixels[7, 11], exif[ExifTags.Base.Orientation] = 255, turn
+    Image.fromarray(pixels).save(path := tmp_path / "a.png", exif=exif)
+    xy, angles = points((11, 7), (11 + np.sqrt(3) / 2, 7.5)), np.full(2, 30, np.float32)
+    stored = Features(xy, xy, (50, 30), angles=angles)
+    image, found = turned_upright(path, pixels, stored)
+    with Image.open(path) as picture:
+        np.testing.assert_array_equal(image, ImageOps.exif_transpose(picture))
+    np.testing.assert_array_equal(found.xy[0], np.argwhere(image)[0, ::-1])
+    x, y = found.xy[1] - found.xy[0]
+    np.testing.assert_allclose(found.angles, np.rad2deg(np.arctan2(y, x)) % 360, atol=1e-3)
+    drawn = kjax.plot_matches(stored, stored, kjax.match(stored, stored), images=(path, path))
+    assert drawn.size == (2 * found.image_size[0] + GAP, found.image_size[1])
 
 
 def test_lines_are_smooth_and_colours_follow_the_position():

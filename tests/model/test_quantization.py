@@ -22,7 +22,8 @@ def hamming(a, b):
 
 def test_bytes_of_known_numbers():
     one = np.eye(3, dtype=np.float32)[:1]
-    np.testing.assert_array_equal(kjax.quantize(one, "uint8"), [[255, 128, 128]])
+    for length in (1, 1.005):
+        np.testing.assert_array_equal(kjax.quantize(length * one, "uint8"), [[255, 128, 128]])
     np.testing.assert_array_equal(kjax.quantize(-one, "uint8"), [[1, 128, 128]])
     assert kjax.quantize(one[:0], "uint8").shape == (0, 3)
 

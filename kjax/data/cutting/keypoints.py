@@ -1,8 +1,8 @@
 """Keypoints of a photograph: from an OpenCV detector, or given by the caller.
 
 "SIFT" keeps SIFT's keypoints of the highest contrast, as OpenCV does; "SIFT-largest" those of the
-largest scale, as COLMAP does; "SIFT-steady" ranks more of them by contrast × size² and keeps one
-orientation per location, which gave half as many correct matches again (docs/peers.md).
+largest scale, as COLMAP does; "SIFT-steady" ranks more of them by contrast × size² and keeps the
+strongest orientation per location, which gave half as many correct matches again (docs/peers.md).
 
 Patches are cut by SIFT's measure, `KeyPoint.size` = 2σ. ORB's size is the side of the area that it
 describes, and SIFT describes 6 sizes, so ORB's is divided by 31/6. BRISK's is divided by 4,
@@ -41,6 +41,8 @@ SIFT_PIXELS = 4_800_000
 MARGIN = 40
 """Rows above and below a keypoint of the finest octave that SIFT looks at: blurs reach 21 rows,
 refinement 5 and the orientation 9."""
+COARSEST, BLUR, NEAR, SPREAD = 1.8, 0.9, 1.5, math.radians(10)
+"""Orientations: maximum σ in pixels of a level; σ of blur and weights, over σ; of the histogram."""
 
 
 class Keypoints(NamedTuple):
@@ -109,7 +111,7 @@ class Detector(NamedTuple):
     turns_late: bool = False  # angles are found only during description
     rank: Callable[[Any], float] = RESPONSE
     contrast: float = CONTRAST  # default threshold of SIFT
-    places_once: bool = False  # keep one orientation per location
+    dominant: bool = False  # keep the strongest orientation per location
     label: str = ""
 
 
@@ -134,8 +136,8 @@ DETECTORS = {
         _sift,
         rank=lambda one: one.response * one.size**2,
         contrast=FAINT,
-        places_once=True,
-        label=f"{_PRECISE}, contrast {FAINT}, by contrast times size², places once",
+        dominant=True,
+        label=f"{_PRECISE}, contrast {FAINT}, by contrast times size², dominant orientation",
     ),
     SIFT: Detector(_sift, label=_PRECISE),
     LARGEST: Detector(
@@ -207,11 +209,11 @@ def find_in_grey(
     else:
         found = opened.detect(whole_greys(grey), mask)
     ranked = sorted(found, key=kind.rank, reverse=True)
-    if kind.places_once:
-        firsts: dict[tuple[float, float], Any] = {}
+    if kind.dominant:
+        places: dict[tuple[float, float], list[Any]] = {}
         for point in ranked:
-            firsts.setdefault(point.pt, point)
-        ranked = list(firsts.values())
+            places.setdefault(point.pt, []).append(point)
+        ranked = _dominant(whole_greys(grey), list(places.values())[:max_keypoints])
     best = ranked[:max_keypoints]
     for point in best:
         point.size /= kind.sizes
@@ -253,6 +255,40 @@ def _detect_sift(sift: Any, grey: Photo, mask: np.ndarray | None, enough: int | 
 def _octave(point: Any) -> int:
     """Return the octave of SIFT's keypoint: −1 is the photograph at twice its size."""
     return (point.octave + 128 & 255) - 128
+
+
+def _dominant(grey: Photo, places: list[list[Any]]) -> list[Any]:
+    """Return the keypoint with the strongest orientation of each location.
+
+    OpenCV does not return strengths: as in SIFT, they are the histogram of gradients at each angle.
+    """
+    points = [point for several in places if len(several) > 1 for point in several]
+    table, strengths, cv2 = from_opencv(points), np.empty(len(points)), require("cv2", "SIFT")
+    # Where gradients and pixels are, in σ.
+    inner, outer = np.linspace(-3.3, 3.3, 11, dtype="f4"), np.linspace(-4.8, 4.8, 16, dtype="f4")
+    weight = np.exp(-(inner**2 + inner[:, None] ** 2) / (2 * NEAR**2))
+    apart = outer - inner[:, None]
+    smooth = np.exp(-((apart / BLUR) ** 2) / 2)
+    slope = apart * smooth - (apart * smooth).mean(axis=1, keepdims=True)
+    least = max(1.0, max(grey.shape) / 32_000)  # `remap` takes sides below 2¹⁵
+    levels = np.ceil(np.log2(np.maximum(table.sigma / COARSEST, least)))
+    for level in range(int(levels.max(initial=-1)) + 1):
+        grey, here = cv2.pyrDown(grey) if level else grey, np.flatnonzero(levels == level)
+        for block in (here[start : start + 4096] for start in range(0, len(here), 4096)):
+            found = table.keep(block)
+            x, y = (found.xy.T[:, :, None] + found.scales[:, None] * SIGMA * outer) / 2**level
+            maps = np.broadcast_arrays(x[:, None], y[:, :, None])
+            flat = (one.reshape(len(block), -1) for one in maps)
+            seen = cv2.remap(grey, *flat, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+            seen = seen.reshape(maps[0].shape).astype("f4")
+            dx, dy = smooth @ (seen @ slope.T), slope @ (seen @ smooth.T)
+            angles = found.radians.astype("f4")[:, None, None]
+            length = np.sqrt(dx**2 + dy**2) + np.float32(1e-9)
+            cosine = (dx * np.cos(angles) + dy * np.sin(angles)) / length
+            votes = length * np.exp((cosine - 1) / np.float32(SPREAD**2))
+            strengths[block] = (weight * votes).sum(axis=(1, 2))
+    best = dict(zip(map(id, points), strengths.tolist(), strict=True))
+    return [max(several, key=lambda point: best.get(id(point), 0.0)) for several in places]
 
 
 # Conversion

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Float32, UInt8, UInt16
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image
 
 from kjax.errors import InputError, check_name
 from kjax.files.images import HEIF_SUFFIXES, open_image
@@ -54,18 +54,13 @@ def list_photos(folder: Path) -> list[Path]:
     return sorted(photos, key=lambda path: path.relative_to(folder).as_posix())
 
 
-def read_photograph(
-    path: str | Path, *, upright: bool = True, content: bytes | None = None
-) -> Pixels:
-    """Read a file, or its `content`, as grey [H, W] or RGB [H, W, 3].
-
-    `upright` applies the EXIF orientation; COLMAP and hloc ignore it.
-    """
-    return read_reduced(path, None, upright=upright, content=content)[0]
+def read_photograph(path: str | Path) -> Pixels:
+    """Read a file as grey [H, W] or RGB [H, W, 3], as stored, like COLMAP and hloc."""
+    return read_reduced(path, None)[0]
 
 
 def read_reduced(
-    path: str | Path, max_side: int | None, *, upright: bool = True, content: bytes | None = None
+    path: str | Path, max_side: int | None, *, content: bytes | None = None
 ) -> tuple[Pixels, tuple[int, int]]:
     """Read a photograph reduced to `max_side`, and return its original width and height, too.
 
@@ -76,16 +71,11 @@ def read_reduced(
     with open_image(path, content=content) as image:
         if image.format == "TIFF":
             image.load()  # Pillow turns it now
-        width, height = image.size
-        turn = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
-        picture = with_plain_mode(image)
-        if max_side and max(image.size) > max_side:
+        size, picture = image.size, with_plain_mode(image)
+        if max_side and max(size) > max_side:
             gap = None if picture.mode == "I;16" else 1.0  # Pillow's quick reduction has 8 bits
             picture.thumbnail((max_side, max_side), Image.Resampling.HAMMING, reducing_gap=gap)
-        if turn != 1:
-            picture.getexif()[ExifTags.Base.Orientation] = turn  # lost with another mode
-            ImageOps.exif_transpose(picture, in_place=True)
-        return as_pixels(picture), (height, width) if turn in (5, 6, 7, 8) else (width, height)
+        return as_pixels(picture), size
 
 
 def as_pixels(picture: Image.Image) -> Pixels:
@@ -106,7 +96,7 @@ def with_plain_mode(picture: Image.Image) -> Image.Image:
 
 def read_grey(path: Path) -> Photo:
     """Read a photograph as 8-bit grey, ignoring its EXIF orientation as COLMAP does."""
-    return whole_greys(grey_values(read_photograph(path, upright=False)))
+    return whole_greys(grey_values(read_photograph(path)))
 
 
 def read_grey_or_none(path: Path) -> Photo | None:

@@ -65,7 +65,7 @@ def write_page(path: Path, photos: Path, built: Built, summary: Summary, command
     ]
     pictures = []
     for pair in sorted(kept, key=lambda one: len(kept[one]))[:WEAKEST]:
-        photographs = [read_photograph(photos / name, upright=False) for name in pair]
+        photographs = [read_photograph(photos / name) for name in pair]
         ends = [
             keypoints[name][kept[pair][:, side], :2] - PIXEL_CENTRE
             for side, name in enumerate(pair)

@@ -198,7 +198,7 @@ def describe_content(
 ) -> Features | str:
     """Return the features of an image from its file's content, or the reason for a failure."""
     try:
-        pixels, size = read_reduced(path, describer.max_side, upright=False, content=content)
+        pixels, size = read_reduced(path, describer.max_side, content=content)
         grey = grey_values(pixels)
         keypoints = detect_in_grey(grey, max_keypoints=limit, detector=describer.detector)
         with _DESCRIBING:
