@@ -259,5 +259,5 @@ sys.exit(cli.main())
 
 
 def test_an_interrupt_inside_a_callback_of_the_garbage_collector_is_not_lost():
-    ended = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=15)
+    ended = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (130, "kjax info: interrupted\n")

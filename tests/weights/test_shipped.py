@@ -152,7 +152,7 @@ def test_info(folder, capsys):
     put(folder)
     assert main(["info"]) == 0
     use = "anything, also commercial; name Ann (CC-BY-4.0)"
-    assert capsys.readouterr().out == f"toy  a toy; for {use}\n"
+    assert capsys.readouterr().out == f"toy  a toy\nuse  {use}\n"
     expected = {
         **{"name": "toy", "head": "xy", "s": "1", "patch size": "8", "dimension": "128"},
         "parameters": "433,568, 1.7 MB as float32",
