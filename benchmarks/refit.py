@@ -1,8 +1,8 @@
 """Refit the last layer of weights: better descriptors, and shorter ones.
 
-    python benchmarks/refit.py out/first --to first.safetensors
+    python benchmarks/refit.py out/first --out first.safetensors
         with scikit-image's photos; the first 32 and 64 numbers become descriptors as well
-    python benchmarks/refit.py best --keep-distances --train data/liberty data/yosemite --to b.npz
+    python benchmarks/refit.py best --keep-distances --train data/liberty data/yosemite --out b.npz
         only rotates whole descriptors, so that they match as before
 
 Learns a linear map of the descriptors from patches with HPatches' misalignment. The new descriptors
@@ -33,8 +33,8 @@ SUFFIXES = (".safetensors", ".npz")
 
 def run(args: argparse.Namespace) -> None:
     """Learn the map, write the weights, and print the gain."""
-    if args.to.suffix not in SUFFIXES:
-        raise InputError(f"--to {args.to}: unsupported file type: use {' or '.join(SUFFIXES)}")
+    if args.out.suffix not in SUFFIXES:
+        raise InputError(f"--out {args.out}: unsupported file type: use {' or '.join(SUFFIXES)}")
     source = load_source(args.source, seed=args.seed)
     check_remap(source.variables)
     whole = source.model.dimension
@@ -49,14 +49,14 @@ def run(args: argparse.Namespace) -> None:
     info = None
     if not source.inferred:
         info = refitted_info(source, args.source, nested=widths, sets=names)
-    save_variables(args.to, remap(source.variables, matrix), info=info)
+    save_variables(args.out, remap(source.variables, matrix), info=info)
     print("Matching mAP on held-out points (misaligned patches):")
     after = held_out @ matrix.astype("f4")
     for width in (*widths, whole):
         shares = [100 * mean_matching(views, width) for views in (held_out, after)]
         size = "all" if width == whole else "first"
         print(f"  {size} {width}: {shares[0]:.1f} → {shares[1]:.1f} %")
-    print(f"wrote {args.to}")
+    print(f"wrote {args.out}")
 
 
 def mean_matching(views: np.ndarray, width: int) -> float:
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = program.make_parser(__doc__)
     add = parser.add_argument
     add("source", metavar="WEIGHTS", help="weights file, FILE:head,s=…, workdir or name")
-    add("--to", type=Path, required=True, metavar="FILE", help="path of the new weights")
+    add("--out", type=Path, required=True, metavar="FILE", help="path of the new weights")
     add("--keep-distances", action="store_true", help="rotate the descriptors only")
     add("--widths", type=int, nargs="*", default=[32, 64], metavar="N", help="(default: 32 64)")
     add("--train", nargs="+", default=[EMBEDDED], metavar="SET", help="(default: embedded)")

@@ -291,7 +291,7 @@ def test_refitting_writes_weights_and_prints_the_gain(tmp_path, monkeypatch, cap
     patches = random_patches(np.random.default_rng(0), 120, 64)
     points = PatchSet("own", patches, np.repeat(np.arange(60), 2), tmp_path)
     monkeypatch.setattr(refit, "read_train_sets", lambda names, progress: [points])
-    options = ["--widths", "8", "--steps", "2", "--quiet", "--to", str(tmp_path / "new.npz")]
+    options = ["--widths", "8", "--steps", "2", "--quiet", "--out", str(tmp_path / "new.npz")]
     assert refit.main([str(tmp_path / "own.safetensors"), *options]) == 0
     assert "all 16: " in capsys.readouterr().out
     assert not np.array_equal(
