@@ -79,7 +79,9 @@ def test_a_missing_or_incomplete_opencv_is_reported(monkeypatch):
     for name in ("brief", "teblid", "bboost", "sift"):
         if name == "sift":
             monkeypatch.setitem(sys.modules, "cv2", None)
-        with pytest.raises(Unavailable, match=r"pip install ('kjax.photos.'|opencv-contrib-python-headless)"):
+        with pytest.raises(
+            Unavailable, match=r"pip install ('kjax.photos.'|opencv-contrib-python-headless)"
+        ):
             load_baseline(name)
 
 
