@@ -64,12 +64,12 @@ def make_photos(folder: str, source: str) -> None:
         disparity = np.where(np.isfinite(disparity), disparity, 20.0)
         far_to_near = np.argsort(disparity, axis=None)
         rows, columns = np.divmod(far_to_near, left.shape[1])
-        for baseline in (-1, 0, 1, 2, 3):
+        for baseline in np.arange(-1, 3, 0.5):
             moved = np.rint(columns - baseline * disparity.flat[far_to_near]).astype(int)
             view = np.zeros_like(left)
             view[rows, moved.clip(0, left.shape[1] - 1)] = left[rows, columns]
             photos.append(Image.fromarray(view))
-    for name, photo in zip("cabdef", photos, strict=False):
+    for name, photo in zip("cabdefgh", photos, strict=False):
         photo.thumbnail((600, 600))
         photo.save(f"{folder}/photos/{name}.jpg", quality=92)
         photo.save(f"{folder}/{name}.jpg", quality=92)
