@@ -22,7 +22,7 @@ HEIF_SUFFIXES = {".heic", ".heif"}
 if features.check("avif"):
     FORMATS += ("AVIF",)
 with contextlib.suppress(ImportError):
-    import pillow_heif  # type: ignore[import-not-found]
+    import pillow_heif
 
     pillow_heif.register_heif_opener()
     FORMATS += ("HEIF",)
