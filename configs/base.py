@@ -45,6 +45,7 @@ def get_config() -> ConfigDict:
     config.model.corner_radius = 1.0  # ρ at the corner in the centre weight; published: 1 and √2
     config.model.channels = (32, 32, 64, 64, 128, 128)  # channels of the convolutions
     config.model.dimension = 128  # descriptor size
+    config.model.context = (1,)  # widths of concentric patches, in patch sides, e.g. (1, 4)
 
     config.data = ConfigDict()
     # Folders in the PhotoTourism format, "embedded", or TFDS datasets: "tfds:phototour/liberty".

@@ -23,7 +23,7 @@ def make_model(
 ) -> tuple[Descriptor, dict]:
     """A model with random weights, and running statistics as training might leave them."""
     model = kjax.build(head, s=s, patch_size=patch_size, **options)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, patch_size, patch_size)))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, *model.patch_shape)))
     rng = np.random.default_rng(0)
 
     def fill(path, leaf):

@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--head", HEADS, "NAME", "model", default="combined_star")
     add_option(parser, "--s", at_least(1), "N", "number of frequencies", default=2)
     add_option(parser, "--patch-size", at_least(1), "PX", "side of the patches", default=32)
+    text = "widths of concentric patches, e.g. 1 4"
+    add_option(parser, "--context", positive(), "X", text, unset="one patch", nargs="+")
     text = "weights file or shipped name"
     add_option(parser, "--weights", str, "NAME", text, unset="random weights")
     add_option(parser, "--steps", at_least(1), "N", "number of training steps", default=20)
@@ -45,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from kjax.data.embedded import stereo_patch_pairs
-    from kjax.model.descriptor import build
     from kjax.runs.config import LossConfig
     from kjax.train.step import StepConfig
     from kjax.weights.files import load_state_dict
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.parity.compare import Comparison, compare, random_state_dict
 
     jax.config.update("jax_enable_x64", True)
+    context = tuple(args.context or (1,))
     single, double = (
         Comparison(
             head=args.head,
@@ -65,15 +67,19 @@ def run(args: argparse.Namespace) -> int:
             learning_rate=args.learning_rate,
             steps=args.steps,
             step=StepConfig(loss=LossConfig(anchor_swap=args.anchor_swap)),
+            context=context,
         )
         for dtype in ("float32", "float64")
     )
     if args.weights:
-        model = build(args.head, s=args.s, patch_size=args.patch_size)
-        weights = to_torch(from_torch(load_state_dict(weights_path(args.weights)), model))
+        state = load_state_dict(weights_path(args.weights))
+        weights = to_torch(from_torch(state, single.jax_model()))
     else:
         weights = random_state_dict(single, seed=args.seed)
-    pairs = stereo_patch_pairs(args.pairs * args.steps, size=args.patch_size, seed=args.seed)
+    count = args.pairs * args.steps * len(context)
+    pairs = stereo_patch_pairs(count, size=args.patch_size, seed=args.seed)
+    if len(context) > 1:
+        pairs = pairs.reshape(-1, len(context), *pairs.shape[1:]).swapaxes(1, 2)
     batches = np.split(pairs, args.steps)
     in_single, in_double = (
         list(tqdm(compare(each, weights, batches), desc=each.dtype, unit=" rows"))

@@ -154,6 +154,8 @@ def _ours(name: str, dimension: int | None, cache_dir: Folder | None) -> Entry:
     if dimension is not None:
         sources = [shortened(source, dimension) for source in sources]
     first, info = sources[0], sources[0].info
+    if first.model.has_context:
+        raise shipped.no_surroundings(name)
     data = first.config["data"] if first.config is not None else None
     train = "+".join(info.train_sets) if data or info.sha256 else None
     identities, describe = [], []
@@ -209,6 +211,8 @@ def _baseline(name: str, weights: str | None, cache_dir: Folder | None) -> Entry
 
 def model_describer(model: Descriptor, variables: Any) -> Describe:
     """Make a function that describes patches in full precision, whatever the training used."""
+    if model.has_context:
+        raise shipped.no_surroundings(display_name(model))
     folded, weights = fold(_exact(model), variables)
     apply = functools.partial(_applied, folded, weights)
 

@@ -1,4 +1,4 @@
-"""Descriptors as ONNX or StableHLO functions from patches [B,N,N] to descriptors."""
+"""Descriptors as ONNX or StableHLO functions from patches [B,N,N] or [B,C,N,N] to descriptors."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -58,19 +58,20 @@ def export_model(
     # In full precision, whatever the training's: other devices may support nothing else.
     exact = model.clone(dtype=jnp.dtype("float32"), axis_name=None)
     folded, weights = fold(exact, variables)
-    size = model.patch_size
     facts = {"head": model.head}
     if model.head in ENCODED_HEADS:
         facts["s"] = str(model.position_kernel.s)
     facts |= {
-        "patch size": str(size),
+        "patch size": str(model.patch_size),
         "parameters": f"{parameter_count(variables):,}",
         "written by": f"kjax {__version__}",
     }
+    if model.has_context:
+        facts["context"] = ", ".join(f"{width:g}" for width in model.context)
     if info is not None:
         facts |= ({"name": info.name} if info.name else {}) | info.facts()
 
-    def describe_one(patch: Num[Array, "N N"]) -> Float32[Array, " dim"]:
+    def describe_one(patch: Num[Array, "*C N N"]) -> Float32[Array, " dim"]:
         return folded.apply(weights, patch[None])[0]
 
     def write(partial: Path) -> float:
@@ -79,7 +80,7 @@ def export_model(
             files.write_onnx(partial, graph, facts)
         else:
             count = batch or export.symbolic_shape("batch")[0]
-            shape = jax.ShapeDtypeStruct((count, size, size), input_dtype)
+            shape = jax.ShapeDtypeStruct((count, *model.patch_shape), input_dtype)
             # Mapped over single patches: a model chooses its products by the batch size, which may
             # be symbolic here.
             function = jax.jit(jax.vmap(describe_one))
@@ -87,7 +88,7 @@ def export_model(
                 files.write_stablehlo(partial, function, [shape], facts)
         describe, rng, differences = load_exported(partial), np.random.default_rng(0), []
         for count in (batch,) if batch else BATCHES:
-            patches = rng.integers(0, 256, (count, size, size), np.uint8)
+            patches = rng.integers(0, 256, (count, *model.patch_shape), np.uint8)
             patches = patches if input_dtype == "uint8" else patches.astype(np.float32) / 255
             with jax.default_matmul_precision("highest"):
                 expected = _apply(exact, variables, patches)
@@ -99,7 +100,7 @@ def export_model(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _apply(
-    model: Descriptor, variables: Mapping[str, Any], patches: Num[Array, "B N N"]
+    model: Descriptor, variables: Mapping[str, Any], patches: Num[Array, "B *C N N"]
 ) -> Float32[Array, "B dim"]:
     """Apply the model, compiled once for all files of one model."""
     return model.apply(variables, patches)
@@ -107,7 +108,7 @@ def _apply(
 
 def load_exported(
     path: str | Path,
-) -> Callable[[Num[np.ndarray, "B N N"]], Float32[np.ndarray, "B dim"]]:
+) -> Callable[[Num[np.ndarray, "B *C N N"]], Float32[np.ndarray, "B dim"]]:
     """Return the function in a `.stablehlo` or `.onnx` file."""
     path = Path(path)
     files.check_suffix(path)

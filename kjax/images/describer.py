@@ -42,7 +42,7 @@ from kjax.model.folding import fold
 from kjax.model.patches import resize_patches
 from kjax.version import __version__
 from kjax.weights.info import Provenance, display_name
-from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO
+from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO, no_surroundings
 from kjax.weights.source import WHOLE_EXTENT, LoadedModel, load_source
 from kjax.weights.torch_names import to_arrays
 
@@ -144,6 +144,7 @@ class Describer:
         folded = fold(model.clone(dtype=jnp.dtype(dtype)), jax.tree.map(np.asarray, variables))
         self._runner = Runner(*folded, backend=backend, device=device)
         self.patch_size, self.dimension = model.patch_size, self._runner.dimension
+        self._shape, self._context = model.patch_shape, np.array(model.context, np.float32)
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f"{self.name!r}, "
@@ -180,13 +181,16 @@ class Describer:
     def describe(self, patches: Any) -> Float32[np.ndarray, "N dim"]:
         """Describe patches `[N,S,S]`, `[N,S,S,1]` or `[N,1,S,S]` of patch size S.
 
+        A model with context takes `[N,C,S,S]`: each point's concentric patches, the widest last.
         They are uint8, or floating of any range, in whatever NumPy can read as an array.
         """
         found, size = np.asarray(as_array(patches, "patches")), self.patch_size
         if not any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.integer, jnp.floating)):
             raise InputError(f"patches of type {found.dtype}: give uint8 or floating ones")
         sides = (size, size)
-        if found.shape[1:] not in (sides, (*sides, 1), (1, *sides)):
+        if self._shape != sides and found.shape[1:] != self._shape:
+            raise no_surroundings(self.name or self.model)
+        if found.shape[1:] not in (self._shape, (*sides, 1), (1, *sides)):
             hint = f"resize them with kjax.model.patches.resize_patches(patches, {size})"
             if found.shape == sides:
                 hint = "give patches[None] for a single one"
@@ -194,7 +198,7 @@ class Describer:
                 f"patches of shape {list(found.shape)}: this model describes [N, {size}, {size}]: "
                 f"{hint}"
             )
-        return self._runner.describe(found.reshape(len(found), *sides))
+        return self._runner.describe(found.reshape(len(found), *self._shape))
 
     @overload
     def describe_image(self, image: list[Any], **options: Any) -> list[Features]: ...
@@ -279,18 +283,23 @@ class Describer:
         shapes: Float32[np.ndarray, "N 2 2"] | None = None,
     ) -> tuple[Float32[np.ndarray, "K dim"], Bool[np.ndarray, " N"]]:
         """Return the descriptors of keypoints with valid patches, and which those are."""
-        count = len(keypoints.xy)
+        count, widths = len(keypoints.xy), len(self._context)
         padded = keypoints.padded(padded_count(count))
         if shapes is not None:
             shapes = np.pad(shapes, [(0, len(padded.xy) - count), (0, 0), (0, 0)])
+            shapes = np.repeat(shapes, widths, axis=0)
+        # A point's concentric patches follow each other.
+        xy, scales, angles = (np.repeat(column, widths, axis=0) for column in padded[:3])
+        scales = scales * np.tile(self._context, len(padded.xy))
         with self._runner.on_device():
             # As sharp as the patches that models train on: cut with 64 pixels, then resized alike.
             patches, valid = extract_patches(
-                grey, *padded[:3], shape=shapes, size=PATCH_SIDE, extent=self.extent
+                grey, xy, scales, angles, shape=shapes, size=PATCH_SIDE, extent=self.extent
             )
             if self.patch_size != PATCH_SIDE:
                 patches = _resize(patches, self.patch_size)
-            kept = np.asarray(valid)[:count]
+            patches = patches.reshape(-1, *self._shape)
+            kept = np.asarray(valid)[::widths][:count]
             if on_cpu():
                 return self.describe(np.asarray(patches)[:count][kept]), kept
             return self._runner.describe_on_device(patches)[:count][kept], kept

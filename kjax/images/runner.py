@@ -54,10 +54,11 @@ class Runner:
         self.backend = ONNXRUNTIME if usable and wanted == ONNXRUNTIME else JAX
         self._model, self._weights = fold_head(folded, weights)
         self._weights = jax.device_put(self._weights, self.device)
-        if "head" in self._weights["params"]:
-            self.dimension = int(self._weights["params"]["head"]["kernel"].shape[-1])
+        layers = self._weights["params"]
+        if last := layers.get("context") or layers.get("head"):
+            self.dimension = int(last["kernel"].shape[-1])
         else:
-            blank = np.zeros((1, self._model.patch_size, self._model.patch_size), np.float32)
+            blank = np.zeros((1, *self._model.patch_shape), np.float32)
             self.dimension = jax.eval_shape(self._model.apply, self._weights, blank).shape[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class Runner:
         return jax.default_device(self.device or current)
 
     def batch_size(self, count: int) -> int:
-        """Return the batch size for a number of patches."""
+        """Return the batch size for a number of points; with context, each has several patches."""
         if self.backend == ONNXRUNTIME:
             largest = ONNX_BATCH
         elif on_cpu(self.device) and count < REPAYS_COMPILING:
@@ -78,10 +79,10 @@ class Runner:
         else:
             largest = preferred_batch()
         # A power of two: images with any number of keypoints share few programs.
-        return min(largest, 1 << max(count - 1, 0).bit_length())
+        return min(max(largest // len(self._model.context), 1), 1 << max(count - 1, 0).bit_length())
 
     def describe(
-        self, patches: Num[np.ndarray, "N size size"], *, threads: int | None = None
+        self, patches: Num[np.ndarray, "N *C size size"], *, threads: int | None = None
     ) -> Float32[np.ndarray, "N dim"]:
         """Describe patches of the model's size."""
         with self.on_device():
@@ -97,12 +98,12 @@ class Runner:
             )
 
     def describe_on_device(
-        self, patches: Float[Array, "N size size"]
+        self, patches: Float[Array, "N *C size size"]
     ) -> Float32[np.ndarray, "N dim"]:
         """Describe finite patches that lie on an accelerator, without copying them to the host."""
         count, batch = len(patches), self.batch_size(len(patches))
         # Blank patches fill up the last batch.
-        whole = jnp.pad(patches, ((0, -count % batch), (0, 0), (0, 0)))
+        whole = jnp.pad(patches, [(0, -count % batch), *[(0, 0)] * (patches.ndim - 1)])
         parts = (jax.lax.dynamic_slice_in_dim(whole, at, batch) for at in range(0, count, batch))
         found = [np.asarray(rows, np.float32) for rows in [self._by_jax(part) for part in parts]]
         return np.concatenate([np.empty((0, self.dimension), np.float32), *found])[:count]

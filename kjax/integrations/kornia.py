@@ -35,6 +35,8 @@ class PatchModule(nn.Module):
     def __init__(self, source: str | Path = shipped.DEFAULT) -> None:
         super().__init__()
         self.network = load(source)
+        if self.network.context is not None:
+            raise shipped.no_surroundings(str(source))
 
     def forward(self, patches: Tensor) -> Tensor:
         """Return unit vectors [B,D]; patches are resized as in training."""

@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 def describe(
     apply: Callable[[Any], Any],
-    patches: Num[np.ndarray, "patches height width"],
+    patches: Num[np.ndarray, "patches *context height width"],
     *,
     size: int,
     batch: int | None = None,
@@ -47,7 +47,8 @@ def describe(
     Args:
         apply: from [batch, size, size] float32 patches, 0 to 255, to [batch, dim] descriptors. Jit
             it, with its weights as arguments: then later calls with new weights compile nothing.
-        patches: any numeric type, in memory or memory-mapped.
+        patches: any numeric type, in memory or memory-mapped; [count, C, height, width] if `apply`
+            takes C patches per point.
         size: side of the patches that `apply` takes; others are resized as in HardNet's tests.
         batch: patches per call of `apply` (default: `preferred_batch()`).
         dimension: descriptor size (default: inferred).
@@ -63,7 +64,7 @@ def describe(
     if batch < 1:
         raise InputError(f"batch must be at least 1, not {batch}")
     if dimension is None:
-        seen = jax.ShapeDtypeStruct((batch, size, size), jnp.float32)
+        seen = jax.ShapeDtypeStruct((batch, *patches.shape[1:-2], size, size), jnp.float32)
         shape = jax.eval_shape(apply, seen).shape
         if len(shape) != 2 or shape[0] != batch:
             raise InputError(f"`apply` returned an array of {shape}, not [{batch}, dim]")
@@ -76,17 +77,17 @@ def describe(
     def describe_block(start: int) -> None:
         block = patches[start : start + batch]
         if jnp.issubdtype(block.dtype, jnp.floating):
-            largest = np.abs(block).max(axis=(1, 2), keepdims=True, initial=0).astype(np.float64)
+            largest = np.abs(block).max(axis=(-2, -1), keepdims=True, initial=0).astype(np.float64)
             if not np.isfinite(largest).all():
-                bad = start + int(np.argmin(np.isfinite(largest)))
+                bad = start + int(np.argwhere(~np.isfinite(largest))[0, 0])
                 raise InputError(f"patch {bad} has NaN or infinite pixels: fix or omit it")
             far = (largest < USUAL[0]) | (largest > USUAL[1])
             if far.any():
                 block = np.ldexp(block.astype("f8"), np.where(far, 8 - np.frexp(largest)[1], 0))
         if missing := batch - len(block):
-            block = np.pad(block, [(0, missing), (0, 0), (0, 0)], mode="edge")
+            block = np.pad(block, [(0, missing), *[(0, 0)] * (block.ndim - 1)], mode="edge")
         kept = descriptors[start : start + batch]
-        on_host = on_cpu() and block.shape[1:] == (size, size)
+        on_host = on_cpu() and block.shape[-2:] == (size, size)
         seen = np.asarray(block, np.float32) if on_host else _resized(block, size=size)
         kept[:] = np.asarray(apply(seen))[: len(kept)]
         with counting:
@@ -173,8 +174,8 @@ def in_threads(
 
 @functools.partial(jax.jit, static_argnames="size")
 def _resized(
-    patches: Num[Array, "batch height width"], *, size: int
-) -> Float32[Array, "batch {size} {size}"]:
-    if patches.shape[1:] == (size, size):
+    patches: Num[Array, "batch *context height width"], *, size: int
+) -> Float32[Array, "batch *context {size} {size}"]:
+    if patches.shape[-2:] == (size, size):
         return patches.astype(jnp.float32)
     return resize_patches(patches, size, rounded=True)

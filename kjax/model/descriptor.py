@@ -6,15 +6,19 @@ Variables of a `Descriptor` by path, with the paper's channels and dimension (he
                  trunk_polar/conv1…conv6/kernel  second trunk of `combined_star`
                  head/kernel                     [n, n, 128, 128] (`hardnet`) or [K, 128]
                  head/bias                       [128]
+                 context/kernel                  [128·C, 128], if there are C > 1 patches per point
     batch_stats  trunk/norm1…norm6/{mean,var}, trunk_polar/…, head/norm/{mean,var} (`hardnet`)
 """
 
 import functools
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
@@ -29,7 +33,8 @@ from kjax.model import (
     aggregation,
 )
 from kjax.model.heads import CatHead, EncodedHead, FullyConnectedHead, SumHead
-from kjax.model.layers import Dropout, Trunk
+from kjax.model.kernels.convolution import at_least_float32
+from kjax.model.layers import Dropout, Trunk, initial_kernel
 from kjax.model.patches import as_images, normalize_patches
 from kjax.model.position_encoding import CoordinateSystem, PositionKernel
 
@@ -48,6 +53,9 @@ class Descriptor(nn.Module):
     Heads `hardnet` and `cat` take patches of `patch_size` only, the others any multiple of 4.
     Parameters, statistics and ℓ2 are float32 or better. A `folded` model has BatchNorm folded into
     its weights: inference only.
+
+    With several widths in `context`, a point has C concentric patches, the widest last. All go
+    through the same network; one matrix maps their C unit vectors of 128 numbers to `dimension`.
     """
 
     head: str
@@ -60,6 +68,7 @@ class Descriptor(nn.Module):
     channels: tuple[int, ...] = CHANNELS
     dimension: int = DIMENSION
     folded: bool = False
+    context: tuple[float, ...] = (1.0,)
 
     def setup(self) -> None:
         """Create the trunk or trunks and the head."""
@@ -68,12 +77,23 @@ class Descriptor(nn.Module):
         if self.head == "combined_star":
             self.trunk_polar = trunk()
         self.drop = Dropout(self.dropout, self.axis_name)
+        dimension = self.dimension
+        if self.has_context:
+            dimension, dtype = DIMENSION, at_least_float32(self.dtype)
+            self.join = nn.Dense(
+                self.dimension,
+                use_bias=False,
+                dtype=dtype,
+                param_dtype=dtype,
+                kernel_init=functools.partial(initial_kernel, scale=1.0),
+                name="context",
+            )
         match self.head:
             case "hardnet":
                 self.projection = FullyConnectedHead(
                     self.patch_size // TRUNK_STRIDE,
                     self.channels[-1],
-                    self.dimension,
+                    dimension,
                     self.dtype,
                     self.axis_name,
                     self.folded,
@@ -88,11 +108,22 @@ class Descriptor(nn.Module):
                     SYSTEMS[self.head],
                     self.position_kernel,
                     self.channels[-1],
-                    self.dimension,
+                    dimension,
                     self.dtype,
                     self.head_bias,
                     name="head",
                 )
+
+    @property
+    def has_context(self) -> bool:
+        """Whether a point has several patches."""
+        return len(self.context) > 1
+
+    @property
+    def patch_shape(self) -> tuple[int, ...]:
+        """Shape of a point's patches: `(N, N)`, or `(C, N, N)` with context."""
+        sides = (self.patch_size, self.patch_size)
+        return (len(self.context), *sides) if self.has_context else sides
 
     def __call__(
         self,
@@ -105,7 +136,8 @@ class Descriptor(nn.Module):
         """Compute ℓ2-normalised descriptors.
 
         Args:
-            patches: `[B,N,N]` or `[B,N,N,1]`, uint8 or floating point, of any range.
+            patches: `[B,N,N]` or `[B,N,N,1]`, with context `[B,C,N,N]`; uint8 or floating point,
+                of any range.
             train: normalise by batch statistics (make `batch_stats` mutable) and drop out
                 (pass a key for `dropout`).
             views: number of equal consecutive parts of a training batch. Each is normalised by its
@@ -119,12 +151,28 @@ class Descriptor(nn.Module):
         psi = self.projection.aggregate(maps)
         if isinstance(self.projection, FullyConnectedHead):
             psi = self.projection.finish(psi, train=train, views=views)
+        if self.has_context:
+            parts = aggregation.l2_normalize(psi)
+            psi = self.join(parts.reshape(-1, len(self.context) * DIMENSION))
         return aggregation.l2_normalize(psi) if normalize else psi
 
     def feature_maps(
         self, patches: ArrayLike, *, train: bool = False, views: int = 1
     ) -> list[Array]:
-        """Compute the feature map of each part of the head: φ, or φ twice, or φ and φ̃."""
+        """Compute the feature map of each part of the head: φ, or φ twice, or φ and φ̃.
+
+        With context, a point's C maps follow each other.
+        """
+        count = len(self.context)
+        if self.has_context:
+            if not isinstance(patches, jax.Array | np.ndarray):
+                patches = np.asarray(patches)
+            if patches.ndim != 4 or patches.shape[1] != count:
+                raise InputError(
+                    f"patches must be of shape [B,{count},N,N], {count} concentric ones per point, "
+                    f"not {list(patches.shape)}"
+                )
+            patches = patches.reshape(-1, *patches.shape[2:])
         images = as_images(patches)
         size = images.shape[1]
         if self.head in ("hardnet", "cat") and size != self.patch_size:
@@ -134,8 +182,9 @@ class Descriptor(nn.Module):
             )
         _check_patch_size(size)
         images = normalize_patches(images)
-        if images.shape[0] % views:
-            raise InputError(f"{images.shape[0]} patches do not fall into {views} equal views")
+        points = images.shape[0] // count
+        if points % views:
+            raise InputError(f"{points} patches do not fall into {views} equal views")
         phi = self.drop(self.trunk(images, train=train, views=views), train=train, views=views)
         if self.head == "combined":
             return [phi, phi]
@@ -161,6 +210,8 @@ class Descriptor(nn.Module):
 
 LARGEST_S, LARGEST_PATCH, LARGEST_WIDTH = 16, 512, 1024
 """Maximum arguments of `build`, ten times the usual ones."""
+LARGEST_CONTEXT, MOST_PATCHES = 16, 4
+"""Maximum width in `context`, and maximum number of widths."""
 
 
 def build(
@@ -174,6 +225,7 @@ def build(
     axis_name: str | None = None,
     channels: Sequence[int] = CHANNELS,
     dimension: int = DIMENSION,
+    context: Sequence[int | float] = (1,),
     **position_constants: float,
 ) -> Descriptor:
     """Build the linen module of one of the paper's descriptors.
@@ -189,6 +241,7 @@ def build(
         axis_name: mapped device axis over which BatchNorm shares its statistics, if any.
         channels: output channels of the six convolutions; fewer make a faster model.
         dimension: descriptor size; `sum` and `cat` have the size of their maps.
+        context: widths of a point's concentric patches, in patch sides, e.g. `(1, 4)`.
         **position_constants: other fields of `kjax.PositionKernel`, e.g. `kappa_xy=2.0`.
 
     Examples:
@@ -220,6 +273,16 @@ def build(
         raise InputError(f"dimension must be from 1 to {LARGEST_WIDTH}, not {dimension}")
     if head in ("sum", "cat") and dimension != DIMENSION:
         raise InputError(f"the head {head!r} has no projection: omit dimension={dimension}")
+    context = tuple(map(float, context))
+    inside = len(context) <= MOST_PATCHES and max(context, default=0) <= LARGEST_CONTEXT
+    increasing = all(low < high for low, high in itertools.pairwise((*context, math.inf)))
+    if context[:1] != (1,) or not (inside and increasing):
+        raise InputError(
+            f"context must be 1, or up to {MOST_PATCHES} increasing widths from 1 to "
+            f"{LARGEST_CONTEXT}, such as (1, 4), not {context}"
+        )
+    if head in ("sum", "cat") and len(context) > 1:
+        raise InputError(f"the head {head!r} has no projection: omit context={context}")
     return Descriptor(
         head=head,
         patch_size=patch_size,
@@ -230,6 +293,7 @@ def build(
         axis_name=axis_name,
         channels=channels,
         dimension=dimension,
+        context=context,
     )
 
 

@@ -51,6 +51,8 @@ def fold(
         folded["head"] = absorb(params["head"], stats["head"]["norm"])
     elif "head" in params:
         folded["head"] = dict(params["head"])
+    if "context" in params:
+        folded["context"] = dict(params["context"])
     return model.clone(folded=True), {"params": jax.device_put(folded)}
 
 
@@ -74,10 +76,12 @@ def fold_head(
         )
         for system, part in zip(systems, np.split(kernel, len(systems)), strict=True)
     ]
-    shape = (side, side, folded.channels[-1], folded.dimension)
+    size = kernel.shape[1]
     params["head"] = {
-        "kernel": sum(layers[1:], start=layers[0]).reshape(shape).astype(kernel.dtype),
-        "bias": params["head"].get("bias", np.zeros(folded.dimension, kernel.dtype)),
+        "kernel": sum(layers[1:], start=layers[0])
+        .reshape(side, side, -1, size)
+        .astype(kernel.dtype),
+        "bias": params["head"].get("bias", np.zeros(size, kernel.dtype)),
     }
     return folded.clone(head="hardnet"), {"params": jax.device_put(params)}
 
@@ -93,10 +97,12 @@ def shorten(
 
     def first_entries(group: Mapping[str, Any]) -> dict[str, Any]:
         # Kernel, bias and BatchNorm's statistics all have the descriptor's entries as last axis.
-        head = jax.tree.map(lambda leaf: leaf[..., :dimension], group.get("head", {}))
-        return {**group, "head": head} if head else dict(group)
+        last = jax.tree.map(lambda leaf: leaf[..., :dimension], group.get(name, {}))
+        return {**group, name: last} if last else dict(group)
 
-    shorter = {name: first_entries(group) for name, group in variables.items()}
+    name = _last_layer(variables)
+
+    shorter = {kind: first_entries(group) for kind, group in variables.items()}
     return model.clone(dimension=dimension), shorter
 
 
@@ -108,16 +114,23 @@ def remap(
     The head must end with its projection: an encoded one, or a folded `hardnet`.
     """
     check_remap(variables)
-    head = variables["params"]["head"]
-    mapped = {name: np.asarray(weights, np.float64) @ matrix for name, weights in head.items()}
-    kept = {name: jnp.asarray(weights, head[name].dtype) for name, weights in mapped.items()}
-    return {**variables, "params": {**variables["params"], "head": kept}}
+    name = _last_layer(variables)
+    last = variables["params"][name]
+    mapped = {part: np.asarray(weights, np.float64) @ matrix for part, weights in last.items()}
+    kept = {part: jnp.asarray(weights, last[part].dtype) for part, weights in mapped.items()}
+    return {**variables, "params": {**variables["params"], name: kept}}
 
 
 def check_remap(variables: Mapping[str, Any]) -> None:
     """Raise if these descriptors cannot be remapped."""
-    if "head" not in variables["params"] or "head" in variables.get("batch_stats", {}):
+    name = _last_layer(variables)
+    if name not in variables["params"] or name in variables.get("batch_stats", {}):
         raise InputError(
             "only heads that end with their projection can be refitted: xy, polar, combined and "
             "combined_star; hardnet's is followed by BatchNorm, sum and cat have none"
         )
+
+
+def _last_layer(variables: Mapping[str, Any]) -> str:
+    """Return the name of the layer that makes the descriptor's entries, if there is one."""
+    return "context" if "context" in variables["params"] else "head"

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Num
 
 from kjax.extras import require
-from kjax.model import STRIDES, TRUNK_STRIDE
+from kjax.model import DIMENSION, STRIDES, TRUNK_STRIDE
 from kjax.model.descriptor import SYSTEMS, Descriptor
 from kjax.model.position_encoding import position_matrix
 
@@ -146,19 +146,27 @@ def onnx_model(
     batch: int | None = None,
     block: int | None = None,
 ) -> Any:
-    """Write the graph from `patches` [B,N,N] to `descriptors`, as onnx's `ModelProto`.
+    """Write the graph from `patches` [B,N,N] or [B,C,N,N] to `descriptors`, as a `ModelProto`.
 
     Model and weights are from `kjax.fold`; `batch` fixes B. With `block`, channels per block of
     onnxruntime, the graph only runs there, on CPUs.
     """
     graph = GraphWriter(require("onnx", "an ONNX graph"))
     params, size = weights["params"], folded.patch_size
-    side, dim = size // TRUNK_STRIDE, folded.dimension
+    side, dim = size // TRUNK_STRIDE, DIMENSION if folded.has_context else folded.dimension
 
     def trunk(name: str) -> str:
         convolutions = [params[name][f"conv{i}"] for i in range(1, len(STRIDES) + 1)]
         layers = [(np.asarray(each["kernel"]), np.asarray(each["bias"])) for each in convolutions]
         return write_trunk(graph, images, layers, size=size, block=block)
+
+    def normalize(psi: str, dim: int, output: str | None = None) -> str:
+        # `kjax.model.aggregation.l2_normalize`
+        squared = graph.add("ReduceSumSquare", psi, axes=[1], keepdims=1)
+        norm = graph.add("Sqrt", graph.add("Add", squared, graph.constant(1e-10)))
+        is_zero = graph.add("Equal", squared, graph.constant(0))
+        unit = graph.add("Div", psi, norm)
+        return graph.add("Where", is_zero, graph.constant(dim**-0.5), unit, output=output)
 
     # `kjax.model.patches.normalize_patches`, with a channel axis. Not Unsqueeze: OpenCV 4 would fix
     # its shape when it reads the file.
@@ -195,16 +203,14 @@ def onnx_model(
                 parts.append(graph.add("Flatten", encoded))
             joined = parts[0] if len(parts) == 1 else graph.add("Concat", *parts, axis=1)
             psi = graph.dense(joined, params["head"]["kernel"], params["head"].get("bias"))
-    # `kjax.model.aggregation.l2_normalize`
-    squared = graph.add("ReduceSumSquare", psi, axes=[1], keepdims=1)
-    norm = graph.add("Sqrt", graph.add("Add", squared, graph.constant(1e-10)))
-    is_zero = graph.add("Equal", squared, graph.constant(0))
-    normalized = graph.add("Div", psi, norm)
-    graph.add("Where", is_zero, graph.constant(dim**-0.5), normalized, output="descriptors")
+    if folded.has_context:
+        parts = graph.reshape(normalize(psi, dim), -1, len(folded.context) * dim)
+        psi, dim = graph.dense(parts, params["context"]["kernel"]), folded.dimension
+    normalize(psi, dim, output="descriptors")
     count = batch or "batch"
     return graph.finish(
         "descriptor",
-        {"patches": (dtype, [count, size, size])},
+        {"patches": (dtype, [count, *folded.patch_shape])},
         {"descriptors": ("float32", [count, dim])},
     )
 

@@ -49,16 +49,22 @@ class Comparison:
     steps: int = 20
     step: StepConfig = dataclasses.field(default_factory=StepConfig)
     channels: tuple[int, ...] = CHANNELS
+    context: tuple[float, ...] = (1.0,)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of both sides' models."""
+        names = ("s", "patch_size", "channels", "context")
+        return {name: getattr(self, name) for name in names}
 
     def jax_model(self) -> Descriptor:
         """Return the linen module, without dropout."""
-        sizes: dict[str, Any] = {"s": self.s, "patch_size": self.patch_size}
-        return build(self.head, **sizes, channels=self.channels, dropout=0.0, dtype=self.dtype)
+        return build(self.head, **self.fields, dropout=0.0, dtype=self.dtype)
 
     def torch_model(self, state_dict: Mapping[str, Any]) -> TorchDescriptor:
         """Return the torch module with these weights."""
         with torch.device("meta"):  # initial weights cost nothing there
-            model = TorchDescriptor(self.head, self.s, self.patch_size, channels=self.channels)
+            model = TorchDescriptor(self.head, **self.fields)
         copies = {name: torch.tensor(np.asarray(value)) for name, value in state_dict.items()}
         model.load_state_dict(copies, assign=True)
         return model.to(getattr(torch, self.dtype))
@@ -79,9 +85,7 @@ def random_state_dict(comparison: Comparison, *, seed: int) -> dict[str, torch.T
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        state = TorchDescriptor(
-            comparison.head, comparison.s, comparison.patch_size, channels=comparison.channels
-        ).state_dict()
+        state = TorchDescriptor(comparison.head, **comparison.fields).state_dict()
     for name, tensor in state.items():
         if name.endswith("running_mean"):
             tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
@@ -95,7 +99,8 @@ def compare(
 ) -> Iterator[Difference]:
     """Yield all rows as they are computed, for these initial weights of both sides.
 
-    Each training step has a batch of pairs [B,2,N,N]; the first also serves for all other rows.
+    Each training step has a batch of pairs [B,2,N,N], with context [B,2,C,N,N]; the first also
+    serves for all other rows.
     """
     batches = [np.asarray(batch, comparison.dtype) for batch in batches]
     for train in (False, True):
@@ -120,7 +125,8 @@ def compare_forward(
                 )
             )
     with torch.no_grad():
-        expected = reference(torch.from_numpy(patches[:, None])).numpy()
+        by_point = patches if patches.ndim == 4 else patches[:, None]
+        expected = reference(torch.from_numpy(by_point)).numpy()
     # Not compiled as a whole: single operations compile once for all heads.
     found, updated = comparison.jax_model().apply(
         comparison.variables(state_dict),

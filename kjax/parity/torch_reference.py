@@ -57,8 +57,13 @@ class TorchDescriptor(nn.Module):
         corner_radius: float = 1.0,
         channels: Sequence[int] = (32, 32, 64, 64, 128, 128),
         dimension: int = 128,
+        context: Sequence[int | float] = (1,),
     ) -> None:
         super().__init__()
+        self.patches_per_point = len(context)
+        if len(context) > 1:
+            self.context = nn.Linear(128 * len(context), dimension, bias=False)
+            dimension = 128
         self.channels = tuple(channels)
         self.head_name, self.s, self.patch_size = head, s, patch_size
         self.kappas = (kappa_xy, kappa_rho, kappa_theta)
@@ -77,10 +82,12 @@ class TorchDescriptor(nn.Module):
         if systems:
             self.head = nn.Linear(systems * channels[-1] * (2 * s + 1) ** 2, dimension)
         self.apply(initialize)
+        if len(context) > 1:
+            nn.init.orthogonal_(self.context.weight)
 
     def forward(self, patches: Tensor) -> Tensor:
-        """Compute ℓ2-normalised descriptors of patches [B,1,N,N]."""
-        x = self.input_norm(patches)
+        """Compute ℓ2-normalised descriptors of patches [B,C,N,N]; C is 1 without context."""
+        x = self.input_norm(patches.flatten(0, 1)[:, None])
         phi = self.features(x)
         match self.head_name:
             case "hardnet" | "cat":
@@ -98,7 +105,11 @@ class TorchDescriptor(nn.Module):
                 psi = self.head(torch.cat(encoded, dim=1))
             case _:
                 raise ValueError(f"unknown head {self.head_name!r}")
-        return psi / torch.sqrt((psi * psi).sum(dim=1, keepdim=True) + 1e-10)
+        psi = psi / torch.sqrt((psi * psi).sum(dim=1, keepdim=True) + 1e-10)
+        if self.patches_per_point == 1:
+            return psi
+        joined = self.context(psi.view(len(patches), -1))
+        return joined / torch.sqrt((joined * joined).sum(dim=1, keepdim=True) + 1e-10)
 
     @staticmethod
     def input_norm(patches: Tensor) -> Tensor:
@@ -184,7 +195,7 @@ def train(
     anchor_swap: bool = False,
     joint_batch_norm: bool = False,
 ) -> list[float]:
-    """Take one SGD step per batch of pairs [B,2,N,N], with linear decay, and return the losses."""
+    """Take one SGD step per batch of pairs, with linear decay, and return the losses."""
     optimizer = make_sgd(model, learning_rate)
     losses = []
     for step, pairs in enumerate(batches):
@@ -201,11 +212,12 @@ def train(
 def batch_loss(
     model: TorchDescriptor, pairs: np.ndarray, *, anchor_swap: bool, joint_batch_norm: bool
 ) -> Tensor:
-    """Compute the training loss of one batch of pairs [B,2,N,N]."""
+    """Compute the training loss of one batch of pairs [B,2,N,N], with context [B,2,C,N,N]."""
     dtype = next(model.parameters()).dtype
-    views = torch.from_numpy(np.asarray(pairs)).to(dtype)
+    patches = torch.from_numpy(np.asarray(pairs)).to(dtype)
+    views = (patches if patches.ndim == 5 else patches[:, :, None]).unbind(dim=1)
     if joint_batch_norm:
-        anchors, positives = model(torch.cat([views[:, :1], views[:, 1:]])).chunk(2)
+        anchors, positives = model(torch.cat(views)).chunk(2)
     else:
-        anchors, positives = model(views[:, :1]), model(views[:, 1:])
+        anchors, positives = map(model, views)
     return hardest_in_batch_loss(anchors, positives, anchor_swap=anchor_swap)

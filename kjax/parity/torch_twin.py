@@ -5,12 +5,15 @@
     model = load("best")                    # or a weights file
     descriptors = model(patches)            # [B,N,N] or [B,1,N,N], bytes or floats, to [B,128]
 
+A model with context takes [B,C,N,N], C concentric patches per point.
+
 It needs torch, NumPy and SciPy only. Weights and formulas are those of
 `kjax.parity.torch_reference`, rearranged: BatchNorm is folded into the convolutions before it, and
 position encoding and projection, both linear, are one matrix. Maps are channels-last in memory,
 which is faster on CPUs and GPUs.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ from kjax.weights.torch_names import (
 
 DEFAULTS: Fields = {
     **{"s": 2, "patch_size": 32, "head_bias": True},
-    **{"channels": CHANNELS, "dimension": DIMENSION},
+    **{"channels": CHANNELS, "dimension": DIMENSION, "context": (1,)},
 }
 """Defaults of `kjax.build`."""
 
@@ -63,7 +66,7 @@ def load_reference(source: str | Path = shipped.DEFAULT) -> TorchDescriptor:
         arrays = plain_arrays(load_state_dict(path))
         info = card or read_metadata(path)
         known = merge_fields(info.model if info else {}, parse_fields(text) if text else {})
-        fields = DEFAULTS | infer_widths(arrays)
+        fields = DEFAULTS | ({} if info else infer_widths(arrays))
         fields |= known or only_fields(infer_fields(arrays), path)
         head, head_bias = fields.pop("head"), fields.pop("head_bias")
         if head not in HEADS:
@@ -76,7 +79,8 @@ def load_reference(source: str | Path = shipped.DEFAULT) -> TorchDescriptor:
         raise InputError(f"{path}: {error}") from None
     state = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in arrays.items()}
     if head in ENCODED_HEADS and not head_bias:
-        state["head.bias"] = torch.zeros(fields["dimension"])  # the reference has no choice
+        # The reference has no choice.
+        state["head.bias"] = torch.zeros(len(state["head.weight"]))
     for name in ("dropout", "dtype"):  # change nothing in inference
         fields.pop(name, None)
     reference = TorchDescriptor(head, **fields)
@@ -91,6 +95,8 @@ class FoldedDescriptor(nn.Module):
         super().__init__()
         reference = reference.eval()
         self.head_name, self.patch_size = reference.head_name, reference.patch_size
+        self.patches_per_point = reference.patches_per_point
+        self.context = copy.deepcopy(reference.context) if self.patches_per_point > 1 else None
         self.trunks = nn.ModuleList([_folded_trunk(reference.features)])
         if self.head_name == "combined_star":
             self.trunks.append(_folded_trunk(reference.features_polar))
@@ -99,17 +105,17 @@ class FoldedDescriptor(nn.Module):
         self.eval().requires_grad_(False)
 
     def forward(self, patches: Tensor) -> Tensor:
-        """Compute ℓ2-normalised descriptors of patches [B,N,N] or [B,1,N,N], uint8 or floating."""
-        size = self.patch_size
-        if tuple(patches.shape[1:]) not in ((size, size), (1, size, size)):
-            raise InputError(
-                f"patches must have shape [B,{size},{size}] or [B,1,{size},{size}], "
-                f"not {list(patches.shape)}"
-            )
+        """Compute ℓ2-normalised descriptors of patches [B,N,N] or [B,C,N,N], uint8 or floating."""
+        size, count = self.patch_size, self.patches_per_point
+        shapes = [[size, size]] if count == 1 else []
+        shapes.append([count, size, size])
+        if list(patches.shape[1:]) not in shapes:
+            forms = " or ".join(f"[B,{','.join(map(str, shape))}]" for shape in shapes)
+            raise InputError(f"patches must have shape {forms}, not {list(patches.shape)}")
         if patches.dtype != torch.uint8 and not patches.dtype.is_floating_point:
             raise InputError(f"patches must be uint8 or floating point, not {patches.dtype}")
         wide = torch.float64 if patches.dtype == torch.float64 else torch.float32
-        flat = patches.flatten(1).to(wide)
+        flat = patches.reshape(-1, size * size).to(wide)
         flat = flat - flat[:, :1]  # makes a constant patch exactly zero
         deviation, mean = torch.std_mean(flat, dim=1, keepdim=True)
         images = ((flat - mean) / (deviation + 1e-7)).view(-1, 1, size, size)
@@ -121,10 +127,16 @@ class FoldedDescriptor(nn.Module):
             psi = maps[0].sum(dim=(2, 3))
         else:
             psi = maps[0].flatten(1)
-        squared = (psi * psi).sum(dim=1, keepdim=True)
-        # A zero vector becomes the uniform one, as in `kjax.model.aggregation.l2_normalize`.
-        uniform = torch.full_like(squared, psi.shape[1] ** -0.5)
-        return torch.where(squared == 0, uniform, psi / torch.sqrt(squared + 1e-10))
+        if self.context is not None:
+            psi = self.context(_unit(psi).view(len(patches), -1))
+        return _unit(psi)
+
+
+def _unit(psi: Tensor) -> Tensor:
+    """Normalise; a zero vector becomes uniform, as in `kjax.model.aggregation.l2_normalize`."""
+    squared = (psi * psi).sum(dim=1, keepdim=True)
+    uniform = torch.full_like(squared, psi.shape[1] ** -0.5)
+    return torch.where(squared == 0, uniform, psi / torch.sqrt(squared + 1e-10))
 
 
 def _folded_trunk(layers: nn.Sequential) -> nn.Sequential:

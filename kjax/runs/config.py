@@ -88,6 +88,7 @@ class ModelConfig:
     corner_radius: float
     channels: tuple[int, ...] = CHANNELS
     dimension: int = DIMENSION
+    context: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         self.build()

@@ -58,7 +58,7 @@ def create_state(optimizer: optax.GradientTransformation, variables: Any) -> Tra
 def loss_and_stats(
     params: Any,
     batch_stats: Any,
-    pairs: Num[Array, "pairs 2 N N"],
+    pairs: Num[Array, "pairs 2 *widths N N"],
     key: Key[Array, ""],
     *,
     model: Descriptor,
@@ -126,7 +126,7 @@ class Change(NamedTuple):
 
 def train_step(
     state: TrainState,
-    pairs: Num[Array, "pairs 2 N N"],
+    pairs: Num[Array, "pairs 2 *widths N N"],
     key: Key[Array, ""],
     *,
     model: Descriptor,
@@ -143,7 +143,7 @@ def train_step(
 
 def update(
     state: TrainState,
-    pairs: Num[Array, "pairs 2 N N"],
+    pairs: Num[Array, "pairs 2 *widths N N"],
     key: Key[Array, ""],
     *,
     model: Descriptor,

@@ -25,6 +25,7 @@ from kjax.tune.sets import (
     make_sets,
 )
 from kjax.tune.training import TunedFiles, layers_to_train, refit_last, train_all
+from kjax.weights.shipped import no_surroundings
 from kjax.weights.source import load_source
 
 SCORES_FILE, REPORT_FILE = "scores.json", "report.html"
@@ -62,6 +63,8 @@ def tune(
         hold_out([str(path) for path in list_photos(settings.photos)])  # raises if there is one
     settings = settings.absolute()
     source = load_source(settings.start)
+    if source.model.has_context:
+        raise no_surroundings(settings.start)
     layers, started = layers_to_train(out, settings.layers, source)
     claim(out, settings, training_started=started)
     sets = make_sets(settings, out, progress=progress)

@@ -91,7 +91,8 @@ def fields_of(model: "Descriptor") -> Fields:
     fields = {"head": model.head, "patch_size": model.patch_size}
     if model.head in ENCODED_HEADS:
         fields |= {"head_bias": model.head_bias, **dataclasses.asdict(model.position_kernel)}
-    return fields | {"channels": model.channels, "dimension": model.dimension}
+    sizes = {"channels": model.channels, "dimension": model.dimension}
+    return fields | sizes | {"context": model.context}
 
 
 def display_name(model: "Descriptor") -> str:
@@ -105,6 +106,8 @@ def display_name(model: "Descriptor") -> str:
         parts.append(f"c={'-'.join(map(str, model.channels))}")
     if model.dimension != DIMENSION:
         parts.append(f"D={model.dimension}")
+    if model.has_context:
+        parts.append(f"context={','.join(f'{width:g}' for width in model.context)}")
     return " ".join(parts)
 
 
@@ -169,6 +172,7 @@ MODEL_PARSERS: dict[str, Callable[[str], Any]] = {
     "corner_radius": _parse_float,
     "channels": _parse_widths,
     "dimension": int,
+    "context": lambda text: tuple(map(_parse_float, text.strip("()[]").rstrip(",").split(","))),
 }
 """Parsers of the model's fields in metadata."""
 PARSERS = MODEL_PARSERS | {"extent": _parse_float, "ratio": _parse_float, "nested": _parse_widths}

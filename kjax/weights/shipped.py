@@ -21,6 +21,8 @@ DEFAULT = "best"
 """Default weights of commands and `kjax.load`."""
 PREFIX = "kjax-"
 """Optional prefix of a name, which distinguishes kjax-hardnet from the baseline hardnet."""
+CONTEXT = "-context"
+"""Suffix of weights with context, after the name of their one-patch counterpart."""
 DEFAULT_RATIO = 0.9
 """Maximum distance ratio of matches for weights without a default of their own."""
 METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
@@ -56,6 +58,15 @@ def matcher_card(name: str) -> ModelInfo:
     if name not in list_matchers():
         raise unknown_name("matcher", name, list_matchers())
     return _read_card(FOLDER / MATCHERS / f"{name}.json")
+
+
+def no_surroundings(name: str) -> InputError:
+    """Return the error of a model with context that is given patches alone."""
+    one_patch = find(name.removesuffix(CONTEXT)) or DEFAULT
+    return InputError(
+        f"{name} describes points with their surroundings, which these patches lack: use "
+        f"{one_patch.removesuffix(CONTEXT)}, or describe_image"
+    )
 
 
 def weights_file(info: ModelInfo, folder: str = ".") -> Path:

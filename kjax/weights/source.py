@@ -180,7 +180,7 @@ def load_run(workdir: str | Path) -> list[LoadedModel]:
     if all(path.exists() for path in files):
         by_seed = [load_variables(path, model) for path in files]
     else:
-        patches = np.zeros((1, model.patch_size, model.patch_size), np.float32)
+        patches = np.zeros((1, *model.patch_shape), np.float32)
         shapes = jax.eval_shape(model.init, jax.random.key(0), patches)
         like = {name: shapes[name] for name in ("params", "batch_stats")}
         if several:
@@ -249,6 +249,9 @@ def facts(sources: Sequence[LoadedModel]) -> dict[str, str]:
         texts["channels"] = ", ".join(map(str, model.channels))
     shorter = " or ".join(map(str, source.nested))
     texts["dimension"] = f"{model.dimension}{f', or the first {shorter}' if shorter else ''}"
+    if model.has_context:
+        widths = " and ".join(f"{width:g}" for width in model.context)
+        texts["context"] = f"concentric patches, {widths} times as wide"
     leaves = jax.tree.leaves(source.variables)
     size = f"{sum(leaf.nbytes for leaf in leaves) / 1e6:.1f} MB as {leaves[-1].dtype}"
     texts["parameters"] = f"{parameter_count(source.variables):,}, {size}"

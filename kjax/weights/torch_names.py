@@ -10,6 +10,7 @@
 | features_polar.… (`combined_star`) | as features.…    | …/trunk_polar/…                  |
 | head.weight (encoded heads)        | [128, K]         | params/head/kernel               |
 | head.bias (encoded heads)          | [128]            | params/head/bias                 |
+| context.weight (C patches a point) | [128, C·128]     | params/context/kernel            |
 
 Models with other channels or another dimension have the same names with other sizes. `features` is
 laid out as in the HardNet release and in kornia, so their checkpoints load unchanged.
@@ -52,6 +53,7 @@ def _paths() -> dict[str, tuple[str, ...]]:
         f"{FC_NORM}.running_var": ("batch_stats", "head", "norm", "var"),
         "head.weight": ("params", "head", "kernel"),
         "head.bias": ("params", "head", "bias"),
+        "context.weight": ("params", "context", "kernel"),
     }
 
 
@@ -129,11 +131,15 @@ def expected_shapes(
     head_bias: bool = True,
     channels: Sequence[int] = CHANNELS,
     dimension: int = DIMENSION,
+    context: Sequence[int | float] = (1,),
     **position_constants: float,
 ) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of a model's state dict, from the arguments of `kjax.build`."""
     del position_constants  # they leave no trace in the weights
     shapes: dict[str, tuple[int, ...]] = {}
+    if len(context) > 1:
+        shapes["context.weight"] = (dimension, len(context) * DIMENSION)
+        dimension = DIMENSION
     for prefix in list(TRUNKS)[: 2 if head == "combined_star" else 1]:
         inputs = (1, *channels)
         for i, width in enumerate(channels):
@@ -153,7 +159,16 @@ def expected_shapes(
 
 
 def infer_widths(arrays: Mapping[str, np.ndarray]) -> Fields:
-    """Infer channels and dimension from a state dict's arrays."""
+    """Infer channels and dimension from a state dict's arrays.
+
+    Raises:
+        InputError: it has context, of which the arrays do not show the widths.
+    """
+    if "context.weight" in arrays:
+        raise InputError(
+            "context.weight does not say how wide the patches of a point are: load a file with "
+            "kjax's metadata"
+        )
 
     def size(default: int, *names: str) -> int:
         return next((len(arrays[n]) for n in names if n in arrays and arrays[n].ndim), default)

@@ -6,12 +6,15 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from models import make_model, random_patches
+from refusals import refused
 
 import kjax
 from kjax.errors import InputError
 from kjax.eval import entries
-from kjax.eval.entries import cached, find_entry, identity_of
+from kjax.eval.entries import cached, find_entry, identity_of, model_describer
 from kjax.weights.files import save_variables
+from kjax.weights.info import ModelInfo, fields_of
+from kjax.weights.shipped import no_surroundings
 
 PATCHES = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
 
@@ -20,6 +23,17 @@ PATCHES = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
 def describe():
     """A descriptor that counts its calls."""
     return Mock(side_effect=lambda patches: patches.reshape(len(patches), -1).astype(np.float32))
+
+
+def test_context_needs_photographs(tmp_path):
+    model, variables = make_model("xy", patch_size=8, context=(1, 4))
+    path = tmp_path / "fast-context.npz"
+    save_variables(path, variables, info=ModelInfo(fields_of(model)))
+    with refused(r"context\.npz describes points with .* lack: use best, or describe_image"):
+        find_entry(str(path))
+    with refused("^xy s=1 N=8 context=1,4 describes points with their surroundings"):
+        model_describer(model, variables)
+    assert "which these patches lack: use fast, or" in str(no_surroundings("fast-context"))
 
 
 def test_patches_are_described_once_and_damaged_files_replaced(describe, tmp_path):

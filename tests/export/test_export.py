@@ -43,31 +43,40 @@ def difference(path, model, variables, patches):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "head"),
+    ("suffix", "head", "context"),
     [
         # Each head has operators of its own there; `combined` has its test below.
-        *((".onnx", head) for head in HEADS if head != "combined"),
-        *((".stablehlo", head) for head in ("hardnet", "combined_star")),
+        *((".onnx", head, (1,)) for head in HEADS if head != "combined"),
+        *((".stablehlo", head, (1,)) for head in ("hardnet", "combined_star")),
+        *((suffix, "hardnet", (1, 4)) for suffix in FUNCTIONS),
     ],
 )
-def test_exported_functions_give_what_the_model_gives(suffix, head, tmp_path, rng):
-    model, variables = make_model(head, patch_size=SIZE, **narrow(head))
+def test_exported_functions_give_what_the_model_gives(suffix, head, context, tmp_path, rng):
+    model, variables = make_model(head, patch_size=SIZE, context=context, **narrow(head))
     path = tmp_path / f"descriptor{suffix}"
     told = export_model(path, model, variables)
     assert 0 < told < 1e-5
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name], "temporary files left"
     # Other patches, of another range, and one without any structure.
-    patches = 100 * rng.normal(size=(2, SIZE, SIZE)).astype(np.float32)
+    patches = 100 * rng.normal(size=(2, *model.patch_shape)).astype(np.float32)
     patches[1] = 0.1
     assert difference(path, model, variables, patches) < 1e-5
+    assert read_facts(path).get("context") == ("1, 4" if model.has_context else None)
 
 
-@pytest.mark.parametrize(("head", "batch"), [*((head, None) for head in HEADS), ("hardnet", 3)])
-def test_onnx_files_run_in_opencv(head, batch, tmp_path, rng):
+@pytest.mark.parametrize(
+    ("head", "batch", "context"),
+    [
+        *((head, None, (1,)) for head in HEADS),
+        ("hardnet", 3, (1,)),
+        *(("combined_star", batch, (1, 4)) for batch in (None, 3)),
+    ],
+)
+def test_onnx_files_run_in_opencv(head, batch, context, tmp_path, rng):
     cv2 = pytest.importorskip("cv2")
     # No biases: the patch without any structure becomes the zero vector, which is a special case.
     model, variables = make_model(
-        head, patch_size=SIZE, head_bias=head not in ENCODED, **narrow(head)
+        head, patch_size=SIZE, head_bias=head not in ENCODED, context=context, **narrow(head)
     )
     variables = jax.tree_util.tree_map_with_path(
         lambda path, leaf: 0 * leaf if path[-1].key == "mean" else leaf, variables
@@ -76,12 +85,15 @@ def test_onnx_files_run_in_opencv(head, batch, tmp_path, rng):
     # Directly, without the check in onnxruntime: this is one.
     graph = onnx_graph.onnx_model(*fold(model, variables), dtype="float32", batch=batch)
     write_onnx(path, graph, {})
-    patches = 100 * rng.normal(size=(5, SIZE, SIZE)).astype(np.float32)
+    patches = 100 * rng.normal(size=(5, *model.patch_shape)).astype(np.float32)
     patches[1] = 0.1
     expected = in_jax(model, variables, patches)
     network = cv2.dnn.readNetFromONNX(str(path))
     for count in (batch,) if batch else (5, 2, 5):  # a network that knew another size
-        for blob in (patches[:count, None], cv2.dnn.blobFromImages(list(patches[:count]))):
+        blobs = [patches[:count]]
+        if not model.has_context:
+            blobs = [patches[:count, None], cv2.dnn.blobFromImages(list(patches[:count]))]
+        for blob in blobs:
             network.setInput(blob)
             np.testing.assert_allclose(network.forward(), expected[:count], atol=1e-5)
 

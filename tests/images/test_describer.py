@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from models import CHANNELS, make_model, random_patches
 from PIL import Image
+from refusals import refused
 
 import kjax
 import kjax.images.describer as describer_module
@@ -85,6 +86,29 @@ def test_forms_of_patches(describer, rng):
 )
 def test_refused_patches(describer, patches, message):
     with pytest.raises(InputError, match=message):
+        describer.describe(patches)
+
+
+def test_context_is_cut_around_the_patches():
+    photo = pytest.importorskip("skimage").data.camera()
+    model = make_model("xy", context=(1, 4), **NARROW)
+    describer = kjax.Describer(*model, max_keypoints=60, extent=7.5)
+    found = describer.describe_image(photo)
+    assert len(found) == 60
+    assert found.xy.min() < 4 * 7.5 * found.scales.max() / 2, "no patch crosses the border"
+    options = {"angle": found.angles, "size": 64, "extent": 7.5}
+    by_width = [
+        kjax.extract_patches(photo, found.xy, width * found.scales, **options).patches
+        for width in (1, 4)
+    ]
+    patches = kjax.model.patches.resize_patches(np.stack(by_width, axis=1), 16)
+    np.testing.assert_allclose(describer.describe(patches), found.descriptors, atol=1e-5)
+    for bare in (patches[:, 0], patches[:, :1], patches[0]):
+        with refused(r"xy .*context=1,4 describes points with .*lack: use best, or describe_image"):
+            describer.describe(bare)
+    patches = np.array(patches)
+    patches[7, 1, 3, 3] = np.nan
+    with refused("patch 7 has NaN or infinite pixels"):
         describer.describe(patches)
 
 

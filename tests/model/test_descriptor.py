@@ -117,6 +117,11 @@ def test_a_wrong_shape_or_dtype_gets_one_clear_error(patches, message):
         ({"channels": (8, 8, 16, 16, 32, 0)}, "channels must be 6 numbers"),
         ({"dimension": 0}, "dimension must be from 1 to 1024, not 0"),
         ({"head": "sum", "dimension": 64}, "the head 'sum' has no projection"),
+        ({"head": "cat", "context": (1, 4)}, "the head 'cat' has no projection: omit context"),
+        *(
+            ({"context": widths}, "up to 4 increasing widths from 1 to 16, such as")
+            for widths in ((), (2, 4), (1, 1), (1, 17), (1, 2, 3, 4, 5), (1, float("nan")))
+        ),
     ],
 )
 def test_refused_models(options, message):
@@ -268,6 +273,36 @@ def test_widths_are_those_of_the_arrays(head, rows):
     assert tuple(kernel.shape[-1] for kernel in kernels) == narrow(head)["channels"]
     assert variables["params"]["head"]["kernel"].shape[-2:] == (rows, 16)
     assert model.apply(variables, patches).shape == (BATCH, 16)
+
+
+@pytest.mark.parametrize("head", ["hardnet", "combined_star"])
+def test_context_is_one_network_for_all_patches_and_one_matrix(head, rng):
+    assert kjax.build(head, context=(1,)) == kjax.build(head), "nothing changes"
+    options = {"patch_size": SIDE, "channels": narrow(head)["channels"], "dropout": 0.0}
+    model, variables = make_model(head, context=(1, 2, 4), dimension=24, **options)
+    others = dict(variables["params"])
+    kernel = others.pop("context")["kernel"]
+    assert kernel.shape == (3 * 128, 24)
+    patches = random_patches(rng, 3 * BATCH, SIDE).reshape(BATCH, 3, SIDE, SIDE)
+    one_patch = kjax.build(head, s=1, **options)
+    parts = [one_patch.apply({**variables, "params": others}, patches[:, i]) for i in range(3)]
+    joined = np.concatenate(parts, axis=1) @ kernel
+    np.testing.assert_allclose(
+        model.apply(variables, patches, normalize=False), joined, atol=1e-5, rtol=0
+    )
+    unit = joined / np.linalg.norm(joined, axis=1, keepdims=True)
+    np.testing.assert_allclose(model.apply(variables, patches), unit, atol=1e-5)
+    train = functools.partial(model.apply, variables, train=True, mutable=["batch_stats"])
+    both, _ = train(patches, views=2)
+    halves = [train(half)[0] for half in np.split(patches, 2)]
+    np.testing.assert_allclose(both, np.concatenate(halves), atol=1e-5)
+    initial = jax.jit(model.init)(jax.random.key(0), patches)["params"]["context"]["kernel"]
+    np.testing.assert_allclose(initial.T @ initial, np.eye(24), atol=1e-5)
+    for wrong in (patches[:, 0], patches[:, :2], patches[:2, 0][..., None]):
+        with pytest.raises(InputError, match=r"of shape \[B,3,N,N\], 3 concentric ones per point"):
+            model.apply(variables, wrong)
+    with pytest.raises(InputError, match="3 patches do not fall into 2 equal views"):
+        train(patches[:3], views=2)
 
 
 # Initial weights

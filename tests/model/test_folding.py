@@ -11,7 +11,7 @@ from models import make_model, narrow, random_patches
 import kjax
 from kjax.cli import main
 from kjax.errors import InputError
-from kjax.model.folding import fold_head, shorten
+from kjax.model.folding import fold_head, remap, shorten
 from kjax.runs.config import load_config
 from kjax.weights.files import save_variables
 from kjax.weights.info import make_metadata, parse_metadata
@@ -20,17 +20,23 @@ from kjax.weights.source import load_source
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.py"
 
 
-@pytest.mark.parametrize("head", kjax.HEADS)
-def test_folding_changes_no_descriptor(rng, head):
-    model, variables = make_model(head, s=2, patch_size=16, head_bias=head != "xy", **narrow(head))
+@pytest.mark.parametrize(
+    ("head", "context"),
+    [*((head, (1,)) for head in kjax.HEADS), ("hardnet", (1, 4)), ("combined", (1, 4))],
+)
+def test_folding_changes_no_descriptor(rng, head, context):
+    options = {"patch_size": 16, "context": context, **narrow(head)}
+    model, variables = make_model(head, s=2, head_bias=head != "xy", **options)
     patches = random_patches(rng, 4, 16)
+    if model.has_context:
+        patches = patches.reshape(2, 2, 16, 16)
     expected = model.apply(variables, patches)
     folded = kjax.fold(model, variables)
     one_layer = fold_head(*folded)
     for made, weights in (folded, one_layer):
         assert "batch_stats" not in weights
         np.testing.assert_allclose(made.apply(weights, patches), expected, atol=1e-5)
-    if head == "hardnet":  # encodings include batch normalisation
+    if head == "hardnet" and not model.has_context:  # encodings include batch normalisation
         total = folded[0].apply(folded[1], patches, method="local_encodings").sum(axis=1)
         np.testing.assert_allclose(first_entries(total, None), expected, atol=1e-5)
     # Position encodings become part of one layer.
@@ -75,12 +81,19 @@ def nested_run(tmp_path, monkeypatch):
     return "run"
 
 
-def test_first_entries_normalised(rng):
-    model, variables = make_model("hardnet", patch_size=8)
-    patches = random_patches(rng, 3, 8)
+@pytest.mark.parametrize("context", [(1,), (1, 4)])
+def test_first_entries_normalised(rng, context):
+    model, variables = make_model("hardnet", patch_size=8, context=context)
+    patches = random_patches(rng, 6, 8).reshape(-1, *model.patch_shape)
     shorter, weights = shorten(model, variables, 48)
-    expected = first_entries(jax.jit(model.apply)(variables, patches), 48)
+    whole = jax.jit(model.apply)(variables, patches)
+    expected = first_entries(whole, 48)
     np.testing.assert_allclose(jax.jit(shorter.apply)(weights, patches), expected, atol=1e-5)
+    if model.has_context:  # whose matrix comes after the last BatchNorm
+        matrix = rng.normal(size=(128, 128))
+        expected = first_entries(whole @ matrix, None)
+        found = jax.jit(model.apply)(remap(variables, matrix), patches)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_run_that_was_trained_for_it(nested_run, rng, capsys):

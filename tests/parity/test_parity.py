@@ -35,11 +35,15 @@ def narrow(head, s=2, dtype="float64", **options):
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("head", HEADS)
-def test_descriptors_gradients_and_training_in_float64(batches, head):
+@pytest.mark.parametrize(
+    ("head", "context"), [*((head, (1.0,)) for head in HEADS), ("hardnet", (1.0, 4.0))]
+)
+def test_descriptors_gradients_and_training_in_float64(batches, head, context):
     """20 steps at the paper's learning rate; among the heads are all mining and BatchNorm rules."""
     rules = {"loss": LossConfig(anchor_swap=head in ENCODED), "joint_batch_norm": head == "polar"}
-    comparison = narrow(head, step=StepConfig(**rules))
+    comparison = narrow(head, step=StepConfig(**rules), context=context)
+    if len(context) > 1:
+        batches = [np.stack([batch, batch[::-1, ::-1]], axis=2) for batch in batches]
     weights = random_state_dict(comparison, seed=0)
     rows = [
         *compare_forward(comparison, weights, batches[0][:, 0], train=False),

@@ -56,21 +56,25 @@ def test_best_without_jax(tmp_path, rng):
     assert largest_difference(np.load(tmp_path / "found.npy"), expected) < LIMIT
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_every_head_from_a_file(head, tmp_path, rng):
+@pytest.mark.parametrize(
+    ("head", "context"), [*((head, (1,)) for head in HEADS), ("polar", (1, 2.5))]
+)
+def test_every_head_from_a_file(head, context, tmp_path, rng):
     pytest.importorskip("safetensors")
-    options = UNUSUAL if head in ENCODED else {}
+    options = {"context": context} | (UNUSUAL if head in ENCODED else {})
     model, variables = make_model(head, patch_size=SIZE, **narrow(head), **options)
     path = tmp_path / "weights.safetensors"
     save_variables(path, variables, info=ModelInfo(model=fields_of(model)))
-    patches = random_patches(rng, 3, SIZE)
+    patches = random_patches(rng, 6, SIZE)
     patches[1] = 7
+    patches = patches.reshape(-1, *model.patch_shape)
+    by_point = patches if model.has_context else patches[:, None]
     twin = load(path)
     with jax.default_matmul_precision("highest"):
         expected = model.apply(variables, patches)
-    for given in (patches, patches[:, None], patches.astype(np.float32), patches / 255):
+    for given in (patches, by_point, patches.astype(np.float32), patches / 255):
         assert largest_difference(twin(torch.from_numpy(given)), expected) < LIMIT
-    unfolded = load_reference(path)(torch.from_numpy(patches[:, None].astype(np.float32)))
+    unfolded = load_reference(path)(torch.from_numpy(by_point.astype(np.float32)))
     assert largest_difference(unfolded.detach(), expected) < LIMIT
 
 

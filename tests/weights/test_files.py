@@ -15,8 +15,8 @@ from kjax.baselines import mkd, tfeat
 from kjax.errors import InputError
 from kjax.parity.torch_reference import TorchDescriptor
 from kjax.weights.files import load_variables, save_variables
-from kjax.weights.info import ModelInfo, fields_of
-from kjax.weights.source import load_source
+from kjax.weights.info import ModelInfo, display_name, fields_of
+from kjax.weights.source import facts, load_source
 from kjax.weights.torch_names import to_arrays, to_torch
 
 torch = pytest.importorskip("torch")
@@ -181,6 +181,22 @@ def test_metadata_define_the_model(polar):
         TorchDescriptor("hardnet", patch_size=16).load_state_dict(state, strict=True)
     if polar.suffix == ".npz":
         assert np.load(polar).files == list(to_arrays(variables)), "arrays only"
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth"])
+def test_weights_with_context(suffix, tmp_path):
+    path = tmp_path / f"context{suffix}"
+    model, variables = make_model("polar", context=(1, 2.5), **NARROW)
+    save_variables(path, variables, info=ModelInfo(fields_of(model)))
+    source = load_source(str(path))
+    assert source.model == model
+    assert display_name(model).endswith(" context=1,2.5")
+    assert facts([source])["context"] == "concentric patches, 1 and 2.5 times as wide"
+    jax.tree.map(np.testing.assert_array_equal, source.variables, variables)
+    save_variables(path, variables)
+    for name in (str(path), f"{path}:polar,s=1"):
+        with pytest.raises(InputError, match=r"^\S+: context\.weight does not say how wide .*a$"):
+            load_source(name)
 
 
 def test_metadata_of_safetensors(polar):
