@@ -3,7 +3,7 @@ r"""Show and extend the ledger of photos that weights may be trained on.
     python benchmarks/ledger.py check                          all scenes of the ledger
     python benchmarks/ledger.py check data/castle data/garden  photos of these sets
     python benchmarks/ledger.py check data/lund --only-open    fail unless all licences are open
-    python benchmarks/ledger.py reduce originals/seneca --out photos/seneca
+    python benchmarks/ledger.py reduce originals/seneca --out photos/seneca [--colour --side 1024]
     python benchmarks/ledger.py add photos/seneca --scene seneca \
         --source github.com/OpenDroneMap/odm_data_seneca \
         --author "Ohio Department of Transportation" --licence CC0-1.0
@@ -11,8 +11,8 @@ r"""Show and extend the ledger of photos that weights may be trained on.
 
 `check` returns 1 if a photo is not in the ledger, and 2 if --only-open refuses one.
 
-`reduce` writes photos as the ledger has them: grey JPEGs of quality 88 with a long side of at most
-1,536 pixels, by OpenCV (whose version determines the last bits, hence the hashes).
+`reduce` writes photos as the ledger has them: grey, or with `--colour --side 1024` if the scene's
+name ends in -colour, by OpenCV (whose version determines the last bits, hence the hashes).
 
 `add` takes the files that a set will be cut from and stores their hashes. Add photos of several
 authors or licences in several calls. Without a stated licence it is none-stated. Commit
@@ -34,6 +34,7 @@ from pathlib import Path
 
 import program
 
+from kjax.cli.options import at_least
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
@@ -54,9 +55,6 @@ from kjax.weights.ledger import (
     permitted_use,
     read_ledger,
 )
-
-LONGEST, QUALITY = 1536, 88
-"""Maximum long side in pixels, and JPEG quality, of reduced photos."""
 
 
 def check(args: argparse.Namespace) -> int:
@@ -105,17 +103,20 @@ def add(args: argparse.Namespace) -> None:
 def reduce(args: argparse.Namespace) -> None:
     """Write the copies; existing ones stay."""
     cv2 = require("cv2", "reducing photos")
+    settings = [cv2.IMWRITE_JPEG_QUALITY, 88]
+    if args.colour:  # 4:4:4
+        settings += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, 0x111111, cv2.IMWRITE_JPEG_OPTIMIZE, 1]
     args.out.mkdir(parents=True, exist_ok=True)
     for path in list_photos(args.folder):
         target = args.out / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', path.stem)}.jpg"
-        grey = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
-        if grey is None:
+        photo = cv2.imread(str(path), cv2.IMREAD_COLOR if args.colour else cv2.IMREAD_GRAYSCALE)
+        if photo is None:
             raise InputError(f"cannot read {path}: remove it from the folder")
-        factor = LONGEST / max(grey.shape)
+        factor = args.side / max(photo.shape)
         if factor < 1:
-            size = (round(grey.shape[1] * factor), round(grey.shape[0] * factor))
-            grey = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
-        _, encoded = cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+            size = (round(photo.shape[1] * factor), round(photo.shape[0] * factor))
+            photo = cv2.resize(photo, size, interpolation=cv2.INTER_AREA)
+        _, encoded = cv2.imencode(".jpg", photo, settings)
         if not target.exists():
             write_whole(target, lambda partial, data=encoded: partial.write_bytes(data.tobytes()))
 
@@ -213,11 +214,6 @@ def seal_folder() -> None:
     write_text(shipped.FOLDER / CHECKSUMS, "".join(checksum_lines(shipped.FOLDER, files)))
 
 
-def run(args: argparse.Namespace) -> int | None:
-    """Run a command."""
-    return args.command(args)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program."""
     parser = program.make_parser(__doc__)
@@ -231,13 +227,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for field in ("scene", "source", "author", "licence"):
         made.add_argument(f"--{field}", required=True)
     made.set_defaults(command=add)
-    made = commands.add_parser("reduce", help="write smaller grey copies of photos")
+    made = commands.add_parser("reduce", help="write smaller copies of photos, grey or in colour")
     made.add_argument("folder", type=Path, help="folder of the originals")
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of copies")
+    made.add_argument("--colour", action="store_true", help="keep the colours")
+    made.add_argument("--side", type=at_least(1), default=1536, metavar="PX", help="long side")
     made.set_defaults(command=reduce)
     made = commands.add_parser("seal", help="accept ledger and cards after an edit")
     made.set_defaults(command=seal)
-    return program.run_main(run, parser, argv)
+    return program.run_main(lambda args: args.command(args), parser, argv)
 
 
 if __name__ == "__main__":

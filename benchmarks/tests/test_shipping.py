@@ -129,9 +129,13 @@ def test_photos_are_reduced_added_and_sealed(folder, capsys):
     Path("originals").mkdir()
     colours = np.random.default_rng(0).integers(0, 256, (20, 1600, 3), dtype=np.uint8)
     Image.fromarray(colours).save("originals/a b.png")
-    assert ledger_tool.main(["reduce", "originals", "--out", "photos"]) == 0
-    with Image.open("photos/a-b.jpg") as reduced:
-        assert (reduced.mode, reduced.size) == ("L", (1536, 19))
+    in_colour = ["--colour", "--side", "1024"]
+    for options, expected in ([], ("L", 1536, 19)), (in_colour, ("RGB", 1024, 13)):
+        out = "colour" if options else "photos"
+        assert ledger_tool.main(["reduce", "originals", "--out", out, *options]) == 0
+        with Image.open(f"{out}/a-b.jpg") as reduced:
+            assert (reduced.mode, *reduced.size) == expected
+            assert {part[1:3] for part in reduced.layer} == {(1, 1)}  # colours in full resolution
     fields = ("--scene", "sky", "--source", "example.org", "--author", "Di", "--licence", "MIT")
     assert ledger_tool.main(["add", "photos", *fields]) == 0
     assert [one.file for one in shipped.photographs().values() if one.scene == "sky"] == ["a-b.jpg"]
