@@ -50,6 +50,9 @@ def get_config() -> ConfigDict:
     config.data = ConfigDict()
     # Folders in the PhotoTourism format, "embedded", or TFDS datasets: "tfds:phototour/liberty".
     config.data.train = ("data/liberty",)
+    # Folder of photographs to draw pairs from, instead of train=(): see configs/photos.py.
+    config.data.photos = ""
+    config.data.extent = 8.0  # side of their patches over the keypoint's diameter
     # Share of every batch for each training set, e.g. (0.5, 0.5); (): in proportion to points.
     config.data.shares = ()
     config.data.test = ("data/notredame", "data/yosemite")  # () for no evaluation
@@ -77,6 +80,16 @@ def get_config() -> ConfigDict:
     config.augment.max_noise = 0.0  # maximum σ of white noise, in patch standard deviations
     config.augment.compression = 0.0  # maximum JPEG quantisation step, in the same unit
     config.augment.photometric_probability = 1.0  # probability of each effect, for each patch
+    # Changed appearance: other channels and tones, light, shadow, occlusion. The paper has none.
+    config.augment.appearance = 0.0  # strength; 1 is usual
+    config.augment.appearance_probability = 0.5  # probability that a patch changes
+    config.augment.appearance_without = ()  # kinds to omit: see KINDS in kjax/data/appearance.py
+    # Views of a point, with data.photos. Noise has a σ.
+    config.augment.rotation_noise = 10.0  # in degrees
+    config.augment.scale_noise = 0.16  # of the logarithm of the scale
+    config.augment.shift_noise = 0.05  # in sides of the patch
+    config.augment.max_stretch = 1.8  # maximum ratio of both axes
+    config.augment.upright_share = 0.5  # share of points that are not turned to their orientation
 
     config.loss = ConfigDict()
     config.loss.name = "triplet"  # triplet, softmax, contrastive, infonce, sosnet, hynet
@@ -102,6 +115,7 @@ def get_config() -> ConfigDict:
     config.optimizer.momentum = 0.9
     config.optimizer.dampening = 0.9  # without it, use a tenth of the learning rate
     config.optimizer.weight_decay = 1e-4  # added to the gradient
+    config.optimizer.warmup_steps = 0  # steps in which the rate rises; at most half of all
 
     config.train = ConfigDict()
     config.train.pairs = 512  # batch size over all devices: 1024 patches

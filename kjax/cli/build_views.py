@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shared(advanced, "--dimension")
     text = "maximum rotation of a view"
     add_option(advanced, "--rotation", positive(most=180.0), "DEG", text, default=180.0)
+    text = "strength of changed appearance: light, shadow, tones; 1 is usual"
+    add_option(advanced, "--appearance", positive(most=2.0, zero=True), "X", text, default=0.0)
     text = "larger photographs are reduced to this side"
     add_option(advanced, "--max-side", at_least(1), "PX", text, default=800)
     add_option(advanced, "--seed", int, "N", "random seed", default=0)
@@ -144,7 +146,11 @@ def _view_options(args: argparse.Namespace) -> dict[str, Any]:
         "photographs": [path for _, path in found],
         "names": [f"{top.name}/{path.relative_to(top).as_posix()}" for top, path in found],
         "config": dataclasses.replace(
-            VIEWS, views=args.views, max_side=args.max_side, max_rotation_degrees=args.rotation
+            VIEWS,
+            views=args.views,
+            max_side=args.max_side,
+            max_rotation_degrees=args.rotation,
+            appearance=args.appearance,
         ),
         "seed": args.seed,
         "progress": not args.quiet,

@@ -17,6 +17,8 @@ EXAMPLES = """examples:
   kjax train --config encoded:xy,s=1 --out out/xy
       some configs take an argument
   kjax train --config mine/config.py --out out/mine
+  kjax train --config photos --config.data.photos=photos --show --out pairs.png
+      see what would be learned from
 
 Ctrl-C saves and exits. Run the same command to resume.
 """
@@ -25,6 +27,8 @@ Ctrl-C saves and exits. Run the same command to resume.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     command_line.add_arguments(parser)
+    text = "draw 64 pairs as the network sees them to --out, a .png file, and exit"
+    parser.add_argument("--show", action="store_true", help=text)
     add = parser.add_argument_group("several machines, the same command on each").add_argument
     add("--coordinator", metavar="ADDRESS", help="HOST:PORT of process 0, any free port")
     add("--processes", metavar="N", type=int, help="number of processes")
@@ -48,9 +52,15 @@ def run(args: argparse.Namespace) -> int:
         command_line.join(*joining)
     with ending_on_interrupt(f"kjax train: {INTERRUPTED}"):
         from kjax.runs.config import read_config
-        from kjax.train.run import run
+        from kjax.train.run import run, show_pairs
 
     config = read_config(args.config, args.overrides)
+    if args.show:
+        if args.out.suffix != ".png":
+            raise InputError(f"--show draws a picture: --out must end with .png, not {args.out}")
+        show_pairs(config, args.out)
+        print(f"wrote {args.out}")
+        return 0
     with command_line.ending_when_alone():
         result = f"results and weights are in {args.out}"
         return command_line.run_training("kjax train", lambda: run(config, args.out), result)

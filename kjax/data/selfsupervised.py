@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Float32, Int64, UInt8
 from scipy.spatial import cKDTree
 from tqdm import tqdm
 
+from kjax.data.appearance import change_photo
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.patches import EXTENT, PATCH_SIDE, antialias_sigma, cut_patches
 from kjax.data.cutting.photographs import Photo, read_grey_or_none
@@ -28,8 +29,6 @@ from kjax.files.atomic import sha256
 
 CANDIDATES = 8
 """Detections compared per location; SIFT may report one in a few orientations and scales."""
-MIN_BLUR = 0.1
-"""Minimum σ of a blur: OpenCV takes 0 for "automatic", and less than this has no effect."""
 COMPARED = 60
 """Photographs, next by name, in which twins are searched: in up to 61 photographs, all others."""
 RATIO, PIXELS, LEAST, SIMILAR = 0.8, 3.0, 8, 0.85
@@ -61,6 +60,7 @@ class ViewConfig:
     max_brightness: float = 25.0  # offset of the grey values, of 255, either way
     max_blur: float = 1.0  # σ of a Gaussian, in pixels
     max_noise: float = 6.0  # standard deviation of pixel noise, in grey values of 255
+    appearance: float = 0.0  # strength of changed appearance: see kjax.data.appearance
     max_side: int = 1024  # longer sides are first reduced to this many pixels
     contrast_threshold: float = 0.02  # of SIFT; lower finds more points
     min_sigma: float = 1.2  # patches of smaller keypoints would be mostly interpolation
@@ -250,7 +250,7 @@ def random_view(rng: np.random.Generator, photo: Photo, *, config: ViewConfig) -
     blurred = cv2.GaussianBlur(photo, (0, 0), antialias_sigma(1 / zoom)) if zoom < 1 else photo
     edges = cv2.BORDER_REPLICATE  # so that patches that reach beyond the border look the same
     pixels = cv2.warpPerspective(blurred, to_view, size, flags=cv2.INTER_LINEAR, borderMode=edges)
-    return WarpedPhoto(change_light(rng, pixels, config=config), to_view)
+    return WarpedPhoto(change_photo(rng, pixels, config), to_view)
 
 
 def random_homography(
@@ -270,21 +270,6 @@ def random_homography(
     direction, tilt = rng.uniform(-np.pi, np.pi), rng.uniform(0, config.max_perspective)
     homography[2, :2] = tilt * np.array([np.cos(direction), np.sin(direction)])
     return homography, float(zoom)
-
-
-def change_light(rng: np.random.Generator, pixels: Photo, *, config: ViewConfig) -> Photo:
-    """Apply random blur, gamma, contrast, brightness and noise."""
-    cv2 = require("cv2", "cutting patches")
-    blur = rng.uniform(0, config.max_blur)
-    if blur > MIN_BLUR:
-        pixels = cv2.GaussianBlur(pixels, (0, 0), blur)
-    ranges = [config.max_gamma, config.max_contrast]
-    gamma, contrast = np.exp(rng.uniform(-1, 1, 2) * np.log(ranges))
-    brightness = rng.uniform(-1, 1) * config.max_brightness
-    levels = 255 * (np.arange(256) / 255) ** gamma
-    curve = contrast * (levels - 127.5) + 127.5 + brightness
-    noise = rng.normal(0, rng.uniform(0, config.max_noise), pixels.shape)
-    return np.clip(np.rint(curve[pixels] + noise), 0, 255).astype(np.uint8)
 
 
 def reduce_photo(photo: Photo, max_side: int) -> UInt8[np.ndarray, "h w"]:

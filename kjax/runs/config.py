@@ -110,9 +110,17 @@ class DataConfig:
     pipeline: str
     only_open: bool = False
     shares: tuple[float, ...] = ()
+    photos: str = ""
+    extent: float = 8.0
 
     def __post_init__(self) -> None:
-        if not self.train or "" in (*self.train, *self.test):
+        check_positive("data", self, "extent")
+        if self.photos and (self.train or self.pipeline == "tfdata"):
+            raise InputError(
+                "data.photos lie on the device and replace data.train: set data.train=() and "
+                "data.pipeline=auto"
+            )
+        if not (self.train or self.photos) or "" in (*self.train, *self.test):
             raise InputError("data.train needs a dataset: a folder, or 'embedded'")
         check_shares(self.shares, self.train)
         check_choice("pipeline", self.pipeline, PIPELINES)
@@ -135,6 +143,14 @@ class AugmentConfig:
     max_noise: float = 0.0
     compression: float = 0.0
     photometric_probability: float = 1.0
+    appearance: float = 0.0
+    appearance_probability: float = 0.5
+    appearance_without: tuple[str, ...] = ()
+    rotation_noise: float = 10.0
+    scale_noise: float = 0.16
+    shift_noise: float = 0.05
+    max_stretch: float = 1.8
+    upright_share: float = 0.5
 
     def __post_init__(self) -> None:
         limits = {
@@ -148,6 +164,13 @@ class AugmentConfig:
             "max_noise": (0, 1),
             "compression": (0, 10),
             "photometric_probability": (0, 1),
+            "appearance": (0, 2),
+            "appearance_probability": (0, 1),
+            "rotation_noise": (0, 180),
+            "scale_noise": (0, 1),
+            "shift_noise": (0, 1),
+            "max_stretch": (1, 10),
+            "upright_share": (0, 1),
         }
         check_limits("augment", self, limits)
         for name, lowest, highest in (("area", 0.01, 1.0), ("aspect_ratio", 0.1, 10.0)):
@@ -218,11 +241,13 @@ class OptimizerConfig:
     momentum: float
     dampening: float
     weight_decay: float
+    warmup_steps: int = 0
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.name, OPTIMIZERS)
         check_positive("optimizer", self, "learning_rate")
-        check_limits("optimizer", self, {"weight_decay": (0, math.inf)})
+        limits = {"weight_decay": (0, math.inf), "warmup_steps": (0, MAX_STEPS)}
+        check_limits("optimizer", self, limits)
         for name in ("momentum", "dampening"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(
@@ -290,6 +315,11 @@ class RunConfig:
             raise InputError(
                 f"loss.nested must be less than model.dimension, {self.model.dimension}, "
                 f"not {self.loss.nested}"
+            )
+        if len(self.model.context) > 1 and (self.data.test or not self.data.photos):
+            raise InputError(
+                "model.context needs the surroundings of patches: train on data.photos, with "
+                "data.test=()"
             )
         if len(self.seeds) > 1 and self.data.pipeline == "tfdata":
             raise InputError("several seeds side by side need data.pipeline=resident")

@@ -3,8 +3,8 @@
 All geometric augmentation is one affine map from output to input pixels, so each output
 pixel reads its four neighbours in the stored patch once: flips and transposes move no memory, and
 the 64×64 original is never converted to floating point. Pixel centres are integers; a patch of side
-N covers [−½, N−½], and pixels beyond it repeat its border. Photometric effects come afterwards:
-`kjax.train.photometry`.
+N covers [−½, N−½], and pixels beyond it repeat its border. Grey values change afterwards:
+`kjax.data.appearance`.
 """
 
 import math
@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num
 
+from kjax.data.appearance import change_views, distort_pair
 from kjax.data.hpatches import NOISE, Noise
 from kjax.model.patches import to_pixels, warp_patch
 from kjax.runs.config import AugmentConfig
-from kjax.train.photometry import distort_pair
 
-# Numbers folded into a pair's key for photometry and for misalignment; crops use the key itself.
+# Numbers folded into a pair's key for these effects; crops use the key itself.
 _PHOTOMETRY = 100
 _MISALIGNMENT = 200
+_APPEARANCE = 300
 
 
 def augment_pairs(
@@ -46,9 +47,12 @@ def augment_pair(
     shape = (pair.shape[1], pair.shape[2])
     matrices = random_pair_matrices(key, shape=shape, size=size, config=config)
     warped = jax.vmap(lambda patch, matrix: warp_patch(patch, matrix, size=size))(pair, matrices)
-    if not config.changes_grey_values:
-        return warped
-    return distort_pair(jax.random.fold_in(key, _PHOTOMETRY), warped, config)
+    if config.changes_grey_values:
+        warped = distort_pair(jax.random.fold_in(key, _PHOTOMETRY), warped, config)
+    if config.appearance:
+        views = warped[:, None, None]  # one patch each, with one channel
+        warped = change_views(jax.random.fold_in(key, _APPEARANCE), views, config)[:, 0]
+    return warped
 
 
 def random_pair_matrices(

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kjax.data.photo_points import ResidentPhotos
 from kjax.data.phototour import PatchSet
 from kjax.data.pipelines import (
     SHARE,
@@ -39,7 +40,11 @@ from kjax.train.step import TrainState
 
 
 def choose_pipeline(
-    wanted: str, program: DescriptorProgram, patch_set: PatchSet, *, before: str | None = None
+    wanted: str,
+    program: DescriptorProgram,
+    patch_set: PatchSet | ResidentPhotos,
+    *,
+    before: str | None = None,
 ) -> tuple[str, str]:
     """Choose `resident` if the dataset fits on the devices beside the step, otherwise `tfdata`.
 
@@ -56,6 +61,8 @@ def choose_pipeline(
         return wanted, "set in the config"
     if program.several_seeds:
         return "resident", "several seeds side by side need it"
+    if isinstance(patch_set, ResidentPhotos):
+        return "resident", "photographs lie on the device"
     devices = local_devices(program)
     size, room = patch_set.patches.nbytes, room_for_set(devices)
     fits = not any_process(size > room)
@@ -81,9 +88,16 @@ def _readable(size: int) -> str:
 
 
 def make_run(
-    program: DescriptorProgram, patch_set: PatchSet, *, pipeline: str, first_step: int
+    program: DescriptorProgram,
+    patch_set: PatchSet | ResidentPhotos,
+    *,
+    pipeline: str,
+    first_step: int,
 ) -> Run:
     """Return the function that advances a state by some steps, beginning at `first_step`."""
+    if isinstance(patch_set, ResidentPhotos):
+        photos, run = jax.device_put(patch_set, replicated(program)), make_resident_run(program)
+        return lambda state, steps: run(state, photos, steps)
     tables = make_point_tables(patch_set.point_ids, patch_set.parts)
     for seed in program.seeds:
         check_streams(tables, program.pairs, program.shares, seed=seed, group=program.group)

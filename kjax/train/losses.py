@@ -66,6 +66,19 @@ def distance_matrix(
     return jnp.sqrt(jnp.maximum(squared, 0) + ROOT_EPSILON) + 1e-8
 
 
+def distances_between(
+    anchors: Float[Array, "pairs dim"],
+    positives: Float[Array, "pairs dim"],
+    excluded: Bool[Array, "pairs pairs"] | None,
+) -> Float[Array, "pairs pairs"]:
+    """Compute `distance_matrix`, with pairs that are `excluded` as negatives out of reach."""
+    distances = distance_matrix(anchors, positives)
+    if excluded is None:
+        return distances
+    others = excluded & ~jnp.eye(len(excluded), dtype=bool)
+    return distances + OUT_OF_REACH * others.astype(distances.dtype)
+
+
 def hardest_negatives(
     distances: Float[Array, "pairs pairs"], *, anchor_swap: bool
 ) -> Float[Array, " pairs"]:
@@ -79,9 +92,7 @@ def hardest_negatives(
     return jnp.minimum(hardest, candidates.min(axis=0)) if anchor_swap else hardest
 
 
-def infonce(
-    anchors: Float[Array, "pairs dim"], positives: Float[Array, "pairs dim"], temperature: float
-) -> Triplets:
+def infonce(distances: Float[Array, "pairs pairs"], temperature: float) -> Triplets:
     """Compute the mean of InfoNCE along rows and columns, with all negatives of the batch.
 
     Lower temperatures give hard negatives more weight. Near-identical patches do not count.
@@ -91,7 +102,6 @@ def infonce(
         """Return inner products of unit vectors, 1 − d²/2, over the temperature."""
         return (1 - jnp.square(distances) / 2) / temperature
 
-    distances = distance_matrix(anchors, positives)
     positive = jnp.diagonal(distances)
     candidates = _exclude_non_negatives(distances)
     own = similarity(positive)
@@ -110,13 +120,15 @@ class ViewDistances(NamedTuple):
 
 
 def view_distances(
-    anchors: Float[Array, "pairs dim"], positives: Float[Array, "pairs dim"]
+    anchors: Float[Array, "pairs dim"],
+    positives: Float[Array, "pairs dim"],
+    excluded: Bool[Array, "pairs pairs"] | None = None,
 ) -> ViewDistances:
     """Compute the three distance matrices of a batch."""
     return ViewDistances(
-        across=distance_matrix(anchors, positives),
-        anchors=distance_matrix(anchors, anchors),
-        positives=distance_matrix(positives, positives),
+        across=distances_between(anchors, positives, excluded),
+        anchors=distances_between(anchors, anchors, excluded),
+        positives=distances_between(positives, positives, excluded),
     )
 
 
@@ -131,19 +143,13 @@ def hardest_in_both_views(distances: ViewDistances) -> Float[Array, " pairs"]:
     return jnp.minimum(across, jnp.minimum(anchors, positives))
 
 
-def sosnet_triplets(
-    anchors: Float[Array, "pairs dim"],
-    positives: Float[Array, "pairs dim"],
-    config: LossConfig,
-    margin: float,
-) -> Triplets:
+def sosnet_triplets(distances: ViewDistances, config: LossConfig, margin: float) -> Triplets:
     """Compute SOSNet's loss: a first-order and a second-order term with equal weight.
 
     The first-order term is the quadratic hinge [margin + p − n]₊², with the hardest negative of
     both views. The second-order term is √(Σⱼ (d(aᵢ, aⱼ) − d(pᵢ, pⱼ))² + 1e-6), over the
     neighbours j of each pair i.
     """
-    distances = view_distances(anchors, positives)
     positive = jnp.diagonal(distances.across)
     negative = hardest_in_both_views(distances)
     first_order = jnp.square(jnp.maximum(margin + positive - negative, 0))
@@ -174,11 +180,7 @@ def second_order_neighbours(
 
 
 def hynet_triplets(
-    anchors: Float[Array, "pairs dim"],
-    positives: Float[Array, "pairs dim"],
-    config: LossConfig,
-    margin: float,
-    unnormalized: RawViews | None,
+    distances: ViewDistances, config: LossConfig, margin: float, unnormalized: RawViews | None
 ) -> Triplets:
     """Compute HyNet's loss: a triplet margin on a hybrid of inner product and ℓ2 distance.
 
@@ -189,7 +191,6 @@ def hynet_triplets(
     The norm term is `norm_weight`·(‖x‖ − ‖y‖)², where `unnormalized` holds x and y, both views
     before ℓ2 normalisation; without them there is none.
     """
-    distances = view_distances(anchors, positives)
     positive = jnp.diagonal(distances.across)
     negative = hardest_in_both_views(distances)
     hybrid = [config.alpha * jnp.square(d) / 2 + d for d in (positive, negative)]
@@ -202,7 +203,11 @@ def hynet_triplets(
 
 
 def nested_pair_loss(
-    anchors: Float[Array, "pairs raw"], positives: Float[Array, "pairs raw"], config: LossConfig
+    anchors: Float[Array, "pairs raw"],
+    positives: Float[Array, "pairs raw"],
+    config: LossConfig,
+    *,
+    excluded: Bool[Array, "pairs pairs"] | None = None,
 ) -> Triplets:
     """Compute the weighted mean loss of whole descriptors and of their leading entries.
 
@@ -212,7 +217,7 @@ def nested_pair_loss(
     for width in (anchors.shape[1], *config.nested):
         raw = anchors[:, :width], positives[:, :width]
         anchor, positive = (l2_normalize(view) for view in raw)
-        losses.append(pair_loss(anchor, positive, config, unnormalized=raw))
+        losses.append(pair_loss(anchor, positive, config, unnormalized=raw, excluded=excluded))
     whole = losses[0]
     if not config.nested:
         return whole
@@ -228,21 +233,23 @@ def pair_loss(
     config: LossConfig,
     *,
     unnormalized: RawViews | None = None,
+    excluded: Bool[Array, "pairs pairs"] | None = None,
 ) -> Triplets:
     """Compute the loss that `config` names, for every pair of the whole batch.
 
     Both views are ℓ2-normalised. `unnormalized` has them before that, for the norm term of `hynet`.
+    `excluded` marks pairs that are not negatives of each other.
     """
     published = HYNET_MARGIN if config.name == "hynet" else 1.0
     margin = published if config.margin is None else config.margin
-    match config.name:
-        case "infonce":
-            return infonce(anchors, positives, config.temperature)
-        case "sosnet":
-            return sosnet_triplets(anchors, positives, config, margin)
-        case "hynet":
-            return hynet_triplets(anchors, positives, config, margin, unnormalized)
-    distances = distance_matrix(anchors, positives)
+    if config.name in ("sosnet", "hynet"):
+        both = view_distances(anchors, positives, excluded)
+        if config.name == "sosnet":
+            return sosnet_triplets(both, config, margin)
+        return hynet_triplets(both, config, margin, unnormalized)
+    distances = distances_between(anchors, positives, excluded)
+    if config.name == "infonce":
+        return infonce(distances, config.temperature)
     positive = jnp.diagonal(distances)
     negative = hardest_negatives(distances, anchor_swap=config.anchor_swap)
     match config.name:

@@ -57,6 +57,10 @@ def torch_sgd(
 
 
 @functools.cache
-def linear_decay(learning_rate: float, steps: int) -> optax.Schedule:
-    """Return the schedule from `learning_rate` at step 0 to zero after `steps` steps."""
-    return optax.linear_schedule(learning_rate, 0.0, steps)
+def linear_decay(learning_rate: float, steps: int, warmup: int = 0) -> optax.Schedule:
+    """Return the schedule from `learning_rate` to zero after `steps` steps; first it may rise."""
+    decay = optax.linear_schedule(learning_rate, 0.0, steps - warmup)
+    if not warmup:
+        return decay
+    rise = optax.linear_schedule(learning_rate / warmup, learning_rate, warmup - 1)
+    return optax.join_schedules([rise, decay], [warmup])

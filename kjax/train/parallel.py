@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Integer, UInt8
+from jaxtyping import Array, Float, Integer, Key, UInt8
 
+from kjax.data.appearance import change_views
+from kjax.data.photo_points import Places, ResidentPhotos, draw_views
 from kjax.data.pipelines import ResidentSet, draw_rows, gather_pairs
 from kjax.data.sampler import check_shares
 from kjax.model.descriptor import Descriptor
@@ -27,6 +29,10 @@ from kjax.train.step import MEANS, Change, StepConfig, TrainState, create_state,
 AXIS = "devices"
 _AUGMENT = 2
 """Number folded into a step's key for augmentation; dropout uses the key itself."""
+_LIGHT = 100
+"""Number folded into a pair's key for changed appearance."""
+CONTEXT = ("context",)
+"""Parameters that models with one patch lack."""
 STEPS_DRAWN_AHEAD = 50
 """Number of steps whose pairs are sampled at once."""
 _KEPT_PROGRAMS = 8
@@ -95,9 +101,12 @@ def initial_state(program: DescriptorProgram) -> TrainState:
 def _begin(
     model: Descriptor, optimizer: optax.GradientTransformation, seed: Integer[Array, ""], start: Any
 ) -> TrainState:
-    patches = jnp.zeros((2, model.patch_size, model.patch_size), jnp.float32)
+    widths = (len(model.context),) if len(model.context) > 1 else ()
+    patches = jnp.zeros((2, *widths, model.patch_size, model.patch_size), jnp.float32)
     variables = model.init(jax.random.key(seed), patches)
-    if start is not None:  # in the model's own precision
+    if start is not None:  # in the model's own precision; one-patch models have no context
+        context = {name: variables["params"][name] for name in CONTEXT if widths}
+        start = {**start, "params": {**context, **start["params"]}}
         variables = jax.tree.map(lambda own, given: given.astype(own.dtype), variables, start)
     return create_state(optimizer, variables)
 
@@ -122,7 +131,11 @@ def make_resident_run(
     own_seeds = _seeds(program)
 
     def run(
-        state: TrainState, data: ResidentSet, steps: int, *, seed: int | None = None
+        state: TrainState,
+        data: ResidentSet | ResidentPhotos,
+        steps: int,
+        *,
+        seed: int | None = None,
     ) -> tuple[TrainState, Metrics]:
         seeds = own_seeds if seed is None else jnp.uint32(seed)
         if one_dispatch:
@@ -161,7 +174,9 @@ def make_batch_step(
 ) -> Callable[[TrainState, Array], tuple[TrainState, Metrics]]:
     """Return `run(state, batch)`, one step on a batch of shape [devices, per_device, 2, 64, 64]."""
     mapped = jax.pmap(
-        lambda state, batch, seed: _on_patches(program, train_step, state, batch, seed),
+        lambda state, batch, seed: _on_pairs(
+            program, train_step, state, _augmented(program, batch, seed, state.step), None, seed
+        ),
         axis_name=AXIS,
         in_axes=(None, 0, None),
         out_axes=None,
@@ -174,7 +189,7 @@ def make_batch_step(
 def _resident_steps(
     program: DescriptorProgram,
     state: TrainState,
-    data: ResidentSet,
+    data: ResidentSet | ResidentPhotos,
     seed: Integer[Array, ""],
     steps: Integer[Array, ""],
 ) -> tuple[TrainState, Metrics]:
@@ -182,8 +197,8 @@ def _resident_steps(
 
     def take_step(i: Array, carry: Carry, rows: Array) -> Carry:
         state, totals, _, left = carry
-        patches = gather_pairs(data, rows[i])
-        state, metrics, change = _on_patches(program, update, state, patches, seed)
+        pairs, places = _cut(program, data, rows[i], seed, state.step)
+        state, metrics, change = _on_pairs(program, update, state, pairs, places, seed)
         totals = {name: total + metrics[name] for name, total in totals.items()}
         return state, totals, change, left - 1
 
@@ -205,19 +220,40 @@ def _resident_steps(
 
 
 def _resident_step(
-    program: DescriptorProgram, state: TrainState, data: ResidentSet, seed: Integer[Array, ""]
+    program: DescriptorProgram,
+    state: TrainState,
+    data: ResidentSet | ResidentPhotos,
+    seed: Integer[Array, ""],
 ) -> tuple[TrainState, Metrics]:
-    patches = gather_pairs(data, _draw(program, data, seed, state.step))
-    return _on_patches(program, train_step, state, patches, seed)
+    rows = _draw(program, data, seed, state.step)
+    return _on_pairs(program, train_step, state, *_cut(program, data, rows, seed, state.step), seed)
+
+
+def first_pairs(
+    program: DescriptorProgram, data: ResidentSet | ResidentPhotos
+) -> Float[Array, "pairs 2 *widths N N"]:
+    """Return the augmented pairs of the first step, to look at."""
+
+    def cut(_: Array, data: ResidentSet | ResidentPhotos, seed: Array) -> Array:
+        step = jnp.zeros((), jnp.int32)
+        return _cut(program, data, _draw(program, data, seed, step), seed, step)[0]
+
+    device = local_devices(program)[:1]
+    mapped = jax.pmap(cut, axis_name=AXIS, in_axes=(0, None, None), devices=device)
+    return mapped(np.zeros(1), data, jnp.uint32(program.seeds[0]))[0]
 
 
 def _draw(
     program: DescriptorProgram,
-    data: ResidentSet,
+    data: ResidentSet | ResidentPhotos,
     seed: Integer[Array, ""],
     step: Integer[Array, ""],
-) -> Integer[Array, "local_pairs 2"]:
-    """Return this device's share of a step's pairs."""
+) -> Integer[Array, "local_pairs ..."]:
+    """Return this device's share of a step's pairs: rows of patches, or indices in the batch."""
+    shard, shards = jax.lax.axis_index(AXIS), jax.lax.axis_size(AXIS)
+    if isinstance(data, ResidentPhotos):
+        count = program.pairs // shards
+        return shard * count + jnp.arange(count)
     return draw_rows(
         data,
         seed,
@@ -225,40 +261,72 @@ def _draw(
         pairs=program.pairs,
         group=program.group,
         shares=program.shares,
-        shard=jax.lax.axis_index(AXIS),
-        shards=jax.lax.axis_size(AXIS),
+        shard=shard,
+        shards=shards,
     )
 
 
-def _on_patches(
+def _cut(
     program: DescriptorProgram,
-    take_step: Callable[..., Any],
-    state: TrainState,
+    data: ResidentSet | ResidentPhotos,
+    rows: Integer[Array, "local_pairs ..."],
+    seed: Integer[Array, ""],
+    step: Integer[Array, ""],
+) -> tuple[Float[Array, "local_pairs 2 *widths N N"], Places | None]:
+    """Return the augmented pairs of `_draw`, and for photographs their places."""
+    if not isinstance(data, ResidentPhotos):
+        return _augmented(program, gather_pairs(data, rows), seed, step), None
+    key = _augmentation_key(seed, step)
+    context, size, config = program.model.context, program.model.patch_size, program.augment
+    views, places = draw_views(
+        data, key, rows, size=size, widths=context, group=program.group, config=config
+    )
+    keys = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), _LIGHT))(rows)
+    pairs = jax.vmap(lambda own, pair: change_views(own, pair, config))(keys, views)
+    return pairs if len(context) > 1 else pairs[:, :, 0], places
+
+
+def _augmentation_key(seed: Integer[Array, ""], step: Integer[Array, ""]) -> Key[Array, ""]:
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), _AUGMENT)
+
+
+def _augmented(
+    program: DescriptorProgram,
     patches: UInt8[Array, "local_pairs 2 64 64"],
     seed: Integer[Array, ""],
-) -> Any:
-    """Augment this device's share of the batch; return what `train_step` or `update` returns."""
-    key = jax.random.key(seed)
-    augment_key = jax.random.fold_in(jax.random.fold_in(key, state.step), _AUGMENT)
+    step: Integer[Array, ""],
+) -> Float[Array, "local_pairs 2 N N"]:
+    """Augment this device's share of the patches."""
     # One key per pair of the whole batch; each device takes its own.
     first = jax.lax.axis_index(AXIS) * patches.shape[0]
     keys = jax.lax.dynamic_slice_in_dim(
-        jax.random.split(augment_key, program.pairs), first, patches.shape[0]
+        jax.random.split(_augmentation_key(seed, step), program.pairs), first, patches.shape[0]
     )
-    augmented = jax.vmap(
+    return jax.vmap(
         lambda own_key, pair: augment_pair(
             own_key, pair, size=program.model.patch_size, config=program.augment
         )
     )(keys, patches)
-    taught = program.teacher.describe(augmented) if program.teacher else None
+
+
+def _on_pairs(
+    program: DescriptorProgram,
+    take_step: Callable[..., Any],
+    state: TrainState,
+    pairs: Float[Array, "local_pairs 2 *widths N N"],
+    places: Places | None,
+    seed: Integer[Array, ""],
+) -> Any:
+    """Return what `train_step` or `update` returns for this device's share of the batch."""
     return take_step(
         state,
-        augmented,
-        key,
+        pairs,
+        jax.random.key(seed),
         model=program.model.clone(axis_name=AXIS),
         optimizer=program.optimizer,
         config=program.step,
-        taught=taught,
+        taught=program.teacher.describe(pairs) if program.teacher else None,
+        places=places,
     )
 
 

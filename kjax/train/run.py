@@ -4,17 +4,22 @@ import dataclasses
 import functools
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import optax
+from PIL import Image
 
+from kjax.data.appearance import KINDS
+from kjax.data.photo_points import ResidentPhotos, photographs_in, read_photos
 from kjax.data.phototour import PatchSet
+from kjax.data.pipelines import make_resident
 from kjax.data.sets import by_photograph, read_photographs, read_test_sets, read_train_sets
 from kjax.errors import InputError
-from kjax.files.atomic import write_json
+from kjax.files.atomic import write_json, write_whole
 from kjax.runs.checkpoint import Checkpoints, saved_steps
-from kjax.runs.config import OptimizerConfig, RunConfig, flat_fields
+from kjax.runs.config import OptimizerConfig, RunConfig, check_choice, flat_fields
 from kjax.runs.processes import failing_together
 from kjax.runs.workdir import (
     CHECKPOINTS_FOLDER,
@@ -29,13 +34,16 @@ from kjax.train.input import choose_pipeline, make_evaluation, make_run
 from kjax.train.loop import Schedule, step_of, train
 from kjax.train.metrics_log import MetricsLog
 from kjax.train.optim import linear_decay, torch_sgd
-from kjax.train.parallel import DescriptorProgram, initial_state
+from kjax.train.parallel import DescriptorProgram, first_pairs, initial_state
 from kjax.train.step import StepConfig, TrainState
 from kjax.weights import shipped
 from kjax.weights.files import save_variables
 from kjax.weights.info import fields_of
 from kjax.weights.ledger import are_open, check_open
 from kjax.weights.source import is_workdir, run_info
+
+SHOWN = 64
+"""Pairs that `show_pairs` draws."""
 
 
 def run(config: RunConfig, workdir: Path) -> dict[str, float]:
@@ -51,7 +59,8 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
         test_sets = read_test_sets(config.data.test, progress=config.progress)
         stored = stored_config(workdir) if is_workdir(str(workdir)) else {}
         before = flat_fields(stored).get("data.pipeline")
-    program = with_ordered_teacher(program, config, train_set.patches)
+    if isinstance(train_set, PatchSet):
+        program = with_ordered_teacher(program, config, train_set.patches)
     pipeline, why = choose_pipeline(config.data.pipeline, program, train_set, before=before)
     resolved = dataclasses.replace(config, data=dataclasses.replace(config.data, pipeline=pipeline))
     with claim_workdir(workdir, resolved, notes={"pipeline": f"{pipeline}: {why}"}):
@@ -105,6 +114,8 @@ def make_program(config: RunConfig) -> DescriptorProgram:
                 f"the {role} {name} is not known to be trained on open photographs only: use "
                 "shipped weights that are, or the workdir of a run with config.data.only_open=True"
             )
+    for kind in config.augment.appearance_without:
+        check_choice("kind of appearance", kind, list(KINDS))
     model = config.model.build()
     return DescriptorProgram(
         model=model,
@@ -158,15 +169,21 @@ def make_optimizer(
 
 
 def make_learning_rate(config: RunConfig) -> optax.Schedule:
-    """Return the linear decay to zero over the whole run."""
-    return linear_decay(config.optimizer.learning_rate, config.train.total_steps)
+    """Return the linear decay to zero over the whole run, after the warm-up."""
+    steps = config.train.total_steps
+    warmup = min(config.optimizer.warmup_steps, steps // 2)
+    return linear_decay(config.optimizer.learning_rate, steps, warmup)
 
 
-def read_train_set(config: RunConfig) -> PatchSet:
-    """Read all training sets as one; points of different sets are different points."""
-    if config.data.only_open:
-        ledger = shipped.photographs()
-        for name in config.data.train:
+def read_train_set(config: RunConfig) -> PatchSet | ResidentPhotos:
+    """Read the photographs, or all training sets as one; their points are different points."""
+    data, ledger = config.data, shipped.photographs()
+    if data.photos:
+        if data.only_open:
+            check_open(data.photos, photographs_in(data.photos), ledger)
+        return read_photos(data.photos, extent=data.extent, progress=config.progress)
+    if data.only_open:
+        for name in data.train:
             check_open(name, read_photographs(name), ledger)
     sets = read_train_sets(config.data.train, progress=config.progress)
     if config.train.group > 1:
@@ -182,6 +199,28 @@ def read_train_set(config: RunConfig) -> PatchSet:
         ),
         folder=sets[0].folder,
         parts=tuple(len(one.patches) for one in sets) if config.data.shares else (),
+    )
+
+
+def show_pairs(config: RunConfig, path: Path) -> None:
+    """Draw the first 64 augmented pairs in eight columns, the patches of a pair side by side."""
+    program = dataclasses.replace(make_program(config), pairs=SHOWN, devices=(jax.devices()[0],))
+    train_set = read_train_set(config)
+    data: Any = train_set
+    if isinstance(train_set, PatchSet):
+        data = make_resident(train_set)
+    pairs = np.asarray(first_pairs(program, jax.device_put(data)))
+    flat = pairs.reshape(SHOWN, -1, *pairs.shape[-2:])  # with context, all patches of a pair
+    low, high = (bound(flat, axis=(2, 3), keepdims=True) for bound in (np.min, np.max))
+    tiles = np.pad(255 * (flat - low) / (high - low + 1e-6), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    count, side = tiles.shape[1:3]
+    page = tiles.reshape(8, -1, count, side, side).transpose(0, 3, 1, 2, 4)
+    picture = Image.fromarray(page.reshape(8 * side, -1).astype(np.uint8))
+    write_whole(
+        path,
+        lambda partial: picture.resize((2 * picture.width, 2 * picture.height)).save(
+            partial, "PNG"
+        ),
     )
 
 

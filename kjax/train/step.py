@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, Num
 
+from kjax.data.photo_points import Places, overlapping
 from kjax.model.aggregation import l2_normalize
 from kjax.model.descriptor import Descriptor
 from kjax.runs.config import DistillConfig, LossConfig
@@ -64,6 +65,7 @@ def loss_and_stats(
     model: Descriptor,
     config: StepConfig,
     taught: Views | None = None,
+    places: Places | None = None,
 ) -> tuple[Float[Array, ""], tuple[Triplets, Any]]:
     """Return the mean loss over the batch, its triplets and the new running statistics.
 
@@ -91,7 +93,10 @@ def loss_and_stats(
         both, new_stats = describe(jnp.concatenate([pairs[:, 0], pairs[:, 1]]), 2)
         raw = jnp.split(both, 2)
     anchors, positives = _over_devices(model, raw)
-    triplets = nested_pair_loss(anchors, positives, config.loss)
+    if places is not None and model.axis_name is not None:
+        places = jax.lax.all_gather(places, model.axis_name, tiled=True)
+    excluded = None if places is None else overlapping(places)
+    triplets = nested_pair_loss(anchors, positives, config.loss, excluded=excluded)
     loss = triplets.loss.mean()
     if taught is not None:
         student = l2_normalize(anchors), l2_normalize(positives)
@@ -130,14 +135,10 @@ def train_step(
     key: Key[Array, ""],
     *,
     model: Descriptor,
-    optimizer: optax.GradientTransformation,
-    config: StepConfig,
-    taught: Views | None = None,
+    **options: Any,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """Take one step like `update`; return the new state, and metrics with norms."""
-    new_state, metrics, change = update(
-        state, pairs, key, model=model, optimizer=optimizer, config=config, taught=taught
-    )
+    new_state, metrics, change = update(state, pairs, key, model=model, **options)
     return new_state, metrics | change.norms(new_state.params)
 
 
@@ -150,13 +151,14 @@ def update(
     optimizer: optax.GradientTransformation,
     config: StepConfig,
     taught: Views | None = None,
+    places: Places | None = None,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]], Change]:
     """Take one step. All randomness comes from `fold_in(key, state.step)`.
 
     `pairs` are patches of distinct 3-D points (of this device), `key` is the run's, the same at
-    every step and on every device, and `taught` holds a teacher's descriptors of the pairs. With an
-    `axis_name`, the model must run under that mapped axis; the result is the same for any number of
-    devices, up to rounding.
+    every step and on every device, `taught` holds a teacher's descriptors of the pairs, and pairs
+    whose `places` overlap are not negatives of each other. With an `axis_name`, the model must run
+    under that mapped axis; the result is the same for any number of devices, up to rounding.
 
     Returns the new state, scalar metrics on the device, and the change (its norms take extra time).
     """
@@ -170,6 +172,7 @@ def update(
         model=model,
         config=config,
         taught=taught,
+        places=places,
     )
     if model.axis_name is not None:
         # Every device computes the loss of the whole batch, so the gradient that flows back through

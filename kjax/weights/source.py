@@ -362,10 +362,12 @@ def run_info(config: Mapping[str, Any]) -> ModelInfo:
         start = _folder_info(Path(init))
     elif init and shipped.find(init) is not None:
         start = shipped.card(init)
-    own = typical_extent(config["augment"]["area"])
-    sets = (Path(folder).name for folder in config["data"]["train"])
+    data, extent = config["data"], start.extent
+    if data.get("photos"):
+        extent = data["extent"]
+    sets = (Path(folder).name for folder in (*data["train"], data.get("photos")) if folder)
     return ModelInfo(
-        extent=own if start.extent is None else start.extent,
+        extent=typical_extent(config["augment"]["area"]) if extent is None else extent,
         ratio=start.ratio,
         nested=tuple(sorted(config["loss"].get("nested", ()))),
         train_sets=tuple(dict.fromkeys([*start.train_sets, *sets])),

@@ -8,11 +8,11 @@ import pytest
 import skimage.data
 from colmap_files import correlation
 
+from kjax.data.appearance import change_photo
 from kjax.data.cutting.keypoints import Keypoints
 from kjax.data.selfsupervised import (
     Tolerances,
     ViewConfig,
-    change_light,
     cut_self_supervised,
     distinct_places,
     match_keypoints,
@@ -141,11 +141,11 @@ def test_random_homographies_stay_in_their_ranges():
 def test_light_changes_are_monotonic_except_for_noise():
     levels = np.arange(256, dtype=np.uint8).repeat(4).reshape(32, 32)
     config = ViewConfig(max_blur=0.0, max_noise=0.0)
-    changed = change_light(np.random.default_rng(1), levels, config=config).ravel()
+    changed = change_photo(np.random.default_rng(1), levels, config).ravel()
     assert (np.diff(changed.astype(int)) >= 0).all()
     assert np.abs(changed.astype(int) - levels.ravel()).max() > 10
     noisy = dataclasses.replace(config, max_noise=20.0)
-    flat = change_light(np.random.default_rng(1), np.full((99, 99), 128, np.uint8), config=noisy)
+    flat = change_photo(np.random.default_rng(1), np.full((99, 99), 128, np.uint8), noisy)
     assert flat.std() > 1
 
 

@@ -1,4 +1,6 @@
 import pytest
+import skimage.data
+from PIL import Image
 from programs import synthetic_set
 
 from kjax.data.phototour import sample_test_pairs, write_phototour
@@ -11,6 +13,16 @@ def set_folder(tmp_path_factory):
     pairs = sample_test_pairs(patches.point_ids, matching=100, non_matching=100, seed=0)
     folder = tmp_path_factory.mktemp("sets") / "synthetic"
     return write_phototour(folder, patches.patches, patches.point_ids, pairs=pairs)
+
+
+@pytest.fixture(scope="session")
+def photo_folder(tmp_path_factory):
+    """Two photographs in colour and one in grey."""
+    folder = tmp_path_factory.mktemp("photos")
+    for name in ("astronaut", "coffee", "camera"):
+        pixels = getattr(skimage.data, name)()[:256, 100:356]
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -228,3 +228,16 @@ def test_hynets_norm_term_reaches_the_loss_of_a_step(rng):
     expected = 0.5 * np.square(lengths[0] - lengths[1]).mean()
     assert expected > 1e-3
     np.testing.assert_allclose(with_norms - without, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_excluded_pairs_are_not_negatives(name):
+    views, config = (unit([0, 5, 120, 180]), unit([10, 12, 140, 200])), LossConfig(name)
+    plain, itself = jit_loss(*views, config), np.eye(4, dtype=bool)
+    np.testing.assert_array_equal(plain.loss, jit_loss(*views, config, excluded=itself).loss)
+    close = itself.copy()
+    close[0, 1] = close[1, 0] = True
+    spared = jit_loss(*views, config, excluded=close)
+    assert (spared.negative[:2] > plain.negative[:2] + 1).all()
+    assert (spared.loss[:2] < plain.loss[:2]).all()
+    np.testing.assert_allclose(spared.negative[2:], plain.negative[2:])

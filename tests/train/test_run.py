@@ -70,12 +70,19 @@ def finished(set_folder, tmp_path_factory):
     return workdir, run_module.run(make_config(set_folder), workdir)
 
 
-@pytest.mark.parametrize("pipeline", ["resident", "tfdata"])
-def test_stopped_and_resumed_equals_uninterrupted(set_folder, finished, tmp_path, pipeline):
-    config = make_config(set_folder, f"data.pipeline={pipeline}")
+@pytest.mark.parametrize("pipeline", ["resident", "tfdata", "photos"])
+def test_stopped_and_resumed_equals_uninterrupted(
+    set_folder, photo_folder, finished, tmp_path, pipeline
+):
+    settings = (f"data.pipeline={pipeline}",)
+    if pipeline == "photos":
+        settings = ("data.train=()", "data.test=()", f"data.photos={photo_folder}")
+        settings += ("augment.appearance=1", "model.context=(1,4)")
+    config = make_config(set_folder, *settings)
     whole, halves = finished[0], tmp_path / "halves"
-    if pipeline == "tfdata":
-        pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    if pipeline != "resident":
+        if pipeline == "tfdata":
+            pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
         whole = tmp_path / "whole"
         run_module.run(config, whole)
     run_until_stopped(config, halves, after=3)

@@ -10,17 +10,23 @@ import numpy as np
 import pytest
 from scipy.fft import dctn, idctn
 
-from kjax.runs.config import AugmentConfig
-from kjax.train.augment import augment_pairs
-from kjax.train.photometry import (
+from kjax.data.appearance import (
+    DRAWS,
+    KINDS,
     LUMINANCE_TABLE,
     blur,
+    change_views,
     compress,
     distort_pair,
+    draw_change,
     random_strengths,
+    respond,
     saturate,
+    see,
     tone_curve,
 )
+from kjax.runs.config import AugmentConfig
+from kjax.train.augment import augment_pairs
 
 SIZE = 32
 GREY = 255.0
@@ -237,3 +243,67 @@ def test_an_effect_is_drawn_alike_whatever_else_is_on():
     for effect, name in zip(EFFECTS, ("blur", "gamma", "dark", "noise", "step"), strict=True):
         both = (getattr(strengths_of(KEYS, one), name) for one in (alone(effect), ALL_ON))
         np.testing.assert_array_equal(*both)
+
+
+# Changed appearance
+
+RAMP = np.linspace(0, GREY, SIZE**2, dtype=np.float32).reshape(1, SIZE, SIZE)
+STILL = {"occluder", "light", "shadow", "blur", "noise"}
+"""Kinds that mix positions."""
+
+
+def changed(draws, channels, **options):
+    """The grey values that a sensor without noise gives, in NumPy or JAX."""
+    change = draw_change(draws, **{"strength": 1.0, "probability": 1.0} | options)
+    return respond(see(channels, change), change, np.zeros(channels.shape[1:], np.float32))
+
+
+def test_numpy_and_jax_change_alike(rng):
+    colours = rng.uniform(0, GREY, (3, SIZE, SIZE)).astype(np.float32)
+    for draws in rng.random((20, DRAWS), np.float32):
+        own = changed(draws, colours)
+        assert own.std() > 0.01
+        in_jax = jax.jit(changed)(jnp.asarray(draws), jnp.asarray(colours))
+        np.testing.assert_allclose(own, in_jax, atol=2e-4)
+
+
+def test_kinds_reorder_grey_values_unless_they_are_omitted(rng):
+    draws = rng.random((300, DRAWS), np.float32)
+
+    def orders(*more):
+        slopes = (np.diff(changed(one, RAMP, without=(*STILL, *more)).ravel()) for one in draws)
+        return [(bool((s >= -1e-6).all()), bool((s <= 1e-6).all())) for s in slopes]
+
+    rises, falls = zip(*orders(), strict=True)
+    assert 0.07 < np.mean(falls) < 0.2  # inverted
+    assert 0.03 < 1 - np.mean(rises) - np.mean(falls) < 0.15  # folded
+    assert all(rises for rises, _ in orders("inverted", "folded"))
+    assert all(rises for rises, _ in orders("inverted", "folded", "channels", "gamma", "curve"))
+
+
+def test_light_and_occluders_change_a_part_of_a_patch(rng):
+    flat = np.concatenate([np.full((1, 16, SIZE), 50.0), np.full((1, 16, SIZE), 200.0)], axis=1)
+    flat = flat.astype(np.float32)
+    for kind in ("light", "shadow", "occluder"):
+        without = tuple(set(KINDS) - {kind})
+        shares = []
+        for draws in rng.random((60, DRAWS), np.float32):
+            seen = see(flat, draw_change(draws, strength=1.0, probability=1.0, without=without))
+            shares.append(np.mean(np.abs(seen - (flat[0] > 100)) > 0.02))
+        untouched = np.mean(np.array(shares) == 0)
+        assert abs(untouched - (1 - KINDS[kind])) < 0.25, kind
+        assert 0.05 < np.mean([share for share in shares if share]) < 0.9
+
+
+def test_patches_that_do_not_change_keep_their_structure(rng):
+    patch = cv2.GaussianBlur(rng.uniform(0, GREY, (SIZE, SIZE)).astype(np.float32), (0, 0), 2.0)
+    views = jnp.broadcast_to(patch, (2, 2, 1, SIZE, SIZE))
+
+    def similarity(probability):
+        config = AugmentConfig(appearance=1.0, appearance_probability=probability)
+        own = jax.jit(lambda key: change_views(key, views, config))
+        rows = [np.asarray(own(jax.random.key(i))).reshape(4, -1) for i in range(20)]
+        return np.mean([[np.corrcoef(row, patch.ravel())[0, 1] for row in four] for four in rows])
+
+    assert similarity(0.0) > 0.98
+    assert similarity(1.0) < 0.8
