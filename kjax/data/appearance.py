@@ -141,10 +141,7 @@ def see(channels: Any, change: Change) -> Any:
     height, width = channels.shape[-2:]
     x, y = (xp.linspace(-1, 1, side, dtype=channels.dtype) for side in (width, height))
     x, y = x[None, :], y[:, None]
-    grey = channels[0]
-    if channels.shape[0] == 3:
-        grey = sum(channels[i] * change.weights[i] for i in range(3))
-    grey = scale_to_range(grey)
+    grey = scale_to_range(mix_channels(channels, change.weights))
     share, direction, distance, is_disc = (change.occluder[i] for i in range(4))
     cosine, sine = xp.cos(direction), xp.sin(direction)
     disc = (x - distance * cosine) ** 2 + (y - distance * sine) ** 2 < share
@@ -157,6 +154,13 @@ def see(channels: Any, change: Change) -> Any:
     darkness, direction, offset, softness = (change.shadow[i] for i in range(4))
     depth = (x * xp.cos(direction) + y * xp.sin(direction) - offset) / softness
     return grey * xp.exp(field) * (1 - darkness / (1 + xp.exp(-xp.clip(depth, -30, 30))))
+
+
+def mix_channels(channels: Any, weights: Any) -> Any:
+    """Return the weighted sum of red, green and blue, or the only channel: axis 0."""
+    if channels.shape[0] == 1:
+        return channels[0]
+    return channels[0] * weights[0] + channels[1] * weights[1] + channels[2] * weights[2]
 
 
 def respond(light: Any, change: Change, noise: Any) -> Any:

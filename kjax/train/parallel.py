@@ -16,7 +16,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Integer, Key, UInt8
 
-from kjax.data.appearance import change_views
+from kjax.data.appearance import change_views, mix_channels
+from kjax.data.cutting.photographs import REC_601
 from kjax.data.photo_points import Places, ResidentPhotos, draw_views
 from kjax.data.pipelines import ResidentSet, draw_rows, gather_pairs
 from kjax.data.sampler import check_shares
@@ -281,8 +282,11 @@ def _cut(
     views, places = draw_views(
         data, key, rows, size=size, widths=context, group=program.group, config=config
     )
-    keys = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), _LIGHT))(rows)
-    pairs = jax.vmap(lambda own, pair: change_views(own, pair, config))(keys, views)
+    if config.appearance:
+        fold = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), _LIGHT))
+        pairs = jax.vmap(lambda own, pair: change_views(own, pair, config))(fold(rows), views)
+    else:
+        pairs = mix_channels(jnp.moveaxis(views, 3, 0), REC_601)
     return pairs if len(context) > 1 else pairs[:, :, 0], places
 
 
