@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
     keep_compiled_programs()
     describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
-    describer.max_side = args.max_side
+    describer.max_side, describer.upright = args.max_side, args.upright
     settings = describer.feature_settings(args.keypoints, stored=stored)
     output = Output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)
     check_same_settings(output, args.out, settings)
@@ -101,9 +101,10 @@ def run(args: argparse.Namespace) -> int:
         pixels, size = read_reduced(photograph[1], args.max_side)
         grey = grey_values(pixels)
         with alone if grey.size > SIFT_PIXELS // 2 else contextlib.nullcontext():
-            found = detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
+            found = detect_in_grey(grey, **how)
         return own, size, grey, found
 
+    how = {"max_keypoints": args.keypoints, "detector": args.detector, "upright": args.upright}
     failed, alone = 0, threading.Lock()  # detection and description both need much memory
     # A second thread detects keypoints of the next photograph while this one is described.
     detected = in_order(detect, missing.items(), threads=1)

@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   kjax match a.jpg b.jpg --out matches.html           # interactive: zoom, hover, filter by score
   kjax match a.jpg b.jpg --save matches.npz           # or .h5, for hloc
   kjax match a.jpg b.jpg --matcher learned            # with the matcher of the weights
+  kjax match day.jpg night.jpg --upright              # photographs that are not turned
   kjax match a.jpg b.jpg --weights hardnet.pth --geometry fundamental --matcher ratio --ratio 0.9
   kjax match a.jpg b.jpg --align --geometry fundamental --threshold 1
 
@@ -35,6 +36,9 @@ GEOMETRIES = {
     "fundamental": "epipolar geometry",
 }
 """Choices of --geometry, with their names in messages."""
+WEAK = 100
+"""Minimum number of inliers at which upright keypoints are not tried. On 117 pairs of photographs
+that are not turned they gave 1.1 times as many correct inliers above it, 1.4 times below."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--out", kind, "PATH", text, default=Path("matches.png"))
     text = "also save the matches: .npz with keypoints and geometry, or .h5 for hloc"
     add_option(parser, "--save", path_ending(".npz", *HDF5), "PATH", text)
-    options.add_features(parser, advanced, detector="SIFT-steady")
+    options.add_features(parser, advanced, detector="SIFT-steady", either=True)
     options.add_matcher(parser, METHODS)
     text = "model to verify the matches with"
     add_option(parser, "--geometry", tuple(GEOMETRIES), "NAME", text, default="auto")
@@ -91,8 +95,9 @@ def run(args: argparse.Namespace) -> int:
     from kjax.data.cutting.photographs import grey_values, read_reduced
 
     def detect(photograph: Any) -> Any:
+        how = {"detector": args.detector, "upright": bool(args.upright)}
         grey = grey_values(photograph)
-        return grey, detect_in_grey(grey, max_keypoints=args.keypoints, detector=args.detector)
+        return grey, detect_in_grey(grey, max_keypoints=args.keypoints, **how)
 
     read = [read_reduced(path, args.max_side) for path in (args.first, args.second)]
     photographs, sizes = (read[0][0], read[1][0]), (read[0][1], read[1][1])
@@ -121,26 +126,44 @@ def run(args: argparse.Namespace) -> int:
         keep_compiled_programs()
         describer = load(args.weights, seed=args.seed, dimension=args.dimension)
         detected = list(detecting)
+
+        def attempt(detected: Any) -> tuple[Any, Any, Any, "Verified"]:
+            """Return the features of both photographs, their matches and the geometry."""
+            first = describer.describe_grey(*detected[0])
+            step("describing the second")
+            second = describer.describe_grey(*detected[1])
+            if args.quantize:
+                first, second = first.quantized(args.quantize), second.quantized(args.quantize)
+            step("matching")
+            matches = match(first, second, method=method, ratio=args.ratio, matcher=matcher)
+            if not args.repeated:
+                # SIFT returns a location with two orientations as two keypoints.
+                matches = matches.keep(one_per_location(matches, first.xy, second.xy))
+            if args.align:
+                (a, b), xy = photographs, second.xy.copy()
+                xy[matches.indices[:, 1]] = align_matches(a, b, first, second, matches).xy_b
+                second = dataclasses.replace(second, xy=xy)
+            ends = zip((first, second), sizes, matches.indices.T, strict=True)
+            xy_a, xy_b = (one.resized(size).xy[rows] for one, size, rows in ends)
+            chosen = {"model": args.geometry, "threshold": args.threshold}
+            # Two tries pass by chance as rarely as one.
+            found = verify(xy_a, xy_b, **chosen, false_alarms=0.5 if both_ways else 1.0)
+            return first, second, matches, found
+
+        # hloc's matches are those of the keypoints that `kjax describe` writes.
+        both_ways = args.upright is None and (not args.save or args.save.suffix.lower() not in HDF5)
         step("compiling (first use only), describing the first")
-        first = describer.describe_grey(*detected[0])
-        step("describing the second")
-        second = describer.describe_grey(*detected[1])
-        if args.quantize:
-            first, second = first.quantized(args.quantize), second.quantized(args.quantize)
-        step("matching")
-        matches = match(first, second, method=method, ratio=args.ratio, matcher=matcher)
-        if not args.repeated:
-            # SIFT returns a location with two orientations as two keypoints.
-            matches = matches.keep(one_per_location(matches, first.xy, second.xy))
-        if args.align:
-            (a, b), xy = photographs, second.xy.copy()
-            xy[matches.indices[:, 1]] = align_matches(a, b, first, second, matches).xy_b
-            second = dataclasses.replace(second, xy=xy)
+        taken, upright = attempt(detected), bool(args.upright)
+        if both_ways and taken[-1].inliers.sum() < WEAK:
+            steps.total += 3
+            step("describing the first, upright")
+            other = attempt([(grey, found.upright()) for grey, found in detected])
+            if other[-1].inliers.sum() > taken[-1].inliers.sum():
+                taken, upright = other, True
+        first, second, matches, verified = taken
         files = zip((args.first, args.second), photographs, (first, second), strict=True)
         pictures, drawn = zip(*(turned_upright(*file) for file in files), strict=True)
         first, second = first.resized(sizes[0]), second.resized(sizes[1])
-        xy_a, xy_b = first.xy[matches.indices[:, 0]], second.xy[matches.indices[:, 1]]
-        verified = verify(xy_a, xy_b, model=args.geometry, threshold=args.threshold)
         inliers = verified.inliers
         step("drawing")
         found_names = list(options.named_photographs([args.first, args.second]))
@@ -156,7 +179,8 @@ def run(args: argparse.Namespace) -> int:
         if args.save:
             write_pair(args.save, names, first, second, matches, verified)
     print(f"{len(first):,} and {len(second):,} keypoints")
-    print(verdict(verified, args.geometry, all_drawn=is_page))
+    way = " (upright keypoints)" if upright and inliers.any() else ""
+    print(verdict(verified, args.geometry, all_drawn=is_page) + way)
     count = int(inliers.sum())
     part = "" if is_page or count <= MAX_LINES else f" ({MAX_LINES} of {count:,} matches drawn)"
     print(f"wrote {args.out}{part}" + (f" and {args.save}" if args.save else ""))

@@ -129,11 +129,17 @@ def add_features(
     advanced: argparse._ArgumentGroup,
     *,
     detector: str,
+    either: bool = False,
 ) -> None:
-    """Add the options of weights and keypoints, with this default."""
+    """Add the options of weights and keypoints; `either`: --no-upright, and neither by default."""
     add_shared(parser, "--weights")
     text = "maximum keypoints per image"
     add_option(parser, "--keypoints", at_least(1), "N", text, default=4000)
+    text = "keypoints without orientation, for photographs that are not turned"
+    if either:
+        text += " (default: if the geometry is weak with orientations)"
+    action: Any = argparse.BooleanOptionalAction if either else "store_true"
+    parser.add_argument("--upright", action=action, help=text)
     add_option(advanced, "--detector", DETECTORS, "NAME", "keypoint detector", default=detector)
     add_shared(advanced, "--max-side", "--dimension", "--seed")
 

@@ -61,6 +61,7 @@ def load(
     detector: str = STEADY,
     max_keypoints: int = MAX_KEYPOINTS,
     max_side: int | None = MAX_SIDE,
+    upright: bool = False,
     device: Any = None,
 ) -> "Describer":
     """Load a describer from shipped weights, a training run's workdir, or a weights file.
@@ -76,6 +77,7 @@ def load(
         max_keypoints: maximum per image.
         max_side: `describe_image` reduces larger images to this side before it detects keypoints,
             which are in pixels of the original. None: never.
+        upright: detect keypoints without orientation, for images that are not turned.
         device: a `jax.Device`, or "cpu", "gpu", "gpu:1" (default: JAX's default device).
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
@@ -91,6 +93,7 @@ def load(
         detector=detector,
         max_keypoints=max_keypoints,
         max_side=max_side,
+        upright=upright,
         device=device,
     )
 
@@ -133,12 +136,14 @@ class Describer:
         detector: str = STEADY,
         max_keypoints: int = MAX_KEYPOINTS,
         max_side: int | None = MAX_SIDE,
+        upright: bool = False,
         device: Any = None,
     ) -> None:
         """Fold the weights `variables` of a model made by `kjax.build`; see the attributes."""
         check_name("detector", detector, DETECTORS)
         self.detector, self.max_keypoints, self.max_side = detector, max_keypoints, max_side
         self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
+        self.upright = upright
         self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)
         # NumPy's: see `fold`.
         folded = fold(model.clone(dtype=jnp.dtype(dtype)), jax.tree.map(np.asarray, variables))
@@ -172,6 +177,7 @@ class Describer:
             "detector": detector_label(self.detector),
             "max_keypoints": self.max_keypoints if max_keypoints is None else max_keypoints,
             "max_side": self.max_side,
+            "upright": self.upright,
             "photograph": "",
             "kjax": __version__,
             "stored": stored,
@@ -211,6 +217,7 @@ class Describer:
         *,
         mask: np.ndarray | None = None,
         max_keypoints: int | None = None,
+        upright: bool | None = None,
         order: str = "rgb",
     ) -> Features | list[Features]:
         """Detect and describe the keypoints of an image, or of each image in a list.
@@ -225,8 +232,11 @@ class Describer:
                 Keypoints whose patch lies outside the image are dropped.
             mask: non-zero where keypoints are detected; only without `keypoints`.
             max_keypoints: maximum number of keypoints (default: the describer's).
+            upright: detect keypoints without orientation (default: the describer's).
             order: order of an array's colours, "rgb" or "bgr".
         """
+        if upright and keypoints is not None:
+            raise InputError("upright=True is for detection: give keypoints with the angle −1")
 
         def find(image: Any) -> tuple[Any, ...]:
             is_file, shapes = isinstance(image, str | os.PathLike), None
@@ -240,6 +250,7 @@ class Describer:
                     chosen = chosen[np.ix_(*(np.arange(n) * m // n for n, m in pairs))]
                 count = self.max_keypoints if max_keypoints is None else max_keypoints
                 options = {"max_keypoints": count, "detector": self.detector}
+                options["upright"] = self.upright if upright is None else upright
                 found = detect_in_grey(grey, mask=chosen, **options)
             else:
                 grey, size = open_grey(opened, own_order)
@@ -351,6 +362,5 @@ class Describer:
         return require("cv2", "OpenCV's norms").NORM_L2
 
     def _find(self, grey: np.ndarray, mask: np.ndarray | None) -> list[Any]:
-        return find_in_grey(
-            grey, mask=mask, max_keypoints=self.max_keypoints, detector=self.detector
-        )
+        options = {"detector": self.detector, "upright": self.upright}
+        return find_in_grey(grey, mask=mask, max_keypoints=self.max_keypoints, **options)

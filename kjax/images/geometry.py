@@ -51,13 +51,15 @@ def verify(
     confidence: float = 0.9999,
     iterations: int = 10_000,
     refine: bool = True,
+    false_alarms: float = 1.0,
 ) -> Verified:
     """Fit a model to matched points with OpenCV's MAGSAC++. The result is deterministic.
 
     A "homography" is for planes and rotating cameras, "fundamental" for any rigid scene. "auto"
     fits both and takes the one with the lower GRIC. A model with no more inliers than random
-    matches would give is rejected. The threshold is the maximum inlier distance in pixels, from the
-    transformed match or from the epipolar geometry (Sampson). `refine` applies to homographies.
+    matches would give is rejected: `false_alarms` of those are expected to pass, at most. The
+    threshold is the maximum inlier distance in pixels, from the transformed match or from the
+    epipolar geometry (Sampson). `refine` applies to homographies.
     """
     check_name("model", model, get_args(Choice))
     if not threshold > 0:
@@ -70,6 +72,7 @@ def verify(
     nothing = Verified(None, np.zeros(len(xy_a), bool))
     if model == "auto":
         options: Any = {"confidence": confidence, "iterations": iterations, "refine": refine}
+        options["false_alarms"] = false_alarms / 2  # of each of two
         both = [verify(xy_a, xy_b, model=k, threshold=threshold, **options) for k in get_args(Kind)]
         near = both[0].inliers | both[1].inliers
         costs = [gric(one, xy_a[near], xy_b[near], NOISE * threshold) for one in both]
@@ -93,7 +96,8 @@ def verify(
     if refine and model == "homography":
         found, inliers = refine_homography(found, inliers, xy_a, xy_b, threshold)
     verified = Verified(found, inliers, model)
-    return verified if log_false_alarms(verified, xy_a, xy_b, threshold) < 0 else nothing
+    alarms = log_false_alarms(verified, xy_a, xy_b, threshold)
+    return verified if alarms < math.log(false_alarms) else nothing
 
 
 def log_false_alarms(

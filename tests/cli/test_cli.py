@@ -120,6 +120,7 @@ WITHOUT_JAX = [
     ((*DESCRIBE, "--weights", "w.pth"), "w.pth: no such file"),
     ((*DESCRIBE, "--format", "colmap", "--quantize", "uint8"), "omit --quantize"),
     (("describe", "photos", "--out", "nowhere/f.h5"), "there is no folder nowhere"),
+    (("describe", "photos", "a.png", "--out", "f.npz"), "f.npz holds one photograph: give"),
     (("describe", "photos", "--out", "a.png"), "a.png is a file, not a folder"),
     (("describe", "photos", "--out", "a.png/f"), "a.png is a file, not a folder"),
     (("colmap", "no", "--out", "f"), "no such folder: no"),

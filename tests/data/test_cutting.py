@@ -183,6 +183,15 @@ def test_keypoints_are_chosen_by_contrast_or_by_size_or_both():
     assert len(places) < len(every.xy), "no place has two orientations"
     steady = detect_in_grey(photo, max_keypoints=20, detector=STEADY)
     assert list(map(tuple, steady.xy.tolist())) == places[:20]
+    # So do upright ones of any kind. The limit is on places.
+    for detector, rank in {SIFT: every.scores, STEADY: every.scores * every.scales**2}.items():
+        order = np.argsort(-rank, kind="stable")
+        places = list(dict.fromkeys(map(tuple, every.xy[order].tolist())))
+        found = detect_in_grey(photo, max_keypoints=300, detector=detector, upright=True)
+        assert sorted(map(tuple, found.xy.tolist())) == sorted(places[:300]), detector
+        assert (found.angles == -1).all()
+    places = dict.fromkeys(map(tuple, every.xy.tolist()))
+    assert list(map(tuple, every.upright().xy.tolist())) == list(places)
     # The strongest orientation of a place turns with the photo; the first does for 0.90 of them.
     here = detect_in_grey(photo, max_keypoints=500, detector=STEADY)
     for turns in (1, 2):

@@ -1,6 +1,7 @@
 """Image collections: every piece of work is done once, whatever interrupts it."""
 
 import contextlib
+import copy
 import importlib.util
 import inspect
 import os
@@ -211,9 +212,12 @@ def test_a_new_image_only_needs_its_own_pairs(photos, tmp_path, describer, finis
     [
         {"ratio": 0.7, "selection": "retrieval", "neighbours": 2},
         pytest.param({"max_keypoints": 100}, marks=pytest.mark.slow),
+        {"upright": True},
     ],
 )
 def test_other_settings_do_not_reuse_old_results(change, photos, tmp_path, describer, finished):
+    describer, change = copy.copy(describer), dict(change)
+    describer.upright = change.pop("upright", False)
     shutil.copytree(finished.database.parent, tmp_path / "a")
     shutil.copytree(tmp_path / "a" / "work" / "features", tmp_path / "b" / "work" / "features")
     first, second = (

@@ -170,6 +170,7 @@ def test_forms_of_images(describer, photograph, tmp_path):
         (np.full((40, 40), np.nan, np.float32), {}, "NaN"),
         (np.zeros((9, 9), np.uint8), {"mask": np.ones((5, 5))}, r"mask has shape \[5, 5\]"),
         (np.zeros((9, 9), np.uint8), {"max_keypoints": 0}, "at least one"),
+        (np.zeros((9, 9), np.uint8), {"keypoints": [[4, 4]], "upright": True}, "with the angle −1"),
         (np.zeros((9, 9), np.uint8), {"keypoints": np.zeros((3, 5))}, "2 to 4"),
         (np.zeros((9, 9), np.uint8), {"keypoints": np.ones((2, 4, 2, 3))}, r"LAFs \[N, 2, 3\]"),
     ],
@@ -350,10 +351,14 @@ def test_provided_keypoints_and_other_detectors(describer, photograph):
         describer.compute(photograph, np.ones((2, 4)).tolist())
     with pytest.raises(InputError, match="did you mean 'AKAZE'"):
         kjax.load("hardnet", detector="AKAZ")
-    orb = kjax.Describer(*make_model("xy", **NARROW), detector="ORB", max_keypoints=50)
+    options = {"detector": "ORB", "max_keypoints": 50, "upright": True}
+    orb = kjax.Describer(*make_model("xy", **NARROW), **options)
     keypoints, descriptors = orb.detectAndCompute(photograph)
     assert len(keypoints) == len(descriptors) > 20
-    assert orb.feature_settings()["detector"] == "OpenCV ORB"
+    assert {one.angle for one in keypoints} == {-1}
+    assert {"detector": "OpenCV ORB", "upright": True}.items() <= orb.feature_settings().items()
+    np.testing.assert_array_equal(orb.describe_image(photograph).descriptors, descriptors)
+    assert (orb.describe_image(photograph, upright=False).angles != -1).all()
 
 
 @pytest.mark.parametrize("name", DETECTORS)

@@ -84,6 +84,7 @@ def test_few_matches_that_agree_are_not_chance_and_reproducible(rng):
     first = verify(a, b)
     assert first.inliers[good].mean() > 0.8
     assert first.kind == "homography"
+    assert verify(a, b, false_alarms=1e-99).model is None
     cv2.setRNGSeed(99)
     cv2.randu(np.empty((10, 10)), 0, 1)
     second = verify(a, b)

@@ -1,6 +1,7 @@
 """`kjax match`: words are checked before any work, and it says what it found."""
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from PIL import ExifTags, Image
 
 import kjax
 from kjax.cli import main
+from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.data.cutting.photographs import read_photograph
+from kjax.images.describer import Describer
 from kjax.images.draw import GAP, as_picture
 from kjax.images.exchange.hloc import read_features, read_matches
 from kjax.images.extract import open_image
@@ -162,6 +165,28 @@ def test_unrelated_photographs_have_no_geometry(capsys):
     with np.load("m.npz") as saved:
         assert "geometry" not in saved
         assert not saved["inliers"].any()
+
+
+@pytest.mark.parametrize(
+    ("words", "described"),
+    [([], 4), (["--upright"], 2), (["--no-upright"], 2), (["--save=m.h5"], 2)],
+)
+def test_upright_keypoints_where_orientations_fail(shifted, words, described, capsys):
+    def disoriented(grey, upright, **options):
+        found = detect_in_grey(grey, upright=upright, **options)
+        turn = 90 * (grey.shape[1] < 128) * (not upright)  # of the second photograph's
+        return found._replace(angles=found.angles + np.float32(turn))
+
+    real = Describer.describe_grey
+    with (
+        mock.patch("kjax.data.cutting.keypoints.detect_in_grey", disoriented),
+        mock.patch.object(Describer, "describe_grey", autospec=True, side_effect=real) as calls,
+    ):
+        upright = words in ([], ["--upright"])
+        assert match("a photo.png", shifted, *words) == (not upright)
+    said = "homography (upright keypoints)\n" if upright else "but no geometry explains them"
+    assert said in capsys.readouterr().out
+    assert calls.call_count == described
 
 
 def test_pictures_of_every_depth_look_alike(tmp_path):

@@ -88,6 +88,12 @@ class Keypoints(NamedTuple):
         """Select keypoints by a mask or by indices."""
         return Keypoints(*(column[chosen] for column in self))
 
+    def upright(self) -> "Keypoints":
+        """Drop orientations, so that several at one place and scale become one keypoint."""
+        places = np.column_stack([self.xy, self.scales])
+        found = self.keep(np.sort(np.unique(places, axis=0, return_index=True)[1]))
+        return found._replace(angles=np.full_like(found.angles, NO_ANGLE))
+
     def padded(self, count: int) -> "Keypoints":
         """Add keypoints of size 0, which never have a patch, up to `count`."""
         missing = (0, count - len(self.xy))
@@ -175,6 +181,7 @@ def find_in_grey(
     max_keypoints: int | None = MAX_KEYPOINTS,
     contrast: float | None = None,
     detector: str = SIFT,
+    upright: bool = False,
 ) -> list[Any]:
     """Detect `cv2.KeyPoint` objects, best first, whose size is 2σ for every detector.
 
@@ -184,6 +191,7 @@ def find_in_grey(
         max_keypoints: maximum number of keypoints; None returns all.
         contrast: SIFT's threshold; lower finds more (default: the detector's own).
         detector: one of `DETECTORS`.
+        upright: no orientations: several at one place and scale count as one keypoint.
     """
     if max_keypoints is not None and max_keypoints < 1:
         raise InputError(f"max_keypoints is {max_keypoints}: ask for at least one")
@@ -197,8 +205,9 @@ def find_in_grey(
     kind = DETECTORS[detector]
     if min(grey.shape) < (1 if kind.create is _sift else SMALLEST_SIDE):
         return []
-    large = kind.create is _sift and grey.size > SIFT_PIXELS
-    count = max_keypoints if kind.rank is RESPONSE and not large else None
+    # OpenCV's own limit counts every orientation, and holds for each part of a large photograph.
+    every = kind.create is _sift and (upright or grey.size > SIFT_PIXELS)
+    count = max_keypoints if kind.rank is RESPONSE and not every else None
     contrast = kind.contrast if contrast is None else contrast
     opened = kind.create(require("cv2", "finding keypoints"), count, contrast)
     if kind.turns_late:
@@ -209,14 +218,16 @@ def find_in_grey(
     else:
         found = opened.detect(whole_greys(grey), mask)
     ranked = sorted(found, key=kind.rank, reverse=True)
-    if kind.dominant:
-        places: dict[tuple[float, float], list[Any]] = {}
+    if kind.dominant or upright:
+        places: dict[Any, list[Any]] = {}
         for point in ranked:
-            places.setdefault(point.pt, []).append(point)
-        ranked = _dominant(whole_greys(grey), list(places.values())[:max_keypoints])
+            places.setdefault((point.pt, point.size), []).append(point)
+        best = list(places.values())[:max_keypoints]
+        ranked = [one[0] for one in best] if upright else _dominant(whole_greys(grey), best)
     best = ranked[:max_keypoints]
     for point in best:
         point.size /= kind.sizes
+        point.angle = NO_ANGLE if upright else point.angle
     return best
 
 

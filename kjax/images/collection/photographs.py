@@ -200,7 +200,8 @@ def describe_content(
     try:
         pixels, size = read_reduced(path, describer.max_side, content=content)
         grey = grey_values(pixels)
-        keypoints = detect_in_grey(grey, max_keypoints=limit, detector=describer.detector)
+        options = {"detector": describer.detector, "upright": describer.upright}
+        keypoints = detect_in_grey(grey, max_keypoints=limit, **options)
         with _DESCRIBING:
             return describer.describe_grey(grey, keypoints).resized(size)
     except (InputError, OSError) as error:

@@ -41,6 +41,7 @@ LABELS = {
     "detector": "detector",
     "max_keypoints": "keypoints",
     "max_side": "maximum side",
+    "upright": "upright",
     "stored": "descriptors as",
     "version": "version of the method",
 }
@@ -139,8 +140,9 @@ def _parse_line(line: Any) -> tuple[str, FeatureSettings]:
 
 
 def _checked(values: Any) -> FeatureSettings:
-    # Files from before version 0.2 lack `stored`, from before 0.4 `max_side` and `version`.
-    settings = {"stored": "float32", "max_side": MAX_SIDE, "version": 1, **values}
+    # Files from before version 0.2 lack `stored`, from before 0.4 the others.
+    added = {"stored": "float32", "max_side": MAX_SIDE, "upright": False, "version": 1}
+    settings = {**added, **values}
     if missing := {"weights", "photograph", *LABELS} - settings.keys():
         raise KeyError(f"{', '.join(sorted(missing))} missing")
     return settings
