@@ -37,7 +37,7 @@ GEOMETRIES = {
 }
 """Choices of --geometry, with their names in messages."""
 WEAK = 100
-"""Minimum number of inliers at which upright keypoints are not tried. On 117 pairs of photographs
+"""Minimum number of inliers at which upright keypoints are not tried. On 138 pairs of photographs
 that are not turned they gave 1.1 times as many correct inliers above it, 1.4 times below."""
 
 

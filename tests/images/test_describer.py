@@ -167,7 +167,6 @@ def test_forms_of_images(describer, photograph, tmp_path):
         (None, {}, r"None: cv2\.imread"),
         ("nowhere.jpg", {}, "no such file"),
         (np.zeros((3, 40, 50), np.uint8), {}, "move the channels to the end"),
-        (np.full((40, 40), np.nan, np.float32), {}, "NaN"),
         (np.zeros((9, 9), np.uint8), {"mask": np.ones((5, 5))}, r"mask has shape \[5, 5\]"),
         (np.zeros((9, 9), np.uint8), {"max_keypoints": 0}, "at least one"),
         (np.zeros((9, 9), np.uint8), {"keypoints": [[4, 4]], "upright": True}, "with the angle −1"),

@@ -7,14 +7,11 @@ from kjax.data.cutting.photographs import to_grey
 from kjax.errors import InputError
 
 
-def test_colours_weigh_as_in_opencv(rng):
+def test_colours_weigh_as_in_opencv_at_every_depth(rng):
     colour = rng.random((5, 7, 3), np.float32)
     for order, code in (("rgb", cv2.COLOR_RGB2GRAY), ("bgr", cv2.COLOR_BGR2GRAY)):
         grey = to_grey(colour, order=order)
         np.testing.assert_allclose(grey, cv2.cvtColor(colour, code), atol=1e-6)
-
-
-def test_depths_channels_and_alpha(rng):
     image = rng.integers(0, 256, (4, 6), np.uint8)
     np.testing.assert_allclose(to_grey(image.astype(np.uint16) * 257), image, atol=1e-4)
     np.testing.assert_allclose(to_grey(np.full((2, 2, 3), 255, np.uint8)), 255, atol=1e-3)

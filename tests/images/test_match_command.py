@@ -189,7 +189,7 @@ def test_upright_keypoints_where_orientations_fail(shifted, words, described, ca
     assert calls.call_count == described
 
 
-def test_pictures_of_every_depth_look_alike(tmp_path):
+def test_pictures_of_every_depth_look_alike_and_palettes_have_colours(tmp_path, rng):
     grey = np.asarray(Image.open("a photo.png"))
     deep, floating = grey.astype(np.uint16) * 257, (grey / 255).astype(np.float32)
     header = b"P5 %d %d 65535\n" % grey.shape[::-1]
@@ -197,9 +197,6 @@ def test_pictures_of_every_depth_look_alike(tmp_path):
     Image.fromarray(floating).save("float.tif")
     for pixels in (deep, floating, "deep.pgm", "float.tif"):
         np.testing.assert_array_equal(as_picture("a", pixels).convert("L"), grey)
-
-
-def test_pictures_of_pillow_are_more_than_their_numbers(rng):
     colour = rng.integers(0, 256, (20, 30, 3), np.uint8)
     palette = Image.fromarray(colour).convert("P", palette=Image.Palette.ADAPTIVE)
     pixels, order = open_image(palette, "bgr")
