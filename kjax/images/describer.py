@@ -362,5 +362,5 @@ class Describer:
         return require("cv2", "OpenCV's norms").NORM_L2
 
     def _find(self, grey: np.ndarray, mask: np.ndarray | None) -> list[Any]:
-        options = {"detector": self.detector, "upright": self.upright}
+        options: Any = {"detector": self.detector, "upright": self.upright}
         return find_in_grey(grey, mask=mask, max_keypoints=self.max_keypoints, **options)

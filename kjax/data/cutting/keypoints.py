@@ -222,8 +222,8 @@ def find_in_grey(
         places: dict[Any, list[Any]] = {}
         for point in ranked:
             places.setdefault((point.pt, point.size), []).append(point)
-        best = list(places.values())[:max_keypoints]
-        ranked = [one[0] for one in best] if upright else _dominant(whole_greys(grey), best)
+        first = list(places.values())[:max_keypoints]
+        ranked = [one[0] for one in first] if upright else _dominant(whole_greys(grey), first)
     best = ranked[:max_keypoints]
     for point in best:
         point.size /= kind.sizes
