@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,14 +104,16 @@ def pack_photos(
     if ends[-1] >= 2**31:
         raise InputError(f"{len(octaves)} photographs have more than 2³¹ pixels: give fewer")
     counts = np.array([len(own) for own in points], np.int32)
-    return ResidentPhotos(
-        words=np.concatenate([octave.reshape(-1) for octave in every]),
-        starts=ends[:-1].astype(np.int32).reshape(-1, OCTAVES),
-        sizes=np.array([octave.shape[::-1] for octave in every], np.int32).reshape(-1, OCTAVES, 2),
-        points=np.concatenate(points).astype(np.float32),
-        firsts=(np.cumsum(counts) - counts).astype(np.int32),
-        counts=counts,
-    )
+    sizes = np.array([octave.shape[::-1] for octave in every], np.int32)
+    packed: Any = {  # NumPy's, until they are copied to a device
+        "words": np.concatenate([octave.reshape(-1) for octave in every]),
+        "starts": ends[:-1].astype(np.int32).reshape(-1, OCTAVES),
+        "sizes": sizes.reshape(-1, OCTAVES, 2),
+        "points": np.concatenate(points).astype(np.float32),
+        "firsts": (np.cumsum(counts) - counts).astype(np.int32),
+        "counts": counts,
+    }
+    return ResidentPhotos(**packed)
 
 
 def make_octaves(pixels: UInt8[np.ndarray, "h w 3"]) -> list[UInt32[np.ndarray, "_ _"]]:
