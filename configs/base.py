@@ -52,6 +52,8 @@ def get_config() -> ConfigDict:
     config.data.train = ("data/liberty",)
     # Folder of photographs to draw pairs from, instead of train=(): see configs/photos.py.
     config.data.photos = ""
+    # Folder of more, whose subfolders hold registered photographs of one place at several times.
+    config.data.places = ""
     config.data.extent = 8.0  # side of their patches over the keypoint's diameter
     # Share of every batch for each training set, e.g. (0.5, 0.5); (): in proportion to points.
     config.data.shares = ()

@@ -1,9 +1,9 @@
 """Training pairs straight from photographs: two views of one point, cut on the device.
 
 Photographs lie in the device's memory with their octaves, one 32-bit word to a pixel. A pair is a
-random SIFT keypoint of a random photograph, seen through two random affine maps. For models with
-context, a view has several concentric patches. A pair is a function of (key of the step, index in
-the batch) alone.
+random SIFT keypoint of a random photograph, seen through two random affine maps, and where there
+are several photographs of the place, in two of them. For models with context, a view has several
+concentric patches. A pair is a function of (key of the step, index in the batch) alone.
 """
 
 import math
@@ -48,10 +48,11 @@ class ResidentPhotos(NamedTuple):
     points: Float[Array, "points 4"]  # x, y, side of the patch in pixels, angle in radians
     firsts: Int32[Array, " photos"]  # index of a photograph's first point
     counts: Int32[Array, " photos"]
+    alike: Int32[Array, "photos 2"]  # first of the photographs of this place, and their number
 
 
 class Places(NamedTuple):
-    """Where pairs are: the photograph, the point and the side of its patch."""
+    """Where pairs are: the place's first photograph, the point and the side of its patch."""
 
     photo: Int32[Array, " pairs"]
     xy: Float[Array, "pairs 2"]
@@ -70,10 +71,13 @@ def photographs_in(folder: str | Path) -> list[SetPhotograph]:
     return [SetPhotograph(i, name, sha256(root / name)) for i, name in enumerate(names)]
 
 
-def read_photos(folder: str | Path, *, extent: float, progress: bool = True) -> ResidentPhotos:
+def read_photos(
+    folder: str | Path, places: str | Path = "", *, extent: float, progress: bool = True
+) -> ResidentPhotos:
     """Read the photographs of a folder, detect keypoints and reduce to octaves, on the host.
 
-    `extent` is the side of a patch over the keypoint's diameter.
+    Photographs in one subfolder of `places` show one place from one point, pixel by pixel. `extent`
+    is the side of a patch over the keypoint's diameter.
     """
 
     def read(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
@@ -87,18 +91,24 @@ def read_photos(folder: str | Path, *, extent: float, progress: bool = True) -> 
         return make_octaves(pixels[..., :3]), np.column_stack([found.xy, sides, angles])
 
     paths = [Path(folder) / photo.name for photo in photographs_in(folder)]
+    names = [str(path) for path in paths]  # places of their own
+    for photo in photographs_in(places) if places else ():
+        paths.append(Path(places) / photo.name)
+        names.append(str(paths[-1].parent))
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         bar = tqdm(pool.map(read, paths), "reading photographs", len(paths), disable=not progress)
-        parts = [part for part in bar if len(part[1])]
+        parts = [(*part, name) for part, name in zip(bar, names, strict=True) if len(part[1])]
     if not parts:
         raise InputError(f"no photograph in {folder} has keypoints: give other photographs")
     return pack_photos(*zip(*parts, strict=True))
 
 
 def pack_photos(
-    octaves: Sequence[list[np.ndarray]], points: Sequence[Float[np.ndarray, "_ 4"]]
+    octaves: Sequence[list[np.ndarray]],
+    points: Sequence[Float[np.ndarray, "_ 4"]],
+    places: Sequence[str],
 ) -> ResidentPhotos:
-    """Concatenate the octaves and points of photographs."""
+    """Concatenate the octaves and points of photographs; those of a place follow each other."""
     every = [octave for own in octaves for octave in own]
     ends = np.cumsum([0, *(octave.size for octave in every)])
     if ends[-1] >= 2**31:
@@ -112,6 +122,7 @@ def pack_photos(
         "points": np.concatenate(points).astype(np.float32),
         "firsts": (np.cumsum(counts) - counts).astype(np.int32),
         "counts": counts,
+        "alike": np.array([[places.index(one), places.count(one)] for one in places], np.int32),
     }
     return ResidentPhotos(**packed)
 
@@ -156,12 +167,14 @@ def draw_views(
         number = (chosen * photos.counts[photo]).astype(jnp.int32)
         point = photos.points[photos.firsts[photo] + jnp.minimum(number, photos.counts[photo] - 1)]
         point = point.at[3].set(jnp.where(upright < config.upright_share, 0.0, point[3]))
+        start, count = photos.alike[photo, 0], photos.alike[photo, 1]
+        other = start + jax.random.randint(second, (), 0, count)
         views = []
-        for view_key in (first, second):
+        for view_key, seen in ((first, photo), (second, other)):
             frame = random_frame(view_key, point, config)
-            patches = [cut_patch(photos, photo, frame, width, size) for width in widths]
+            patches = [cut_patch(photos, seen, frame, width, size) for width in widths]
             views.append(jnp.stack(patches))
-        return jnp.stack(views), Places(photo, point[:2], point[2])
+        return jnp.stack(views), Places(start, point[:2], point[2])
 
     return jax.vmap(cut_pair)(indices)
 

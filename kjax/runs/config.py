@@ -111,6 +111,7 @@ class DataConfig:
     only_open: bool = False
     shares: tuple[float, ...] = ()
     photos: str = ""
+    places: str = ""
     extent: float = 8.0
 
     def __post_init__(self) -> None:

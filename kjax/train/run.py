@@ -178,13 +178,14 @@ def make_learning_rate(config: RunConfig) -> optax.Schedule:
 def read_train_set(config: RunConfig) -> PatchSet | ResidentPhotos:
     """Read the photographs, or all training sets as one; their points are different points."""
     data, ledger = config.data, shipped.photographs()
-    if data.photos:
-        if data.only_open:
-            check_open(data.photos, photographs_in(data.photos), ledger)
-        return read_photos(data.photos, extent=data.extent, progress=config.progress)
     if data.only_open:
+        for name in filter(None, (data.photos, data.places)):
+            check_open(name, photographs_in(name), ledger)
         for name in data.train:
             check_open(name, read_photographs(name), ledger)
+    if data.photos:
+        options: Any = {"extent": data.extent, "progress": config.progress}
+        return read_photos(data.photos, data.places, **options)
     sets = read_train_sets(config.data.train, progress=config.progress)
     if config.train.group > 1:
         sets = [by_photograph(one) for one in sets]

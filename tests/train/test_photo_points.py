@@ -43,7 +43,7 @@ def views(photos, key, indices, config=STILL, widths=(1,), group=1, size=16):
 
 def test_patches_are_sampled_from_the_octave_whose_pixels_are_as_large(rng):
     pixels = rng.integers(0, 256, (64, 48, 3), np.uint8)
-    photos = jax.device_put(pack_photos([make_octaves(pixels)], [np.zeros((1, 4))]))
+    photos = jax.device_put(pack_photos([make_octaves(pixels)], [np.zeros((1, 4))], ["a"]))
     assert photos.sizes.shape == (1, OCTAVES, 2)
     cut = jax.jit(cut_patch, static_argnums=(3, 4))
 
@@ -87,6 +87,21 @@ def test_still_views_are_equal_and_points_turned_to_their_orientation(photos):
         np.testing.assert_array_equal(pairs[:, 0], pairs[:, 1])
         assert (places.side >= 12).all()
     assert np.abs(np.asarray(turned[0] - upright[0])).max() > 20
+
+
+def test_views_of_a_place_come_from_several_photographs(photo_folder, tmp_path):
+    own = np.asarray(Image.open(photo_folder / "coffee.png"))
+    (tmp_path / "cafe").mkdir()
+    for name, pixels in {"day": own, "night": 255 - own}.items():
+        Image.fromarray(pixels).save(tmp_path / "cafe" / f"{name}.png")
+    photos = read_photos(photo_folder, tmp_path, extent=8.0, progress=False)
+    np.testing.assert_array_equal(photos.alike, [[0, 1], [1, 1], [2, 1], [3, 2], [3, 2]])
+    pairs, places = views(jax.device_put(photos), jax.random.key(1), jnp.arange(80))
+    same = np.abs(pairs[:, 0] - pairs[:, 1]).max(axis=(1, 2, 3, 4)) < 2
+    inverted = np.abs(pairs[:, 0] + pairs[:, 1] - 255).max(axis=(1, 2, 3, 4)) < 2
+    assert (same | inverted).all()
+    assert 0.3 < inverted[np.asarray(places.photo) == 3].mean() < 0.7
+    assert not inverted[np.asarray(places.photo) < 3].any()
 
 
 def test_close_points_of_one_photograph_are_not_negatives():
