@@ -142,7 +142,7 @@ def write_report(
     body = [("rival", dict(zip(columns, line, strict=True))) for line in lines]
     held = len(sets.held_out_photos)
     points = "Patches of {:,} points to train on and {:,} held out, from".format(*sets.points)
-    held_out = f"Held out: {held} images and every point that they see." if held else ""
+    held_out = f"Held out: {held} images and every point found in them." if held else ""
     overlap = OVERLAP if sets.overlap else ""
     facts = [worse, f"{points} {sets.made_from}.", held_out, overlap, *trained.how]
     caption = "The weights before and after tuning."

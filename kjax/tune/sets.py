@@ -2,7 +2,7 @@
 
 Patches of one point come from COLMAP's tracks if a model has enough of them, else from random
 homographies of each image. Images that share points are held out together if there are several
-groups of them. Points seen by a held-out image are not trained on.
+groups of them. Points found in a held-out image are not trained on.
 """
 
 import dataclasses
