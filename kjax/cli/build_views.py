@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shared(advanced, "--dimension")
     text = "maximum rotation of a view"
     add_option(advanced, "--rotation", positive(most=180.0), "DEG", text, default=180.0)
+    text = "keypoints without orientation; give a small --rotation, such as 15, too"
+    advanced.add_argument("--upright", action="store_true", help=text)
     text = "strength of changed appearance: light, shadow, tones; 1 is usual"
     add_option(advanced, "--appearance", positive(most=2.0, zero=True), "X", text, default=0.0)
     text = "larger photographs are reduced to this side"
@@ -112,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             views, unreadable = describe_scene(
                 args.colmap,
                 args.photographs[0],
-                load(args.weights, dimension=args.dimension),
+                load(args.weights, dimension=args.dimension, upright=args.upright),
                 views=args.views,
                 max_keypoints=args.keypoints,
                 max_side=args.max_side,
@@ -120,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
             )
         else:
             views, unreadable = describe_views(
-                describer=load(args.weights, dimension=args.dimension),
+                describer=load(args.weights, dimension=args.dimension, upright=args.upright),
                 max_keypoints=args.keypoints,
                 **_view_options(args),
             )

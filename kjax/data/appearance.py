@@ -8,20 +8,21 @@ There are two ways to change patches on the device, each drawn for every patch o
 
 `change_photo` does both to whole photographs on the host. The effects of `KINDS` are written for
 NumPy and JAX alike. Filters and transforms of patches are products with small matrices: under
-`vmap` each becomes one batched product over all patches, in full float32.
+`vmap` each becomes one batched product over all patches, in full float32. JAX is imported where it
+is needed: beside it, OpenCV's SIFT takes twice the time, and sets of patches need no JAX.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64, Int, Key, UInt8
+from jaxtyping import Float, Float64, Int, Key, UInt8
 
 from kjax.data.cutting.photographs import REC_601
 from kjax.extras import require
-from kjax.runs.config import AugmentConfig
+
+if TYPE_CHECKING:
+    from kjax.runs.config import AugmentConfig
 
 # Changed appearance
 
@@ -68,14 +69,16 @@ class Change(NamedTuple):
 
 
 def change_views(
-    key: Key[Array, ""], views: Float[Array, "2 widths channels N N"], config: AugmentConfig
-) -> Float[Array, "2 widths N N"]:
+    key: Key[Any, ""], views: Float[Any, "2 widths channels N N"], config: "AugmentConfig"
+) -> Float[Any, "2 widths N N"]:
     """Return both views of a pair in grey, each patch after a change of its own."""
+    import jax
+
     *shape, _, size, _ = views.shape
     draws = jax.random.uniform(key, (*shape, DRAWS))
     noise = jax.random.normal(jax.random.fold_in(key, 1), (*shape, size, size))
 
-    def change(channels: Array, draws: Array, noise: Array) -> Array:
+    def change(channels: Any, draws: Any, noise: Any) -> Any:
         own = draw_change(
             draws,
             strength=config.appearance,
@@ -228,24 +231,22 @@ LUMINANCE_TABLE = np.array(
     ]
 )
 """Example quantisation table of JPEG (ITU-T T.81, table K.1): quality 50 of most encoders."""
-_EXACT = jax.lax.Precision.HIGHEST
-"""Precision of matrix products: by default, GPUs round grey values to ten bits."""
 
 
 class Strengths(NamedTuple):
     """Strengths of the effects on one patch."""
 
-    blur: Float[Array, "..."]
+    blur: Float[Any, "..."]
     """σ in pixels."""
-    gamma: Float[Array, "..."]
-    dark: Float[Array, "..."]
+    gamma: Float[Any, "..."]
+    dark: Float[Any, "..."]
     """Share of the range that is clipped at the dark end."""
-    bright: Float[Array, "..."]
-    noise: Float[Array, "..."]
+    bright: Float[Any, "..."]
+    noise: Float[Any, "..."]
     """σ in standard deviations of the patch."""
-    step: Float[Array, "..."]
+    step: Float[Any, "..."]
     """Quantisation step, in standard deviations of the patch."""
-    phase: Int[Array, "... 2"]
+    phase: Int[Any, "... 2"]
     """Row and column of the patch's first pixel within its block."""
 
 
@@ -254,17 +255,19 @@ _NUMBERS = _EFFECTS + len(Strengths._fields) + 1  # one decides on each effect; 
 
 
 def distort_pair(
-    key: Key[Array, ""], pair: Float[Array, "2 size size"], config: AugmentConfig
-) -> Float[Array, "2 size size"]:
+    key: Key[Any, ""], pair: Float[Any, "2 size size"], config: "AugmentConfig"
+) -> Float[Any, "2 size size"]:
     """Apply independent effects to the two patches of a pair.
 
     Effects that are off cost nothing and do not change what is drawn for the others.
     """
+    import jax
+
     numbers_key, noise_key = jax.random.split(key)
     strengths = random_strengths(numbers_key, config)
     noise = jax.random.normal(noise_key, pair.shape) if config.max_noise else None
 
-    def distort(patch: Array, own: Strengths, noise: Array | None) -> Array:
+    def distort(patch: Any, own: Strengths, noise: Any | None) -> Any:
         if config.max_blur:
             patch = blur(patch, own.blur, radius=math.ceil(3 * config.max_blur))
         if config.max_gamma > 1:
@@ -281,57 +284,61 @@ def distort_pair(
     return jax.vmap(distort)(pair, strengths, noise)
 
 
-def random_strengths(key: Key[Array, ""], config: AugmentConfig) -> Strengths:
+def random_strengths(key: Key[Any, ""], config: "AugmentConfig") -> Strengths:
     """Draw the strengths that `distort_pair` applies to the two patches of a pair."""
+    import jax
+
     # One draw for all numbers: on a GPU, launches cost more than bits.
     draws = jax.random.uniform(key, (_NUMBERS, 2))
+    xp = draws.__array_namespace__()
     happens = draws[:_EFFECTS] < config.photometric_probability
     draws = draws[_EFFECTS:]
-    blurred, curved, saturated, noisy, compressed = happens.astype(jnp.float32)
+    blurred, curved, saturated, noisy, compressed = happens.astype(draws.dtype)
     return Strengths(
         blur=blurred * draws[0] * config.max_blur,
-        gamma=jnp.exp(curved * (2 * draws[1] - 1) * math.log(config.max_gamma)),
+        gamma=xp.exp(curved * (2 * draws[1] - 1) * math.log(config.max_gamma)),
         dark=saturated * draws[2] * config.saturation,
         bright=saturated * draws[3] * config.saturation,
         noise=noisy * draws[4] * config.max_noise,
         step=compressed * draws[5] * config.compression,
-        phase=jnp.floor(draws[6:8].T * BLOCK).astype(jnp.int32),
+        phase=xp.floor(draws[6:8].T * BLOCK).astype(np.int32),
     )
 
 
 def blur(
-    patch: Float[Array, "size size"], sigma: Float[Array, ""], *, radius: int
-) -> Float[Array, "size size"]:
+    patch: Float[Any, "size size"], sigma: Float[Any, ""], *, radius: int
+) -> Float[Any, "size size"]:
     """Blur with a Gaussian of 2·radius + 1 taps; the border is repeated."""
+    xp = patch.__array_namespace__()
     size = patch.shape[0]
     offset = np.arange(size + 2 * radius)[None, :] - np.arange(size)[:, None] - radius
     # The floor avoids 0/0; far below a pixel, all weight is on the centre.
-    exponent = offset.astype(np.float32) / jnp.maximum(sigma, 1e-3)
-    weights = jnp.where(np.abs(offset) <= radius, jnp.exp(-0.5 * exponent**2), 0.0)
+    exponent = offset.astype(np.float32) / xp.maximum(sigma, 1e-3)
+    weights = xp.where(np.abs(offset) <= radius, xp.exp(-0.5 * exponent**2), 0.0)
     weights = weights / weights.sum(axis=1, keepdims=True)
-    return _both_sides(weights, jnp.pad(patch, radius, mode="edge"))
+    return _both_sides(weights, xp.pad(patch, radius, mode="edge"))
 
 
-def tone_curve(
-    patch: Float[Array, "size size"], gamma: Float[Array, ""]
-) -> Float[Array, "size size"]:
+def tone_curve(patch: Float[Any, "size size"], gamma: Float[Any, ""]) -> Float[Any, "size size"]:
     """Raise grey values to a power, between the darkest and the brightest, which stay."""
-    low, extent = patch.min(), jnp.ptp(patch)
-    share = (patch - low) / jnp.where(extent > 0, extent, 1.0)
-    return jnp.where(gamma == 1, patch, low + extent * share**gamma)
+    xp = patch.__array_namespace__()
+    low, extent = patch.min(), patch.max() - patch.min()
+    share = (patch - low) / xp.where(extent > 0, extent, 1.0)
+    return xp.where(gamma == 1, patch, low + extent * share**gamma)
 
 
 def saturate(
-    patch: Float[Array, "size size"], dark: Float[Array, ""], bright: Float[Array, ""]
-) -> Float[Array, "size size"]:
+    patch: Float[Any, "size size"], dark: Float[Any, ""], bright: Float[Any, ""]
+) -> Float[Any, "size size"]:
     """Clip shares of the range of grey values at both ends."""
+    xp = patch.__array_namespace__()
     low, high = patch.min(), patch.max()
-    return jnp.clip(patch, low + dark * (high - low), high - bright * (high - low))
+    return xp.clip(patch, low + dark * (high - low), high - bright * (high - low))
 
 
 def compress(
-    patch: Float[Array, "size size"], step: Float[Array, ""], phase: Int[Array, "2"]
-) -> Float[Array, "size size"]:
+    patch: Float[Any, "size size"], step: Float[Any, ""], phase: Int[Any, "2"]
+) -> Float[Any, "size size"]:
     """Round the cosine transform of 8×8 blocks to multiples of JPEG's steps.
 
     Args:
@@ -339,6 +346,9 @@ def compress(
         step: quantisation step of a block's first coefficient, eight times its mean; 0 for none.
         phase: see `Strengths`.
     """
+    import jax
+    import jax.numpy as jnp
+
     size = patch.shape[0]
     side = BLOCK * math.ceil((size + BLOCK - 1) / BLOCK)
     padded = jnp.pad(patch, (BLOCK - 1, side - size), mode="edge")
@@ -359,8 +369,10 @@ def cosine_basis() -> Float64[np.ndarray, "8 8"]:
 
 
 def _both_sides(
-    matrix: Float[Array | np.ndarray, "rows columns"], patch: Float[Array, "columns columns"]
-) -> Float[Array, "rows rows"]:
+    matrix: Float[Any, "rows columns"], patch: Float[Any, "columns columns"]
+) -> Float[Any, "rows rows"]:
     """Apply a matrix to a patch's columns and to its rows."""
-    half = jnp.matmul(matrix, patch, precision=_EXACT)
-    return jnp.matmul(half, matrix.T, precision=_EXACT)
+    import jax.numpy as jnp
+
+    half = jnp.matmul(matrix, patch, precision="highest")
+    return jnp.matmul(half, matrix.T, precision="highest")

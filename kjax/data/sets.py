@@ -17,6 +17,7 @@ from tqdm import tqdm
 from kjax.data.cache import PATCHES_FILE, cache_entry, open_decoded
 from kjax.data.cutting.patches import PATCH_SIDE
 from kjax.data.embedded import embedded_test, embedded_train, train_photographs
+from kjax.data.photo_points import photographs_in
 from kjax.data.phototour import (
     NO_PAIRS,
     Folder,
@@ -76,6 +77,8 @@ def read_photographs(name: str) -> list[SetPhotograph]:
         raise InputError(
             f"{name} does not list the photographs it was cut from: use another training set"
         )
+    if Path(name).is_dir() and not any(Path(name).glob("*.txt")):  # photographs, not a set
+        return photographs_in(name)
     return read_set_photographs(Path(name))
 
 

@@ -87,10 +87,10 @@ def describe_views(
 
     def find(number: int) -> list[tuple[WarpedPhoto, Keypoints]] | None:
         views = make_views(photographs[number], names[number], config=config, seed=seed)
-        contrast = config.contrast_threshold
+        contrast, up = config.contrast_threshold, describer.upright
         if views is None:
             return None
-        return [(one, steadiest(one.pixels, max_keypoints, contrast)) for one in views]
+        return [(one, steadiest(one.pixels, max_keypoints, contrast, upright=up)) for one in views]
 
     described: list[dict[str, np.ndarray]] = []
 
@@ -134,9 +134,12 @@ def _stacked(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
     return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
 
 
-def steadiest(pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float) -> Keypoints:
+def steadiest(
+    pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float, *, upright: bool = False
+) -> Keypoints:
     """Detect SIFT's keypoints of the highest contrast × size², the most repeatable ones."""
-    return detect_in_grey(pixels, max_keypoints=count, contrast=contrast, detector=STEADY)
+    options: Any = {"max_keypoints": count, "contrast": contrast, "upright": upright}
+    return detect_in_grey(pixels, detector=STEADY, **options)
 
 
 def describe_columns(
@@ -302,7 +305,9 @@ def describe_scene(
         if photo is None:
             return None
         photo = reduce_photo(photo, max_side)
-        return photo, steadiest(photo, max_keypoints, VIEWS.contrast_threshold)
+        return photo, steadiest(
+            photo, max_keypoints, VIEWS.contrast_threshold, upright=describer.upright
+        )
 
     described: list[dict[str, np.ndarray]] = []
     read: list[ModelImage] = []

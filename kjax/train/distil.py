@@ -92,6 +92,11 @@ def load_teacher(config: DistillConfig, student: Descriptor) -> Teacher | None:
             f"the teacher {config.teacher} takes patches of {model.patch_size} pixels, the model "
             f"{student.patch_size}: train with config.model.patch_size={model.patch_size}"
         )
+    if model.context != student.context:
+        raise InputError(
+            f"the teacher {config.teacher} sees other surroundings than the model: train with "
+            f'config.model.context="{model.context}"'
+        )
     if config.match == "descriptors" and model.dimension != student.dimension:
         raise InputError(
             f"the teacher {config.teacher} has {model.dimension}-dimensional descriptors, the "

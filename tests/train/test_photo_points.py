@@ -26,7 +26,6 @@ from kjax.errors import InputError
 from kjax.runs.config import AugmentConfig
 from kjax.train.parallel import initial_state, make_resident_run
 from kjax.train.run import run
-from kjax.weights.source import load_source
 
 STILL = AugmentConfig(rotation_noise=0.0, scale_noise=0.0, shift_noise=0.0, max_stretch=1.0)
 
@@ -122,13 +121,8 @@ def test_the_number_of_devices_does_not_matter(photos):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), *states)
 
 
-def test_pictures_of_pairs_records_and_refusals(photo_folder, tmp_path, capsys):
+def test_pictures_of_pairs_and_refusals(photo_folder, tmp_path, capsys):
     make = functools.partial(make_config, "", "data.train=()", "data.test=()")
-    config = make(f"data.photos={photo_folder}", "data.extent=9.0")
-    run(config, tmp_path / "run")
-    info = load_source(str(tmp_path / "run")).info
-    assert info.extent == 9.0
-    assert info.train_sets == (photo_folder.name,)
     names = [one.name for one in photographs_in(photo_folder)]
     assert names == ["astronaut.png", "camera.png", "coffee.png"]
     own = [f"--config.data.photos={photo_folder}", "--config.progress=False"]

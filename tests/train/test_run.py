@@ -77,7 +77,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
     settings = (f"data.pipeline={pipeline}",)
     if pipeline == "photos":
         settings = ("data.train=()", "data.test=()", f"data.photos={photo_folder}")
-        settings += ("augment.appearance=1", "model.context=(1,4)")
+        settings += ("augment.appearance=1", "model.context=(1,4)", "data.extent=9.0")
     config = make_config(set_folder, *settings)
     whole, halves = finished[0], tmp_path / "halves"
     if pipeline != "resident":
@@ -91,6 +91,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
     assert_same_weights(whole, halves)
     steps = [row["step"] for row in read_metrics(halves) if "loss" in row]
     assert steps == [2, 3, 4, 6]
+    if pipeline == "photos":
+        info = load_source(str(halves)).info
+        assert (info.extent, info.train_sets) == (9.0, (photo_folder.name,))
 
 
 def test_files_of_a_run(set_folder, finished, tmp_path):
