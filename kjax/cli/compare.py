@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.parity.compare import Comparison, compare, random_state_dict
 
     jax.config.update("jax_enable_x64", True)
-    context = tuple(args.context or (1,))
+    context = tuple(args.context or (1.0,))
     single, double = (
         Comparison(
             head=args.head,
