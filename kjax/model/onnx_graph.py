@@ -204,8 +204,8 @@ def onnx_model(
             joined = parts[0] if len(parts) == 1 else graph.add("Concat", *parts, axis=1)
             psi = graph.dense(joined, params["head"]["kernel"], params["head"].get("bias"))
     if folded.has_context:
-        parts = graph.reshape(normalize(psi, dim), -1, len(folded.context) * dim)
-        psi, dim = graph.dense(parts, params["context"]["kernel"]), folded.dimension
+        units = graph.reshape(normalize(psi, dim), -1, len(folded.context) * dim)
+        psi, dim = graph.dense(units, params["context"]["kernel"]), folded.dimension
     normalize(psi, dim, output="descriptors")
     count = batch or "batch"
     return graph.finish(

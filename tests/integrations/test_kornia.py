@@ -7,6 +7,8 @@ import cv2
 import numpy as np
 import pytest
 import skimage.data
+from models import CHANNELS, make_model
+from refusals import refused
 
 torch = pytest.importorskip("torch")
 kornia = pytest.importorskip("kornia")
@@ -16,6 +18,8 @@ from kornia.feature import LocalFeature, ScaleSpaceDetector, laf_from_center_sca
 import kjax  # noqa: E402
 from kjax.integrations.kornia import LAFDescriptor  # noqa: E402
 from kjax.model.patches import resize_patches  # noqa: E402
+from kjax.weights.files import save_variables  # noqa: E402
+from kjax.weights.info import ModelInfo, fields_of  # noqa: E402
 
 KORNIA_PIXELS = "kornia" if kornia.__version__ >= "0.9" else "kornia0.8"
 COUNT = 40
@@ -123,3 +127,10 @@ def test_needs_no_jax():
     code = "import sys, kjax.integrations.kornia; print('jax' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_context_is_refused(tmp_path):
+    model, variables = make_model("xy", context=(1, 4), channels=CHANNELS)
+    save_variables(tmp_path / "w.npz", variables, info=ModelInfo(fields_of(model)))
+    with refused("describes points with their surroundings, which these patches lack"):
+        LAFDescriptor(tmp_path / "w.npz")
