@@ -52,7 +52,6 @@ from kjax.data.cutting.photographs import grey_values, read_grey, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
 from kjax.images.features import Features, Matches
-from kjax.images.geometry import project
 from kjax.interrupts import run_script
 from kjax.weights.shipped import DEFAULT, list_matchers
 
@@ -81,6 +80,12 @@ class HardPair(NamedTuple):
     xy_b: Float[np.ndarray, "K 2"]
 
 
+def transfer(matrix: np.ndarray, xy: np.ndarray) -> np.ndarray:
+    """Map points by a homography, also where the first photo's origin is behind the camera."""
+    moved = np.column_stack([xy, np.ones(len(xy))]) @ matrix.T
+    return moved[:, :2] / moved[:, 2:]
+
+
 def reduced(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Reduce a large photo; also return the homography of pixels."""
     small = resized(photo) if max(photo.shape) > LONG_SIDE else photo
@@ -93,7 +98,7 @@ def read_labelled(path: Path) -> HardPair:
     photos = (whole_greys(grey_values(read[name])) for name in ("I_fix", "I_move"))
     (a, to_a), (b, to_b) = map(reduced, photos)
     xy_a, xy_b = (read["Landmarks"][name] - 1.0 for name in ("LMfix", "LMmov"))
-    return HardPair(path.stem, path.parent.name, a, b, project(to_a, xy_a), project(to_b, xy_b))
+    return HardPair(path.stem, path.parent.name, a, b, transfer(to_a, xy_a), transfer(to_b, xy_b))
 
 
 def read_evd(path: Path) -> HardPair:
@@ -101,7 +106,7 @@ def read_evd(path: Path) -> HardPair:
     paths = (path.parents[1] / number / f"{path.stem}.png" for number in "12")
     (a, to_a), (b, to_b) = (reduced(read_grey(one)) for one in paths)
     xy_a = np.argwhere(np.ones_like(a[::EVD_STEP, ::EVD_STEP]))[:, ::-1] * float(EVD_STEP)
-    xy_b = project(to_b @ read_homography(path) @ np.linalg.inv(to_a), xy_a)
+    xy_b = transfer(to_b @ read_homography(path) @ np.linalg.inv(to_a), xy_a)
     shown = ((xy_b >= 0) & (xy_b <= np.array(b.shape[::-1]) - 1)).all(axis=1)
     return HardPair(path.stem, EVD, a, b, xy_a[shown], xy_b[shown])
 
@@ -162,7 +167,7 @@ def judge(pair: HardPair, a: Features, b: Features, matches: Matches) -> dict[st
         return found if np.shape(found) == (3, 3) else np.full((3, 3), np.nan)
 
     def error(matrix: Float[np.ndarray, "3 3"]) -> float:
-        off = np.linalg.norm(project(matrix, pair.xy_a) - pair.xy_b, axis=1)
+        off = np.linalg.norm(transfer(matrix, pair.xy_a) - pair.xy_b, axis=1)
         return float(np.nan_to_num(off.mean() if pair.kind == EVD else np.median(off), nan=1e9))
 
     found = {"name": pair.name, "error": error(fit(cv2.findHomography, geometry.HOMOGRAPHY_PIXELS))}
@@ -198,9 +203,7 @@ def measure(args: argparse.Namespace, subset: str, pairs: Sequence[HardPair]) ->
         method, selections = methods.parse(given), [given]
         if not method.is_peer and ":" not in given:
             selections = [f"{given}:steady", f"{given}:upright"]
-        matchers = [
-            name.removeprefix(given) for name in args.methods if name.split("+")[0] == given
-        ]
+        matchers = [one.removeprefix(given) for one in args.methods if one.split("+")[0] == given]
         own = method.features if method.features in list_matchers() else DEFAULT
         try:
             if subset != EVD and given != "disk":

@@ -178,6 +178,8 @@ def test_hard_pairs(tmp_path, photo, capsys):
     assert min(matched["within 5 px"], matched["epipolar"], plane["EVD"]) > 0.9
     assert max(matched["error"], plane["error"]) < 0.5
     assert hard.main(options) == 2
+    beyond = np.array([[1, 0, 0], [0, 1, 0], [0.01, 0, -1]])  # the origin has another sign
+    np.testing.assert_allclose(hard.transfer(beyond, np.array([[200.0, 50]])), [[200, 50]])
 
 
 # gallery.py
