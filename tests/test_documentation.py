@@ -95,6 +95,7 @@ def test_snippets_that_do_not_fit_are_noticed():
             check_command(commands(bad)[0])
 
 
+@pytest.mark.slow
 def test_python_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

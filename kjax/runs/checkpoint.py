@@ -5,12 +5,14 @@ arrays. Checksums lie beside it, because orbax does not notice a flipped bit.
 """
 
 import contextlib
+import errno
 import functools
 import json
 import logging
 import math
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +32,8 @@ from kjax.runs.processes import failing_together
 State = TypeVar("State")
 ITEM = "default"
 """Folder of the state within a checkpoint."""
+REMOVALS = 30
+"""Attempts to remove an unfinished checkpoint, a tenth of a second apart."""
 
 
 class Checkpoints:
@@ -54,7 +58,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             if jax.process_index() == 0:  # orbax's own clean-up fails on nested folders
                 for unfinished in self._unfinished():
-                    shutil.rmtree(unfinished)
+                    _remove(unfinished)
             _check_metrics(self.folder)
         best = policies.BestN(
             get_metric_fn=self._score, reverse=True, n=1, keep_checkpoints_without_metrics=False
@@ -248,6 +252,17 @@ def _check_metrics(folder: Path) -> None:
                 f"{path} is damaged: remove the folder {path.parent}. The checkpoint stays usable "
                 "but cannot count as the best"
             )
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, also while a failed save of this process still ends in the background."""
+    for patience in reversed(range(REMOVALS)):
+        try:
+            return shutil.rmtree(folder)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not patience:
+                raise
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -81,6 +81,7 @@ def test_compare_prints_a_table_and_a_verdict(capsys):
         assert expected in table
 
 
+@pytest.mark.slow
 def test_compare_fails_when_the_two_differ(capsys, monkeypatch):
     pytest.importorskip("torch")
     from kjax.parity.torch_reference import TorchDescriptor

@@ -149,6 +149,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KJAX_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["prepared", "manual"])
 def test_a_set_is_the_same_as_from_its_folder(kind, phototour_folder, request, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(request.getfixturevalue(kind)))

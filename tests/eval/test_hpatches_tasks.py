@@ -167,6 +167,7 @@ def random_projection(seed):
     return describe
 
 
+@pytest.mark.slow
 def test_mean_over_splits_and_seeds(tmp_path, monkeypatch):
     splits = {"a": NAMES[:3], "b": NAMES[1:], "c": NAMES[:1] + NAMES[2:], "full": NAMES}
     folder = write_hpatches(tmp_path / "small", NAMES, patches=6)

@@ -47,6 +47,7 @@ def evaluate(data, monkeypatch, tmp_path, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_runs_and_baselines_on_everything(evaluate, data, tmp_path, capsys):
     protocols = ("--protocols", "python", "matlab")
     code, rows = evaluate("run", "rootsift", "tfeat", "--hpatches", "small", *protocols)

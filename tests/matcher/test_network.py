@@ -95,6 +95,7 @@ def test_looking_both_ways_at_once_is_jaxs_own(rng, rows, length):
     np.testing.assert_allclose(seen[there], expected[there], atol=2e-6 * length**2)
 
 
+@pytest.mark.slow
 def test_a_keypoint_may_look_at_some_of_its_own_photograph_only(rng):
     config = dataclasses.replace(CONFIG, layers=1, self_every=2)
     params = init_params(config, jax.random.key(1))

@@ -275,8 +275,8 @@ def test_widths_are_those_of_the_arrays(head, rows):
     assert model.apply(variables, patches).shape == (BATCH, 16)
 
 
-@pytest.mark.parametrize("head", ["hardnet", "combined_star"])
-def test_context_is_one_network_for_all_patches_and_one_matrix(head, rng):
+def test_context_is_one_network_for_all_patches_and_one_matrix(rng):
+    head = "combined_star"
     assert kjax.build(head, context=(1,)) == kjax.build(head), "nothing changes"
     options = {"patch_size": SIDE, "channels": narrow(head)["channels"], "dropout": 0.0}
     model, variables = make_model(head, context=(1, 2, 4), dimension=24, **options)

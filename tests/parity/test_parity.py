@@ -36,7 +36,7 @@ def narrow(head, s=2, dtype="float64", **options):
 
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(
-    ("head", "context"), [*((head, (1.0,)) for head in HEADS), ("hardnet", (1.0, 4.0))]
+    ("head", "context"), [*((head, (1.0,)) for head in HEADS), ("xy", (1.0, 4.0))]
 )
 def test_descriptors_gradients_and_training_in_float64(batches, head, context):
     """20 steps at the paper's learning rate; among the heads are all mining and BatchNorm rules."""

@@ -44,6 +44,7 @@ def largest_difference(found, expected):
     return np.linalg.norm(np.asarray(found) - np.asarray(expected), axis=1).max()
 
 
+@pytest.mark.slow
 def test_best_without_jax(tmp_path, rng):
     patches = random_patches(rng, 4, 32)
     patches[1] = 7

@@ -1,3 +1,4 @@
+import errno
 import logging
 import os
 import shutil
@@ -196,6 +197,15 @@ def test_a_full_disk_is_one_line_after_which_nothing_is_written(checkpoints, cap
         if thread.name.startswith("asyncio"):  # idle, and about to end
             thread.join(10)
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
+    # A thread of orbax may still write into the folder that is removed.
+    left, remove = checkpoints.folder / "2.orbax-checkpoint-tmp", shutil.rmtree
+    left.mkdir(exist_ok=True)
+
+    def busy(folder):
+        monkeypatch.setattr(shutil, "rmtree", remove)
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
     again = Checkpoints(checkpoints.folder, keep=2, best_metric=None)
     assert_same(again.restore_latest(make_state()), make_state(1))
     again.save(2, make_state(2))

@@ -47,6 +47,7 @@ def taught_options():
     return PAPERS_RATE | {"step": step, "teacher": Teacher(*fold(model, variables))}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double_precision")
 def test_neither_the_number_of_devices_nor_of_seeds_matters_and_a_teacher_reaches_the_loss(data):
     seeds, options = (3, 5), taught_options()

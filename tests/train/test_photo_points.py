@@ -111,6 +111,7 @@ def test_close_points_of_one_photograph_are_not_negatives():
     np.testing.assert_array_equal(overlapping(places), expected)
 
 
+@pytest.mark.slow
 def test_the_number_of_devices_does_not_matter(photos):
     states = []
     for devices in (1, 2):

@@ -57,6 +57,7 @@ def hidden(rng):
     return (views / np.linalg.norm(views, axis=-1, keepdims=True)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_a_rotation_puts_what_tells_points_apart_first(hidden):
     matrix = learn_map(hidden, [6, 8], turn=True, steps=100)
     np.testing.assert_allclose(matrix.T @ matrix, np.eye(32), atol=1e-12)

@@ -70,7 +70,10 @@ def finished(set_folder, tmp_path_factory):
     return workdir, run_module.run(make_config(set_folder), workdir)
 
 
-@pytest.mark.parametrize("pipeline", ["resident", "tfdata", "photos"])
+@pytest.mark.parametrize(
+    "pipeline",
+    ["resident", *(pytest.param(one, marks=pytest.mark.slow) for one in ("tfdata", "photos"))],
+)
 def test_stopped_and_resumed_equals_uninterrupted(
     set_folder, photo_folder, finished, tmp_path, pipeline
 ):

@@ -113,6 +113,7 @@ def test_fused_layers_and_their_gradients_equal_autodiff(arrays):
     close(statistics[0][1], y.var(axis=1), 1e-4)
 
 
+@pytest.mark.slow
 def test_fused_layers_over_devices_equal_the_whole_batch(arrays):
     """Two devices, each with half of every view."""
     arrays, weights = arrays
