@@ -258,7 +258,8 @@ def _remove(folder: Path) -> None:
     """Remove a folder, also while a failed save of this process still ends in the background."""
     for patience in reversed(range(REMOVALS)):
         try:
-            return shutil.rmtree(folder)
+            shutil.rmtree(folder)
+            break
         except OSError as error:
             if error.errno != errno.ENOTEMPTY or not patience:
                 raise
