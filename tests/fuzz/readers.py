@@ -159,7 +159,7 @@ INDICES = np.array([[0, 1], [2, 2]], np.int32)
 SETTINGS: dict[str, Any] = {
     **{"weights": "best", "sha256": "ab" * 32, "model": "xy s=1", "patch_size": 32},
     **{"dtype": "float32", "extent": 12.0, "detector": "SIFT", "max_keypoints": 100, "max_side": 9},
-    **{"photograph": "cd" * 32, "kjax": "0", "stored": "float32", "version": 2},
+    **{"photograph": "cd" * 32, "kjax": "0", "stored": "float32", "version": 2, "upright": False},
 }
 
 
