@@ -62,13 +62,17 @@ class Places(NamedTuple):
 # On the host
 
 
+def paths_in(folder: str | Path) -> list[Path]:
+    """Return the photographs of a folder and its subfolders."""
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder} is not a folder of photographs")
+    return list_photos(Path(folder))
+
+
 def photographs_in(folder: str | Path) -> list[SetPhotograph]:
     """Return the photographs of a folder and its subfolders, with their checksums."""
-    root = Path(folder)
-    if not root.is_dir():
-        raise InputError(f"{folder} is not a folder of photographs")
-    names = (path.relative_to(root).as_posix() for path in list_photos(root))
-    return [SetPhotograph(i, name, sha256(root / name)) for i, name in enumerate(names)]
+    named = ((path.relative_to(folder).as_posix(), path) for path in paths_in(folder))
+    return [SetPhotograph(i, name, sha256(path)) for i, (name, path) in enumerate(named)]
 
 
 def read_photos(
@@ -90,11 +94,9 @@ def read_photos(
         angles = np.deg2rad(upright_without(found.angles))
         return make_octaves(pixels[..., :3]), np.column_stack([found.xy, sides, angles])
 
-    paths = [Path(folder) / photo.name for photo in photographs_in(folder)]
-    names = [str(path) for path in paths]  # places of their own
-    for photo in photographs_in(places) if places else ():
-        paths.append(Path(places) / photo.name)
-        names.append(str(paths[-1].parent))
+    alone, alike = paths_in(folder), paths_in(places) if places else []
+    paths = [*alone, *alike]
+    names = [*map(str, alone), *(str(path.parent) for path in alike)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         bar = tqdm(pool.map(read, paths), "reading photographs", len(paths), disable=not progress)
         parts = [(*part, name) for part, name in zip(bar, names, strict=True) if len(part[1])]

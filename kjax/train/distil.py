@@ -121,7 +121,7 @@ def load_start(name: str, config: ModelConfig) -> dict[str, Any] | None:
     if source.inferred:
         revealed = {*_KNOWN_FROM_SHAPES, *(["patch_size"] if model.head == "hardnet" else [])}
         known = {field: value for field, value in known.items() if field in revealed}
-    if len(model.context) == 1:  # a model with context may start from one without
+    if not model.has_context:  # a model with context may start from one without
         known.pop("context", None)
     other = {field: value for field, value in known.items() if value != getattr(config, field)}
     if other:

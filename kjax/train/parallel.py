@@ -32,8 +32,6 @@ _AUGMENT = 2
 """Number folded into a step's key for augmentation; dropout uses the key itself."""
 _LIGHT = 100
 """Number folded into a pair's key for changed appearance."""
-CONTEXT = ("context",)
-"""Parameters that models with one patch lack."""
 STEPS_DRAWN_AHEAD = 50
 """Number of steps whose pairs are sampled at once."""
 _KEPT_PROGRAMS = 8
@@ -102,12 +100,11 @@ def initial_state(program: DescriptorProgram) -> TrainState:
 def _begin(
     model: Descriptor, optimizer: optax.GradientTransformation, seed: Integer[Array, ""], start: Any
 ) -> TrainState:
-    widths = (len(model.context),) if len(model.context) > 1 else ()
-    patches = jnp.zeros((2, *widths, model.patch_size, model.patch_size), jnp.float32)
+    patches = jnp.zeros((2, *model.patch_shape), jnp.float32)
     variables = model.init(jax.random.key(seed), patches)
-    if start is not None:  # in the model's own precision; one-patch models have no context
-        context = {name: variables["params"][name] for name in CONTEXT if widths}
-        start = {**start, "params": {**context, **start["params"]}}
+    if start is not None:  # in the model's own precision
+        if model.has_context:  # weights of a one-patch model lack its matrix
+            start = {**start, "params": {**variables["params"], **start["params"]}}
         variables = jax.tree.map(lambda own, given: given.astype(own.dtype), variables, start)
     return create_state(optimizer, variables)
 
@@ -278,16 +275,16 @@ def _cut(
     if not isinstance(data, ResidentPhotos):
         return _augmented(program, gather_pairs(data, rows), seed, step), None
     key = _augmentation_key(seed, step)
-    context, size, config = program.model.context, program.model.patch_size, program.augment
+    model, group, config = program.model, program.group, program.augment
     views, places = draw_views(
-        data, key, rows, size=size, widths=context, group=program.group, config=config
+        data, key, rows, size=model.patch_size, widths=model.context, group=group, config=config
     )
     if config.appearance:
         fold = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), _LIGHT))
         pairs = jax.vmap(lambda own, pair: change_views(own, pair, config))(fold(rows), views)
     else:
         pairs = mix_channels(jnp.moveaxis(views, 3, 0), REC_601)
-    return pairs if len(context) > 1 else pairs[:, :, 0], places
+    return pairs if model.has_context else pairs[:, :, 0], places
 
 
 def _augmentation_key(seed: Integer[Array, ""], step: Integer[Array, ""]) -> Key[Array, ""]:

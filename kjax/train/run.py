@@ -177,8 +177,9 @@ def make_learning_rate(config: RunConfig) -> optax.Schedule:
 
 def read_train_set(config: RunConfig) -> PatchSet | ResidentPhotos:
     """Read the photographs, or all training sets as one; their points are different points."""
-    data, ledger = config.data, shipped.photographs()
+    data = config.data
     if data.only_open:
+        ledger = shipped.photographs()
         for name in filter(None, (data.photos, data.places)):
             check_open(name, photographs_in(name), ledger)
         for name in data.train:
@@ -206,11 +207,10 @@ def read_train_set(config: RunConfig) -> PatchSet | ResidentPhotos:
 def show_pairs(config: RunConfig, path: Path) -> None:
     """Draw the first 64 augmented pairs in eight columns, the patches of a pair side by side."""
     program = dataclasses.replace(make_program(config), pairs=SHOWN, devices=(jax.devices()[0],))
-    train_set = read_train_set(config)
-    data: Any = train_set
+    train_set: Any = read_train_set(config)
     if isinstance(train_set, PatchSet):
-        data = make_resident(train_set)
-    pairs = np.asarray(first_pairs(program, jax.device_put(data)))
+        train_set = make_resident(train_set)
+    pairs = np.asarray(first_pairs(program, jax.device_put(train_set)))
     flat = pairs.reshape(SHOWN, -1, *pairs.shape[-2:])  # with context, all patches of a pair
     low, high = (bound(flat, axis=(2, 3), keepdims=True) for bound in (np.min, np.max))
     tiles = np.pad(255 * (flat - low) / (high - low + 1e-6), [(0, 0), (0, 0), (1, 1), (1, 1)])
