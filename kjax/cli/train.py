@@ -3,6 +3,7 @@
 import argparse
 import re
 
+from kjax.cli.options import check_output_file
 from kjax.errors import InputError
 from kjax.interrupts import ending_on_interrupt
 from kjax.train import command_line
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.show:
         if args.out.suffix != ".png":
             raise InputError(f"--show draws a picture: --out must end with .png, not {args.out}")
+        check_output_file(args.out)
         show_pairs(config, args.out)
         print(f"wrote {args.out}")
         return 0
