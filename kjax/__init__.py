@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kjax.images.extract import extract_patches
     from kjax.images.learned import load_matcher
     from kjax.images.match import match, match_many
+    from kjax.images.pairs import match_photos
     from kjax.model.descriptor import HEADS, Descriptor, build
     from kjax.model.folding import fold
     from kjax.model.position_encoding import PositionKernel
@@ -62,6 +63,7 @@ _HOME = {
     "load_variables": "weights.files",
     "match": "images.match",
     "match_many": "images.match",
+    "match_photos": "images.pairs",
     "plot_matches": "images.draw",
     "quantize": "model.quantization",
     "save_variables": "weights.files",

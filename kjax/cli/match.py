@@ -1,7 +1,6 @@
 """`kjax match`: match two photographs; draw the matches or save them."""
 
 import argparse
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +35,8 @@ GEOMETRIES = {
     "fundamental": "epipolar geometry",
 }
 """Choices of --geometry, with their names in messages."""
-WEAK = 100
-"""Minimum number of inliers at which upright keypoints are not tried. On 138 pairs of photographs
-that are not turned, `fast` and the ratio test, they gave 1.1 times as many correct inliers above it
-and 1.4 times below."""
+WAYS = {"oriented": "", "upright": " (upright keypoints)", "aside": " (seen from aside)"}
+"""Remarks in messages on how the geometry was found."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "also save the matches: .npz with keypoints and geometry, or .h5 for hloc"
     add_option(parser, "--save", path_ending(".npz", *HDF5), "PATH", text)
     options.add_features(parser, advanced, detector="SIFT-steady", either=True)
+    text = "try tilted views if the geometry is weak (default: unless --upright or --no-upright)"
+    parser.add_argument("--aside", action=argparse.BooleanOptionalAction, help=text)
     options.add_matcher(parser, METHODS)
     text = "model to verify the matches with"
     add_option(parser, "--geometry", tuple(GEOMETRIES), "NAME", text, default="auto")
@@ -81,8 +80,9 @@ def check(args: argparse.Namespace) -> None:
         options.check_output_file(args.save)
         if args.save.suffix.lower() in HDF5:
             require("h5py", f"--save {args.save}")
-            if args.align:
-                raise InputError(f"--save {args.save} has no keypoints for --align: save .npz")
+            if args.align or args.aside:
+                option = "--align" if args.align else "--aside"
+                raise InputError(f"--save {args.save} has no keypoints for {option}: save .npz")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,78 +95,50 @@ def run(args: argparse.Namespace) -> int:
     from kjax.data.cutting.keypoints import detect_in_grey
     from kjax.data.cutting.photographs import grey_values, read_reduced
 
-    def detect(photograph: Any) -> Any:
+    def detect(photograph: Any, size: tuple[int, int]) -> Any:
         how = {"detector": args.detector, "upright": bool(args.upright)}
         grey = grey_values(photograph)
-        return grey, detect_in_grey(grey, max_keypoints=args.keypoints, **how)
+        return grey, size, detect_in_grey(grey, max_keypoints=args.keypoints, **how)
 
     read = [read_reduced(path, args.max_side) for path in (args.first, args.second)]
-    photographs, sizes = (read[0][0], read[1][0]), (read[0][1], read[1][1])
-    form = "{desc} [{n}/{total}, {elapsed}]"
-    steps = tqdm(total=5, bar_format=form, leave=False, disable=args.quiet)
-
-    def step(name: str) -> None:
-        steps.set_description_str(name, refresh=False)
-        steps.update()
-        steps.refresh()
-
+    steps = tqdm(bar_format="{desc} [{elapsed}]", leave=False, disable=args.quiet)
     with steps:
-        step("detecting keypoints, loading weights")
+        steps.set_description_str("detecting keypoints, loading weights")
         # OpenCV detects keypoints while JAX is imported and the weights are loaded. One photograph
         # at a time, and before any description: both need up to a gigabyte.
-        detecting = ThreadPoolExecutor(1).map(detect, photographs)
+        detecting = ThreadPoolExecutor(1).map(detect, *zip(*read, strict=True))
 
-        from kjax.images.align import align_matches
         from kjax.images.describer import load
         from kjax.images.draw import MAX_LINES, save_match_page, save_matches, turned_upright
         from kjax.images.exchange.outputs import write_pair
-        from kjax.images.geometry import one_per_location, verify
-        from kjax.images.match import match
+        from kjax.images.pairs import match_photos
         from kjax.images.runner import keep_compiled_programs
 
         keep_compiled_programs()
-        describer = load(args.weights, seed=args.seed, dimension=args.dimension)
-        detected = list(detecting)
-
-        def attempt(detected: Any) -> tuple[Any, Any, Any, "Verified"]:
-            """Return the features of both photographs, their matches and the geometry."""
-            first = describer.describe_grey(*detected[0])
-            step("describing the second")
-            second = describer.describe_grey(*detected[1])
-            if args.quantize:
-                first, second = first.quantized(args.quantize), second.quantized(args.quantize)
-            step("matching")
-            matches = match(first, second, method=method, ratio=args.ratio, matcher=matcher)
-            if not args.repeated:
-                # SIFT returns a location with two orientations as two keypoints.
-                matches = matches.keep(one_per_location(matches, first.xy, second.xy))
-            if args.align:
-                (a, b), xy = photographs, second.xy.copy()
-                xy[matches.indices[:, 1]] = align_matches(a, b, first, second, matches).xy_b
-                second = dataclasses.replace(second, xy=xy)
-            ends = zip((first, second), sizes, matches.indices.T, strict=True)
-            xy_a, xy_b = (one.resized(size).xy[rows] for one, size, rows in ends)
-            chosen = {"model": args.geometry, "threshold": args.threshold}
-            # Two tries pass by chance as rarely as one.
-            found = verify(xy_a, xy_b, **chosen, false_alarms=0.5 if both_ways else 1.0)
-            return first, second, matches, found
-
+        limits = {"detector": args.detector, "max_keypoints": args.keypoints}
+        describer = load(args.weights, seed=args.seed, dimension=args.dimension, **limits)
+        shared = ("ratio", "geometry", "threshold", "aside", "repeated", "align", "quantize")
         # hloc's matches are those of the keypoints that `kjax describe` writes.
-        both_ways = args.upright is None and (not args.save or args.save.suffix.lower() not in HDF5)
-        step("compiling (first use only), describing the first")
-        taken, upright = attempt(detected), bool(args.upright)
-        if both_ways and taken[-1].inliers.sum() < WEAK:
-            steps.total += 3
-            step("describing the first, upright")
-            other = attempt([(grey, found.upright()) for grey, found in detected])
-            if other[-1].inliers.sum() > taken[-1].inliers.sum():
-                taken, upright = other, True
-        first, second, matches, verified = taken
-        files = zip((args.first, args.second), photographs, (first, second), strict=True)
-        pictures, drawn = zip(*(turned_upright(*file) for file in files), strict=True)
-        first, second = first.resized(sizes[0]), second.resized(sizes[1])
+        fixed = args.save and args.save.suffix.lower() in HDF5
+        a, b = detecting
+        first, second, matches, verified, way = match_photos(
+            a,
+            b,
+            describer,
+            method=method,
+            matcher=matcher,
+            upright=bool(args.upright) if fixed else args.upright,
+            progress=steps.set_description_str,
+            **{name: getattr(args, name) for name in shared},
+        )
+        files = zip((args.first, args.second), read, (first, second), strict=True)
+        turned = (
+            turned_upright(path, photo, one.resized((photo.shape[1], photo.shape[0])))
+            for path, (photo, _), one in files
+        )
+        pictures, drawn = zip(*turned, strict=True)
         inliers = verified.inliers
-        step("drawing")
+        steps.set_description_str("drawing")
         found_names = list(options.named_photographs([args.first, args.second]))
         names = found_names[0], found_names[-1]
         is_page = args.out.suffix.lower() == PAGE
@@ -180,8 +152,8 @@ def run(args: argparse.Namespace) -> int:
         if args.save:
             write_pair(args.save, names, first, second, matches, verified)
     print(f"{len(first):,} and {len(second):,} keypoints")
-    way = " (upright keypoints)" if upright and inliers.any() else ""
-    print(verdict(verified, args.geometry, all_drawn=is_page) + way)
+    remark = WAYS[way] if inliers.any() else ""
+    print(verdict(verified, args.geometry, all_drawn=is_page) + remark)
     count = int(inliers.sum())
     part = "" if is_page or count <= MAX_LINES else f" ({MAX_LINES} of {count:,} matches drawn)"
     print(f"wrote {args.out}{part}" + (f" and {args.save}" if args.save else ""))

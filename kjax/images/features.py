@@ -81,7 +81,7 @@ class Features:
             return self
         factors = (np.array(size) / self.image_size).astype(np.float32)
         xy = (self.xy + np.float32(0.5)) * factors[None] - np.float32(0.5)
-        scales = None if self.scales is None else self.scales * factors.mean()
+        scales = None if self.scales is None else self.scales * np.sqrt(factors.prod())
         return dataclasses.replace(self, xy=xy, scales=scales, image_size=size)
 
     def keypoints(self) -> Keypoints:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, Key
+from jaxtyping import Array, Float, Int32, Key
 
 from kjax.errors import InputError
 from kjax.matcher.assignment import Seen, Truth, find_truth, project
@@ -123,17 +123,55 @@ def draw_batch(
         # Of the descriptors, only the chosen ones are fetched.
         light = views._replace(descriptors=views.counts, up_to=None)
         sides = [jax.tree.map(lambda leaf, i=i: leaf[group, i], light) for i in (first, second)]
-        shared = (
-            jax.random.uniform(ordering) < config.largest_share,
-            jax.random.randint(amount, (), config.least_keypoints, config.keypoints + 1),
-            jax.random.uniform(upright) < config.upright_share,
-        )
-        chosen = [
-            _draw_side(own_key, side, middle, *shared, config)
-            for own_key, side, middle in zip(
-                (left, right), sides, _common_point(anchor, *sides), strict=True
-            )
-        ]
+        by_size = jax.random.uniform(ordering) < config.largest_share
+        most = jax.random.randint(amount, (), config.least_keypoints, config.keypoints + 1)
+        is_upright = jax.random.uniform(upright) < config.upright_share
+
+        def choose(
+            key: Key[Array, ""], view: DeviceViews, seen: Float[Array, "2"]
+        ) -> tuple[Array, ...]:
+            """Crop a view about a point; return the chosen keypoints' columns and their number."""
+            crop, noise, turn, zoom = jax.random.split(key, 4)
+            crop, whole, place = jax.random.split(crop, 3)
+            size = view.sizes.astype(jnp.float32)
+            share = jax.random.uniform(crop, (2,), minval=config.least_crop, maxval=1.0)
+            share = jnp.where(jax.random.uniform(whole) < config.whole_share, 1.0, share)
+            half = share * size / 2
+            middle = seen + half * jax.random.uniform(place, (2,), minval=-1.0, maxval=1.0)
+            middle = jnp.clip(middle, half, size - half)
+            room = view.xy.shape[0]
+            ranks = jnp.where(by_size, view.ranks_by_size, jnp.arange(room))
+            noisy = jnp.log1p(ranks) + config.rank_noise * jax.random.normal(noise, (room,))
+            inside = (jnp.abs(view.xy - middle[None]) <= half[None]).all(axis=-1)
+            there = inside & (jnp.arange(room) < view.counts)
+            best, chosen = jax.lax.top_k(jnp.where(there, -noisy, -jnp.inf), config.keypoints)
+            found = jnp.minimum(jnp.isfinite(best).sum(dtype=jnp.int32), most)
+            # Rotate near-upright or uniformly; not at all if keypoints have no angles.
+            tilt = jnp.deg2rad(config.tilt_degrees) * jax.random.normal(turn)
+            uniform = jax.random.uniform(turn, minval=-jnp.pi, maxval=jnp.pi)
+            angle = jnp.where(is_upright, tilt - view.turns, uniform)
+            angle = jnp.where(jnp.isnan(view.turns), 0.0, angle)
+            unit = half.max() * jnp.exp(config.zoom_noise * jax.random.normal(zoom))
+            xy = view.xy[chosen]
+            x, y = (xy - middle[None]).T
+            cosine, sine = jnp.cos(angle), jnp.sin(angle)
+            rotated = jnp.stack([cosine * x - sine * y, sine * x + cosine * y], axis=1)
+            log_scales = jnp.log(view.scales[chosen] / unit)
+            angles = view.angles[chosen] + angle
+            return chosen, xy, view.places[chosen], rotated / unit, log_scales, angles, found
+
+        # A point that a keypoint of the first view sees, in both; if the second sees none of them,
+        # any keypoint of the first, and any position in the second.
+        one_view, other_view = sides
+        there = project(other_view.cameras[None], one_view.places[None])[0]
+        shown = ((there >= 0) & (there < other_view.sizes[None])).all(axis=-1)
+        exists = jnp.arange(len(there)) < one_view.counts
+        chance = jax.random.uniform(anchor, (len(there),))
+        place = jnp.argmax(jnp.where(exists, chance + (shown & exists), -1.0))
+        whole = other_view.sizes.astype(jnp.float32)
+        other = jnp.where(shown[place], there[place], whole * chance[:2])
+        middles = one_view.xy[place], other
+        chosen = [choose(*one) for one in zip((left, right), sides, middles, strict=True)]
         rows, xy, places, *columns, found = (
             jnp.stack(column) for column in zip(*chosen, strict=True)
         )
@@ -146,70 +184,3 @@ def draw_batch(
     seen, points = jax.vmap(draw_pair)(jax.random.split(key, pairs))
     truth = find_truth(seen, points.descriptors, points.counts, by_lines=by_lines)
     return Batch(points, truth)
-
-
-def _common_point(
-    key: Key[Array, ""], first: DeviceViews, second: DeviceViews
-) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
-    """Return the position, in both views, of a point that a keypoint of the first sees.
-
-    If no point is seen by both: any keypoint of the first, and any position in the second.
-    """
-    there = project(second.cameras[None], first.places[None])[0]
-    shown = ((there >= 0) & (there < second.sizes[None])).all(axis=-1)
-    exists = jnp.arange(len(there)) < first.counts
-    chance = jax.random.uniform(key, (len(there),))
-    chosen = jnp.argmax(jnp.where(exists, chance + (shown & exists), -1.0))
-    whole = second.sizes.astype(jnp.float32)
-    other = jnp.where(shown[chosen], there[chosen], whole * chance[:2])
-    return first.xy[chosen], other
-
-
-def _draw_side(
-    key: Key[Array, ""],
-    view: DeviceViews,
-    seen: Float[Array, "2"],
-    by_size: Bool[Array, ""],
-    most: Int32[Array, ""],
-    upright: Bool[Array, ""],
-    config: DrawConfig,
-) -> tuple[Array, ...]:
-    """Crop a view about a point, and choose keypoints.
-
-    Returns:
-        Rows, pixels, 3-D points, positions, log scales and angles of keypoints, and their number.
-    """
-    crop, noise, turn, zoom = jax.random.split(key, 4)
-    crop, whole, place = jax.random.split(crop, 3)
-    size = view.sizes.astype(jnp.float32)
-    share = jax.random.uniform(crop, (2,), minval=config.least_crop, maxval=1.0)
-    share = jnp.where(jax.random.uniform(whole) < config.whole_share, 1.0, share)
-    half = share * size / 2
-    middle = seen + half * jax.random.uniform(place, (2,), minval=-1.0, maxval=1.0)
-    middle = jnp.clip(middle, half, size - half)
-    room = view.xy.shape[0]
-    ranks = jnp.where(by_size, view.ranks_by_size, jnp.arange(room))
-    noisy = jnp.log1p(ranks) + config.rank_noise * jax.random.normal(noise, (room,))
-    inside = (jnp.abs(view.xy - middle[None]) <= half[None]).all(axis=-1)
-    there = inside & (jnp.arange(room) < view.counts)
-    best, chosen = jax.lax.top_k(jnp.where(there, -noisy, -jnp.inf), config.keypoints)
-    found = jnp.minimum(jnp.isfinite(best).sum(dtype=jnp.int32), most)
-    # Rotate near-upright or uniformly; not at all if keypoints have no angles.
-    tilt = jnp.deg2rad(config.tilt_degrees) * jax.random.normal(turn)
-    uniform = jax.random.uniform(turn, minval=-jnp.pi, maxval=jnp.pi)
-    angle = jnp.where(upright, tilt - view.turns, uniform)
-    angle = jnp.where(jnp.isnan(view.turns), 0.0, angle)
-    unit = half.max() * jnp.exp(config.zoom_noise * jax.random.normal(zoom))
-    xy = view.xy[chosen]
-    x, y = (xy - middle[None]).T
-    cosine, sine = jnp.cos(angle), jnp.sin(angle)
-    rotated = jnp.stack([cosine * x - sine * y, sine * x + cosine * y], axis=1)
-    return (
-        chosen,
-        xy,
-        view.places[chosen],
-        rotated / unit,
-        jnp.log(view.scales[chosen] / unit),
-        view.angles[chosen] + angle,
-        found,
-    )

@@ -82,7 +82,39 @@ def run(config: MatcherRunConfig, workdir: Path) -> dict[str, float]:
     learning, held_out = split(views, config.data.validation_every)
     program = make_program(config, by_lines=views.has_unknown_places)
     with claim_workdir(workdir, config, notes={"attention": program.attention}):
-        state, scores = _train(config, program, learning, held_out, workdir)
+        checkpoints = Checkpoints(
+            workdir / CHECKPOINTS_FOLDER, keep=config.train.keep_checkpoints, best_metric="error"
+        )
+        params = None
+        if config.init:
+            initial = read_matcher(find_matcher(config.init))
+            if initial.model != config.model:
+                fields = dataclasses.asdict(initial.model).items()
+                settings = " ".join(f"--config.model.{name}={value}" for name, value in fields)
+                raise InputError(
+                    f"{config.init} has another model than config.model: set {settings}"
+                )
+            params = jax.tree.map(jnp.asarray, initial.params)
+        # Placed like a restored state, or resuming would compile again.
+        start = jax.device_put(initial_state(program, params), jax.devices()[0])
+        restored = checkpoints.restore_latest(start)
+        state = start if restored is None else restored
+        log = MetricsLog(workdir, config.tensorboard, resume_step=step_of(state))
+        try:
+            state, scores = train(
+                make_run(program, to_device(learning)),
+                pairs=program.pairs,
+                schedule=config.train.schedule(),
+                learning_rate=make_learning_rate(config),
+                state=state,
+                checkpoints=checkpoints,
+                log=log,
+                evaluate=make_validation(program, to_device(held_out), config.train.eval_batches),
+                progress=config.progress,
+            )
+        finally:
+            log.close()
+            checkpoints.close()
         with workdir_errors(workdir):
             write_json(workdir / RESULTS_FILE, scores)
             remarks = {
@@ -157,47 +189,6 @@ def choose_attention(wanted: str, dtype: str) -> Attention:
             print(f"attention by XLA: cuDNN failed ({str(error)[:200]})", file=sys.stderr)
             return "xla"
     return "cudnn"
-
-
-def _train(
-    config: MatcherRunConfig,
-    program: MatcherProgram,
-    learning: ViewSet,
-    held_out: ViewSet,
-    workdir: Path,
-) -> tuple[TrainState, dict[str, float]]:
-    """Train from the last checkpoint, or from the start."""
-    checkpoints = Checkpoints(
-        workdir / CHECKPOINTS_FOLDER, keep=config.train.keep_checkpoints, best_metric="error"
-    )
-    params = None
-    if config.init:
-        weights = read_matcher(find_matcher(config.init))
-        if weights.model != config.model:
-            fields = dataclasses.asdict(weights.model).items()
-            settings = " ".join(f"--config.model.{name}={value}" for name, value in fields)
-            raise InputError(f"{config.init} has another model than config.model: set {settings}")
-        params = jax.tree.map(jnp.asarray, weights.params)
-    # Placed like a restored state, or resuming would compile again.
-    start = jax.device_put(initial_state(program, params), jax.devices()[0])
-    state = checkpoints.restore_latest(start)
-    state = start if state is None else state
-    log = MetricsLog(workdir, config.tensorboard, resume_step=step_of(state))
-    try:
-        return train(
-            make_run(program, to_device(learning)),
-            pairs=program.pairs,
-            schedule=config.train.schedule(),
-            learning_rate=make_learning_rate(config),
-            state=state,
-            checkpoints=checkpoints,
-            log=log,
-            evaluate=make_validation(program, to_device(held_out), config.train.eval_batches),
-            progress=config.progress,
-        )
-    finally:
-        log.close()
-        checkpoints.close()
 
 
 def initial_state(program: MatcherProgram, params: Any = None) -> TrainState:

@@ -110,6 +110,7 @@ WITHOUT_JAX = [
     ((*MATCH, "--save", "m.txt"), "--save: m.txt: unsupported file type: use .npz, .h5, .hdf5"),
     ((*MATCH, "--align", "--repeated"), "omit --repeated"),
     ((*MATCH, "--align", "--save", "m.h5"), "has no keypoints for --align: save .npz"),
+    ((*MATCH, "--aside", "--save", "m.h5"), "has no keypoints for --aside: save .npz"),
     ((*MATCH, "--matcher", "mutal"), "unknown matcher 'mutal': did you mean 'mutual'?"),
     ((*MATCH, "--ratio", "0"), "--ratio: must be above 0 and at most 1, not 0"),
     ((*MATCH, "--ratio", "nan"), "not nan"),

@@ -169,7 +169,7 @@ def test_unrelated_photographs_have_no_geometry(capsys):
 
 @pytest.mark.parametrize(
     ("words", "described"),
-    [([], 4), (["--upright"], 2), (["--no-upright"], 2), (["--save=m.h5"], 2)],
+    [(["--no-aside"], 4), (["--upright"], 2), (["--no-upright"], 2), (["--save=m.h5"], 2)],
 )
 def test_upright_keypoints_where_orientations_fail(shifted, words, described, capsys):
     def disoriented(grey, upright, **options):
@@ -182,11 +182,43 @@ def test_upright_keypoints_where_orientations_fail(shifted, words, described, ca
         mock.patch("kjax.data.cutting.keypoints.detect_in_grey", disoriented),
         mock.patch.object(Describer, "describe_grey", autospec=True, side_effect=real) as calls,
     ):
-        upright = words in ([], ["--upright"])
+        upright = words in (["--no-aside"], ["--upright"])
         assert match("a photo.png", shifted, *words) == (not upright)
     said = "homography (upright keypoints)\n" if upright else "but no geometry explains them"
     assert said in capsys.readouterr().out
     assert calls.call_count == described
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_tilted_views_where_a_photograph_is_from_far_aside(swapped, rng, capsys):
+    size, squeezed = (258, 194), (65, 194)
+    noise = [rng.normal(size=(size[1] >> k, size[0] >> k)).astype("f4") for k in range(1, 5)]
+    smooth = [Image.fromarray(one).resize(size, Image.Resampling.BICUBIC) for one in noise]
+    texture = sum(1.5**k * np.asarray(one) for k, one in enumerate(smooth))
+    front = Image.fromarray((128 + 12 * texture).clip(0, 255).astype(np.uint8))
+    front.save("front.png")
+    front.resize(squeezed, Image.Resampling.BOX).save("aside.png")
+    names, factor = ["front.png", "aside.png"], np.array([squeezed[0] / size[0], 1])
+    if swapped:
+        names, factor = names[::-1], 1 / factor
+    words = (*names, "--keypoints=500", "--save=m.npz")
+    assert match(*words, "--no-aside", weights="tiny") == 1
+    assert match(*words, "--align", weights="tiny") == 0
+    assert "agree with one homography (seen from aside)\n" in capsys.readouterr().out
+    found = kjax.match_photos(*names, kjax.load("tiny", max_keypoints=500), align=True)
+    assert found.way == "aside"
+    with np.load("m.npz") as saved:
+        inliers = saved["inliers"]
+        first, second = (saved[f"keypoints{side}"][saved["indices"][:, side]] for side in (0, 1))
+        np.testing.assert_array_equal(found.second.xy, saved["keypoints1"])
+        assert (saved["angles0"] == -1).all()
+        sizes = [saved[f"scales{side}"][saved["indices"][inliers, side]] for side in (0, 1)]
+    assert inliers.sum() > 50
+    off = ((first + 0.5) * factor - 0.5 - second)[inliers]
+    assert np.abs(off.mean(axis=0)).max() < 0.2
+    assert np.median(np.linalg.norm(off, axis=1)) < 1
+    assert np.median(sizes[1] / sizes[0]) == pytest.approx(np.sqrt(factor.prod()), rel=0.05)
+    assert kjax.plot_matches(*found[:3]).size[0] > 300
 
 
 def test_pictures_of_every_depth_look_alike_and_palettes_have_colours(tmp_path, rng):
