@@ -65,6 +65,7 @@ def descriptor_page(card: Card) -> str:
     """Return the page of a descriptor's weights."""
     name, model = card["name"], model_of(card["model"])
     size = model.patch_size
+    patches = f"descriptors = describer.describe(patches)  # [count, {size}, {size}]\n"
     parts = [
         f"# {name}",
         card["summary"],
@@ -73,7 +74,7 @@ def descriptor_page(card: Card) -> str:
         f"{card['parameters']:,} learned parameters, stored in {card['precision']}.",
         "## Use",
         f'```python\nimport kjax\n\ndescriber = kjax.load("{name}")\n'
-        f"descriptors = describer.describe(patches)  # [count, {size}, {size}]\n"
+        f"{'' if model.has_context else patches}"
         "features = describer.describe_image(photo)  # SIFT keypoints, described\n```",
     ]
     if card["nested"]:

@@ -52,14 +52,15 @@ def run(args: argparse.Namespace) -> None:
     """Write the three files of a model, and load them as a check; bad input writes nothing."""
     check_name(args.name)
     photographs = photographs_of({name: read_photographs(name) for name in args.sets})
-    measured = {"name": args.name, "parameters": 0, "precision": "float32", "sha256": "unknown"}
+    dtype = np.dtype(np.float16 if args.half else np.float32)
+    measured = {"name": args.name, "parameters": 0, "precision": dtype.name, "sha256": "unknown"}
     card = check_card(read_facts(args.card) | photographs | measured, DESCRIPTOR_FIELDS)
     names = {one["name"] for one in card["data"]}
     if odd := {Path(name).name for name in args.sets} ^ names:
         raise InputError(f"--sets and the card's data must name the same sets: see {min(odd)}")
     variables = load_variables(args.weights, model_of(card["model"]))
-    variables = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), variables)
-    check_arrays(variables, np.float32)
+    variables = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), variables)
+    check_arrays(variables, dtype)
     with tempfile.TemporaryDirectory() as folder:
         stored = Path(folder) / f"{args.name}.npz"
         save_variables(stored, variables)
@@ -125,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("name", help="lower-case letters, digits and dashes")
     add("--weights", type=Path, required=True, help="file of the weights")
     add("--card", type=Path, required=True, help="JSON file with the facts about them")
+    add("--half", action="store_true", help="store the weights in half precision")
     add("--sets", nargs="+", required=True, help="folders of all training sets")
     return program.run_main(run, parser, argv)
 

@@ -89,7 +89,8 @@ def from_torch(
         node: dict[str, Any] = variables
         for parent in parents:
             node = node.setdefault(parent, {})
-        array = arrays[name]  # OIHW → HWIO, [out, in] → [in, out]
+        array = arrays[name].astype(np.promote_types(arrays[name].dtype, np.float32))
+        # OIHW → HWIO, [out, in] → [in, out]
         array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
         node[leaf] = jax.device_put(array, may_alias=False)
     return variables
