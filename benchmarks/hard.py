@@ -4,7 +4,9 @@ r"""Measure descriptors under changed appearance: season, night, infrared and ex
         --evd data/evd --labelled data/ComputerVision --half develop
 
 prints two tables and appends a line per method and set to results/hard.jsonl. Methods are named as
-in benchmarks/peer_table/methods.py. Photos are grey, with a long side of at most 1,024 pixels.
+in benchmarks/peer_table/methods.py. `best:aside` matches as `kjax match` does, with the
+weights' own ratio: weak pairs are tried again upright, then with tilted views. Photos are grey,
+with a long side of at most 1,024 pixels.
 
 --evd       EVD's folders 1, 2 and h: pairs of photos with homographies
 --labelled  `Multimodal_Image_Matching_Datasets/ComputerVision` of the public repository
@@ -51,7 +53,9 @@ from kjax.data.cutting.keypoints import NO_ANGLE, Keypoints
 from kjax.data.cutting.photographs import grey_values, read_grey, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.images.describer import load
 from kjax.images.features import Features, Matches
+from kjax.images.pairs import match_photos
 from kjax.interrupts import run_script
 from kjax.weights.shipped import DEFAULT, list_matchers
 
@@ -65,6 +69,7 @@ NEAR, CORRECT = 6.0, 5.0
 """Maximum errors in pixels of a detected landmark, and of a correct homography."""
 EVD, EVD_PIXELS, EVD_STEP = "evd", np.geomspace(1, 20, 10), 8
 HALVES = ("develop", "test")
+ASIDE = "aside"
 
 DescribePoints = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
 Record = Mapping[str, Any]
@@ -155,6 +160,15 @@ def rank(describe: DescribePoints, pair: HardPair) -> dict[str, Any]:
     return {"name": pair.name, "ranked first": first, pair.kind: first}
 
 
+def photo_matcher(method: methods.Method, keypoints: int, learned: str) -> Callable[..., Any]:
+    """Return a function of two grey photos that matches them as `kjax match` does."""
+    describer = load(method.features, max_keypoints=keypoints)
+    how: Any = {"method": methods.LEARNED, "matcher": learned}
+    if method.matcher != methods.LEARNED:
+        how = {"ratio": float(method.matcher) if method.matcher else None}
+    return lambda a, b: match_photos(a, b, describer, **how)[:3]
+
+
 def judge(pair: HardPair, a: Features, b: Features, matches: Matches) -> dict[str, Any]:
     """Estimate models from the matches of a pair and compare them with its points."""
     cv2 = require("cv2", "MAGSAC++")
@@ -202,7 +216,9 @@ def measure(args: argparse.Namespace, subset: str, pairs: Sequence[HardPair]) ->
 
     for given in dict.fromkeys(name.split("+")[0] for name in args.methods):
         method, selections = methods.parse(given), [given]
-        if not method.is_peer and ":" not in given:
+        if method.keypoints == ASIDE:
+            selections = []
+        elif not method.is_peer and ":" not in given:
             selections = [f"{given}:steady", f"{given}:upright"]
         matchers = [one.removeprefix(given) for one in args.methods if one.split("+")[0] == given]
         own = method.features if method.features in list_matchers() else DEFAULT
@@ -210,6 +226,10 @@ def measure(args: argparse.Namespace, subset: str, pairs: Sequence[HardPair]) ->
             if subset != EVD and given != "disk":
                 describe = point_describer(method.features, args.device)
                 yield record(method.features, (rank(describe, pair) for pair in pairs))
+            for name in (given + one for one in matchers if method.keypoints == ASIDE):
+                pair_up = photo_matcher(methods.parse(name), args.keypoints, args.matcher or own)
+                found = (judge(one, *pair_up(one.a, one.b)) for one in pairs)
+                yield record(name, found, args.matcher or own)
             for selected in selections:
                 extract = methods.describer(methods.parse(selected), args.keypoints, args.device)
                 described = [(one, extract(one.a), extract(one.b)) for one in tqdm(pairs, selected)]

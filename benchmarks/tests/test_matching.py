@@ -167,16 +167,16 @@ def test_hard_pairs(tmp_path, photo, capsys):
     (tmp_path / "h").mkdir()
     np.savetxt(tmp_path / "h" / "x.txt", -2 * np.array([[1, 0, -32.0], [0, 1, 0], [0, 0, 1]]))
     results = tmp_path / "hard.jsonl"
-    options = ["rootsift", "--keypoints", "300", "--results", str(results)]
+    options = ["rootsift", "tiny:aside", "--keypoints", "300", "--results", str(results)]
     assert hard.main([*options, "--labelled", str(tmp_path), "--evd", str(tmp_path)]) == 0
     assert "| rootsift:upright | " in capsys.readouterr().out
     records = [json.loads(line) for line in results.read_text().splitlines()]
-    assert [one["set"] for one in records] == ["develop"] * 3 + ["evd"] * 2
-    rank, _, matched, _, plane = (one["pairs"][0] for one in records)
+    assert [one["set"] for one in records] == ["develop"] * 5 + ["evd"] * 3
+    rank, _, matched, _, aside, _, plane, _ = (one["pairs"][0] for one in records)
     assert rank["name"] == "moved"
     assert rank["ranked first"] > 0.8
     assert min(matched["within 5 px"], matched["epipolar"], plane["EVD"]) > 0.9
-    assert max(matched["error"], plane["error"]) < 0.5
+    assert max(matched["error"], aside["error"], plane["error"]) < 0.5
     assert hard.main(options) == 2
     beyond = np.array([[1, 0, 0], [0, 1, 0], [0.01, 0, -1]])  # the origin has another sign
     np.testing.assert_allclose(hard.transfer(beyond, np.array([[200.0, 50]])), [[200, 50]])
