@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from kjax.images.learned import load_matcher
     from kjax.images.match import match, match_many
     from kjax.images.pairs import match_photos
-    from kjax.model.descriptor import HEADS, Descriptor, build
+    from kjax.model import HEADS
+    from kjax.model.descriptor import Descriptor, build
     from kjax.model.folding import fold
     from kjax.model.position_encoding import PositionKernel
     from kjax.model.quantization import quantize
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from kjax.weights.torch_names import from_torch, to_torch
 
 _HOME = {
-    "HEADS": "model.descriptor",
+    "HEADS": "model",
     "Describer": "images.describer",
     "Descriptor": "model.descriptor",
     "PositionKernel": "model.position_encoding",

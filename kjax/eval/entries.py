@@ -38,7 +38,7 @@ from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor, parameter_count
 from kjax.model.folding import fold
 from kjax.model.quantization import FORMS, quantize
-from kjax.runs.workdir import CONFIG_FILE
+from kjax.runs import CONFIG_FILE
 from kjax.version import __version__
 from kjax.weights import shipped
 from kjax.weights.files import SUFFIXES

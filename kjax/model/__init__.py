@@ -13,3 +13,5 @@ TRUNK_STRIDE = 4
 """Product of `STRIDES`."""
 DIMENSION = 128
 """Size of the paper's descriptor."""
+EPSILON = 1e-5
+"""BatchNorm's, added to variances."""

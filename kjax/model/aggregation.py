@@ -4,17 +4,12 @@ The paper's equation for ψ moves the sum inside: vec(ΦᵀF), where Φ holds th
 descriptors and F the n² encoded positions. It needs n²(d+(2s+1)²) numbers instead of n²·d·(2s+1)².
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from kjax.model.kernels.convolution import at_least_float32
-
-AnyArray = Array | np.ndarray
+from kjax.model.position_encoding import dense_matrix
 
 
 def flatten_positions(feature_map: Float[Array, "*batch n n d"]) -> Float[Array, "*batch n*n d"]:
@@ -78,19 +73,9 @@ def project(
     dtype = descriptors.dtype
     if batch < count:
         return dense(aggregate(descriptors, positions.astype(dtype)).astype(dtype), matrix)
-    return dense(descriptors.reshape(batch, -1), dense_matrix(positions.astype(dtype), matrix))
-
-
-def dense_matrix(
-    positions: Float[AnyArray, "p k"],
-    matrix: Float[AnyArray, "inputs outputs"],
-    *,
-    multiply: Callable[..., Any] = dense,
-) -> Float[AnyArray, "rows outputs"]:
-    """Return the fully connected layer on vec(Φ) that F and M make, in the precision of F."""
-    size = positions.shape[1]
-    by_position = matrix.reshape(-1, size, matrix.shape[1]).swapaxes(0, 1)
-    return multiply(positions, by_position.reshape(size, -1)).reshape(-1, matrix.shape[1])
+    return dense(
+        descriptors.reshape(batch, -1), dense_matrix(positions.astype(dtype), matrix, dense)
+    )
 
 
 def encode_each(

@@ -11,8 +11,6 @@ Variables of a `Descriptor` by path, with the paper's channels and dimension (he
 """
 
 import functools
-import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,31 +21,16 @@ from flax import linen as nn
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from kjax.errors import InputError, unknown_name
-from kjax.model import (
-    CHANNELS,
-    DIMENSION,
-    HEADS,
-    STRIDES,
-    TRUNK_STRIDE,
-    aggregation,
-)
+from kjax.errors import InputError
+from kjax.model import CHANNELS, DIMENSION, STRIDES, TRUNK_STRIDE, aggregation
+from kjax.model.architecture import SYSTEMS, Architecture, check_patch_size
 from kjax.model.heads import CatHead, EncodedHead, FullyConnectedHead, SumHead
 from kjax.model.kernels.convolution import at_least_float32
 from kjax.model.layers import Dropout, Trunk, initial_kernel
 from kjax.model.patches import as_images, normalize_patches
-from kjax.model.position_encoding import CoordinateSystem, PositionKernel
-
-SYSTEMS: dict[str, tuple[CoordinateSystem, ...]] = {
-    "xy": ("xy",),
-    "polar": ("polar",),
-    "combined": ("xy", "polar"),
-    "combined_star": ("xy", "polar"),
-}
-"""Coordinate systems of the encoded heads, in the order of the head's input."""
 
 
-class Descriptor(nn.Module):
+class Descriptor(nn.Module, Architecture):
     """Patch → ℓ2-normalised descriptor. Make one with `kjax.build`, which explains the fields.
 
     Heads `hardnet` and `cat` take patches of `patch_size` only, the others any multiple of 4.
@@ -57,18 +40,6 @@ class Descriptor(nn.Module):
     With several widths in `context`, a point has C concentric patches, the widest last. All go
     through the same network; one matrix maps their C unit vectors of 128 numbers to `dimension`.
     """
-
-    head: str
-    patch_size: int = 32
-    position_kernel: PositionKernel = PositionKernel()
-    dropout: float = 0.3
-    head_bias: bool = True
-    dtype: Any = jnp.float32
-    axis_name: str | None = None
-    channels: tuple[int, ...] = CHANNELS
-    dimension: int = DIMENSION
-    folded: bool = False
-    context: tuple[float, ...] = (1.0,)
 
     def setup(self) -> None:
         """Create the trunk or trunks and the head."""
@@ -113,17 +84,6 @@ class Descriptor(nn.Module):
                     self.head_bias,
                     name="head",
                 )
-
-    @property
-    def has_context(self) -> bool:
-        """Whether a point has several patches."""
-        return len(self.context) > 1
-
-    @property
-    def patch_shape(self) -> tuple[int, ...]:
-        """Shape of a point's patches: `(N, N)`, or `(C, N, N)` with context."""
-        sides = (self.patch_size, self.patch_size)
-        return (len(self.context), *sides) if self.has_context else sides
 
     def __call__(
         self,
@@ -180,7 +140,7 @@ class Descriptor(nn.Module):
                 f"this {self.head!r} model takes {self.patch_size}×{self.patch_size} patches, "
                 f"not {size}×{size}: resize them, or build it with patch_size={size}"
             )
-        _check_patch_size(size)
+        check_patch_size(size)
         images = normalize_patches(images)
         points = images.shape[0] // count
         if points % views:
@@ -206,12 +166,6 @@ class Descriptor(nn.Module):
         similarity maps do; the sum then is not ψ.
         """
         return self.projection.encode_each(self.feature_maps(patches), weighted=weighted)
-
-
-LARGEST_S, LARGEST_PATCH, LARGEST_WIDTH = 16, 512, 1024
-"""Maximum arguments of `build`, ten times the usual ones."""
-LARGEST_CONTEXT, MOST_PATCHES = 16, 4
-"""Maximum width in `context`, and maximum number of widths."""
 
 
 def build(
@@ -249,52 +203,17 @@ def build(
         >>> variables = model.init(jax.random.key(0), patches)
         >>> descriptors = model.apply(variables, patches)
     """
-    if head not in HEADS:
-        raise unknown_name("head", head, HEADS)
-    _check_patch_size(patch_size)
-    if s > LARGEST_S or patch_size > LARGEST_PATCH:
-        raise InputError(
-            f"s={s} and patches of {patch_size}×{patch_size} pixels would fill the memory: choose "
-            f"s up to {LARGEST_S} and patches up to {LARGEST_PATCH}"
-        )
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout must be at least 0 and below 1, not {dropout}")
-    if dtype not in ("float32", "bfloat16", "float64", jnp.float32, jnp.bfloat16, jnp.float64):
-        raise InputError(f"dtype must be 'float32', 'bfloat16' or 'float64', not {dtype!r}")
-    if jnp.dtype(dtype) == jnp.float64 and not jax.config.read("jax_enable_x64"):
+    given = {"patch_size": patch_size, "dropout": dropout, "head_bias": head_bias}
+    given |= {"axis_name": axis_name, "dimension": dimension, **position_constants}
+    model = Descriptor.of(head, s=s, dtype=dtype, channels=channels, context=context, **given)
+    if model.dtype == jnp.float64 and not jax.config.read("jax_enable_x64"):
         raise InputError('dtype "float64" needs jax.config.update("jax_enable_x64", True)')
-    channels = tuple(channels)
-    if len(channels) != len(CHANNELS) or not all(1 <= width <= LARGEST_WIDTH for width in channels):
-        raise InputError(
-            f"channels must be {len(CHANNELS)} numbers from 1 to {LARGEST_WIDTH}, such as "
-            f"{CHANNELS}, not {channels}"
-        )
-    if not 1 <= dimension <= LARGEST_WIDTH:
-        raise InputError(f"dimension must be from 1 to {LARGEST_WIDTH}, not {dimension}")
-    if head in ("sum", "cat") and dimension != DIMENSION:
-        raise InputError(f"the head {head!r} has no projection: omit dimension={dimension}")
-    context = tuple(map(float, context))
-    inside = len(context) <= MOST_PATCHES and max(context, default=0) <= LARGEST_CONTEXT
-    increasing = all(low < high for low, high in itertools.pairwise((*context, math.inf)))
-    if context[:1] != (1,) or not (inside and increasing):
-        raise InputError(
-            f"context must be 1, or up to {MOST_PATCHES} increasing widths from 1 to "
-            f"{LARGEST_CONTEXT}, such as (1, 4), not {context}"
-        )
-    if head in ("sum", "cat") and len(context) > 1:
-        raise InputError(f"the head {head!r} has no projection: omit context={context}")
-    return Descriptor(
-        head=head,
-        patch_size=patch_size,
-        position_kernel=PositionKernel(s=s, **position_constants),
-        dropout=dropout,
-        head_bias=head_bias,
-        dtype=jnp.dtype(dtype),
-        axis_name=axis_name,
-        channels=channels,
-        dimension=dimension,
-        context=context,
-    )
+    return model
+
+
+def as_module(model: Architecture) -> Descriptor:
+    """Return the linen module of an architecture."""
+    return model if isinstance(model, Descriptor) else Descriptor(**vars(model))
 
 
 def receptive_field(row: int, column: int) -> tuple[int, int, int, int]:
@@ -313,8 +232,3 @@ def receptive_field(row: int, column: int) -> tuple[int, int, int, int]:
 def parameter_count(variables: Any) -> int:
     """Return the number of learned parameters, without BatchNorm's running statistics."""
     return sum(leaf.size for leaf in jax.tree.leaves(variables.get("params", {})))
-
-
-def _check_patch_size(size: int) -> None:
-    if size < 2 * TRUNK_STRIDE or size % TRUNK_STRIDE:
-        raise InputError(f"the patch size must be a multiple of 4 and at least 8, not {size}")

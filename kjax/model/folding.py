@@ -1,24 +1,20 @@
 """Models made of trained ones: BatchNorm folded, shorter descriptors, mapped descriptors."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from kjax.errors import InputError
-from kjax.model import ENCODED_HEADS, TRUNK_STRIDE
-from kjax.model.aggregation import dense_matrix
-from kjax.model.descriptor import SYSTEMS, Descriptor
-from kjax.model.kernels.batch_norm import EPSILON
-from kjax.model.position_encoding import position_matrix
+from kjax.model import ENCODED_HEADS, EPSILON, TRUNK_STRIDE
+from kjax.model.architecture import SYSTEMS, Architecture
+from kjax.model.position_encoding import dense_matrix, position_matrix
+
+Model = TypeVar("Model", bound=Architecture)
 
 
-def fold(
-    model: Descriptor, variables: Mapping[str, Any]
-) -> tuple[Descriptor, dict[str, dict[str, Any]]]:
+def fold(model: Model, variables: Mapping[str, Any]) -> tuple[Model, dict[str, dict[str, Any]]]:
     """Return a model and variables that give the same descriptors with fewer operations.
 
     Every convolution, and `hardnet`'s fully connected layer, absorbs the BatchNorm that follows it:
@@ -28,13 +24,22 @@ def fold(
         >>> fast, folded = kjax.fold(model, variables)
         >>> descriptors = jax.jit(fast.apply)(folded, patches)
     """
+    import jax  # here, because onnxruntime needs no JAX
+
+    folded, weights = fold_on_host(model, variables)
+    return folded, jax.device_put(weights)
+
+
+def fold_on_host(
+    model: Model, variables: Mapping[str, Any]
+) -> tuple[Model, dict[str, dict[str, Any]]]:
+    """Fold like `fold`; NumPy arrays stay NumPy's."""
     if model.folded:
         raise InputError("this model is already folded")
     params, stats = variables["params"], variables["batch_stats"]
 
     def absorb(layer: Mapping[str, Any], norm: Mapping[str, Any]) -> dict[str, Any]:
         kernel, var = layer["kernel"], norm["var"]
-        # NumPy arrays stay NumPy: JAX would compile a program for every few numbers.
         scale = 1 / var.__array_namespace__().sqrt(var + EPSILON)
         broadcast = (1,) * (kernel.ndim - 1) + (-1,)  # the output channel is the last axis
         return {"kernel": kernel * scale.reshape(broadcast), "bias": -norm["mean"] * scale}
@@ -53,12 +58,10 @@ def fold(
         folded["head"] = dict(params["head"])
     if "context" in params:
         folded["context"] = dict(params["context"])
-    return model.clone(folded=True), {"params": jax.device_put(folded)}
+    return model.clone(folded=True), {"params": folded}
 
 
-def fold_head(
-    folded: Descriptor, weights: Mapping[str, Any]
-) -> tuple[Descriptor, Mapping[str, Any]]:
+def fold_head(folded: Model, weights: Mapping[str, Any]) -> tuple[Model, Mapping[str, Any]]:
     """Fold the position encoding into the weights too, where that saves work.
 
     M vec(ΦᵀF) is one fully connected layer on vec(Φ), as in `hardnet`. With one trunk this product
@@ -68,27 +71,25 @@ def fold_head(
     if folded.head not in ENCODED_HEADS or folded.head == "combined_star":
         return folded, weights
     params = dict(weights["params"])
+    xp = params["head"]["kernel"].__array_namespace__()
     kernel, side = np.asarray(params["head"]["kernel"]), folded.patch_size // TRUNK_STRIDE
     systems = SYSTEMS[folded.head]
     layers = [
-        dense_matrix(
-            position_matrix(side, folded.position_kernel, system), part, multiply=np.matmul
-        )
+        dense_matrix(position_matrix(side, folded.position_kernel, system), part)
         for system, part in zip(systems, np.split(kernel, len(systems)), strict=True)
     ]
     size = kernel.shape[1]
+    whole = sum(layers[1:], start=layers[0]).reshape(side, side, -1, size)
     params["head"] = {
-        "kernel": sum(layers[1:], start=layers[0])
-        .reshape(side, side, -1, size)
-        .astype(kernel.dtype),
-        "bias": params["head"].get("bias", np.zeros(size, kernel.dtype)),
+        "kernel": xp.asarray(whole.astype(kernel.dtype)),
+        "bias": params["head"].get("bias", xp.zeros(size, kernel.dtype)),
     }
-    return folded.clone(head="hardnet"), {"params": jax.device_put(params)}
+    return folded.clone(head="hardnet"), {"params": params}
 
 
 def shorten(
-    model: Descriptor, variables: Mapping[str, Any], dimension: int
-) -> tuple[Descriptor, dict[str, Any]]:
+    model: Model, variables: Mapping[str, Any], dimension: int
+) -> tuple[Model, dict[str, Any]]:
     """Return the model of the first `dimension` entries alone: a smaller projection.
 
     Only nested descriptors (see `nested` of `kjax.runs.config.LossConfig`) stay good this way. The
@@ -97,8 +98,12 @@ def shorten(
 
     def first_entries(group: Mapping[str, Any]) -> dict[str, Any]:
         # Kernel, bias and BatchNorm's statistics all have the descriptor's entries as last axis.
-        last = jax.tree.map(lambda leaf: leaf[..., :dimension], group.get(name, {}))
-        return {**group, name: last} if last else dict(group)
+        def cut(node: Any) -> Any:
+            if isinstance(node, Mapping):
+                return {part: cut(inner) for part, inner in node.items()}
+            return node[..., :dimension]
+
+        return {**group, name: cut(group[name])} if name in group else dict(group)
 
     name = _last_layer(variables)
 
@@ -117,7 +122,7 @@ def remap(
     name = _last_layer(variables)
     last = variables["params"][name]
     mapped = {part: np.asarray(weights, np.float64) @ matrix for part, weights in last.items()}
-    kept = {part: jnp.asarray(weights, last[part].dtype) for part, weights in mapped.items()}
+    kept = {part: weights.astype(last[part].dtype) for part, weights in mapped.items()}
     return {**variables, "params": {**variables["params"], name: kept}}
 
 

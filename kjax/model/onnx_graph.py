@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float32, Num
+from jaxtyping import Float32, Num
 
 from kjax.extras import require
 from kjax.model import DIMENSION, STRIDES, TRUNK_STRIDE
-from kjax.model.descriptor import SYSTEMS, Descriptor
+from kjax.model.architecture import SYSTEMS, Architecture
 from kjax.model.position_encoding import position_matrix
 
 OPSET, IR_VERSION = 12, 7
@@ -85,8 +85,8 @@ class GraphWriter:
     def dense(
         self,
         x: str,
-        matrix: Num[Array | np.ndarray, "C C2"],
-        bias: Num[Array | np.ndarray, " C2"] | None = None,
+        matrix: Num[Any, "C C2"],
+        bias: Num[Any, " C2"] | None = None,
     ) -> str:
         """Multiply rows [B,C] by a matrix."""
         constants = [matrix] if bias is None else [matrix, bias]
@@ -95,8 +95,8 @@ class GraphWriter:
     def convolve(
         self,
         x: str,
-        kernel: Num[Array | np.ndarray, "height width C C2"],
-        bias: Num[Array | np.ndarray, " C2"] | None = None,
+        kernel: Num[Any, "height width C C2"],
+        bias: Num[Any, " C2"] | None = None,
         *,
         stride: int | tuple[int, int] = 1,
         pads: Sequence[int] = (1, 1, 1, 1),
@@ -139,7 +139,7 @@ class GraphWriter:
 
 
 def onnx_model(
-    folded: Descriptor,
+    folded: Architecture,
     weights: Mapping[str, Any],
     *,
     dtype: str,

@@ -9,15 +9,13 @@ few constants only, so it is computed once, in float64, outside compiled program
 import dataclasses
 import functools
 import math
-from typing import Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal
 
-import jax
 import numpy as np
 from jaxtyping import Float
-from scipy import special
 
 CoordinateSystem = Literal["xy", "polar"]
-NumpyOrJax = TypeVar("NumpyOrJax", np.ndarray, jax.Array)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +61,15 @@ def von_mises_coefficients(kappa: float, s: int) -> Float[np.ndarray, "{s}+1"]:
     γ₀ = (I₀(κ) − e^(−κ)) / (2 sinh κ) and γᵢ = Iᵢ(κ) / sinh κ. Numerator and denominator are both
     scaled by e^(−κ), so that large concentrations do not overflow.
     """
+    from scipy import special  # slow to import
+
     bessel = special.ive(np.arange(s + 1), kappa)
     gamma = 2 * bessel / -math.expm1(-2 * kappa)
     gamma[0] = (bessel[0] - math.exp(-2 * kappa)) / -math.expm1(-2 * kappa)
     return gamma
 
 
-def feature_map(angles: NumpyOrJax, *, kappa: float, s: int) -> NumpyOrJax:
+def feature_map(angles: Float[Any, "*n"], *, kappa: float, s: int) -> Float[Any, "*n {2*s+1}"]:
     """Compute f(α) = (√γ₀, √γ₁ cos α … √γ_s cos sα, √γ₁ sin α … √γ_s sin sα) for every angle α.
 
     The result has shape `angles.shape + (2s+1,)` and is a NumPy or JAX array, like the angles.
@@ -132,3 +132,14 @@ def position_matrix(
         matrix = matrix * centre_weights(n, corner_radius=kernel.corner_radius)[:, None]
     matrix.setflags(write=False)  # the cache hands the same array to every caller
     return matrix
+
+
+def dense_matrix(
+    positions: Float[Any, "p k"],
+    matrix: Float[Any, "inputs outputs"],
+    multiply: Callable[..., Any] = np.matmul,
+) -> Float[Any, "rows outputs"]:
+    """Return the fully connected layer on vec(Φ) that F and M make, in the precision of F."""
+    size = positions.shape[1]
+    by_position = matrix.reshape(-1, size, matrix.shape[1]).swapaxes(0, 1)
+    return multiply(positions, by_position.reshape(size, -1)).reshape(-1, matrix.shape[1])

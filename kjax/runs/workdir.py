@@ -29,11 +29,11 @@ import kjax
 from kjax.errors import InputError
 from kjax.files.atomic import explain_write_errors, partial_prefix, write_json
 from kjax.files.json import parse_json
+from kjax.runs import CONFIG_FILE
 from kjax.runs.config import flat_fields, validate_as
 from kjax.runs.processes import failing_together
 from kjax.version import __version__
 
-CONFIG_FILE = "config.json"
 VERSIONS_FILE = "versions.json"
 LOCK_FILE = ".lock"
 CHECKPOINTS_FOLDER = "checkpoints"

@@ -16,10 +16,11 @@ from kjax.errors import InputError
 from kjax.eval.misalignment import describe_misaligned
 from kjax.files.atomic import write_json
 from kjax.model.folding import check_remap, remap
+from kjax.runs import CONFIG_FILE
 from kjax.runs import config as configs
 from kjax.runs.checkpoint import saved_steps
 from kjax.runs.config import AugmentConfig, RunConfig, validate
-from kjax.runs.workdir import CHECKPOINTS_FOLDER, CONFIG_FILE, stored_config, weights_files
+from kjax.runs.workdir import CHECKPOINTS_FOLDER, stored_config, weights_files
 from kjax.train.refitting import BATCH, LEARNING_RATE, STEPS, learn_map
 from kjax.train.run import run
 from kjax.tune.sets import OwnSets, TuneSettings

@@ -22,7 +22,7 @@ from kjax.weights.info import MARK, ModelInfo, make_metadata, parse_metadata
 from kjax.weights.torch_names import from_torch, to_arrays, to_torch
 
 if TYPE_CHECKING:
-    from kjax.model.descriptor import Descriptor
+    from kjax.model.architecture import Architecture
 
 TORCH_SUFFIXES = (".pt", ".pth", ".params", ".ckpt", ".bin")
 TORCH_FILES, SAFETENSORS_FILES = "a PyTorch file", "a .safetensors file"
@@ -30,11 +30,14 @@ SUFFIXES = (".npz", ".safetensors", *TORCH_SUFFIXES)
 
 
 def load_variables(
-    path: str | Path, model: "Descriptor | None" = None
+    path: str | Path, model: "Architecture | None" = None, *, on_host: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Load variables from a weights file, checked against `model` or the names in the file."""
+    """Load variables from a weights file, checked against `model` or the names in the file.
+
+    `on_host`: return NumPy arrays, without importing JAX.
+    """
     try:
-        return from_torch(load_state_dict(path), model)
+        return from_torch(load_state_dict(path), model, on_host=on_host)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -18,7 +18,7 @@ from kjax.version import __version__
 from kjax.weights.ledger import PhotoGroup, permitted_use
 
 if TYPE_CHECKING:
-    from kjax.model.descriptor import Descriptor
+    from kjax.model.architecture import Architecture
 
 Fields = dict[str, Any]
 """Arguments of `kjax.build`: head, s, patch_size, …"""
@@ -86,7 +86,7 @@ class Provenance:
     dimension: int
 
 
-def fields_of(model: "Descriptor") -> Fields:
+def fields_of(model: "Architecture") -> Fields:
     """Return the arguments of `kjax.build` that define a trained model."""
     fields = {"head": model.head, "patch_size": model.patch_size}
     if model.head in ENCODED_HEADS:
@@ -95,7 +95,7 @@ def fields_of(model: "Descriptor") -> Fields:
     return fields | sizes | {"context": model.context}
 
 
-def display_name(model: "Descriptor") -> str:
+def display_name(model: "Architecture") -> str:
     """Return a model's name for people, e.g. "combined_star s=2" or "hardnet N=64"."""
     parts = [model.head]
     if model.head in ENCODED_HEADS:

@@ -11,20 +11,20 @@ A training run takes precedence over shipped weights of the same name.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from kjax.errors import InputError, unknown_name
 from kjax.files.json import parse_json
 from kjax.model import CHANNELS, ENCODED_HEADS
-from kjax.model.descriptor import Descriptor, build, parameter_count
+from kjax.model.architecture import Architecture
 from kjax.model.folding import shorten
+from kjax.runs import CONFIG_FILE
 from kjax.weights import shipped
 from kjax.weights.files import SUFFIXES, load_state_dict, load_variables, read_metadata
 from kjax.weights.info import (
@@ -38,12 +38,17 @@ from kjax.weights.info import (
     parse_metadata,
 )
 from kjax.weights.torch_names import (
+    PATHS,
     check_finite,
     infer_fields,
     infer_widths,
+    on_device,
     plain_arrays,
     to_arrays,
 )
+
+if TYPE_CHECKING:
+    from kjax.model.descriptor import Descriptor
 
 WEIGHTS_FILE, METADATA_FILE = "weights.npz", "weights.json"
 WHOLE_EXTENT = 12.0
@@ -56,7 +61,7 @@ class LoadedModel:
 
     Attributes:
         path: weights file or workdir.
-        variables: not folded.
+        arrays: variables, not folded, as NumPy arrays.
         candidates: models that the weights fit; several only for bare weights files.
         info: what else is known.
         inferred: whether the candidates were inferred from the weights' shapes, which do not
@@ -66,18 +71,30 @@ class LoadedModel:
     """
 
     path: Path
-    variables: dict[str, Any]
-    candidates: tuple[Descriptor, ...]
+    arrays: dict[str, Any]
+    candidates: tuple[Architecture, ...]
     info: ModelInfo
     inferred: bool = False
     seed: int | None = None
     config: dict[str, Any] | None = None
 
     @property
-    def model(self) -> Descriptor:
+    def architecture(self) -> Architecture:
         """The only candidate; raises if there are several."""
         only_fields([fields_of(candidate) for candidate in self.candidates], self.path)
         return self.candidates[0]
+
+    @property
+    def model(self) -> "Descriptor":
+        """The linen module of the only candidate; imports JAX, like `variables`."""
+        from kjax.model.descriptor import as_module
+
+        return as_module(self.architecture)
+
+    @functools.cached_property
+    def variables(self) -> dict[str, Any]:
+        """The variables as JAX arrays."""
+        return on_device(self.arrays)
 
     @property
     def extent(self) -> float:
@@ -146,8 +163,8 @@ def load_sources(name: str) -> list[LoadedModel]:
             raise InputError(f"{path}: {error}") from None
         model = model_of(widths | named)
         info = ModelInfo(model=fields_of(model))
-        return [LoadedModel(path, load_variables(path, model), (model,), info)]
-    variables = load_variables(path)
+        return [LoadedModel(path, load_variables(path, model, on_host=True), (model,), info)]
+    variables = load_variables(path, on_host=True)
     return [LoadedModel(path, variables, possible_models(variables), ModelInfo(), inferred=True)]
 
 
@@ -155,7 +172,7 @@ def load_shipped(name: str) -> LoadedModel:
     """Load shipped weights, ignoring the current folder."""
     info = shipped.card(name)
     path, model = shipped.weights_file(info), model_of(info.model)
-    return LoadedModel(path, load_variables(path, model), (model,), info)
+    return LoadedModel(path, load_variables(path, model, on_host=True), (model,), info)
 
 
 def load_run(workdir: str | Path) -> list[LoadedModel]:
@@ -163,7 +180,9 @@ def load_run(workdir: str | Path) -> list[LoadedModel]:
 
     The folder is only read, so the run may still be active.
     """
-    # Here, because they bring orbax, which weights files do not need.
+    # Here, because they bring JAX and orbax, which weights files do not need.
+    import jax
+
     from kjax.runs.checkpoint import read_latest, saved_steps
     from kjax.runs.config import validate
     from kjax.runs.workdir import CHECKPOINTS_FOLDER, stored_config, weights_files
@@ -178,7 +197,7 @@ def load_run(workdir: str | Path) -> list[LoadedModel]:
     files = weights_files(workdir, seeds)
     steps = f"{run.train.total_steps:,}"
     if all(path.exists() for path in files):
-        by_seed = [load_variables(path, model) for path in files]
+        by_seed = [load_variables(path, model, on_host=True) for path in files]
     else:
         patches = np.zeros((1, *model.patch_shape), np.float32)
         shapes = jax.eval_shape(model.init, jax.random.key(0), patches)
@@ -191,7 +210,7 @@ def load_run(workdir: str | Path) -> list[LoadedModel]:
         if saved is None:
             raise InputError(f"the run in {workdir} has saved nothing yet: try again later")
         by_seed = [
-            jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i] if several else leaf), saved)
+            jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i] if several else leaf), saved)
             for i in range(len(seeds))
         ]
         steps = f"{max(saved_steps(workdir / CHECKPOINTS_FOLDER)):,} of {steps}"
@@ -226,10 +245,10 @@ def shortened(source: LoadedModel, dimension: int) -> LoadedModel:
             f"{source.info.name or source.path} has descriptors of {known} numbers, not "
             f"{dimension}: train with config.loss.nested for others"
         )
-    model, variables = shorten(source.model, source.variables, dimension)
+    model, arrays = shorten(source.architecture, source.arrays, dimension)
     nested = tuple(width for width in source.nested if width < dimension)
     info = dataclasses.replace(source.info, model=fields_of(model), nested=nested)
-    return dataclasses.replace(source, candidates=(model,), variables=variables, info=info)
+    return dataclasses.replace(source, candidates=(model,), arrays=arrays, info=info)
 
 
 def facts(sources: Sequence[LoadedModel]) -> dict[str, str]:
@@ -252,9 +271,11 @@ def facts(sources: Sequence[LoadedModel]) -> dict[str, str]:
     if model.has_context:
         widths = " and ".join(f"{width:g}" for width in model.context)
         texts["context"] = f"concentric patches, {widths} times as wide"
-    leaves = jax.tree.leaves(source.variables)
-    size = f"{sum(leaf.nbytes for leaf in leaves) / 1e6:.1f} MB as {leaves[-1].dtype}"
-    texts["parameters"] = f"{parameter_count(source.variables):,}, {size}"
+    arrays = {PATHS[name]: a for name, a in to_arrays(source.arrays).items() if name in PATHS}
+    learned = sum(array.size for path, array in arrays.items() if path[0] == "params")
+    size = sum(array.nbytes for array in arrays.values()) / 1e6
+    kind = arrays["params", "trunk", "conv6", "kernel"].dtype
+    texts["parameters"] = f"{learned:,}, {size:.1f} MB as {kind}"
     texts |= source.info.facts()
     if len(sources) > 1:
         texts["seed"] = ", ".join(str(one.seed) for one in sources)
@@ -292,8 +313,6 @@ def weights_path(name: str) -> Path:
 
 def is_workdir(name: str) -> bool:
     """Whether a folder is a training run."""
-    from kjax.runs.workdir import CONFIG_FILE
-
     return (Path(name) / CONFIG_FILE).is_file()
 
 
@@ -302,19 +321,19 @@ def holds_weights(name: str) -> bool:
     return (Path(name) / METADATA_FILE).is_file() and not is_workdir(name)
 
 
-def model_of(fields: Mapping[str, Any]) -> Descriptor:
-    """Build a model; all errors are about input."""
+def model_of(fields: Mapping[str, Any]) -> Architecture:
+    """Check the fields of a model; all errors are about input."""
     try:
-        return build(**fields)
+        return Architecture.of(**fields)
     except InputError:
         raise
     except (ValueError, TypeError) as error:  # PositionKernel does not know InputError
         raise InputError(str(error)) from error
 
 
-def possible_models(variables: Mapping[str, Any]) -> tuple[Descriptor, ...]:
+def possible_models(variables: Mapping[str, Any]) -> tuple[Architecture, ...]:
     """Return all models that variables fit, with the default patch size for encoded heads."""
-    return tuple(build(**fields) for fields in infer_fields(to_arrays(variables)))
+    return tuple(Architecture.of(**fields) for fields in infer_fields(to_arrays(variables)))
 
 
 def typical_extent(area: Sequence[float]) -> float:
@@ -329,10 +348,10 @@ def _load_with_info(path: Path, info: ModelInfo, named: Fields) -> LoadedModel:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     try:
-        variables = load_variables(path, model)
+        arrays = load_variables(path, model, on_host=True)
     except InputError as error:
         raise InputError(f"{error} (its metadata says {display_name(model)})") from None
-    return LoadedModel(path, variables, (model,), dataclasses.replace(info, model=fields_of(model)))
+    return LoadedModel(path, arrays, (model,), dataclasses.replace(info, model=fields_of(model)))
 
 
 def _folder_info(folder: Path) -> ModelInfo:

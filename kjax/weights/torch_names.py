@@ -31,7 +31,7 @@ from kjax.weights.info import Fields, fields_of
 if TYPE_CHECKING:
     import torch
 
-    from kjax.model.descriptor import Descriptor
+    from kjax.model.architecture import Architecture
 
 FC_INDEX = 19
 """Index of `hardnet`'s fully connected layer in `features`."""
@@ -62,7 +62,7 @@ PATHS = _paths()
 
 
 def from_torch(
-    state_dict: Mapping[str, Any], model: "Descriptor | None" = None
+    state_dict: Mapping[str, Any], model: "Architecture | None" = None, *, on_host: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Return the variables of a PyTorch state dict of tensors or NumPy arrays.
 
@@ -72,12 +72,11 @@ def from_torch(
         state_dict: names as in this module's table.
         model: model that the variables are for. By default, the head follows from the names and
             shapes.
+        on_host: return NumPy arrays, without importing JAX.
 
     Raises:
         InputError: arrays are missing, unexpected, wrong-shaped or not finite; all are named.
     """
-    import jax  # here, because the PyTorch twin reads weights without JAX
-
     if model is not None and model.folded:
         raise InputError("a folded model has no PyTorch counterpart: convert the original")
     arrays = plain_arrays(state_dict)
@@ -92,8 +91,15 @@ def from_torch(
         array = arrays[name].astype(np.promote_types(arrays[name].dtype, np.float32))
         # OIHW → HWIO, [out, in] → [in, out]
         array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
-        node[leaf] = jax.device_put(array, may_alias=False)
-    return variables
+        node[leaf] = np.array(array)
+    return variables if on_host else on_device(variables)
+
+
+def on_device(variables: Any) -> Any:
+    """Copy NumPy arrays to JAX's default device."""
+    import jax  # here, because the PyTorch twin and onnxruntime need no JAX
+
+    return jax.device_put(variables, may_alias=False)
 
 
 def to_torch(variables: Mapping[str, Any]) -> "dict[str, torch.Tensor]":
@@ -258,12 +264,11 @@ def check_finite(variables: Mapping[str, Any]) -> None:
 
     Descriptors would not show it: some compiled ReLUs turn NaN into 0.
     """
-    import jax  # here, because the PyTorch twin reads weights without JAX
-
+    arrays = to_arrays(variables)
     broken = [
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
-        if not np.isfinite(np.asarray(leaf, np.float32)).all()
+        "/".join(PATHS[name])
+        for name, array in arrays.items()
+        if name in PATHS and not np.isfinite(np.asarray(array, np.float32)).all()
     ]
     if broken:
         raise InputError(f"the weights are unusable: {_not_finite(broken)}")

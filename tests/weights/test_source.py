@@ -4,7 +4,7 @@ import pytest
 from models import make_model
 
 from kjax.errors import InputError
-from kjax.model.descriptor import build
+from kjax.model.descriptor import as_module, build
 from kjax.weights.files import save_variables
 from kjax.weights.info import display_name, parse_fields
 from kjax.weights.source import facts, load_source, model_of, possible_models
@@ -28,7 +28,7 @@ NARROW = (8, 8, 8, 8, 16, 16)
 )
 def test_named_models(text, model):
     if not isinstance(model, str):
-        assert model_of(parse_fields(text)) == model
+        assert as_module(model_of(parse_fields(text))) == model
     else:
         with pytest.raises(InputError, match=model):
             model_of(parse_fields(text))

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kjax.model import EPSILON
 from kjax.model.kernels import gpu_kernels
 from kjax.model.kernels.convolution import at_least_float32
-
-EPSILON = 1e-5
 
 
 def batch_statistics(
