@@ -5,7 +5,9 @@ checkout, pip knows its extras.
 """
 
 import importlib
+import sys
 from types import ModuleType
+from typing import Any
 
 from kjax.errors import InputError
 
@@ -17,6 +19,12 @@ EXTRAS = {
     **{"h5py": "exchange", "pillow_heif": "heic", "ray": "cluster", "torch": "torch"},
 }
 """The extra of kjax that installs each optional module."""
+
+
+def is_jax_array(value: Any) -> bool:
+    """Whether a value is JAX's array; if JAX was never imported, it is not."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
 
 
 def require(module: str, purpose: str) -> ModuleType:

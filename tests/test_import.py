@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import numpy as np
+from PIL import Image
+
 HEAVY = ("tensorflow", "torch", "cv2", "matplotlib")
 
 
@@ -24,6 +27,19 @@ kjax.build, kjax.fold
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     assert run(code).strip() == "[]"
+
+
+def test_commands_by_onnxruntime_import_no_jax(tmp_path):
+    photo = (np.random.default_rng(0).random((12, 16)) * 255).astype(np.uint8)
+    Image.fromarray(photo).resize((160, 120)).save(tmp_path / "a.png")
+    code = f"""
+import os, sys, kjax.cli
+os.chdir({str(tmp_path)!r})
+assert kjax.cli.main("match a.png a.png --weights tiny --quiet --save m.npz".split()) == 0
+assert kjax.cli.main("describe a.png --weights best --out a.h5 --quantize uint8".split()) == 0
+print([name for name in ("jax", "flax", "scipy") if name in sys.modules])
+"""
+    assert run(code).splitlines()[-1] == "[]"
 
 
 def test_every_public_name_is_there():

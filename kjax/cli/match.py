@@ -104,8 +104,8 @@ def run(args: argparse.Namespace) -> int:
     steps = tqdm(bar_format="{desc} [{elapsed}]", leave=False, disable=args.quiet)
     with steps:
         steps.set_description_str("detecting keypoints, loading weights")
-        # OpenCV detects keypoints while JAX is imported and the weights are loaded. One photograph
-        # at a time, and before any description: both need up to a gigabyte.
+        # OpenCV detects keypoints while packages and weights are loaded. One photograph at a time,
+        # and before any description: both need up to a gigabyte.
         detecting = ThreadPoolExecutor(1).map(detect, *zip(*read, strict=True))
 
         from kjax.images.describer import load

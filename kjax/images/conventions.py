@@ -31,13 +31,12 @@ Matching Challenge's "mrSize 12". hloc's is half as wide with its own `mr_size=1
 import math
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Float, Float32
 
 from kjax.data.cutting.keypoints import NO_ANGLE, Keypoints, as_keypoints
 from kjax.errors import InputError, one_line
+from kjax.extras import is_jax_array
 
 DIAMETERS = {"diameter": 1.0, "sigma": 2.0, "hloc": 1.0}
 """Side of the patch over `extent` · scale."""
@@ -49,53 +48,55 @@ FIRST_PIXEL = {"center": 0.0, "corner": 0.5}
 
 
 class PatchFrames(NamedTuple):
-    """Patches in an image, in kjax's own convention."""
+    """Patches in an image, in kjax's own convention, as NumPy or JAX arrays."""
 
-    center: Float[Array, "*batch N 2"]
-    side: Float[Array, "*batch N"]
-    axes: Float[Array, "*batch N 2 2"]
+    center: Float[Any, "*batch N 2"]
+    side: Float[Any, "*batch N"]
+    axes: Float[Any, "*batch N 2 2"]
 
-    def reach(self) -> Float[Array, "*batch N 2"]:
+    def reach(self) -> Float[Any, "*batch N 2"]:
         """Return half the width and height of the upright box about each patch."""
-        return self.side[..., None] / 2 * jnp.abs(self.axes).sum(axis=-1)
+        return self.side[..., None] / 2 * abs(self.axes).sum(axis=-1)
 
 
 def patch_frames(
-    xy: Float[Array, "*batch N 2"],
-    scale: Float[Array, "*batch N"],
-    angle: Float[Array, "*batch N"],
+    xy: Float[Any, "*batch N 2"],
+    scale: Float[Any, "*batch N"],
+    angle: Float[Any, "*batch N"],
     *,
-    shape: Float[Array, "*batch N 2 2"] | None = None,
+    shape: Float[Any, "*batch N 2 2"] | None = None,
     size_is: str = "diameter",
     extent: float = 12.0,
     angle_is: str = "opencv",
     pixel_origin: str = "center",
 ) -> PatchFrames:
     """Compute patches, of side 0 for unusable keypoints; the size of `shape` is ignored."""
+    xp = xy.__array_namespace__()
     side = 2 * scale if size_is == HALF_WIDTH else DIAMETERS[size_is] * extent * scale
     # Unusable values are replaced, so that gradients stay finite.
     if shape is None:
-        usable = jnp.isfinite(angle)
+        usable = xp.isfinite(angle)
         upright = ~usable | (angle == NO_ANGLE) if angle_is == "opencv" else ~usable
-        angle = ANGLE_UNITS[angle_is] * jnp.where(upright, 0.0, angle)
-        cosine, sine = jnp.cos(angle), jnp.sin(angle)
-        rows = jnp.stack([cosine, -sine], axis=-1), jnp.stack([sine, cosine], axis=-1)
-        axes = jnp.stack(rows, axis=-2)
+        angle = ANGLE_UNITS[angle_is] * xp.where(upright, 0.0, angle)
+        cosine, sine = xp.cos(angle), xp.sin(angle)
+        rows = xp.stack([cosine, -sine], axis=-1), xp.stack([sine, cosine], axis=-1)
+        axes = xp.stack(rows, axis=-2)
     else:
-        finite = jnp.isfinite(shape).all(axis=(-2, -1))
-        shape = jnp.where(finite[..., None, None], shape, 0.0)
-        area = jnp.abs(shape[..., 0, 0] * shape[..., 1, 1] - shape[..., 0, 1] * shape[..., 1, 0])
+        finite = xp.isfinite(shape).all(axis=(-2, -1))
+        shape = xp.where(finite[..., None, None], shape, 0.0)
+        area = xp.abs(shape[..., 0, 0] * shape[..., 1, 1] - shape[..., 0, 1] * shape[..., 1, 0])
         usable = area > 0
-        axes = shape / jnp.sqrt(jnp.where(usable, area, 1.0))[..., None, None]
-    return PatchFrames(xy - FIRST_PIXEL[pixel_origin], jnp.where(usable, side, 0), axes)
+        axes = shape / xp.sqrt(xp.where(usable, area, 1.0))[..., None, None]
+    return PatchFrames(xy - FIRST_PIXEL[pixel_origin], xp.where(usable, side, 0), axes)
 
 
 def neutral_where(bad: Any, frames: PatchFrames, size: int) -> PatchFrames:
     """Replace frames of patches that will be blank, so that no NaN reaches a gradient."""
+    xp = frames.side.__array_namespace__()
     return PatchFrames(
-        jnp.where(bad[..., None], 0, frames.center),
-        jnp.where(bad, size, frames.side),
-        jnp.where(bad[..., None, None], 0, frames.axes),
+        xp.where(bad[..., None], 0, frames.center),
+        xp.where(bad, size, frames.side),
+        xp.where(bad[..., None, None], 0, frames.axes),
     )
 
 
@@ -123,9 +124,9 @@ def keypoints_and_shapes(
     return Keypoints(lafs[:, :, 2], sides / np.float32(extent), angles, ones), shapes
 
 
-def as_array(values: Any, kind: str) -> jax.Array | np.ndarray:
+def as_array(values: Any, kind: str) -> Any:
     """Convert to a NumPy array, or raise InputError; JAX arrays stay as they are."""
-    if isinstance(values, jax.Array):
+    if is_jax_array(values):
         return values
     try:
         return np.asarray(values)

@@ -7,13 +7,12 @@ keypoints, descriptors = describer.detectAndCompute(image, None)  # the interfac
 """
 
 import dataclasses
+import functools
 import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any, overload
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float32
 
@@ -35,10 +34,10 @@ from kjax.extras import require
 from kjax.images.conventions import as_array, keypoints_and_shapes
 from kjax.images.extract import extract_patches, open_grey, open_image, padded_count
 from kjax.images.features import Features
-from kjax.images.runner import Runner
+from kjax.images.runner import ONNXRUNTIME, Runner
+from kjax.model.architecture import Architecture
 from kjax.model.describe import cores, on_cpu
-from kjax.model.descriptor import Descriptor
-from kjax.model.folding import fold
+from kjax.model.folding import fold_on_host, map_leaves
 from kjax.model.patches import resize_patches
 from kjax.version import __version__
 from kjax.weights.info import Provenance, display_name
@@ -48,7 +47,6 @@ from kjax.weights.torch_names import to_arrays
 
 FEATURE_VERSION = 2
 """To be increased whenever the same photographs and settings give other features."""
-_resize = jax.jit(resize_patches, static_argnums=1)
 
 
 def load(
@@ -82,8 +80,8 @@ def load(
     """
     found = load_source(str(source), seed=seed, dimension=dimension)
     return Describer(
-        found.model,
-        found.variables,
+        found.architecture,
+        found.arrays,
         dtype=dtype,
         extent=found.extent,
         ratio=found.ratio,
@@ -103,7 +101,7 @@ def weights_sha256(source: LoadedModel) -> str:
     if source.info.sha256:
         return source.info.sha256
     digest = hashlib.sha256()
-    for name, array in sorted(to_arrays(source.variables).items()):
+    for name, array in sorted(to_arrays(source.arrays).items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array))
     return digest.hexdigest()
@@ -124,7 +122,7 @@ class Describer:
 
     def __init__(
         self,
-        model: Descriptor,
+        model: Architecture,
         variables: Any,
         *,
         dtype: str = "float32",
@@ -144,9 +142,10 @@ class Describer:
         self.detector, self.max_keypoints, self.max_side = detector, max_keypoints, max_side
         self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
         self.upright = upright
-        self.dtype, self.model = str(jnp.dtype(dtype)), display_name(model)
-        # NumPy's: see `fold`.
-        folded = fold(model.clone(dtype=jnp.dtype(dtype)), jax.tree.map(np.asarray, variables))
+        self.dtype, self.model = str(np.dtype(dtype)), display_name(model)
+        # NumPy's: JAX would compile a program for every few numbers.
+        arrays = map_leaves(np.asarray, variables)
+        folded = fold_on_host(model.clone(dtype=np.dtype(dtype)), arrays)
         self._runner = Runner(*folded, backend=backend, device=device)
         self.patch_size, self.dimension = model.patch_size, self._runner.dimension
         self._shape, self._context = model.patch_shape, np.array(model.context, np.float32)
@@ -191,7 +190,7 @@ class Describer:
         They are uint8, or floating of any range, in whatever NumPy can read as an array.
         """
         found, size = np.asarray(as_array(patches, "patches")), self.patch_size
-        if not any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.integer, jnp.floating)):
+        if found.dtype.kind not in "iu" and "float" not in found.dtype.name:
             raise InputError(f"patches of type {found.dtype}: give uint8 or floating ones")
         sides = (size, size)
         if self._shape != sides and found.shape[1:] != self._shape:
@@ -295,7 +294,9 @@ class Describer:
     ) -> tuple[Float32[np.ndarray, "K dim"], Bool[np.ndarray, " N"]]:
         """Return the descriptors of keypoints with valid patches, and which those are."""
         count, widths = len(keypoints.xy), len(self._context)
-        padded = keypoints.padded(padded_count(count))
+        on_host = self._runner.backend == ONNXRUNTIME
+        # Few shapes, for few programs of JAX.
+        padded = keypoints if on_host else keypoints.padded(padded_count(count))
         if shapes is not None:
             shapes = np.pad(shapes, [(0, len(padded.xy) - count), (0, 0), (0, 0)])
             shapes = np.repeat(shapes, widths, axis=0)
@@ -304,14 +305,15 @@ class Describer:
         scales = scales * np.tile(self._context, len(padded.xy))
         with self._runner.on_device():
             # As sharp as the patches that models train on: cut with 64 pixels, then resized alike.
-            patches, valid = extract_patches(
-                grey, xy, scales, angles, shape=shapes, size=PATCH_SIDE, extent=self.extent
-            )
+            options: Any = {"shape": shapes, "size": PATCH_SIDE, "extent": self.extent}
+            options["backend"] = "numpy" if on_host else "jax"
+            patches, valid = extract_patches(grey, xy, scales, angles, **options)
             if self.patch_size != PATCH_SIDE:
-                patches = _resize(patches, self.patch_size)
+                resize = resize_patches if on_host else _resize()
+                patches = resize(patches, self.patch_size)
             patches = patches.reshape(-1, *self._shape)
             kept = np.asarray(valid)[::widths][:count]
-            if on_cpu():
+            if on_host or on_cpu():
                 return self.describe(np.asarray(patches)[:count][kept]), kept
             return self._runner.describe_on_device(patches)[:count][kept], kept
 
@@ -364,3 +366,10 @@ class Describer:
     def _find(self, grey: np.ndarray, mask: np.ndarray | None) -> list[Any]:
         options: Any = {"detector": self.detector, "upright": self.upright}
         return find_in_grey(grey, mask=mask, max_keypoints=self.max_keypoints, **options)
+
+
+@functools.cache
+def _resize() -> Any:
+    import jax
+
+    return jax.jit(resize_patches, static_argnums=1)

@@ -1,4 +1,4 @@
-"""Patches about keypoints, cut out of images on the device that describes them.
+"""Patches about keypoints, cut out of images on the device that describes them, or by NumPy.
 
 Patch pixel (u, v) of S×S is read at
 
@@ -11,14 +11,10 @@ libraries. `kjax.data.cutting.patches` chooses the low-passed copy of the image 
 
 import functools
 import os
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 from PIL import Image
 
 from kjax.data.cutting.patches import KORNIA, PYRAMIDS, plan_levels
@@ -32,6 +28,7 @@ from kjax.data.cutting.photographs import (
     to_grey,
 )
 from kjax.errors import InputError, check_name, unknown_name
+from kjax.extras import is_jax_array
 from kjax.images.conventions import (
     ANGLE_UNITS,
     DIAMETERS,
@@ -42,14 +39,18 @@ from kjax.images.conventions import (
     neutral_where,
     patch_frames,
 )
-from kjax.images.pyramid import Inside, locate_windows, pack_pyramid, sample_windows
+from kjax.images.pyramid import Inside, Windows, locate_windows, pack_pyramid, sample_windows
+from kjax.model.describe import in_threads
 
-Numbers = ArrayLike | Sequence[Any]
+Numbers = Any
 """Arrays, or lists of the numbers in OpenCV's keypoints."""
 MAX_PIXELS = 2**31 - 1
 """Maximum pixels in all levels of all images of a call: they are indexed with 32 bits."""
 MAX_SIDE = 1e9
 """Maximum side of a patch on the image: beyond it float32 has no precision left."""
+
+AT_ONCE = 1 << 15
+"""Pixels of patches that NumPy samples at once."""
 
 
 class ExtractedPatches(NamedTuple):
@@ -59,12 +60,12 @@ class ExtractedPatches(NamedTuple):
     scale is not positive, or whose patch lies entirely outside the image.
     """
 
-    patches: Float[Array, "*batch N size size"]
-    valid: Bool[Array, "*batch N"]
+    patches: Float[Any, "*batch N size size"]
+    valid: Bool[Any, "*batch N"]
 
 
 def extract_patches(
-    image: ArrayLike | str | os.PathLike[str],
+    image: Any,
     xy: Numbers,
     scale: Numbers,
     angle: Numbers | None = None,
@@ -78,6 +79,7 @@ def extract_patches(
     pixel_origin: str = "center",
     pyramid: str = "thirds",
     order: str = "rgb",
+    backend: str = "jax",
 ) -> ExtractedPatches:
     """Cut out the patch of each keypoint.
 
@@ -113,6 +115,7 @@ def extract_patches(
             a third of the default's memory; `"off"` equals `cv2.warpAffine`; `"kornia"` and
             `"kornia0.8"` equal `kornia.feature.extract_patches_from_pyramid`.
         order: order of an image's colours, `"rgb"` or `"bgr"`.
+        backend: `"jax"`, or `"numpy"`, which imports no JAX and returns NumPy arrays.
     """
     for name, value, known in (
         ("size_is", size_is, (*DIAMETERS, HALF_WIDTH)),
@@ -123,6 +126,7 @@ def extract_patches(
             raise unknown_name(name, value, known)
     check_name("pyramid", pyramid, PYRAMIDS)
     check_name("order", order, ORDERS)
+    check_name("backend", backend, ("jax", "numpy"))
     if size < 1:
         raise InputError(f"size must be at least 1, not {size}")
     xy = _as_rows(xy, like=(2,))
@@ -147,7 +151,13 @@ def extract_patches(
             )
     keypoints = (xy, *columns.values())
     options = (size, size_is, float(extent), angle_is, pixel_origin, pyramid, order)
-    cut = functools.partial(_extract, options)
+    if backend == "numpy":
+        on_host = (None if one is None else np.asarray(one) for one in keypoints)
+        with np.errstate(all="ignore"):
+            return _extract(options, np.asarray(photos), None, *on_host)
+    import jax
+
+    cut = functools.partial(_compiled(), options)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
         return cut(photos, None, *keypoints)
     # NumPy pads: there another number of keypoints is not another program.
@@ -164,7 +174,7 @@ def extract_patches(
     return ExtractedPatches(found.patches[..., :count, :, :], found.valid[..., :count])
 
 
-def open_image(image: Any, order: str) -> tuple[jax.Array | np.ndarray, str]:
+def open_image(image: Any, order: str) -> tuple[Any, str]:
     """Return an image as an array, and the order of its colours.
 
     `order` is for arrays. Files are always "rgb", and as stored: EXIF orientations are ignored.
@@ -200,9 +210,9 @@ def open_grey(
     return np.asarray(picture), size
 
 
-def _as_rows(values: Numbers, like: tuple[int, ...] = ()) -> jax.Array | np.ndarray:
+def _as_rows(values: Numbers, like: tuple[int, ...] = ()) -> Any:
     """Convert to an array; an empty list, which has no shape of its own, becomes [0, …]."""
-    if not isinstance(values, jax.Array | np.ndarray):
+    if not is_jax_array(values):
         values = np.asarray(values)
     return values.reshape(0, *like) if values.shape == (0,) else values
 
@@ -213,11 +223,9 @@ def padded_count(count: int) -> int:
     return -(-count // step) * step
 
 
-def pad_image(
-    image: jax.Array | np.ndarray, axis: int, *, size: int, pyramid: str
-) -> tuple[jax.Array | np.ndarray, Inside | None]:
+def pad_image(image: Any, axis: int, *, size: int, pyramid: str) -> tuple[Any, Inside | None]:
     """Repeat a NumPy image's border up to one of few shapes; `axis` is that of its height."""
-    if isinstance(image, jax.Array) or pyramid in KORNIA or 0 in image.shape:
+    if is_jax_array(image) or pyramid in KORNIA or 0 in image.shape:
         return image, None
     height, width = image.shape[axis : axis + 2]
     sides = padded_count(height), padded_count(width)
@@ -229,39 +237,46 @@ def pad_image(
     return np.pad(image, padding, mode="edge"), Inside.of(height, width, own, len(padded))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.cache
+def _compiled() -> Any:
+    import jax
+
+    return jax.jit(_extract, static_argnums=0)
+
+
 def _extract(
     options: tuple[Any, ...],
-    image: jax.Array | np.ndarray,
+    image: Any,
     inside: Inside | None,
-    xy: Array,
-    scale: Array,
-    angle: Array,
-    mask: Array,
-    shape: Array | None,
+    xy: Any,
+    scale: Any,
+    angle: Any,
+    mask: Any,
+    shape: Any,
 ) -> ExtractedPatches:
     """Cut all patches, in one program; the options are the last arguments of `extract_patches`."""
     size, size_is, extent, angle_is, pixel_origin, pyramid, order = options
     batched = xy.ndim == 3
     grey = to_grey(image, batched=batched, order=order)
+    xp = grey.__array_namespace__()
     frames = patch_frames(
-        *(jnp.asarray(values).astype(grey.dtype) for values in (xy, scale, angle)),
-        shape=None if shape is None else jnp.asarray(shape).astype(grey.dtype),
+        *(values.astype(grey.dtype) for values in (xy, scale, angle)),
+        shape=None if shape is None else shape.astype(grey.dtype),
         size_is=size_is,
         extent=extent,
         angle_is=angle_is,
         pixel_origin=pixel_origin,
     )
     image_size = np.array(grey.shape[:-3:-1]) if inside is None else inside.size
-    valid = jnp.asarray(mask).astype(bool) & jnp.isfinite(frames.center).all(axis=-1)
+    valid = mask.astype(bool) & xp.isfinite(frames.center).all(axis=-1)
     valid &= (frames.side > 0) & (frames.side <= MAX_SIDE)
     # The upright box about the patch must overlap the image.
-    last = jnp.asarray(image_size).astype(grey.dtype) - 0.5
+    last = xp.asarray(image_size, dtype=grey.dtype) - 0.5
     low, high = frames.center - frames.reach(), frames.center + frames.reach()
     valid &= (low[..., 0] < last[0]) & (low[..., 1] < last[1]) & (high > -0.5).all(axis=-1)
     if 0 in (grey.size, valid.size):
-        patches = jnp.zeros((*valid.shape, size, size), grey.dtype)
-        return ExtractedPatches(patches, jnp.zeros_like(valid))
+        patches = xp.zeros((*valid.shape, size, size), grey.dtype)
+        return ExtractedPatches(patches, xp.zeros_like(valid))
     frames = neutral_where(~valid, frames, size)
     if not batched:
         grey, frames = grey[None], PatchFrames(*(values[None] for values in frames))
@@ -276,12 +291,36 @@ def _extract(
     packed = pack_pyramid(grey, levels=levels, kind=pyramid, inside=inside)
     whole = inside or Inside.of(height, width, levels, len(levels))
     windows = locate_windows(frames, levels, whole, size=size, pyramid=pyramid)
-    own = jnp.arange(batch, dtype=jnp.int32) * pixels
+    own = xp.arange(batch, dtype=np.int32) * pixels
     windows = windows._replace(start=windows.start + own[:, None])
+    if xp is np:
+        patches = _sample_in_blocks(packed.reshape(-1), windows, size)
+        patches[~valid.reshape(batch, -1)] = 0
+        return ExtractedPatches(patches if batched else patches[0], valid)
+    import jax
+
     # Without the barrier, XLA may recompute sines and cosines for every pixel of a patch.
     windows = jax.lax.optimization_barrier(windows)
     # Gradients need the indices and weights of every pixel: cheaper to find again than to keep.
     sample = jax.checkpoint(functools.partial(sample_windows, size=size))
     patches = sample(packed.reshape(-1), windows)
     patches = patches if batched else patches[0]
-    return ExtractedPatches(jnp.where(valid[..., None, None], patches, 0), valid)
+    return ExtractedPatches(xp.where(valid[..., None, None], patches, 0), valid)
+
+
+def _sample_in_blocks(
+    packed: Float[np.ndarray, " pixels"], windows: Windows, size: int
+) -> Float[np.ndarray, "B N {size} {size}"]:
+    """Sample by NumPy, in threads, so few patches at a time that they stay in the cache."""
+    patches = np.empty((*windows.start.shape, size, size), packed.dtype)
+    start, stride = (column.astype(np.intp) for column in windows[:2])  # NumPy's own for indices
+    windows = windows._replace(start=start, stride=stride)
+    block = max(1, AT_ONCE // size**2)
+
+    def sample(first: int) -> None:
+        part = slice(first, first + block)
+        few = Windows(*(column[:, part] for column in windows))
+        patches[:, part] = sample_windows(packed, few, size=size)
+
+    in_threads(sample, range(0, patches.shape[1], block), first_alone=False)
+    return patches

@@ -1,16 +1,16 @@
 """Matches between the descriptors of two images, and hloc's form of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
 
 from kjax.errors import InputError, check_name
+from kjax.extras import is_jax_array
 from kjax.images.features import Distance, Features, Matches, MatchingMethod
-from kjax.model.nearest import Neighbours, padded_size, two_nearest
+from kjax.model.describe import on_cpu
+from kjax.model.nearest_on_host import Neighbours, search
 from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def match(
         ratio: maximum distance ratio (default: the smaller of the features' own, or 0.9). Without
             a second nearest the ratio test keeps nothing.
         distance: "L2" or "Hamming" (default: the features' own; L2 for arrays).
-        block: descriptors per side that are compared at once, rounded down to a power of two
-            (default: depends on the device).
+        block: descriptors per side that are compared at once, on accelerators rounded down to a
+            power of two (default: depends on the device).
         matcher: for "learned": a matcher, or a source for `kjax.load_matcher`.
     """
     if method == "learned":
@@ -86,10 +86,8 @@ def match_many(
 
 def _prepare(sets: Sequence[Any], names: Sequence[str], distance: str) -> list[Any]:
     """Convert to rows of float32, uint8 or bits; rows on an accelerator stay there for L2."""
-    on_device = distance == "L2" and jax.default_backend() != "cpu"
-    sets = [
-        rows if on_device and isinstance(rows, jax.Array) else np.asarray(rows) for rows in sets
-    ]
+    on_device = distance == "L2" and not on_cpu()
+    sets = [rows if on_device and is_jax_array(rows) else np.asarray(rows) for rows in sets]
     for name, rows in zip(names, sets, strict=True):
         if rows.ndim != 2:
             raise InputError(f"descriptors {name} have shape {rows.shape}: give one row for each")
@@ -140,7 +138,7 @@ def _match_sets(
     distance: str | None,
     block: int | None,
 ) -> list[Matches]:
-    """Match pairs; those of like sizes share a program and a call."""
+    """Match pairs, on a CPU by NumPy."""
     check_name("method", method, get_args(MatchingMethod))
     if ratio is not None and not 0 < ratio <= 1:
         raise InputError(f"ratio is {ratio}: give a number above 0 and at most 1, such as 0.8")
@@ -155,13 +153,42 @@ def _match_sets(
         return []
     rows = [one.descriptors if isinstance(one, Features) else one for one in given]
     sets = _prepare(rows, names, distance)
+    near = _search_on_host if on_cpu() else _search_on_device
+    found = [Matches.none()] * len(pairs)
+    for number, sides in near(sets, pairs, "mutual" in method, block):
+        # Arrays have no ratio of their own.
+        own_ratios = [getattr(given[side], "ratio", None) for side in pairs[number]]
+        limit = ratio or min(filter(None, own_ratios), default=DEFAULT_RATIO)
+        found[number] = _select(sides, method, limit, bits=sets[0].dtype == bool)
+    return found
+
+
+def _search_on_host(
+    sets: list[Any], pairs: Sequence[tuple[int, int]], both: bool, block: int | None
+) -> Iterator[tuple[int, list[Neighbours]]]:
+    """Yield the number of each pair without empty sets, and neighbours in one direction or both."""
+    rows = [one.astype(np.float32) for one in sets]
+    for number, (a, b) in enumerate(pairs):
+        if len(rows[a]) and len(rows[b]):
+            ways = ((a, b), (b, a)) if both else ((a, b),)
+            yield number, [search(rows[one], rows[other], block=block) for one, other in ways]
+
+
+def _search_on_device(
+    sets: list[Any], pairs: Sequence[tuple[int, int]], both: bool, block: int | None
+) -> Iterator[tuple[int, list[Neighbours]]]:
+    """Search like `_search_on_host`; pairs of like sizes share a program and a call."""
+    import jax.numpy as jnp
+
+    from kjax.model.nearest import padded_size, two_nearest
+
     places = np.asarray(pairs)
     counts = np.array([len(rows) for rows in sets])[places]
     # All rows go to the device in one array of one of few sizes.
     sizes = [padded_size(len(rows), block) for rows in sets]
     starts = np.cumsum(sizes) - sizes
     whole = padded_size(sum(sizes), block)
-    if any(isinstance(rows, jax.Array) for rows in sets):
+    if any(map(is_jax_array, sets)):
         gaps = np.diff([*starts, whole]) - [len(rows) for rows in sets]
         parts = [jnp.pad(rows, ((0, gap), (0, 0))) for rows, gap in zip(sets, gaps, strict=True)]
         joined = jnp.concatenate(parts)
@@ -177,7 +204,6 @@ def _match_sets(
         wanted = (largest, largest) if len(pairs) > 1 else counts[number]
         first, second = (padded_size(int(count), block) for count in wanted)
         shapes.setdefault((first, second), []).append(number)
-    found = [Matches.none()] * len(pairs)
     for shape, numbers in shapes.items():
         chunk = min(_PAIRS_AT_ONCE, 1 << (len(numbers) - 1).bit_length())
         for at in range(0, len(numbers), chunk):
@@ -188,7 +214,7 @@ def _match_sets(
                 np.pad(starts[places[part]], filling),
                 np.pad(counts[part], filling),
                 shape,
-                both="mutual" in method,
+                both=both,
                 block=block,
             )
             for turn, number in enumerate(part):
@@ -196,11 +222,7 @@ def _match_sets(
                     Neighbours(*(column[turn, :count] for column in side))
                     for side, count in zip(sides, counts[number], strict=False)
                 ]
-                # Arrays have no ratio of their own.
-                own_ratios = [getattr(given[side], "ratio", None) for side in pairs[number]]
-                limit = ratio or min(filter(None, own_ratios), default=DEFAULT_RATIO)
-                found[number] = _select(near, method, limit, bits=sets[0].dtype == bool)
-    return found
+                yield number, near
 
 
 def _select(near: list[Neighbours], method: str, ratio: float, *, bits: bool) -> Matches:

@@ -10,7 +10,6 @@ import numpy as np
 from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.images.align import align_matches
 from kjax.images.describer import Describer, load
 from kjax.images.extract import open_grey
 from kjax.images.features import Features, Matches, MatchingMethod
@@ -126,6 +125,8 @@ def match_photos(
             tries.append((judge(a, b, matches), views[0][i][0], views[1][j][0], a, b))
         best, grey_a, grey_b, a, b = max(tries, key=lambda one: inlier_count(one[0]))
         if align:
+            from kjax.images.align import align_matches  # brings JAX
+
             xy = b.xy.copy()
             moved = align_matches(grey_a, grey_b, a, b, best.matches).xy_b
             xy[best.matches.indices[:, 1]] = moved

@@ -1,15 +1,16 @@
-"""Pyramids of `kjax.data.cutting.patches` in one flat array, and patches read out of them."""
+"""Pyramids of `kjax.data.cutting.patches` in one flat array, and patches read out of them.
+
+Everything here is written for NumPy and JAX alike.
+"""
 
 import functools
 import math
 import operator
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float, Int, Int32
+from jaxtyping import Float, Int, Int32
 
 from kjax.data.cutting.patches import KORNIA, Level, choose_level
 from kjax.images.conventions import PatchFrames
@@ -27,9 +28,9 @@ class Inside(NamedTuple):
     These are run-time values of a program, so that images of several sizes share it.
     """
 
-    size: Int32[Array | np.ndarray, "2"]
-    last: Int32[Array | np.ndarray, "levels 2"]
-    levels: Int32[Array | np.ndarray, ""]
+    size: Int32[Any, "2"]
+    last: Int32[Any, "levels 2"]
+    levels: Int32[Any, ""]
 
     @classmethod
     def of(cls, height: int, width: int, levels: list[Level], most: int) -> "Inside":
@@ -41,22 +42,22 @@ class Inside(NamedTuple):
 
 
 def pack_pyramid(
-    images: Float[Array, "batch height width"],
+    images: Float[Any, "batch height width"],
     *,
     levels: list[Level],
     kind: str,
     inside: Inside | None = None,
-) -> Float[Array, "batch pixels"]:
+) -> Float[Any, "batch pixels"]:
     """Compute the pixels of all levels, row by row; kornia's kinds do not support `inside`."""
     own = kind not in KORNIA
     copies = _own_copies(images, levels, inside) if own else _kornia_copies(images, levels)
     rows = [copy.reshape(images.shape[0], -1) for copy in copies]
-    return jnp.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
+    return images.__array_namespace__().concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
 
 
 def _own_copies(
-    images: Float[Array, "batch _ _"], levels: list[Level], inside: Inside | None
-) -> Iterator[Array]:
+    images: Float[Any, "batch _ _"], levels: list[Level], inside: Inside | None
+) -> Iterator[Any]:
     """Reduce by `BINOMIAL` to octaves; blur each octave for the levels between."""
     octave = 0
     for number, level in enumerate(levels):
@@ -71,51 +72,54 @@ def _own_copies(
             octave += 1
             if inside is not None:
                 # The padding is now blurred with the inside: repeat the border again.
-                last = (inside.size - 1) >> octave
+                last, xp = (inside.size - 1) >> octave, images.__array_namespace__()
                 for axis, end in ((2, last[0]), (1, last[1])):
-                    border = lax.dynamic_index_in_dim(images, end, axis)
-                    beyond = lax.broadcasted_iota(jnp.int32, images.shape, axis) > end
-                    images = jnp.where(beyond, border, images)
+                    border = xp.take(images, end.reshape(1), axis=axis, mode="clip")
+                    beyond = xp.arange(images.shape[axis]) > end
+                    shape = [-1 if one == axis else 1 for one in range(3)]
+                    images = xp.where(beyond.reshape(shape), border, images)
         yield _at_least(images, level)
 
 
-def _at_least(images: Array, level: Level) -> Array:
+def _at_least(images: Any, level: Level) -> Any:
     """Repeat the only row or column of an image that has no more."""
     missing = (level.height - images.shape[1], level.width - images.shape[2])
     if not any(missing):
         return images
-    return jnp.pad(images, ((0, 0), (0, missing[0]), (0, missing[1])), mode="edge")
+    padding = ((0, 0), (0, missing[0]), (0, missing[1]))
+    return images.__array_namespace__().pad(images, padding, mode="edge")
 
 
-def _kornia_copies(images: Float[Array, "batch _ _"], levels: list[Level]) -> Iterator[Array]:
+def _kornia_copies(images: Float[Any, "batch _ _"], levels: list[Level]) -> Iterator[Any]:
     """Kornia's `pyrdown`: the same low pass, mirrored at the border, then a bilinear resize."""
     yield _at_least(images, levels[0])
+    xp = images.__array_namespace__()
     for level in levels[1:]:
         for axis, side in ((1, level.height), (2, level.width)):
             images = _blur(images, BINOMIAL, axis=axis, border="reflect")
             before = images.shape[axis]
             if before == 2 * side:  # the general case below, without its slower reads
-                even, odd = (lax.slice_in_dim(images, start, None, 2, axis) for start in (0, 1))
+                even, odd = (_along(images, axis, slice(start, None, 2)) for start in (0, 1))
                 images = (even + odd) / 2
                 continue
             position = (np.arange(side) + 0.5) * before / side - 0.5
             left = np.floor(position).astype(np.int32)
             share = np.expand_dims(position - left, [a for a in range(images.ndim) if a != axis])
-            lower, upper = (jnp.take(images, at, axis=axis) for at in (left, left + 1))
+            lower, upper = (xp.take(images, at, axis=axis) for at in (left, left + 1))
             images = lower * (1 - share).astype(images.dtype) + upper * share.astype(images.dtype)
         yield images
 
 
 def _blur(
-    images: Array,
+    images: Any,
     kernel: np.ndarray,
     *,
     axis: int,
     every: int = 1,
     border: Literal["edge", "reflect"] = "edge",
-) -> Array:
+) -> Any:
     """Convolve along axis 1 or 2 and keep every Nth pixel from the first."""
-    side, radius = images.shape[axis], len(kernel) // 2
+    xp, side, radius = images.__array_namespace__(), images.shape[axis], len(kernel) // 2
     if side <= MATRIX_SIDE:
         source = np.pad(np.arange(side), radius, mode=border)
         kept = np.arange(0, side, every)
@@ -123,16 +127,21 @@ def _blur(
         for start, weight in enumerate(kernel):
             # Several pixels beyond the border may be copies of one: they add up.
             np.add.at(matrix, (np.arange(len(kept)), source[kept + start]), weight)
-        product = "bhw,rh->brw" if axis == 1 else "bhw,cw->bhc"
-        return jnp.einsum(product, images, matrix.astype(images.dtype), precision="highest")
+        matrix = xp.asarray(matrix, dtype=images.dtype)
+        multiply = xp.matmul if xp is np else functools.partial(xp.matmul, precision="highest")
+        return multiply(matrix[None], images) if axis == 1 else multiply(images, matrix.T[None])
     padding = [(radius, radius) if a == axis else (0, 0) for a in range(images.ndim)]
-    padded = jnp.pad(images, padding, mode=border)
+    padded = xp.pad(images, padding, mode=border)
     # A sum of slices is one pass over memory; XLA's convolution of one channel is far slower.
     shifted = (
-        weight * lax.slice_in_dim(padded, start, start + side, every, axis)
+        weight * _along(padded, axis, slice(start, start + side, every))
         for start, weight in enumerate(kernel.tolist())
     )
     return functools.reduce(operator.add, shifted)
+
+
+def _along(images: Any, axis: int, part: slice) -> Any:
+    return images[(slice(None),) * axis + (part,)]
 
 
 class Windows(NamedTuple):
@@ -143,13 +152,13 @@ class Windows(NamedTuple):
     in images of any size.
     """
 
-    start: Int[Array, "B N"]
-    stride: Int[Array, "B N"]
-    center: Float[Array, "B N 2"]
-    along_u: Float[Array, "B N 2"]
-    along_v: Float[Array, "B N 2"]
-    low: Float[Array, "B N 2"]
-    high: Float[Array, "B N 2"]
+    start: Int[Any, "B N"]
+    stride: Int[Any, "B N"]
+    center: Float[Any, "B N 2"]
+    along_u: Float[Any, "B N 2"]
+    along_v: Float[Any, "B N 2"]
+    low: Float[Any, "B N 2"]
+    high: Float[Any, "B N 2"]
 
 
 def locate_windows(
@@ -157,20 +166,21 @@ def locate_windows(
 ) -> Windows:
     """Choose the level of each patch of `size`² pixels and convert its frame to that level."""
     step = frames.side / size
-    chosen = choose_level(lax.stop_gradient(step), count=inside.levels, kind=pyramid)
+    xp = step.__array_namespace__()
+    chosen = choose_level(step, count=inside.levels, kind=pyramid)
 
-    def per_patch(values: list) -> Array:
+    def per_patch(values: list) -> Any:
         integral = isinstance(values[0], int)
-        return jnp.asarray(np.array(values, np.int32 if integral else step.dtype))[chosen]
+        return xp.asarray(np.array(values, np.int32 if integral else step.dtype))[chosen]
 
     areas = [level.width * level.height for level in levels]
     first = per_patch([sum(areas[:number]) for number in range(len(areas))])
     stride = per_patch([level.width for level in levels])
-    last = jnp.asarray(inside.last).astype(step.dtype)[chosen]
+    last = xp.asarray(inside.last, dtype=step.dtype)[chosen]
     center = frames.center * per_patch([level.zoom for level in levels])
     center = center + per_patch([level.shift for level in levels])
-    near = jnp.clip(jnp.floor(lax.stop_gradient(center)), 0, last)
-    across, down = (near[..., axis].astype(jnp.int32) for axis in (0, 1))
+    near = xp.clip(xp.floor(center), 0, last)
+    across, down = (near[..., axis].astype(np.int32) for axis in (0, 1))
     stretch = step[..., None] * per_patch([level.stretch for level in levels])
     return Windows(
         start=first + down * stride + across,
@@ -184,15 +194,17 @@ def locate_windows(
 
 
 def sample_windows(
-    packed: Float[Array, " pixels"], windows: Windows, *, size: int
-) -> Float[Array, "B N {size} {size}"]:
+    packed: Float[Any, " pixels"], windows: Windows, *, size: int
+) -> Float[Any, "B N {size} {size}"]:
     """Sample patches bilinearly, four reads a pixel; a level's border pixels repeat beyond it."""
     left, beyond_left = _cells(windows, 0, size)
     top, beyond_top = _cells(windows, 1, size)
     stride = windows.stride[..., None, None]
     corner = windows.start[..., None, None] + top * stride + left
 
-    def read(index: Array) -> Array:
+    def read(index: Any) -> Any:
+        if isinstance(packed, np.ndarray):
+            return packed.take(index)
         return packed.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
     upper = read(corner) * (1 - beyond_left) + read(corner + 1) * beyond_left
@@ -203,7 +215,7 @@ def sample_windows(
 
 def _cells(
     windows: Windows, axis: int, size: int
-) -> tuple[Int[Array, "B N {size} {size}"], Float[Array, "B N {size} {size}"]]:
+) -> tuple[Int[Any, "B N {size} {size}"], Float[Any, "B N {size} {size}"]]:
     """Along x (0) or y (1): the pixel before each sample, and the sample's distance from it."""
     center, along_u, along_v, low, high = (
         values[..., axis, None, None]
@@ -211,7 +223,8 @@ def _cells(
     )
     offsets = (np.arange(size) - (size - 1) / 2).astype(center.dtype)
     u, v = offsets.reshape(1, 1, 1, size), offsets.reshape(1, 1, size, 1)
-    position = jnp.clip(center + along_u * u + along_v * v, low, high)
+    xp = center.__array_namespace__()
+    position = xp.clip(center + along_u * u + along_v * v, low, high)
     # The last cell is closed on the right, so that all four neighbours exist on the border too.
-    before = jnp.minimum(jnp.floor(lax.stop_gradient(position)), high - 1)
-    return before.astype(jnp.int32), position - before
+    before = xp.minimum(xp.floor(position), high - 1)
+    return before.astype(windows.start.dtype), position - before

@@ -1,28 +1,28 @@
 """Describe patches with the faster of two programs: XLA, or onnxruntime on x86_64 CPUs.
 
 Descriptors are the same up to rounding. $KJAX_DESCRIBE overrides the choice: "jax" or
-"onnxruntime".
+"onnxruntime", which imports no JAX.
 """
 
+import contextlib
 import functools
 import importlib.util
 import os
 import platform
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Num
+from jaxtyping import Float, Float32, Num
 
 from kjax.data.cache import cache_root
 from kjax.errors import InputError, unknown_name
 from kjax.extras import require
+from kjax.model.architecture import Architecture
 from kjax.model.describe import describe, on_cpu, preferred_batch
-from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold_head
 from kjax.model.onnx_graph import onnx_model
 
@@ -38,7 +38,7 @@ class Runner:
     """A folded model with its weights, compiled on first use for few batch shapes."""
 
     def __init__(
-        self, folded: Descriptor, weights: Any, *, backend: str | None = None, device: Any = None
+        self, folded: Architecture, weights: Any, *, backend: str | None = None, device: Any = None
     ) -> None:
         """Choose the backend: the argument, $KJAX_DESCRIBE, or what is faster on the device."""
         self.device = find_device(device) if isinstance(device, str) else device
@@ -49,17 +49,15 @@ class Runner:
             require("onnx", "describing with onnxruntime")
             require("onnxruntime", "describing with onnxruntime")
         installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-        usable = on_cpu(self.device) and installed and folded.dtype == jnp.float32
+        usable = on_cpu(self.device) and installed and folded.dtype == np.float32
         wanted = backend or (ONNXRUNTIME if platform.machine() in ("x86_64", "AMD64") else JAX)
         self.backend = ONNXRUNTIME if usable and wanted == ONNXRUNTIME else JAX
         self._model, self._weights = fold_head(folded, weights)
-        self._weights = jax.device_put(self._weights, self.device)
-        layers = self._weights["params"]
-        if last := layers.get("context") or layers.get("head"):
-            self.dimension = int(last["kernel"].shape[-1])
-        else:
-            blank = np.zeros((1, *self._model.patch_shape), np.float32)
-            self.dimension = jax.eval_shape(self._model.apply, self._weights, blank).shape[1]
+        self.dimension = folded.descriptor_size
+        if self.backend == JAX:
+            import jax
+
+            self._weights = jax.device_put(self._weights, self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out compiled programs: another process compiles its own."""
@@ -67,6 +65,10 @@ class Runner:
 
     def on_device(self) -> AbstractContextManager[None]:
         """Make the device JAX's default in a `with` block."""
+        if self.backend == ONNXRUNTIME:
+            return contextlib.nullcontext()
+        import jax
+
         current = jax.config.jax_default_device  # type: ignore[attr-defined]
         return jax.default_device(self.device or current)
 
@@ -98,9 +100,12 @@ class Runner:
             )
 
     def describe_on_device(
-        self, patches: Float[Array, "N *C size size"]
+        self, patches: Float[Any, "N *C size size"]
     ) -> Float32[np.ndarray, "N dim"]:
         """Describe finite patches that lie on an accelerator, without copying them to the host."""
+        import jax
+        import jax.numpy as jnp
+
         count, batch = len(patches), self.batch_size(len(patches))
         # Blank patches fill up the last batch.
         whole = jnp.pad(patches, [(0, -count % batch), *[(0, 0)] * (patches.ndim - 1)])
@@ -110,7 +115,11 @@ class Runner:
 
     @functools.cached_property
     def _by_jax(self) -> Callable[..., Any]:
-        return functools.partial(jax.jit(self._model.apply), self._weights)
+        import jax
+
+        from kjax.model.descriptor import as_module
+
+        return functools.partial(jax.jit(as_module(self._model).apply), self._weights)
 
     @functools.cached_property
     def _by_onnxruntime(self) -> Callable[..., Any]:
@@ -128,8 +137,10 @@ class Runner:
         return lambda block: session.run(["descriptors"], {"patches": np.asarray(block)})[0]
 
 
-def find_device(name: str) -> jax.Device:
+def find_device(name: str) -> Any:
     """Return the device called "cpu", "gpu", or with its index "gpu:1"."""
+    import jax
+
     kind, _, index = name.partition(":")
     try:
         return jax.local_devices(backend=kind)[int(index or 0)]
@@ -143,9 +154,14 @@ def keep_compiled_programs() -> None:
 
     $JAX_COMPILATION_CACHE_DIR takes precedence; KJAX_COMPILED=off disables the cache.
     """
-    configured = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    folder, smallest = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    jax = sys.modules.get("jax")
+    configured = getattr(jax.config, folder) if jax else os.environ.get(folder.upper())
     if configured or os.environ.get("KJAX_COMPILED") == "off":
         return
-    jax.config.update("jax_compilation_cache_dir", str(cache_root() / "compiled"))
-    # Small operations, too: `kjax match` has sixty, which take as long as the large programs.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    # Small operations, too: there are dozens, which take as long as the large programs.
+    for name, value in ((folder, str(cache_root() / "compiled")), (smallest, 0)):
+        if jax:
+            jax.config.update(name, value)
+        else:
+            os.environ[name.upper()] = str(value)

@@ -1,21 +1,21 @@
 """Describe many patches in batches of one shape, in bounded device memory."""
 
 import collections
+import contextlib
 import functools
+import importlib.util
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, Num
+from jaxtyping import Float32, Num
 from tqdm import tqdm
 
 from kjax.errors import InputError
-from kjax.model.kernels.cpu_convolution import WINOGRAD_BATCH
 from kjax.model.patches import resize_patches
 
 COPYING_THREADS = 8
@@ -64,7 +64,9 @@ def describe(
     if batch < 1:
         raise InputError(f"batch must be at least 1, not {batch}")
     if dimension is None:
-        seen = jax.ShapeDtypeStruct((batch, *patches.shape[1:-2], size, size), jnp.float32)
+        import jax  # here, because onnxruntime needs no JAX
+
+        seen = jax.ShapeDtypeStruct((batch, *patches.shape[1:-2], size, size), np.float32)
         shape = jax.eval_shape(apply, seen).shape
         if len(shape) != 2 or shape[0] != batch:
             raise InputError(f"`apply` returned an array of {shape}, not [{batch}, dim]")
@@ -73,10 +75,11 @@ def describe(
     descriptors = np.empty((count, dimension), np.float32)
     bar = tqdm(total=count, desc="describing", unit="patch", disable=not progress)
     counting = threading.Lock()
+    on_host = on_cpu() and patches.shape[-2:] == (size, size)
 
     def describe_block(start: int) -> None:
         block = patches[start : start + batch]
-        if jnp.issubdtype(block.dtype, jnp.floating):
+        if "float" in block.dtype.name:
             largest = np.abs(block).max(axis=(-2, -1), keepdims=True, initial=0).astype(np.float64)
             if not np.isfinite(largest).all():
                 bad = start + int(np.argwhere(~np.isfinite(largest))[0, 0])
@@ -87,8 +90,7 @@ def describe(
         if missing := batch - len(block):
             block = np.pad(block, [(0, missing), *[(0, 0)] * (block.ndim - 1)], mode="edge")
         kept = descriptors[start : start + batch]
-        on_host = on_cpu() and block.shape[-2:] == (size, size)
-        seen = np.asarray(block, np.float32) if on_host else _resized(block, size=size)
+        seen = np.asarray(block, np.float32) if on_host else _resized()(block, size=size)
         kept[:] = np.asarray(apply(seen))[: len(kept)]
         with counting:
             bar.update(len(kept))
@@ -99,7 +101,17 @@ def describe(
 
 
 def on_cpu(device: Any = None) -> bool:
-    """Whether a device, by default the one that JAX now computes on, is a CPU."""
+    """Whether a device, by default the one that JAX computes on, is a CPU.
+
+    JAX is not imported to find out if it has no plugin for accelerators.
+    """
+    if device is None and "jax" not in sys.modules:
+        chosen = os.environ.get("JAX_PLATFORMS")
+        plugins = any(importlib.util.find_spec(name) for name in ("jax_plugins", "libtpu"))
+        if chosen == "cpu" or not (chosen or plugins):
+            return True
+    import jax
+
     device = device or jax.config.jax_default_device  # type: ignore[attr-defined]
     return (getattr(device, "platform", device) or jax.default_backend()) == "cpu"
 
@@ -110,6 +122,8 @@ def preferred_batch() -> int:
     On CPUs a batch's feature maps should stay in the cache; on accelerators a batch should be large
     compared with the cost of launching it.
     """
+    from kjax.model.kernels.cpu_convolution import WINOGRAD_BATCH  # brings JAX
+
     return WINOGRAD_BATCH if on_cpu() else 4096
 
 
@@ -144,11 +158,16 @@ def in_threads(
     if left and first_alone:
         work(left.popleft()[1])
     failures: list[tuple[int, Exception]] = []
-    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    settings: list[Callable[[], Any]] = []
+    if jax := sys.modules.get("jax"):
+        precision, device = jax.config.jax_default_matmul_precision, jax.config.jax_default_device
+        settings.append(lambda: jax.default_matmul_precision(precision))
+        settings.append(lambda: jax.default_device(device))
 
     def drain() -> None:
-        with jax.default_matmul_precision(precision), jax.default_device(device):
+        with contextlib.ExitStack() as stack:
+            for setting in settings:
+                stack.enter_context(setting())
             while True:
                 try:
                     index, item = left.popleft()
@@ -172,10 +191,13 @@ def in_threads(
         raise min(failures, key=lambda failure: failure[0])[1]
 
 
-@functools.partial(jax.jit, static_argnames="size")
-def _resized(
-    patches: Num[Array, "batch *context height width"], *, size: int
-) -> Float32[Array, "batch *context {size} {size}"]:
-    if patches.shape[-2:] == (size, size):
-        return patches.astype(jnp.float32)
-    return resize_patches(patches, size, rounded=True)
+@functools.cache
+def _resized() -> Callable[..., Any]:
+    import jax
+
+    def resize(patches: Any, *, size: int) -> Any:
+        if patches.shape[-2:] == (size, size):
+            return patches.astype(np.float32)
+        return resize_patches(patches, size, rounded=True)
+
+    return jax.jit(resize, static_argnames="size")

@@ -203,7 +203,7 @@ def build(
         >>> variables = model.init(jax.random.key(0), patches)
         >>> descriptors = model.apply(variables, patches)
     """
-    given = {"patch_size": patch_size, "dropout": dropout, "head_bias": head_bias}
+    given: dict[str, Any] = {"patch_size": patch_size, "dropout": dropout, "head_bias": head_bias}
     given |= {"axis_name": axis_name, "dimension": dimension, **position_constants}
     model = Descriptor.of(head, s=s, dtype=dtype, channels=channels, context=context, **given)
     if model.dtype == jnp.float64 and not jax.config.read("jax_enable_x64"):

@@ -1,6 +1,6 @@
 """Models made of trained ones: BatchNorm folded, shorter descriptors, mapped descriptors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -95,20 +95,25 @@ def shorten(
     Only nested descriptors (see `nested` of `kjax.runs.config.LossConfig`) stay good this way. The
     model must not be folded, and its head must project.
     """
-
-    def first_entries(group: Mapping[str, Any]) -> dict[str, Any]:
-        # Kernel, bias and BatchNorm's statistics all have the descriptor's entries as last axis.
-        def cut(node: Any) -> Any:
-            if isinstance(node, Mapping):
-                return {part: cut(inner) for part, inner in node.items()}
-            return node[..., :dimension]
-
-        return {**group, name: cut(group[name])} if name in group else dict(group)
-
     name = _last_layer(variables)
-
-    shorter = {kind: first_entries(group) for kind, group in variables.items()}
+    # Kernel, bias and BatchNorm's statistics all have the descriptor's entries as last axis.
+    shorter = {
+        kind: {
+            layer: map_leaves(lambda leaf: leaf[..., :dimension], arrays)
+            if layer == name
+            else arrays
+            for layer, arrays in group.items()
+        }
+        for kind, group in variables.items()
+    }
     return model.clone(dimension=dimension), shorter
+
+
+def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Change the arrays of variables, as `jax.tree.map` does."""
+    if isinstance(tree, Mapping):
+        return {name: map_leaves(change, inner) for name, inner in tree.items()}
+    return change(tree)
 
 
 def remap(

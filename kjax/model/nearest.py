@@ -11,38 +11,23 @@ to the lower index. The result depends on neither the device nor the blocks.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float32, Float64, Int32, Int64, Integer, Shaped
+from jaxtyping import Array, Bool, Float, Float32, Float64, Int32, Integer, Shaped
 
 from kjax.model.kernels import group_minima
 from kjax.model.kernels.group_minima import Metric, Product, compare
+from kjax.model.nearest_on_host import UNDERFLOW, Neighbours, search
 
 _GROUPS: dict[Product, int] = {"single": 3, "split": 4, "whole": 3}
 """Groups that are searched again for each row; more where bounds are less tight."""
 _TILE = 64
 """Rows that search one group together."""
-_HOST_AT_ONCE = 1 << 22
-"""Maximum float64 numbers per step on the host."""
-_UNDERFLOW = 1e-30
-"""Bound on the sum of underflowing products of unit vectors."""
 _WHOLE = 1 << 24
 """Integers below this are exact in single precision."""
-
-
-class Neighbours(NamedTuple):
-    """The nearest and the second nearest target of each query; ties go to the lowest index."""
-
-    place: Integer[np.ndarray, "*pairs n"]
-    nearest: Float64[np.ndarray, "*pairs n"]
-    """Distances: squared ones for L2."""
-    second: Float64[np.ndarray, "*pairs n"]
-    """Infinite where there is only one target."""
-
-
 Candidates = tuple[Array, Array, Array, Array]
 """`Neighbours` of queries [*pairs, n], and a lower bound of all other distances."""
 
@@ -111,7 +96,7 @@ def two_nearest(
                 np.asarray(rows)[start : start + count].astype(np.float32)
                 for start, count in zip(places[at], lengths[at], strict=True)
             )
-            again = _search_again(queries[chosen], targets, metric)
+            again = search(queries[chosen], targets, metric)
             for mine, better in zip(sure, again, strict=True):
                 mine[at, chosen] = better
         settled.append(sure)
@@ -189,7 +174,7 @@ def _refined(
         queries, targets = (_set(rows, *one) for one in zip(pair[0], sizes, strict=True))
         real = jnp.arange(len(targets)) < pair[1][1]
         groups, bounds = _smallest(pair[2], kept + 1)
-        bounds = (bounds.astype(jnp.float64) - _UNDERFLOW) / pair[3]
+        bounds = (bounds.astype(jnp.float64) - UNDERFLOW) / pair[3]
         slack = 0.0 if product == "whole" else _slack(queries.shape[1])
         indices, values = _search_groups(queries, targets, real, groups[:kept], slack, metric)
         values = jnp.where(bounds[:kept, None] < jnp.inf, values, jnp.inf)
@@ -336,68 +321,3 @@ def apart(
 def _slack(dim: int) -> float:
     """Relative rounding error, as in `group_minima` with double precision's ε."""
     return (dim + 8) * float(np.finfo(np.float64).eps)
-
-
-# On the host, in double precision
-
-
-def _search_again(
-    queries: Float32[np.ndarray, "n dim"], targets: Float32[np.ndarray, "m dim"], metric: Metric
-) -> Neighbours:
-    """Search in double precision, with equal rows compared once.
-
-    Equal rows are the usual reason for doubt: featureless patches have the same descriptor.
-    """
-    origin, _, copies = _distinct(targets)
-    asked, inverse, _ = _distinct(queries)
-    distinct = targets[origin].astype(np.float64)
-    step = max(1, _HOST_AT_ONCE // (len(distinct) * (1 if metric == "L2" else queries.shape[1])))
-    parts = []
-    for few in np.split(asked, range(step, len(asked), step)):
-        wide = queries[few].astype(np.float64)
-        if metric == "L1":
-            scale = estimates = np.abs(wide[:, None] - distinct[None]).sum(axis=2)
-        else:
-            scale = _sizes(wide, metric)[:, None] + _sizes(distinct, metric)[None]
-            estimates = scale - 2 * wide @ distinct.T
-        error = scale * _slack(queries.shape[1])
-        # Candidates for the first two have a lower bound not above the second upper bound.
-        within = min(1, len(distinct) - 1)
-        upper = np.partition(estimates + error, within, axis=1)[:, within]
-        rows, places = np.nonzero(estimates - error <= upper[:, None])
-        at_once = max(1, _HOST_AT_ONCE // queries.shape[1])
-        cuts = range(at_once, len(places), at_once)
-        sizes = np.concatenate(
-            [
-                _sizes(wide[some] - distinct[others], metric)
-                for some, others in zip(np.split(rows, cuts), np.split(places, cuts), strict=True)
-            ]
-        )
-        order = np.lexsort((places, sizes, rows))
-        rows, places, sizes = rows[order], places[order], sizes[order]
-        first = np.searchsorted(rows, np.arange(len(wide)))
-        after = np.minimum(first + 1, len(rows) - 1)
-        second = np.where((rows[after] == rows[first]) & (after > first), sizes[after], np.inf)
-        chosen, nearest = places[first], sizes[first]
-        second = np.where(copies[chosen] > 1, nearest, second)
-        parts.append((origin[chosen], nearest, second))
-    return Neighbours(*(np.concatenate(column)[inverse] for column in zip(*parts, strict=True)))
-
-
-def _distinct(
-    rows: Float32[np.ndarray, "n dim"],
-) -> tuple[Int64[np.ndarray, " distinct"], Int64[np.ndarray, " n"], Int64[np.ndarray, " distinct"]]:
-    """Return first indices of distinct rows, which of them each row is, and their counts."""
-    # Bytes sort far faster than rows of numbers.
-    whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows[:1].nbytes)))[:, 0]
-    _, first, inverse, count = np.unique(
-        whole, return_index=True, return_inverse=True, return_counts=True
-    )
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[inverse], count[order]
-
-
-def _sizes(rows: Float64[np.ndarray, "n dim"], metric: Metric) -> Float64[np.ndarray, " n"]:
-    return np.abs(rows).sum(axis=1) if metric == "L1" else np.einsum("nd,nd->n", rows, rows)

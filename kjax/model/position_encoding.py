@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Float
 
 CoordinateSystem = Literal["xy", "polar"]
+SAMPLES, SHARPEST = 4096, 1e4
+"""Angles at which the kernel is sampled, and the maximum κ for which they are enough."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +63,14 @@ def von_mises_coefficients(kappa: float, s: int) -> Float[np.ndarray, "{s}+1"]:
     γ₀ = (I₀(κ) − e^(−κ)) / (2 sinh κ) and γᵢ = Iᵢ(κ) / sinh κ. Numerator and denominator are both
     scaled by e^(−κ), so that large concentrations do not overflow.
     """
-    from scipy import special  # slow to import
+    if kappa <= SHARPEST:
+        # e^(−κ) Iᵢ(κ) is the mean of e^(κ (cos θ − 1)) cos iθ, here to the last digits.
+        samples = np.exp(kappa * (np.cos(np.arange(SAMPLES) * (2 * math.pi / SAMPLES)) - 1))
+        bessel = np.maximum(np.fft.rfft(samples).real[: s + 1] / SAMPLES, 0)
+    else:
+        from scipy import special  # slow to import
 
-    bessel = special.ive(np.arange(s + 1), kappa)
+        bessel = special.ive(np.arange(s + 1), kappa)
     gamma = 2 * bessel / -math.expm1(-2 * kappa)
     gamma[0] = (bessel[0] - math.exp(-2 * kappa)) / -math.expm1(-2 * kappa)
     return gamma

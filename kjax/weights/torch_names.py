@@ -264,12 +264,8 @@ def check_finite(variables: Mapping[str, Any]) -> None:
 
     Descriptors would not show it: some compiled ReLUs turn NaN into 0.
     """
-    arrays = to_arrays(variables)
-    broken = [
-        "/".join(PATHS[name])
-        for name, array in arrays.items()
-        if name in PATHS and not np.isfinite(np.asarray(array, np.float32)).all()
-    ]
+    arrays = {"/".join(PATHS[n]): a for n, a in to_arrays(variables).items() if n in PATHS}
+    broken = [n for n in sorted(arrays) if not np.isfinite(np.asarray(arrays[n], "f4")).all()]
     if broken:
         raise InputError(f"the weights are unusable: {_not_finite(broken)}")
 

@@ -53,7 +53,7 @@ def test_choices_are_those_of_the_library():
     from kjax.images.collection.pairs import PairSelection
     from kjax.images.features import MatchingMethod
     from kjax.images.geometry import Choice
-    from kjax.model.descriptor import HEADS
+    from kjax.model import HEADS
     from kjax.model.quantization import FORMS
     from kjax.weights.files import SUFFIXES
 

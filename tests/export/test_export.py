@@ -11,8 +11,7 @@ from kjax.errors import InputError
 from kjax.export import model as export
 from kjax.export.files import read_facts, write_onnx
 from kjax.export.model import export_model, load_exported
-from kjax.model import onnx_graph
-from kjax.model.descriptor import HEADS
+from kjax.model import HEADS, onnx_graph
 from kjax.model.folding import fold
 from kjax.weights.info import ModelInfo
 

@@ -206,8 +206,12 @@ def test_uint16_images_with_fewer_bits(photograph, white):
 def test_another_size_or_number_of_keypoints_compiles_nothing(describer, photograph, caplog):
     photograph = photograph[:-7]  # a shape that no other test has compiled
     points = detect(photograph, max_keypoints=64)
+    by_numpy = describer.describe_image(photograph, points)
+    describer = kjax.Describer(*make_model("xy", **NARROW), backend="jax")
     with jax.log_compiles():
-        describer.describe_image(photograph, points)
+        found = describer.describe_image(photograph, points)
+        np.testing.assert_array_equal(found.xy, by_numpy.xy)
+        np.testing.assert_allclose(found.descriptors, by_numpy.descriptors, atol=1e-4)
         assert "ompil" in caplog.text
         caplog.clear()
         fewer = points.keep(np.arange(len(points.xy)) < 59)
@@ -217,9 +221,9 @@ def test_another_size_or_number_of_keypoints_compiles_nothing(describer, photogr
 
 
 def test_devices(photograph, monkeypatch):
-    second, used, resize = jax.devices()[1], [], describer_module._resize
+    second, used, resize = jax.devices()[1], [], describer_module._resize()
     spy = lambda *args: used.append(args[0].devices()) or resize(*args)  # noqa: E731
-    monkeypatch.setattr(describer_module, "_resize", spy)
+    monkeypatch.setattr(describer_module, "_resize", lambda: spy)
     here, there, same = (
         kjax.load("tiny", device=device, backend="jax", max_keypoints=60)
         for device in (None, second, "cpu:1")

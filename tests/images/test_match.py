@@ -1,4 +1,5 @@
 import dataclasses
+from unittest import mock
 
 import cv2
 import jax
@@ -63,12 +64,15 @@ def brute_force(a, b, method, ratio, distance="L2"):
 
 
 def assert_as_brute_force(a, b, method, *, ratio=0.8, block=None, distance="L2"):
-    found = match(a, b, method=method, ratio=ratio, block=block, distance=distance)
+    """By NumPy, then as accelerators do it."""
     indices, distances, ratios = brute_force(a, b, method, ratio, distance)
-    assert found.indices.dtype == np.int32
-    assert found.indices.shape == (len(indices), 2)
-    np.testing.assert_array_equal(found.indices, indices)
-    np.testing.assert_allclose(found.distances, distances, rtol=1e-6)
+    for on_host in (True, False):
+        with mock.patch.object(matching, "on_cpu", lambda on_host=on_host: on_host):
+            found = match(a, b, method=method, ratio=ratio, block=block, distance=distance)
+        assert found.indices.dtype == np.int32
+        assert found.indices.shape == (len(indices), 2)
+        np.testing.assert_array_equal(found.indices, indices)
+        np.testing.assert_allclose(found.distances, distances, rtol=1e-6)
     return found, ratios
 
 
@@ -130,11 +134,12 @@ def test_is_exact_where_single_precision_is_not(rng, offset):
 
 @pytest.fixture
 def searched_again(monkeypatch):
-    """How many queries were in doubt, at each call."""
+    """How many queries were in doubt, at each call of the search on the device."""
     counts = []
-    search = nearest._search_again
+    search = nearest.search
+    monkeypatch.setattr(matching, "on_cpu", lambda: False)
     monkeypatch.setattr(
-        nearest, "_search_again", lambda q, t, metric: counts.append(len(q)) or search(q, t, metric)
+        nearest, "search", lambda q, t, metric: counts.append(len(q)) or search(q, t, metric)
     )
     return counts
 
@@ -191,6 +196,7 @@ def test_integers_and_jax_arrays(rng):
 @pytest.mark.parametrize("distance", ["L2", "Hamming"])
 def test_many_pairs_are_matched_as_each_alone(rng, distance, monkeypatch):
     monkeypatch.setattr(matching, "_PAIRS_AT_ONCE", 4)
+    monkeypatch.setattr(matching, "on_cpu", lambda: False)
     some = rng.normal(size=(300, 32)).astype(np.float32)
     sets = [some[rng.permutation(300)[:n]] + 0.1 for n in (200, 40, 0, 1, 300)]
     sets += [sets[0][::-1].copy(), sets[0].repeat(4, axis=0)[:250]]

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import kjax  # noqa: E402
 from kjax.errors import InputError  # noqa: E402
-from kjax.model.descriptor import HEADS  # noqa: E402
+from kjax.model import HEADS  # noqa: E402
 from kjax.parity.torch_twin import load, load_reference  # noqa: E402
 from kjax.weights.files import save_variables  # noqa: E402
 from kjax.weights.info import ModelInfo, fields_of  # noqa: E402
