@@ -27,6 +27,14 @@ def is_jax_array(value: Any) -> bool:
     return jax is not None and isinstance(value, jax.Array)
 
 
+def optional(module: str) -> ModuleType | None:
+    """Import a module that is only faster; None if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
 def require(module: str, purpose: str) -> ModuleType:
     """Import an optional module.
 

@@ -309,8 +309,7 @@ class Describer:
             options["backend"] = "numpy" if on_host else "jax"
             patches, valid = extract_patches(grey, xy, scales, angles, **options)
             if self.patch_size != PATCH_SIDE:
-                resize = resize_patches if on_host else _resize()
-                patches = resize(patches, self.patch_size)
+                patches = (_resize_on_host if on_host else _resize())(patches, self.patch_size)
             patches = patches.reshape(-1, *self._shape)
             kept = np.asarray(valid)[::widths][:count]
             if on_host or on_cpu():
@@ -366,6 +365,14 @@ class Describer:
     def _find(self, grey: np.ndarray, mask: np.ndarray | None) -> list[Any]:
         options: Any = {"detector": self.detector, "upright": self.upright}
         return find_in_grey(grey, mask=mask, max_keypoints=self.max_keypoints, **options)
+
+
+def _resize_on_host(patches: np.ndarray, size: int) -> np.ndarray:
+    """Resize few patches at a time, which fit the cache."""
+    resized = np.empty((len(patches), size, size), np.float32)
+    for start in range(0, len(patches), 64):
+        resized[start : start + 64] = resize_patches(patches[start : start + 64], size)
+    return resized
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from PIL import Image
 
-from kjax.data.cutting.patches import KORNIA, PYRAMIDS, plan_levels
+from kjax.data.cutting.patches import KORNIA, PYRAMIDS, Level, plan_levels
 from kjax.data.cutting.photographs import (
     ORDERS,
     as_image,
@@ -28,7 +28,7 @@ from kjax.data.cutting.photographs import (
     to_grey,
 )
 from kjax.errors import InputError, check_name, unknown_name
-from kjax.extras import is_jax_array
+from kjax.extras import is_jax_array, optional
 from kjax.images.conventions import (
     ANGLE_UNITS,
     DIAMETERS,
@@ -39,7 +39,14 @@ from kjax.images.conventions import (
     neutral_where,
     patch_frames,
 )
-from kjax.images.pyramid import Inside, Windows, locate_windows, pack_pyramid, sample_windows
+from kjax.images.pyramid import (
+    Inside,
+    Windows,
+    locate_windows,
+    pack_pyramid,
+    pyramid_levels,
+    sample_windows,
+)
 from kjax.model.describe import in_threads
 
 Numbers = Any
@@ -51,6 +58,8 @@ MAX_SIDE = 1e9
 
 AT_ONCE = 1 << 15
 """Pixels of patches that NumPy samples at once."""
+SMALL = 4096
+"""Maximum side of an image whose patches OpenCV samples: float32 has 12 bits left for positions."""
 
 
 class ExtractedPatches(NamedTuple):
@@ -288,17 +297,17 @@ def _extract(
             f"{batch} × {height}×{width} pixels and their pyramids are more than 2³¹: "
             "give fewer images at a time, or pyramid='octaves'"
         )
-    packed = pack_pyramid(grey, levels=levels, kind=pyramid, inside=inside)
     whole = inside or Inside.of(height, width, levels, len(levels))
     windows = locate_windows(frames, levels, whole, size=size, pyramid=pyramid)
     own = xp.arange(batch, dtype=np.int32) * pixels
     windows = windows._replace(start=windows.start + own[:, None])
     if xp is np:
-        patches = _sample_in_blocks(packed.reshape(-1), windows, size)
+        patches = _sample_on_host(grey, levels, windows, size, pyramid)
         patches[~valid.reshape(batch, -1)] = 0
         return ExtractedPatches(patches if batched else patches[0], valid)
     import jax
 
+    packed = pack_pyramid(grey, levels=levels, kind=pyramid, inside=inside)
     # Without the barrier, XLA may recompute sines and cosines for every pixel of a patch.
     windows = jax.lax.optimization_barrier(windows)
     # Gradients need the indices and weights of every pixel: cheaper to find again than to keep.
@@ -308,14 +317,32 @@ def _extract(
     return ExtractedPatches(xp.where(valid[..., None, None], patches, 0), valid)
 
 
-def _sample_in_blocks(
-    packed: Float[np.ndarray, " pixels"], windows: Windows, size: int
+def _sample_on_host(
+    grey: Float[np.ndarray, "B height width"],
+    levels: list[Level],
+    windows: Windows,
+    size: int,
+    pyramid: str,
 ) -> Float[np.ndarray, "B N {size} {size}"]:
-    """Sample by NumPy, in threads, so few patches at a time that they stay in the cache."""
-    patches = np.empty((*windows.start.shape, size, size), packed.dtype)
-    start, stride = (column.astype(np.intp) for column in windows[:2])  # NumPy's own for indices
-    windows = windows._replace(start=start, stride=stride)
-    block = max(1, AT_ONCE // size**2)
+    """Sample by OpenCV if it is precise, else by NumPy in blocks that fit the cache."""
+    patches = np.empty((*windows.start.shape, size, size), grey.dtype)
+    cv2 = optional("cv2")
+    # Before version 5, OpenCV rounds positions to 1/32 pixel. Now it has those of float32.
+    if cv2 and cv2.__version__ >= "5" and max(grey.shape[1:]) <= SMALL:
+        copies = list(pyramid_levels(grey, levels=levels, kind=pyramid))
+        u, v, center = windows.along_u, windows.along_v, windows.center - windows.low
+        matrices = np.stack([u, v, center - (u + v) * ((size - 1) / 2)], axis=-1).astype("f8")
+        how = {"flags": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP}
+        how["borderMode"] = cv2.BORDER_REPLICATE
+
+        for place in np.ndindex(patches.shape[:2]):  # threads would wait for Python's lock
+            image = copies[windows.level[place]][place[0]]
+            cv2.warpAffine(image, matrices[place], (size, size), dst=patches[place], **how)
+        return patches
+    packed = pack_pyramid(grey, levels=levels, kind=pyramid).reshape(-1)
+    # NumPy's own type for indices.
+    indices = {name: getattr(windows, name).astype(np.intp) for name in ("start", "stride")}
+    windows, block = windows._replace(**indices), max(1, AT_ONCE // size**2)
 
     def sample(first: int) -> None:
         part = slice(first, first + block)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, Int32
 
 from kjax.data.cutting.patches import KORNIA, Level, choose_level
+from kjax.extras import optional
 from kjax.images.conventions import PatchFrames
 
 BINOMIAL = np.array([1, 4, 6, 4, 1]) / 16
@@ -49,10 +50,17 @@ def pack_pyramid(
     inside: Inside | None = None,
 ) -> Float[Any, "batch pixels"]:
     """Compute the pixels of all levels, row by row; kornia's kinds do not support `inside`."""
-    own = kind not in KORNIA
-    copies = _own_copies(images, levels, inside) if own else _kornia_copies(images, levels)
+    copies = pyramid_levels(images, levels=levels, kind=kind, inside=inside)
     rows = [copy.reshape(images.shape[0], -1) for copy in copies]
     return images.__array_namespace__().concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
+
+
+def pyramid_levels(
+    images: Any, *, levels: list[Level], kind: str, inside: Inside | None = None
+) -> Iterator[Any]:
+    """Compute the levels, each [batch, height, width]."""
+    own = kind not in KORNIA
+    return _own_copies(images, levels, inside) if own else _kornia_copies(images, levels)
 
 
 def _own_copies(
@@ -65,10 +73,10 @@ def _own_copies(
             radius = math.ceil(4 * level.blur)
             kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / level.blur) ** 2)
             kernel /= kernel.sum()
-            yield _at_least(_blur(_blur(images, kernel, axis=1), kernel, axis=2), level)
+            yield _at_least(_low_pass(images, kernel), level)
             continue
         if number:
-            images = _blur(_blur(images, BINOMIAL, axis=1, every=2), BINOMIAL, axis=2, every=2)
+            images = _low_pass(images, BINOMIAL, every=2)
             octave += 1
             if inside is not None:
                 # The padding is now blurred with the inside: repeat the border again.
@@ -79,6 +87,16 @@ def _own_copies(
                     shape = [-1 if one == axis else 1 for one in range(3)]
                     images = xp.where(beyond.reshape(shape), border, images)
         yield _at_least(images, level)
+
+
+def _low_pass(images: Any, kernel: np.ndarray, *, every: int = 1) -> Any:
+    """Convolve rows and columns, and keep every Nth of them from the first."""
+    if not isinstance(images, np.ndarray) or not (cv2 := optional("cv2")):
+        return _blur(_blur(images, kernel, axis=1, every=every), kernel, axis=2, every=every)
+    blurred = np.empty_like(images)
+    for image, result in zip(images, blurred, strict=True):
+        cv2.sepFilter2D(image, -1, kernel, kernel, result, borderType=cv2.BORDER_REPLICATE)
+    return np.ascontiguousarray(blurred[:, ::every, ::every])
 
 
 def _at_least(images: Any, level: Level) -> Any:
@@ -147,11 +165,12 @@ def _along(images: Any, axis: int, part: slice) -> Any:
 class Windows(NamedTuple):
     """Patches in the packed pyramid, relative to a pixel near their centre.
 
-    `start` is the index of that pixel, and `stride` the number of pixels in a row of the level.
-    `low` and `high` are the level's first and last pixel. Relative coordinates keep their precision
-    in images of any size.
+    `level` is the number of the level, `start` the index of that pixel, and `stride` the number of
+    pixels in a row of the level. `low` and `high` are the level's first and last pixel. Relative
+    coordinates keep their precision in images of any size.
     """
 
+    level: Int[Any, "B N"]
     start: Int[Any, "B N"]
     stride: Int[Any, "B N"]
     center: Float[Any, "B N 2"]
@@ -183,6 +202,7 @@ def locate_windows(
     across, down = (near[..., axis].astype(np.int32) for axis in (0, 1))
     stretch = step[..., None] * per_patch([level.stretch for level in levels])
     return Windows(
+        level=chosen,
         start=first + down * stride + across,
         stride=stride,
         center=center - near,

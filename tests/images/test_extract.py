@@ -1,4 +1,5 @@
 import functools
+from unittest import mock
 
 import cv2
 import jax
@@ -27,13 +28,16 @@ def image(rng):
 
 
 def extract_patches(*given, **options):
-    """By JAX; outside its transformations NumPy must give the same."""
+    """By JAX; outside its transformations OpenCV and NumPy must give the same."""
     found = extract.extract_patches(*given, **options)
-    if not any(isinstance(one, jax.core.Tracer) for one in found):
-        same = extract.extract_patches(*given, **options, backend="numpy")
+    if any(isinstance(one, jax.core.Tracer) for one in found):
+        return found
+    for module in (cv2, None):
+        with mock.patch("kjax.extras.importlib.import_module", side_effect=[module] * 99):
+            same = extract.extract_patches(*given, **options, backend="numpy")
         assert isinstance(same.patches, np.ndarray)
         np.testing.assert_array_equal(same.valid, found.valid)
-        np.testing.assert_allclose(same.patches, found.patches, atol=2e-3)
+        np.testing.assert_allclose(same.patches, found.patches, atol=5e-3)
     return found
 
 
