@@ -1,4 +1,4 @@
-"""Optional packages, imported on demand.
+"""Optional packages, and JAX, imported on demand.
 
 A missing package gives one line with the extra to install. Where kjax is installed, also from a
 checkout, pip knows its extras.
@@ -7,7 +7,7 @@ checkout, pip knows its extras.
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kjax.errors import InputError
 
@@ -21,10 +21,23 @@ EXTRAS = {
 """The extra of kjax that installs each optional module."""
 
 
+class _OnDemand(ModuleType):
+    """A module that is imported when one of its names is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+else:
+    jax, jnp = _OnDemand("jax"), _OnDemand("jax.numpy")
+
+
 def is_jax_array(value: Any) -> bool:
     """Whether a value is JAX's array; if JAX was never imported, it is not."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(value, jax.Array)
+    return "jax" in sys.modules and isinstance(value, jax.Array)
 
 
 def optional(module: str) -> ModuleType | None:

@@ -30,7 +30,7 @@ from kjax.data.cutting.keypoints import (
 from kjax.data.cutting.photographs import in_order
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError, check_name
-from kjax.extras import require
+from kjax.extras import jax, require
 from kjax.images.conventions import as_array, keypoints_and_shapes
 from kjax.images.extract import extract_patches, open_grey, open_image, padded_count
 from kjax.images.features import Features
@@ -308,11 +308,15 @@ class Describer:
             options: Any = {"shape": shapes, "size": PATCH_SIDE, "extent": self.extent}
             options["backend"] = "numpy" if on_host else "jax"
             patches, valid = extract_patches(grey, xy, scales, angles, **options)
+            if on_host:
+                kept = valid[::widths]
+                points = patches.reshape(count, *self._shape[:-2], PATCH_SIDE, PATCH_SIDE)[kept]
+                return self._runner.describe(points), kept
             if self.patch_size != PATCH_SIDE:
-                patches = (_resize_on_host if on_host else _resize())(patches, self.patch_size)
+                patches = _resize()(patches, self.patch_size)
             patches = patches.reshape(-1, *self._shape)
             kept = np.asarray(valid)[::widths][:count]
-            if on_host or on_cpu():
+            if on_cpu():
                 return self.describe(np.asarray(patches)[:count][kept]), kept
             return self._runner.describe_on_device(patches)[:count][kept], kept
 
@@ -367,16 +371,6 @@ class Describer:
         return find_in_grey(grey, mask=mask, max_keypoints=self.max_keypoints, **options)
 
 
-def _resize_on_host(patches: np.ndarray, size: int) -> np.ndarray:
-    """Resize few patches at a time, which fit the cache."""
-    resized = np.empty((len(patches), size, size), np.float32)
-    for start in range(0, len(patches), 64):
-        resized[start : start + 64] = resize_patches(patches[start : start + 64], size)
-    return resized
-
-
 @functools.cache
 def _resize() -> Any:
-    import jax
-
     return jax.jit(resize_patches, static_argnums=1)

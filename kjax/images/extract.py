@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from PIL import Image
 
-from kjax.data.cutting.patches import KORNIA, PYRAMIDS, Level, plan_levels
+from kjax.data.cutting.patches import KORNIA, PYRAMIDS, plan_levels
 from kjax.data.cutting.photographs import (
     ORDERS,
     as_image,
@@ -28,7 +28,7 @@ from kjax.data.cutting.photographs import (
     to_grey,
 )
 from kjax.errors import InputError, check_name, unknown_name
-from kjax.extras import is_jax_array, optional
+from kjax.extras import is_jax_array, jax
 from kjax.images.conventions import (
     ANGLE_UNITS,
     DIAMETERS,
@@ -39,27 +39,12 @@ from kjax.images.conventions import (
     neutral_where,
     patch_frames,
 )
-from kjax.images.pyramid import (
-    Inside,
-    Windows,
-    locate_windows,
-    pack_pyramid,
-    pyramid_levels,
-    sample_windows,
-)
-from kjax.model.describe import in_threads
+from kjax.images.pyramid import Inside, locate_windows, pack_pyramid, sample_on_host, sample_windows
 
-Numbers = Any
-"""Arrays, or lists of the numbers in OpenCV's keypoints."""
 MAX_PIXELS = 2**31 - 1
 """Maximum pixels in all levels of all images of a call: they are indexed with 32 bits."""
 MAX_SIDE = 1e9
 """Maximum side of a patch on the image: beyond it float32 has no precision left."""
-
-AT_ONCE = 1 << 15
-"""Pixels of patches that NumPy samples at once."""
-SMALL = 4096
-"""Maximum side of an image whose patches OpenCV samples: float32 has 12 bits left for positions."""
 
 
 class ExtractedPatches(NamedTuple):
@@ -75,12 +60,12 @@ class ExtractedPatches(NamedTuple):
 
 def extract_patches(
     image: Any,
-    xy: Numbers,
-    scale: Numbers,
-    angle: Numbers | None = None,
+    xy: Any,
+    scale: Any,
+    angle: Any = None,
     *,
-    shape: Numbers | None = None,
-    mask: Numbers | None = None,
+    shape: Any = None,
+    mask: Any = None,
     size: int = 32,
     size_is: str = "diameter",
     extent: float = 12.0,
@@ -164,8 +149,6 @@ def extract_patches(
         on_host = (None if one is None else np.asarray(one) for one in keypoints)
         with np.errstate(all="ignore"):
             return _extract(options, np.asarray(photos), None, *on_host)
-    import jax
-
     cut = functools.partial(_compiled(), options)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
         return cut(photos, None, *keypoints)
@@ -219,7 +202,7 @@ def open_grey(
     return np.asarray(picture), size
 
 
-def _as_rows(values: Numbers, like: tuple[int, ...] = ()) -> Any:
+def _as_rows(values: Any, like: tuple[int, ...] = ()) -> Any:
     """Convert to an array; an empty list, which has no shape of its own, becomes [0, …]."""
     if not is_jax_array(values):
         values = np.asarray(values)
@@ -248,8 +231,6 @@ def pad_image(image: Any, axis: int, *, size: int, pyramid: str) -> tuple[Any, I
 
 @functools.cache
 def _compiled() -> Any:
-    import jax
-
     return jax.jit(_extract, static_argnums=0)
 
 
@@ -302,11 +283,9 @@ def _extract(
     own = xp.arange(batch, dtype=np.int32) * pixels
     windows = windows._replace(start=windows.start + own[:, None])
     if xp is np:
-        patches = _sample_on_host(grey, levels, windows, size, pyramid)
+        patches = sample_on_host(grey, windows, levels=levels, kind=pyramid, size=size)
         patches[~valid.reshape(batch, -1)] = 0
         return ExtractedPatches(patches if batched else patches[0], valid)
-    import jax
-
     packed = pack_pyramid(grey, levels=levels, kind=pyramid, inside=inside)
     # Without the barrier, XLA may recompute sines and cosines for every pixel of a patch.
     windows = jax.lax.optimization_barrier(windows)
@@ -315,39 +294,3 @@ def _extract(
     patches = sample(packed.reshape(-1), windows)
     patches = patches if batched else patches[0]
     return ExtractedPatches(xp.where(valid[..., None, None], patches, 0), valid)
-
-
-def _sample_on_host(
-    grey: Float[np.ndarray, "B height width"],
-    levels: list[Level],
-    windows: Windows,
-    size: int,
-    pyramid: str,
-) -> Float[np.ndarray, "B N {size} {size}"]:
-    """Sample by OpenCV if it is precise, else by NumPy in blocks that fit the cache."""
-    patches = np.empty((*windows.start.shape, size, size), grey.dtype)
-    cv2 = optional("cv2")
-    # Before version 5, OpenCV rounds positions to 1/32 pixel. Now it has those of float32.
-    if cv2 and cv2.__version__ >= "5" and max(grey.shape[1:]) <= SMALL:
-        copies = list(pyramid_levels(grey, levels=levels, kind=pyramid))
-        u, v, center = windows.along_u, windows.along_v, windows.center - windows.low
-        matrices = np.stack([u, v, center - (u + v) * ((size - 1) / 2)], axis=-1).astype("f8")
-        how = {"flags": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP}
-        how["borderMode"] = cv2.BORDER_REPLICATE
-
-        for place in np.ndindex(patches.shape[:2]):  # threads would wait for Python's lock
-            image = copies[windows.level[place]][place[0]]
-            cv2.warpAffine(image, matrices[place], (size, size), dst=patches[place], **how)
-        return patches
-    packed = pack_pyramid(grey, levels=levels, kind=pyramid).reshape(-1)
-    # NumPy's own type for indices.
-    indices = {name: getattr(windows, name).astype(np.intp) for name in ("start", "stride")}
-    windows, block = windows._replace(**indices), max(1, AT_ONCE // size**2)
-
-    def sample(first: int) -> None:
-        part = slice(first, first + block)
-        few = Windows(*(column[:, part] for column in windows))
-        patches[:, part] = sample_windows(packed, few, size=size)
-
-    in_threads(sample, range(0, patches.shape[1], block), first_alone=False)
-    return patches

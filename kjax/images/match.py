@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int32
 
 from kjax.errors import InputError, check_name
-from kjax.extras import is_jax_array
+from kjax.extras import is_jax_array, jnp
 from kjax.images.features import Distance, Features, Matches, MatchingMethod
 from kjax.model.describe import on_cpu
 from kjax.model.nearest_on_host import Neighbours, search
@@ -178,8 +178,6 @@ def _search_on_device(
     sets: list[Any], pairs: Sequence[tuple[int, int]], both: bool, block: int | None
 ) -> Iterator[tuple[int, list[Neighbours]]]:
     """Search like `_search_on_host`; pairs of like sizes share a program and a call."""
-    import jax.numpy as jnp
-
     from kjax.model.nearest import padded_size, two_nearest
 
     places = np.asarray(pairs)

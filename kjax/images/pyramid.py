@@ -22,6 +22,9 @@ MATRIX_SIDE = 256
 """Largest side that is blurred by a matrix product: hardly slower, and it compiles several times
 faster."""
 
+SMALL = 4096
+"""Maximum side of an image that OpenCV samples: float32 leaves 1/4096 pixel for its positions."""
+
 
 class Inside(NamedTuple):
     """Size of an image inside its padding, last pixel of each level, and number of levels.
@@ -50,15 +53,11 @@ def pack_pyramid(
     inside: Inside | None = None,
 ) -> Float[Any, "batch pixels"]:
     """Compute the pixels of all levels, row by row; kornia's kinds do not support `inside`."""
-    copies = pyramid_levels(images, levels=levels, kind=kind, inside=inside)
-    rows = [copy.reshape(images.shape[0], -1) for copy in copies]
+    rows = [copy.reshape(images.shape[0], -1) for copy in _copies(images, levels, kind, inside)]
     return images.__array_namespace__().concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
 
 
-def pyramid_levels(
-    images: Any, *, levels: list[Level], kind: str, inside: Inside | None = None
-) -> Iterator[Any]:
-    """Compute the levels, each [batch, height, width]."""
+def _copies(images: Any, levels: list[Level], kind: str, inside: Inside | None) -> Iterator[Any]:
     own = kind not in KORNIA
     return _own_copies(images, levels, inside) if own else _kornia_copies(images, levels)
 
@@ -231,6 +230,38 @@ def sample_windows(
     below = corner + stride
     lower = read(below) * (1 - beyond_left) + read(below + 1) * beyond_left
     return upper * (1 - beyond_top) + lower * beyond_top
+
+
+def sample_on_host(
+    images: Float[np.ndarray, "B height width"],
+    windows: Windows,
+    *,
+    levels: list[Level],
+    kind: str,
+    size: int,
+) -> Float[np.ndarray, "B N {size} {size}"]:
+    """Sample patches by OpenCV, or by NumPy if OpenCV is absent or not precise enough."""
+    patches, cv2 = np.empty((*windows.start.shape, size, size), images.dtype), optional("cv2")
+    # Before version 5, OpenCV rounds positions to 1/32 pixel.
+    if cv2 and int(cv2.__version__.partition(".")[0]) >= 5 and max(images.shape[1:]) <= SMALL:
+        copies = list(_copies(images, levels, kind, None))
+        u, v, center = windows.along_u, windows.along_v, windows.center - windows.low
+        matrices = np.stack([u, v, center - (u + v) * ((size - 1) / 2)], axis=-1).astype("f8")
+        how = {"flags": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP}
+        how["borderMode"] = cv2.BORDER_REPLICATE
+        for place in np.ndindex(patches.shape[:2]):  # threads would wait for Python's lock
+            copy = copies[windows.level[place]][place[0]]
+            cv2.warpAffine(copy, matrices[place], (size, size), dst=patches[place], **how)
+        return patches
+    packed = pack_pyramid(images, levels=levels, kind=kind).reshape(-1)
+    # NumPy's own type for indices, and so few patches at a time that they stay in the cache.
+    indices = {name: getattr(windows, name).astype(np.intp) for name in ("start", "stride")}
+    windows, block = windows._replace(**indices), max(1, 2**15 // size**2)
+    for start in range(0, patches.shape[1], block):
+        part = slice(start, start + block)
+        few = Windows(*(column[:, part] for column in windows))
+        patches[:, part] = sample_windows(packed, few, size=size)
+    return patches
 
 
 def _cells(

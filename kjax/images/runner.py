@@ -20,7 +20,7 @@ from jaxtyping import Float, Float32, Num
 
 from kjax.data.cache import cache_root
 from kjax.errors import InputError, unknown_name
-from kjax.extras import require
+from kjax.extras import jax, jnp, require
 from kjax.model.architecture import Architecture
 from kjax.model.describe import describe, on_cpu, preferred_batch
 from kjax.model.folding import fold_head
@@ -55,8 +55,6 @@ class Runner:
         self._model, self._weights = fold_head(folded, weights)
         self.dimension = folded.descriptor_size
         if self.backend == JAX:
-            import jax
-
             self._weights = jax.device_put(self._weights, self.device)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -67,8 +65,6 @@ class Runner:
         """Make the device JAX's default in a `with` block."""
         if self.backend == ONNXRUNTIME:
             return contextlib.nullcontext()
-        import jax
-
         current = jax.config.jax_default_device  # type: ignore[attr-defined]
         return jax.default_device(self.device or current)
 
@@ -86,7 +82,7 @@ class Runner:
     def describe(
         self, patches: Num[np.ndarray, "N *C size size"], *, threads: int | None = None
     ) -> Float32[np.ndarray, "N dim"]:
-        """Describe patches of the model's size."""
+        """Describe patches; those of another size are resized."""
         with self.on_device():
             return describe(
                 self._by_onnxruntime if self.backend == ONNXRUNTIME else self._by_jax,
@@ -96,6 +92,7 @@ class Runner:
                 dimension=self.dimension,
                 threads=threads,
                 compiles=self.backend == JAX,
+                rounded=False,
                 progress=False,
             )
 
@@ -103,9 +100,6 @@ class Runner:
         self, patches: Float[Any, "N *C size size"]
     ) -> Float32[np.ndarray, "N dim"]:
         """Describe finite patches that lie on an accelerator, without copying them to the host."""
-        import jax
-        import jax.numpy as jnp
-
         count, batch = len(patches), self.batch_size(len(patches))
         # Blank patches fill up the last batch.
         whole = jnp.pad(patches, [(0, -count % batch), *[(0, 0)] * (patches.ndim - 1)])
@@ -115,9 +109,7 @@ class Runner:
 
     @functools.cached_property
     def _by_jax(self) -> Callable[..., Any]:
-        import jax
-
-        from kjax.model.descriptor import as_module
+        from kjax.model.descriptor import as_module  # brings JAX
 
         return functools.partial(jax.jit(as_module(self._model).apply), self._weights)
 
@@ -139,8 +131,6 @@ class Runner:
 
 def find_device(name: str) -> Any:
     """Return the device called "cpu", "gpu", or with its index "gpu:1"."""
-    import jax
-
     kind, _, index = name.partition(":")
     try:
         return jax.local_devices(backend=kind)[int(index or 0)]
@@ -155,13 +145,13 @@ def keep_compiled_programs() -> None:
     $JAX_COMPILATION_CACHE_DIR takes precedence; KJAX_COMPILED=off disables the cache.
     """
     folder, smallest = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
-    jax = sys.modules.get("jax")
-    configured = getattr(jax.config, folder) if jax else os.environ.get(folder.upper())
+    imported = "jax" in sys.modules
+    configured = getattr(jax.config, folder) if imported else os.environ.get(folder.upper())
     if configured or os.environ.get("KJAX_COMPILED") == "off":
         return
     # Small operations, too: there are dozens, which take as long as the large programs.
     for name, value in ((folder, str(cache_root() / "compiled")), (smallest, 0)):
-        if jax:
+        if imported:
             jax.config.update(name, value)
         else:
             os.environ[name.upper()] = str(value)

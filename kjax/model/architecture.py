@@ -79,8 +79,8 @@ class Architecture:
             )
         if not 0 <= (dropout := given.get("dropout", cls.dropout)) < 1:
             raise InputError(f"dropout must be at least 0 and below 1, not {dropout}")
-        widths = len(channels) == len(CHANNELS) and all(1 <= c <= LARGEST_WIDTH for c in channels)
-        if not widths:
+        inside = all(1 <= width <= LARGEST_WIDTH for width in channels)
+        if len(channels) != len(CHANNELS) or not inside:
             raise InputError(
                 f"channels must be {len(CHANNELS)} numbers from 1 to {LARGEST_WIDTH}, such as "
                 f"{CHANNELS}, not {channels}"

@@ -16,6 +16,7 @@ from jaxtyping import Float32, Num
 from tqdm import tqdm
 
 from kjax.errors import InputError
+from kjax.extras import jax
 from kjax.model.patches import resize_patches
 
 COPYING_THREADS = 8
@@ -36,6 +37,7 @@ def describe(
     dimension: int | None = None,
     threads: int | None = None,
     compiles: bool = True,
+    rounded: bool = True,
     progress: bool = True,
 ) -> Float32[np.ndarray, "patches dim"]:
     """Return one float32 descriptor per patch, in order.
@@ -54,6 +56,7 @@ def describe(
         dimension: descriptor size (default: inferred).
         threads: number of threads that call `apply` (default: `default_threads()`).
         compiles: whether the first call of `apply` compiles it, as JAX functions do.
+        rounded: whether resized patches are rounded to integers.
         progress: whether to show a progress bar.
 
     Raises:
@@ -64,8 +67,6 @@ def describe(
     if batch < 1:
         raise InputError(f"batch must be at least 1, not {batch}")
     if dimension is None:
-        import jax  # here, because onnxruntime needs no JAX
-
         seen = jax.ShapeDtypeStruct((batch, *patches.shape[1:-2], size, size), np.float32)
         shape = jax.eval_shape(apply, seen).shape
         if len(shape) != 2 or shape[0] != batch:
@@ -75,7 +76,7 @@ def describe(
     descriptors = np.empty((count, dimension), np.float32)
     bar = tqdm(total=count, desc="describing", unit="patch", disable=not progress)
     counting = threading.Lock()
-    on_host = on_cpu() and patches.shape[-2:] == (size, size)
+    on_host, whole = on_cpu(), patches.shape[-2:] == (size, size)
 
     def describe_block(start: int) -> None:
         block = patches[start : start + batch]
@@ -90,7 +91,11 @@ def describe(
         if missing := batch - len(block):
             block = np.pad(block, [(0, missing), *[(0, 0)] * (block.ndim - 1)], mode="edge")
         kept = descriptors[start : start + batch]
-        seen = np.asarray(block, np.float32) if on_host else _resized()(block, size=size)
+        if not on_host:
+            block = _resized()(block, size=size, rounded=rounded)
+        elif not whole:
+            block = resize_patches(block, size, rounded=rounded)
+        seen = np.asarray(block, np.float32) if on_host else block
         kept[:] = np.asarray(apply(seen))[: len(kept)]
         with counting:
             bar.update(len(kept))
@@ -110,8 +115,6 @@ def on_cpu(device: Any = None) -> bool:
         plugins = any(importlib.util.find_spec(name) for name in ("jax_plugins", "libtpu"))
         if chosen == "cpu" or not (chosen or plugins):
             return True
-    import jax
-
     device = device or jax.config.jax_default_device  # type: ignore[attr-defined]
     return (getattr(device, "platform", device) or jax.default_backend()) == "cpu"
 
@@ -158,16 +161,13 @@ def in_threads(
     if left and first_alone:
         work(left.popleft()[1])
     failures: list[tuple[int, Exception]] = []
-    settings: list[Callable[[], Any]] = []
-    if jax := sys.modules.get("jax"):
-        precision, device = jax.config.jax_default_matmul_precision, jax.config.jax_default_device
-        settings.append(lambda: jax.default_matmul_precision(precision))
-        settings.append(lambda: jax.default_device(device))
+    settings = ("default_matmul_precision", "default_device") if "jax" in sys.modules else ()
+    own = {name: getattr(jax.config, f"jax_{name}") for name in settings}
 
     def drain() -> None:
         with contextlib.ExitStack() as stack:
-            for setting in settings:
-                stack.enter_context(setting())
+            for name, value in own.items():
+                stack.enter_context(getattr(jax, name)(value))
             while True:
                 try:
                     index, item = left.popleft()
@@ -193,11 +193,9 @@ def in_threads(
 
 @functools.cache
 def _resized() -> Callable[..., Any]:
-    import jax
-
-    def resize(patches: Any, *, size: int) -> Any:
+    def resize(patches: Any, *, size: int, rounded: bool) -> Any:
         if patches.shape[-2:] == (size, size):
             return patches.astype(np.float32)
-        return resize_patches(patches, size, rounded=True)
+        return resize_patches(patches, size, rounded=rounded)
 
-    return jax.jit(resize, static_argnames="size")
+    return jax.jit(resize, static_argnames=("size", "rounded"))

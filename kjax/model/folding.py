@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kjax.errors import InputError
+from kjax.extras import jax
 from kjax.model import ENCODED_HEADS, EPSILON, TRUNK_STRIDE
 from kjax.model.architecture import SYSTEMS, Architecture
 from kjax.model.position_encoding import dense_matrix, position_matrix
@@ -24,8 +25,6 @@ def fold(model: Model, variables: Mapping[str, Any]) -> tuple[Model, dict[str, d
         >>> fast, folded = kjax.fold(model, variables)
         >>> descriptors = jax.jit(fast.apply)(folded, patches)
     """
-    import jax  # here, because onnxruntime needs no JAX
-
     folded, weights = fold_on_host(model, variables)
     return folded, jax.device_put(weights)
 

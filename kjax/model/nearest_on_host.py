@@ -41,66 +41,48 @@ def search(
     """
     origin, _, copies = _distinct(targets)
     asked, inverse, _ = _distinct(queries)
-    distinct, dim = targets[origin], queries.shape[1]
+    queries, targets, dim = queries[asked], targets[origin], queries.shape[1]
     # Scaling by a power of two is exact, and then no square overflows.
-    largest = max(float(np.abs(rows).max(initial=0)) for rows in (queries, distinct))
-    small, other = (np.ldexp(rows, -np.frexp(largest)[1]) for rows in (queries[asked], distinct))
-    sizes, other_sizes = (_sizes(rows, metric).astype(np.float32) for rows in (small, other))
-    slack = np.float32((dim + 16) * np.finfo(np.float32).eps)
-    step = block or max(1, _AT_ONCE // len(distinct) // (1 if metric == "L2" else dim))
-    buffer = np.empty((min(step, len(asked)), len(distinct)), np.float32)
-    parts = []
-    for start in range(0, len(asked), step):
+    largest = max(float(np.abs(rows).max(initial=0)) for rows in (queries, targets))
+    a, b = (np.ldexp(rows, -np.frexp(largest)[1]) for rows in (queries, targets))
+    slack = (dim + 16) * np.finfo(np.float32).eps
+    error_a, error_b = (slack * _sizes(rows, metric) for rows in (a, b))
+    step = block or max(1, _AT_ONCE // len(b) // (1 if metric == "L2" else dim))
+    buffer, found = np.empty((min(step, len(a)), len(b)), np.float32), []
+    for start in range(0, len(a), step):
         part = slice(start, start + step)
-        lower = buffer[: len(small[part])]
+        lower = buffer[: len(a[part])]
         if metric == "L1":
-            np.abs(small[part, None] - other[None]).sum(axis=2, out=lower)
-            lower -= slack * other_sizes[None]
+            np.abs(a[part, None] - b[None]).sum(axis=2, out=lower)
+            lower -= error_b[None]
         else:
-            np.matmul(small[part], other.T, out=lower)
+            np.matmul(a[part], b.T, out=lower)
             lower *= -2
-            lower += (1 - slack) * other_sizes[None]
-        # Candidates have a lower bound that is not above both upper bounds of the lowest two.
-        rows, limit = np.arange(len(lower)), np.full(len(lower), -np.inf, np.float32)
-        taken = []
-        for _ in range(2):
-            place = lower.argmin(axis=1)
-            value = lower[rows, place]
-            limit = np.maximum(limit, value + 2 * slack * (sizes[part] + other_sizes[place]))
-            taken.append((place, value))
-            lower[rows, place] = np.inf
-        for place, value in reversed(taken):
-            lower[rows, place] = value
-        flat = np.flatnonzero(lower <= (limit + np.float32(UNDERFLOW))[:, None])
-        rows, places = np.divmod(flat, len(distinct))
-        parts.append(_two_smallest(queries[asked[part]], distinct, rows, places, metric))
-    columns = (np.concatenate(column)[inverse] for column in zip(*parts, strict=True))
-    place, nearest, second = columns
-    second = np.where(copies[place] > 1, nearest, second)
-    return Neighbours(origin[place], nearest, second)
-
-
-def _two_smallest(
-    queries: Float32[np.ndarray, "n dim"],
-    targets: Float32[np.ndarray, "m dim"],
-    rows: Int64[np.ndarray, " pairs"],
-    places: Int64[np.ndarray, " pairs"],
-    metric: Metric,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the nearest of each query's candidates, and both distances in double precision."""
-    cuts = range(step := max(1, _AT_ONCE // queries.shape[1]), len(places), step)
-    sizes = np.concatenate(
-        [
-            _sizes(queries[some].astype(np.float64) - targets[others], metric)
-            for some, others in zip(np.split(rows, cuts), np.split(places, cuts), strict=True)
-        ]
-    )
-    order = np.lexsort((places, sizes, rows))
-    rows, places, sizes = rows[order], places[order], sizes[order]
-    first = np.searchsorted(rows, np.arange(len(queries)))
-    after = np.minimum(first + 1, len(rows) - 1)
-    second = np.where((rows[after] == rows[first]) & (after > first), sizes[after], np.inf)
-    return places[first], sizes[first], second
+            lower += (_sizes(b, metric) - error_b)[None]
+        # The upper bound of the second distance: the larger one of the two lowest rows.
+        rows, first = np.arange(len(lower)), lower.argmin(axis=1)
+        lowest, lower[rows, first] = lower[rows, first], np.inf
+        other = lower.argmin(axis=1)
+        upper = np.maximum(lowest + 2 * error_b[first], lower[rows, other] + 2 * error_b[other])
+        lower[rows, first] = lowest
+        limit = upper + 2 * error_a[part] + np.float32(UNDERFLOW)
+        rows, places = np.divmod(np.flatnonzero(lower <= limit[:, None]), len(b))
+        at_once = max(1, _AT_ONCE // dim)
+        sizes = np.concatenate(
+            [
+                _sizes(queries[part][rows[few]].astype(np.float64) - targets[places[few]], metric)
+                for few in (slice(at, at + at_once) for at in range(0, len(rows), at_once))
+            ]
+        )
+        order = np.lexsort((places, sizes, rows))
+        rows, places, sizes = rows[order], places[order], sizes[order]
+        nearest = np.searchsorted(rows, np.arange(len(lower)))
+        after = np.minimum(nearest + 1, len(rows) - 1)
+        alone = (rows[after] != rows[nearest]) | (after == nearest)
+        second = np.where(alone, np.inf, sizes[after])
+        second = np.where(copies[places[nearest]] > 1, sizes[nearest], second)
+        found.append((origin[places[nearest]], sizes[nearest], second))
+    return Neighbours(*(np.concatenate(column)[inverse] for column in zip(*found, strict=True)))
 
 
 def _distinct(

@@ -9,14 +9,12 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from kjax.errors import InputError
-from kjax.extras import is_jax_array
+from kjax.extras import is_jax_array, jax, jnp
 
 
 def as_images(patches: Any) -> Float[Any, "batch n n 1"]:
     """Convert uint8 or floating patches `[B,N,N]` or `[B,N,N,1]` to JAX's floating images."""
-    import jax.numpy as jnp  # here, because onnxruntime needs no JAX
-
-    from kjax.model.kernels.convolution import at_least_float32
+    from kjax.model.kernels.convolution import at_least_float32  # brings JAX
 
     if not is_jax_array(patches):
         patches = np.asarray(patches)
@@ -44,8 +42,6 @@ def normalize_patches(
     One pixel is subtracted first. That changes only the rounding, and makes a constant patch
     exactly zero.
     """
-    import jax
-
     shifted = images - jax.lax.stop_gradient(images[:, :1, :1, :])
     mean = shifted.mean(axis=(1, 2, 3), keepdims=True)
     std = shifted.std(axis=(1, 2, 3), keepdims=True, ddof=1)
@@ -61,8 +57,6 @@ def warp_patch(
     floating-point pixels.
     """
     height, width = patch.shape
-    import jax.numpy as jnp
-
     grid = jnp.arange(size, dtype=jnp.float32)
     column, row = grid[None, :], grid[:, None]
     x = jnp.clip(matrix[0, 0] * column + matrix[0, 1] * row + matrix[0, 2], 0, width - 1)

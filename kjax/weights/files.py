@@ -32,10 +32,7 @@ SUFFIXES = (".npz", ".safetensors", *TORCH_SUFFIXES)
 def load_variables(
     path: str | Path, model: "Architecture | None" = None, *, on_host: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Load variables from a weights file, checked against `model` or the names in the file.
-
-    `on_host`: return NumPy arrays, without importing JAX.
-    """
+    """Load variables, see `from_torch`, checked against `model` or the names in the file."""
     try:
         return from_torch(load_state_dict(path), model, on_host=on_host)
     except InputError as error:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kjax.errors import InputError, unknown_name
+from kjax.extras import jax
 from kjax.files.json import parse_json
 from kjax.model import CHANNELS, ENCODED_HEADS
 from kjax.model.architecture import Architecture
@@ -42,7 +43,6 @@ from kjax.weights.torch_names import (
     check_finite,
     infer_fields,
     infer_widths,
-    on_device,
     plain_arrays,
     to_arrays,
 )
@@ -94,7 +94,7 @@ class LoadedModel:
     @functools.cached_property
     def variables(self) -> dict[str, Any]:
         """The variables as JAX arrays."""
-        return on_device(self.arrays)
+        return jax.device_put(self.arrays, may_alias=False)
 
     @property
     def extent(self) -> float:
@@ -181,8 +181,6 @@ def load_run(workdir: str | Path) -> list[LoadedModel]:
     The folder is only read, so the run may still be active.
     """
     # Here, because they bring JAX and orbax, which weights files do not need.
-    import jax
-
     from kjax.runs.checkpoint import read_latest, saved_steps
     from kjax.runs.config import validate
     from kjax.runs.workdir import CHECKPOINTS_FOLDER, stored_config, weights_files

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.extras import require
+from kjax.extras import jax, require
 from kjax.model import CHANNELS, DIMENSION, ENCODED_HEADS, TRUNK_STRIDE
 from kjax.weights.info import Fields, fields_of
 
@@ -92,14 +92,7 @@ def from_torch(
         # OIHW → HWIO, [out, in] → [in, out]
         array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
         node[leaf] = np.array(array)
-    return variables if on_host else on_device(variables)
-
-
-def on_device(variables: Any) -> Any:
-    """Copy NumPy arrays to JAX's default device."""
-    import jax  # here, because the PyTorch twin and onnxruntime need no JAX
-
-    return jax.device_put(variables, may_alias=False)
+    return variables if on_host else jax.device_put(variables, may_alias=False)
 
 
 def to_torch(variables: Mapping[str, Any]) -> "dict[str, torch.Tensor]":
