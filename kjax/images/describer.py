@@ -37,7 +37,7 @@ from kjax.images.features import Features
 from kjax.images.runner import ONNXRUNTIME, Runner
 from kjax.model.architecture import Architecture
 from kjax.model.describe import cores, on_cpu
-from kjax.model.folding import fold_on_host, map_leaves
+from kjax.model.folding import fold, map_leaves
 from kjax.model.patches import resize_patches
 from kjax.version import __version__
 from kjax.weights.info import Provenance, display_name
@@ -145,7 +145,7 @@ class Describer:
         self.dtype, self.model = str(np.dtype(dtype)), display_name(model)
         # NumPy's: JAX would compile a program for every few numbers.
         arrays = map_leaves(np.asarray, variables)
-        folded = fold_on_host(model.clone(dtype=np.dtype(dtype)), arrays)
+        folded = fold(model.clone(dtype=np.dtype(dtype)), arrays, on_host=True)
         self._runner = Runner(*folded, backend=backend, device=device)
         self.patch_size, self.dimension = model.patch_size, self._runner.dimension
         self._shape, self._context = model.patch_shape, np.array(model.context, np.float32)

@@ -1,5 +1,6 @@
 """Matches between the descriptors of two images, and hloc's form of them."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -20,6 +21,8 @@ NO_MATCH = -1
 """Index of a keypoint without a match in hloc's `matches0`."""
 _PAIRS_AT_ONCE = 64
 """Maximum pairs of images in one call on the device."""
+_REPAYS_IMPORT = 16
+"""Pairs of images from which it is faster to import JAX."""
 
 
 def match(
@@ -48,8 +51,8 @@ def match(
         ratio: maximum distance ratio (default: the smaller of the features' own, or 0.9). Without
             a second nearest the ratio test keeps nothing.
         distance: "L2" or "Hamming" (default: the features' own; L2 for arrays).
-        block: descriptors per side that are compared at once, on accelerators rounded down to a
-            power of two (default: depends on the device).
+        block: descriptors per side that are compared at once, rounded down to a power of two
+            (default: depends on the device).
         matcher: for "learned": a matcher, or a source for `kjax.load_matcher`.
     """
     if method == "learned":
@@ -138,7 +141,7 @@ def _match_sets(
     distance: str | None,
     block: int | None,
 ) -> list[Matches]:
-    """Match pairs, on a CPU by NumPy."""
+    """Match pairs; few ones by NumPy, if that spares a command the import of JAX."""
     check_name("method", method, get_args(MatchingMethod))
     if ratio is not None and not 0 < ratio <= 1:
         raise InputError(f"ratio is {ratio}: give a number above 0 and at most 1, such as 0.8")
@@ -153,14 +156,18 @@ def _match_sets(
         return []
     rows = [one.descriptors if isinstance(one, Features) else one for one in given]
     sets = _prepare(rows, names, distance)
-    near = _search_on_host if on_cpu() else _search_on_device
+    search_pairs = _search_on_host if _without_jax(len(pairs)) else _search_on_device
     found = [Matches.none()] * len(pairs)
-    for number, sides in near(sets, pairs, "mutual" in method, block):
+    for number, sides in search_pairs(sets, pairs, "mutual" in method, block):
         # Arrays have no ratio of their own.
         own_ratios = [getattr(given[side], "ratio", None) for side in pairs[number]]
         limit = ratio or min(filter(None, own_ratios), default=DEFAULT_RATIO)
         found[number] = _select(sides, method, limit, bits=sets[0].dtype == bool)
     return found
+
+
+def _without_jax(pairs: int) -> bool:
+    return "jax" not in sys.modules and pairs <= _REPAYS_IMPORT and on_cpu()
 
 
 def _search_on_host(

@@ -30,10 +30,7 @@ Model = TypeVar("Model", bound="Architecture")
 
 @dataclasses.dataclass
 class Architecture:
-    """What defines a `Descriptor`, the linen module that inherits these fields.
-
-    `kjax.build` explains them. A `folded` model has BatchNorm folded into its weights.
-    """
+    """Fields of a `Descriptor`, the linen module that inherits them; see `kjax.build`."""
 
     head: str
     patch_size: int = 32
@@ -61,11 +58,8 @@ class Architecture:
         """Check the arguments of `kjax.build`; the result is of this class."""
         if head not in HEADS:
             raise unknown_name("head", head, HEADS)
-        try:
-            kind = np.dtype(dtype)
-        except TypeError:
-            kind = np.dtype(object)
-        if kind.name not in ("float32", "bfloat16", "float64"):
+        kind = str(getattr(dtype, "__name__", dtype))
+        if kind not in ("float32", "bfloat16", "float64"):
             raise InputError(f"dtype must be 'float32', 'bfloat16' or 'float64', not {dtype!r}")
         own = {field.name for field in dataclasses.fields(Architecture)}
         given = {name: more.pop(name) for name in own & more.keys()}
@@ -98,7 +92,7 @@ class Architecture:
             )
         if head in ("sum", "cat") and len(context) > 1:
             raise InputError(f"the head {head!r} has no projection: omit context={context}")
-        given |= {"position_kernel": PositionKernel(s=s, **more), "dtype": kind}
+        given |= {"position_kernel": PositionKernel(s=s, **more), "dtype": np.dtype(kind)}
         return cls(head=head, channels=channels, context=context, **given)
 
     @property

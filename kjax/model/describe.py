@@ -76,7 +76,8 @@ def describe(
     descriptors = np.empty((count, dimension), np.float32)
     bar = tqdm(total=count, desc="describing", unit="patch", disable=not progress)
     counting = threading.Lock()
-    on_host, whole = on_cpu(), patches.shape[-2:] == (size, size)
+    resize: Any = resize_patches if on_cpu() else _resized()
+    unchanged = on_cpu() and patches.shape[-2:] == (size, size)
 
     def describe_block(start: int) -> None:
         block = patches[start : start + batch]
@@ -91,12 +92,8 @@ def describe(
         if missing := batch - len(block):
             block = np.pad(block, [(0, missing), *[(0, 0)] * (block.ndim - 1)], mode="edge")
         kept = descriptors[start : start + batch]
-        if not on_host:
-            block = _resized()(block, size=size, rounded=rounded)
-        elif not whole:
-            block = resize_patches(block, size, rounded=rounded)
-        seen = np.asarray(block, np.float32) if on_host else block
-        kept[:] = np.asarray(apply(seen))[: len(kept)]
+        block = block.astype(np.float32) if unchanged else resize(block, size, rounded=rounded)
+        kept[:] = np.asarray(apply(block))[: len(kept)]
         with counting:
             bar.update(len(kept))
 
@@ -193,7 +190,7 @@ def in_threads(
 
 @functools.cache
 def _resized() -> Callable[..., Any]:
-    def resize(patches: Any, *, size: int, rounded: bool) -> Any:
+    def resize(patches: Any, size: int, *, rounded: bool) -> Any:
         if patches.shape[-2:] == (size, size):
             return patches.astype(np.float32)
         return resize_patches(patches, size, rounded=rounded)

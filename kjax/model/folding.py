@@ -15,24 +15,19 @@ from kjax.model.position_encoding import dense_matrix, position_matrix
 Model = TypeVar("Model", bound=Architecture)
 
 
-def fold(model: Model, variables: Mapping[str, Any]) -> tuple[Model, dict[str, dict[str, Any]]]:
+def fold(
+    model: Model, variables: Mapping[str, Any], *, on_host: bool = False
+) -> tuple[Model, dict[str, dict[str, Any]]]:
     """Return a model and variables that give the same descriptors with fewer operations.
 
     Every convolution, and `hardnet`'s fully connected layer, absorbs the BatchNorm that follows it:
-    kernel/√(var+ε), and −mean/√(var+ε) as bias. The result is for inference only.
+    kernel/√(var+ε), and −mean/√(var+ε) as bias. The result is for inference only. With
+    `on_host` NumPy arrays stay NumPy's.
 
     Examples:
         >>> fast, folded = kjax.fold(model, variables)
         >>> descriptors = jax.jit(fast.apply)(folded, patches)
     """
-    folded, weights = fold_on_host(model, variables)
-    return folded, jax.device_put(weights)
-
-
-def fold_on_host(
-    model: Model, variables: Mapping[str, Any]
-) -> tuple[Model, dict[str, dict[str, Any]]]:
-    """Fold like `fold`; NumPy arrays stay NumPy's."""
     if model.folded:
         raise InputError("this model is already folded")
     params, stats = variables["params"], variables["batch_stats"]
@@ -57,7 +52,7 @@ def fold_on_host(
         folded["head"] = dict(params["head"])
     if "context" in params:
         folded["context"] = dict(params["context"])
-    return model.clone(folded=True), {"params": folded}
+    return model.clone(folded=True), {"params": folded if on_host else jax.device_put(folded)}
 
 
 def fold_head(folded: Model, weights: Mapping[str, Any]) -> tuple[Model, Mapping[str, Any]]:

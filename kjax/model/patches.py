@@ -96,14 +96,14 @@ def resize_patches(
         side, step = patches.shape[axis], np.float32(patches.shape[axis] / size)
         shift = np.float32((side - 1) / 2) - step * np.float32((size - 1) / 2)
         position = np.clip(step * np.arange(size, dtype=np.float32) + shift, 0, side - 1)
-        before = np.minimum(np.floor(position), max(side - 2, 0)).astype(np.int32)
-        share = position - before
-        ends: Any = (before, np.minimum(before + 1, side - 1))
+        before = np.minimum(np.floor(position), np.float32(max(side - 2, 0)))
+        shape = [size if one == axis else 1 for one in range(-patches.ndim, 0)]
+        share = (position - before).reshape(shape)
+        ends: Any = before.astype(np.int32), np.minimum(before + 1, side - 1).astype(np.int32)
         if side == 2 * size:  # the same, with quicker reads
             ends = slice(0, None, 2), slice(1, None, 2)
         rest = (slice(None),) * (-1 - axis)
         lower, upper = (resized[(..., at, *rest)].astype(np.float32) for at in ends)
-        share = share.reshape([size if one == axis else 1 for one in range(-patches.ndim, 0)])
         resized = lower * (1 - share) + upper * share
     return xp.floor(resized + 0.5) if rounded else resized
 

@@ -48,8 +48,8 @@ class PositionKernel:
         if self.s < 1:
             raise ValueError(f"s, the number of frequencies, must be at least 1, not {self.s}")
         for name in ("kappa_xy", "kappa_rho", "kappa_theta"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, not {getattr(self, name)}")
+            if not 0 < (kappa := getattr(self, name)) <= SHARPEST:
+                raise ValueError(f"{name} must be positive, at most {SHARPEST:g}, not {kappa}")
 
     @property
     def dim(self) -> int:
@@ -63,14 +63,9 @@ def von_mises_coefficients(kappa: float, s: int) -> Float[np.ndarray, "{s}+1"]:
     γ₀ = (I₀(κ) − e^(−κ)) / (2 sinh κ) and γᵢ = Iᵢ(κ) / sinh κ. Numerator and denominator are both
     scaled by e^(−κ), so that large concentrations do not overflow.
     """
-    if kappa <= SHARPEST:
-        # e^(−κ) Iᵢ(κ) is the mean of e^(κ (cos θ − 1)) cos iθ, here to the last digits.
-        samples = np.exp(kappa * (np.cos(np.arange(SAMPLES) * (2 * math.pi / SAMPLES)) - 1))
-        bessel = np.maximum(np.fft.rfft(samples).real[: s + 1] / SAMPLES, 0)
-    else:
-        from scipy import special  # slow to import
-
-        bessel = special.ive(np.arange(s + 1), kappa)
+    # e^(−κ) Iᵢ(κ) is the mean of e^(κ (cos θ − 1)) cos iθ, here to the last digits.
+    samples = np.exp(kappa * (np.cos(np.arange(SAMPLES) * (2 * math.pi / SAMPLES)) - 1))
+    bessel = np.maximum(np.fft.rfft(samples).real[: s + 1] / SAMPLES, 0)
     gamma = 2 * bessel / -math.expm1(-2 * kappa)
     gamma[0] = (bessel[0] - math.exp(-2 * kappa)) / -math.expm1(-2 * kappa)
     return gamma

@@ -272,8 +272,7 @@ def facts(sources: Sequence[LoadedModel]) -> dict[str, str]:
     arrays = {PATHS[name]: a for name, a in to_arrays(source.arrays).items() if name in PATHS}
     learned = sum(array.size for path, array in arrays.items() if path[0] == "params")
     size = sum(array.nbytes for array in arrays.values()) / 1e6
-    kind = arrays["params", "trunk", "conv6", "kernel"].dtype
-    texts["parameters"] = f"{learned:,}, {size:.1f} MB as {kind}"
+    texts["parameters"] = f"{learned:,}, {size:.1f} MB as {next(iter(arrays.values())).dtype}"
     texts |= source.info.facts()
     if len(sources) > 1:
         texts["seed"] = ", ".join(str(one.seed) for one in sources)

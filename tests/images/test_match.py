@@ -64,10 +64,10 @@ def brute_force(a, b, method, ratio, distance="L2"):
 
 
 def assert_as_brute_force(a, b, method, *, ratio=0.8, block=None, distance="L2"):
-    """By NumPy, then as accelerators do it."""
+    """By NumPy, then by JAX."""
     indices, distances, ratios = brute_force(a, b, method, ratio, distance)
     for on_host in (True, False):
-        with mock.patch.object(matching, "on_cpu", lambda on_host=on_host: on_host):
+        with mock.patch.object(matching, "_without_jax", return_value=on_host):
             found = match(a, b, method=method, ratio=ratio, block=block, distance=distance)
         assert found.indices.dtype == np.int32
         assert found.indices.shape == (len(indices), 2)
@@ -137,7 +137,6 @@ def searched_again(monkeypatch):
     """How many queries were in doubt, at each call of the search on the device."""
     counts = []
     search = nearest.search
-    monkeypatch.setattr(matching, "on_cpu", lambda: False)
     monkeypatch.setattr(
         nearest, "search", lambda q, t, metric: counts.append(len(q)) or search(q, t, metric)
     )
@@ -196,7 +195,6 @@ def test_integers_and_jax_arrays(rng):
 @pytest.mark.parametrize("distance", ["L2", "Hamming"])
 def test_many_pairs_are_matched_as_each_alone(rng, distance, monkeypatch):
     monkeypatch.setattr(matching, "_PAIRS_AT_ONCE", 4)
-    monkeypatch.setattr(matching, "on_cpu", lambda: False)
     some = rng.normal(size=(300, 32)).astype(np.float32)
     sets = [some[rng.permutation(300)[:n]] + 0.1 for n in (200, 40, 0, 1, 300)]
     sets += [sets[0][::-1].copy(), sets[0].repeat(4, axis=0)[:250]]
