@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from PIL import Image
 
 HEAVY = ("tensorflow", "torch", "cv2", "matplotlib")
@@ -40,6 +41,21 @@ assert kjax.cli.main("describe a.png --weights best --out a.h5 --quantize uint8"
 print([name for name in ("jax", "flax", "scipy") if name in sys.modules])
 """
     assert run(code).splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("platforms", "asked"), [("", True), ("cpu", False)], ids=["found", "overruled"]
+)
+def test_plugins_for_accelerators_are_left_to_jax(tmp_path, platforms, asked):
+    (tmp_path / "jax_plugins").mkdir()
+    code = f"""
+import os, sys
+os.environ["JAX_PLATFORMS"] = {platforms!r}
+sys.path.append({str(tmp_path)!r})
+from kjax.model.describe import on_cpu
+print(on_cpu(), "jax" in sys.modules)
+"""
+    assert run(code).split() == ["True", str(asked)]
 
 
 def test_every_public_name_is_there():
