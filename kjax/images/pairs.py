@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,10 @@ from kjax.images.describer import Describer, load
 from kjax.images.extract import open_grey
 from kjax.images.features import Features, Matches, MatchingMethod
 from kjax.images.geometry import Choice, Verified, one_per_location, verify
-from kjax.images.learned import Matcher
 from kjax.images.match import match
+
+if TYPE_CHECKING:
+    from kjax.images.learned import Matcher  # brings JAX
 
 WEAK = 100
 """Minimum number of inliers at which no other way is tried. On 138 pairs of photographs that are
@@ -48,7 +50,7 @@ def match_photos(
     *,
     method: MatchingMethod = "mutual_ratio",
     ratio: float | None = None,
-    matcher: Matcher | str | None = None,
+    matcher: "Matcher | str | None" = None,
     geometry: Choice = "auto",
     threshold: float = 3.0,
     upright: bool | None = None,

@@ -129,7 +129,8 @@ def test_other_floating_point_numbers(tmp_path):
     found = load_variables(tmp_path / "big.npz", model)
     jax.tree.map(np.testing.assert_array_equal, found, variables)
     np.savez(tmp_path / "half.npz", **{n: a.astype("f2") for n, a in arrays.items()})
-    assert all(leaf.dtype == "f4" for leaf in jax.tree.leaves(load_variables(tmp_path / "half.npz")))
+    half = load_variables(tmp_path / "half.npz")
+    assert all(leaf.dtype == "f4" for leaf in jax.tree.leaves(half))
     np.savez(tmp_path / "whole.npz", **{n: a.astype("i4") for n, a in arrays.items()})
     with pytest.raises(InputError, match="holds int32, not"):
         load_variables(tmp_path / "whole.npz", model)
