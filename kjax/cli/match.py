@@ -35,7 +35,12 @@ GEOMETRIES = {
     "fundamental": "epipolar geometry",
 }
 """Choices of --geometry, with their names in messages."""
-WAYS = {"oriented": "", "upright": " (upright keypoints)", "aside": " (seen from aside)"}
+WAYS = {
+    "oriented": "",
+    "upright": " (upright keypoints)",
+    "context": " (upright keypoints with their surroundings)",
+    "aside": " (seen from aside)",
+}
 """Remarks in messages on how the geometry was found."""
 
 

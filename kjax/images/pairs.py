@@ -15,6 +15,7 @@ from kjax.images.extract import open_grey
 from kjax.images.features import Features, Matches, MatchingMethod
 from kjax.images.geometry import Choice, Verified, one_per_location, verify
 from kjax.images.match import match
+from kjax.weights import shipped
 
 if TYPE_CHECKING:
     from kjax.images.learned import Matcher  # brings JAX
@@ -26,7 +27,7 @@ above it and 1.4 times below."""
 TILTS = ((2, 1), (1, 2), (4, 1), (1, 4))
 """Divisors of width and height of the tilted views, after ASIFT (Morel and Yu 2009)."""
 
-Way = Literal["oriented", "upright", "aside"]
+Way = Literal["oriented", "upright", "context", "aside"]
 View = tuple[np.ndarray, Keypoints]
 
 
@@ -73,7 +74,8 @@ def match_photos(
         geometry: the model of `kjax.images.geometry.verify`.
         threshold: maximum error of an inlier in pixels.
         upright: keypoints without orientation (default: tried if there are fewer than 100 inliers
-            with orientations, and taken if there are more without).
+            with orientations, and taken if there are more without). For shipped weights that have a
+            counterpart with context, such as best-context, this try uses it.
         aside: try tilted views if there are still fewer than 100, for photographs from far aside,
             and take the pair of views with most inliers (default: unless `upright` is given).
         repeated: keep duplicate matches at the same location.
@@ -98,7 +100,9 @@ def match_photos(
         photos.append((grey, keypoints))
         originals.append((size, image))
 
-    def attempt(way: Way, views: list[list[View]]) -> PhotoMatches:
+    def attempt(
+        way: Way, views: list[list[View]], describer: Describer = describer, ratio: Any = ratio
+    ) -> PhotoMatches:
         """Match all views of the first photograph with all of the second; return the best pair."""
         described: list[list[Features]] = []
         for name, own in zip(("first", "second"), views, strict=True):
@@ -138,11 +142,25 @@ def match_photos(
     taken = attempt("upright" if upright else "oriented", [[one] for one in photos])
     plain = [(grey, found.upright()) for grey, found in photos]
     if upright is None and inlier_count(taken) < WEAK:
-        taken = max(taken, attempt("upright", [[one] for one in plain]), key=inlier_count)
+        wide = None if method == "learned" else with_context(describer)
+        # Under changed appearance right matches are as ambiguous as others, so all are verified.
+        options = ("context", wide, ratio or 1.0) if wide else ("upright", describer, ratio)
+        other = attempt(options[0], [[one] for one in plain], *options[1:])
+        taken = max(taken, other, key=inlier_count)
     if aside and inlier_count(taken) < WEAK:
         views = [tilted_views(*one, describer) for one in plain]
         taken = max(taken, attempt("aside", views), key=inlier_count)
     return taken
+
+
+def with_context(describer: Describer) -> Describer | None:
+    """Return the counterpart of shipped weights that sees the surroundings; None if none ships."""
+    name = f"{describer.name}{shipped.CONTEXT}"
+    if shipped.find(name) is None or describer.sha256 != shipped.card(str(describer.name)).sha256:
+        return None
+    limits: Any = {"detector": describer.detector, "max_keypoints": describer.max_keypoints}
+    found = load(name, max_side=describer.max_side, **limits)
+    return found if found.dimension == describer.dimension else None
 
 
 def inlier_count(found: PhotoMatches) -> int:

@@ -189,6 +189,15 @@ def test_upright_keypoints_where_orientations_fail(shifted, words, described, ca
     assert calls.call_count == described
 
 
+def test_surroundings_where_the_appearance_changed(capsys):
+    photo = Image.open("a photo.png")
+    photo.point(lambda grey: 255 * (1 - grey / 255) ** 2).save("negative.png")
+    words = ("a photo.png", "negative.png", "--no-aside")
+    assert match(*words, "--no-upright", weights="fast") == 1
+    assert match(*words, weights="fast") == 0
+    assert "homography (upright keypoints with their surroundings)\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_tilted_views_where_a_photograph_is_from_far_aside(swapped, rng, capsys):
     size, squeezed = (258, 194), (65, 194)
