@@ -92,7 +92,7 @@ def _low_pass(images: Any, kernel: np.ndarray, *, every: int = 1) -> Any:
     """Convolve rows and columns, and keep every Nth of them from the first."""
     if not isinstance(images, np.ndarray) or not (cv2 := optional("cv2")):
         return _blur(_blur(images, kernel, axis=1, every=every), kernel, axis=2, every=every)
-    blurred = np.empty_like(images)
+    blurred = np.empty(images.shape, images.dtype)  # in rows, as OpenCV requires
     for image, result in zip(images, blurred, strict=True):
         cv2.sepFilter2D(image, -1, kernel, kernel, result, borderType=cv2.BORDER_REPLICATE)
     return np.ascontiguousarray(blurred[:, ::every, ::every])
