@@ -158,8 +158,8 @@ def with_context(describer: Describer) -> Describer | None:
     name = f"{describer.name}{shipped.CONTEXT}"
     if shipped.find(name) is None or describer.sha256 != shipped.card(str(describer.name)).sha256:
         return None
-    limits: Any = {"detector": describer.detector, "max_keypoints": describer.max_keypoints}
-    found = load(name, max_side=describer.max_side, **limits)
+    limits: Any = {"max_keypoints": describer.max_keypoints, "max_side": describer.max_side}
+    found = load(name, dtype=describer.dtype, detector=describer.detector, **limits)
     return found if found.dimension == describer.dimension else None
 
 
