@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
     engine = Cluster(args.cluster) if args.cluster else HERE
     keep_compiled_programs()
-    describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
+    describer = load(args.weights, **options.model_options(args))
     describer.max_side, describer.upright = args.max_side, args.upright
     matcher = None if source is None else load_matcher(source)
     if matcher is not None:

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.runner import keep_compiled_programs
 
     keep_compiled_programs()
-    describer = load(args.weights, seed=args.seed, dimension=args.dimension, detector=args.detector)
+    describer = load(args.weights, **options.model_options(args))
     describer.max_side, describer.upright = args.max_side, args.upright
     settings = describer.feature_settings(args.keypoints, stored=stored)
     output = Output(args.out, list(photographs), form=args.format, overwrite=args.overwrite)

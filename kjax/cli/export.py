@@ -13,6 +13,7 @@ EXAMPLES = """examples:
   kjax export out/first --seed 1 --out descriptor.stablehlo --input uint8
   kjax export best --out descriptor.onnx --batch 64
   kjax export out/nested --out short.onnx --dimension 64
+  kjax export fast --out fast.onnx --dtype int8             # for onnxruntime on CPUs
   kjax export checkpoint_liberty.pth --out hardnet.npz      # HardNet's released weights
   kjax export weights.npz:polar,s=1 --out polar.safetensors
   kjax export out/matcher --out matcher.onnx
@@ -28,7 +29,7 @@ The suffix of --out chooses the format:
 
 Weights files keep the model, its patch extent, its matching ratio and its origin as metadata.
 Functions have BatchNorm folded into their weights. They are read back and compared with JAX on
-random patches; a file that differs by more than 1e-4 is not kept.
+random patches; a file that differs by more than 1e-4 (int8: 0.1) is not kept.
 
 OpenCV takes float32 patches of any range, with a channel axis:
 
@@ -55,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(advanced, "--batch", at_least(1), "N", "fixed number of patches", unset="any")
     text = "fixed number of keypoints per image, for matchers"
     add_option(advanced, "--keypoints", at_least(1), "N", text, unset="any")
+    text = "precision of an .onnx file"
+    add_option(advanced, "--dtype", ("float32", "int8"), "NAME", text, unset="float32")
     options.add_shared(advanced, "--seed", "--dimension")
 
 
@@ -75,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         ("dimension", not is_matcher, "descriptors"),
         ("input", not is_matcher and is_function, "descriptors as .onnx or .stablehlo"),
         ("batch", not is_matcher and is_function, "descriptors as .onnx or .stablehlo"),
+        ("dtype", not is_matcher and path.suffix.lower() == ".onnx", "descriptors as .onnx"),
     ):
         if getattr(args, option) is not None and not applies:
             raise InputError(f"--{option} is only for {users}: omit it")
@@ -102,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
             source.variables,
             input_dtype=args.input or "float32",
             batch=args.batch,
+            dtype=args.dtype or "float32",
             info=source.info,
         )
     size = path.stat().st_size / 1e6

@@ -120,8 +120,7 @@ def run(args: argparse.Namespace) -> int:
         from kjax.images.runner import keep_compiled_programs
 
         keep_compiled_programs()
-        limits = {"detector": args.detector, "max_keypoints": args.keypoints}
-        describer = load(args.weights, seed=args.seed, dimension=args.dimension, **limits)
+        describer = load(args.weights, **options.model_options(args))
         shared = ("ratio", "geometry", "threshold", "aside", "repeated", "align", "quantize")
         # hloc's matches are those of the keypoints that `kjax describe` writes.
         fixed = args.save and args.save.suffix.lower() in HDF5

@@ -105,6 +105,12 @@ SHARED: dict[str, tuple[Any, str, str, dict[str, Any]]] = {
         "reduce larger photographs to this side; keypoints are in pixels of the original",
         {"default": MAX_SIDE},
     ),
+    "--dtype": (
+        ("float32", "bfloat16", "int8"),
+        "NAME",
+        "precision; int8 is the fastest on CPUs",
+        {"default": "float32"},
+    ),
     "--seed": (int, "N", "which model of a run with several seeds", {}),
     "--ratio": (positive(most=1.0), "X", "maximum distance ratio", {"unset": "the weights' own"}),
     "--quantize": (
@@ -141,7 +147,13 @@ def add_features(
     action: Any = argparse.BooleanOptionalAction if either else "store_true"
     parser.add_argument("--upright", action=action, help=text)
     add_option(advanced, "--detector", DETECTORS, "NAME", "keypoint detector", default=detector)
-    add_shared(advanced, "--max-side", "--dimension", "--seed")
+    add_shared(advanced, "--max-side", "--dtype", "--dimension", "--seed")
+
+
+def model_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `kjax.load` that options of `add_features` give."""
+    names = ("dtype", "dimension", "seed", "detector")
+    return {name: getattr(args, name) for name in names} | {"max_keypoints": args.keypoints}
 
 
 def add_matcher(parser: argparse.ArgumentParser, methods: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ Each is named by one argument on the command line:
     results/mydesc           a folder of official HPatches CSV files
 
 A suffix after the last colon gives the stored form: best:uint8, best:binary, fast:64 (the first 64
-values; the weights must support it), fast:64,uint8.
+values; the weights must support it), fast:64,uint8. fast:int8 computes in 8 bits, by onnxruntime.
 
 If a baseline and shipped weights share a name, it means the baseline: hardnet is the authors'
 release, kjax-hardnet is ours. A folder takes precedence over shipped weights of the same name.
@@ -34,9 +34,10 @@ from kjax.baselines.descriptor import Unavailable
 from kjax.data.cache import cache_errors, cache_root
 from kjax.errors import InputError, unknown_name
 from kjax.files.npz import read_npz, write_npz
+from kjax.images.runner import Runner
 from kjax.model.describe import describe
 from kjax.model.descriptor import Descriptor, parameter_count
-from kjax.model.folding import fold
+from kjax.model.folding import fold, map_leaves
 from kjax.model.quantization import FORMS, quantize
 from kjax.runs import CONFIG_FILE
 from kjax.version import __version__
@@ -46,6 +47,7 @@ from kjax.weights.info import display_name
 from kjax.weights.shipped import PREFIX
 from kjax.weights.source import holds_weights, is_workdir, load_sources, shortened
 
+EXACT, INT8 = "float32", "int8"
 CACHE_VERSION = 1
 """Raise this if descriptors of the same model and patches change."""
 
@@ -86,13 +88,13 @@ def find_entry(
     name: str, *, weights: Mapping[str, str] | None = None, cache_dir: Folder | None = None
 ) -> Entry:
     """Resolve a name from the command line; `weights` are files of baselines by their names."""
-    source, dimension, form = _split_form(name)
+    source, dimension, form, dtype = _split_form(name)
     path, _, fields = source.partition(":")
     folder, known = Path(source), shipped.find(path)
     if path in BASELINES:
         entry = _baseline(path, (weights or {}).get(path), cache_dir)
     elif is_workdir(source) or holds_weights(source):
-        entry = _ours(source, dimension, cache_dir)
+        entry = _ours(source, dimension, dtype, cache_dir)
     elif folder.is_dir() and any(folder.glob("*/ref.csv")):
         entry = Entry(folder.name, ours=False, source=f"CSV files in {folder}", csv_folder=folder)
     elif folder.is_dir() and known is None:
@@ -101,7 +103,7 @@ def find_entry(
             "(no <sequence>/ref.csv)"
         )
     elif known is not None or Path(path).suffix in SUFFIXES:
-        entry = _ours(source, dimension, cache_dir)
+        entry = _ours(source, dimension, dtype, cache_dir)
     elif not fields and "/" not in source and "." not in source:
         own = [f"{PREFIX}{one}" if one in BASELINES else one for one in shipped.list_weights()]
         raise unknown_name("descriptor", source, [*BASELINES, *own])
@@ -110,8 +112,8 @@ def find_entry(
             f"{source} is not a workdir, a weights file ({', '.join(SUFFIXES)}), a folder of CSV "
             f"files or a baseline ({', '.join(BASELINES)})"
         )
-    if dimension is not None and not entry.ours:
-        raise InputError(f"{name}: only kjax models have shorter descriptors")
+    if (dimension is not None or dtype != EXACT) and not entry.ours:
+        raise InputError(f"{name}: only kjax models have shorter descriptors, or {INT8}")
     if form is None:
         return entry
     if entry.csv_folder is not None or entry.distance != "L2":
@@ -129,15 +131,17 @@ def find_entry(
     )
 
 
-def _split_form(name: str) -> tuple[str, int | None, str | None]:
-    """Split the stored form off a name: its number of values and its quantization."""
+def _split_form(name: str) -> tuple[str, int | None, str | None, str]:
+    """Split off a name the stored form, i.e. number of values and quantization, and the dtype."""
     source, _, text = name.rpartition(":")
     parts = text.split(",")
     forms = [part for part in parts if part in FORMS]
     sizes = [int(part) for part in parts if part.isascii() and part.isdecimal()]
-    if not source or len(forms) + len(sizes) < len(parts) or Path(name).exists():
-        return name, None, None
-    return source, sizes[-1] if sizes else None, forms[-1] if forms else None
+    known = len(forms) + len(sizes) + parts.count(INT8)
+    if not source or known < len(parts) or Path(name).exists():
+        return name, None, None, EXACT
+    dtype = INT8 if INT8 in parts else EXACT
+    return source, sizes[-1] if sizes else None, forms[-1] if forms else None, dtype
 
 
 def as_numbers(
@@ -148,7 +152,7 @@ def as_numbers(
     return (np.unpackbits(stored, axis=1) if form == "binary" else stored).astype(np.float32)
 
 
-def _ours(name: str, dimension: int | None, cache_dir: Folder | None) -> Entry:
+def _ours(name: str, dimension: int | None, dtype: str, cache_dir: Folder | None) -> Entry:
     """A training run with all its seeds, a weights file, or shipped weights."""
     sources = load_sources(name)
     if dimension is not None:
@@ -162,8 +166,9 @@ def _ours(name: str, dimension: int | None, cache_dir: Folder | None) -> Entry:
     for one in sources:
         model = one.model
         settings = [model.head, model.patch_size, dataclasses.asdict(model.position_kernel)]
+        settings += [] if dtype == EXACT else [dtype]
         identities.append(identity_of("kjax", settings, one.variables))
-        describer = model_describer(model, one.variables)
+        describer = model_describer(model, one.variables, dtype)
         describe.append(cached(describer, identities[-1], cache_dir=cache_dir))
     if info.sha256:  # shipped weights
         size = first.model.dimension
@@ -177,7 +182,7 @@ def _ours(name: str, dimension: int | None, cache_dir: Folder | None) -> Entry:
         if Path(name).is_dir():  # a run, or the folder of tuned weights
             title = Path(name).resolve().name + (f" D={dimension}" if dimension else "")
     return Entry(
-        name=title,
+        name=title if dtype == EXACT else f"{title} {dtype}",
         ours=True,
         source=source,
         parameters=parameter_count(first.variables),
@@ -209,10 +214,14 @@ def _baseline(name: str, weights: str | None, cache_dir: Folder | None) -> Entry
     )
 
 
-def model_describer(model: Descriptor, variables: Any) -> Describe:
-    """Make a function that describes patches in full precision, whatever the training used."""
+def model_describer(model: Descriptor, variables: Any, dtype: str = EXACT) -> Describe:
+    """Make a function that describes patches in full precision or int8, not the training's."""
     if model.has_context:
         raise shipped.no_surroundings(display_name(model))
+    if dtype == INT8:
+        arrays, small = map_leaves(np.asarray, variables), model.clone(dtype=np.dtype(INT8))
+        runner = Runner(*fold(small, arrays, on_host=True))
+        return functools.partial(runner.describe, rounded=True)
     folded, weights = fold(_exact(model), variables)
     apply = functools.partial(_applied, folded, weights)
 

@@ -30,18 +30,18 @@ from kjax.files.json import parse_json
 STABLEHLO, ONNX = ".stablehlo", ".onnx"
 PLATFORMS = ("cpu", "cuda", "tpu")
 """Platforms that StableHLO files run on."""
-LIMIT = 1e-4
-"""Maximum difference from JAX's own numbers."""
+LIMIT, INT8_LIMIT = 1e-4, 0.1
+"""Maximum difference from JAX's own numbers, in float32 and in int8."""
 
 
-def write_checked(path: Path, write: Callable[[Path], float]) -> float:
-    """Write a file, and keep it if `write` returns a difference from JAX of at most `LIMIT`."""
+def write_checked(path: Path, write: Callable[[Path], float], limit: float = LIMIT) -> float:
+    """Write a file, and keep it if `write` returns a difference from JAX of at most `limit`."""
     differences: list[float] = []
 
     def write_and_check(partial: Path) -> None:
         differences.append(write(partial))
-        if not differences[0] <= LIMIT:  # also if NaN
-            found = f"{differences[0]:.1e}, more than {LIMIT:.0e}"
+        if not differences[0] <= limit:  # also if NaN
+            found = f"{differences[0]:.1e}, more than {limit:.0e}"
             raise InputError(f"{path} would differ from JAX by {found}: it was not kept")
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from kjax.errors import InputError, unknown_name
 from kjax.export import files
 from kjax.model import ENCODED_HEADS
 from kjax.model.descriptor import Descriptor, parameter_count
-from kjax.model.folding import fold
+from kjax.model.folding import fold, fold_head
 from kjax.model.onnx_graph import onnx_model
 from kjax.version import __version__
 from kjax.weights.info import ModelInfo
@@ -33,9 +33,10 @@ def export_model(
     *,
     input_dtype: str = "float32",
     batch: int | None = None,
+    dtype: str = "float32",
     info: ModelInfo | None = None,
 ) -> float:
-    """Write a model as `.onnx` or `.stablehlo`, in float32 with BatchNorm folded, and check it.
+    """Write a model as `.onnx` or `.stablehlo`, with BatchNorm folded, and check it.
 
     Args:
         path: a new file, or one to replace; it stays as it was if the new one fails the check.
@@ -43,6 +44,7 @@ def export_model(
         variables: its weights.
         input_dtype: type of the patches: "float32" (any range) or "uint8".
         batch: fixed B (default: any).
+        dtype: "float32", or "int8" for `.onnx`: for onnxruntime on CPUs.
         info: what else is known about the model, stored in the file.
 
     Returns:
@@ -52,6 +54,8 @@ def export_model(
     files.check_suffix(path)
     if input_dtype not in INPUT_DTYPES:
         raise unknown_name("input dtype", input_dtype, INPUT_DTYPES)
+    if dtype not in ("float32", "int8") or (dtype == "int8" and path.suffix != files.ONNX):
+        raise InputError(f"{path} cannot be of dtype {dtype}: .onnx takes float32 and int8")
     if batch is not None and batch < 1:
         raise InputError(f"a batch has at least one patch, not {batch}")
     check_finite(variables)
@@ -66,6 +70,8 @@ def export_model(
         "parameters": f"{parameter_count(variables):,}",
         "written by": f"kjax {__version__}",
     }
+    if dtype != "float32":
+        facts["dtype"] = dtype
     if model.has_context:
         facts["context"] = ", ".join(f"{width:g}" for width in model.context)
     if info is not None:
@@ -76,7 +82,10 @@ def export_model(
 
     def write(partial: Path) -> float:
         if path.suffix == files.ONNX:
-            graph = onnx_model(folded, weights, dtype=input_dtype, batch=batch)
+            stored = folded, weights
+            if dtype == "int8":
+                stored = fold_head(folded.clone(dtype=jnp.dtype(dtype)), weights)
+            graph = onnx_model(*stored, dtype=input_dtype, batch=batch)
             files.write_onnx(partial, graph, facts)
         else:
             count = batch or export.symbolic_shape("batch")[0]
@@ -95,7 +104,8 @@ def export_model(
             differences.append(np.abs(describe(patches) - np.asarray(expected)).max())
         return float(np.max(differences))  # NumPy's maximum keeps NaN
 
-    return files.write_checked(path, write)
+    limit = files.INT8_LIMIT if dtype == "int8" else files.LIMIT
+    return files.write_checked(path, write, limit)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -45,6 +45,7 @@ from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO, no_surroundings
 from kjax.weights.source import WHOLE_EXTENT, LoadedModel, load_source
 from kjax.weights.torch_names import to_arrays
 
+DTYPES = ("float32", "bfloat16", "int8")
 FEATURE_VERSION = 2
 """To be increased whenever the same photographs and settings give other features."""
 
@@ -68,7 +69,7 @@ def load(
         source: one of `kjax.list_weights()`, "out/first", "hardnet.pth", or
             "weights.npz:polar,s=1" if the weights fit several heads.
         seed: seed of a run with several seeds.
-        dtype: "float32" or "bfloat16".
+        dtype: "float32", "bfloat16", or "int8" for CPUs: the fastest, nearly the same descriptors.
         dimension: descriptor size; the weights must be trained for it (`config.loss.nested`).
         backend: "jax", or "onnxruntime" for CPUs only (default: the faster).
         detector: one of OpenCV's detectors, see `kjax.data.cutting.keypoints`.
@@ -139,6 +140,7 @@ class Describer:
     ) -> None:
         """Fold the weights `variables` of a model made by `kjax.build`; see the attributes."""
         check_name("detector", detector, DETECTORS)
+        check_name("dtype", np.dtype(dtype).name, DTYPES)
         self.detector, self.max_keypoints, self.max_side = detector, max_keypoints, max_side
         self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
         self.upright = upright

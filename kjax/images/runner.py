@@ -1,7 +1,7 @@
 """Describe patches with the faster of two programs: XLA, or onnxruntime on x86_64 CPUs.
 
 Descriptors are the same up to rounding. $KJAX_DESCRIBE overrides the choice: "jax" or
-"onnxruntime", which imports no JAX.
+"onnxruntime", which imports no JAX. Only onnxruntime computes in int8.
 """
 
 import contextlib
@@ -45,13 +45,16 @@ class Runner:
         backend = backend or os.environ.get(VARIABLE)
         if backend not in (None, "", JAX, ONNXRUNTIME):
             raise unknown_name("backend", backend, (JAX, ONNXRUNTIME))
-        if backend == ONNXRUNTIME:
+        int8 = folded.dtype == np.int8
+        if int8 and (backend == JAX or not on_cpu(self.device)):
+            raise InputError("int8 needs onnxruntime on a CPU: choose these, or another dtype")
+        if backend == ONNXRUNTIME or int8:
             require("onnx", "describing with onnxruntime")
             require("onnxruntime", "describing with onnxruntime")
         installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-        usable = on_cpu(self.device) and installed and folded.dtype == np.float32
-        wanted = backend or (ONNXRUNTIME if platform.machine() in ("x86_64", "AMD64") else JAX)
-        self.backend = ONNXRUNTIME if usable and wanted == ONNXRUNTIME else JAX
+        usable = on_cpu(self.device) and installed and folded.dtype in (np.float32, np.int8)
+        faster = ONNXRUNTIME if int8 or platform.machine() in ("x86_64", "AMD64") else JAX
+        self.backend = ONNXRUNTIME if usable and (backend or faster) == ONNXRUNTIME else JAX
         self._model, self._weights = fold_head(folded, weights)
         self.dimension = folded.descriptor_size
         if self.backend == JAX:
@@ -80,9 +83,14 @@ class Runner:
         return min(max(largest // len(self._model.context), 1), 1 << max(count - 1, 0).bit_length())
 
     def describe(
-        self, patches: Num[np.ndarray, "N *C size size"], *, threads: int | None = None
+        self,
+        patches: Num[np.ndarray, "N *C size size"],
+        *,
+        threads: int | None = None,
+        rounded: bool = False,
+        progress: bool = False,
     ) -> Float32[np.ndarray, "N dim"]:
-        """Describe patches; those of another size are resized."""
+        """Describe patches; those of another size are resized, see `kjax.model.describe`."""
         with self.on_device():
             return describe(
                 self._by_onnxruntime if self.backend == ONNXRUNTIME else self._by_jax,
@@ -92,8 +100,8 @@ class Runner:
                 dimension=self.dimension,
                 threads=threads,
                 compiles=self.backend == JAX,
-                rounded=False,
-                progress=False,
+                rounded=rounded,
+                progress=progress,
             )
 
     def describe_on_device(

@@ -8,14 +8,20 @@ AVX-512) and convolves wide layers at nearly the processor's peak. Two things ca
 last layer multiplications, by Winograd's filtering as in `kernels/cpu_convolution`; in a light
 model's first layers, whose channels fill half a block, the other half, by treating two rows of a
 map as one row with twice the channels.
+
+In int8, maps between layers are bytes, and so are all weights but the first layer's and those of
+heads with position encoding. Nothing is calibrated: BatchNorm has given every channel variance 1 on
+the training photos. Sums of products are exact, so all processors give the same descriptors up to
+the rounding of the first layer.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Num
+from jaxtyping import Float32, Int8, Num
 
 from kjax.extras import require
 from kjax.model import DIMENSION, STRIDES, TRUNK_STRIDE
@@ -33,6 +39,13 @@ ROWS = 4
 """Output rows per Winograd block."""
 WIDE = 64
 """Minimum number of channels for Winograd's filtering."""
+STEP = np.float32(9 / 255)
+"""Unit of maps of bytes: activations beyond 9 standard deviations are clipped."""
+LARGEST = 64
+"""Maximum weight in int8. Processors without 8-bit dot products add two products in 16 bits, where
+2·255·64 fits."""
+INT8_BLOCK = 16
+"""Channels per block of onnxruntime's 8-bit convolutions."""
 SURELY_NEGATIVE = -1e30
 """Added to values that ReLU must make zero."""
 ROW_COMBINATIONS = (
@@ -100,21 +113,30 @@ class GraphWriter:
         *,
         stride: int | tuple[int, int] = 1,
         pads: Sequence[int] = (1, 1, 1, 1),
+        int8: bool = False,
         **attributes: Any,
     ) -> str:
-        """Convolve maps [B,C,N,N]; pads are above, left, below and right."""
+        """Convolve maps [B,C,N,N]; pads are above, left, below and right.
+
+        With `int8`, maps are bytes in units of `STEP`, and ReLU is included.
+        """
+        attributes |= {"kernel_shape": list(kernel.shape[:2]), "pads": list(pads)}
+        attributes["strides"] = [stride, stride] if isinstance(stride, int) else list(stride)
+        if int8:
+            weights, steps = to_int8(np.asarray(kernel))
+            unit = self.unit()
+            own = [(weights.transpose(3, 2, 0, 1), np.int8), (steps, "f4"), (0 * steps, np.int8)]
+            constants = [*unit, *(self.constant(*one) for one in own), *unit]
+            constants.append(self.constant(np.rint(np.asarray(bias) / (STEP * steps)), np.int32))
+            return self.add("QLinearConv", x, *constants, **attributes)
         constants = [self.constant(np.asarray(kernel).transpose(3, 2, 0, 1))]
         if bias is not None:
             constants.append(self.constant(bias))
-        return self.add(
-            "Conv",
-            x,
-            *constants,
-            kernel_shape=list(kernel.shape[:2]),
-            strides=[stride, stride] if isinstance(stride, int) else list(stride),
-            pads=list(pads),
-            **attributes,
-        )
+        return self.add("Conv", x, *constants, **attributes)
+
+    def unit(self) -> tuple[str, str]:
+        """Return scale and zero point of maps of bytes."""
+        return self.constant(STEP), self.constant(0, np.uint8)
 
     def finish(self, name: str, inputs: Values, outputs: Values) -> Any:
         """Return the graph as onnx's `ModelProto`."""
@@ -148,17 +170,20 @@ def onnx_model(
 ) -> Any:
     """Write the graph from `patches` [B,N,N] or [B,C,N,N] to `descriptors`, as a `ModelProto`.
 
-    Model and weights are from `kjax.fold`; `batch` fixes B. With `block`, channels per block of
-    onnxruntime, the graph only runs there, on CPUs.
+    Model and weights are from `kjax.fold`; a model of dtype int8 gets 8-bit operators. `batch`
+    fixes B. With `block`, channels per block of onnxruntime, the graph only runs there, on CPUs.
     """
     graph = GraphWriter(require("onnx", "an ONNX graph"))
     params, size = weights["params"], folded.patch_size
     side, dim = size // TRUNK_STRIDE, DIMENSION if folded.has_context else folded.dimension
+    int8 = np.dtype(folded.dtype) == np.int8
 
     def trunk(name: str) -> str:
         convolutions = [params[name][f"conv{i}"] for i in range(1, len(STRIDES) + 1)]
         layers = [(np.asarray(each["kernel"]), np.asarray(each["bias"])) for each in convolutions]
-        return write_trunk(graph, images, layers, size=size, block=block)
+        phi = write_trunk(graph, images, layers, size=size, block=block, int8=int8)
+        in_bytes = int8 and folded.head == "hardnet"
+        return graph.add("DequantizeLinear", phi, *graph.unit()) if int8 and not in_bytes else phi
 
     def normalize(psi: str, dim: int, output: str | None = None) -> str:
         # `kjax.model.aggregation.l2_normalize`
@@ -190,9 +215,16 @@ def onnx_model(
             psi = graph.add("Flatten", phi)
         case "hardnet":
             # The graph's maps are flattened with the channel first, W has it third.
-            kernel = np.asarray(params["head"]["kernel"]).transpose(2, 0, 1, 3)
-            flat = graph.add("Flatten", phi)
-            psi = graph.dense(flat, kernel.reshape(-1, dim), params["head"].get("bias"))
+            kernel, flat = np.asarray(params["head"]["kernel"]), graph.add("Flatten", phi)
+            whole, steps = to_int8(kernel) if int8 else (kernel, 1)
+            matrix, bias = whole.transpose(2, 0, 1, 3).reshape(-1, dim), params["head"].get("bias")
+            if int8:
+                sums = graph.add("MatMulInteger", flat, graph.constant(matrix, np.int8))
+                scaled = graph.add("Cast", sums, to=1), graph.constant(STEP * steps)
+                psi = graph.add("Mul", *scaled)
+                psi = psi if bias is None else graph.add("Add", psi, graph.constant(bias))
+            else:
+                psi = graph.dense(flat, matrix, bias)
         case _:
             star = folded.head == "combined_star"
             maps = [phi, trunk("trunk_polar")] if star else [phi, phi]
@@ -215,19 +247,63 @@ def onnx_model(
     )
 
 
+def to_int8(
+    kernel: Float32[np.ndarray, "height width C C2"],
+) -> tuple[Int8[np.ndarray, "height width C C2"], Float32[np.ndarray, " C2"]]:
+    """Round weights to multiples of a step per output channel, and return both.
+
+    Activations are positive and similar to their neighbours, so the sum of rounding errors matters.
+    As in SQuant (Guo et al., 2022), the weights nearest to half a step are rounded the other way
+    until the errors of each 2D kernel, then of each output channel, sum to at most half a step.
+    """
+    largest = np.abs(kernel).max(axis=(0, 1, 2))
+    steps = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    exact = kernel.astype(np.float64) / steps
+    whole = np.rint(exact)
+    for shape in ((-1, kernel[0, 0].size), (-1, len(steps))):
+        errors = np.ascontiguousarray((whole - exact).reshape(shape).T)
+        excess = np.rint(errors.sum(axis=1))
+        while len(rows := np.flatnonzero(excess)):
+            sign = np.sign(excess[rows])
+            errors[rows, np.argmax(sign[:, None] * errors[rows], axis=1)] -= sign
+            excess[rows] -= sign
+        whole = np.rint(exact + errors.T.reshape(kernel.shape))
+    return np.clip(whole, -LARGEST, LARGEST).astype(np.int8), steps
+
+
 def write_trunk(
-    graph: GraphWriter, images: str, layers: Sequence[Layer], *, size: int, block: int | None
+    graph: GraphWriter,
+    images: str,
+    layers: Sequence[Layer],
+    *,
+    size: int,
+    block: int | None,
+    int8: bool = False,
 ) -> str:
-    """Write φ [B,c,n,n] of images [B,1,N,N]; with `block`, for onnxruntime on CPUs."""
+    """Write φ [B,c,n,n] of images [B,1,N,N]; with `block`, for onnxruntime on CPUs.
+
+    With `int8`, φ is bytes in units of `STEP`.
+    """
     x, done, side = images, 0, size // TRUNK_STRIDE
+    block = INT8_BLOCK if int8 else block
     if block and all(2 * len(bias) == block for _, bias in layers[:2]):
-        x, done = _write_in_pairs(graph, images, layers[:3], size), 3
+        x, done = _write_in_pairs(graph, images, layers[:3], size, int8), 3
     for (kernel, bias), stride in zip(layers[done:-1], STRIDES[done:-1], strict=True):
-        x = graph.add("Relu", graph.convolve(x, kernel, bias, stride=stride))
+        x = _rectified(graph, x, kernel, bias, int8=int8, first=x == images, stride=stride)
     kernel, bias = layers[-1]
-    if block and kernel.shape[2] >= WIDE and side % ROWS == 0:
+    if block and not int8 and kernel.shape[2] >= WIDE and side % ROWS == 0:
         return _write_by_rows(graph, x, kernel, bias, side)
-    return graph.add("Relu", graph.convolve(x, kernel, bias))
+    return _rectified(graph, x, kernel, bias, int8=int8)
+
+
+def _rectified(
+    graph: GraphWriter, x: str, *layer: Any, int8: bool, first: bool = False, **options: Any
+) -> str:
+    """Convolve and apply ReLU; with `int8`, to bytes, and from bytes unless `first`."""
+    if int8 and not first:
+        return graph.convolve(x, *layer, int8=True, **options)
+    y = graph.add("Relu", graph.convolve(x, *layer, **options))
+    return graph.add("QuantizeLinear", y, *graph.unit()) if int8 else y
 
 
 def _write_by_rows(
@@ -270,7 +346,9 @@ def _write_by_rows(
     return graph.reshape(graph.add("Concat", *rectified, axis=3), -1, len(bias), side, side)
 
 
-def _write_in_pairs(graph: GraphWriter, images: str, layers: Sequence[Layer], size: int) -> str:
+def _write_in_pairs(
+    graph: GraphWriter, images: str, layers: Sequence[Layer], size: int, int8: bool
+) -> str:
     """Write the first three layers on pairs of rows, with the channels of both.
 
     After the first layer a pair is rows 2j−1 and 2j, as the second makes rows 2j and 2j+1 of two
@@ -299,10 +377,9 @@ def _write_in_pairs(graph: GraphWriter, images: str, layers: Sequence[Layer], si
     # Of pixels 2j−2 to 2j+1 the last is marked for j = 0 alone, the first for j = N/2 alone.
     at_marks = np.zeros((4, 3, 1, 2, len(bias1)))
     at_marks[3, 1, 0, 0] = at_marks[0, 1, 0, 1] = SURELY_NEGATIVE
-    first = np.concatenate([two_rows(kernel1), at_marks.reshape(4, 3, 1, -1)], axis=2)
-    x = graph.convolve(marked, first, np.tile(bias1, 2), stride=(2, 1), pads=(2, 1, 2, 1))
-    second = of_pairs(two_rows(kernel2))
-    x = graph.convolve(graph.add("Relu", x), second, np.tile(bias2, 2), pads=(0, 1, 0, 1))
+    kernel1 = np.concatenate([two_rows(kernel1), at_marks.reshape(4, 3, 1, -1)], axis=2)
+    layer = functools.partial(_rectified, graph, int8=int8)
+    x = layer(marked, kernel1, np.tile(bias1, 2), first=True, stride=(2, 1), pads=(2, 1, 2, 1))
+    x = layer(x, of_pairs(two_rows(kernel2)), np.tile(bias2, 2), pads=(0, 1, 0, 1))
     third = of_pairs(from_row(kernel3, 1))
-    x = graph.convolve(graph.add("Relu", x), third, bias3, stride=(1, 2), pads=(1, 1, 0, 1))
-    return graph.add("Relu", x)
+    return layer(x, third, bias3, stride=(1, 2), pads=(1, 1, 0, 1))
