@@ -143,6 +143,12 @@ def test_export_of_a_run_and_info_about_it(capsys, rng):
     assert main(["export", "run", "--out", "fixed.onnx", "--batch", "2"]) == 0
     capsys.readouterr()
     assert facts(capsys, "fixed.onnx")["input"] == "patches: float32[2, 16, 16]"
+    assert main(["export", "run", "--out", "bytes.onnx", "--dtype", "int8"]) == 0
+    assert Path("bytes.onnx").stat().st_size < Path("fixed.onnx").stat().st_size / 2
+    capsys.readouterr()
+    assert facts(capsys, "bytes.onnx")["dtype"] == "int8"
+    assert main(["export", "run", "--out", "a.stablehlo", "--dtype", "int8"]) == 2
+    assert "--dtype is only for descriptors as .onnx" in capsys.readouterr().err
     found = facts(capsys, "deep/polar.onnx")
     assert (found["trained on"], found["FPR@95"]) == ("left, right", "middle 1.23 %")
     assert found["input"] == "patches: uint8[batch, 16, 16]"

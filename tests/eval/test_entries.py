@@ -78,20 +78,24 @@ def test_stored_forms(tmp_path, monkeypatch, rng):
     monkeypatch.chdir(tmp_path)
     save_variables("weights.npz", make_model("hardnet", patch_size=16)[1])
     names = ("weights.npz", "weights.npz:hardnet,patch_size=16:uint8", "weights.npz:binary")
+    names += ("weights.npz:int8",)
     found = [find_entry(name, cache_dir="cache") for name in names]
     assert [one.name for one in found] == [
-        "hardnet N=16", "hardnet N=16, uint8", "hardnet N=16, binary",
+        "hardnet N=16", "hardnet N=16, uint8", "hardnet N=16, binary", "hardnet N=16 int8",
     ]  # fmt: skip
-    assert [one.distance for one in found] == ["L2", "L2", "L1"]
-    assert len({one.identity for one in found}) == 3
+    assert [one.distance for one in found] == ["L2", "L2", "L1", "L2"]
+    assert len({one.identity for one in found}) == 4
     patches = random_patches(rng, 6, 16)
-    whole, in_bytes, in_bits = (one.describe[0](patches, progress=False) for one in found)
+    described = (one.describe[0](patches, progress=False) for one in found)
+    whole, in_bytes, in_bits, computed_in_bytes = described
+    assert 0 < np.abs(computed_in_bytes - whole).max() < 0.03
     np.testing.assert_array_equal(in_bytes, kjax.quantize(whole, "uint8"))
     np.testing.assert_array_equal(in_bits, np.unpackbits(kjax.quantize(whole, "binary"), axis=1))
     for name, message in (
         ("weights.npz:64", "has descriptors of 128 numbers, not 64"),
         ("rootsift:64", "only kjax models have shorter descriptors"),
         ("orb:binary", "cannot become binary"),
+        ("rootsift:int8", "only kjax models have shorter descriptors, or int8"),
     ):
         with pytest.raises(InputError, match=message):
             find_entry(name)

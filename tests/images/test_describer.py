@@ -124,6 +124,15 @@ def test_nonfinite_pixels_are_refused_whatever_the_network_makes_of_them(value, 
         describer.describe_image(image, np.array([[5.0, 5.0, 2.0]]))
 
 
+def test_int8_matches_like_float32(photograph):
+    pytest.importorskip("onnxruntime")
+    exact, small = (kjax.load("tiny", dtype=dtype) for dtype in ("float32", "int8"))
+    assert small.feature_settings()["dtype"] == "int8"
+    a, b = (one.describe_image(photograph).descriptors for one in (exact, small))
+    assert (a * b).sum(axis=1).mean() > 0.998
+    np.testing.assert_array_equal((a @ b.T).argmax(axis=1), np.arange(len(a)))  # both may mix
+
+
 def test_repr(describer):
     assert repr(describer) == (
         "Describer(model='xy s=1 N=16 c=4-4-8-8-16-16', patch_size=16, dimension=128, extent=12, "

@@ -60,6 +60,11 @@ def test_backend_and_batch_by_machine(monkeypatch):
     assert sizes == [1, 4, runner.QUICKLY_COMPILED, 16]
     monkeypatch.setattr(runner.platform, "machine", lambda: "aarch64")
     assert make_runner().backend == JAX
+    folded, weights = kjax.fold(*make_model("combined", patch_size=8, **NARROW))
+    int8 = folded.clone(dtype=np.dtype("int8")), weights
+    assert Runner(*int8).backend == ONNXRUNTIME
+    with pytest.raises(InputError, match="int8 needs onnxruntime on a CPU"):
+        Runner(*int8, backend=JAX)
     assert make_runner(backend=ONNXRUNTIME).backend == ONNXRUNTIME
     monkeypatch.setenv(runner.VARIABLE, ONNXRUNTIME)
     assert make_runner().backend == ONNXRUNTIME

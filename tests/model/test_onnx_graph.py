@@ -13,6 +13,7 @@ LIGHT, WIDE = (8, 8, 16, 16, 32, 32), (8, 16, 16, 16, 64, 48)
 BOTH = (8, 8, 12, 16, 64, 80)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize(
     ("head", "channels", "size"),
     [
@@ -24,17 +25,25 @@ BOTH = (8, 8, 12, 16, 64, 80)
         ("combined_star", BOTH, 16),
     ],
 )
-def test_descriptors_are_the_same(rng, head, channels, size):
+def test_descriptors_are_the_same(rng, head, channels, size, dtype):
     pytest.importorskip("onnx")
     ort = pytest.importorskip("onnxruntime")
     model, variables = make_model(head, patch_size=size, channels=channels)
     patches = random_patches(rng, 5, size).astype(np.float32)
     patches[0] = 7
-    graph = onnx_model(*fold_head(*kjax.fold(model, variables)), dtype="float32", block=16)
+    folded, weights = fold_head(*kjax.fold(model, variables))
+    own = folded.clone(dtype=np.dtype(dtype))
+    graph = onnx_model(own, weights, dtype="float32", block=16)
     session = ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"patches": patches})
+    expected = model.apply(variables, patches)
+    if dtype == "int8":
+        assert (found * expected).sum(axis=1).min() > 0.997
+        layers = [node.op_type for node in graph.graph.node if "Conv" in node.op_type]
+        assert layers == (2 if head == "combined_star" else 1) * ["Conv", *["QLinearConv"] * 5]
+        return
     # Unit vectors, through seven layers of float32: as in tests/parity/test_torch_twin.py.
-    np.testing.assert_allclose(found, model.apply(variables, patches), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,22 @@ def test_layers_are_taken_where_they_pay(channels, block, size, convolutions):
         if node.op_type == "Conv" and attribute.name == "kernel_shape"
     ]
     assert shapes == convolutions
+
+
+def test_errors_of_8_bit_weights_sum_to_little(rng):
+    kernel = rng.normal(size=(3, 3, 16, 5)).astype(np.float32)
+    kernel[..., 0] = 0
+    whole, steps = onnx_graph.to_int8(kernel)
+    # Two products with bytes fit into 16 bits.
+    assert 2 * 255 * int(np.abs(whole).max()) < 2**15
+    assert (whole[..., 0] == 0).all()
+    errors = whole - kernel / steps
+    assert np.abs(errors).max() < 1
+    assert np.abs(errors.sum(axis=(0, 1, 2))).max() < 0.501
+    # The last step moves few kernels, by one.
+    sums = np.abs(errors.sum(axis=(0, 1)))
+    assert sums.max() < 1.501
+    assert sums.mean() < 0.5
 
 
 def test_combinations_are_those_of_minimal_filtering(rng):
