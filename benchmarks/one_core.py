@@ -39,9 +39,12 @@ def make_runs(sources: Sequence[str]) -> Iterator[tuple[str, Callable[[], Any]]]
         found = load_source(source)
         session = onnx_session(found.model, found.variables, threads=1)
         yield f"exported {source}", functools.partial(run_session, session, blocks)
-        folded = fold(found.model.clone(dtype=jnp.dtype("float32")), found.variables)
-        runner, patches = Runner(*folded, backend=ONNXRUNTIME), np.concatenate(blocks)
-        yield f"kjax {source}", functools.partial(runner.describe, patches, threads=1)
+        patches = np.concatenate(blocks)
+        for dtype in ("float32", "int8"):
+            folded = fold(found.model.clone(dtype=jnp.dtype(dtype)), found.variables)
+            runner = Runner(*folded, backend=ONNXRUNTIME)
+            name = f"kjax {source}" + (", int8" if dtype == "int8" else "")
+            yield name, functools.partial(runner.describe, patches, threads=1)
 
 
 def run(args: argparse.Namespace) -> None:
