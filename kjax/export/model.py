@@ -82,10 +82,10 @@ def export_model(
 
     def write(partial: Path) -> float:
         if path.suffix == files.ONNX:
-            stored = folded, weights
+            own: tuple[Descriptor, Mapping[str, Any]] = (folded, weights)
             if dtype == "int8":
-                stored = fold_head(folded.clone(dtype=jnp.dtype(dtype)), weights)
-            graph = onnx_model(*stored, dtype=input_dtype, batch=batch)
+                own = fold_head(folded.clone(dtype=jnp.dtype(dtype)), weights)
+            graph = onnx_model(*own, dtype=input_dtype, batch=batch)
             files.write_onnx(partial, graph, facts)
         else:
             count = batch or export.symbolic_shape("batch")[0]
