@@ -38,9 +38,11 @@ import os, sys, kjax.cli
 os.chdir({str(tmp_path)!r})
 assert kjax.cli.main("match a.png a.png --weights tiny --quiet --save m.npz".split()) == 0
 assert kjax.cli.main("describe a.png --weights best --out a.h5 --quantize uint8".split()) == 0
+assert kjax.cli.main("describe a.png --weights tiny --out a.npz --dtype int8".split()) == 0
 print([name for name in ("jax", "flax", "scipy") if name in sys.modules])
 """
     assert run(code).splitlines()[-1] == "[]"
+    assert '"dtype": "int8"' in str(np.load(tmp_path / "a.npz")["provenance"])
 
 
 @pytest.mark.parametrize(
