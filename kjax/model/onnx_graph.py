@@ -127,7 +127,8 @@ class GraphWriter:
             unit = self.unit()
             own = [(weights.transpose(3, 2, 0, 1), np.int8), (steps, "f4"), (0 * steps, np.int8)]
             constants = [*unit, *(self.constant(*one) for one in own), *unit]
-            constants.append(self.constant(np.rint(np.asarray(bias) / (STEP * steps)), np.int32))
+            whole = np.clip(np.rint(np.asarray(bias) / (STEP * steps)), -(2**30), 2**30)
+            constants.append(self.constant(whole, np.int32))
             return self.add("QLinearConv", x, *constants, **attributes)
         constants = [self.constant(np.asarray(kernel).transpose(3, 2, 0, 1))]
         if bias is not None:
@@ -256,13 +257,13 @@ def to_int8(
     As in SQuant (Guo et al., 2022), the weights nearest to half a step are rounded the other way
     until the errors of each 2D kernel, then of each output channel, sum to at most half a step.
     """
-    largest = np.abs(kernel).max(axis=(0, 1, 2))
-    steps = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    steps = (np.abs(kernel).max(axis=(0, 1, 2)) / LARGEST).astype(np.float32)
+    steps = np.where(steps > 0, steps, np.float32(1))
     exact = kernel.astype(np.float64) / steps
     whole = np.rint(exact)
     for shape in ((-1, kernel[0, 0].size), (-1, len(steps))):
         errors = np.ascontiguousarray((whole - exact).reshape(shape).T)
-        excess = np.rint(errors.sum(axis=1))
+        excess = np.nan_to_num(np.rint(errors.sum(axis=1)))
         while len(rows := np.flatnonzero(excess)):
             sign = np.sign(excess[rows])
             errors[rows, np.argmax(sign[:, None] * errors[rows], axis=1)] -= sign
