@@ -122,6 +122,7 @@ def get_config() -> ConfigDict:
     config.train = ConfigDict()
     config.train.pairs = 512  # batch size over all devices: 1024 patches
     config.train.group = 1  # number of pairs of a batch that come from the same photograph
+    config.train.parallel = "pmap"  # map over devices by jax.pmap or, as exactly, a "mesh"
     config.train.pairs_per_epoch = 2_000_000
     config.train.epochs = 10
     config.train.steps = 0  # number of steps of the run and of the decay; 0: from the epochs

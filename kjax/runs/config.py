@@ -23,6 +23,7 @@ from kjax.model.descriptor import Descriptor, build
 
 T = TypeVar("T")
 PIPELINES = ("auto", "resident", "tfdata")
+PARALLEL = ("pmap", "mesh")
 OPTIMIZERS = ("sgd", "adam")
 LOSSES = ("triplet", "softmax", "contrastive", "infonce", "sosnet", "hynet")
 NEIGHBOUR_RULES = ("paper", "release")
@@ -271,9 +272,11 @@ class TrainConfig:
     checkpoint_every: int
     keep_checkpoints: int
     group: int = 1
+    parallel: str = "pmap"
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys((field.name for field in dataclasses.fields(self)), 1)
+        check_choice("train.parallel", self.parallel, PARALLEL)
+        least = dict.fromkeys((f.name for f in dataclasses.fields(self) if f.type is not str), 1)
         least |= {"pairs": 2, "steps": 0, "eval_every": 0, "joint_batch_norm": 0}
         check_limits("train", self, {name: (low, MAX_STEPS) for name, low in least.items()})
         if self.pairs % self.group:

@@ -47,6 +47,7 @@ HARMLESS_FIELDS = frozenset(
         "train.checkpoint_every",
         "train.eval_every",
         "train.keep_checkpoints",
+        "train.parallel",
         "train.log_every",
         "train.steps_per_dispatch",
     }

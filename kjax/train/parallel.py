@@ -1,4 +1,4 @@
-"""Training over devices and processes: the only file that uses `pmap`.
+"""Training over devices and processes: the only file that uses `pmap` or `shard_map`.
 
 State and data are replicated, the batch is split, and every device computes the same update. Each
 pair is a function of (seed, step, index in the batch), so the result does not depend on the number
@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental import multihost_utils
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Integer, Key, UInt8
 
 from kjax.data.appearance import change_views, mix_channels
@@ -55,6 +57,7 @@ class DescriptorProgram:
         teacher: teacher for distillation, if any.
         group: number of pairs of a batch that are drawn as neighbours in the table of points.
         start: initial variables for every seed (default: random). They are not compiled in.
+        parallel: "pmap" or, with the same results, "mesh": `jax.shard_map` over a 1-D mesh.
     """
 
     model: Descriptor
@@ -68,6 +71,7 @@ class DescriptorProgram:
     teacher: Teacher | None = None
     group: int = 1
     start: Any = dataclasses.field(default=None, compare=False)
+    parallel: str = "pmap"
 
     def __post_init__(self) -> None:
         check_shares(self.pairs, len(self.devices or jax.devices()))
@@ -163,7 +167,7 @@ def local_devices(program: DescriptorProgram) -> list[jax.Device]:
 def replicated(program: DescriptorProgram) -> jax.sharding.Sharding:
     """Return the sharding of state and data: replicated on this process's devices."""
     mesh = jax.sharding.Mesh(np.asarray(local_devices(program)), (AXIS,))
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return jax.sharding.NamedSharding(mesh, PartitionSpec())
 
 
 @functools.lru_cache(_KEPT_PROGRAMS)
@@ -171,15 +175,12 @@ def make_batch_step(
     program: DescriptorProgram,
 ) -> Callable[[TrainState, Array], tuple[TrainState, Metrics]]:
     """Return `run(state, batch)`, one step on a batch of shape [devices, per_device, 2, 64, 64]."""
-    mapped = jax.pmap(
+    mapped = _over_devices(
+        program,
         lambda state, batch, seed: _on_pairs(
             program, train_step, state, _augmented(program, batch, seed, state.step), None, seed
         ),
-        axis_name=AXIS,
-        in_axes=(None, 0, None),
-        out_axes=None,
-        devices=program.devices,
-        donate_argnums=0,
+        (None, 0, None),
     )
     return lambda state, batch: mapped(state, batch, _seeds(program))
 
@@ -232,13 +233,12 @@ def first_pairs(
 ) -> Float[Array, "pairs 2 *widths N N"]:
     """Return the augmented pairs of the first step, to look at."""
 
-    def cut(_: Array, data: ResidentSet | ResidentPhotos, seed: Array) -> Array:
+    def cut(data: ResidentSet | ResidentPhotos, seed: Array) -> Array:
         step = jnp.zeros((), jnp.int32)
         return _cut(program, data, _draw(program, data, seed, step), seed, step)[0]
 
-    device = local_devices(program)[:1]
-    mapped = jax.pmap(cut, axis_name=AXIS, in_axes=(0, None, None), devices=device)
-    return mapped(np.zeros(1), data, jnp.uint32(program.seeds[0]))[0]
+    alone = jax.vmap(cut, in_axes=(None, None), axis_size=1, axis_name=AXIS)
+    return jax.jit(alone)(data, jnp.uint32(program.seeds[0]))[0]
 
 
 def _draw(
@@ -342,17 +342,48 @@ def _mapped(
     own = functools.partial(function, program)
     if program.several_seeds:
         own = jax.vmap(own, in_axes=seed_axes)
-    # `pmap` needs an argument that differs between devices, and we have none.
-    unused = np.zeros(len(local_devices(program)))
-    mapped = jax.pmap(
-        lambda _, *args: own(*args),
-        axis_name=AXIS,
-        in_axes=(0, *(None for _ in seed_axes)),
-        out_axes=None,
-        devices=program.devices,
-        donate_argnums=1,
+    return _over_devices(program, own, tuple(None for _ in seed_axes))
+
+
+def _over_devices(
+    program: DescriptorProgram, function: Callable[..., Any], in_axes: tuple[int | None, ...]
+) -> Callable[..., Any]:
+    """Map a function over all devices, with the same result on each; the first argument is donated.
+
+    Arguments have a row per local device where `in_axes` is 0, and are replicated where it is None.
+    Arguments and results lie on this process's devices only, as with `pmap`.
+    """
+    if program.parallel == "pmap":
+        # `pmap` needs an argument that differs between devices, and we may have none.
+        unused = np.zeros(len(local_devices(program)))
+        mapped = jax.pmap(
+            lambda _, *args: function(*args),
+            axis_name=AXIS,
+            in_axes=(0, *in_axes),
+            out_axes=None,
+            devices=program.devices,
+            donate_argnums=1,
+        )
+        return functools.partial(mapped, unused)
+
+    def on_shards(*args: Any) -> Any:
+        rows = zip(args, in_axes, strict=True)
+        return function(*(arg if axis is None else arg[0] for arg, axis in rows))
+
+    mesh = jax.sharding.Mesh(np.asarray(program.devices or jax.devices()), (AXIS,))
+    everywhere = PartitionSpec()
+    specs = tuple(everywhere if axis is None else PartitionSpec(AXIS) for axis in in_axes)
+    # Unchecked, as in `pmap`: otherwise gradients by replicated arguments would be summed twice.
+    mapped = jax.jit(
+        jax.shard_map(on_shards, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False),
+        donate_argnums=0,
     )
-    return functools.partial(mapped, unused)
+
+    def run(*args: Any) -> Any:
+        results = mapped(*multihost_utils.host_local_array_to_global_array(args, mesh, specs))
+        return multihost_utils.global_array_to_host_local_array(results, mesh, everywhere)
+
+    return run
 
 
 def _seeds(program: DescriptorProgram) -> Integer[Array, "*seeds"]:

@@ -132,6 +132,7 @@ def make_program(config: RunConfig) -> DescriptorProgram:
         teacher=load_teacher(config.distill, model),
         group=config.train.group,
         start=load_start(config.init, config.model),
+        parallel=config.train.parallel,
     )
 
 

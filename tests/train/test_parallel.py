@@ -106,6 +106,22 @@ def test_both_pipelines_train_alike(data):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("devices", "seeds"), [(1, (3,)), (2, (3, 5)), (4, (3,))])
+def test_a_mesh_trains_bit_for_bit_like_pmap(data, devices, seeds):
+    ends = []
+    for parallel in ("pmap", "mesh"):
+        program = make_program(devices=devices, dropout=0.3, seeds=seeds, parallel=parallel)
+        ends.append([make_resident_run(program, one_dispatch=True)(start(program), data, 3)])
+        if len(seeds) == 1:
+            batch = gather_pairs(data, draw_rows(data, 0, 0, pairs=8))
+            rows = batch.reshape(devices, -1, 2, 64, 64)
+            ends[-1].append(make_batch_step(program)(start(program), rows))
+    for mine, other in zip(*map(jax.tree.leaves, ends), strict=True):
+        assert mine.sharding == other.sharding
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.slow
 def test_training_lowers_the_loss(data):
     program = make_program(
         steps=40,

@@ -1,6 +1,7 @@
 """One of two processes of a training: `two_processes.py COORDINATOR PROCESS FOLDER`.
 
-Both save and restore a replicated state; the first one writes loss and parameters to leaves.npz.
+Both train on a mesh and by `pmap`, bit-equal, and save and restore a replicated state. The first
+one writes loss and parameters to leaves.npz.
 """
 
 import sys
@@ -19,12 +20,18 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 coordinator, process, folder = sys.argv[1:]
 jax.distributed.initialize(coordinator, 2, int(process))
 
-program = make_program(devices=None, **PAPERS_RATE)
 assert jax.device_count() == 4
 assert jax.local_device_count() == 2
-run = make_run(program, synthetic_set(), pipeline="resident", first_step=0)
-state, metrics = run(initial_state(program), 5)
-leaves = jax.device_get(jax.tree.leaves((metrics["loss"], state.params)))
+ends = []
+for parallel in ("mesh", "pmap"):
+    program = make_program(devices=None, parallel=parallel, **PAPERS_RATE)
+    run = make_run(program, synthetic_set(), pipeline="resident", first_step=0)
+    state, metrics = run(initial_state(program), 5)
+    ends.append(jax.tree.leaves((metrics["loss"], state.params)))
+for mine, other in zip(*ends, strict=True):
+    assert mine.sharding == other.sharding
+    np.testing.assert_array_equal(mine, other)
+leaves = jax.device_get(ends[1])
 if process == "0":
     np.savez(Path(folder, "leaves.npz"), *leaves)
 for step in (5, 6):
