@@ -13,15 +13,20 @@ runs a kernel on any device, slowly.
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float
+
+try:
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton as plgpu
+except ImportError:  # deprecated since JAX 0.11
+    pl = plgpu = None  # type: ignore[assignment]
 
 Ref = Any
 """An array in the device's memory, as kernels see it."""
@@ -44,16 +49,21 @@ TAPS = 16
 def fits(batch: int, side: int) -> bool:
     """Whether the kernels support views of `batch` patches of this side."""
     share = max(PATCHES_PER_SUM, 2 * TILE // (side // 2))
-    return side in SIDES and batch % share == 0 and _enough_shared_memory()
+    return side in SIDES and batch % share == 0 and _available()
 
 
 @functools.cache
-def _enough_shared_memory() -> bool:
-    """Whether all local GPUs can hold the largest tiles; data-centre GPUs can."""
+def _available() -> bool:
+    """Whether JAX can compile the kernels, and all local GPUs can hold their largest tiles."""
     if jax.default_backend() != "gpu":
-        return True  # for cross-compilation and interpret mode
+        return plgpu is not None  # for cross-compilation and interpret mode
     capabilities = (getattr(device, "compute_capability", "") for device in jax.local_devices())
-    return all(capability.split(".")[0] in ("9", "10") for capability in capabilities)
+    if not all(capability.split(".")[0] in ("9", "10") for capability in capabilities):
+        return False  # only data-centre GPUs have enough shared memory
+    if plgpu is None:
+        text = f"JAX {jax.__version__} has no Triton backend: without kjax's kernels, XLA is slower"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return plgpu is not None
 
 
 # A "pair" is two horizontal neighbours (2j, 2j+1); its row is i and its patch b.
@@ -431,7 +441,7 @@ def halving_kernel_gradient(
 def can_sum(shape: tuple[int, ...], views: int) -> bool:
     """Whether `moment_sums` and `gradient_sums` support arrays of this shape."""
     whole = math.prod(shape) % (views * SUM_TILE * SUM_WIDTH) == 0
-    return SUM_WIDTH % shape[-1] == 0 and whole and _enough_shared_memory()
+    return SUM_WIDTH % shape[-1] == 0 and whole and _available()
 
 
 def moment_sums(
@@ -525,7 +535,7 @@ def _call(
     sums: tuple[int, ...] | None = None,
     warps: int = 4,
     per_view: tuple[int, int, int] = (1, 0, 0),
-    array_spec: Any = pl.no_block_spec,
+    array_spec: Any = None,
 ) -> Callable[..., Any]:
     """Return a function that runs a kernel on all programs; each view has an equal share.
 
@@ -547,7 +557,7 @@ def _call(
         results = pl.pallas_call(
             kernel,
             grid=(programs,),
-            in_specs=[array_spec] * (len(arrays) - count) + [row] * count,
+            in_specs=[array_spec or pl.no_block_spec] * (len(arrays) - count) + [row] * count,
             out_specs=blocks,
             out_shape=shapes,
             compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=stages),

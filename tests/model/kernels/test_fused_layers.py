@@ -4,6 +4,9 @@ The kernels run in Pallas' interpreter, in float32, and where there is a GPU on 
 """
 
 import functools
+import importlib
+import sys
+import types
 from typing import NamedTuple
 
 import jax
@@ -158,6 +161,45 @@ def test_what_fits(shape, dtype, views, expected):
 def test_which_channels_fit(channels, expected):
     shape = 1024, 32, 32, 1
     assert fused_layers.fits(shape, jnp.bfloat16, channels, views=2) == expected
+
+
+@pytest.fixture
+def without_triton(monkeypatch):
+    """An H200, as far as JAX tells, and a JAX without Pallas' Triton backend."""
+    with monkeypatch.context() as patch:
+        patch.delattr("jax.experimental.pallas.triton")
+        patch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+        patch.setattr(jax, "default_backend", lambda: "gpu")
+        h200 = types.SimpleNamespace(compute_capability="9.0")
+        patch.setattr(jax, "local_devices", lambda: [h200])
+        yield importlib.reload(gpu_kernels)
+    importlib.reload(gpu_kernels)
+
+
+def test_without_the_triton_backend_xla_does_the_work_after_one_warning(rng, request):
+    options = {"patch_size": 16, "channels": 6 * (8,)}
+    _, variables = make_model("hardnet", **options)
+    model = kjax.build("hardnet", dtype="bfloat16", dropout=0.0, **options)
+    patches, weights = random_patches(rng, 64, 16), rng.normal(size=(64, 128))
+
+    def traced():
+        def loss(variables):
+            trained, _ = model.apply(variables, patches, train=True, mutable="batch_stats")
+            folded, own = kjax.fold(model, variables)
+            return (weights * (trained + folded.apply(own, patches))).sum()
+
+        return jax.jit(jax.grad(loss)).trace(variables)
+
+    fused = traced()
+    assert "pallas_call" in str(fused.jaxpr)
+    request.getfixturevalue("without_triton")
+    with pytest.warns(RuntimeWarning, match="no Triton backend: .* XLA") as caught:
+        plain = traced()
+    assert len(caught) == 1
+    assert "pallas_call" not in str(plain.jaxpr)
+    gradients = (jax.tree.leaves(one.lower().compile()(variables)) for one in (plain, fused))
+    for one, other in zip(*gradients, strict=True):
+        close(one, other, 0.1)
 
 
 # Kernels
