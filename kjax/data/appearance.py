@@ -50,6 +50,8 @@ MOST = 2.5
 """Maximum of random numbers, and contrast of the sensor, in standard deviations."""
 BLUR_SIDE = 32
 """Side of a patch or photograph whose pixels are the unit of blur."""
+FIELD, FIELD_EDGE = (5, 5), 0.1
+"""Grid of random values that divide a photograph in two parts, and the width of their border."""
 
 
 class Change(NamedTuple):
@@ -186,21 +188,22 @@ def scale_to_range(x: Any) -> Any:
 
 
 def change_photo(
-    rng: np.random.Generator, pixels: UInt8[np.ndarray, "h w"], config: Any
+    rng: np.random.Generator, pixels: UInt8[np.ndarray, "h w *rgb"], config: Any
 ) -> UInt8[np.ndarray, "h w"]:
     """Apply random blur, gamma, contrast, brightness and noise, and before that `KINDS`.
 
-    `config` has the limits: see `kjax.data.selfsupervised.ViewConfig`.
+    `config` has the limits: see `kjax.data.selfsupervised.ViewConfig`. Colour needs `KINDS`.
     """
     cv2 = require("cv2", "cutting patches")
     if config.appearance:
-        draws = rng.random(DRAWS, np.float32)
-        change = draw_change(draws, strength=config.appearance, probability=0.5)
-        noise = rng.standard_normal(pixels.shape, np.float32)
-        seen = see(pixels[None].astype(np.float32), change)
-        if change.blur > 0:
-            seen = cv2.GaussianBlur(seen, (0, 0), float(change.blur))
-        pixels = (255 * np.clip(respond(seen, change, noise), 0, 1)).astype(np.uint8)
+        channels = np.moveaxis(np.atleast_3d(pixels), -1, 0).astype(np.float32)
+        one, other = (_changed(rng, channels, config.appearance) for _ in range(2))
+        # Light and sensors change one part of a scene otherwise than another.
+        field = cv2.resize(
+            rng.random(FIELD, np.float32), one.shape[::-1], interpolation=cv2.INTER_CUBIC
+        )
+        share = np.clip((field - 0.5) / FIELD_EDGE + 0.5, 0, 1) * (rng.random() < 0.5)
+        pixels = (255 * np.clip(one + share * (other - one), 0, 1)).astype(np.uint8)
     sigma = rng.uniform(0, config.max_blur)
     if sigma > MIN_BLUR:
         pixels = cv2.GaussianBlur(pixels, (0, 0), sigma)
@@ -211,6 +214,19 @@ def change_photo(
     curve = contrast * (levels - 127.5) + 127.5 + brightness
     grain = rng.normal(0, rng.uniform(0, config.max_noise), pixels.shape)
     return np.clip(np.rint(curve[pixels] + grain), 0, 255).astype(np.uint8)
+
+
+def _changed(
+    rng: np.random.Generator, channels: Float[np.ndarray, "c h w"], strength: float
+) -> Float[np.ndarray, "h w"]:
+    """Return the grey values of a photograph after one change, about 0 to 1."""
+    draws = rng.random(DRAWS, np.float32)
+    draws[[1 + list(KINDS).index(kind) for kind in ("inverted", "folded")]] /= 2  # twice as often
+    change = draw_change(draws, strength=strength, probability=0.75)
+    seen = see(channels, change)
+    if change.blur > 0:
+        seen = require("cv2", "blur").GaussianBlur(seen, (0, 0), float(change.blur))
+    return respond(seen, change, rng.standard_normal(seen.shape, np.float32))
 
 
 # Distortions of patches

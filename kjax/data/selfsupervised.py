@@ -237,7 +237,7 @@ def random_view(rng: np.random.Generator, photo: Photo, *, config: ViewConfig) -
     homography, zoom = random_homography(rng, config=config)
     # From units of the photograph's half diagonal, origin at its centre, to pixels.
     last = np.array([photo.shape[1] - 1, photo.shape[0] - 1])
-    half_diagonal = np.hypot(*photo.shape) / 2
+    half_diagonal = np.hypot(*photo.shape[:2]) / 2
     unit = np.diag([1 / half_diagonal, 1 / half_diagonal, 1.0])
     unit[:2, 2] = -last / 2 / half_diagonal
     in_pixels = np.diag([half_diagonal, half_diagonal, 1.0]) @ homography @ unit
@@ -275,10 +275,10 @@ def random_homography(
 def reduce_photo(photo: Photo, max_side: int) -> UInt8[np.ndarray, "h w"]:
     """Reduce the photograph so that no side is longer than `max_side` pixels."""
     cv2 = require("cv2", "cutting patches")
-    factor = max_side / max(photo.shape)
+    factor = max_side / max(photo.shape[:2])
     if factor >= 1:
         return photo
-    height, width = (max(1, round(side * factor)) for side in photo.shape)
+    height, width = (max(1, round(side * factor)) for side in photo.shape[:2])
     return cv2.resize(photo, (width, height), interpolation=cv2.INTER_AREA)
 
 

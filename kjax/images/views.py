@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Model, ModelImage, read_model
 from kjax.data.cutting.keypoints import FAINT, STEADY, Keypoints, detect_in_grey
-from kjax.data.cutting.photographs import in_order, read_grey_or_none
+from kjax.data.cutting.photographs import in_order, read_grey_or_none, read_photograph
 from kjax.data.phototour import SetPhotograph
 from kjax.data.selfsupervised import (
     ViewConfig,
@@ -70,6 +70,8 @@ def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[
     rng = np.random.default_rng([seed, *name.encode()])
     photo = reduce_photo(photo, config.max_side)
     views = [WarpedPhoto(photo, np.eye(3))]
+    if config.appearance:  # another sensor sees other colours
+        photo = reduce_photo(read_photograph(path), config.max_side)
     return views + [random_view(rng, photo, config=config) for _ in range(config.views)]
 
 
