@@ -91,7 +91,6 @@ def get_config() -> ConfigDict:
     config.augment.scale_noise = 0.16  # of the logarithm of the scale
     config.augment.shift_noise = 0.05  # in sides of the patch
     config.augment.max_stretch = 1.8  # maximum ratio of both axes
-    config.augment.parallax = 0.0  # of wider patches, in sides beyond the point's
     config.augment.upright_share = 0.5  # share of points that are not turned to their orientation
 
     config.loss = ConfigDict()

@@ -174,14 +174,7 @@ def draw_views(
         views = []
         for view_key, seen in ((first, photo), (second, other)):
             frame = random_frame(view_key, point, config)
-            # Surroundings at another depth move otherwise than the point.
-            away = jax.random.normal(jax.random.fold_in(view_key, 2), (len(widths), 2))
-            away *= config.parallax * point[2] * (jnp.array(widths) - 1.0)[:, None]
-            frames = frame[None] + jnp.pad(away[:, :, None], ((0, 0), (0, 0), (2, 0)))
-            patches = [
-                cut_patch(photos, seen, own, width, size)
-                for own, width in zip(frames, widths, strict=True)
-            ]
+            patches = [cut_patch(photos, seen, frame, width, size) for width in widths]
             views.append(jnp.stack(patches))
         return jnp.stack(views), Places(start, point[:2], point[2])
 

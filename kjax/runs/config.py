@@ -152,7 +152,6 @@ class AugmentConfig:
     scale_noise: float = 0.16
     shift_noise: float = 0.05
     max_stretch: float = 1.8
-    parallax: float = 0.0
     upright_share: float = 0.5
 
     def __post_init__(self) -> None:
@@ -173,7 +172,6 @@ class AugmentConfig:
             "scale_noise": (0, 1),
             "shift_noise": (0, 1),
             "max_stretch": (1, 10),
-            "parallax": (0, 1),
             "upright_share": (0, 1),
         }
         check_limits("augment", self, limits)
