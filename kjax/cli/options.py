@@ -105,12 +105,6 @@ SHARED: dict[str, tuple[Any, str, str, dict[str, Any]]] = {
         "reduce larger photographs to this side; keypoints are in pixels of the original",
         {"default": MAX_SIDE},
     ),
-    "--dtype": (
-        ("float32", "bfloat16", "int8"),
-        "NAME",
-        "precision; int8 is the fastest on CPUs",
-        {"default": "float32"},
-    ),
     "--seed": (int, "N", "which model of a run with several seeds", {}),
     "--ratio": (positive(most=1.0), "X", "maximum distance ratio", {"unset": "the weights' own"}),
     "--quantize": (
@@ -147,7 +141,10 @@ def add_features(
     action: Any = argparse.BooleanOptionalAction if either else "store_true"
     parser.add_argument("--upright", action=action, help=text)
     add_option(advanced, "--detector", DETECTORS, "NAME", "keypoint detector", default=detector)
-    add_shared(advanced, "--max-side", "--dtype", "--dimension", "--seed")
+    text, kinds = "precision; auto: int8 on CPUs where that is faster", "float32 bfloat16 int8 auto"
+    default = "auto" if either else "float32"
+    add_option(advanced, "--dtype", tuple(kinds.split()), "NAME", text, default=default)
+    add_shared(advanced, "--max-side", "--dimension", "--seed")
 
 
 def model_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from kjax.extras import jax, require
 from kjax.images.conventions import as_array, keypoints_and_shapes
 from kjax.images.extract import extract_patches, open_grey, open_image, padded_count
 from kjax.images.features import Features
-from kjax.images.runner import ONNXRUNTIME, Runner
+from kjax.images.runner import ONNXRUNTIME, Runner, fastest_dtype
 from kjax.model.architecture import Architecture
 from kjax.model.describe import cores, on_cpu
 from kjax.model.folding import fold, map_leaves
@@ -69,7 +69,8 @@ def load(
         source: one of `kjax.list_weights()`, "out/first", "hardnet.pth", or
             "weights.npz:polar,s=1" if the weights fit several heads.
         seed: seed of a run with several seeds.
-        dtype: "float32", "bfloat16", or "int8" for CPUs: the fastest, nearly the same descriptors.
+        dtype: "float32", "bfloat16", "int8" for CPUs, with nearly the same descriptors, or "auto":
+            int8 on CPUs where it is faster, otherwise float32.
         dimension: descriptor size; the weights must be trained for it (`config.loss.nested`).
         backend: "jax", or "onnxruntime" for CPUs only (default: the faster).
         detector: one of OpenCV's detectors, see `kjax.data.cutting.keypoints`.
@@ -140,15 +141,17 @@ class Describer:
     ) -> None:
         """Fold the weights `variables` of a model made by `kjax.build`; see the attributes."""
         check_name("detector", detector, DETECTORS)
-        check_name("dtype", np.dtype(dtype).name, DTYPES)
+        dtype = fastest_dtype(backend, device) if dtype == "auto" else np.dtype(dtype).name
+        check_name("dtype", dtype, DTYPES)
         self.detector, self.max_keypoints, self.max_side = detector, max_keypoints, max_side
         self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
         self.upright = upright
-        self.dtype, self.model = str(np.dtype(dtype)), display_name(model)
+        self.dtype, self.model = dtype, display_name(model)
         # NumPy's: JAX would compile a program for every few numbers.
         arrays = map_leaves(np.asarray, variables)
         folded = fold(model.clone(dtype=np.dtype(dtype)), arrays, on_host=True)
         self._runner = Runner(*folded, backend=backend, device=device)
+        self.device = self._runner.device
         self.patch_size, self.dimension = model.patch_size, self._runner.dimension
         self._shape, self._context = model.patch_shape, np.array(model.context, np.float32)
 

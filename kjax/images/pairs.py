@@ -67,7 +67,7 @@ def match_photos(
         first: a photograph as `describe_image` takes it, in RGB; or its grey values, original width
             and height, and keypoints.
         second: a photograph of the same scene.
-        describer: the result of `kjax.load` (default: that of the default weights).
+        describer: the result of `kjax.load` (default: the default weights in dtype "auto").
         method: see `kjax.match`.
         ratio: see `kjax.match`.
         matcher: see `kjax.match`.
@@ -85,7 +85,7 @@ def match_photos(
     """
     if align and repeated:
         raise InputError("align moves each keypoint once: omit repeated")
-    describer = describer or load()
+    describer = describer or load(dtype="auto")
     upright = True if upright is None and describer.upright else upright
     aside = upright is None if aside is None else aside
     ways = 1 + (upright is None) + aside
@@ -140,15 +140,16 @@ def match_photos(
         return best
 
     taken = attempt("upright" if upright else "oriented", [[one] for one in photos])
-    plain = [(grey, found.upright()) for grey, found in photos]
     if upright is None and inlier_count(taken) < WEAK:
         wide = None if method == "learned" else with_context(describer)
         # Under changed appearance right matches are as ambiguous as others, so all are verified.
         options = ("context", wide, ratio or 1.0) if wide else ("upright", describer, ratio)
-        other = attempt(options[0], [[one] for one in plain], *options[1:])
+        other = attempt(
+            options[0], [[(grey, found.upright())] for grey, found in photos], *options[1:]
+        )
         taken = max(taken, other, key=inlier_count)
     if aside and inlier_count(taken) < WEAK:
-        views = [tilted_views(*one, describer) for one in plain]
+        views = [tilted_views(grey, found.upright(), describer) for grey, found in photos]
         taken = max(taken, attempt("aside", views), key=inlier_count)
     return taken
 
@@ -159,7 +160,8 @@ def with_context(describer: Describer) -> Describer | None:
     if shipped.find(name) is None or describer.sha256 != shipped.card(str(describer.name)).sha256:
         return None
     limits: Any = {"max_keypoints": describer.max_keypoints, "max_side": describer.max_side}
-    found = load(name, dtype=describer.dtype, detector=describer.detector, **limits)
+    limits |= {"device": describer.device, "detector": describer.detector}
+    found = load(name, dtype=describer.dtype, **limits)
     return found if found.dimension == describer.dimension else None
 
 

@@ -1,4 +1,4 @@
-"""Describe patches with the faster of two programs: XLA, or onnxruntime on x86_64 CPUs.
+"""Describe patches with the faster of two programs: XLA on accelerators, onnxruntime on CPUs.
 
 Descriptors are the same up to rounding. $KJAX_DESCRIBE overrides the choice: "jax" or
 "onnxruntime", which imports no JAX. Only onnxruntime computes in int8.
@@ -29,6 +29,9 @@ from kjax.model.onnx_graph import onnx_model
 JAX, ONNXRUNTIME = "jax", "onnxruntime"
 VARIABLE = "KJAX_DESCRIBE"
 ONNX_BATCH = 32
+X86 = ("x86_64", "AMD64")
+EIGHT_BITS = {"avx512_vnni", "avx_vnni", "asimddp"}
+"""Processors with one of these dot products are faster in int8, by Linux's names."""
 QUICKLY_COMPILED, REPAYS_COMPILING = 8, 16384
 """Batch size for which XLA compiles quickly, and the number of patches from which the faster
 programs of larger batches repay their compilation."""
@@ -51,10 +54,8 @@ class Runner:
         if backend == ONNXRUNTIME or int8:
             require("onnx", "describing with onnxruntime")
             require("onnxruntime", "describing with onnxruntime")
-        installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-        usable = on_cpu(self.device) and installed and folded.dtype in (np.float32, np.int8)
-        faster = ONNXRUNTIME if int8 or platform.machine() in ("x86_64", "AMD64") else JAX
-        self.backend = ONNXRUNTIME if usable and (backend or faster) == ONNXRUNTIME else JAX
+        usable = folded.dtype in (np.float32, np.int8) and has_onnxruntime(self.device)
+        self.backend = ONNXRUNTIME if usable and backend != JAX else JAX
         self._model, self._weights = fold_head(folded, weights)
         self.dimension = folded.descriptor_size
         if self.backend == JAX:
@@ -127,14 +128,33 @@ class Runner:
         options = onnxruntime.SessionOptions()
         # Each of our threads runs its own batch, so that none waits for another in every layer.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        cpuinfo = Path("/proc/cpuinfo")
-        # As many channels to a block as a register holds float32.
-        block = 16 if cpuinfo.exists() and " avx512f " in cpuinfo.read_text() else 8
+        # As many channels to a block as a register holds float32. ARM was measured without blocks.
+        block = 16 if "avx512f" in cpu_features() else 8 if platform.machine() in X86 else None
         graph = onnx_model(self._model, self._weights, dtype="float32", block=block)
         session = onnxruntime.InferenceSession(
             graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         return lambda block: session.run(["descriptors"], {"patches": np.asarray(block)})[0]
+
+
+def fastest_dtype(backend: str | None = None, device: Any = None) -> str:
+    """Return "int8" for CPUs with 8-bit dot products, by onnxruntime; otherwise "float32"."""
+    apple = (platform.system(), platform.machine()) == ("Darwin", "arm64")
+    wanted = (backend or os.environ.get(VARIABLE)) != JAX and (apple or EIGHT_BITS & cpu_features())
+    return "int8" if wanted and has_onnxruntime(device) else "float32"
+
+
+def has_onnxruntime(device: Any = None) -> bool:
+    """Whether onnxruntime is installed and JAX's device, or the given one, is a CPU."""
+    installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
+    return installed and on_cpu(device)
+
+
+@functools.cache
+def cpu_features() -> frozenset[str]:
+    """Return the processor's features by Linux's names; none on other systems."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
 
 
 def find_device(name: str) -> Any:

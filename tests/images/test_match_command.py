@@ -56,7 +56,7 @@ def shifted(inside):
 def test_python_matches_as_the_command_does(shifted, weights, words, form, options, capsys):
     assert match("a photo.png", shifted, "--save=m.npz", *words, weights=weights) == 0
     assert ("describing the second" in capsys.readouterr().err) == ("--quiet" not in words)
-    describer = kjax.load(weights)
+    describer = kjax.load(weights, dtype="auto")
     first, second = (describer.describe_image(path) for path in ("a photo.png", shifted))
     if form:
         first, second = first.quantized(form), second.quantized(form)

@@ -51,15 +51,12 @@ def test_backends_agree(rng, head, backend, monkeypatch):
 
 def test_backend_and_batch_by_machine(monkeypatch):
     monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(runner.platform, "machine", lambda: "x86_64")
     assert make_runner().backend == ONNXRUNTIME
     assert make_runner().batch_size(10**6) == runner.ONNX_BATCH
     assert make_runner(dtype="bfloat16").backend == JAX
     by_jax = make_runner(backend=JAX)
     sizes = [by_jax.batch_size(count) for count in (0, 3, 9, runner.REPAYS_COMPILING)]
     assert sizes == [1, 4, runner.QUICKLY_COMPILED, 16]
-    monkeypatch.setattr(runner.platform, "machine", lambda: "aarch64")
-    assert make_runner().backend == JAX
     folded, weights = kjax.fold(*make_model("combined", patch_size=8, **NARROW))
     int8 = folded.clone(dtype=np.dtype("int8")), weights
     assert Runner(*int8).backend == ONNXRUNTIME
@@ -71,13 +68,27 @@ def test_backend_and_batch_by_machine(monkeypatch):
     monkeypatch.setenv(runner.VARIABLE, "torch")
     with pytest.raises(InputError, match="unknown backend 'torch': choose from jax, onnxruntime"):
         make_runner()
-    monkeypatch.setattr(runner.platform, "machine", lambda: "x86_64")
     monkeypatch.delenv(runner.VARIABLE)
     monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None)
     assert make_runner().backend == JAX
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"needs onnxruntime: pip install 'kjax\[export\]'"):
         make_runner(backend=ONNXRUNTIME)
+
+
+def test_int8_by_choice_only_where_it_is_faster(monkeypatch):
+    monkeypatch.setattr(runner, "cpu_features", lambda: {"avx2", "avx_vnni"})
+    monkeypatch.setattr(runner.platform, "system", lambda: "Linux")
+    assert runner.fastest_dtype() == "int8"
+    assert runner.fastest_dtype(JAX) == runner.fastest_dtype(device="gpu") == "float32"
+    monkeypatch.setenv(runner.VARIABLE, JAX)
+    assert runner.fastest_dtype() == "float32"
+    monkeypatch.delenv(runner.VARIABLE)
+    monkeypatch.setattr(runner, "cpu_features", lambda: {"avx2", "avx512f"})
+    assert runner.fastest_dtype() == "float32"
+    monkeypatch.setattr(runner.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(runner.platform, "machine", lambda: "arm64")
+    assert runner.fastest_dtype() == "int8"
 
 
 PROGRAM = """
