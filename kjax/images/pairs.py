@@ -161,7 +161,9 @@ def with_context(describer: Describer) -> Describer | None:
         return None
     limits: Any = {"max_keypoints": describer.max_keypoints, "max_side": describer.max_side}
     limits |= {"device": describer.device, "detector": describer.detector}
-    found = load(name, dtype=describer.dtype, **limits)
+    # Rounding to 8 bits would lose some of the pairs that only context can match.
+    limits["dtype"] = "float32" if describer.dtype == "int8" else describer.dtype
+    found = load(name, **limits)
     return found if found.dimension == describer.dimension else None
 
 
