@@ -40,9 +40,12 @@ from kjax.images.conventions import (
     patch_frames,
 )
 from kjax.images.pyramid import Inside, locate_windows, pack_pyramid, sample_on_host, sample_windows
+from kjax.model.describe import on_cpu
 
 MAX_PIXELS = 2**31 - 1
 """Maximum pixels in all levels of all images of a call: they are indexed with 32 bits."""
+CANVAS, LARGEST_SQUARE = 512, 2048
+"""On accelerators images are padded to multiples of `CANVAS`, up to `LARGEST_SQUARE` to squares."""
 MAX_SIDE = 1e9
 """Maximum side of a patch on the image: beyond it float32 has no precision left."""
 
@@ -215,12 +218,25 @@ def padded_count(count: int) -> int:
     return -(-count // step) * step
 
 
+def padded_sides(height: int, width: int) -> tuple[int, int]:
+    """Return the sides to which an image is padded.
+
+    Accelerators get fewer shapes, since they take longer to compile a program and less per pixel.
+    """
+    if on_cpu():
+        return padded_count(height), padded_count(width)
+    longest = max(height, width)
+    if longest <= LARGEST_SQUARE:
+        height = width = longest
+    return -(-height // CANVAS) * CANVAS, -(-width // CANVAS) * CANVAS
+
+
 def pad_image(image: Any, axis: int, *, size: int, pyramid: str) -> tuple[Any, Inside | None]:
     """Repeat a NumPy image's border up to one of few shapes; `axis` is that of its height."""
     if is_jax_array(image) or pyramid in KORNIA or 0 in image.shape:
         return image, None
     height, width = image.shape[axis : axis + 2]
-    sides = padded_count(height), padded_count(width)
+    sides = padded_sides(height, width)
     padding = [(0, 0)] * image.ndim
     padding[axis : axis + 2] = [(0, sides[0] - height), (0, sides[1] - width)]
     own, padded = (

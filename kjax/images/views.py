@@ -35,8 +35,6 @@ from kjax.images.features import Features
 from kjax.matcher.view_set import ViewSet
 from kjax.weights.info import Provenance
 
-CANVAS = 512
-"""Views are padded to squares whose side is a multiple of this, so that few programs compile."""
 VIEWS = ViewConfig(
     views=7,
     max_rotation_degrees=180.0,
@@ -148,13 +146,9 @@ def describe_columns(
     pixels: UInt8[np.ndarray, "_ _"], keypoints: Keypoints, describer: Describer, room: int
 ) -> dict[str, np.ndarray]:
     """Describe at most `room` keypoints of a view, as columns of a `ViewSet`."""
-    cv2 = require("cv2", "making views")
-    side = -(-max(pixels.shape) // CANVAS) * CANVAS
-    below, beside = (side - own for own in pixels.shape)
-    padded = cv2.copyMakeBorder(pixels, 0, below, 0, beside, cv2.BORDER_REPLICATE)
-    # The same number of keypoints in every view, too, so that few programs compile.
+    # The same number of keypoints in every view, so that few programs compile.
     everything = keypoints.padded(room)
-    descriptors, kept = describer.describe_at(padded, everything)
+    descriptors, kept = describer.describe_at(pixels, everything)
     found = everything.keep(kept)
     size = pixels.shape[1], pixels.shape[0]
     return _as_columns((found.xy, found.scales, found.radians, descriptors), size, room)

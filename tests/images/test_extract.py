@@ -263,22 +263,33 @@ def test_numbers_of_keypoints_share_programs(image):
     assert extract._compiled()._cache_size() == before + 1
 
 
-@pytest.mark.parametrize("kind", ["thirds", "octaves", "off"])
-def test_sizes_of_images_share_programs(image, rng, kind):
+@pytest.mark.parametrize(
+    ("kind", "on_cpu"), [("thirds", True), ("octaves", True), ("off", True), ("thirds", False)]
+)
+def test_sizes_of_images_share_programs(image, rng, monkeypatch, kind, on_cpu):
     """Images of NumPy are filled up to one of few shapes; those of JAX stay as they are."""
+    monkeypatch.setattr(extract, "on_cpu", lambda: on_cpu)
     sizes = [(61, 97), (64, 100), (57, 112)]
-    programs = []
+    extract._compiled().clear_cache()
+    compiled = []
     for height, width in sizes:
         crop = image[:height, :width]
         xy = rng.uniform(-10, [width + 10, height + 10], (40, 2))
         options = {"scale": rng.uniform(0.5, 15, 40), "size": 8, "pyramid": kind}
+        before = extract._compiled()._cache_size()
         found = extract_patches(crop, xy, **options)
-        programs.append(extract._compiled()._cache_size())
+        compiled.append(extract._compiled()._cache_size() - before)
         expected = extract_patches(jnp.asarray(crop), xy, **options)
         np.testing.assert_array_equal(found.valid, expected.valid)
         np.testing.assert_allclose(found.patches, expected.patches, atol=1e-3)
-    # Each further size costs the program of JAX's image, and no other.
-    assert np.diff(programs).tolist() == [1, 1]
+    assert compiled[1:] == [0, 0]
+
+
+def test_accelerators_pad_photos_to_few_shapes(monkeypatch):
+    monkeypatch.setattr(extract, "on_cpu", lambda: False)
+    sides = [(680, 880), (1024, 1536), (1536, 1024), (1200, 1600), (512, 512), (3000, 2000)]
+    padded = [(1024, 1024), (1536, 1536), (1536, 1536), (2048, 2048), (512, 512), (3072, 2048)]
+    assert [extract.padded_sides(*shape) for shape in sides] == padded
 
 
 # What keypoints may hold
