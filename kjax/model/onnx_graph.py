@@ -9,13 +9,13 @@ last layer multiplications, by Winograd's filtering as in `kernels/cpu_convoluti
 model's first layers, whose channels fill half a block, the other half, by treating two rows of a
 map as one row with twice the channels.
 
-In int8, maps between layers are bytes, and so are all weights but the first layer's and those of
-heads with position encoding. Nothing is calibrated: BatchNorm has given every channel variance 1 on
-the training photos. Sums of products are exact, so all processors give the same descriptors up to
-the rounding of the first layer.
+In int8, patches, maps and weights are bytes; heads with position encoding stay in float32. Nothing
+is calibrated: BatchNorm has given every channel variance 1 on the training photos. Sums of products
+are exact, so all processors give the same descriptors up to the rounding of the patches. Layers of
+few channels compute several neighbouring columns as channels of one, which fills the registers.
 """
 
-import functools
+import math
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -40,12 +40,14 @@ ROWS = 4
 WIDE = 64
 """Minimum number of channels for Winograd's filtering."""
 STEP = np.float32(9 / 255)
-"""Unit of maps of bytes: activations beyond 9 standard deviations are clipped."""
+"""Unit of bytes: maps are clipped beyond 9 standard deviations, patches beyond ±4.5."""
+GREY = 128
+"""Byte of a patch's mean; maps have no negative values."""
 LARGEST = 64
 """Maximum weight in int8. Processors without 8-bit dot products add two products in 16 bits, where
 2·255·64 fits."""
-INT8_BLOCK = 16
-"""Channels per block of onnxruntime's 8-bit convolutions."""
+FIRST_COLUMNS, FILLED = 8, 64
+"""Columns that the first 8-bit layer computes at once, and the channels that other layers fill."""
 SURELY_NEGATIVE = -1e30
 """Added to values that ReLU must make zero."""
 ROW_COMBINATIONS = (
@@ -113,31 +115,31 @@ class GraphWriter:
         *,
         stride: int | tuple[int, int] = 1,
         pads: Sequence[int] = (1, 1, 1, 1),
-        int8: bool = False,
+        steps: Float32[np.ndarray, " C2"] | None = None,
+        zero: int = 0,
         **attributes: Any,
     ) -> str:
         """Convolve maps [B,C,N,N]; pads are above, left, below and right.
 
-        With `int8`, maps are bytes in units of `STEP`, and ReLU is included.
+        With `steps`, the units of weights, all are bytes, and ReLU is included; `zero`: see `unit`.
         """
         attributes |= {"kernel_shape": list(kernel.shape[:2]), "pads": list(pads)}
         attributes["strides"] = [stride, stride] if isinstance(stride, int) else list(stride)
-        if int8:
-            weights, steps = to_int8(np.asarray(kernel))
-            unit = self.unit()
-            own = [(weights.transpose(3, 2, 0, 1), np.int8), (steps, "f4"), (0 * steps, np.int8)]
-            constants = [*unit, *(self.constant(*one) for one in own), *unit]
+        weights = np.asarray(kernel).transpose(3, 2, 0, 1)
+        if steps is not None:
+            own = [(weights, np.int8), (steps, "f4"), (0 * steps, np.int8)]
+            constants = [*self.unit(zero), *(self.constant(*one) for one in own), *self.unit()]
             whole = np.clip(np.rint(np.asarray(bias) / (STEP * steps)), -(2**30), 2**30)
             constants.append(self.constant(whole, np.int32))
             return self.add("QLinearConv", x, *constants, **attributes)
-        constants = [self.constant(np.asarray(kernel).transpose(3, 2, 0, 1))]
+        constants = [self.constant(weights)]
         if bias is not None:
             constants.append(self.constant(bias))
         return self.add("Conv", x, *constants, **attributes)
 
-    def unit(self) -> tuple[str, str]:
-        """Return scale and zero point of maps of bytes."""
-        return self.constant(STEP), self.constant(0, np.uint8)
+    def unit(self, zero: int = 0) -> tuple[str, str]:
+        """Return scale and zero point of bytes."""
+        return self.constant(STEP), self.constant(zero, np.uint8)
 
     def finish(self, name: str, inputs: Values, outputs: Values) -> Any:
         """Return the graph as onnx's `ModelProto`."""
@@ -285,26 +287,61 @@ def write_trunk(
 
     With `int8`, φ is bytes in units of `STEP`.
     """
+    if int8:
+        return _write_in_bytes(graph, images, layers, size)
     x, done, side = images, 0, size // TRUNK_STRIDE
-    block = INT8_BLOCK if int8 else block
     if block and all(2 * len(bias) == block for _, bias in layers[:2]):
-        x, done = _write_in_pairs(graph, images, layers[:3], size, int8), 3
+        x, done = _write_in_pairs(graph, images, layers[:3], size), 3
     for (kernel, bias), stride in zip(layers[done:-1], STRIDES[done:-1], strict=True):
-        x = _rectified(graph, x, kernel, bias, int8=int8, first=x == images, stride=stride)
+        x = graph.add("Relu", graph.convolve(x, kernel, bias, stride=stride))
     kernel, bias = layers[-1]
-    if block and not int8 and kernel.shape[2] >= WIDE and side % ROWS == 0:
+    if block and kernel.shape[2] >= WIDE and side % ROWS == 0:
         return _write_by_rows(graph, x, kernel, bias, side)
-    return _rectified(graph, x, kernel, bias, int8=int8)
+    return graph.add("Relu", graph.convolve(x, kernel, bias))
 
 
-def _rectified(
-    graph: GraphWriter, x: str, *layer: Any, int8: bool, first: bool = False, **options: Any
-) -> str:
-    """Convolve and apply ReLU; with `int8`, to bytes, and from bytes unless `first`."""
-    if int8 and not first:
-        return graph.convolve(x, *layer, int8=True, **options)
-    y = graph.add("Relu", graph.convolve(x, *layer, **options))
-    return graph.add("QuantizeLinear", y, *graph.unit()) if int8 else y
+def _write_in_bytes(graph: GraphWriter, images: str, layers: Sequence[Layer], size: int) -> str:
+    """Write the trunk in 8 bits.
+
+    The channels of a pixel follow each other in memory here. So several columns of a map can be
+    read as one column with more channels, and a layer computes them at once, without a copy.
+    """
+    x, side = graph.add("QuantizeLinear", images, *graph.unit(GREY)), size
+    for number, ((kernel, bias), stride) in enumerate(zip(layers, STRIDES, strict=True)):
+        (weights, steps), side = to_int8(kernel), side // stride
+        first, channels = number == 0, len(bias)
+        columns = math.gcd(side, FIRST_COLUMNS if first else max(FILLED // channels, 1))
+        weights, across = _for_columns(weights, columns, stride), stride * columns
+        if first:  # Its input has whole groups of columns as channels, too.
+            grouped = graph.reshape(x, -1, size, size // columns, columns)
+            x = graph.add("Transpose", grouped, perm=[0, 3, 1, 2])
+            padding = [(0, 0), (columns - 1, columns - 1), (0, 0), (0, 0)]
+            weights, across = np.pad(weights, padding).reshape(3, 3, columns, -1), 1
+        x = graph.convolve(
+            x,
+            weights,
+            np.tile(bias, columns),
+            stride=(stride, across),
+            pads=(1, 1, 1, 2 - stride),
+            steps=np.tile(steps, columns),
+            zero=GREY if first else 0,
+        )
+        if columns > 1:
+            together = graph.add("Transpose", x, perm=[0, 2, 3, 1])
+            apart = graph.reshape(together, -1, side, side, channels)
+            x = graph.add("Transpose", apart, perm=[0, 3, 1, 2])
+    return x
+
+
+def _for_columns(
+    kernel: Int8[np.ndarray, "3 3 C C2"], columns: int, stride: int
+) -> Int8[np.ndarray, "3 _ C _"]:
+    """Return a kernel whose output channels are those of neighbouring columns."""
+    width, (inputs, outputs) = stride * (columns - 1) + 3, kernel.shape[2:]
+    wide = np.zeros((3, width, inputs, columns, outputs), np.int8)
+    for column in range(columns):
+        wide[:, stride * column : stride * column + 3, :, column] = kernel
+    return wide.reshape(3, width, inputs, -1)
 
 
 def _write_by_rows(
@@ -347,9 +384,7 @@ def _write_by_rows(
     return graph.reshape(graph.add("Concat", *rectified, axis=3), -1, len(bias), side, side)
 
 
-def _write_in_pairs(
-    graph: GraphWriter, images: str, layers: Sequence[Layer], size: int, int8: bool
-) -> str:
+def _write_in_pairs(graph: GraphWriter, images: str, layers: Sequence[Layer], size: int) -> str:
     """Write the first three layers on pairs of rows, with the channels of both.
 
     After the first layer a pair is rows 2j−1 and 2j, as the second makes rows 2j and 2j+1 of two
@@ -379,8 +414,11 @@ def _write_in_pairs(
     at_marks = np.zeros((4, 3, 1, 2, len(bias1)))
     at_marks[3, 1, 0, 0] = at_marks[0, 1, 0, 1] = SURELY_NEGATIVE
     kernel1 = np.concatenate([two_rows(kernel1), at_marks.reshape(4, 3, 1, -1)], axis=2)
-    layer = functools.partial(_rectified, graph, int8=int8)
-    x = layer(marked, kernel1, np.tile(bias1, 2), first=True, stride=(2, 1), pads=(2, 1, 2, 1))
+
+    def layer(x: str, kernel: np.ndarray, bias: np.ndarray, **options: Any) -> str:
+        return graph.add("Relu", graph.convolve(x, kernel, bias, **options))
+
+    x = layer(marked, kernel1, np.tile(bias1, 2), stride=(2, 1), pads=(2, 1, 2, 1))
     x = layer(x, of_pairs(two_rows(kernel2)), np.tile(bias2, 2), pads=(0, 1, 0, 1))
     third = of_pairs(from_row(kernel3, 1))
     return layer(x, third, bias3, stride=(1, 2), pads=(1, 1, 0, 1))
