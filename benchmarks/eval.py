@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,24 +50,8 @@ def coarse_pixels(patches: np.ndarray) -> np.ndarray:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
 
 
-def random_descriptors(patches: dict[str, int]) -> SetDescriptors:
-    """Return the descriptors of the official evaluator's recorded results."""
-
-    def image(name: str, tag: str, count: int) -> np.ndarray:
-        random = np.random.default_rng([0, zlib.crc32(f"{name}/{tag}".encode())])
-        values = random.standard_normal((count, DIMENSION)).astype(np.float32)
-        return np.round(values.astype(np.float64), 6).astype(np.float32)  # as written to a file
-
-    return SetDescriptors.from_sequences(
-        {
-            name: np.stack([image(name, tag, count) for tag in IMAGES])
-            for name, count in patches.items()
-        }
-    )
-
-
 def measure_oxford() -> None:
-    """Print times of the three tasks, and the difference from the official results."""
+    """Print times of the three tasks, beside the official evaluator's recorded ones."""
     golden = json.loads((SHARED / "golden" / "oxford.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         photos = sorted(map(str, (SHARED / "oxford").iterdir()))
@@ -93,22 +76,6 @@ def measure_oxford() -> None:
         for task, times in seconds.items()
     ]
     print("\n" + program.table(("task", "kjax", "official evaluator", "faster"), rows))
-    error = official_error(tasks)
-    print(f"\nDifference from the official results for random descriptors: {error:.1e}")
-
-
-def official_error(tasks: Tasks) -> float:
-    """Return the largest difference of random descriptors' scores from the recorded ones."""
-    golden = json.loads((SHARED / "golden" / "oxford.json").read_text())["descriptors"]["random"]
-    scores = hpatches.evaluate(
-        random_descriptors(tasks.patches), tasks, split="oxford", progress=False
-    )
-    errors = (
-        scores.verification_map - golden["verification"]["headline_mean_imbalanced_ap"],
-        scores.matching_map - golden["matching"]["headline_mean"],
-        scores.retrieval_map - golden["retrieval"]["headline_mean_largest_pool"],
-    )
-    return max(map(abs, errors))
 
 
 # The whole benchmark's size
