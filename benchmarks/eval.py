@@ -81,17 +81,16 @@ def measure_oxford() -> None:
 # The whole benchmark's size
 
 
-def synthetic_patches(share: float) -> dict[str, int]:
-    """Return numbers of patches per sequence like HPatches', times a fraction."""
+def synthetic_patches() -> dict[str, int]:
+    """Return numbers of patches per sequence like HPatches'."""
     random = np.random.default_rng(0)
     counts = np.interp(random.random(len(SPLITS["full"])), np.linspace(0, 1, 5), PATCH_QUARTILES)
-    counts = np.maximum(2, share * counts).astype(int)
-    return dict(zip(SPLITS["full"], counts.tolist(), strict=True))
+    return dict(zip(SPLITS["full"], counts.astype(int).tolist(), strict=True))
 
 
-def synthetic_tasks(patches: dict[str, int], share: float) -> Tasks:
-    """Return random tasks of the official sizes, times a fraction."""
-    pairs = int(share * hpatches_tasks.PAIRS)
+def synthetic_tasks(patches: dict[str, int]) -> Tasks:
+    """Return random tasks of the official sizes."""
+    pairs = hpatches_tasks.PAIRS
     random = np.random.default_rng(0)
     counts = np.array(list(patches.values()))
     sequence = random.integers(0, len(counts), (pairs, 2)).astype(np.int16)
@@ -99,13 +98,8 @@ def synthetic_tasks(patches: dict[str, int], share: float) -> Tasks:
     image = random.integers(0, 5, (pairs, 2)).astype(np.int8)
     patch = random.integers(0, counts[sequence]).astype(np.int32)
     other = random.integers(0, counts[within[:, 1]]).astype(np.int32)
-    generated = hpatches_tasks.generate_tasks(
-        patches,
-        pairs=1,
-        queries=int(share * hpatches_tasks.QUERIES),
-        distractors=int(share * hpatches_tasks.DISTRACTORS),
-        progress=False,
-    )
+    queries = hpatches_tasks.QUERIES
+    generated = hpatches_tasks.generate_tasks(patches, pairs=1, queries=queries, progress=False)
     return dataclasses.replace(
         generated,
         positives=Pairs(within, image, patch[:, [0, 0]]),
@@ -139,14 +133,13 @@ def synthetic_descriptors(patches: dict[str, int]) -> SetDescriptors:
     return SetDescriptors(patches, rows)
 
 
-def measure_full(share: float) -> None:
+def measure_full() -> None:
     """Print times of the three tasks on splits a, b and c, compilation included."""
-    patches = synthetic_patches(share)
+    patches = synthetic_patches()
     descriptors = synthetic_descriptors(patches)
     jax.block_until_ready(descriptors.rows)
     tasks = {
-        split: synthetic_tasks({name: patches[name] for name in SPLITS[split]}, share)
-        for split in "abc"
+        split: synthetic_tasks({name: patches[name] for name in SPLITS[split]}) for split in "abc"
     }
     print(f"\n{len(descriptors.rows):,} descriptors of {DIMENSION} on {jax.devices()[0]}")
     print("\n| split | verification | matching | retrieval | sum |")
@@ -177,7 +170,7 @@ def measure_full(share: float) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run one of the two measurements."""
     if args.synthetic_full:
-        measure_full(args.share)
+        measure_full()
     else:
         measure_oxford()
 
@@ -185,9 +178,7 @@ def run(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = program.make_parser(__doc__)
-    add = parser.add_argument
-    add("--synthetic-full", action="store_true", help="the whole benchmark's size")
-    add("--share", type=float, default=1.0, help="fraction of that size (default: 1)")
+    parser.add_argument("--synthetic-full", action="store_true", help="the whole benchmark's size")
     return program.run_main(run, parser, argv)
 
 
