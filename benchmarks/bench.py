@@ -17,14 +17,7 @@ from typing import Any
 
 import jax
 import program
-from speed.inference import (
-    TimedRun,
-    kjax_runs,
-    measure,
-    onnx_runs,
-    print_surroundings,
-    surroundings,
-)
+from speed import inference
 
 from kjax.errors import InputError
 from kjax.extras import require
@@ -54,11 +47,11 @@ def run(args: argparse.Namespace) -> None:
     notes: list[str] = []
     runs = torch_runs(args.batches, args.patches, notes) if args.torch else []
     for source, model in models.items():
-        runs += kjax_runs(source, *model, args.dtypes, args.batches, args.patches)
-        runs += onnx_runs(source, *model, args.batches, args.patches)
-    rows = measure(runs, repeats=args.repeats)
-    about = surroundings()
-    print_surroundings(about)
+        runs += inference.kjax_runs(source, *model, args.dtypes, args.batches, args.patches)
+        runs += inference.onnx_runs(source, *model, args.batches, args.patches)
+    rows = inference.measure(runs, repeats=args.repeats)
+    about = inference.surroundings()
+    inference.print_surroundings(about)
     ratios = [ratios_of(row, rows) for row in rows]
     columns = list(dict.fromkeys(name for each in ratios for name in each))
     cells = [
@@ -79,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         write_json(args.json, report)
 
 
-def torch_runs(batches: Sequence[int], patches: int, notes: list[str]) -> list[TimedRun]:
+def torch_runs(batches: Sequence[int], patches: int, notes: list[str]) -> list[inference.TimedRun]:
     """Return the runs of PyTorch; if there are none, add a note that says why."""
     try:
         torch = require("torch", "the comparison with HardNet")
