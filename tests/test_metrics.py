@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 from kjax import metrics
 from kjax.errors import InputError
@@ -139,18 +140,14 @@ MEASURES = [metrics.fpr_at_recall, metrics.precision_recall_curve, metrics.roc_c
     ],
 )
 def test_bad_input_is_refused_in_one_line(measure, values, labels, message):
-    with pytest.raises(InputError, match=message) as error:
-        measure(np.array(values, float), np.array(labels, float))
-    assert "\n" not in str(error.value)
+    assert_refused(message, measure, np.array(values, float), np.array(labels, float))
 
 
 @pytest.mark.parametrize("rule", metrics.FPR_RULES)
 def test_pairs_of_one_kind_are_refused(rule):
     distances = np.arange(30.0)
-    with pytest.raises(InputError, match="no non-matching pair"):
-        metrics.fpr_at_recall(distances, np.ones(30), rule=rule)
-    with pytest.raises(InputError, match="no matching pair"):
-        metrics.fpr_at_recall(distances, np.zeros(30), rule=rule)
+    assert_refused("no non-matching pair", metrics.fpr_at_recall, distances, np.ones(30), rule=rule)
+    assert_refused("no matching pair", metrics.fpr_at_recall, distances, np.zeros(30), rule=rule)
 
 
 def test_hynets_rule_refuses_too_few_matches():

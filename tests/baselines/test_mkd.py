@@ -2,10 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 from kjax.baselines import mkd
 from kjax.data.embedded import stereo_patch_pairs
-from kjax.errors import InputError
 
 describe = jax.jit(mkd.describe_raw, static_argnames=("kernel", "magnitude_epsilon"))
 
@@ -99,9 +99,7 @@ def test_files_of_several_sets(tmp_path, rng):
         (("pcawt",), "holds no pca whitening, which pcawt needs"),
         (("lw", "notredame"), "unknown training set 'notredame'"),
     ):
-        with pytest.raises(InputError, match=message):
-            mkd.load_whitening(path, *arguments)
+        assert_refused(message, mkd.load_whitening, path, *arguments)
     del content["liberty"]["lw"]["mean"], content["yosemite"]["lw"]["eigvals"]
     torch.save(content, path)
-    with pytest.raises(InputError, match="missing yosemite/lw/eigvals"):
-        mkd.load_whitening(path, "lw")
+    assert_refused("missing yosemite/lw/eigvals", mkd.load_whitening, path, "lw")

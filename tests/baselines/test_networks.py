@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch7_files
 from models import make_model
+from refusals import assert_refused
 
 from kjax.baselines import deepcompare, deepdesc, load_baseline, tfeat
 from kjax.data.embedded import stereo_patch_pairs
@@ -146,8 +147,7 @@ def test_l2net_equals_torch_in_every_format(tmp_path, rng, l2net_twin, patches, 
         assert baseline.source == name
         np.testing.assert_allclose(baseline.describe(patches), expected, atol=1e-5)
     torch7_files.write_matconvnet(tmp_path / "short.mat", layers[:-3])
-    with pytest.raises(InputError, match=r"missing features\.18"):
-        load_baseline("l2net", tmp_path / "short.mat")
+    assert_refused(r"missing features\.18", load_baseline, "l2net", tmp_path / "short.mat")
 
 
 # DeepCompare
@@ -210,11 +210,9 @@ def test_deepcompare_refuses_what_has_no_descriptor(tmp_path, rng):
         ("siam", 1, r"missing conv1\.weight"),
     ):
         torch7_files.write_deepcompare(path, network, [random_layer(rng, (96, channels, 7, 7))])
-        with pytest.raises(InputError, match=message):
-            load_baseline("deepcompare", path)
+        assert_refused(message, load_baseline, "deepcompare", path)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match="not one of DeepCompare's binary files"):
-        load_baseline("deepcompare", path)
+    assert_refused("not one of DeepCompare's binary files", load_baseline, "deepcompare", path)
 
 
 # DeepDesc
@@ -265,8 +263,7 @@ def test_deepdesc_has_a_gaussian_where_none_is_given(tmp_path, rng, patches):
     same = load_baseline("ddesc", tmp_path / "net.t7").describe(patches)
     np.testing.assert_allclose(found, same, atol=1e-5)
     np.savez(tmp_path / "net.npz", mean=mean, std=0 * std, **torch7_files.state_dict(layers))
-    with pytest.raises(InputError, match="deviations are not all positive"):
-        load_baseline("ddesc", tmp_path / "net.npz")
+    assert_refused("deviations are not all positive", load_baseline, "ddesc", tmp_path / "net.npz")
 
 
 # HardNet

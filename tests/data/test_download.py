@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from refusals import refused
+from refusals import assert_refused, refused
 
 from kjax.data import download, hpatches
 from kjax.data.download import download_set, fetch, unpack
@@ -224,8 +224,7 @@ def test_links_are_not_followed(tmp_path):
     (tmp_path / "out" / "link").unlink()
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
         tar_with(tmp_path / "tar", "link", kind)
-        with refused("cannot unpack"):
-            unpacked(tmp_path, "tar")
+        assert_refused("cannot unpack", unpacked, tmp_path, "tar")
         assert not (tmp_path / "out" / "link").is_symlink()
 
 
@@ -301,8 +300,7 @@ def test_a_set_is_recorded_and_later_only_repacked_data_accepted(server, sources
         assert len(server.requests) == requested  # an existing folder is not downloaded again
         shutil.rmtree(folder)
     server.tag, server.files["/set.zip"] = '"y"', zipped(small_set(tmp_path / "second", seed=1))
-    with refused(r"other data than before .*delete .*liberty\.sha256 if you trust"):
-        get_set(root)
+    assert_refused(r"other data than before .*delete .*liberty\.sha256 if you trust", get_set, root)
     assert not folder.exists()
     (root / "liberty.sha256").unlink()
     assert get_set(root) == folder
@@ -310,11 +308,9 @@ def test_a_set_is_recorded_and_later_only_repacked_data_accepted(server, sources
 
 def test_a_set_of_another_size_and_an_unknown_name_are_refused(server, sources, tmp_path):
     server.files["/set.zip"] = zipped(small_set(tmp_path / "original", count=33))
-    with refused("has 33 patches or sequences instead of 30"):
-        get_set(tmp_path / "data")
+    assert_refused("has 33 patches or sequences instead of 30", get_set, tmp_path / "data")
     assert os.listdir(tmp_path / "data") == []
-    with refused("unknown data set 'libery': did you mean 'liberty'"):
-        get_set(tmp_path, "libery")
+    assert_refused("unknown data set 'libery': did you mean 'liberty'", get_set, tmp_path, "libery")
 
 
 def test_hpatches_is_downloaded(server, sources, tmp_path):

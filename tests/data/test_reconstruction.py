@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 from colmap_files import PlaneScene, correlation, write_binary, write_database
-from refusals import refused
+from refusals import assert_refused, refused
 
 from kjax.data.reconstruction import TrackFilters, consistent, cut_reconstruction
 
@@ -139,8 +139,7 @@ def test_unreadable_photographs_are_left_out_with_their_patches(folder):
     np.testing.assert_array_equal(cut.point_ids, np.repeat(np.arange(40), 2))
     np.testing.assert_array_equal(np.unique(cut.interest[:, 0]), [0, 2])
     (folder / "photos" / SCENE.names[0]).unlink()
-    with refused("2 of the model.s 3 .* no point is seen by two others"):
-        cut_scene(folder)
+    assert_refused("2 of the model.s 3 .* no point is seen by two others", cut_scene, folder)
 
 
 def shrink(folder):
@@ -164,5 +163,4 @@ def change_tables(change):
 )
 def test_other_databases_and_photographs_are_refused(folder, damage, message):
     damage(folder)
-    with refused(message):
-        cut_scene(folder)
+    assert_refused(message, cut_scene, folder)

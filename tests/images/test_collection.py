@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import ExifTags, Image
+from refusals import assert_refused
 
 import kjax
 from kjax.cli import main
@@ -255,8 +256,7 @@ def test_a_killed_command_resumes(command, tmp_path):
 
 
 def test_other_folders_are_refused(photos, describer):
-    with pytest.raises(InputError, match="is not empty"):
-        build(photos, photos, describer, STAND_IN)
+    assert_refused("is not empty", build, photos, photos, describer, STAND_IN)
 
 
 # Pairs
@@ -267,8 +267,7 @@ def test_pairs_by_order_and_position():
     assert pairs.sequential(4, 2) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
     line = [np.array([6e6, x, 0.0]) for x in (0.0, 30.0, 1.0, 31.0)]
     assert pairs.spatial(line, 1) == [(0, 2), (1, 3)]
-    with pytest.raises(InputError, match="1 of 3 images have no GPS position"):
-        pairs.spatial([*line[:2], None], 1)
+    assert_refused("1 of 3 images have no GPS position", pairs.spatial, [*line[:2], None], 1)
 
 
 @pytest.mark.parametrize(

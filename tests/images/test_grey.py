@@ -2,9 +2,9 @@ import cv2
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 from kjax.data.cutting.photographs import to_grey
-from kjax.errors import InputError
 
 
 def test_colours_weigh_as_in_opencv_at_every_depth(rng):
@@ -45,7 +45,5 @@ def test_batches_of_narrow_images_are_not_taken_for_colour(rng):
     ],
 )
 def test_refuses_what_is_no_image(image, message):
-    with pytest.raises(InputError, match=message):
-        to_grey(image)
-    with pytest.raises(InputError, match="did you mean 'bgr'"):
-        to_grey(np.zeros((3, 3), np.uint8), order="bgrr")
+    assert_refused(message, to_grey, image)
+    assert_refused("did you mean 'bgr'", to_grey, np.zeros((3, 3), np.uint8), order="bgrr")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from models import make_model, narrow
 from programs import NARROW, synthetic_set
+from refusals import assert_refused
 
 import kjax
 from kjax.errors import InputError
@@ -139,13 +140,11 @@ def test_bare_weights_start_any_model_that_they_fit(tmp_path):
     ],
 )
 def test_weights_of_another_model_are_refused(changes, message):
-    with pytest.raises(InputError, match=message):
-        load_start("best", model_config(**changes))
+    assert_refused(message, load_start, "best", model_config(**changes))
 
 
 def test_precision_and_dropout_may_differ():
     assert load_start("best", model_config(dtype="float32", dropout=0.0)) is not None
     assert load_start("", model_config()) is None
     assert load_teacher(DistillConfig(), kjax.build("xy")) is None
-    with pytest.raises(InputError, match="did you mean 'best'"):
-        load_start("bset", model_config())
+    assert_refused("did you mean 'best'", load_start, "bset", model_config())

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from programs import make_config, make_program
+from refusals import assert_refused
 
 from kjax.cli import main
 from kjax.data import photo_points
-from kjax.errors import InputError
 from kjax.runs.config import AugmentConfig
 from kjax.train.parallel import initial_state, make_resident_run
 from kjax.train.run import run
@@ -130,13 +130,11 @@ def test_pictures_of_pairs_and_refusals(photo_folder, tmp_path, capsys):
     assert main(["train", "--config", "photos", *own, "--show", "--out", "pairs"]) == 2
     assert ".png" in capsys.readouterr().err
     only_open = make(f"data.photos={photo_folder}", "data.only_open=True")
-    with pytest.raises(InputError, match="astronaut"):
-        run(only_open, tmp_path / "open")
+    assert_refused("astronaut", run, only_open, tmp_path / "open")
     for settings, message in (
         (("data.photos=photos", "data.train=('embedded',)"), "replace data.train"),
         (("data.photos=photos", "data.pipeline=tfdata"), "replace data.train"),
         ((), "data.train needs a dataset"),
         (("data.train=('embedded',)", "model.context=(1,4)"), "surroundings"),
     ):
-        with pytest.raises(InputError, match=message):
-            make(*settings)
+        assert_refused(message, make, *settings)
