@@ -1,6 +1,5 @@
 """Patches out of photographs: geometry, anti-aliasing, detection."""
 
-import subprocess
 import sys
 
 import cv2
@@ -157,13 +156,6 @@ def test_without_opencv_the_error_says_what_to_install(monkeypatch, ramp):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(InputError, match=r"pip install 'kjax\[photos\]'"):
         cut_patches(ramp, keypoint(100.0, 100.0, 2.0, 0.0))
-
-
-def test_sets_are_cut_without_jax():
-    """Beside it, OpenCV's SIFT takes twice the time."""
-    names = "embedded, reconstruction, selfsupervised"
-    program = f"import sys; from kjax.data import {names}; assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_keypoints_are_chosen_by_contrast_or_by_size_or_both():

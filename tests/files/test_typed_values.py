@@ -2,8 +2,8 @@ import dataclasses
 from typing import Any
 
 import pytest
+from refusals import assert_refused
 
-from kjax.errors import InputError
 from kjax.files.typed_values import Schema
 
 
@@ -57,6 +57,5 @@ def test_values_become_what_is_declared():
     ],
 )
 def test_what_does_not_fit_is_named(changes, message):
-    with pytest.raises(InputError) as error:
-        SCHEMA.read(VALUES | changes if isinstance(changes, dict) else changes)
-    assert message in str(error.value)
+    values = VALUES | changes if isinstance(changes, dict) else changes
+    assert message in assert_refused("", SCHEMA.read, values)

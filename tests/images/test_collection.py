@@ -4,12 +4,10 @@ import contextlib
 import copy
 import importlib.util
 import inspect
-import os
 import pickle
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +19,7 @@ import pytest
 from models import make_model
 from PIL import ExifTags, Image
 from refusals import assert_refused
+from scripts import run_python
 
 import kjax
 from kjax.cli import main
@@ -60,17 +59,6 @@ def describer(weights):
 def command(photos, weights):
     options = ["--weights", weights, "--no-map", "--mapper", "colmap", "--keypoints", "150"]
     return ["colmap", str(photos), *options, "--out"]
-
-
-def run_python(code, *arguments, **environment):
-    path = os.pathsep.join(sys.path)
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,11 @@
 """The twin for use in PyTorch: the descriptors of JAX, without JAX."""
 
-import subprocess
-import sys
-
 import jax
 import numpy as np
 import pytest
 from models import ENCODED, make_model, narrow, random_patches
 from refusals import assert_refused
+from scripts import output_of
 
 torch = pytest.importorskip("torch")
 
@@ -50,9 +48,7 @@ def test_best_without_jax(tmp_path, rng):
     patches[1] = 7
     np.save(tmp_path / "patches.npy", patches)
     missing = ("jax", "jaxlib", "flax", "jaxtyping", "ml_collections", "optax", "orbax")
-    subprocess.run(
-        [sys.executable, "-c", WITHOUT_JAX.format(missing=missing)], cwd=tmp_path, check=True
-    )
+    output_of(WITHOUT_JAX.format(missing=missing), cwd=tmp_path)
     expected = kjax.load("best").describe(patches)
     assert largest_difference(np.load(tmp_path / "found.npy"), expected) < LIMIT
 
