@@ -92,23 +92,20 @@ def shapes(log_size, degrees, ray_degrees):
     return np.asarray(log_size, np.float64), np.deg2rad(degrees), ray
 
 
-@pytest.mark.parametrize(
-    ("log_size", "degrees", "ray_degrees", "kept"),
-    [
+def test_the_largest_agreeing_group_is_kept():
+    for log_size, degrees, ray_degrees, kept in (
         ([0, 0.4, 0.8], [0, 0, 0], [0, 5, 10], [1, 1, 1]),  # all agree with the middle one
         ([0, 0.4, 1.1], [0, 0, 0], [0, 5, 10], [1, 1, 0]),
         ([0, 0, 0], [170, -175, 140], [0, 5, 10], [1, 1, 0]),  # 15° apart across the seam
         ([0, 0, 0], [0, 0, 0], [0, 50, 130], [1, 1, 0]),  # seen from too far round
         ([0, 0, 0], [0, 0, 0], [0, 0.5, 1.5], [0, 0, 0]),  # all seen from the same place
         ([0, 1, 2], [0, 0, 0], [0, 5, 10], [0, 0, 0]),  # no two agree
-    ],
-)
-def test_the_largest_agreeing_group_is_kept(log_size, degrees, ray_degrees, kept):
-    # A second point, which is fine, follows: each is judged on its own.
-    parts = shapes(log_size, degrees, ray_degrees), shapes([9, 9], [90, 90], [0, 9])
-    both = tuple(map(np.concatenate, zip(*parts, strict=True)))
-    marked = consistent(np.array([4, 4, 4, 8, 8]), both, filters=TrackFilters())
-    np.testing.assert_array_equal(marked, [*map(bool, kept), True, True])
+    ):
+        # A second point, which is fine, follows: each is judged on its own.
+        parts = shapes(log_size, degrees, ray_degrees), shapes([9, 9], [90, 90], [0, 9])
+        both = tuple(map(np.concatenate, zip(*parts, strict=True)))
+        marked = consistent(np.array([4, 4, 4, 8, 8]), both, filters=TrackFilters())
+        np.testing.assert_array_equal(marked, [*map(bool, kept), True, True])
 
 
 def test_one_keypoint_per_photograph_and_point(folder):

@@ -69,16 +69,13 @@ def test_bytes_of_colmap(rng):
         np.testing.assert_array_equal(colmap_bytes(features(sift.astype(dtype))), sift)
 
 
-@pytest.mark.parametrize(
-    ("descriptors", "more", "message"),
-    [
+def test_what_colmap_cannot_compare():
+    for descriptors, more, message in (
         (np.ones((1, 129), np.float32), {}, "128 numbers, not 129"),
         (np.ones((1, 32), np.uint8), {"distance": "Hamming"}, "cannot compare binary descriptors"),
         (np.full((1, 128), np.nan, np.float32), {}, "NaN or infinite"),
-    ],
-)
-def test_what_colmap_cannot_compare(descriptors, more, message):
-    assert_refused(message, colmap_bytes, features(descriptors, **more))
+    ):
+        assert_refused(message, colmap_bytes, features(descriptors, **more))
 
 
 @pytest.mark.skipif(shutil.which("colmap") is None, reason="COLMAP is not on this machine")

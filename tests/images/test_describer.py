@@ -73,19 +73,16 @@ def test_forms_of_patches(describer, rng):
         describer.describe(torch.ones(3, 16, 16, requires_grad=True))
 
 
-@pytest.mark.parametrize(
-    ("patches", "message"),
-    [
+def test_refused_patches(describer):
+    for patches, message in (
         (np.zeros((2, 32, 32), np.uint8), r"\[N, 16, 16\]: resize .*resize_patches\(patches, 16\)"),
         (np.zeros((16, 16), np.uint8), r"patches\[None\]"),
         (None, "patches"),
         ("patches.npy", "patches"),
         ([[1], [1, 2]], "patches"),
         (np.ones((1, 16, 16), bool), "patches of type bool"),
-    ],
-)
-def test_refused_patches(describer, patches, message):
-    assert_refused(message, describer.describe, patches)
+    ):
+        assert_refused(message, describer.describe, patches)
 
 
 def test_context_is_cut_around_the_patches():
@@ -167,9 +164,8 @@ def test_forms_of_images(describer, photograph, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("image", "options", "message"),
-    [
+def test_refused_images_and_keypoints(describer):
+    for image, options, message in (
         (None, {}, r"None: cv2\.imread"),
         ("nowhere.jpg", {}, "no such file"),
         (np.zeros((3, 40, 50), np.uint8), {}, "move the channels to the end"),
@@ -178,10 +174,8 @@ def test_forms_of_images(describer, photograph, tmp_path):
         (np.zeros((9, 9), np.uint8), {"keypoints": [[4, 4]], "upright": True}, "with the angle −1"),
         (np.zeros((9, 9), np.uint8), {"keypoints": np.zeros((3, 5))}, "2 to 4"),
         (np.zeros((9, 9), np.uint8), {"keypoints": np.ones((2, 4, 2, 3))}, r"LAFs \[N, 2, 3\]"),
-    ],
-)
-def test_refused_images_and_keypoints(describer, image, options, message):
-    assert_refused(message, describer.describe_image, image, **options)
+    ):
+        assert_refused(message, describer.describe_image, image, **options)
 
 
 @pytest.mark.parametrize("white", [1, 255, 65535])

@@ -35,15 +35,12 @@ def test_batches_of_narrow_images_are_not_taken_for_colour(rng):
     assert to_grey(images[..., None], batched=True).shape == (2, 5, 3)
 
 
-@pytest.mark.parametrize(
-    ("image", "message"),
-    [
+def test_refuses_what_is_no_image():
+    for image, message in (
         (np.zeros((3, 3), np.int32), "int32"),
         (np.zeros((3, 3), bool), "bool"),
         (np.zeros(3, np.uint8), r"\[H,W\] or \[H,W,C\]"),
         (np.zeros((3, 3, 2), np.uint8), r"\[3, 3, 2\]"),
-    ],
-)
-def test_refuses_what_is_no_image(image, message):
-    assert_refused(message, to_grey, image)
-    assert_refused("did you mean 'bgr'", to_grey, np.zeros((3, 3), np.uint8), order="bgrr")
+    ):
+        assert_refused(message, to_grey, image)
+        assert_refused("did you mean 'bgr'", to_grey, np.zeros((3, 3), np.uint8), order="bgrr")

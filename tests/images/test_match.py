@@ -241,9 +241,8 @@ def test_what_accelerators_compute_with_is_exact_too(rng, product, monkeypatch, 
     assert sum(searched_again) < 5
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_what_cannot_be_matched_is_refused_in_one_line():
+    for change, message in (
         ({"a": np.array([[0, np.nan], [1, 2]], np.float32)}, "NaN.*1 of 2 rows, row 0 first"),
         ({"b": np.array([[0, 1], [np.inf, 2]], np.float32)}, "descriptors b .*row 1 first"),
         ({"a": np.zeros((3, 5), np.float32)}, "of 5 and of 2 numbers"),
@@ -254,11 +253,9 @@ def test_what_accelerators_compute_with_is_exact_too(rng, product, monkeypatch, 
         ({"a": np.zeros((2, 2), np.uint8)}, "uint8 and of float32 cannot be compared"),
         ({"ratio": 1.5}, "ratio is 1.5"),
         ({"block": 0}, "block is 0"),
-    ],
-)
-def test_what_cannot_be_matched_is_refused_in_one_line(change, message):
-    arguments = {"a": np.eye(2, dtype=np.float32), "b": np.eye(2, dtype=np.float32)} | change
-    assert_refused(message, match, **arguments)
+    ):
+        arguments = {"a": np.eye(2, dtype=np.float32), "b": np.eye(2, dtype=np.float32)} | change
+        assert_refused(message, match, **arguments)
 
 
 def test_hloc_style_and_back():

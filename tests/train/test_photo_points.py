@@ -131,10 +131,7 @@ def test_pictures_of_pairs_and_refusals(photo_folder, tmp_path, capsys):
     assert ".png" in capsys.readouterr().err
     only_open = make(f"data.photos={photo_folder}", "data.only_open=True")
     assert_refused("astronaut", run, only_open, tmp_path / "open")
-    for settings, message in (
-        (("data.photos=photos", "data.train=('embedded',)"), "replace data.train"),
-        (("data.photos=photos", "data.pipeline=tfdata"), "replace data.train"),
-        ((), "data.train needs a dataset"),
-        (("data.train=('embedded',)", "model.context=(1,4)"), "surroundings"),
-    ):
-        assert_refused(message, make, *settings)
+    assert_refused("replace data.train", make, "data.photos=photos", "data.train=('embedded',)")
+    assert_refused("replace data.train", make, "data.photos=photos", "data.pipeline=tfdata")
+    assert_refused("data.train needs a dataset", make)
+    assert_refused("surroundings", make, "data.train=('embedded',)", "model.context=(1,4)")

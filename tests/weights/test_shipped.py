@@ -176,12 +176,9 @@ def test_info(folder, capsys):
 
 def test_unknown_names(folder):
     put(folder)
-    for name, message in (
-        ("tyo", "did you mean 'toy'"),
-        ("toy:xy,s=1", "leave out ':xy,s=1'"),
-        ("best", "unknown pretrained model 'best': choose from toy"),
-    ):
-        assert_refused(message, kjax.load, name)
+    assert_refused("did you mean 'toy'", kjax.load, "tyo")
+    assert_refused("leave out ':xy,s=1'", kjax.load, "toy:xy,s=1")
+    assert_refused("unknown pretrained model 'best': choose from toy", kjax.load, "best")
     assert_refused("only workdirs have seeds", load_source, "toy", seed=1)
 
 
