@@ -1,7 +1,6 @@
 """Measure how many patches per second weights describe, beside HardNet in PyTorch.
 
     python benchmarks/bench.py                    all shipped weights and kornia's HardNet
-    python benchmarks/bench.py best --channels 16,16,32,32,64,64
     python benchmarks/bench.py out/first --dtypes float32 --json speed.json
     python benchmarks/bench.py hardnet --batches 1024 4096 16384 --patches 262144 --repeats 10
 
@@ -18,15 +17,7 @@ from typing import Any
 
 import jax
 import program
-from speed.inference import (
-    TimedRun,
-    kjax_runs,
-    measure,
-    onnx_runs,
-    print_surroundings,
-    surroundings,
-    untrained,
-)
+from speed import inference
 
 from kjax.errors import InputError
 from kjax.extras import require
@@ -53,16 +44,14 @@ def run(args: argparse.Namespace) -> None:
     for source in args.sources or list_weights():
         found = load_source(source)
         models[source] = found.model, found.variables
-    for widths in args.channels:
-        models[f"combined {'-'.join(map(str, widths))}"] = untrained(widths)
     notes: list[str] = []
     runs = torch_runs(args.batches, args.patches, notes) if args.torch else []
     for source, model in models.items():
-        runs += kjax_runs(source, *model, args.dtypes, args.batches, args.patches)
-        runs += onnx_runs(source, *model, args.batches, args.patches)
-    rows = measure(runs, repeats=args.repeats)
-    about = surroundings()
-    print_surroundings(about)
+        runs += inference.kjax_runs(source, *model, args.dtypes, args.batches, args.patches)
+        runs += inference.onnx_runs(source, *model, args.batches, args.patches)
+    rows = inference.measure(runs, repeats=args.repeats)
+    about = inference.surroundings()
+    inference.print_surroundings(about)
     ratios = [ratios_of(row, rows) for row in rows]
     columns = list(dict.fromkeys(name for each in ratios for name in each))
     cells = [
@@ -83,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         write_json(args.json, report)
 
 
-def torch_runs(batches: Sequence[int], patches: int, notes: list[str]) -> list[TimedRun]:
+def torch_runs(batches: Sequence[int], patches: int, notes: list[str]) -> list[inference.TimedRun]:
     """Return the runs of PyTorch; if there are none, add a note that says why."""
     try:
         torch = require("torch", "the comparison with HardNet")
@@ -120,11 +109,6 @@ def ratios_of(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
     }
 
 
-def channels(text: str) -> tuple[int, ...]:
-    """Parse numbers with commas between them."""
-    return tuple(int(part) for part in text.split(","))
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = program.make_parser(__doc__)
@@ -133,14 +117,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--dtypes", nargs="+", choices=DTYPES, help="(default: float32; on accelerators both)")
     add("--batches", nargs="+", type=int, metavar="N", help="(default: 16 64; accelerators 1024…)")
     add("--patches", type=int, metavar="N", help="per run (default: 256 per core; 65536)")
-    add(
-        "--channels",
-        action="append",
-        default=[],
-        type=channels,
-        metavar="C,C,C,C,C,C",
-        help="also measure an untrained model of these widths",
-    )
     add("--repeats", type=int, default=3, metavar="N", help="rounds (default: 3)")
     add("--no-torch", dest="torch", action="store_false", help="measure kjax alone")
     add("--json", type=Path, metavar="FILE", help="write all figures to this file")

@@ -9,9 +9,9 @@ benchmark or of HPatches' full sequences. All descriptors get the same keypoints
 SIFT ones. RootSIFT always takes part, computed by OpenCV in the photo.
 
 The first photo is matched with each of the other five by mutual nearest neighbours, without a ratio
-test unless --ratio is given. A match is correct if the homography maps the first point to within
---threshold pixels of the second. Of matches that share a location in either photo, the nearest
-counts: SIFT returns a point with two orientations twice.
+test. A match is correct if the homography maps the first point to within 3 pixels of the second. Of
+matches that share a location in either photo, the nearest counts: SIFT returns a point with two
+orientations twice.
 
 Expected: a trained descriptor has more correct matches than RootSIFT in nearly every sequence.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import program
 from homography_sequences import HomographySequence, find_sequences
-from keypoint_descriptors import KeypointDescriptor, extent_text, load_keypoint_descriptors
+from keypoint_descriptors import KeypointDescriptor, load_keypoint_descriptors
 from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import detect
@@ -32,6 +32,8 @@ from kjax.images.geometry import Count, count_matches, total
 from kjax.interrupts import run_script
 
 BASELINE = "rootsift"
+THRESHOLD = 3.0
+"""Maximum error of a correct match in pixels."""
 
 Counts = dict[str, list[Count]]
 """Counts of the pairs of one sequence, by descriptor."""
@@ -56,8 +58,7 @@ def score_sequence(
             keypoints,
             rows,
             sequence.homographies,
-            threshold=args.threshold,
-            ratio=args.ratio,
+            threshold=THRESHOLD,
             distance=descriptor.distance,
         )
     return scores
@@ -98,12 +99,8 @@ def table(scores: Mapping[str, Counts], labels: Mapping[str, str]) -> str:
 def run(args: argparse.Namespace) -> None:
     """Describe, match, count and print."""
     sequences = find_sequences(args.folders)
-    descriptors = load_keypoint_descriptors(
-        dict.fromkeys([BASELINE, *args.descriptors]),
-        extent=args.extent,
-        seed=args.seed,
-        weights=args.weights,
-    )
+    names = dict.fromkeys([BASELINE, *args.descriptors])
+    descriptors = load_keypoint_descriptors(names, extent=args.extent)
     labels = {name: descriptor.name for name, descriptor in descriptors.items()}
     scores = {}
     steps = len(descriptors) * sum(len(sequence.photos) for sequence in sequences)
@@ -111,17 +108,16 @@ def run(args: argparse.Namespace) -> None:
         for sequence in sequences:
             bar.set_postfix_str(sequence.name)
             scores[sequence.name] = score_sequence(sequence, descriptors, args, bar.update)
-    ratio = "no ratio test" if args.ratio is None else f"ratio at most {args.ratio}"
+    extent = "each descriptor's own extent" if args.extent is None else f"extent {args.extent:g}"
     print(
-        f"At most {args.max_keypoints:,} SIFT keypoints per photo, the same for all; "
-        f"{extent_text(args.extent)}; mutual nearest neighbours, {ratio}; correct within "
-        f"{args.threshold:g} px, each location counted once; sums over five pairs.\n"
+        f"At most {args.max_keypoints:,} SIFT keypoints per photo, the same for all; {extent}; "
+        f"mutual nearest neighbours, no ratio test; correct within {THRESHOLD:g} px, each location "
+        "counted once; sums over five pairs.\n"
     )
     print(table(scores, labels))
     if args.out is not None:
-        settings = ("max_keypoints", "extent", "threshold", "ratio", "seed")
         report = {
-            "settings": {name: getattr(args, name) for name in settings},
+            "settings": {"max_keypoints": args.max_keypoints, "extent": args.extent},
             "descriptors": labels,
             "sequences": {
                 sequence: {name: [count._asdict() for count in row] for name, row in counts.items()}
@@ -139,10 +135,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--descriptors", nargs="+", required=True, metavar="NAME", help="descriptors to compare")
     add("--max-keypoints", type=int, default=4000, help="per photo (default: 4000)")
     add("--extent", type=float, help="patch side over KeyPoint.size (default: each one's own)")
-    add("--threshold", type=float, default=3.0, help="of correct matches, in px (default: 3)")
-    add("--ratio", type=float, help="maximum distance ratio, both ways (default: no test)")
-    add("--weights", nargs="+", default=[], metavar="RIVAL=FILE", help="files of learned rivals")
-    add("--seed", type=int, help="which seed of a run with several")
     add("--out", type=Path, help="JSON file for every pair's counts")
     add("--quiet", action="store_true", help="show no progress bar")
     return program.run_main(run, parser, argv)

@@ -4,16 +4,14 @@
     python benchmarks/describe.py hardnet --sides 32 --batches 16 64 --threads 1 2 --patches 2048
 
 uint8 patches of 64×64 pixels are copied as they are and resized on the device; those of 32×32 are
-the models' input size. Above the table: the rate of the copies alone, an upper bound. "in memory":
-the same batches, on the device before and after. All runs of a model take turns, and the best time
-counts. Expected on an H200: 5.5 M patches/s with `hardnet` in memory, 2.7 M with `best`.
-`benchmarks/bench.py` compares with PyTorch and onnxruntime.
+the models' input size. "in memory": the same batches, on the device before and after. All runs of a
+model take turns, and the best time counts. Expected on an H200: 5.5 M patches/s with `hardnet` in
+memory, 2.7 M with `best`. `benchmarks/bench.py` compares with PyTorch and onnxruntime.
 """
 
 import argparse
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -33,27 +31,6 @@ ON_ACCELERATORS = {
     "threads": (1, 2, 4, 8),
     "patches": 262144,
 }
-DIMENSION = 128
-
-
-def print_copies(sides: Sequence[int], batch: int, repeats: int) -> None:
-    """Print the rate at which one thread copies batches."""
-    runs: dict[str, Callable[[], Any]] = {}
-    sizes = {}
-    for side in sides:
-        patches = np.zeros((batch, side, side), np.uint8)
-        name = f"to the device, {side}×{side} bytes"
-        runs[name] = lambda patches=patches: jax.block_until_ready(jax.device_put(patches))
-        sizes[name] = patches.nbytes
-    descriptors = jnp.zeros((batch, DIMENSION))
-    add_one = jax.jit(lambda x: x + 1)  # a new array: a fetched one is cached on the host
-    name = f"from the device, {DIMENSION} float32"
-    runs[name] = lambda: np.asarray(add_one(descriptors))
-    sizes[name] = descriptors.nbytes
-    seconds, _ = program.take_turns(runs, 3 * repeats)
-    for name, times in seconds.items():
-        rate, speed = batch / min(times), sizes[name] / min(times)
-        print(f"copies {name}: {rate:,.0f} patches/s, {speed / 1e9:.1f} GB/s")
 
 
 def measure(source: str, args: argparse.Namespace) -> list[list[str]]:
@@ -83,13 +60,12 @@ def measure(source: str, args: argparse.Namespace) -> list[list[str]]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print hardware, copies and the table."""
+    """Print hardware and the table."""
     program.fill_defaults(args, ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATORS)
     print_surroundings(surroundings())
-    print_copies(args.sides, max(args.batches), args.repeats)
     rows = [row for source in args.sources for row in measure(source, args)]
     header = ("", "precision", "side", "batch", "threads", "patches/s")
-    print("\n" + program.table(header, rows, text=2))
+    print(program.table(header, rows, text=2))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,24 +50,8 @@ def coarse_pixels(patches: np.ndarray) -> np.ndarray:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
 
 
-def random_descriptors(patches: dict[str, int]) -> SetDescriptors:
-    """Return the descriptors of the official evaluator's recorded results."""
-
-    def image(name: str, tag: str, count: int) -> np.ndarray:
-        random = np.random.default_rng([0, zlib.crc32(f"{name}/{tag}".encode())])
-        values = random.standard_normal((count, DIMENSION)).astype(np.float32)
-        return np.round(values.astype(np.float64), 6).astype(np.float32)  # as written to a file
-
-    return SetDescriptors.from_sequences(
-        {
-            name: np.stack([image(name, tag, count) for tag in IMAGES])
-            for name, count in patches.items()
-        }
-    )
-
-
 def measure_oxford() -> None:
-    """Print times of the three tasks, and the difference from the official results."""
+    """Print times of the three tasks, beside the official evaluator's recorded ones."""
     golden = json.loads((SHARED / "golden" / "oxford.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         photos = sorted(map(str, (SHARED / "oxford").iterdir()))
@@ -93,38 +76,21 @@ def measure_oxford() -> None:
         for task, times in seconds.items()
     ]
     print("\n" + program.table(("task", "kjax", "official evaluator", "faster"), rows))
-    error = official_error(tasks)
-    print(f"\nDifference from the official results for random descriptors: {error:.1e}")
-
-
-def official_error(tasks: Tasks) -> float:
-    """Return the largest difference of random descriptors' scores from the recorded ones."""
-    golden = json.loads((SHARED / "golden" / "oxford.json").read_text())["descriptors"]["random"]
-    scores = hpatches.evaluate(
-        random_descriptors(tasks.patches), tasks, split="oxford", progress=False
-    )
-    errors = (
-        scores.verification_map - golden["verification"]["headline_mean_imbalanced_ap"],
-        scores.matching_map - golden["matching"]["headline_mean"],
-        scores.retrieval_map - golden["retrieval"]["headline_mean_largest_pool"],
-    )
-    return max(map(abs, errors))
 
 
 # The whole benchmark's size
 
 
-def synthetic_patches(share: float) -> dict[str, int]:
-    """Return numbers of patches per sequence like HPatches', times a fraction."""
+def synthetic_patches() -> dict[str, int]:
+    """Return numbers of patches per sequence like HPatches'."""
     random = np.random.default_rng(0)
     counts = np.interp(random.random(len(SPLITS["full"])), np.linspace(0, 1, 5), PATCH_QUARTILES)
-    counts = np.maximum(2, share * counts).astype(int)
-    return dict(zip(SPLITS["full"], counts.tolist(), strict=True))
+    return dict(zip(SPLITS["full"], counts.astype(int).tolist(), strict=True))
 
 
-def synthetic_tasks(patches: dict[str, int], share: float) -> Tasks:
-    """Return random tasks of the official sizes, times a fraction."""
-    pairs = int(share * hpatches_tasks.PAIRS)
+def synthetic_tasks(patches: dict[str, int]) -> Tasks:
+    """Return random tasks of the official sizes."""
+    pairs = hpatches_tasks.PAIRS
     random = np.random.default_rng(0)
     counts = np.array(list(patches.values()))
     sequence = random.integers(0, len(counts), (pairs, 2)).astype(np.int16)
@@ -132,13 +98,8 @@ def synthetic_tasks(patches: dict[str, int], share: float) -> Tasks:
     image = random.integers(0, 5, (pairs, 2)).astype(np.int8)
     patch = random.integers(0, counts[sequence]).astype(np.int32)
     other = random.integers(0, counts[within[:, 1]]).astype(np.int32)
-    generated = hpatches_tasks.generate_tasks(
-        patches,
-        pairs=1,
-        queries=int(share * hpatches_tasks.QUERIES),
-        distractors=int(share * hpatches_tasks.DISTRACTORS),
-        progress=False,
-    )
+    queries = hpatches_tasks.QUERIES
+    generated = hpatches_tasks.generate_tasks(patches, pairs=1, queries=queries, progress=False)
     return dataclasses.replace(
         generated,
         positives=Pairs(within, image, patch[:, [0, 0]]),
@@ -172,14 +133,13 @@ def synthetic_descriptors(patches: dict[str, int]) -> SetDescriptors:
     return SetDescriptors(patches, rows)
 
 
-def measure_full(share: float) -> None:
+def measure_full() -> None:
     """Print times of the three tasks on splits a, b and c, compilation included."""
-    patches = synthetic_patches(share)
+    patches = synthetic_patches()
     descriptors = synthetic_descriptors(patches)
     jax.block_until_ready(descriptors.rows)
     tasks = {
-        split: synthetic_tasks({name: patches[name] for name in SPLITS[split]}, share)
-        for split in "abc"
+        split: synthetic_tasks({name: patches[name] for name in SPLITS[split]}) for split in "abc"
     }
     print(f"\n{len(descriptors.rows):,} descriptors of {DIMENSION} on {jax.devices()[0]}")
     print("\n| split | verification | matching | retrieval | sum |")
@@ -210,7 +170,7 @@ def measure_full(share: float) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run one of the two measurements."""
     if args.synthetic_full:
-        measure_full(args.share)
+        measure_full()
     else:
         measure_oxford()
 
@@ -218,9 +178,7 @@ def run(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = program.make_parser(__doc__)
-    add = parser.add_argument
-    add("--synthetic-full", action="store_true", help="the whole benchmark's size")
-    add("--share", type=float, default=1.0, help="fraction of that size (default: 1)")
+    parser.add_argument("--synthetic-full", action="store_true", help="the whole benchmark's size")
     return program.run_main(run, parser, argv)
 
 

@@ -131,9 +131,8 @@ def stereo_section(
         pictures.append(picture)
         rows.append([label, len(found), int(kept.sum()), f"{agrees.sum()} of {known.sum()}"])
     text = f"""\
-Above `{OURS}`, below RootSIFT, on the two photos of the Middlebury scene "motorcycle"
-(D. Scharstein et al., *High-resolution stereo datasets with subpixel-accurate ground truth*, GCPR
-2014). Both use the same {len(left.keypoints.xy):,} and {len(right.keypoints.xy):,} SIFT keypoints.
+Above `{OURS}`, below RootSIFT, on the two photos of the Middlebury scene "motorcycle".
+Both use the same {len(left.keypoints.xy):,} and {len(right.keypoints.xy):,} SIFT keypoints.
 The matches are those of `kjax match left.png right.png --geometry fundamental`: mutual nearest
 neighbours with a ratio of at most 0.9 that agree with one epipolar geometry; {LINES} are drawn.
 
@@ -168,16 +167,14 @@ def views_section(
     ]
     text = f"""\
 One photo (`{VIEWED}`, NASA, public domain) and {len(views)} random views of it with the default
-ranges of `kjax.data.selfsupervised.random_view` (rotation, zoom, stretch, perspective, gamma,
-contrast, blur, noise), seed {SEED}. The picture shows the first view: above `{OURS}`, below
-RootSIFT; blue matches are right within {THRESHOLD:g} pixels by the known homography, red ones are
-wrong; {LINES} are drawn for each. Mutual nearest neighbours of at most
+ranges of `kjax.data.selfsupervised.random_view`, seed {SEED}. The picture shows the first view:
+above `{OURS}`, below RootSIFT; blue matches are right within {THRESHOLD:g} pixels by the known
+homography, red ones are wrong; {LINES} are drawn for each. Mutual nearest neighbours of at most
 {len(photo.keypoints.xy):,} keypoints, the same for both, no ratio test, each location counted once.
 
 {program.table(("right matches", *NAMES.values()), rows)}
 
-Synthetic views of a flat picture are an easy case, in which RootSIFT is strong.
-`kjax info {OURS}` shows results on real changes of viewpoint and light, the Oxford sequences."""
+Synthetic views of a flat picture are an easy case, in which RootSIFT is strong."""
     return lambda path: draw_judged(photo, views[0][0], judged[0], path), text
 
 
@@ -199,7 +196,7 @@ to red (most); each map is scaled on its own. Before scaling, the descriptors' s
 weighted sum of all maps. On average over all p of this pair, {spread["best"]:.1f} of the 64
 positions reach half of a map's range with `best` (⋆ψ^c of the paper, whose position encodings fall
 off smoothly by construction) and {spread["hardnet"]:.1f} with `hardnet`, which has learned its
-tolerance. `kjax eval --help` shows how to draw this for any two patches."""
+tolerance. [Evaluate](evaluation.md#similarity-maps) draws this for any two patches."""
     return lambda path: draw_similarity_maps(compared, patch_a, patch_b, POSITIONS, path), text
 
 

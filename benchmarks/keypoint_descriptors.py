@@ -3,7 +3,7 @@
     out/first, weights.npz:polar,s=1     ours: names that `kjax.load` takes, except rivals' names
     kjax-hardnet                         ours, with a prefix where a rival has the name
     rootsift, sift                       OpenCV's, computed in the photo itself
-    mkd, tfeat, orb, …                   other rivals, of 64×64 patches cut like ours
+    mkd, teblid, orb, …                  other rivals, of 64×64 patches cut like ours
 
 A patch has the side `extent` · KeyPoint.size: by default the weights' own, and for rivals 12 (24σ).
 SIFT has its own window.
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
-from kjax.baselines import BASELINES, baseline_file, load_baseline
+from kjax.baselines import BASELINES, load_baseline
 from kjax.baselines.descriptor import Unavailable
 from kjax.baselines.opencv import root_sift
 from kjax.data.cutting.keypoints import Keypoints, to_opencv, upright_without
@@ -25,7 +25,7 @@ from kjax.extras import require
 from kjax.images.describer import load
 from kjax.images.extract import extract_patches
 from kjax.images.features import Distance
-from kjax.weights.source import WHOLE_EXTENT, is_workdir
+from kjax.weights.source import WHOLE_EXTENT
 
 SIFT_SIZE = 3.2
 """KeyPoint.size at layer 0 of OpenCV's octave 0: twice its first σ."""
@@ -46,34 +46,22 @@ class KeypointDescriptor(NamedTuple):
 
 
 def load_keypoint_descriptors(
-    names: Iterable[str],
-    *,
-    extent: float | None = None,
-    seed: int | None = None,
-    weights: Iterable[str] = (),
+    names: Iterable[str], *, extent: float | None = None
 ) -> dict[str, KeypointDescriptor]:
-    """Load descriptors.
-
-    Args:
-        names: see the top of this file.
-        extent: patch side over KeyPoint.size; None for each one's own.
-        seed: which seed of training runs with several.
-        weights: RIVAL=FILE for rivals that need one.
-    """
-    files = dict(baseline_file(item) for item in weights)
+    """Load descriptors; `extent` is the patch side over KeyPoint.size, None for each one's own."""
     found = {}
     for name in names:
         if name in ("sift", "rootsift"):
             found[name] = _sift(rooted=name == "rootsift")
         elif name in BASELINES:
-            found[name] = _rival(name, extent or WHOLE_EXTENT, files.get(name))
+            found[name] = _rival(name, extent or WHOLE_EXTENT)
         else:
-            found[name] = _ours(name, extent, seed if is_workdir(name) else None)
+            found[name] = _ours(name, extent)
     return found
 
 
-def _ours(name: str, extent: float | None, seed: int | None) -> KeypointDescriptor:
-    describer = load(name, seed=seed)
+def _ours(name: str, extent: float | None) -> KeypointDescriptor:
+    describer = load(name)
     if extent is not None:
         describer.extent = extent
 
@@ -81,11 +69,6 @@ def _ours(name: str, extent: float | None, seed: int | None) -> KeypointDescript
         return _one_each(describer.describe_image(image, keypoints).descriptors, keypoints)
 
     return KeypointDescriptor(name, "L2", describe)
-
-
-def extent_text(extent: float | None) -> str:
-    """Return a caption about the patches."""
-    return "each descriptor's own extent" if extent is None else f"extent {extent:g}"
 
 
 def sift_octaves(scales: Float32[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
@@ -120,9 +103,9 @@ def _sift(*, rooted: bool) -> KeypointDescriptor:
     return KeypointDescriptor("RootSIFT" if rooted else "SIFT", "L2", describe)
 
 
-def _rival(name: str, extent: float, weights: str | None) -> KeypointDescriptor:
+def _rival(name: str, extent: float) -> KeypointDescriptor:
     try:
-        rival = load_baseline(name, weights)
+        rival = load_baseline(name)
     except Unavailable as unavailable:
         raise InputError(f"{name}: {unavailable}") from None
 

@@ -25,6 +25,7 @@ import kjax
 from kjax.interrupts import run_script
 
 SEED = 0
+DIMENSION = 128
 RATIO = 0.9
 NOISE = 1.7
 """Noise of a copy, relative to the descriptor's norm, so that some copies fail the test."""
@@ -38,13 +39,13 @@ MatchArrays = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From descriptors of two photos to the indices of their matches, [K, 2]."""
 
 
-def random_descriptors(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+def random_descriptors(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return unit vectors of two photos."""
     rng = np.random.default_rng(SEED)
-    first, second = rng.normal(size=(2, count, dim)).astype(np.float32)
+    first, second = rng.normal(size=(2, count, DIMENSION)).astype(np.float32)
     half = count // 2
-    scale = NOISE * np.linalg.norm(first[:half], axis=1, keepdims=True) / np.sqrt(dim)
-    second[:half] = first[:half] + scale * rng.normal(size=(half, dim)).astype(np.float32)
+    scale = NOISE * np.linalg.norm(first[:half], axis=1, keepdims=True) / np.sqrt(DIMENSION)
+    second[:half] = first[:half] + scale * rng.normal(size=(half, DIMENSION)).astype(np.float32)
     shuffled = second[rng.permutation(count)]
     return tuple(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (first, shuffled))
 
@@ -153,9 +154,9 @@ def peak_memory() -> tuple[str, float]:
 
 def run(args: argparse.Namespace) -> None:
     """Print the tables."""
-    arrays = random_descriptors(args.count, args.dim)
+    arrays = random_descriptors(args.count)
     print(
-        f"{args.count:,} × {args.count:,} descriptors of {args.dim} numbers, mutual, "
+        f"{args.count:,} × {args.count:,} descriptors of {DIMENSION} numbers, mutual, "
         f"ratio {RATIO}, {jax.devices()[0].device_kind}"
     )
     missing = [peer for peer in args.peers if importlib.util.find_spec(PACKAGES[peer]) is None]
@@ -225,7 +226,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = program.make_parser(__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="descriptors per photo")
-    parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=list(PEERS))
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=["float32"])
     parser.add_argument("--many", type=int, help="number of pairs in one call, instead of one")

@@ -1,48 +1,40 @@
-"""Reconstruct photos by COLMAP, with its own SIFT and with other descriptors.
+"""Reconstruct photos by COLMAP, with its own SIFT, and by `kjax colmap`.
 
-    python benchmarks/reconstruct.py photos --descriptors out/base --out out/reconstruction
-    python benchmarks/reconstruct.py photos --descriptors out/base rootsift --keypoints opencv ...
-    python benchmarks/reconstruct.py photos --command fast best+learned --max-keypoints 4000 ...
+    python benchmarks/reconstruct.py photos --command fast best+learned --out out/reconstruction
+    python benchmarks/reconstruct.py photos --command fast --max-keypoints 4000 --ratio 0.94 ...
 
 The first row is COLMAP as it comes: its SIFT (which is RootSIFT), matched exhaustively with a ratio
 of 0.8; on a CPU it searches neighbours approximately, without a seed. The second row has the same
-descriptors, matched like all others: exactly, by kjax, mutual, with --ratio. Each descriptor gets
-COLMAP's keypoints, or OpenCV's. COLMAP verifies and maps all matches with the same cameras, a fixed
-seed and one thread: all rows but the first are reproducible, and differ in descriptors only.
---command adds rows of `kjax colmap` as users run it: its own keypoints, cameras, threads and ratio,
-or the learned matcher with +learned. Written for COLMAP 3.8 (Debian: apt-get install colmap).
+descriptors, matched exactly by kjax: mutual, with --ratio. COLMAP verifies and maps both with the
+same cameras and a fixed seed; with one thread the second row is reproducible. The other rows are
+`kjax colmap` as users run it: its own keypoints, cameras, threads and ratio, or the learned matcher
+with +learned. Written for COLMAP 3.8 (Debian: apt-get install colmap).
 
-Expected: a trained descriptor registers at least as many images and 3-D points as both rows of
-COLMAP's SIFT; such figures are marked with ≥.
+Expected: `kjax colmap` registers at least as many images and 3-D points as both rows of COLMAP's
+SIFT; such figures are marked with ≥.
 """
 
 import argparse
 import dataclasses
-import functools
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import program
-from keypoint_descriptors import KeypointDescriptor, extent_text, load_keypoint_descriptors
 from peer_table.scenes import colmap_sift
-from tqdm import tqdm
 
-from kjax.data.cutting.keypoints import LARGEST, detect
-from kjax.data.cutting.photographs import list_photos, read_grey
+from kjax.data.cutting.keypoints import LARGEST
+from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
 from kjax.files.atomic import write_json, write_text
 from kjax.images.collection.build import Summary, build, summarize
 from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.describer import Describer, load
 from kjax.images.exchange import colmap_program
-from kjax.images.exchange.colmap_database import read_features
 from kjax.images.exchange.colmap_program import find_reconstructor
-from kjax.images.features import Distance, Features
 from kjax.images.learned import Matcher, load_matcher
 from kjax.interrupts import run_script
 
@@ -67,23 +59,15 @@ COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class ReconstructionRow(Summary):
-    """Figures of a reconstruction with one descriptor.
+    """Figures of a reconstruction by one method.
 
     Attributes:
-        method: name of the descriptor.
+        method: name in the table.
         seconds: by stage: describe, match (and verify), map.
     """
 
     method: str
     seconds: dict[str, float]
-
-
-class FeatureSource(NamedTuple):
-    """Name, function that returns the features of all photos, and distance."""
-
-    name: str
-    describe: Callable[[], dict[str, Features]]
-    distance: Distance = "L2"
 
 
 @contextmanager
@@ -114,50 +98,23 @@ def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> Reconstr
     return finish(COLMAP, photos, folder, seconds, args)
 
 
-def run_matches(
-    method: FeatureSource, photos: Path, base: Path, folder: Path, args: argparse.Namespace
+def run_exact(
+    photos: Path, base: Path, folder: Path, args: argparse.Namespace
 ) -> ReconstructionRow:
-    """Reconstruct by COLMAP with the matches of another method.
-
-    Args:
-        method: source of the features.
-        photos: the folder.
-        base: COLMAP's own database of the photos.
-        folder: of the result.
-        args: of the command line.
-    """
+    """Reconstruct by COLMAP with the features of its database `base`, matched by kjax."""
     seconds: dict[str, float] = {}
-    with stage("describe", seconds, method.name, args.quiet):
-        features = method.describe()
-    with stage("match", seconds, method.name, args.quiet):
+    with stage("describe", seconds, EXACT, args.quiet):
+        features = colmap_sift(base)
+    with stage("match", seconds, EXACT, args.quiet):
         match_and_verify_all(
             folder / "database.db",
             features,
             base=base,
             ratio=args.ratio,
             log=folder / "log.txt",
-            distance=method.distance,
             threads=args.threads,
         )
-    return finish(method.name, photos, folder, seconds, args)
-
-
-def describe_photos(
-    descriptor: KeypointDescriptor, photos: Path, base: Path, args: argparse.Namespace
-) -> dict[str, Features]:
-    """Describe all photos of COLMAP's database."""
-    theirs = read_features(base)
-    described = {}
-    for name in tqdm(theirs, desc="describing", unit="photo", disable=args.quiet):
-        photo = read_grey(photos / name)
-        if args.keypoints == "colmap":
-            keypoints = theirs[name].keypoints()
-        else:
-            keypoints = detect(photo, max_keypoints=args.max_keypoints)
-        xy, scales, angles, scores = keypoints
-        rows = descriptor.describe(photo, keypoints)
-        described[name] = Features(xy, rows, theirs[name].image_size, scales, angles, scores)
-    return described
+    return finish(EXACT, photos, folder, seconds, args)
 
 
 def finish(
@@ -242,34 +199,21 @@ def run(args: argparse.Namespace) -> None:
     list_photos(args.photos)
     if args.out.exists() and any(args.out.iterdir()):
         raise InputError(f"{args.out} is not empty: choose another folder")
-    descriptors = load_keypoint_descriptors(
-        dict.fromkeys(args.descriptors), extent=args.extent, seed=args.seed, weights=args.weights
-    )
     for name in args.command:
         load_command(name)  # report a wrong name before COLMAP's minutes
     rows = [run_colmap(args.photos, _new_folder(args.out, 0, "colmap"), args)]
     base = args.out / "0-colmap" / "database.db"
-    methods = {"colmap-exact": FeatureSource(EXACT, functools.partial(colmap_sift, base))}
-    for name, descriptor in descriptors.items():
-        describe = functools.partial(describe_photos, descriptor, args.photos, base, args)
-        methods[name] = FeatureSource(descriptor.name, describe, descriptor.distance)
-    for number, (name, method) in enumerate(methods.items(), start=1):
-        folder = _new_folder(args.out, number, name)
-        rows.append(run_matches(method, args.photos, base, folder, args))
+    rows.append(run_exact(args.photos, base, _new_folder(args.out, 1, "colmap-exact"), args))
     for number, name in enumerate(args.command, start=len(rows)):
         folder = _new_folder(args.out, number, f"command-{name}")
         rows.append(run_command(name, rows[0], folder, args))
-    settings = {
-        name: getattr(args, name)
-        for name in ("keypoints", "max_keypoints", "ratio", "extent", "seed", "threads")
-    }
+    settings = {name: getattr(args, name) for name in ("max_keypoints", "ratio", "threads")}
     results = {"settings": settings, "methods": [dataclasses.asdict(row) for row in rows]}
     write_json(args.out / "results.json", results)
     text = (
-        f"{args.photos.resolve().name}: keypoints by {args.keypoints}, mutual matches with a ratio "
-        f"of at most {args.ratio:g} (first row: 0.8), {extent_text(args.extent)}. "
-        f"COLMAP threads: {args.threads}; for COLMAP and kjax colmap, describing includes the "
-        "detection of keypoints.\n\n" + table(rows)
+        f"{args.photos.resolve().name}: exact matches with a ratio of at most {args.ratio:g} "
+        f"(COLMAP's: 0.8). COLMAP threads: {args.threads}. Describing includes detecting keypoints."
+        f"\n\n{table(rows)}"
     )
     write_text(args.out / "table.md", text + "\n")
     print(text)
@@ -286,16 +230,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = program.make_parser(__doc__)
     add = parser.add_argument
     add("photos", type=Path, help="folder of photos of one scene")
-    add("--descriptors", nargs="+", default=[], metavar="NAME", help="descriptors to compare")
     add("--command", nargs="+", default=[], metavar="WEIGHTS[+learned]", help="kjax colmap rows")
     add("--threads", type=int, default=1, help="threads of COLMAP (default: 1)")
     add("--out", type=Path, required=True, help="new folder for databases, models and the table")
-    add("--keypoints", choices=("colmap", "opencv"), default="colmap", help="(default: colmap)")
     add("--max-keypoints", type=int, default=8192, help="maximum per photo (default: 8192)")
     add("--ratio", type=float, default=0.9, help="maximum distance ratio (default: 0.9)")
-    add("--extent", type=float, help="patch side over KeyPoint.size (default: each one's own)")
-    add("--weights", nargs="+", default=[], metavar="RIVAL=FILE", help="files of learned rivals")
-    add("--seed", type=int, help="which seed of a run with several")
     add("--quiet", action="store_true", help="show no progress")
     return program.run_main(run, parser, argv)
 

@@ -16,10 +16,10 @@ final      the models that ship
 rivals     descriptors of others
 page       docs/results.md and its figure, from the records
 
-Each training appends a line to `<results>/<experiment>.jsonl`. Stop with Ctrl-C or --seconds; the
-same command resumes with the first missing training. Override any field of the config for all
-trainings: `--config.model.dtype=bfloat16 --config.train.steps=2000`. Use another `--name` to keep
-such trainings apart.
+Each training appends a line to `<results>/<experiment>.jsonl`. Stop with Ctrl-C; the same command
+resumes with the first missing training. Override any field of the config for all trainings:
+`--config.model.dtype=bfloat16 --config.train.steps=2000`. Use another `--name` to keep such
+trainings apart.
 
 A record names its commit, so uncommitted changes are refused unless --allow-changes is given.
 """
@@ -62,7 +62,6 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, lis
     add("--seeds", nargs="+", type=int, default=[0, 1, 2])
     add("--weights", type=Path, help="folder for trained weights")
     add("--rival-weights", nargs="*", default=[], metavar="RIVAL=FILE")
-    add("--seconds", type=float, help="start no further training after this time")
     add("--allow-changes", action="store_true", help="record uncommitted code")
     add("--page", type=Path, default=Path("docs"), help="folder of the page")
     add("--quiet", action="store_true", help="show no progress bars")
@@ -133,7 +132,7 @@ def check_commit(allow_changes: bool) -> None:
 
 
 def run(args: argparse.Namespace, settings: list[str]) -> int:
-    """Train, score others, or write the page; return 1 if trainings are left."""
+    """Train, score others, or write the page; return 1 if trainings failed."""
     if args.experiment == "page":
         from experiments.page import write_page
 
@@ -164,13 +163,12 @@ def run(args: argparse.Namespace, settings: list[str]) -> int:
         scorer=Scorer(open_tests(args)),
         records=args.results / f"{args.name}.jsonl",
         weights=args.weights,
-        seconds=args.seconds,
         progress=not args.quiet,
     )
-    left = sweep.run(trainings)
-    if left:
-        print(f"{left} of {len(trainings)} trainings left: run the same command to resume")
-    return 1 if left else 0
+    failed = sweep.run(trainings)
+    if failed:
+        print(f"{failed} of {len(trainings)} trainings failed")
+    return 1 if failed else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """Measure matching mAP of smaller descriptors by their size in bytes.
 
-    python benchmarks/sizes.py best --hpatches data/oxford --out out/sizes.md
+    python benchmarks/sizes.py best --hpatches data/oxford
 
 Compares the model's descriptors, whole or truncated, as float32, bytes and bits (`kjax.quantize`),
 with PCA learned on the embedded training set, RootSIFT, and OpenCV's binary descriptors. Expected
@@ -25,7 +25,6 @@ from kjax.eval.entries import as_numbers, find_entry
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
 from kjax.eval.hpatches.protocol import matching
 from kjax.eval.hpatches.tasks import Benchmark, open_benchmark, read_sequences
-from kjax.files.atomic import write_text
 from kjax.interrupts import run_script
 from kjax.model.quantization import quantize
 from kjax.weights.source import load_sources
@@ -54,14 +53,10 @@ def run(args: argparse.Namespace) -> None:
     """Score all formats."""
     benchmark = open_benchmark(args.hpatches, progress=False)
     rows = []
-    for form in forms(args.source, benchmark, rivals=args.rivals):
+    for form in forms(args.source, benchmark):
         rows.append([form.name, f"{form.bytes:,}", f"{score(form, benchmark):.2f}"])
         print(": ".join(rows[-1]), file=sys.stderr, flush=True)
-    text = program.table(("descriptor", "bytes", "matching mAP, %"), rows)
-    print(text)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(args.out, text + "\n")
-    print(f"wrote {args.out}")
+    print(program.table(("descriptor", "bytes", "matching mAP, %"), rows))
 
 
 def score(form: Form, benchmark: Benchmark) -> float:
@@ -72,7 +67,7 @@ def score(form: Form, benchmark: Benchmark) -> float:
     return 100 * float(matching(described, tasks, **options).mean())
 
 
-def forms(source: str, benchmark: Benchmark, *, rivals: bool) -> Iterator[Form]:
+def forms(source: str, benchmark: Benchmark) -> Iterator[Form]:
     """Yield all rows of the table."""
     entry = find_entry(source)
     describe = functools.partial(entry.describe[0], progress=False)
@@ -88,8 +83,7 @@ def forms(source: str, benchmark: Benchmark, *, rivals: bool) -> Iterator[Form]:
     for length in LENGTHS:
         projected = unit((rows - mean) @ axes[:length].T)
         yield from stored_forms(f"{entry.name}, PCA to {length}", projected)
-    if rivals:
-        yield from rival_forms(benchmark)
+    yield from rival_forms(benchmark)
 
 
 def stored_forms(name: str, rows: Rows) -> Iterator[Form]:
@@ -139,11 +133,8 @@ def unit(rows: Rows) -> Rows:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = program.make_parser(__doc__)
-    add = parser.add_argument
-    add("source", help="shipped name, workdir, or file[:head,s=…]")
-    add("--hpatches", type=Path, required=True, help="folder of sequences")
-    add("--out", type=Path, default=Path("out/sizes.md"), help="(default: %(default)s)")
-    add("--no-rivals", dest="rivals", action="store_false", help="measure the model alone")
+    parser.add_argument("source", help="shipped name, workdir, or file[:head,s=…]")
+    parser.add_argument("--hpatches", type=Path, required=True, help="folder of sequences")
     return program.run_main(run, parser, argv)
 
 

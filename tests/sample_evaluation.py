@@ -5,23 +5,15 @@ import io
 import numpy as np
 from PIL import Image
 
+from kjax.eval import results
 from kjax.eval.hpatches.scores import LEVELS, NEGATIVES, HPatchesScores
-from kjax.eval.results import (
-    Curve,
-    Evaluation,
-    HardPairs,
-    Histogram,
-    Illustrations,
-    PhototourScores,
-    Result,
-)
 
 SETS = ("liberty", "notredame", "yosemite")
 
 
 def phototour_scores(
     fpr95: float, test: str = "stereo", train: str | None = None, *, std: float | None = None
-) -> PhototourScores:
+) -> results.PhototourScores:
     """Curves and histogram of two normal distributions that roughly give the rate."""
     x = np.linspace(0, 2, 41)
     middle = 1.35
@@ -31,7 +23,7 @@ def phototour_scores(
     power = np.log(0.95) / np.log(max(fpr95, 1e-4))
     recall = rate**power
     precision = np.divide(recall, recall + rate, out=np.ones_like(recall), where=rate > 0)
-    return PhototourScores(
+    return results.PhototourScores(
         test=test,
         train=train,
         rule="hardnet",
@@ -42,9 +34,9 @@ def phototour_scores(
         fpr95_std=std,
         auc=1 - fpr95 / 4,
         average_precision=1 - fpr95 / 3,
-        roc=Curve(rate.tolist(), recall.tolist()),
-        precision_recall=Curve(recall.tolist(), precision.tolist()),
-        distances=Histogram(
+        roc=results.Curve(rate.tolist(), recall.tolist()),
+        precision_recall=results.Curve(recall.tolist(), precision.tolist()),
+        distances=results.Histogram(
             x.tolist(),
             (50_000 * matching / matching.sum()).astype(int).tolist(),
             (50_000 * others / others.sum()).astype(int).tolist(),
@@ -93,17 +85,17 @@ def hpatches_scores(quality: float, protocol: str = "python", split: str = "abc"
     )  # fmt: skip
 
 
-def descriptor(name: str, *, ours: bool = False, **fields: object) -> Result:
+def descriptor(name: str, *, ours: bool = False, **fields: object) -> results.Result:
     """A descriptor with sensible blanks."""
     blanks = {
         "source": "made up for a test", "dimension": 128, "parameters": None, "distance": "L2",
         "missing": None, "warnings": [], "phototour": [], "hpatches": [],
     }  # fmt: skip
-    return Result(name=name, ours=ours, **{**blanks, **fields})
+    return results.Result(name=name, ours=ours, **{**blanks, **fields})
 
 
-def evaluation(*descriptors: Result) -> Evaluation:
-    return Evaluation(
+def evaluation(*descriptors: results.Result) -> results.Evaluation:
+    return results.Evaluation(
         title="Made-up figures for a test",
         command="kjax eval out/test",
         created="2026-01-02T03:04:05+00:00",
@@ -112,7 +104,7 @@ def evaluation(*descriptors: Result) -> Evaluation:
     )
 
 
-def paper_like_evaluation() -> Evaluation:
+def paper_like_evaluation() -> results.Evaluation:
     """As for the paper: three sets, six settings, rivals, and one that is missing."""
     ours = [
         ("sum", 285_984, 0.060, 0.42), ("cat", 285_984, 0.021, 0.60),
@@ -149,7 +141,7 @@ def paper_like_evaluation() -> Evaluation:
     return evaluation(*rows)
 
 
-def illustrations() -> Illustrations:
+def illustrations() -> results.Illustrations:
     """Noise as patches, a grey picture as similarity maps, and smooth training curves."""
     rng = np.random.default_rng(0)
     patches = rng.integers(0, 256, (6, 2, 8, 8), np.uint8).repeat(4, 2).repeat(4, 3)
@@ -163,21 +155,21 @@ def illustrations() -> Illustrations:
         "gradient_norm": 0.02 + fall, "fpr95/notredame": 0.005 + 0.1 * fall,
         "fpr95/yosemite": 0.02 + 0.2 * fall,
     }  # fmt: skip
-    return Illustrations(
+    return results.Illustrations(
         hard_pairs=[
-            HardPairs("combined_star s=2", "liberty", kind, patches, np.linspace(*ends, 6))
+            results.HardPairs("combined_star s=2", "liberty", kind, patches, np.linspace(*ends, 6))
             for kind, ends in ((True, (1.5, 1.2)), (False, (0.3, 0.5)))
         ],
         similarity={"combined_star s=2": buffer.getvalue()},
         training={
-            name: {metric: Curve(steps.tolist(), (factor * values).tolist())
+            name: {metric: results.Curve(steps.tolist(), (factor * values).tolist())
                    for metric, values in curves.items()}
             for name, factor in (("combined_star s=2", 1.0), ("hardnet", 1.1))
         },
     )  # fmt: skip
 
 
-def _six(rate: float) -> list[PhototourScores]:
+def _six(rate: float) -> list[results.PhototourScores]:
     hardness = {"liberty": 1.2, "notredame": 0.5, "yosemite": 1.4}
     return [
         phototour_scores(

@@ -1,33 +1,36 @@
 """What `import kjax` costs, seen from a fresh interpreter."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from PIL import Image
-
-HEAVY = ("tensorflow", "torch", "cv2", "matplotlib")
-
-
-def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+from scripts import output_of
 
 
 def test_import_is_quick():
     code = "import time; t = time.perf_counter(); import kjax; print(time.perf_counter() - t)"
-    assert min(float(run(code)) for _ in range(2)) < 1.5
+    assert min(float(output_of(code)) for _ in range(2)) < 1.5
 
 
-def test_using_models_loading_runs_and_training_pull_in_no_other_framework():
-    code = f"""
-import sys, kjax, kjax.weights.source, kjax.train.run, kjax.cli
-kjax.build, kjax.fold
-print([name for name in {HEAVY!r} if name in sys.modules])
-"""
-    assert run(code).strip() == "[]"
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        (
+            "import kjax, kjax.weights.source, kjax.train.run, kjax.cli; kjax.build, kjax.fold",
+            "(tensorflow|torch|cv2|matplotlib)$",
+        ),
+        ("import kjax.data.download, kjax.data.pipelines, kjax.data.sets", "tensorflow"),
+        ("import kjax.train.run", "tensorflow"),
+        ("import kjax.baselines", "(jax|cv2|torch|scipy)$"),
+        # Beside JAX, OpenCV's SIFT takes twice the time.
+        ("from kjax.data import embedded, reconstruction, selfsupervised", "jax$"),
+        pytest.param("import kjax.integrations.kornia", "jax$", marks=pytest.mark.slow),
+    ],
+)
+def test_other_frameworks_are_imported_on_demand(code, heavy):
+    if "kornia" in code:
+        pytest.importorskip("kornia")
+    code += f"; import re, sys; print([name for name in sys.modules if re.match({heavy!r}, name)])"
+    assert output_of(code) == "[]\n"
 
 
 def test_commands_by_onnxruntime_import_no_jax(tmp_path):
@@ -41,7 +44,7 @@ assert kjax.cli.main("describe a.png --weights best --out a.h5 --quantize uint8"
 assert kjax.cli.main("describe a.png --weights tiny --out a.npz --dtype int8".split()) == 0
 print([name for name in ("jax", "flax", "scipy") if name in sys.modules])
 """
-    assert run(code).splitlines()[-1] == "[]"
+    assert output_of(code).splitlines()[-1] == "[]"
     assert '"dtype": "int8"' in str(np.load(tmp_path / "a.npz")["provenance"])
 
 
@@ -57,7 +60,7 @@ sys.path.append({str(tmp_path)!r})
 from kjax.model.describe import on_cpu
 print(on_cpu(), "jax" in sys.modules)
 """
-    assert run(code).split() == ["True", str(asked)]
+    assert output_of(code).split() == ["True", str(asked)]
 
 
 def test_every_public_name_is_there():

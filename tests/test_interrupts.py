@@ -2,15 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from scripts import ROOT, run_python
 
 from kjax.interrupts import hear_lost_interrupts, run_script
 
-ROOT = Path(__file__).parents[1]
 INTERRUPTED_IMPORT = """
 import os, runpy, signal, sys
 
@@ -27,14 +25,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 @pytest.mark.parametrize("program", ["train", "eval"])
 def test_while_packages_are_imported(program):
     words = {"train": ["--config=configs/smoke.py", "--workdir=out"], "eval": ["sift"]}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_IMPORT, f"run_{program}.py", *words[program]],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(INTERRUPTED_IMPORT, f"run_{program}.py", *words[program], cwd=ROOT)
     assert done.returncode == 130, done.stderr
     assert done.stderr.startswith(f"kjax {program}: interrupted")
     assert done.stderr.count("\n") == 1, done.stderr

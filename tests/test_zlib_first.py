@@ -1,11 +1,10 @@
 """Python's zlib is loaded before pycolmap's, or a warning is printed."""
 
 import importlib.util
-import os
-import subprocess
 import sys
 
 import pytest
+from scripts import output_of, run_python
 
 WARNED = "pycolmap was imported before zlib"
 PRETEND = """
@@ -26,16 +25,6 @@ if {compress}:
 """
 
 
-def run(code, **variables):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | variables,
-    )
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="symbols are shared on Linux")
 @pytest.mark.skipif("zlib" in sys.builtin_module_names, reason="this Python has its zlib built in")
 @pytest.mark.parametrize(
@@ -48,7 +37,7 @@ def run(code, **variables):
     ],
 )
 def test_a_pycolmap_that_came_first_is_reported(imports, warned):
-    done = run(PRETEND.format(imports=imports))
+    done = run_python(PRETEND.format(imports=imports))
     assert done.returncode == 0, done.stderr
     assert (WARNED in done.stderr) == warned
 
@@ -70,6 +59,5 @@ def test_any_order_with_jaxs_cache(imports, compress, tmp_path):
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    done = run(CACHED.format(imports=imports, compress=compress), **cache)
-    assert done.returncode == 0, done.stderr
+    output_of(CACHED.format(imports=imports, compress=compress), **cache)
     assert list(tmp_path.iterdir())

@@ -12,17 +12,9 @@ from jaxtyping import Array, Float64, UInt8
 
 from kjax.data.phototour import PatchSet
 from kjax.errors import unknown_name
+from kjax.eval import misalignment
 from kjax.eval.entries import Describe, Entry, model_describer
 from kjax.eval.hpatches.tasks import Benchmark, read_sequences
-from kjax.eval.misalignment import (
-    SHARE,
-    Maps,
-    MatchingSet,
-    make_set,
-    matching_scores,
-    noisy_set,
-    rotations,
-)
 from kjax.eval.results import Curve, Histogram, Result
 from kjax.eval.run import score
 from kjax.model.describe import preferred_batch
@@ -77,8 +69,8 @@ def controlled_set(
     size: int,
     points: int = 2000,
     group: int = 1000,
-    share: float = SHARE,
-) -> MatchingSet:
+    share: float = misalignment.SHARE,
+) -> misalignment.MatchingSet:
     """Make targets with one kind and amount of misalignment each; named "<kind>/<amount>".
 
     Amounts are given by kind: translation in sides of the reference (in a random direction),
@@ -89,10 +81,10 @@ def controlled_set(
             raise unknown_name("misalignment", kind, JITTER)
     wanted = {f"{kind}/{amount:g}": (kind, amount) for kind in amounts for amount in amounts[kind]}
 
-    def draw(name: str, count: int, rng: np.random.Generator) -> Maps:
+    def draw(name: str, count: int, rng: np.random.Generator) -> misalignment.Maps:
         return known_maps(*wanted[name], count, rng)
 
-    return make_set(
+    return misalignment.make_set(
         patch_set, tuple(wanted), draw, size=size, points=points, group=group, share=share
     )
 
@@ -104,7 +96,7 @@ def known_maps(
     maps = np.tile(np.eye(2, 3), (count, 1, 1))
     sign = rng.choice([-1.0, 1.0], count)
     if kind == "rotation":
-        maps[:, :, :2] = rotations(sign * np.deg2rad(amount))
+        maps[:, :, :2] = misalignment.rotations(sign * np.deg2rad(amount))
     elif kind == "scale":
         maps[:, :, :2] *= (2.0 ** (sign * amount))[:, None, None]
     else:
@@ -137,7 +129,7 @@ class Scorer:
     def __init__(self, tests: Tests) -> None:
         self._tests = tests
         self._benchmarks: dict[int, Benchmark] = {}
-        self._matching_sets: dict[tuple[str, bool, int], MatchingSet] = {}
+        self._matching_sets: dict[tuple[str, bool, int], misalignment.MatchingSet] = {}
 
     def score(
         self, name: str, model: Descriptor, variables: Any, *, trained_on: Sequence[str] = ()
@@ -204,11 +196,11 @@ class Scorer:
             self._matching_sets[key] = (
                 controlled_set(patches, JITTER, size=size)
                 if controlled
-                else noisy_set(patches, size=size)
+                else misalignment.noisy_set(patches, size=size)
             )
         matching_set = self._matching_sets[key]
         rows = describe(matching_set.patches, progress=False)
-        return matching_scores(jnp.asarray(rows), matching_set)
+        return misalignment.matching_scores(jnp.asarray(rows), matching_set)
 
 
 def _dimension(model: Descriptor, variables: Any) -> int:

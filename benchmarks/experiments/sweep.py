@@ -125,7 +125,6 @@ class Sweep:
         scorer: scores trained models.
         records: file to append to.
         weights: folder for the trained weights, or None to discard them.
-        seconds: start no further training after this time; None for no limit.
         progress: show bars.
     """
 
@@ -133,24 +132,17 @@ class Sweep:
     scorer: Scorer
     records: Path
     weights: Path | None = None
-    seconds: float | None = None
     progress: bool = True
 
     def run(self, trainings: Sequence[Training]) -> int:
-        """Run the trainings that are not recorded; failures are reported and not recorded.
-
-        Returns:
-            The number of trainings left.
-        """
-        begun, failed = time.perf_counter(), 0
+        """Run the trainings that are not recorded; return the number that failed."""
+        failed = 0
         known = {record["name"] for record in read_records(self.records)}
         missing = [training for training in trainings if training.name not in known]
         with tqdm(
             total=len(missing), desc="trainings", unit="training", disable=not self.progress
         ) as bar:
-            for done, (training, compiled, first) in enumerate(self._prepared(missing)):
-                if self.seconds is not None and time.perf_counter() - begun > self.seconds:
-                    return failed + len(missing) - done
+            for training, compiled, first in self._prepared(missing):
                 try:
                     variables, seconds = compiled.train(
                         training.seed, name=training.name, progress=self.progress

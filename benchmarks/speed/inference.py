@@ -17,7 +17,7 @@ from program import take_turns
 
 from kjax.images.runner import JAX, Runner
 from kjax.model.describe import cores, in_threads
-from kjax.model.descriptor import Descriptor, build
+from kjax.model.descriptor import Descriptor
 from kjax.model.folding import fold, fold_head
 from kjax.model.onnx_graph import onnx_model
 
@@ -129,13 +129,6 @@ def onnx_session(model: Descriptor, variables: Any, threads: int = 0) -> Any:
 def run_session(session: Any, blocks: Sequence[np.ndarray]) -> np.ndarray:
     """Describe all blocks."""
     return np.concatenate([session.run(None, {"patches": block})[0] for block in blocks])
-
-
-def untrained(channels: Sequence[int]) -> tuple[Descriptor, Any]:
-    """Return an untrained `combined` model with s = 2, which is as fast as a trained one."""
-    model = build("combined", s=2, channels=tuple(channels))
-    blank = np.zeros((1, model.patch_size, model.patch_size), np.float32)
-    return model, jax.jit(model.init)(jax.random.key(0), blank)
 
 
 def _apply_to_all(apply: Callable[[Array], Array], blocks: Sequence[Array]) -> None:

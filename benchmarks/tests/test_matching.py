@@ -119,8 +119,8 @@ class Recorder:
 
 def test_extent_is_the_patch_side_over_the_size(photo, monkeypatch):
     recorder = Recorder()
-    monkeypatch.setattr(keypoint_descriptors, "load_baseline", lambda name, weights: recorder)
-    monkeypatch.setattr(keypoint_descriptors, "load", lambda name, seed: recorder)
+    monkeypatch.setattr(keypoint_descriptors, "load_baseline", lambda name: recorder)
+    monkeypatch.setattr(keypoint_descriptors, "load", lambda name: recorder)
     keypoints = detect(photo, max_keypoints=8)
     twice = keypoints._replace(scales=2 * keypoints.scales)
     wide = load_keypoint_descriptors(["orb", "out/run"], extent=24.0)

@@ -2,10 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 from kjax.baselines import mkd
 from kjax.data.embedded import stereo_patch_pairs
-from kjax.errors import InputError
 
 describe = jax.jit(mkd.describe_raw, static_argnames=("kernel", "magnitude_epsilon"))
 
@@ -95,13 +95,8 @@ def test_files_of_several_sets(tmp_path, rng):
     assert mkd.load_whitening(path, "lw").training_set == "liberty"
     other = mkd.load_whitening(path, "lw", "yosemite")
     np.testing.assert_array_equal(other.eigvecs, content["yosemite"]["lw"]["eigvecs"].numpy())
-    for arguments, message in (
-        (("pcawt",), "holds no pca whitening, which pcawt needs"),
-        (("lw", "notredame"), "unknown training set 'notredame'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            mkd.load_whitening(path, *arguments)
+    assert_refused("holds no pca whitening, which pcawt needs", mkd.load_whitening, path, "pcawt")
+    assert_refused("unknown training set 'notredame'", mkd.load_whitening, path, "lw", "notredame")
     del content["liberty"]["lw"]["mean"], content["yosemite"]["lw"]["eigvals"]
     torch.save(content, path)
-    with pytest.raises(InputError, match="missing yosemite/lw/eigvals"):
-        mkd.load_whitening(path, "lw")
+    assert_refused("missing yosemite/lw/eigvals", mkd.load_whitening, path, "lw")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import Image
+from scripts import run_python
 
 from kjax.cli import COMMANDS, main, make_parser
 from kjax.weights.files import save_variables
@@ -240,7 +241,7 @@ runpy.run_module("kjax", run_name="__main__")
 )
 def test_an_interrupt_during_imports_is_one_line(module, line, inside):
     code = INTERRUPTED.format(module=module)
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = run_python(code)
     assert (ended.returncode, ended.stderr) == (130, line)
 
 
@@ -262,5 +263,5 @@ sys.exit(cli.main())
 
 
 def test_an_interrupt_inside_a_callback_of_the_garbage_collector_is_not_lost():
-    ended = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60)
+    ended = run_python(LOST)
     assert (ended.returncode, ended.stderr) == (130, "kjax info: interrupted\n")

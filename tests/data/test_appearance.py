@@ -10,21 +10,7 @@ import numpy as np
 import pytest
 from scipy.fft import dctn, idctn
 
-from kjax.data.appearance import (
-    DRAWS,
-    KINDS,
-    LUMINANCE_TABLE,
-    blur,
-    change_views,
-    compress,
-    distort_pair,
-    draw_change,
-    random_strengths,
-    respond,
-    saturate,
-    see,
-    tone_curve,
-)
+from kjax.data import appearance
 from kjax.runs.config import AugmentConfig
 from kjax.train.augment import augment_pairs
 
@@ -54,16 +40,18 @@ def pairs(rng):
 
 @functools.partial(jax.jit, static_argnums=2)
 def distorted(keys, pairs, config):
-    return jax.vmap(lambda key, pair: distort_pair(key, pair, config))(keys, pairs)
+    return jax.vmap(lambda key, pair: appearance.distort_pair(key, pair, config))(keys, pairs)
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def strengths_of(keys, config):
-    return jax.vmap(lambda key: random_strengths(key, config))(keys)
+    return jax.vmap(lambda key: appearance.random_strengths(key, config))(keys)
 
 
-blurred = jax.jit(functools.partial(blur, radius=6))
-curved, saturated, compressed = map(jax.jit, (tone_curve, saturate, compress))
+blurred = jax.jit(functools.partial(appearance.blur, radius=6))
+curved, saturated, compressed = map(
+    jax.jit, (appearance.tone_curve, appearance.saturate, appearance.compress)
+)
 KEYS = jax.random.split(jax.random.key(7), 6)
 
 
@@ -105,7 +93,7 @@ def numpy_compress(patch, step, phase):
     row, column = phase
     padding = [(first, 16 - first - size % 8) for first in phase]
     padded = np.pad(patch.astype(np.float64), padding, "edge")
-    steps = step * LUMINANCE_TABLE / 16
+    steps = step * appearance.LUMINANCE_TABLE / 16
     for top in range(0, len(padded) - 7, 8):
         for left in range(0, len(padded) - 7, 8):
             block = padded[top : top + 8, left : left + 8]
@@ -254,13 +242,15 @@ STILL = {"occluder", "light", "shadow", "blur", "noise"}
 
 def changed(draws, channels, **options):
     """The grey values that a sensor without noise gives, in NumPy or JAX."""
-    change = draw_change(draws, **{"strength": 1.0, "probability": 1.0} | options)
-    return respond(see(channels, change), change, np.zeros(channels.shape[1:], np.float32))
+    change = appearance.draw_change(draws, **{"strength": 1.0, "probability": 1.0} | options)
+    return appearance.respond(
+        appearance.see(channels, change), change, np.zeros(channels.shape[1:], np.float32)
+    )
 
 
 def test_numpy_and_jax_change_alike(rng):
     colours = rng.uniform(0, GREY, (3, SIZE, SIZE)).astype(np.float32)
-    for draws in rng.random((20, DRAWS), np.float32):
+    for draws in rng.random((20, appearance.DRAWS), np.float32):
         own = changed(draws, colours)
         assert own.std() > 0.01
         in_jax = jax.jit(changed)(jnp.asarray(draws), jnp.asarray(colours))
@@ -268,7 +258,7 @@ def test_numpy_and_jax_change_alike(rng):
 
 
 def test_kinds_reorder_grey_values_unless_they_are_omitted(rng):
-    draws = rng.random((300, DRAWS), np.float32)
+    draws = rng.random((300, appearance.DRAWS), np.float32)
 
     def orders(*more):
         slopes = (np.diff(changed(one, RAMP, without=(*STILL, *more)).ravel()) for one in draws)
@@ -285,13 +275,15 @@ def test_light_and_occluders_change_a_part_of_a_patch(rng):
     flat = np.concatenate([np.full((1, 16, SIZE), 50.0), np.full((1, 16, SIZE), 200.0)], axis=1)
     flat = flat.astype(np.float32)
     for kind in ("light", "shadow", "occluder"):
-        without = tuple(set(KINDS) - {kind})
+        without = tuple(set(appearance.KINDS) - {kind})
         shares = []
-        for draws in rng.random((60, DRAWS), np.float32):
-            seen = see(flat, draw_change(draws, strength=1.0, probability=1.0, without=without))
+        for draws in rng.random((60, appearance.DRAWS), np.float32):
+            seen = appearance.see(
+                flat, appearance.draw_change(draws, strength=1.0, probability=1.0, without=without)
+            )
             shares.append(np.mean(np.abs(seen - (flat[0] > 100)) > 0.02))
         untouched = np.mean(np.array(shares) == 0)
-        assert abs(untouched - (1 - KINDS[kind])) < 0.25, kind
+        assert abs(untouched - (1 - appearance.KINDS[kind])) < 0.25, kind
         assert 0.05 < np.mean([share for share in shares if share]) < 0.9
 
 
@@ -301,7 +293,7 @@ def test_patches_that_do_not_change_keep_their_structure(rng):
 
     def similarity(probability):
         config = AugmentConfig(appearance=1.0, appearance_probability=probability)
-        own = jax.jit(lambda key: change_views(key, views, config))
+        own = jax.jit(lambda key: appearance.change_views(key, views, config))
         rows = [np.asarray(own(jax.random.key(i))).reshape(4, -1) for i in range(20)]
         return np.mean([[np.corrcoef(row, patch.ravel())[0, 1] for row in four] for four in rows])
 

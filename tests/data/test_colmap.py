@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 from colmap_files import write_binary, write_database
-from refusals import refused
+from refusals import assert_refused
 
 from kjax.data.colmap import NO_POINT, keypoint_shapes, read_keypoints, read_model, read_rows
 from kjax.images.exchange import colmap_database
@@ -81,8 +81,7 @@ def test_truncated_files_and_counts_beyond_them_are_refused(folder, stem):
         damaged += [whole[:place] + count + whole[place + 8 :] for place in COUNTS[stem]]
     for content in damaged:
         path.write_bytes(content)
-        with refused(rf"{stem}\.bin is truncated"):
-            read_model(folder)
+        assert_refused(rf"{stem}\.bin is truncated", read_model, folder)
 
 
 def test_extra_bytes_missing_files_and_wrong_folders_are_refused(folder, tmp_path):
@@ -97,8 +96,7 @@ def test_extra_bytes_missing_files_and_wrong_folders_are_refused(folder, tmp_pat
         tmp_path / "more" / "lacking": r"lacks points3D\.bin",
     }
     for wrong, message in refusals.items():
-        with refused(message):
-            read_model(wrong)
+        assert_refused(message, read_model, wrong)
 
 
 def image(quaternion=(1.0, 0.0, 0.0, 0.0), translation=(0.0, 0.0, 0.0)):
@@ -128,8 +126,7 @@ def camera(model=0, focal=500.0):
 )
 def test_impossible_values_are_refused(tmp_path, cameras, images, points, message):
     write_binary(tmp_path, cameras, images, points)
-    with refused(message):
-        read_model(tmp_path)
+    assert_refused(message, read_model, tmp_path)
 
 
 # Databases
@@ -212,8 +209,7 @@ DAMAGES = {
 )
 def test_damaged_databases_are_refused(database, read, statements):
     execute(database, *statements)
-    with refused(r"database\.db"):
-        read(database)
+    assert_refused(r"database\.db", read, database)
 
 
 def test_a_database_is_only_read_and_names_that_are_not_utf8_are_kept(database, tmp_path):
@@ -233,5 +229,4 @@ def test_other_files_and_endless_views_are_refused(tmp_path):
     unreadable = r"cannot be read as a COLMAP database \("
     refusals = {"no.db": "no such database", "text.db": f"{unreadable}file is not"}
     for name, message in (refusals | {"a.db": rf"{unreadable}interrupted\)"}).items():
-        with refused(message):
-            read_rows(tmp_path / name, "SELECT image_id FROM images")
+        assert_refused(message, read_rows, tmp_path / name, "SELECT image_id FROM images")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from refusals import refused
+from refusals import assert_refused, refused
 
 from kjax.data import download, hpatches
 from kjax.data.download import download_set, fetch, unpack
@@ -165,20 +165,17 @@ def test_a_missing_file_is_requested_once(server, tmp_path):
     assert len(server.requests) == 4
 
 
-@pytest.mark.parametrize(
-    ("start", "target", "allowed"),
-    [
+def test_redirects_stay_on_the_web_and_never_leave_https():
+    for start, target, allowed in (
         *((start, "https://x/b", True) for start in ("https", "http")),
         *(("https", target, False) for target in ("http://x/b", "HTTP://x/b")),
         *(("http", target, False) for target in ("ftp://x/b", "file:///etc/passwd")),
-    ],
-)
-def test_redirects_stay_on_the_web_and_never_leave_https(start, target, allowed):
-    request = urllib.request.Request(f"{start}://x/a")
-    error = pytest.raises(urllib.error.URLError, match=f"from {start} to {target}")
-    with contextlib.nullcontext() if allowed else error:
-        arguments = (request, io.BytesIO(), 302, "Found", {}, target)
-        assert download.NoDowngrade().redirect_request(*arguments) is not None
+    ):
+        request = urllib.request.Request(f"{start}://x/a")
+        error = pytest.raises(urllib.error.URLError, match=f"from {start} to {target}")
+        with contextlib.nullcontext() if allowed else error:
+            arguments = (request, io.BytesIO(), 302, "Found", {}, target)
+            assert download.NoDowngrade().redirect_request(*arguments) is not None
 
 
 # Unpacking
@@ -224,8 +221,7 @@ def test_links_are_not_followed(tmp_path):
     (tmp_path / "out" / "link").unlink()
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
         tar_with(tmp_path / "tar", "link", kind)
-        with refused("cannot unpack"):
-            unpacked(tmp_path, "tar")
+        assert_refused("cannot unpack", unpacked, tmp_path, "tar")
         assert not (tmp_path / "out" / "link").is_symlink()
 
 
@@ -301,8 +297,7 @@ def test_a_set_is_recorded_and_later_only_repacked_data_accepted(server, sources
         assert len(server.requests) == requested  # an existing folder is not downloaded again
         shutil.rmtree(folder)
     server.tag, server.files["/set.zip"] = '"y"', zipped(small_set(tmp_path / "second", seed=1))
-    with refused(r"other data than before .*delete .*liberty\.sha256 if you trust"):
-        get_set(root)
+    assert_refused(r"other data than before .*delete .*liberty\.sha256 if you trust", get_set, root)
     assert not folder.exists()
     (root / "liberty.sha256").unlink()
     assert get_set(root) == folder
@@ -310,11 +305,9 @@ def test_a_set_is_recorded_and_later_only_repacked_data_accepted(server, sources
 
 def test_a_set_of_another_size_and_an_unknown_name_are_refused(server, sources, tmp_path):
     server.files["/set.zip"] = zipped(small_set(tmp_path / "original", count=33))
-    with refused("has 33 patches or sequences instead of 30"):
-        get_set(tmp_path / "data")
+    assert_refused("has 33 patches or sequences instead of 30", get_set, tmp_path / "data")
     assert os.listdir(tmp_path / "data") == []
-    with refused("unknown data set 'libery': did you mean 'liberty'"):
-        get_set(tmp_path, "libery")
+    assert_refused("unknown data set 'libery': did you mean 'liberty'", get_set, tmp_path, "libery")
 
 
 def test_hpatches_is_downloaded(server, sources, tmp_path):

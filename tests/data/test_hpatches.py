@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import assert_refused
 
 from kjax.data import hpatches
 from kjax.data.hpatches import SEQUENCES, SPLITS
-from kjax.errors import InputError
 
 
 def random_patches(seed, count=3):
@@ -110,5 +110,4 @@ def test_a_bad_folder_is_refused(folder, change, message, options):
         folder /= change
     elif change:
         change(folder)
-    with pytest.raises(InputError, match=rf"^[^\n]*{message}[^\n]*$"):
-        read_all(folder, **options)
+    assert_refused(rf"^[^\n]*{message}[^\n]*$", read_all, folder, **options)

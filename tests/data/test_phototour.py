@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from PIL import Image
-from refusals import refused
+from refusals import assert_refused, refused
 
 from kjax.data import cache, phototour
 from kjax.data.cache import cache_root
@@ -162,8 +162,7 @@ def test_a_damaged_cache_is_replaced_or_named(folder, tmp_path, monkeypatch):
         np.testing.assert_array_equal(again.point_ids, labels, name)
     (entry / "point_ids.npy").write_bytes(b"rot")
     monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)
-    with refused(f"{entry}: delete that folder"):
-        read(folder, tmp_path)
+    assert_refused(f"{entry}: delete that folder", read, folder, tmp_path)
 
 
 @pytest.mark.parametrize("overtaken", ["while decoding", "while replacing a stale entry"])
@@ -205,8 +204,7 @@ def test_an_interrupted_decoding_leaves_nothing(written, tmp_path, monkeypatch):
 
 def test_a_cache_folder_that_cannot_be_written_is_named(written, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("")
-    with refused(r"cannot write to .*cache.*KJAX_CACHE"):
-        read(written, tmp_path)
+    assert_refused(r"cannot write to .*cache.*KJAX_CACHE", read, written, tmp_path)
 
     read_only = OSError(errno.EROFS, os.strerror(errno.EROFS))
     monkeypatch.setattr(Path, "mkdir", mock.Mock(side_effect=read_only))
@@ -332,8 +330,7 @@ def test_only_patch_sets_are_overwritten_and_only_on_demand(folder, tmp_path):
         write_phototour(folder, *small, overwrite=True)
     assert (folder / "info.txt").exists()
     (tmp_path / "info.txt").touch()
-    with refused("info.txt is a file"):
-        check_output(tmp_path / "info.txt", overwrite=True)
+    assert_refused("info.txt is a file", check_output, tmp_path / "info.txt", overwrite=True)
 
 
 # Test pairs
@@ -388,5 +385,4 @@ def test_groups_come_from_one_photograph_in_a_fixed_random_order(tmp_path):
     assert (first_photograph % PHOTOGRAPHS == 0).all()
     assert (np.diff(first_photograph) < 0).any()
     (by_five.folder / "interest.txt").unlink()
-    with refused(r"lacks interest\.txt.*config\.train\.group=1"):
-        by_photograph(by_five)
+    assert_refused(r"lacks interest\.txt.*config\.train\.group=1", by_photograph, by_five)

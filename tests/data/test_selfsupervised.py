@@ -178,20 +178,17 @@ def test_a_homography_moves_scales_and_turns_keypoints(rng):
     np.testing.assert_allclose(moved.sigma, points.sigma * np.sqrt(area), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("accepted", "deviations"),
-    [
+def test_detections_match_within_tolerances():
+    for accepted, deviations in (
         (True, [(0.0, 1.0, 0.0), (1.9, 1.4, 20.0), (0.0, 1.0, 350.0)]),
         (False, [(2.1, 1.0, 0.0), (0.0, 1.5, 0.0), (0.0, 0.67, 0.0), (0.0, 1.0, 25.0)]),
-    ],
-)
-def test_detections_match_within_tolerances(accepted, deviations):
-    expected = keypoints([[50, 60]], radians=1.0)
-    for dx, factor, turn in deviations:
-        radians = np.array([1.0, 1.0 + np.deg2rad(turn)])
-        found = keypoints([[200, 60], [50 + dx, 60]], np.array([2.0, 2.0 * factor]), radians)
-        matches = match_keypoints(expected, found, tolerances=Tolerances())
-        np.testing.assert_array_equal(matches, [1 if accepted else -1])
+    ):
+        expected = keypoints([[50, 60]], radians=1.0)
+        for dx, factor, turn in deviations:
+            radians = np.array([1.0, 1.0 + np.deg2rad(turn)])
+            found = keypoints([[200, 60], [50 + dx, 60]], np.array([2.0, 2.0 * factor]), radians)
+            matches = match_keypoints(expected, found, tolerances=Tolerances())
+            np.testing.assert_array_equal(matches, [1 if accepted else -1])
 
 
 def test_a_detection_goes_to_the_nearest_prediction_only():

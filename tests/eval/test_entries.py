@@ -6,10 +6,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from models import make_model, random_patches
-from refusals import refused
+from refusals import assert_refused, refused
 
 import kjax
-from kjax.errors import InputError
 from kjax.eval import entries
 from kjax.eval.entries import cached, find_entry, identity_of, model_describer
 from kjax.weights.files import save_variables
@@ -57,8 +56,7 @@ def test_patches_are_described_once_and_damaged_files_replaced(describe, tmp_pat
 def test_full_disk_is_one_line(describe, tmp_path, monkeypatch):
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(entries, "write_npz", Mock(side_effect=full))
-    with pytest.raises(InputError, match="set KJAX_CACHE"):
-        cached(describe, "one", cache_dir=tmp_path)(PATCHES)
+    assert_refused("set KJAX_CACHE", cached(describe, "one", cache_dir=tmp_path), PATCHES)
 
 
 def test_identity_depends_on_settings_and_every_value():
@@ -97,8 +95,7 @@ def test_stored_forms(tmp_path, monkeypatch, rng):
         ("orb:binary", "cannot become binary"),
         ("rootsift:int8", "only kjax models have shorter descriptors, or int8"),
     ):
-        with pytest.raises(InputError, match=message):
-            find_entry(name)
+        assert_refused(message, find_entry, name)
 
 
 def test_names_of_models_in_weights_files(tmp_path):

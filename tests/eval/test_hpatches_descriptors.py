@@ -4,6 +4,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 from kjax.data.hpatches import IMAGES, Sequence
 from kjax.errors import InputError
@@ -117,10 +118,7 @@ ROW = "1,2,3,4,5,6,7\n"
 def test_bad_files_are_refused_in_one_line(folder, content, message):
     path = folder / "i_a" / "h2.csv"
     path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(InputError, match=message) as error:
-        read_descriptors(folder, **QUIET)
-    assert "\n" not in str(error.value)
-    assert str(path) in str(error.value)
+    assert str(path) in assert_refused(message, read_descriptors, folder, **QUIET)
 
 
 def test_folders_that_do_not_fit_are_refused(folder, descriptors):
@@ -129,9 +127,7 @@ def test_folders_that_do_not_fit_are_refused(folder, descriptors):
         (folder, {"v_none": 3}, r"cannot read .*v_none"),
         (folder, {"v_b": 5}, r"v_b.ref\.csv has 4 rows of 7 values, not 5 of 7"),
     ):
-        with pytest.raises(InputError, match=message):
-            read_descriptors(read, patches, **QUIET)
+        assert_refused(message, read_descriptors, read, patches, **QUIET)
     other = SetDescriptors.from_sequences({"v_c": descriptors["v_b"][:, :, :3]})
     write_descriptors(other, folder)
-    with pytest.raises(InputError, match="v_c have 3 values in 16 images, not 7"):
-        read_descriptors(folder, **QUIET)
+    assert_refused("v_c have 3 values in 16 images, not 7", read_descriptors, folder, **QUIET)

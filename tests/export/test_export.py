@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from models import ENCODED, make_model, narrow, random_patches
+from refusals import assert_refused
 
 from kjax.errors import InputError
 from kjax.export import model as export
@@ -123,8 +124,7 @@ def test_batches_of_any_or_a_fixed_size(suffix, tmp_path, rng):
         for count in counts:
             found = load_exported(path)(patches[:count].astype(dtype))
             np.testing.assert_allclose(found, expected[:count], atol=1e-5)
-    with pytest.raises(InputError, match="at least one patch, not 0"):
-        export_model(path, model, variables, batch=0)
+    assert_refused("at least one patch, not 0", export_model, path, model, variables, batch=0)
 
 
 def test_the_models_own_constants_are_exported_to_onnx(tmp_path):
@@ -187,8 +187,7 @@ def test_unknown_types(tmp_path):
     with pytest.raises(InputError, match="unknown input dtype 'uint16'"):
         export_model(tmp_path / "descriptor.onnx", model, variables, input_dtype="uint16")
     for read in (read_facts, load_exported):
-        with pytest.raises(InputError, match=r"unknown file type '\.npz'"):
-            read(tmp_path / "weights.npz")
+        assert_refused(r"unknown file type '\.npz'", read, tmp_path / "weights.npz")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,5 +217,4 @@ def test_damaged_files_are_refused(suffix, tmp_path):
     for content in (b"", b"something else", bytes(1000), *cut):
         path.write_bytes(content)
         for read in (read_facts,) if content in cut else (read_facts, load_exported):
-            with pytest.raises(InputError, match=r"descriptor\.\w+ is not"):
-                read(path)
+            assert_refused(r"descriptor\.\w+ is not", read, path)

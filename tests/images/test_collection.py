@@ -4,12 +4,10 @@ import contextlib
 import copy
 import importlib.util
 import inspect
-import os
 import pickle
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +18,8 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import ExifTags, Image
+from refusals import assert_refused
+from scripts import run_python
 
 import kjax
 from kjax.cli import main
@@ -59,17 +59,6 @@ def describer(weights):
 def command(photos, weights):
     options = ["--weights", weights, "--no-map", "--mapper", "colmap", "--keypoints", "150"]
     return ["colmap", str(photos), *options, "--out"]
-
-
-def run_python(code, *arguments, **environment):
-    path = os.pathsep.join(sys.path)
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +244,7 @@ def test_a_killed_command_resumes(command, tmp_path):
 
 
 def test_other_folders_are_refused(photos, describer):
-    with pytest.raises(InputError, match="is not empty"):
-        build(photos, photos, describer, STAND_IN)
+    assert_refused("is not empty", build, photos, photos, describer, STAND_IN)
 
 
 # Pairs
@@ -267,8 +255,7 @@ def test_pairs_by_order_and_position():
     assert pairs.sequential(4, 2) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
     line = [np.array([6e6, x, 0.0]) for x in (0.0, 30.0, 1.0, 31.0)]
     assert pairs.spatial(line, 1) == [(0, 2), (1, 3)]
-    with pytest.raises(InputError, match="1 of 3 images have no GPS position"):
-        pairs.spatial([*line[:2], None], 1)
+    assert_refused("1 of 3 images have no GPS position", pairs.spatial, [*line[:2], None], 1)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from exchanged import assert_equal, make_features
 from PIL import Image
+from refusals import assert_refused
 
 import kjax
 from kjax.data.colmap import read_keypoints, read_rows
@@ -68,17 +69,13 @@ def test_bytes_of_colmap(rng):
         np.testing.assert_array_equal(colmap_bytes(features(sift.astype(dtype))), sift)
 
 
-@pytest.mark.parametrize(
-    ("descriptors", "more", "message"),
-    [
+def test_what_colmap_cannot_compare():
+    for descriptors, more, message in (
         (np.ones((1, 129), np.float32), {}, "128 numbers, not 129"),
         (np.ones((1, 32), np.uint8), {"distance": "Hamming"}, "cannot compare binary descriptors"),
         (np.full((1, 128), np.nan, np.float32), {}, "NaN or infinite"),
-    ],
-)
-def test_what_colmap_cannot_compare(descriptors, more, message):
-    with pytest.raises(InputError, match=message):
-        colmap_bytes(features(descriptors, **more))
+    ):
+        assert_refused(message, colmap_bytes, features(descriptors, **more))
 
 
 @pytest.mark.skipif(shutil.which("colmap") is None, reason="COLMAP is not on this machine")
@@ -178,8 +175,7 @@ def test_database_cameras(tmp_path, rng):
     known = [2, 600, 800, [700, 300, 400, 0], 1]
     assert cameras("one", 700.0) == [(1, *known)]
     photos["c"] = make_features(rng)
-    with pytest.raises(InputError, match="several sizes"):
-        cameras("one")
+    assert_refused("several sizes", cameras, "one")
 
 
 def test_database_refusals(tmp_path, rng):
@@ -192,15 +188,12 @@ def test_database_refusals(tmp_path, rng):
         ({("a", "b"): large}, "do not fit"),
         ({("a", "b"): pair, ("b", "a"): pair}, "given twice"),
     ):
-        with pytest.raises(InputError, match=message):
-            write_database(path, photos, pairs)
+        assert_refused(message, write_database, path, photos, pairs)
     assert not path.exists()
     write_database(path, photos, {})
-    with pytest.raises(InputError, match="exists"):
-        write_database(path, photos, {})
+    assert_refused("exists", write_database, path, photos, {})
     path.write_text("text")
-    with pytest.raises(InputError, match="COLMAP database"):
-        colmap_database.read_matches(path)
+    assert_refused("COLMAP database", colmap_database.read_matches, path)
 
 
 # The program
@@ -244,8 +237,7 @@ def test_commands_of_colmap(colmap, tmp_path):
 def test_failures_are_reported_but_no_model_is_a_result(colmap, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
-        with pytest.raises(InputError, match="not on the PATH: install it"):
-            colmap_program.require_colmap()
+        assert_refused("not on the PATH: install it", colmap_program.require_colmap)
     log = colmap("exit 3")
     with pytest.raises(InputError, match=r"exhaustive_matcher failed with exit code 3: see .*log"):
         colmap_program.match_and_verify(tmp_path / "a.db", log=log)

@@ -3,14 +3,7 @@ import numpy as np
 import pytest
 
 from kjax.errors import InputError
-from kjax.images.geometry import (
-    Count,
-    count_correct,
-    one_per_location,
-    project,
-    refine_homography,
-    verify,
-)
+from kjax.images import geometry
 from kjax.images.match import Matches
 
 HOMOGRAPHY = np.array([[0.9, -0.2, 40.0], [0.15, 1.1, -20.0], [1e-4, -5e-5, 1.0]])
@@ -36,8 +29,8 @@ def test_a_homography_is_refined_on_all_matches_near_it(rng):
     for _ in range(20):
         a, b, _ = planar_matches(rng)
         b[100:110] += 2.0  # near, but all off the same way
-        plain.append(corners_off(verify(a, b, refine=False).model))
-        found = verify(a, b)
+        plain.append(corners_off(geometry.verify(a, b, refine=False).model))
+        found = geometry.verify(a, b)
         refined.append(corners_off(found.model))
         assert found.inliers[:100].all()
         assert found.inliers[120:].mean() < 0.05
@@ -46,7 +39,10 @@ def test_a_homography_is_refined_on_all_matches_near_it(rng):
     # Gaussian noise, for which least squares are best.
     pairs = [planar_matches(rng, noise=0.8)[:2] for _ in range(20)]
     plain, refined = (
-        [corners_off(verify(*one, model="homography", refine=refine).model) for one in pairs]
+        [
+            corners_off(geometry.verify(*one, model="homography", refine=refine).model)
+            for one in pairs
+        ]
         for refine in (False, True)
     )
     assert np.mean(refined) < 1.12 * np.mean(plain)
@@ -55,11 +51,11 @@ def test_a_homography_is_refined_on_all_matches_near_it(rng):
 def test_what_cannot_be_refined_stays():
     given = np.diag([1.0, 1.0, 1.0]), np.ones(4, bool)
     corners = np.array([[0, 0], [9, 0], [0, 9], [9, 9.0]])
-    model, inliers = refine_homography(*given, corners, corners + 0.5, 3.0)
+    model, inliers = geometry.refine_homography(*given, corners, corners + 0.5, 3.0)
     assert model is given[0]
     assert inliers is given[1]
     many = np.tile(corners, (5, 1))
-    model, inliers = refine_homography(given[0], np.ones(20, bool), many, many, 3.0)
+    model, inliers = geometry.refine_homography(given[0], np.ones(20, bool), many, many, 3.0)
     np.testing.assert_array_equal(model, np.eye(3))  # nothing is better than exact
 
 
@@ -69,7 +65,7 @@ def test_finds_an_epipolar_geometry(rng):
     moved = points @ turn.T + (0.8, 0.1, 0.05)
     a, b = (500 * x[:, :2] / x[:, 2:] + (320, 240) for x in (points, moved))
     b[150:] = rng.uniform(0, 480, (50, 2))
-    found = verify(a, b, model="fundamental", threshold=1.0)
+    found = geometry.verify(a, b, model="fundamental", threshold=1.0)
     ones = np.ones((200, 1))
     lines = np.column_stack([a, ones]) @ found.model.T
     off = np.abs((np.column_stack([b, ones]) * lines).sum(1)) / np.hypot(*lines[:, :2].T)
@@ -81,13 +77,13 @@ def test_finds_an_epipolar_geometry(rng):
 
 def test_few_matches_that_agree_are_not_chance_and_reproducible(rng):
     a, b, good = planar_matches(rng, good=14, bad=40)
-    first = verify(a, b)
+    first = geometry.verify(a, b)
     assert first.inliers[good].mean() > 0.8
     assert first.kind == "homography"
-    assert verify(a, b, false_alarms=1e-99).model is None
+    assert geometry.verify(a, b, false_alarms=1e-99).model is None
     cv2.setRNGSeed(99)
     cv2.randu(np.empty((10, 10)), 0, 1)
-    second = verify(a, b)
+    second = geometry.verify(a, b)
     np.testing.assert_array_equal(first.model, second.model)
     np.testing.assert_array_equal(first.inliers, second.inliers)
 
@@ -98,7 +94,7 @@ def test_what_agrees_by_chance_is_no_model(rng, model):
     few = [np.stack([points, points + 1]) for points in rng.uniform(0, 99, (3, 3, 2))]
     many = [rng.uniform(0, 500, (2, count, 2)) for count in (4, 5, 8, 9, 30, 300) * 3]
     for points in (*few, *many, np.full((2, 50, 2), 7.0)):
-        found = verify(*points, model=model)
+        found = geometry.verify(*points, model=model)
         assert (found.model, found.kind) == (None, None)
         assert found.inliers.tolist() == [False] * len(points[0])
 
@@ -108,7 +104,7 @@ def test_what_agrees_by_chance_is_no_model(rng, model):
 )
 def test_bad_input_is_refused(value, threshold, message):
     with pytest.raises(InputError, match=message):
-        verify(np.full((9, 2), value), np.ones((9, 2)), threshold=threshold)
+        geometry.verify(np.full((9, 2), value), np.ones((9, 2)), threshold=threshold)
 
 
 # Correct matches
@@ -128,9 +124,9 @@ def hand_made(indices, distances=None):
 
 def test_projection():
     points = np.array([[0.0, 0], [3, 4]])
-    np.testing.assert_allclose(project(2 * SHIFT, points), [[10, -5], [13, -1]])
+    np.testing.assert_allclose(geometry.project(2 * SHIFT, points), [[10, -5], [13, -1]])
     tilted = np.array([[1.0, 0, 0], [0, 1, 0], [-0.5, 0, 1]])
-    moved = project(tilted, np.array([[1.0, 1], [4, 1]]))
+    moved = geometry.project(tilted, np.array([[1.0, 1], [4, 1]]))
     np.testing.assert_allclose(moved[0], [2, 2])
     assert np.isnan(moved[1]).all(), "the point lies behind the camera"
 
@@ -138,22 +134,22 @@ def test_projection():
 def test_correct_matches_lie_within_the_threshold():
     a = np.array([[0, 0], [20, 0], [40, 0], [60, 0]], np.float32)
     errors = np.array([[0, 0], [3, 0], [0, 3.01], [30, 0]], np.float32)
-    b = (project(SHIFT, a) + errors).astype(np.float32)
+    b = (geometry.project(SHIFT, a) + errors).astype(np.float32)
     matches = hand_made([(n, n) for n in range(4)])
-    assert count_correct(matches, a, b, SHIFT, threshold=3.0) == Count(2, 4)
-    assert count_correct(matches, a, b, SHIFT, threshold=3.1) == Count(3, 4)
+    assert geometry.count_correct(matches, a, b, SHIFT, threshold=3.0) == geometry.Count(2, 4)
+    assert geometry.count_correct(matches, a, b, SHIFT, threshold=3.1) == geometry.Count(3, 4)
     empty = np.empty((0, 2), np.float32)
-    assert count_correct(hand_made([]), empty, empty, SHIFT, threshold=3.0).precision == 0
+    assert geometry.count_correct(hand_made([]), empty, empty, SHIFT, threshold=3.0).precision == 0
 
 
 def test_a_location_counts_once():
     """Keypoints 0 and 1 of either photo are one point with two orientations."""
     a = np.array([[5, 5], [5, 5], [50, 5]], np.float32)
-    b = project(SHIFT, a).astype(np.float32)
+    b = geometry.project(SHIFT, a).astype(np.float32)
     both = hand_made([(0, 0), (1, 1), (2, 2)], [0.3, 0.2, 0.1])
-    assert one_per_location(both, a, b).tolist() == [False, True, True]
+    assert geometry.one_per_location(both, a, b).tolist() == [False, True, True]
     # The nearer match of the location is wrong: the truth does not choose.
     wrong = hand_made([(0, 0), (1, 2)], [0.3, 0.2])
-    assert count_correct(wrong, a, b, SHIFT, threshold=3.0) == Count(0, 1)
+    assert geometry.count_correct(wrong, a, b, SHIFT, threshold=3.0) == geometry.Count(0, 1)
     shared = hand_made([(2, 0), (0, 1)], [0.1, 0.2])
-    assert one_per_location(shared, a, b).tolist() == [True, False]
+    assert geometry.one_per_location(shared, a, b).tolist() == [True, False]

@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 import kjax
 from kjax.cli import main
-from kjax.errors import InputError
 from kjax.images import learned
 from kjax.images.features import Features
 from kjax.images.learned import Matcher
@@ -135,8 +135,7 @@ def test_features_of_others_are_refused(folder, pair, change, matcher, said):
     sides = pair[0].descriptors, pair[1].descriptors
     if change is not None:
         sides = dataclasses.replace(pair[0], **change), pair[1]
-    with pytest.raises(InputError, match=said):
-        kjax.match(*sides, method="learned", matcher=matcher or str(folder))
+    assert_refused(said, kjax.match, *sides, method="learned", matcher=matcher or str(folder))
 
 
 def test_a_matcher_for_descriptors_of_others(weights, pair):
@@ -149,8 +148,7 @@ def test_a_matcher_for_descriptors_of_others(weights, pair):
     ]
     found = kjax.match(*bare, method="learned", matcher=matcher)
     np.testing.assert_array_equal(found.indices[np.argsort(found.indices[:, 1]), 0], chosen)
-    with pytest.raises(InputError, match="is for descriptors of disk with 8 numbers"):
-        matcher.check_weights(None, 9)
+    assert_refused("is for descriptors of disk with 8 numbers", matcher.check_weights, None, 9)
 
 
 @pytest.mark.parametrize("name", ["", "matcher.npz"])
@@ -175,5 +173,4 @@ def test_weights_come_back_and_damaged_ones_are_refused(folder, weights, tmp_pat
         others = {key: value for key, value in arrays.items() if key != name}
         path = tmp_path / "spoilt.npz"
         np.savez(path, **others, **({} if spoilt is None else {name: spoilt}))
-        with pytest.raises(InputError, match="damaged or not a matcher"):
-            read_matcher(path)
+        assert_refused("damaged or not a matcher", read_matcher, path)

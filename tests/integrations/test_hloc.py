@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import inspect
-import subprocess
 import sys
 
 import cv2
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import skimage.data
 from PIL import Image
+from scripts import output_of
 
 torch = pytest.importorskip("torch")
 
@@ -156,9 +156,7 @@ def test_hloc_itself(tmp_path):
     left, right, _ = skimage.data.stereo_motorcycle()
     for name, photo in (("left.png", left), ("right.png", right)):
         Image.fromarray(photo).save(photos / name)
-    command = [sys.executable, "-c", REAL, photos, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of(REAL, photos, tmp_path)
     features = files.read_features(tmp_path / "feats-kjax.h5", "left.png")
     assert features.image_size == (left.shape[1], left.shape[0])
     assert 250 < len(features) <= 300

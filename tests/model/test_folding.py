@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from models import make_model, narrow, random_patches
+from refusals import assert_refused
 
 import kjax
 from kjax.cli import main
@@ -54,10 +55,8 @@ def test_weights_of_numpy_are_folded_to_the_same_numbers_on_the_device():
 
 def test_a_folded_model_is_for_inference_only():
     model, variables = kjax.fold(*make_model("hardnet", patch_size=16, **narrow("hardnet")))
-    with pytest.raises(InputError, match="train the original"):
-        model.apply(variables, np.zeros((2, 16, 16)), train=True)
-    with pytest.raises(InputError, match="already folded"):
-        kjax.fold(model, variables)
+    assert_refused("train the original", model.apply, variables, np.zeros((2, 16, 16)), train=True)
+    assert_refused("already folded", kjax.fold, model, variables)
 
 
 # Shorter descriptors

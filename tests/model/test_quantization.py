@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 import kjax
-from kjax.errors import InputError
 from kjax.model.quantization import rotation
 
 
@@ -81,5 +81,4 @@ def test_refusals(rows):
         (rows[:, :0], "uint8", 256, "cannot quantize"),
         (np.zeros((2, 3), np.uint8), "uint8", 256, "cannot quantize"),
     ):
-        with pytest.raises(InputError, match=message):
-            kjax.quantize(given, form, bits=bits)
+        assert_refused(message, kjax.quantize, given, form, bits=bits)

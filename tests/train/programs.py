@@ -4,17 +4,17 @@ import functools
 import os
 import re
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 import numpy as np
-import pytest
+from refusals import assert_refused
 
 import kjax
 from kjax.data.phototour import PatchSet
-from kjax.errors import InputError
 from kjax.runs.config import AugmentConfig, RunConfig, load_config, override, validate
 from kjax.train.optim import linear_decay, torch_sgd
 from kjax.train.parallel import DescriptorProgram, initial_state, replicated
@@ -40,7 +40,7 @@ def make_config(set_folder: Path | str, *settings: str) -> RunConfig:
 def environment(*, devices: int) -> dict[str, str]:
     """Environment of other processes: the same XLA flags, and this number of devices."""
     flags = re.sub(r"(device_count)=\d+", rf"\1={devices}", os.environ["XLA_FLAGS"])
-    return {**os.environ, "XLA_FLAGS": flags}
+    return {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @functools.cache
@@ -88,12 +88,8 @@ def start(program: DescriptorProgram) -> TrainState:
     return jax.device_put(_starts[alike], replicated(program))
 
 
-def refusal(function: Callable[..., object], *arguments, **options) -> str:
-    """Return the message, in one line, with which a call is refused."""
-    with pytest.raises(InputError) as error:
-        function(*arguments, **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+refusal = functools.partial(assert_refused, "")
+"""Return the message, in one line, with which a call is refused."""
 
 
 def contents(folder: Path) -> dict[str, bytes]:

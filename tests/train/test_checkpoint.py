@@ -1,9 +1,6 @@
 import errno
 import logging
-import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint.type_handlers import NumpyHandler
 from programs import contents, filling_disk, refusal
+from scripts import output_of
 
 from kjax.runs.checkpoint import Checkpoints
 from kjax.train.optim import torch_sgd
@@ -276,9 +274,8 @@ def test_plain_orbax_reads_a_checkpoint(tmp_path):
     writer = Checkpoints(folder, keep=2, best_metric="fpr")
     writer.save(7, state, metrics={"fpr": 0.5})
     writer.close()
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    command = [sys.executable, "-c", WITHOUT_KJAX, str(folder), str(tmp_path)]
-    subprocess.run(command, env=environment, check=True, cwd=tmp_path)
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    output_of(WITHOUT_KJAX, folder, tmp_path, cwd=tmp_path, **environment)
     kernel = np.asarray(state.params["trunk"]["kernel"], np.float64)
     for number in range(4):
         with np.load(tmp_path / f"{number}.npz") as found:

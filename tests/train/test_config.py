@@ -83,18 +83,15 @@ def test_arguments_of_config_files():
     assert (run.model.head, run.model.s, run.model.kappa_theta) == ("polar", 1, 4.0)
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
+def test_bad_specs():
+    for spec, message in (
         ("encoded:polar,z=1", "unknown config field 'model.z'"),
         ("encoded:polar,s=two", "config.model.s must be a whole number, not 'two'"),
         ("base:polar", "takes no argument"),
         ("hardnt", "did you mean 'hardnet'"),
         ("configs/hardnt.py", "did you mean"),
-    ],
-)
-def test_bad_specs(spec, message):
-    assert_refused(message, read_config, spec)
+    ):
+        assert_refused(message, read_config, spec)
 
 
 def test_names_are_found_from_any_folder_and_only_config_files_are_suggested(tmp_path, monkeypatch):
@@ -131,9 +128,8 @@ def test_a_broken_config_file_is_one_line(tmp_path, text, message):
     assert_refused(str(path), load_config, path)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
+def test_overrides_of_every_type():
+    for words, expected in (
         ("model.head=polar", "polar"),
         ("model.s=1", 1),
         ("model.dropout=0", 0.0),
@@ -145,16 +141,13 @@ def test_a_broken_config_file_is_one_line(tmp_path, text, message):
         ("loss.margin=0.7 --config.loss.margin=None", None),
         ("loss.margin=None --config.loss.margin=2", 2.0),
         ("optimizer.weight_decay 1e-3", 1e-3),
-    ],
-)
-def test_overrides_of_every_type(words, expected):
-    found = operator.attrgetter(re.split("[ =]", words)[0])(parse(*f"--config.{words}".split()))
-    assert (found, type(found)) == (expected, type(expected))
+    ):
+        found = operator.attrgetter(re.split("[ =]", words)[0])(parse(*f"--config.{words}".split()))
+        assert (found, type(found)) == (expected, type(expected))
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
+def test_bad_overrides_are_one_line_with_the_nearest_name():
+    for argument, message in (
         ("--config.model.haed=polar", "'model.haed': did you mean 'model.head'?"),
         ("--config.modle.head=polar", "'modle.head': did you mean 'model.head'?"),
         ("--config.head=polar", "unknown config field 'head': choose from model.head"),
@@ -211,10 +204,8 @@ def test_overrides_of_every_type(words, expected):
         ("--config.loss.norm_weight=inf", "norm_weight must be at least 0, not inf"),
         ("--config.distill.weight=0", "weight must be positive"),
         ("--config.distill.match=norms", "unknown distill.match"),
-    ],
-)
-def test_bad_overrides_are_one_line_with_the_nearest_name(argument, message):
-    assert_refused(message, parse, *argument.split())
+    ):
+        assert_refused(message, parse, *argument.split())
 
 
 def test_command_line(capsys):

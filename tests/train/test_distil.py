@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from models import make_model, narrow
 from programs import NARROW, synthetic_set
+from refusals import assert_refused
 
 import kjax
 from kjax.errors import InputError
@@ -127,25 +128,20 @@ def test_bare_weights_start_any_model_that_they_fit(tmp_path):
         load_start(str(path), model_config(head="polar"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_weights_of_another_model_are_refused():
+    for changes, message in (
         ({"head": "polar"}, r'with head combined_star: set --config.model.head="combined_star"$'),
         ({"s": 1}, "with s 2: set"),
         ({"patch_size": 64}, "with patch_size 32: set"),
         ({"kappa_rho": 3.0}, "with kappa_rho 8.0: set"),
         ({"head_bias": False}, "with head_bias True: set"),
         ({"channels": (8, 8, 16, 16, 32, 32), "dimension": 64}, r"channels \(32.*, dimension 128:"),
-    ],
-)
-def test_weights_of_another_model_are_refused(changes, message):
-    with pytest.raises(InputError, match=message):
-        load_start("best", model_config(**changes))
+    ):
+        assert_refused(message, load_start, "best", model_config(**changes))
 
 
 def test_precision_and_dropout_may_differ():
     assert load_start("best", model_config(dtype="float32", dropout=0.0)) is not None
     assert load_start("", model_config()) is None
     assert load_teacher(DistillConfig(), kjax.build("xy")) is None
-    with pytest.raises(InputError, match="did you mean 'best'"):
-        load_start("bset", model_config())
+    assert_refused("did you mean 'best'", load_start, "bset", model_config())

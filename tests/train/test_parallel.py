@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from models import make_model
 from programs import NARROW, PAPERS_RATE, make_program, start, synthetic_set
+from refusals import assert_refused
 
 import kjax
 from kjax.data.pipelines import draw_rows, gather_pairs, make_resident
-from kjax.errors import InputError
 from kjax.model.folding import fold
 from kjax.runs.config import DistillConfig, LossConfig
 from kjax.train.distil import Teacher
@@ -136,5 +136,4 @@ def test_training_lowers_the_loss(data):
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():
-    with pytest.raises(InputError, match="9 pairs cannot be shared evenly by 4 devices"):
-        make_program(devices=4, pairs=9)
+    assert_refused("9 pairs cannot be shared evenly by 4 devices", make_program, devices=4, pairs=9)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model, random_patches
+from refusals import assert_refused
 
-from kjax.errors import InputError
 from kjax.eval.misalignment import mean_precision
 from kjax.model.folding import remap
 from kjax.train.refitting import agreeing_directions, learn_map
@@ -44,8 +44,7 @@ def test_rotated_weights_keep_all_distances(rng):
 def test_heads_that_do_not_end_with_a_projection_are_refused(head):
     options = SMALL | ({"dimension": 16} if head == "hardnet" else {})
     _, variables = make_model(head, **options)
-    with pytest.raises(InputError, match="end with"):
-        remap(variables, np.eye(16))
+    assert_refused("end with", remap, variables, np.eye(16))
 
 
 @pytest.fixture

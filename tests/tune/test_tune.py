@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import Image
+from refusals import assert_refused
 
 import kjax
 from kjax.cli import main, make_parser
@@ -242,8 +243,7 @@ def test_extent_and_ratio_outlive_refitting_and_training(tmp_path):
     later = run_info(config | {"loss": {}})
     assert (later.extent, later.ratio) == (source.extent, source.ratio) != (12.0, 0.9)
     (tmp_path / "weights.json").write_text('{"kjax": 1}')
-    with pytest.raises(InputError, match=r"weights\.json"):
-        load_source(str(tmp_path))
+    assert_refused(r"weights\.json", load_source, str(tmp_path))
 
 
 # Sets
@@ -253,8 +253,7 @@ def test_the_last_images_of_each_folder_are_held_out():
     names = [f"{folder}/{number:02d}.jpg" for number in range(10) for folder in "ba"] + ["one.jpg"]
     held = [name for name, out in zip(names, sets.hold_out(names), strict=True) if out]
     assert sorted(held) == ["a/08.jpg", "a/09.jpg", "b/08.jpg", "b/09.jpg"]
-    with pytest.raises(InputError, match="only one image"):
-        sets.hold_out(["one.jpg"])
+    assert_refused("only one image", sets.hold_out, ["one.jpg"])
 
 
 @pytest.mark.parametrize("groups", ["0123456789", "0123478789", "0000000000"])

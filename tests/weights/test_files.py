@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from models import make_model
+from refusals import assert_refused
 
 import kjax
 from kjax.baselines import mkd, tfeat
@@ -43,8 +44,7 @@ def test_round_trip_and_truncation(tmp_path, suffix):
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name], "temporary files left"
     jax.tree.map(np.testing.assert_array_equal, load_variables(path, model), variables)
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(InputError, match=f"weights{suffix}: "):
-        load_variables(path)
+    assert_refused(f"weights{suffix}: ", load_variables, path)
 
 
 def test_pickles_are_refused_and_not_run(tmp_path):
@@ -53,19 +53,14 @@ def test_pickles_are_refused_and_not_run(tmp_path):
     torch.save({"features.0.weight": Malicious(trap)}, tmp_path / "a.pth")
     (tmp_path / "a.pt").write_bytes(pickle.dumps(Malicious(trap)))
     for path in tmp_path.glob("a.*"):
-        with pytest.raises(InputError, match=f"{path.name}: ") as error:
-            load_variables(path)
-        assert "\n" not in str(error.value)
+        assert_refused(f"{path.name}: ", load_variables, path)
     assert not trap.exists()
 
 
 def test_missing_files_and_unknown_types(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        load_variables(tmp_path / "nowhere.npz")
-    with pytest.raises(InputError, match=r"unknown file type '\.onnx'"):
-        load_variables(tmp_path / "weights.onnx")
-    with pytest.raises(InputError, match="unknown file type"):
-        save_variables(tmp_path / "weights.txt", {})
+    assert_refused("no such file", load_variables, tmp_path / "nowhere.npz")
+    assert_refused(r"unknown file type '\.onnx'", load_variables, tmp_path / "weights.onnx")
+    assert_refused("unknown file type", save_variables, tmp_path / "weights.txt", {})
 
 
 def save_arrays(path, arrays):
@@ -85,13 +80,9 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, suffix):
         spoiled.flat[3] = value
         path = tmp_path / f"weights{suffix}"
         save_arrays(path, arrays | {name: spoiled})
-        for load, source in (
-            (load_variables, path),
-            (load_source, path),
-            (kjax.load, f"{path}:sum"),
-        ):
-            with pytest.raises(InputError, match=f"{name} is not finite"):
-                load(str(source))
+        assert_refused(f"{name} is not finite", load_variables, str(path))
+        assert_refused(f"{name} is not finite", load_source, str(path))
+        assert_refused(f"{name} is not finite", kjax.load, str(f"{path}:sum"))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
@@ -100,8 +91,7 @@ def test_what_is_not_an_array_is_named(tmp_path):
     path = tmp_path / "weights.pth"
     for odd in (torch.zeros(32, 1, 3, 3, dtype=torch.bfloat16), torch.zeros(3).to_sparse()):
         torch.save(state | {"features.0.weight": odd}, path)
-        with pytest.raises(InputError, match=r"weights\.pth: features\.0\.weight holds torch"):
-            load_variables(path)
+        assert_refused(r"weights\.pth: features\.0\.weight holds torch", load_variables, path)
     circle: dict = {}
     circle["a"] = circle
     shared: list = [1.0]
@@ -111,13 +101,11 @@ def test_what_is_not_an_array_is_named(tmp_path):
     for content in (odd_names, [1, 2], {"features.0.weight": "x"}, 7, circle, {"a": shared}):
         torch.save(content, path)
         for load in (load_variables, tfeat.load_params, lambda p: mkd.load_whitening(p, "pca")):
-            with pytest.raises(InputError, match=r"."):
-                load(path)
+            assert_refused(r".", load, path)
     header = b'{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
     path = tmp_path / "weights.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    with pytest.raises(InputError, match=r"weights\.safetensors: "):
-        load_variables(path)
+    assert_refused(r"weights\.safetensors: ", load_variables, path)
 
 
 def test_other_floating_point_numbers(tmp_path):
@@ -132,8 +120,7 @@ def test_other_floating_point_numbers(tmp_path):
     half = load_variables(tmp_path / "half.npz")
     assert all(leaf.dtype == "f4" for leaf in jax.tree.leaves(half))
     np.savez(tmp_path / "whole.npz", **{n: a.astype("i4") for n, a in arrays.items()})
-    with pytest.raises(InputError, match="holds int32, not"):
-        load_variables(tmp_path / "whole.npz", model)
+    assert_refused("holds int32, not", load_variables, tmp_path / "whole.npz", model)
 
 
 # Metadata
@@ -198,8 +185,7 @@ def test_weights_with_context(suffix, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, source.variables, variables)
     save_variables(path, variables)
     for name in (str(path), f"{path}:polar,s=1"):
-        with pytest.raises(InputError, match=r"^\S+: context\.weight does not say how wide .*a$"):
-            load_source(name)
+        assert_refused(r"^\S+: context\.weight does not say how wide .*a$", load_source, name)
 
 
 def test_metadata_of_safetensors(polar):
@@ -245,10 +231,7 @@ def test_files_without_metadata_of_kjax(tmp_path):
 def test_wrong_metadata_are_refused(changes, message, polar):
     named = changes if isinstance(changes, str) else ""
     change_texts(polar, **({} if named else changes))
-    with pytest.raises(InputError, match=message) as error:
-        load_source(f"{polar}{named}")
-    assert "\n" not in str(error.value)
-    assert "polar.safetensors" in str(error.value)
+    assert "polar.safetensors" in assert_refused(message, load_source, f"{polar}{named}")
 
 
 def test_named_fields_are_taken_with_those_of_the_file(polar):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from ledger_files import ROWS, seal, write_ledger
 from models import make_model, random_patches
+from refusals import assert_refused
 
 import kjax
 from kjax.cli import main
-from kjax.errors import InputError
 from kjax.eval.entries import find_entry
 from kjax.weights import shipped
 from kjax.weights.files import save_variables
@@ -84,8 +84,7 @@ def test_nested_descriptors(folder):
     put(folder, nested=[32, 64])
     assert load_source("toy", dimension=32).model.dimension == 32
     put(folder)
-    with pytest.raises(InputError, match="descriptors of 128 numbers, not 32"):
-        load_source("toy", dimension=32)
+    assert_refused("descriptors of 128 numbers, not 32", load_source, "toy", dimension=32)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +108,7 @@ def test_altered_files_are_refused(folder, file, content, sealed, message):
         (folder / file).write_bytes(content)
     if sealed:
         seal()
-    with pytest.raises(InputError, match=message):
-        kjax.load("toy")
+    assert_refused(message, kjax.load, "toy")
 
 
 @pytest.mark.parametrize(
@@ -119,11 +117,9 @@ def test_altered_files_are_refused(folder, file, content, sealed, message):
 def test_an_altered_ledger_is_refused(folder, text):
     assert [*shipped.photographs().values()] == ROWS
     (folder / "photographs.csv").write_text(text)
-    with pytest.raises(InputError, match=r"photographs\.csv was altered.*reinstall kjax"):
-        shipped.photographs()
+    assert_refused(r"photographs\.csv was altered.*reinstall kjax", shipped.photographs)
     seal()
-    with pytest.raises(InputError, match=r"photographs\.csv is damaged"):
-        shipped.photographs()
+    assert_refused(r"photographs\.csv is damaged", shipped.photographs)
 
 
 def test_permitted_use():
@@ -144,8 +140,7 @@ def test_a_workdir_takes_precedence_and_other_folders_do_not(folder):
     assert find_entry("toy").name == "kjax-toy"
     Path("toy/config.json").write_text("{}")
     for find in (load_sources, find_entry):
-        with pytest.raises(InputError, match="toy is not a run of this version"):
-            find("toy")
+        assert_refused("toy is not a run of this version", find, "toy")
 
 
 def test_info(folder, capsys):
@@ -181,15 +176,10 @@ def test_info(folder, capsys):
 
 def test_unknown_names(folder):
     put(folder)
-    for name, message in (
-        ("tyo", "did you mean 'toy'"),
-        ("toy:xy,s=1", "leave out ':xy,s=1'"),
-        ("best", "unknown pretrained model 'best': choose from toy"),
-    ):
-        with pytest.raises(InputError, match=message):
-            kjax.load(name)
-    with pytest.raises(InputError, match="only workdirs have seeds"):
-        load_source("toy", seed=1)
+    assert_refused("did you mean 'toy'", kjax.load, "tyo")
+    assert_refused("leave out ':xy,s=1'", kjax.load, "toy:xy,s=1")
+    assert_refused("unknown pretrained model 'best': choose from toy", kjax.load, "best")
+    assert_refused("only workdirs have seeds", load_source, "toy", seed=1)
 
 
 def test_baselines_keep_their_names(folder):

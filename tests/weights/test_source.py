@@ -12,9 +12,8 @@ from kjax.weights.source import facts, load_source, model_of, possible_models
 NARROW = (8, 8, 8, 8, 16, 16)
 
 
-@pytest.mark.parametrize(
-    ("text", "model"),
-    [
+def test_named_models():
+    for text, model in (
         ("combined", build("combined")),
         ("polar,s=1,patch_size=64", build("polar", s=1, patch_size=64)),
         ("hardnet,patch_size=16", build("hardnet", patch_size=16)),
@@ -24,14 +23,12 @@ NARROW = (8, 8, 8, 8, 16, 16)
         ("polar,kappa_xy=2", "give the head, then"),
         ("polar,s=0", "at least 1"),
         ("polar,patch_size=30", "multiple of 4"),
-    ],
-)
-def test_named_models(text, model):
-    if not isinstance(model, str):
-        assert as_module(model_of(parse_fields(text))) == model
-    else:
-        with pytest.raises(InputError, match=model):
-            model_of(parse_fields(text))
+    ):
+        if not isinstance(model, str):
+            assert as_module(model_of(parse_fields(text))) == model
+        else:
+            with pytest.raises(InputError, match=model):
+                model_of(parse_fields(text))
 
 
 @pytest.mark.parametrize(

@@ -45,22 +45,19 @@ def test_reduced_precision_is_summed_in_float32(rng):
 # On CPUs
 
 
-@pytest.mark.parametrize(
-    ("side", "inputs", "outputs", "stride"),
-    [
+def test_it_is_the_same_convolution(rng):
+    for side, inputs, outputs, stride in (
         *[(8, 1, 5, 1), (8, 3, 32, 1), (4, 2, 33, 1), (6, 3, 32, 1), (8, 3, 32, 2)],
         # Two or four columns together; one, as six have no four; all eight; and with stride 2.
         *[(8, 3, 16, 1), (8, 3, 8, 1), (6, 3, 17, 1), (8, 3, 2, 1), (8, 3, 8, 2), (12, 3, 12, 2)],
-    ],
-)
-def test_it_is_the_same_convolution(rng, side, inputs, outputs, stride):
-    x = jnp.asarray(rng.normal(size=(16, side, side, inputs)), jnp.float32)
-    kernel = jnp.asarray(rng.normal(size=(3, 3, inputs, outputs)), jnp.float32)
-    np.testing.assert_allclose(
-        cpu_convolution.convolve(x, kernel, stride=stride),
-        convolve(x, kernel, stride=stride),
-        atol=2e-5,
-    )
+    ):
+        x = jnp.asarray(rng.normal(size=(16, side, side, inputs)), jnp.float32)
+        kernel = jnp.asarray(rng.normal(size=(3, 3, inputs, outputs)), jnp.float32)
+        np.testing.assert_allclose(
+            cpu_convolution.convolve(x, kernel, stride=stride),
+            convolve(x, kernel, stride=stride),
+            atol=2e-5,
+        )
 
 
 def convolutions(model, variables, platform: str, batch: int = 16) -> int:
