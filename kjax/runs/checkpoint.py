@@ -2,6 +2,9 @@
 
 A checkpoint is a standard orbax PyTree that plain `orbax.checkpoint` can read: nested dicts of
 arrays. Checksums lie beside it, because orbax does not notice a flipped bit.
+
+This is orbax's v0 interface. A `Checkpointer` of v1 (0.12.8) does not find the state of a run that
+v0 wrote, so runs of earlier versions would not resume, and offers nothing else that we use.
 """
 
 import contextlib
