@@ -10,6 +10,7 @@ from program import in_words, percent, table
 from kjax.errors import InputError
 from kjax.files.atomic import write_text
 from peer_table import methods
+from peer_table.boosted import ADDRESS
 from peer_table.geometry import STRICTER_PIXELS
 from peer_table.records import (
     STOPPED_ON,
@@ -25,6 +26,9 @@ from peer_table.records import (
 
 PAGE = "peers.md"
 METHODS = (
+    "sift",
+    "boost-f",
+    "boost-b",
     "rootsift",
     "rootsift+0.9",
     "best",
@@ -77,9 +81,13 @@ def compose_page(shown: Records) -> str:
         "its commit, versions and hardware; this page shows those of the weights that ship now. "
         f"Measured with kjax {in_words(versions)}, until {until}.",
         "- Photos are resized to a long side of 1,024 pixels; errors are in these pixels.\n"
-        "- RootSIFT and our weights use OpenCV's strongest SIFT keypoints, or, with `:steady`, "
-        "those of largest contrast × size², one per location, as `kjax match` does. Peers find "
-        "their own.\n"
+        "- SIFT, FeatureBooster and our weights use OpenCV's strongest SIFT keypoints, or, with "
+        "`:steady`, those of largest contrast × size², one per location, as `kjax match` does. "
+        "ALIKED and DISK find their own.\n"
+        "- SIFT+Boost-F (128 values) and SIFT+Boost-B (256 bits) are the code and weights of "
+        f"[FeatureBooster]({ADDRESS}), given OpenCV's SIFT; they were trained on COLMAP's. They "
+        "were measured on homographies only (`--methods sift boost-f boost-b --featurebooster "
+        "FOLDER`).\n"
         "- Matches are mutual nearest neighbours; with a number, they also pass that ratio test in "
         "both directions. Each location counts once.\n"
         "- Geometry is estimated by OpenCV's MAGSAC++ with seed 0. *Refined* geometry is then "
