@@ -81,7 +81,7 @@ def compose_page(shown: Records) -> str:
         "its commit, versions and hardware; this page shows those of the weights that ship now. "
         f"Measured with kjax {in_words(versions)}, until {until}.",
         "- Photos are resized to a long side of 1,024 pixels; errors are in these pixels.\n"
-        "- SIFT, FeatureBooster and our weights use OpenCV's strongest SIFT keypoints, or, with "
+        "- SIFT, RootSIFT, FeatureBooster and our weights use OpenCV's strongest keypoints, or with "
         "`:steady`, those of largest contrast × size², one per location, as `kjax match` does. "
         "ALIKED and DISK find their own.\n"
         "- SIFT+Boost-F (128 values) and SIFT+Boost-B (256 bits) are the code and weights of "
