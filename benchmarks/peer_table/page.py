@@ -81,13 +81,12 @@ def compose_page(shown: Records) -> str:
         "its commit, versions and hardware; this page shows those of the weights that ship now. "
         f"Measured with kjax {in_words(versions)}, until {until}.",
         "- Photos are resized to a long side of 1,024 pixels; errors are in these pixels.\n"
-        "- SIFT, RootSIFT, FeatureBooster and our weights use OpenCV's strongest keypoints, or with "
-        "`:steady`, those of largest contrast × size², one per location, as `kjax match` does. "
-        "ALIKED and DISK find their own.\n"
+        "- SIFT, RootSIFT, FeatureBooster and our weights use OpenCV's strongest keypoints, or, "
+        "with `:steady`, those of largest contrast × size², one per location, as `kjax match` "
+        "does. ALIKED and DISK find their own.\n"
         "- SIFT+Boost-F (128 values) and SIFT+Boost-B (256 bits) are the code and weights of "
-        f"[FeatureBooster]({ADDRESS}), given OpenCV's SIFT; they were trained on COLMAP's. They "
-        "were measured on homographies only (`--methods sift boost-f boost-b --featurebooster "
-        "FOLDER`).\n"
+        f"[FeatureBooster]({ADDRESS}), trained on COLMAP's SIFT, given OpenCV's "
+        "(`--methods sift boost-f boost-b --kinds homographies --featurebooster FOLDER`).\n"
         "- Matches are mutual nearest neighbours; with a number, they also pass that ratio test in "
         "both directions. Each location counts once.\n"
         "- Geometry is estimated by OpenCV's MAGSAC++ with seed 0. *Refined* geometry is then "
@@ -256,7 +255,11 @@ def keypoints_section(records: Records, tested: Sequence[str]) -> Iterator[str]:
         columns.append(
             {name: mean_area(own, tested, 10, refined=True) for name, own in each.items()}
         )
-    rows = [[label(name), *(column.get(name, "–") for column in columns)] for name in planes[USUAL]]
+    rows = [
+        [label(name), *(column.get(name, "–") for column in columns)]
+        for name in planes[USUAL]
+        if all(name in found for found in planes.values())
+    ]
     yield table(header, bold_best(rows, 1))
 
 
