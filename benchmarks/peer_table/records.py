@@ -109,7 +109,7 @@ def latest_timed(records: Iterable[PeerRecord]) -> list[PeerRecord]:
 
 
 def by_method(records: Iterable[PeerRecord]) -> dict[str, list[PeerRecord]]:
-    """Group by method, in the order of the page: RootSIFT, ours, peers."""
+    """Group by method, in the order of the page: SIFT and others at its keypoints, ours, peers."""
     found: dict[str, list[PeerRecord]] = {}
     for one in records:
         found.setdefault(one.method, []).append(one)

@@ -9,11 +9,13 @@ import numpy as np
 import peers
 import pytest
 import skimage.data
-from peer_table import geometry, methods, page, records, scenes
+from peer_table import boosted, geometry, methods, page, records, scenes
 from program import read_card
 
 from kjax.baselines import BASELINES
+from kjax.baselines.descriptor import Unavailable
 from kjax.data.colmap import Camera, Model, ModelImage, Points3D
+from kjax.data.cutting.keypoints import NO_ANGLE, Keypoints
 from kjax.weights import shipped
 
 CAMERA = Camera(1024, 768, 900.0, (900.0, 512.0, 384.0, -0.05))
@@ -118,7 +120,60 @@ def test_names_of_methods():
     assert methods.parse("aliked").trained_on == set()
     assert methods.parse("best@9:steady+0.9").digest == read_card("best")["sha256"][:12]
     features = {methods.parse(name).features for name in page.METHODS}
-    assert features - set(BASELINES) - {"aliked", "disk"} <= set(shipped.list_weights())
+    others = {"aliked", "disk", *boosted.NAMES}
+    assert features - set(BASELINES) - others <= set(shipped.list_weights())
+    assert not any(methods.parse(name).is_ours for name in ("sift", "rootsift", *boosted.NAMES))
+
+
+CHECKOUT = """
+import torch
+
+
+class FeatureBooster(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.shift = torch.nn.Parameter(torch.zeros(config["output_dim"]))
+
+    def forward(self, descriptors, keypoints):
+        return torch.cat([descriptors, keypoints], dim=1) + self.shift
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder like FeatureBooster's repository, whose network hands its input on."""
+    torch = pytest.importorskip("torch")
+    (tmp_path / "featurebooster.py").write_text(CHECKOUT)
+    (tmp_path / "config.yaml").write_text(
+        "".join(f"{name}: {{output_dim: 132}}\n" for name in boosted.NAMES.values())
+    )
+    (tmp_path / "models").mkdir()
+    for name in boosted.NAMES.values():
+        torch.save({"shift": torch.full((132,), -0.1)}, tmp_path / "models" / f"{name}.pth")
+    return tmp_path
+
+
+def test_featurebooster_gets_what_its_authors_feed_it(checkout):
+    pytest.importorskip("yaml")
+    photo = scenes.resized(skimage.data.camera())
+    found = methods.describer(methods.parse("boost-f"), 50, "cpu", checkout)(photo)
+    rows = found.descriptors + 0.1
+    np.testing.assert_allclose(np.linalg.norm(rows[:, :128], axis=1), 1, atol=1e-5)
+    plain = methods.describer(methods.parse("sift"), 50, "cpu")(photo)
+    cosines = (rows[:, :128] * plain.descriptors).sum(axis=1)
+    np.testing.assert_allclose(cosines, np.linalg.norm(plain.descriptors, axis=1), rtol=1e-5)
+    angles = np.array([NO_ANGLE, -90], np.float32)
+    points = Keypoints(np.array([[50, 20], [64, 24]], np.float32), angles + 7, angles, angles)
+    expected = [[0, -4 / 70, 3, 0], [14 / 70, 0, -41.5, 1.5 * math.pi]]
+    np.testing.assert_allclose(boosted.geometry(points, (48, 100)), expected, atol=1e-6)
+    bits = methods.describer(methods.parse("boost-b"), 50, "cpu", checkout)(photo).descriptors
+    np.testing.assert_array_equal(bits, found.descriptors >= 0)
+
+
+def test_featurebooster_needs_a_checkout(tmp_path):
+    for folder, message in ((None, "--featurebooster FOLDER"), (tmp_path, "not a checkout")):
+        with pytest.raises(Unavailable, match=message):
+            methods.describer(methods.parse("boost-f"), 50, "cpu", folder)
 
 
 def test_thresholds_are_selected_on_one_scene_and_used_on_others():

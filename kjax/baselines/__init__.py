@@ -4,6 +4,8 @@ Importing this imports neither JAX nor OpenCV nor torch. A new network is a modu
 `load(path) -> PatchDescriptor` and a line in `load_baseline`.
 """
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +17,11 @@ if TYPE_CHECKING:
 OPENCV_BASELINES = ("sift", "rootsift", "brief", "orb", "bboost", "teblid")
 MKD_BASELINES = ("mkd", "mkd-lw", "mkd-pca", "mkd-pcaws", "mkd-pcawt")
 """The first has 238 raw dimensions; the others are called after their whitening."""
-NETWORKS = ("tfeat", "l2net", "deepcompare", "ddesc", "hardnet")
+NETWORKS = ("tfeat", "hardtfeat", "l2net", "deepcompare", "ddesc", "hardnet")
 PUBLISHED = {
     "mkd": "https://github.com/manyids2/mkd_pytorch",
     "tfeat": "https://github.com/vbalnt/tfeat",
+    "hardtfeat": "https://github.com/ducha-aiki/affnet",
     "l2net": "https://github.com/yuruntian/L2-Net",
     "deepcompare": "https://github.com/szagoruyko/cvpr15deepcompare",
     "ddesc": "https://github.com/etrulls/deepdesc-release",
@@ -58,8 +61,9 @@ def load_baseline(
     if weights is None:
         address = PUBLISHED[name.partition("-")[0]]
         raise Unavailable(f"weights are missing: give --baseline {name}=FILE, from {address}")
-    load = {
+    load: dict[str, Callable[[Path], PatchDescriptor]] = {
         "tfeat": tfeat.load,
+        "hardtfeat": functools.partial(tfeat.load, hard=True),
         "l2net": l2net.load,
         "deepcompare": deepcompare.load,
         "ddesc": deepdesc.load,

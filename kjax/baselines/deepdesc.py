@@ -2,15 +2,17 @@
 
 Three convolutions with tanh, each followed by ℓ2 pooling and the first two by a subtractive
 normalisation: 128 dimensions, compared by ℓ2 distance without normalising. Weights are the authors'
-`CNN3_p8_n8_split*.t7` (Torch7), or arrays in `.npz`, `.safetensors` or torch's files:
+Torch7 files, or arrays in `.npz`, `.safetensors` or torch's files. By their README, `split1` was
+trained on Liberty and Yosemite, `split2` on Liberty and Notre Dame, `split3` on Yosemite and Notre
+Dame, and `split4` on parts of all three.
 
-| name                                  | shape                                        |
-|---------------------------------------|----------------------------------------------|
-| conv1.weight, conv1.bias              | [32, 1, 7, 7]                                |
-| conv2.weight, conv2.bias              | [64, 32, 6, 6]                               |
-| conv3.weight, conv3.bias              | [128, 64, 5, 5]                              |
-| mean, std                             | [64, 64], of the training patches, 0 to 255  |
-| kernel1, kernel2 (optional)           | of the normalisations, any scale             |
+| name                    | shape                                        |
+|-------------------------|----------------------------------------------|
+| conv1.weight, .bias     | [32, 1, 7, 7]                                |
+| conv2.weight, .bias     | [64, 32, 6, 6]                               |
+| conv3.weight, .bias     | [128, 64, 5, 5]                              |
+| mean, std               | [64, 64], of the training patches, 0 to 255  |
+| kernel1, kernel2        | [5, 5], of the normalisations, any scale     |
 """
 
 from pathlib import Path
@@ -101,22 +103,13 @@ def load_variables(path: Path) -> dict[str, Any]:
     """Load the parameters of `DeepDesc`, the mean, the deviation and the kernels."""
     arrays = _read_torch7(path) if path.suffix == ".t7" else read_arrays(path)
     params = convolutions(arrays, LAYERS)
-    check_arrays(arrays, dict.fromkeys(("mean", "std"), (PATCH_SIZE, PATCH_SIZE)))
-    if not (arrays["std"] > 0).all():
-        raise InputError("the deviations are not all positive")
-    others = {name: jnp.asarray(arrays[name], jnp.float32) for name in ("mean", "std")}
-    # Torch7's `image.gaussian` is the default: a standard deviation of a quarter of the side.
-    gaussian = np.exp(-(((np.arange(5) - 2) / 1.25) ** 2) / 2)
-    for name in KERNELS:
-        kernel = arrays.get(name, gaussian)
-        if kernel.ndim not in (1, 2) or any(n % 2 == 0 or n > PATCH_SIZE for n in kernel.shape):
-            raise InputError(f"{name} has shape {list(kernel.shape)}: both sides must be odd")
-        if kernel.dtype.kind not in "fiu" or not np.isfinite(kernel).all() or not kernel.sum():
-            raise InputError(f"{name} does not hold finite weights")
-        # One axis stands for the same kernel along both.
-        kernel = np.outer(kernel, kernel) if kernel.ndim == 1 else kernel
-        others[name] = jnp.asarray(kernel / kernel.sum(), jnp.float32)
-    return {"params": params, **others}
+    others = dict.fromkeys(("mean", "std"), (PATCH_SIZE, PATCH_SIZE))
+    check_arrays(arrays, others | dict.fromkeys(KERNELS, (5, 5)))
+    if not all((arrays[name] > 0).all() for name in ("std", *KERNELS)):
+        raise InputError("the deviations or the kernels are not all positive")
+    return {"params": params} | {
+        name: jnp.asarray(arrays[name], jnp.float32) for name in (*others, *KERNELS)
+    }
 
 
 def _read_torch7(path: Path) -> dict[str, np.ndarray]:
@@ -125,19 +118,12 @@ def _read_torch7(path: Path) -> dict[str, np.ndarray]:
     if not isinstance(network, TorchObject):
         raise InputError("not DeepDesc's file: it has no network called desc")
     arrays: dict[str, np.ndarray] = {}
-    for (layer, shape), (weight, bias) in zip(LAYERS.items(), network.convolutions(), strict=False):
-        fits = weight.size == np.prod(shape)
-        arrays[f"{layer}.weight"] = weight.reshape(shape) if fits else weight
-        arrays[f"{layer}.bias"] = bias
+    for layer, (weight, bias) in zip(LAYERS, network.convolutions(), strict=False):
+        arrays |= {f"{layer}.weight": weight, f"{layer}.bias": bias}
     normalizations = (
         module for module in network.flat_modules() if "SubtractiveNormalization" in module.kind
     )
     for name, module in zip(KERNELS, normalizations, strict=False):
-        arrays[name] = module.tensor("kernel").astype(np.float32)
-    for name in ("mean", "std"):  # one number for all pixels, or one for each
-        value = content.get(name)
-        if isinstance(value, float | np.ndarray):
-            image = np.asarray(value, np.float32)
-            fits = image.size in (1, PATCH_SIZE**2)
-            arrays[name] = np.resize(image, (PATCH_SIZE, PATCH_SIZE)) if fits else image
-    return arrays
+        arrays[name] = module.tensor("kernel")
+    images = {name: content.get(name) for name in ("mean", "std")}
+    return arrays | {k: one.squeeze() for k, one in images.items() if isinstance(one, np.ndarray)}

@@ -22,7 +22,7 @@ def baselines():
     return found
 
 
-@pytest.mark.parametrize("name", [*LEARNED, "hardnet"])
+@pytest.mark.parametrize("name", [*LEARNED, "hardnet", "hardtfeat"])
 def test_missing_and_other_files_are_refused(name, tmp_path):
     with pytest.raises(Unavailable, match=f"--baseline {name}=FILE, from https://github"):
         load_baseline(name)

@@ -1,3 +1,4 @@
+import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,7 @@ from models import make_model
 from refusals import assert_refused
 
 from kjax.baselines import deepcompare, deepdesc, load_baseline, tfeat
+from kjax.baselines.torch7 import read_torch7
 from kjax.data.embedded import stereo_patch_pairs
 from kjax.model.patches import resize_patches
 from kjax.weights.files import save_variables
@@ -24,6 +26,32 @@ def patches():
 def small(patches):
     """The same patches, 32×32, as the networks of that size are given them."""
     return np.asarray(resize_patches(jnp.asarray(patches), 32, rounded=True))
+
+
+@pytest.fixture
+def released(shared_data):
+    """A function from a name to a file of weights that its authors released."""
+
+    def find(name):
+        if not (shared_data / name).is_file():
+            pytest.skip(f"the released weights {name} are not here")
+        return shared_data / name
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def real_patches(shared_data):
+    """Patches of the real Notre Dame set, 64×64."""
+    return np.concatenate(
+        [
+            cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+            .reshape(16, 64, 16, 64)
+            .swapaxes(1, 2)
+            .reshape(-1, 64, 64)
+            for path in sorted((shared_data / "ubc_notredame").glob("patches*.bmp"))
+        ]
+    )
 
 
 def torch_images(patches):
@@ -67,6 +95,38 @@ def test_tfeat_with_released_weights_equals_torch(shared_data, patches, small):
     assert baseline.source == "tfeat-liberty.params"
     expected = tfeat_twin(weights, torch_images(small)).numpy()
     check(baseline, ("TFeat", 128, 599_808), patches, expected)
+
+
+def hard_tfeat_twin(weights, images):
+    """As in the authors' HardNet.py."""
+    x = (images - images.mean((1, 2, 3), keepdim=True)) / (images.std((1, 2, 3), keepdim=True))
+    x = functional.conv2d(x, weights["features.0.weight"], weights["features.0.bias"]).tanh()
+    x = functional.max_pool2d(x, 2)
+    x = functional.conv2d(x, weights["features.3.weight"], weights["features.3.bias"]).tanh()
+    x = functional.conv2d(x, weights["classifier.1.weight"], weights["classifier.1.bias"])
+    return functional.normalize(x.tanh().flatten(1))
+
+
+def test_hard_tfeat_equals_torch(tmp_path, rng, patches, small):
+    arrays = torch7_files.state_dict(random_layers(rng, tfeat.HARD_SHAPES))
+    weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    others = {"SIFT.gx.0.weight": torch.zeros(1, 1, 1, 3)}
+    torch.save({"epoch": 2, "state_dict": weights | others}, tmp_path / "HardTFeat.pth")
+    baseline = load_baseline("hardtfeat", tmp_path / "HardTFeat.pth")
+    expected = hard_tfeat_twin(weights, torch_images(small)).numpy()
+    check(baseline, ("HardTFeat", 128, 599_808), patches, expected)
+    assert_refused(
+        r"missing features\.1\.weight", load_baseline, "tfeat", tmp_path / "HardTFeat.pth"
+    )
+
+
+def test_hard_tfeat_with_released_weights_equals_torch(released, real_patches):
+    path = released("hardtfeat/HardTFeat.pth")
+    weights = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    small = np.asarray(resize_patches(jnp.asarray(real_patches), 32, rounded=True))
+    expected = hard_tfeat_twin(weights, torch_images(small)).numpy()
+    found = load_baseline("hardtfeat", path).describe(real_patches)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_tfeat_reads_every_format(tmp_path, rng, patches, small):
@@ -244,24 +304,38 @@ def test_deepdesc_equals_torch(tmp_path, rng, patches):
     check(baseline, ("DDesc", 128, 280_320), patches, expected, atol=2e-5)
 
 
-def test_deepdesc_has_a_gaussian_where_none_is_given(tmp_path, rng, patches):
-    layers = random_layers(rng, deepdesc.LAYERS)
-    mean, std = np.full((64, 64), 120.0), np.full((64, 64), 50.0)
-    np.savez(tmp_path / "net.npz", mean=mean, std=std, **torch7_files.state_dict(layers))
-    bell = np.exp(-((np.arange(-2, 3) / 1.25) ** 2) / 2)
-    kernel = np.outer(bell, bell).astype(np.float32)
-    images = torch_images((patches - mean) / std)
-    found = load_baseline("ddesc", tmp_path / "net.npz").describe(patches)
-    np.testing.assert_allclose(found, ddesc_twin(layers, [kernel, kernel], images), atol=2e-5)
-    # Numbers for the whole patch, and one axis of a separable kernel, as a Torch7 file may have.
-    network = torch7_files.deepdesc_network(layers.values(), [bell, bell])
-    (tmp_path / "net.t7").write_bytes(
-        torch7_files.dumps({"desc": network, "mean": 120.0, "std": 50.0})
-    )
-    same = load_baseline("ddesc", tmp_path / "net.t7").describe(patches)
-    np.testing.assert_allclose(found, same, atol=1e-5)
-    np.savez(tmp_path / "net.npz", mean=mean, std=0 * std, **torch7_files.state_dict(layers))
-    assert_refused("deviations are not all positive", load_baseline, "ddesc", tmp_path / "net.npz")
+def test_deepdesc_refuses_other_arrays(tmp_path, rng):
+    arrays = torch7_files.state_dict(random_layers(rng, deepdesc.LAYERS))
+    arrays |= {"mean": np.full((64, 64), 120.0), "std": np.full((64, 64), 50.0)}
+    arrays |= dict.fromkeys(deepdesc.KERNELS, np.ones((5, 5)))
+    for changes, message in (
+        ({}, None),
+        ({"std": np.zeros((64, 64))}, "deviations or the kernels are not all positive"),
+        ({"kernel2": np.zeros((5, 5))}, "deviations or the kernels are not all positive"),
+        ({"kernel1": np.ones((5, 7))}, r"kernel1 has shape \[5, 7\] instead of \[5, 5\]"),
+        ({"mean": np.array(120.0)}, r"mean has shape \[\] instead of \[64, 64\]"),
+    ):
+        np.savez(tmp_path / "net.npz", **(arrays | changes))
+        if message:
+            assert_refused(message, load_baseline, "ddesc", tmp_path / "net.npz")
+        else:
+            load_baseline("ddesc", tmp_path / "net.npz")
+
+
+RELEASED = ("split1_072000", "split2_104000", "split3_067000", "split4_073000")
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_deepdesc_with_released_weights_equals_torch(released, real_patches, name):
+    path = released(f"deepdesc/CNN3_p8_n8_{name}.t7")
+    content = read_torch7(path)
+    copies = ([part.copy() for part in pair] for pair in content["desc"].convolutions())
+    layers = dict(zip(deepdesc.LAYERS, copies, strict=True))
+    norms = [one for one in content["desc"].flat_modules() if "Normalization" in one.kind]
+    kernels = [one.tensor("kernel").copy() for one in norms]
+    images = torch_images((real_patches - content["mean"]) / content["std"])
+    found = load_baseline("ddesc", path).describe(real_patches)
+    np.testing.assert_allclose(found, ddesc_twin(layers, kernels, images), atol=1e-5)
 
 
 # HardNet

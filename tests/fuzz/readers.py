@@ -295,7 +295,8 @@ def make_baseline(path: Path) -> None:
         path.write_bytes(t7.dumps(t7.deepcompare_network("siam", siam)))
     else:
         network = t7.deepdesc_network(layers(deepdesc.LAYERS), [constant(5, 5)] * 2)
-        path.write_bytes(t7.dumps({"desc": network, "mean": 120.0, "std": 50.0}))
+        image = constant(1, 64, 64)
+        path.write_bytes(t7.dumps({"desc": network, "mean": image, "std": image}))
 
 
 def read_baseline(path: Path) -> Any:
