@@ -1,0 +1,92 @@
+"""Labels by order: boundaries, witnesses, and the reader of mosaics."""
+
+import notredame
+import numpy as np
+import pytest
+from PIL import Image
+
+from kjax.errors import InputError
+
+SIZES = np.random.default_rng(1).integers(1, 6, 300)
+POINTS = np.repeat(np.arange(len(SIZES)), SIZES)
+
+
+def descriptors(seed, noise=0.2):
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(len(SIZES), 32))
+    return (centres[POINTS] + noise * rng.normal(size=(len(POINTS), 32))).astype(np.float32)
+
+
+def test_boundaries_of_clear_points_are_found():
+    labels = notredame.label_by_order([descriptors(seed) for seed in range(9)])
+    assert labels.kept().all()
+    np.testing.assert_array_equal(labels.point_ids(split_undecided=True), POINTS)
+    assert notredame.boundary_scores(labels, POINTS) == {"precision": 1.0, "recall": 1.0}
+
+
+def test_a_pair_two_apart_spans_an_outlier():
+    rows = descriptors(0)
+    start = int(np.flatnonzero(POINTS[2:] == POINTS[:-2])[0])
+    rows[start + 1] = descriptors(5)[-1]
+    labels = notredame.label_by_order([rows])
+    assert not labels.new_point[start : start + 2].any()
+
+
+def test_patches_beside_an_undecided_boundary_are_left_out():
+    labels = notredame.Labels(np.array([False, True, False]), np.array([True, False, False]))
+    assert labels.kept().tolist() == [False, False, True, True]
+    assert labels.point_ids(split_undecided=True).tolist() == [0, 1, 2, 2]
+    assert labels.point_ids(split_undecided=False).tolist() == [0, 0, 1, 1]
+
+
+def test_precision_and_recall_count_only_decided_boundaries():
+    labels = notredame.Labels(
+        np.array([True, True, False, False]), np.array([False, False, False, True])
+    )
+    found = notredame.boundary_scores(labels, np.array([0, 1, 1, 2, 3]))
+    assert found == {"precision": 0.5, "recall": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("witness", "ranked", "allowed"),
+    [
+        ("rootsift", "best", True),
+        ("rootsift", "sift", False),
+        ("mkd-pcawt=file", "mkd-lw=other", False),
+        ("ddesc=one.t7", "ddesc=two.t7", False),
+        ("tfeat=file", "ddesc=one.t7", True),
+        ("best", "rootsift", False),
+        ("sift", "best", False),
+    ],
+)
+def test_a_descriptor_is_not_its_own_witness(witness, ranked, allowed):
+    assert notredame.is_witness(witness, ranked) == allowed
+
+
+def test_the_pessimistic_reading_is_not_below_the_optimistic():
+    subset = notredame.PatchSequence("toy", np.zeros((len(POINTS), 64, 64), np.uint8), POINTS)
+    noisy = {"tfeat": descriptors(0, 0.75), "mkd": descriptors(1, 0.75)}
+    found = notredame.score(descriptors(2, 0.9), noisy, subset, 400)
+    assert 0 < found["left_out"] < 0.9
+    assert found["optimistic"]["fpr95"] <= found["pessimistic"]["fpr95"]
+    low, high = found["truth"]["interval"]
+    assert low <= found["truth"]["fpr95"] <= high
+
+
+def test_reads_the_real_mosaics(shared_data):
+    folder = shared_data / "ubc_notredame"
+    found = notredame.read_mosaics(folder).patches
+    assert found.shape == (512, 64, 64)
+    with Image.open(folder / "patches0001.bmp") as image:
+        mosaic = np.asarray(image.convert("L"))
+    np.testing.assert_array_equal(found[256 + 17], mosaic[64:128, 64:128])
+
+
+def test_bad_input_is_one_line(tmp_path, capsys):
+    (tmp_path / "patches0001.bmp").touch()
+    with pytest.raises(InputError, match=r"lacks patches0000\.bmp"):
+        notredame.read_mosaics(tmp_path)
+    assert notredame.main(["sift", "--notredame", str(tmp_path / "no")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no witness"):
+        notredame.label_by_order([])
