@@ -6,7 +6,8 @@ r"""Put a trained matcher into the package, where `kjax.load_matcher("NAME")` fi
 NAME is the name of the shipped weights whose descriptors it matches. Writes NAME.npz (in half
 precision), NAME.json and NAME.md to kjax/weights/trained/matchers, and the checksums of all cards
 to SHA256SUMS; commit all of them. --views are the files it was trained on, or sets cut from the
-same photos, all of which must be in the ledger. card.json holds:
+same photos, all of which must be in the ledger; a matcher of map_matcher.py has those of its base.
+card.json holds:
 
     {"summary": "…", "command": "…", "commit": "…", "seed": 0, "pairs": 768000,
      "hardware": "NVIDIA H200", "results": {"precision": 0.9, "recall": 0.8}, "evaluation": "…",
@@ -15,6 +16,7 @@ same photos, all of which must be in the ledger. card.json holds:
 
 import argparse
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,9 +24,11 @@ import jax
 import numpy as np
 import program
 from ledger import seal_folder
+from map_matcher import with_map
 from model_card import MATCHER_FIELDS, check_card, matcher_page
 from ship import check_arrays, check_name, photographs_of, read_facts
 
+from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
 from kjax.errors import InputError
 from kjax.files.atomic import sha256, write_json, write_text
@@ -49,17 +53,18 @@ def run(args: argparse.Namespace) -> None:
     if weights.described_with.sha256 != shipped.card(args.name).sha256:
         raise InputError(f"the matcher is for other weights than the shipped {args.name}")
     check_arrays(weights.params, np.float16)
-    photographs = {
-        str(path): read_photographs(str(path)) if path.is_dir() else read_view_set(path).photographs
-        for path in args.views
-    }
+    if weights.base:
+        base = json.loads(shipped.matcher_file(weights.base).with_suffix(".json").read_bytes())
+        listed = {name: base[name] for name in ("photographs", "ledger_sha256")}
+    else:
+        listed = photographs_of({str(path): photographs_in(path) for path in args.views})
     measured = {
         "name": args.name,
         "described_with": args.name,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(weights.params)),
         "sha256": "unknown",
     }
-    facts = read_facts(args.card) | photographs_of(photographs) | measured
+    facts = read_facts(args.card) | listed | measured
     card = check_card(facts, MATCHER_FIELDS)
     folder = shipped.FOLDER / shipped.MATCHERS
     half = jax.tree.map(lambda leaf: leaf.astype(np.float16), weights.params)
@@ -70,6 +75,11 @@ def run(args: argparse.Namespace) -> None:
     seal_folder()
     read_matcher(shipped.matcher_file(args.name))
     print(f"the matcher {args.name} ships: {card['parameters']:,} parameters")
+
+
+def photographs_in(path: Path) -> Sequence[SetPhotograph]:
+    """Return the photos of a view set's file, or of a patch set's folder."""
+    return read_photographs(str(path)) if path.is_dir() else read_view_set(path).photographs
 
 
 def turned(
@@ -94,15 +104,8 @@ def turned(
     apart = np.abs(old @ turn - new).max() / np.abs(new).max()
     if max(apart, np.abs(turn.T @ turn - np.eye(len(turn))).max()) > TURN_ERROR:
         raise InputError("the shipped weights are not rotated --trained-for: retrain it")
-    embedding = weights.params["embedding"]
-    kernel = np.asarray(embedding["input"]["kernel"], "f8")
-    back = np.concatenate([turn.T @ kernel[: len(turn)], kernel[len(turn) :]]).astype(np.float32)
-    params = {
-        **weights.params,
-        "embedding": {**embedding, "input": {**embedding["input"], "kernel": back}},
-    }
     origin = dataclasses.replace(weights.described_with, name=name, sha256=weights_sha256(after))
-    return dataclasses.replace(weights, described_with=origin, params=params)
+    return dataclasses.replace(with_map(weights, turn.T), described_with=origin)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("name", help="shipped weights that the matcher is for")
     add("--matcher", required=True, help="workdir or file")
-    add("--views", type=Path, nargs="+", required=True, help="training views, or sets")
+    add("--views", type=Path, nargs="*", default=[], help="training views, or sets")
     add("--card", type=Path, required=True, help="JSON file with the facts about the matcher")
     add("--trained-for", metavar="WEIGHTS", help="weights of which NAME's are a rotation")
     return program.run_main(run, parser, argv)

@@ -1,11 +1,13 @@
 """The ledger's commands, and weights and matchers on their way into the package."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import ledger as ledger_tool
+import map_matcher
 import numpy as np
 import pytest
 import ship
@@ -245,6 +247,29 @@ def test_matchers_ship(folder, capsys, monkeypatch, sha256, photo, message):
         assert shipped.list_matchers() == ["toy"]
         assert read_matcher(shipped.matcher_file("toy")).described_with.sha256 == "abc"
         assert "beach" in (folder / shipped.MATCHERS / "toy.md").read_text()
+
+
+def test_a_mapped_matcher_ships_with_the_photos_of_its_base(folder, monkeypatch):
+    monkeypatch.setattr(shipped, "card", lambda name: SimpleNamespace(sha256="abc"))
+    write_matcher("abc", ["beach/0.jpg"])
+    given = ["--matcher", "matcher.npz", "--card", "card.json"]
+    assert ship_matcher.main(["toy", *given, "--views", "views.npz"]) == 0
+    save_matcher(Path("matcher.npz"), dataclasses.replace(toy_matcher(), base="toy"))
+    assert ship_matcher.main(["other", *given]) == 0
+    cards = [shipped.matcher_card(name) for name in ("toy", "other")]
+    assert cards[0].photographs == cards[1].photographs != ()
+    read_matcher(shipped.matcher_file("other"))
+
+
+def test_a_map_gives_other_weights_the_same_tokens(rng):
+    wanted, turn = rng.normal(size=(50, 8)), np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    given = wanted @ turn.T
+    np.testing.assert_allclose(map_matcher.linear_map(given, wanted), turn, atol=1e-12)
+    weights = toy_matcher()
+    mapped = map_matcher.with_map(weights, turn)
+    own, other = (one.params["embedding"]["input"]["kernel"] for one in (weights, mapped))
+    np.testing.assert_allclose(given @ other[:8], wanted @ own[:8], atol=1e-5)
+    np.testing.assert_array_equal(own[8:], other[8:])
 
 
 def head_only(kernel, sha256):

@@ -17,6 +17,7 @@ from kjax.images.features import Features, Matches
 from kjax.matcher.assignment import LEAST_SCORE, NONE, MutualMatches, matches_in_blocks
 from kjax.matcher.network import Embedding, Layer, LayerOutput, MatcherInput, layer_of
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher
+from kjax.weights import shipped
 from kjax.weights.shipped import DEFAULT
 
 SURE, ENOUGH = 0.9, 0.85
@@ -160,6 +161,14 @@ def _network_input(first: Features, second: Features, orders: list[np.ndarray]) 
     stacked = (jnp.asarray(np.stack(column)[None]) for column in zip(*sides, strict=True))
     counts = jnp.array([[len(first), len(second)]], jnp.int32)
     return MatcherInput(*[*stacked, counts])
+
+
+def own_matcher(features: Features) -> str:
+    """Return the name of the shipped matcher for the features' weights, or the default's."""
+    for name in shipped.list_matchers():
+        if shipped.card(name).sha256 == features.weights_sha256:
+            return name
+    return DEFAULT
 
 
 def cached_matcher(source: str = DEFAULT) -> Matcher:

@@ -12,7 +12,7 @@ from kjax.extras import is_jax_array, jnp
 from kjax.images.features import Distance, Features, Matches, MatchingMethod
 from kjax.model.describe import on_cpu
 from kjax.model.nearest_on_host import Neighbours, search
-from kjax.weights.shipped import DEFAULT, DEFAULT_RATIO
+from kjax.weights.shipped import DEFAULT_RATIO
 
 if TYPE_CHECKING:
     from kjax.images.learned import Matcher
@@ -53,15 +53,17 @@ def match(
         distance: "L2" or "Hamming" (default: the features' own; L2 for arrays).
         block: descriptors per side that are compared at once, rounded down to a power of two
             (default: depends on the device).
-        matcher: for "learned": a matcher, or a source for `kjax.load_matcher`.
+        matcher: for "learned": a matcher, or a source for `kjax.load_matcher` (default: the one
+            that ships with the features' weights).
     """
     if method == "learned":
-        from kjax.images.learned import Matcher, cached_matcher
+        from kjax.images.learned import Matcher, cached_matcher, own_matcher
 
         if not isinstance(a, Features) or not isinstance(b, Features):
             raise InputError("method='learned' needs positions: give describe_image's features")
-        found = matcher if isinstance(matcher, Matcher) else cached_matcher(matcher or DEFAULT)
-        return found.match(a, b)
+        if not isinstance(matcher, Matcher):
+            matcher = cached_matcher(matcher or own_matcher(a))
+        return matcher.match(a, b)
     return _match_sets([a, b], "ab", [(0, 1)], method, ratio, distance, block)[0]
 
 

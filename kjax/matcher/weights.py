@@ -19,18 +19,24 @@ from kjax.weights.info import Provenance
 
 WEIGHTS_FILE = "matcher.npz"
 """Name of the file in the workdir of a training."""
-_A_PARAMETER = "embedding.frequencies"
+_DESCRIPTORS = "embedding.input.kernel"
+"""The first layer's parameter that sees descriptors: every matcher has its own."""
 FORMAT = "kjax matcher 1"
 
 
 @dataclasses.dataclass(frozen=True)
 class MatcherWeights:
-    """A trained matcher, the weights whose descriptors it matches, and notes on its training."""
+    """A trained matcher, the weights whose descriptors it matches, and notes on its training.
+
+    `base` is the shipped matcher that has all parameters but the ones that see descriptors; then
+    the file holds these alone.
+    """
 
     model: MatcherConfig
     described_with: Provenance
     remarks: dict[str, str]
     params: Any = None
+    base: str = ""
 
 
 def find_matcher(source: str | Path) -> Path:
@@ -51,7 +57,7 @@ def holds_matcher(source: str | Path) -> bool:
     if path.suffix != ".npz" or not zipfile.is_zipfile(path):
         return False
     with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as file:
-        return {f"{name}.npy" for name in (ABOUT, _A_PARAMETER)} <= set(file.namelist())
+        return {f"{name}.npy" for name in (ABOUT, _DESCRIPTORS)} <= set(file.namelist())
     return False
 
 
@@ -82,6 +88,8 @@ def save_matcher(path: Path, weights: MatcherWeights) -> None:
         "described_with": dataclasses.asdict(weights.described_with),
         "remarks": weights.remarks,
     }
+    if weights.base:
+        named, about["base"] = {_DESCRIPTORS: named[_DESCRIPTORS]}, weights.base
     write_described(path, named, about)
 
 
@@ -96,6 +104,8 @@ def read_matcher(path: Path) -> MatcherWeights:
         about = Schema(MatcherWeights, "description").read(values)
         shapes = jax.eval_shape(lambda: init_params(about.model, jax.random.key(0)))
         expected = flax.traverse_util.flatten_dict(shapes, sep=".")
+        if about.base:
+            expected = {_DESCRIPTORS: expected[_DESCRIPTORS]}
         if expected.keys() != arrays.keys():
             raise InputError(f"{min(expected.keys() ^ arrays.keys())} is missing or unexpected")
         for name, like in expected.items():
@@ -104,5 +114,10 @@ def read_matcher(path: Path) -> MatcherWeights:
     except ValueError as error:
         raise InputError(f"{path} is damaged or not a matcher's file ({error})") from None
     plain = {name: array.astype(np.float32) for name, array in arrays.items()}
+    if about.base:
+        base = read_matcher(shipped.matcher_file(about.base))
+        if base.model != about.model:
+            raise InputError(f"{path} is for another version of the matcher {about.base}")
+        plain = flax.traverse_util.flatten_dict(base.params, sep=".") | plain
     params = flax.traverse_util.unflatten_dict(plain, sep=".")
     return dataclasses.replace(about, params=params)

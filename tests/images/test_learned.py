@@ -14,6 +14,7 @@ from kjax.images.features import Features
 from kjax.images.learned import Matcher
 from kjax.matcher.network import LayerOutput, MatcherConfig, init_params
 from kjax.matcher.weights import MatcherWeights, read_matcher, save_matcher
+from kjax.weights import shipped
 from kjax.weights.info import Provenance
 
 cv2 = pytest.importorskip("cv2")
@@ -174,3 +175,19 @@ def test_weights_come_back_and_damaged_ones_are_refused(folder, weights, tmp_pat
         path = tmp_path / "spoilt.npz"
         np.savez(path, **others, **({} if spoilt is None else {name: spoilt}))
         assert_refused("damaged or not a matcher", read_matcher, path)
+
+
+def test_a_file_may_hold_the_first_layer_alone(folder, weights, tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped, "matcher_file", {"mine": folder / "matcher.npz"}.get)
+    params = jax.tree.map(np.copy, weights.params)
+    params["embedding"]["input"]["kernel"] *= 2
+    origin, path = Provenance("other", "def", 8), tmp_path / "mapped.npz"
+    mapped = dataclasses.replace(weights, params=params, described_with=origin, base="mine")
+    save_matcher(path, mapped)
+    assert set(np.load(path).files) == {"about", "embedding.input.kernel"}
+    back = read_matcher(path)
+    assert back.described_with == origin
+    jax.tree.map(np.testing.assert_array_equal, back.params, params)
+    wider = dataclasses.replace(mapped, model=dataclasses.replace(MODEL, layers=3))
+    save_matcher(path, wider)
+    assert_refused("another version of the matcher mine", read_matcher, path)
