@@ -191,3 +191,8 @@ def test_a_file_may_hold_the_first_layer_alone(folder, weights, tmp_path, monkey
     wider = dataclasses.replace(mapped, model=dataclasses.replace(MODEL, layers=3))
     save_matcher(path, wider)
     assert_refused("another version of the matcher mine", read_matcher, path)
+
+
+def test_features_find_the_matcher_of_their_weights(rng):
+    for name, sha256 in (("fast", shipped.card("fast").sha256), ("best", None)):
+        assert learned.own_matcher(features(rng, 1, weights_sha256=sha256)) == name
