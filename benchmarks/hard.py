@@ -57,7 +57,6 @@ from kjax.images.describer import load
 from kjax.images.features import Features, Matches
 from kjax.images.pairs import match_photos
 from kjax.interrupts import run_script
-from kjax.weights.shipped import DEFAULT, list_matchers
 
 DISTRACTORS, APART = 2000, 8.0
 SIDE = 1 / 20
@@ -221,7 +220,7 @@ def measure(args: argparse.Namespace, subset: str, pairs: Sequence[HardPair]) ->
         elif not method.is_peer and ":" not in given:
             selections = [f"{given}:steady", f"{given}:upright"]
         matchers = [one.removeprefix(given) for one in args.methods if one.split("+")[0] == given]
-        own = method.features if method.features in list_matchers() else DEFAULT
+        own = method.own_matcher
         try:
             if subset != EVD and given != "disk":
                 describe = point_describer(method.features, args.device)

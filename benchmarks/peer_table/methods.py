@@ -38,7 +38,7 @@ from kjax.images.features import Features, Matches
 from kjax.images.geometry import one_per_location
 from kjax.images.match import match
 from kjax.matcher.weights import find_matcher
-from kjax.weights.shipped import DEFAULT
+from kjax.weights.shipped import DEFAULT, PREFIX, list_matchers
 from peer_table import boosted
 
 LIGHTGLUE, LEARNED, ALIGNED = "lightglue", "learned", "aligned"
@@ -88,6 +88,12 @@ class Method(NamedTuple):
         """Whether kjax's weights describe the keypoints."""
         others = ("sift", "rootsift", *boosted.NAMES)
         return not self.is_peer and self.features not in others
+
+    @property
+    def own_matcher(self) -> str:
+        """The learned matcher that ships for the features; the default's if there is none."""
+        name = self.features.removeprefix(PREFIX)
+        return name if name in list_matchers() else DEFAULT
 
     @property
     def digest(self) -> str:
@@ -201,7 +207,7 @@ def matcher(method: Method, device: str, learned: str | None = None) -> MatchFea
     if method.matcher == LIGHTGLUE:
         found = _lightglue(method.features.split("-")[0], device)
     elif method.matcher == LEARNED:
-        found = _learned(learned)
+        found = _learned(learned or method.own_matcher)
     else:
         try:
             ratio = float(method.matcher or MUTUAL)
@@ -222,15 +228,16 @@ def matcher(method: Method, device: str, learned: str | None = None) -> MatchFea
 @functools.cache
 def matcher_digest(name: str, weights: str | None = None) -> str:
     """Return the first digits of a learned matcher's SHA-256; empty for other methods."""
-    path = find_matcher(weights or DEFAULT)
-    return sha256(path)[:12] if parse(name).matcher == LEARNED and path.is_file() else ""
+    method = parse(name)
+    path = find_matcher(weights or method.own_matcher)
+    return sha256(path)[:12] if method.matcher == LEARNED and path.is_file() else ""
 
 
-def _learned(weights: str | None) -> MatchFeatures:
+def _learned(weights: str) -> MatchFeatures:
     import kjax
 
     try:
-        network = kjax.load_matcher(weights) if weights else kjax.load_matcher()
+        network = kjax.load_matcher(weights)
     except InputError as error:
         raise Unavailable(f"no matcher: {error}") from None
     return functools.partial(kjax.match, method=LEARNED, matcher=network)

@@ -119,6 +119,8 @@ def test_names_of_methods():
     assert "lund" in methods.parse("best:steady+0.9").trained_on
     assert methods.parse("aliked").trained_on == set()
     assert methods.parse("best@9:steady+0.9").digest == read_card("best")["sha256"][:12]
+    for name, own in (("fast:steady", "fast"), ("kjax-hardnet", "hardnet"), ("rootsift", "best")):
+        assert methods.parse(f"{name}+learned").own_matcher == own
     features = {methods.parse(name).features for name in page.METHODS}
     others = {"aliked", "disk", *boosted.NAMES}
     assert features - set(BASELINES) - others <= set(shipped.list_weights())
