@@ -14,6 +14,7 @@ from kjax.images.features import Features
 from kjax.images.learned import Matcher
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.weights import MatcherWeights, save_matcher
+from kjax.weights import shipped
 from kjax.weights.info import Provenance
 
 MODEL = MatcherConfig(layers=2, width=32, heads=2, dimension=8, head_size=20, self_every=2)
@@ -135,10 +136,11 @@ def test_the_matcher_that_ships_is_exported_by_its_name(tmp_path, capsys, monkey
 
     monkeypatch.setattr(export, "export_matcher", write)
     path = tmp_path / "matcher.onnx"
-    assert main(["export", "best", "--part", "matcher", "--out", str(path)]) == 0
-    assert path.read_text() == "best"
-    assert "matcher of best" in capsys.readouterr().out
-    assert main(["export", "fast", "--part", "matcher", "--out", str(path)]) == 2
-    assert (
-        capsys.readouterr().err == "kjax export: no such matcher: fast (shipped matchers: best)\n"
-    )
+    for name in ("best", "fast"):
+        assert main(["export", name, "--part", "matcher", "--out", str(path)]) == 0
+        assert path.read_text() == name
+        assert f"matcher of {name}" in capsys.readouterr().out
+    assert main(["export", "best-context", "--part", "matcher", "--out", str(path)]) == 2
+    own = ", ".join(shipped.list_matchers())
+    expected = f"kjax export: no such matcher: best-context (shipped matchers: {own})\n"
+    assert capsys.readouterr().err == expected
