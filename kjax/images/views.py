@@ -56,6 +56,8 @@ SAME_KEYPOINT = 1.0
 """Maximum distance of a keypoint from COLMAP's, in pixels of the reduced photograph."""
 LEAST_SHARED = 30
 """Minimum number of points that two photographs of a group share."""
+UNTURNED = {"turns": np.array(np.nan, "f4")}
+"""Column of views whose keypoints have no orientation: training does not rotate them."""
 MOST_DISTORTION = 5.0
 """Maximum plausible distortion coefficient: larger values mean another camera model."""
 
@@ -99,7 +101,8 @@ def describe_views(
         for view, keypoints in found:
             columns = describe_columns(view.pixels, keypoints, describer, max_keypoints)
             size = view.pixels.shape[1], view.pixels.shape[0]
-            views.append(columns | plane_geometry(view.homography, columns["xy"], size))
+            columns |= plane_geometry(view.homography, columns["xy"], size)
+            views.append(columns | (UNTURNED if describer.upright else {}))
         described.append(_stacked(views))
         return SetPhotograph(len(described) - 1, names[number], sha256(photographs[number]))
 
@@ -267,9 +270,7 @@ def views_of_features(
             rows = [column[best] for column in (features.xy, *features.for_matcher())]
             made = _as_columns(rows, size, max_keypoints)
             made |= plane_geometry(homography, made["xy"], size)
-            if features.angles is None:
-                made["turns"] = np.array(np.nan, "f4")
-            groups[-1].append(made)
+            groups[-1].append(made | (UNTURNED if features.angles is None else {}))
     dimensions = sorted({view["descriptors"].shape[-1] for group in groups for view in group})
     if len(dimensions) > 1:
         raise InputError(f"descriptors of {dimensions} numbers in one set: extract them again")
@@ -310,7 +311,8 @@ def describe_scene(
 
     def describe(number: int, found: tuple[np.ndarray, Keypoints]) -> SetPhotograph:
         columns = describe_columns(*found, describer, max_keypoints)
-        described.append(columns | _geometry(model, images[number], columns))
+        columns |= _geometry(model, images[number], columns)
+        described.append(columns | (UNTURNED if describer.upright else {}))
         read.append(images[number])
         name = images[number].name
         return SetPhotograph(len(read) - 1, name, sha256(photos / name))

@@ -28,9 +28,9 @@ FILES = [f"{photograph:05d}/{view}.png" for photograph in (0, 2) for view in (0,
 WIDTH, HEIGHT, FOCAL, STEP, COUNT = 160, 120, 100.0, 10, 4
 
 
-def make_describer():
+def make_describer(**options):
     model = make_model("xy", patch_size=16, channels=CHANNELS)
-    return kjax.Describer(*model, name="x", sha256="y")
+    return kjax.Describer(*model, name="x", sha256="y", **options)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,15 @@ def test_views_are_homographies_of_a_photograph(blobs, tmp_path):
             assert np.median(np.cos(turned - upright)[near]) > 0.8
     norms = np.linalg.norm(views.descriptors[0, 0, :20].astype(np.float32), axis=1)
     np.testing.assert_allclose(norms, 1, atol=2e-3)
+
+
+def test_upright_views_are_not_rotated_in_training(blobs):
+    """Angles of rotated views would tell how a photograph is turned, which upright ones do not."""
+    describer = make_describer(upright=True)
+    options = {"config": ViewConfig(views=1), "max_keypoints": 50, "seed": 0, "progress": False}
+    views, _ = describe_views([blobs / "a.png"], ["a"], describer, **options)
+    assert np.isnan(views.turns).all()
+    assert not views.angles.any()
 
 
 def test_build_views_writes_a_file(blobs, tmp_path, capsys):
