@@ -11,9 +11,7 @@ from kjax.baselines.opencv import root_sift
 from kjax.data.embedded import stereo_patch_pairs
 
 cv2 = pytest.importorskip("cv2")
-needs_contrib = pytest.mark.skipif(
-    not hasattr(cv2, "xfeatures2d"), reason="this OpenCV has no contrib modules"
-)
+needs_contrib = pytest.mark.skipif(not hasattr(cv2, "xfeatures2d"), reason="no contrib modules")
 
 
 @pytest.fixture
@@ -79,9 +77,8 @@ def test_a_missing_or_incomplete_opencv_is_reported(monkeypatch):
     for name in ("brief", "teblid", "bboost", "sift"):
         if name == "sift":
             monkeypatch.setitem(sys.modules, "cv2", None)
-        with pytest.raises(
-            Unavailable, match=r"pip install ('kjax.photos.'|opencv-contrib-python-headless)"
-        ):
+        packages = "('kjax.photos.'|opencv-contrib-python-headless)"
+        with pytest.raises(Unavailable, match=f"pip install {packages}"):
             load_baseline(name)
 
 

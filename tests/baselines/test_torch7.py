@@ -34,10 +34,8 @@ def test_tensors_keep_shape_and_order(tmp_path, rng, dtype):
 
 def test_modules_in_order(tmp_path, rng):
     weight, bias = rng.normal(size=(4, 1, 3, 3)), rng.normal(size=4)
-    normalization = Module("nn.SpatialSubtractiveNormalization", {"meanestimator": sequential()})
-    network = sequential(
-        convolution(weight, bias), sequential(Module("nn.Tanh", {})), normalization
-    )
+    norm = Module("nn.SpatialSubtractiveNormalization", {"meanestimator": sequential()})
+    network = sequential(convolution(weight, bias), sequential(Module("nn.Tanh", {})), norm)
     found = read(tmp_path, network)
     assert isinstance(found, TorchObject)
     kinds = ["nn.SpatialConvolution", "nn.Sequential", "nn.SpatialSubtractiveNormalization"]

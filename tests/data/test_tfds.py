@@ -24,9 +24,8 @@ pytestmark = pytest.mark.skipif(
 
 POINT_IDS = np.array([5, 5, 5, 9, 9, 2, 2, 2, 2, 7])
 PATCHES = np.random.default_rng(0).integers(0, 256, (10, 64, 64), dtype=np.uint8)
-PAIRS = TestPairs(
-    np.array([0, 3, 5, 9]), np.array([2, 5, 8, 1]), np.array([True, False, True, False])
-)
+MATCHING = np.array([True, False, True, False])
+PAIRS = TestPairs(np.array([0, 3, 5, 9]), np.array([2, 5, 8, 1]), MATCHING)
 
 
 def builder_module(name):
@@ -87,9 +86,8 @@ def prepare(name, config, manual_dir, folder):
     builder = builder_module(name).Builder(config=config, data_dir=folder)
     options = tfds.download.DownloadConfig(manual_dir=manual_dir)
     builder.download_and_prepare(download_config=options, download_dir=folder / "downloads")
-    return {
-        split: list(tfds.as_numpy(builder.as_dataset(split=split))) for split in builder.info.splits
-    }
+    splits = builder.info.splits
+    return {name: list(tfds.as_numpy(builder.as_dataset(split=name))) for name in splits}
 
 
 @pytest.mark.slow

@@ -111,10 +111,7 @@ def made(make, patches):
 
 @pytest.mark.parametrize(
     ("kind", "make"),
-    [
-        pytest.param("random", random_image, marks=pytest.mark.slow),
-        ("constant", constant_image),
-    ],
+    [pytest.param("random", random_image, marks=pytest.mark.slow), ("constant", constant_image)],
 )
 def test_both_official_rules_on_a_larger_set(kind, make, optimized):
     golden, tasks = GOLDEN["descriptors"][kind], official_tasks()

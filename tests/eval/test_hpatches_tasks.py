@@ -13,7 +13,6 @@ from official_tasks import GOLDEN, official_tasks
 from refusals import assert_refused
 
 from kjax.data.hpatches import SPLITS
-from kjax.errors import InputError
 from kjax.eval.entries import Entry
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.tasks import generate_tasks, open_benchmark, read_tasks, textured_patches
@@ -137,8 +136,7 @@ def test_small_sets():
     drawn = (tasks.queries.sequence, tasks.distractors.sequence)
     assert set(np.concatenate(drawn)) == {0, 1, 2}
     for patches in ({}, {"one": 1}):
-        with pytest.raises(InputError, match="no sequence to draw"):
-            generate_tasks(patches, **QUIET)
+        assert_refused("no sequence to draw", generate_tasks, patches, **QUIET)
 
 
 def test_flat_patches_are_not_looked_for():

@@ -9,30 +9,16 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import sample_evaluation
 from refusals import assert_refused
-from sample_evaluation import (
-    SETS,
-    descriptor,
-    evaluation,
-    hpatches_scores,
-    illustrations,
-    paper_like_evaluation,
-    phototour_scores,
-)
+from sample_evaluation import SETS, descriptor, evaluation, hpatches_scores, phototour_scores
 
 from kjax.errors import InputError
+from kjax.eval.report import tables
 from kjax.eval.report.charts import distance_at_recall
 from kjax.eval.report.page import compose, headlines, write_report
 from kjax.eval.report.published import PAPER_PHOTOTOUR, is_hand_crafted, paper_counterpart
-from kjax.eval.report.tables import (
-    arrange,
-    detail_tables,
-    fpr_table,
-    headline_table,
-    make_table,
-    scoreboard,
-    share_cell,
-)
+from kjax.eval.report.tables import arrange, fpr_table, headline_table, scoreboard
 from kjax.eval.results import Curve, Evaluation, HardPairs, Histogram, Illustrations
 
 NASTY = "<script>alert('x')</script> & \"$a$\" _b_ | `c` *d* [e](f) 漢 \x00\n#"
@@ -45,7 +31,7 @@ PATCHES = np.zeros((1, 2, 8, 8), np.uint8)
 
 def test_results_survive_json():
     odd = descriptor("ψ <b> | “quoted” \\ \n", missing="no: *weights*")
-    for results in (paper_like_evaluation(), evaluation(), evaluation(odd)):
+    for results in (sample_evaluation.paper_like_evaluation(), evaluation(), evaluation(odd)):
         text = results.to_json()
         assert Evaluation.from_json(text) == results
         assert json.loads(text) == json.loads(json.dumps(dataclasses.asdict(results)))
@@ -67,7 +53,7 @@ def rows_of(table):
 
 
 def test_paper_layout():
-    (arrangement,) = arrange(paper_like_evaluation().descriptors)
+    (arrangement,) = arrange(sample_evaluation.paper_like_evaluation().descriptors)
     table = fpr_table(arrangement)
     rows = rows_of(table)
     assert list(rows["sum"]) == [
@@ -155,15 +141,15 @@ def test_published_rows_and_their_counterparts():
 
 
 def test_hpatches_tables():
-    board = scoreboard(paper_like_evaluation().descriptors)
+    board = scoreboard(sample_evaluation.paper_like_evaluation().descriptors)
     assert [(key.protocol, key.split) for key in board] == [
         ("python", "abc"), ("python", "a"), ("matlab", "a"),
     ]  # fmt: skip
     for setting, scored in board.items():
-        for table in (headline_table(setting, scored), *detail_tables(setting, scored)):
+        for table in (headline_table(setting, scored), *tables.detail_tables(setting, scored)):
             assert f"protocol {setting.protocol}" in table.caption
             assert ("splits a, b, c" if setting.split == "abc" else "split a") in table.caption
-    levels, areas, pools, sequences = map(rows_of, detail_tables(*next(iter(board.items()))))
+    levels, areas, pools, sequences = map(rows_of, tables.detail_tables(*next(iter(board.items()))))
     star = "combined_star s=2"
     assert levels[star]["Retrieval, tough"] == "56.00"
     assert levels[star]["Verification, easy intra"] == "80.60"
@@ -187,15 +173,15 @@ def test_spread_and_published_rows_beside_the_headline():
 
 
 def test_best_value_and_distance_at_recall_by_hand():
-    rows = [("rival", {"x": share_cell(value)}) for value in (0.5, None)]
-    assert not any(cells[0].best for _, cells in make_table("", rows).rows), "it is the only one"
+    rows = [("rival", {"x": tables.share_cell(value)}) for value in (0.5, None)]
+    assert not any(cells[0].best for _, cells in tables.make_table("", rows).rows), "the only one"
     histogram = Histogram([0.0, 1.0, 2.0], [90, 10], [0, 5])
     assert distance_at_recall(histogram) == pytest.approx(1.5)
     assert distance_at_recall(Histogram([0.0, 1.0], [0], [1])) is None
 
 
 def test_headlines():
-    text = " ".join(headlines(paper_like_evaluation()))
+    text = " ".join(headlines(sample_evaluation.paper_like_evaluation()))
     assert "8 descriptors compared: 5 of kjax and 3 baselines; 1 more unavailable." in text
     assert (
         "combined_star s=2 among kjax models (1.40 %), RootSIFT among baselines (27.00 %)" in text
@@ -290,7 +276,8 @@ CASES = {
         ["Summary", "Verification of pairs", "HPatches", "Hardest errors", "Descriptors"],
     ),
     "training": (
-        evaluation(), Illustrations(training=dict([*illustrations().training.items()][:1])),
+        evaluation(),
+        Illustrations(training=dict([*sample_evaluation.illustrations().training.items()][:1])),
         ["Summary", "Training"],
     ),
 }  # fmt: skip

@@ -1,8 +1,9 @@
 """JSON texts and files of JSON lines."""
 
 import pytest
+from refusals import assert_refused
 
-from kjax.errors import InputError, counted
+from kjax.errors import counted
 from kjax.files.json import append_line, parse_json, read_lines
 from kjax.runs.workdir import stored_config
 
@@ -20,8 +21,7 @@ def test_damage_is_a_value_error(text, tmp_path):
         parse_json(text)
     content = text if isinstance(text, bytes) else text.encode()
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"config\.json is damaged"):
-        stored_config(tmp_path)
+    assert_refused(r"config\.json is damaged", stored_config, tmp_path)
 
 
 def test_damaged_lines_are_skipped_and_incomplete_ones_removed(tmp_path, capsys):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import ExifTags, Image
-from refusals import assert_refused
+from refusals import assert_refused, refused_command
 from scripts import run_python
 
 import kjax
@@ -466,19 +466,13 @@ def test_a_missing_cluster_is_reported_in_one_line(photos, tmp_path, capsys, mon
     monkeypatch.setattr("kjax.images.exchange.colmap_program.find_reconstructor", lambda _: None)
     words = ["colmap", str(photos), "--out", str(tmp_path / "out"), "--cluster"]
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main([*words, "auto"]) == 2
-    assert (
-        capsys.readouterr().err == "kjax colmap: --cluster needs ray: pip install 'kjax[cluster]'\n"
-    )
+    message = "kjax colmap: --cluster needs ray: pip install 'kjax[cluster]'\n"
+    assert refused_command(capsys, *words, "auto") == message
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    assert main([*words, "auto"]) == 2
-    assert "no Ray cluster runs here" in capsys.readouterr().err
+    assert "no Ray cluster runs here" in refused_command(capsys, *words, "auto")
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     for address in ("auto", "127.0.0.1:1", "nonsense"):
-        assert main([*words, address]) == 2
-        error = capsys.readouterr().err
-        assert "does not answer" in error
-        assert error.count("\n") == 1
+        assert "does not answer" in refused_command(capsys, *words, address)

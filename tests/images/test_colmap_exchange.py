@@ -18,12 +18,7 @@ from kjax.errors import InputError
 from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.exchange import colmap_database, colmap_program
 from kjax.images.exchange.colmap_bytes import NORM, SHRINKING, colmap_bytes, write_colmap_text
-from kjax.images.exchange.colmap_database import (
-    CameraGuess,
-    Geometry,
-    read_matches,
-    write_database,
-)
+from kjax.images.exchange.colmap_database import CameraGuess, Geometry, read_matches, write_database
 from kjax.images.features import Features
 
 

@@ -11,13 +11,7 @@ from refusals import assert_refused, refused
 import kjax
 import kjax.images.describer as describer_module
 import kjax.model.patches
-from kjax.data.cutting.keypoints import (
-    DETECTORS,
-    as_keypoints,
-    detect,
-    find_in_grey,
-    to_opencv,
-)
+from kjax.data.cutting.keypoints import DETECTORS, as_keypoints, detect, find_in_grey, to_opencv
 from kjax.data.cutting.photographs import grey_values, read_reduced
 from kjax.errors import InputError
 from kjax.weights import shipped

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from models import CHANNELS, make_model
 from PIL import ExifTags, Image, ImageOps
+from refusals import assert_refused
 
 import kjax
 from kjax.errors import InputError
@@ -94,7 +95,6 @@ def test_matches_are_plotted_in_one_call(order, tmp_path, rng):
     matches, expected = kjax.match(a, b, method="mutual"), draw_matches(both, both, xy, xy)
     np.testing.assert_array_equal(kjax.plot_matches(a, b, matches), expected)
     plain = dataclasses.replace(a, image=None)
-    with pytest.raises(InputError, match="no image: give images="):
-        kjax.plot_matches(plain, b, matches)
+    assert_refused("no image: give images=", kjax.plot_matches, plain, b, matches)
     plotted = kjax.plot_matches(plain, b, matches, images=((both / 255).astype(np.float32), path))
     np.testing.assert_array_equal(plotted, expected)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model, random_patches
+from refusals import assert_refused
 
 import kjax
 from kjax.errors import InputError
@@ -60,14 +61,12 @@ def test_backend_and_batch_by_machine(monkeypatch):
     folded, weights = kjax.fold(*make_model("combined", patch_size=8, **NARROW))
     int8 = folded.clone(dtype=np.dtype("int8")), weights
     assert Runner(*int8).backend == ONNXRUNTIME
-    with pytest.raises(InputError, match="int8 needs onnxruntime on a CPU"):
-        Runner(*int8, backend=JAX)
+    assert_refused("int8 needs onnxruntime on a CPU", Runner, *int8, backend=JAX)
     assert make_runner(backend=ONNXRUNTIME).backend == ONNXRUNTIME
     monkeypatch.setenv(runner.VARIABLE, ONNXRUNTIME)
     assert make_runner().backend == ONNXRUNTIME
     monkeypatch.setenv(runner.VARIABLE, "torch")
-    with pytest.raises(InputError, match="unknown backend 'torch': choose from jax, onnxruntime"):
-        make_runner()
+    assert_refused("unknown backend 'torch': choose from jax, onnxruntime", make_runner)
     monkeypatch.delenv(runner.VARIABLE)
     monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None)
     assert make_runner().backend == JAX

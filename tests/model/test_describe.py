@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 from kjax.errors import InputError
 from kjax.model import describe as module
@@ -74,8 +75,7 @@ def test_the_bar_counts_patches(patches, capsys):
 
 
 def test_bad_input_is_refused(patches):
-    with pytest.raises(InputError, match="batch must be at least 1"):
-        describe(project, patches, size=32, batch=0)
+    assert_refused("batch must be at least 1", describe, project, patches, size=32, batch=0)
     with pytest.raises(InputError, match=r"returned an array of \(4, 32, 32\), not \[4, dim\]"):
         describe(lambda x: x, patches, size=32, batch=4)
 

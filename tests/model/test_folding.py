@@ -7,11 +7,10 @@ import jax
 import numpy as np
 import pytest
 from models import make_model, narrow, random_patches
-from refusals import assert_refused
+from refusals import assert_refused, refused_command
 
 import kjax
 from kjax.cli import main
-from kjax.errors import InputError
 from kjax.model.folding import fold_head, remap, shorten
 from kjax.runs.config import load_config
 from kjax.weights.files import save_variables
@@ -103,8 +102,8 @@ def test_a_run_that_was_trained_for_it(nested_run, rng, capsys):
     expected = first_entries(whole.describe(patches), 32)
     np.testing.assert_allclose(short.describe(patches), expected, atol=1e-5)
     assert load_source(nested_run, dimension=128).model.dimension == 128
-    with pytest.raises(InputError, match="descriptors of 32 and 64 and 128 numbers, not 48"):
-        kjax.load(nested_run, dimension=48)
+    message = "descriptors of 32 and 64 and 128 numbers, not 48"
+    assert_refused(message, kjax.load, nested_run, dimension=48)
     assert main(["info", nested_run]) == 0
     assert "128, or the first 32 or 64" in capsys.readouterr().out
 
@@ -123,6 +122,6 @@ def test_export(nested_run, name):
 def test_weights_that_say_nothing_of_it(tmp_path, capsys):
     path = tmp_path / "polar.npz"
     save_variables(path, make_model("polar")[1])
-    assert main(["export", f"{path}:polar,s=1", "--dimension", "64", "--out", "x.npz"]) == 2
+    words = ("export", f"{path}:polar,s=1", "--dimension", "64", "--out", "x.npz")
     told = "has descriptors of 128 numbers, not 64: train with"
-    assert told in capsys.readouterr().err
+    assert told in refused_command(capsys, *words)

@@ -10,8 +10,8 @@ from programs import refusal
 import kjax
 from kjax.cli import parse as parse_words
 from kjax.errors import InputError
+from kjax.runs import config as configs
 from kjax.runs.config import (
-    CONFIG_FOLDERS,
     AugmentConfig,
     LossConfig,
     RunConfig,
@@ -108,7 +108,7 @@ def test_names_are_found_from_any_folder_and_only_config_files_are_suggested(tmp
     assert load_config("own").train.pairs == 32
     assert_refused("choose from base, encoded", load_config, "x")
     assert_refused("smoke, own", load_config, "x")
-    assert CONFIG_FOLDERS[1] == CONFIGS
+    assert configs.CONFIG_FOLDERS[1] == CONFIGS
 
 
 @pytest.mark.parametrize(

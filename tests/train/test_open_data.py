@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from ledger_files import ROWS, write_ledger, write_set
+from refusals import assert_refused
 
 from kjax.errors import InputError
 from kjax.runs.config import load_config, validate
@@ -42,8 +43,7 @@ def test_other_sets_are_refused_before_the_run_begins(config, photograph, messag
     write_set(Path("land"), "field/0.jpg", photograph or "beach/1.jpg")
     if photograph is None:
         Path("land/photographs.csv").unlink()
-    with pytest.raises(InputError, match=message):
-        run(validate(config), Path("out"))
+    assert_refused(message, run, validate(config), Path("out"))
     assert not Path("out").exists()
     config.data.only_open = False
     assert len(read_train_set(validate(config)).patches) == 12

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 pytest.importorskip("torch")
 import torch
@@ -61,8 +62,7 @@ def test_other_refusals():
         (from_torch, ({"state_dict": 3},), "not a state dict"),
         (to_torch, (folded,), "folded"),
     ):
-        with pytest.raises(InputError, match=message):
-            convert(*arguments)
+        assert_refused(message, convert, *arguments)
 
 
 def test_kornias_hardnet_has_the_same_descriptors_both_ways(rng):
