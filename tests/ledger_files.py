@@ -17,18 +17,15 @@ def hashed(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def row(scene: str, file: str, author: str, licence: str) -> LedgerRow:
-    return LedgerRow(
-        hashed(f"{scene}/{file}"), scene, file, f"example.org/{scene}", author, licence
-    )
-
-
 ROWS = [
-    row("beach", "0.jpg", "Ann", "CC-BY-4.0"),
-    row("beach", "1.jpg", "Ann", "CC-BY-4.0"),
-    row("beach", "2.jpg", "Bob", "CC-BY-4.0"),
-    row("field", "0.jpg", "unknown", "CC0-1.0"),
-    row("tower", "0.jpg", "Cy", "none-stated"),
+    LedgerRow(hashed(f"{scene}/{file}"), scene, file, f"example.org/{scene}", author, licence)
+    for scene, file, author, licence in (
+        ("beach", "0.jpg", "Ann", "CC-BY-4.0"),
+        ("beach", "1.jpg", "Ann", "CC-BY-4.0"),
+        ("beach", "2.jpg", "Bob", "CC-BY-4.0"),
+        ("field", "0.jpg", "unknown", "CC0-1.0"),
+        ("tower", "0.jpg", "Cy", "none-stated"),
+    )
 ]
 
 

@@ -52,9 +52,8 @@ def test_loads_alone_without_problems(page, report):
     assert page.problems == []
     assert page.evaluate("document.querySelectorAll('section h2').length") == 8
     # Every entry of the contents leads somewhere.
-    assert page.evaluate(
-        "[...document.querySelectorAll('nav a')].every(a => document.querySelector(a.hash))"
-    )
+    links = "[...document.querySelectorAll('nav a')]"
+    assert page.evaluate(f"{links}.every(a => document.querySelector(a.hash))")
 
 
 @pytest.mark.parametrize("width", SIZES)
@@ -81,9 +80,8 @@ def test_every_figure_is_visible_and_nothing_overflows(page, width):
 def test_tables_sort(page):
     table = "document.querySelector('main table')"
     names = f"[...{table}.tBodies[0].rows].map(row => row.querySelector('.name').textContent)"
-    click = (
-        f"[...{table}.querySelectorAll('thead button')].find(b => b.textContent == '%s').click()"
-    )
+    buttons = f"[...{table}.querySelectorAll('thead button')]"
+    click = f"{buttons}.find(b => b.textContent == '%s').click()"
     before = page.evaluate(names)
     page.evaluate(click % "Mean")
     ascending = page.evaluate(names)

@@ -151,7 +151,7 @@ class Stopped(BaseException):
     ("place", "method", "calls"),
     [(FeatureFiles, "write", 3), (PairStore, "add_matches", 2), (PairStore, "add_geometries", 1)],
 )
-def test_interrupted_runs_resume_with_the_same_result(
+def test_interrupted_runs_resume(
     place, method, calls, photos, tmp_path, describer, finished, monkeypatch
 ):
     real, count = getattr(place, method), [0]
@@ -185,9 +185,8 @@ def test_a_new_image_only_needs_its_own_pairs(photos, tmp_path, describer, finis
     image.transpose(Image.Transpose.ROTATE_180).save(photos / "z.png")
     (photos / "broken.jpg").write_text("no picture")
     matched, real = [], PairStore.add_matches
-    monkeypatch.setattr(
-        PairStore, "add_matches", lambda self, found: (matched.extend(found), real(self, found))
-    )
+    note = lambda self, found: (matched.extend(found), real(self, found))  # noqa: E731
+    monkeypatch.setattr(PairStore, "add_matches", note)
     (left_out,) = build(photos, out, describer, STAND_IN, **ALONE).left_out
     assert len(matched) == COUNT
     assert "broken.jpg" in left_out
@@ -281,13 +280,10 @@ def test_blocks_have_every_pair_once_and_few_images():
 
 def test_retrieval_finds_images_of_the_same_things(rng, monkeypatch):
     monkeypatch.setattr(pairs, "CLUSTERS", 8)
-    things = rng.normal(size=(3, 40, 16)).astype(np.float32)
-    rows = [
-        things[number % 3] + 0.05 * rng.normal(size=(40, 16)).astype(np.float32)
-        for number in range(9)
-    ]
+    things = np.tile(rng.normal(size=(3, 40, 16)), (3, 1, 1))
+    rows = list((things + 0.05 * rng.normal(size=things.shape)).astype(np.float32))
     centres = pairs.learn_centres(np.concatenate(rows))
-    vectors = np.stack([pairs.vlad(one.astype(np.float32), centres) for one in rows])
+    vectors = np.stack([pairs.vlad(one, centres) for one in rows])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     expected = {pair for pair in pairs.exhaustive(9) if (pair[1] - pair[0]) % 3 == 0}
     assert set(pairs.most_similar(vectors, 2)) == expected
@@ -345,9 +341,8 @@ def test_sensors_and_positions(tmp_path):
     assert first.camera.focal == pytest.approx(10 / 20 * 120)
     assert second.camera == ("b.jpg", None)
     half = np.deg2rad(0.5)
-    np.testing.assert_allclose(
-        first.position / 6_371_000, [0, -np.cos(half), -np.sin(half)], atol=1e-9
-    )
+    expected = [0, -np.cos(half), -np.sin(half)]
+    np.testing.assert_allclose(first.position / 6_371_000, expected, atol=1e-9)
     assert second.position is None
     together, _ = read_collection(tmp_path, single_camera=True)
     assert len({one.camera.identity for one in together}) == 1

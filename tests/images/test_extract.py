@@ -171,9 +171,9 @@ def old_kornia(image, lafs, size):
         own[:, :, 2] *= (sides - 1) / whole
         grid = torch.nn.functional.affine_grid(own, [len(own), 1, size, size], align_corners=False)
         grid = 2 * grid / (sides - 1) - 1
-        patches[chosen] = torch.nn.functional.grid_sample(
-            pixels.expand(len(own), -1, -1, -1), grid, padding_mode="border", align_corners=False
-        )[:, 0]
+        options, every = {"padding_mode": "border", "align_corners": False}, (len(own), -1, -1, -1)
+        found = torch.nn.functional.grid_sample(pixels.expand(every), grid, **options)
+        patches[chosen] = found[:, 0]
         pixels = kornia.geometry.transform.pyrdown(pixels)
         number += 1
     return patches.numpy(), levels.numpy() < number
@@ -321,13 +321,7 @@ def test_keypoints_outside_see_the_repeated_border(image):
 
 @pytest.mark.parametrize(
     ("shape", "points"),
-    [
-        ((9, 9), (0, 2)),
-        ((1, 9, 9), (1, 0, 2)),
-        ((0, 5), (2, 2)),
-        ((5, 0), (2, 2)),
-        ((0, 0), (2, 2)),
-    ],
+    [((9, 9), (0, 2)), ((1, 9, 9), (1, 0, 2)), *((x, (2, 2)) for x in ((0, 5), (5, 0), (0, 0)))],
 )
 def test_without_keypoints_or_pixels_there_are_no_patches(shape, points):
     image, scale = np.zeros(shape, np.uint8), np.ones(points[:-1])

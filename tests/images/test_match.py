@@ -137,9 +137,8 @@ def searched_again(monkeypatch):
     """How many queries were in doubt, at each call of the search on the device."""
     counts = []
     search = nearest.search
-    monkeypatch.setattr(
-        nearest, "search", lambda q, t, metric: counts.append(len(q)) or search(q, t, metric)
-    )
+    note = lambda q, t, metric: counts.append(len(q)) or search(q, t, metric)  # noqa: E731
+    monkeypatch.setattr(nearest, "search", note)
     return counts
 
 
@@ -180,9 +179,8 @@ def test_hamming_of_bytes_and_of_bits(rng, method):
     if method == "mutual":
         theirs = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(packed, other)
         theirs = [(m.queryIdx, m.trainIdx, m.distance) for m in theirs]
-        assert [
-            (*pair, far) for pair, far in zip(found.indices, found.distances, strict=True)
-        ] == theirs
+        ours = zip(found.indices, found.distances, strict=True)
+        assert [(*pair, far) for pair, far in ours] == theirs
 
 
 def test_integers_and_jax_arrays(rng):

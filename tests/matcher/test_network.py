@@ -58,9 +58,7 @@ def test_photographs_may_change_places(say, rng):
 
 @pytest.mark.parametrize("rows", [16, 24, 512])
 def test_attention_in_blocks_is_jaxs_own(rng, rows):
-    query, key, value = (
-        jnp.asarray(rng.normal(size=(2, rows, 2, 8)), jnp.float32) for _ in range(3)
-    )
+    query, key, value = jnp.asarray(rng.normal(size=(3, 2, rows, 2, 8)), jnp.float32)
     counts = jnp.array([rows, 5], jnp.int32)
     expected = attend(query, key, value, counts, "xla")
     np.testing.assert_allclose(attend(query, key, value, counts, "blocked"), expected, atol=2e-6)
@@ -79,7 +77,7 @@ def test_the_quick_exponential_has_five_digits():
 @pytest.mark.parametrize("rows", [16, 2048])
 def test_looking_both_ways_at_once_is_jaxs_own(rng, rows, length):
     """Also where lengths of keys differ by so much that floats cannot hold the shared factor."""
-    key, value = (jnp.asarray(rng.normal(size=(2, 2, rows, 2, 8)), jnp.float32) for _ in range(2))
+    key, value = jnp.asarray(rng.normal(size=(2, 2, 2, rows, 2, 8)), jnp.float32)
     key = key * jnp.linspace(1, length, rows)[None, None, :, None, None]
     counts = jnp.array([[rows, 5], [7, 0]], jnp.int32)
     there = jnp.arange(rows)[None, None] < counts[:, :, None]

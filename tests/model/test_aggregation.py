@@ -54,9 +54,8 @@ def test_dense_sums_in_float32_and_keeps_the_precision_of_its_arguments(rng):
     np.testing.assert_allclose(found, np.asarray(x, np.float64) @ rounded, atol=1e-4)
     by_x, by_weights = back(jnp.ones_like(found))
     assert (by_x.dtype, by_weights.dtype) == (jnp.bfloat16, jnp.float32)
-    np.testing.assert_allclose(
-        by_weights, np.tile(np.asarray(x, np.float64).sum(axis=0)[:, None], 3), atol=1e-4
-    )
+    sums = np.asarray(x, np.float64).sum(axis=0)
+    np.testing.assert_allclose(by_weights, np.tile(sums[:, None], 3), atol=1e-4)
 
 
 def test_temporary_memory_is_a_fifteenth_of_the_naive_one():

@@ -40,9 +40,8 @@ def test_each_config_is_valid_and_its_docstring_shows_the_command(name):
     config = load_config(CONFIGS / f"{name}.py")
     run = validate(config)
     assert run.train.total_steps >= 1
-    assert run.model.build(axis_name="devices") == kjax.build(
-        axis_name="devices", **config.model.to_dict()
-    )
+    own = config.model.to_dict()
+    assert run.model.build(axis_name="devices") == kjax.build(axis_name="devices", **own)
     assert run.augment == AugmentConfig(**config.augment)
     assert run.loss == LossConfig(**config.loss)
     assert config.is_locked
