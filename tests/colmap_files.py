@@ -153,5 +153,4 @@ class PlaneScene:
 
 
 def correlation(a, b):
-    """Return the correlation of two images."""
     return np.corrcoef(a.ravel(), b.ravel())[0, 1]

@@ -10,6 +10,7 @@ from kjax.model.descriptor import Descriptor
 
 ENCODED = ("xy", "polar", "combined", "combined_star")
 CHANNELS = (4, 4, 8, 8, 16, 16)
+UNUSUAL = {"kappa_xy": 2.0, "scale_rho": 2.0, "corner_radius": 1.5, "head_bias": False}
 
 
 def narrow(head: str) -> dict:

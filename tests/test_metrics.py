@@ -67,17 +67,12 @@ DISTANCES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
 MATCHING = np.array([True, False, True, True, False, False, True, False])
 
 
-@pytest.mark.parametrize(
-    ("recall", "expected"), [(0.25, 0), (0.5, 1 / 4), (0.75, 1 / 4), (1, 3 / 4)]
-)
-def test_hardnets_rule_by_hand(recall, expected):
-    assert metrics.fpr_at_recall(DISTANCES, MATCHING, recall=float(recall)) == expected
-
-
-@pytest.mark.parametrize(("recall", "expected"), [(0.25, 1 / 4), (0.5, 1 / 4), (0.75, 3 / 4)])
-def test_hynets_rule_by_hand(recall, expected):
-    """The threshold is the next matching pair after the recall is reached."""
-    assert metrics.fpr_at_recall(DISTANCES, MATCHING, recall=recall, rule="hynet") == expected
+def test_rules_by_hand():
+    """HyNet's threshold is the next matching pair after the recall is reached."""
+    for recall, expected in ((0.25, 0), (0.5, 1 / 4), (0.75, 1 / 4), (1.0, 3 / 4)):
+        assert metrics.fpr_at_recall(DISTANCES, MATCHING, recall=recall) == expected
+    for recall, expected in ((0.25, 1 / 4), (0.5, 1 / 4), (0.75, 3 / 4)):
+        assert metrics.fpr_at_recall(DISTANCES, MATCHING, recall=recall, rule="hynet") == expected
 
 
 def test_ties_by_rule():

@@ -70,9 +70,6 @@ def random_layers(rng, shapes):
     return {name: random_layer(rng, shape) for name, shape in shapes.items()}
 
 
-# TFeat
-
-
 def tfeat_twin(weights, images):
     x = functional.instance_norm(images)
     x = functional.conv2d(x, weights["features.1.weight"], weights["features.1.bias"])
@@ -150,8 +147,6 @@ def test_weights_that_do_not_fit_are_named(tmp_path, rng):
         assert part in told
 
 
-# L2-Net
-
 L2NET = ((32, 3, 1), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1), (128, 8, 1))
 """Channels, side and stride."""
 
@@ -201,8 +196,6 @@ def test_l2net_equals_torch_in_every_format(tmp_path, rng, l2net_twin, patches, 
     assert_refused(r"missing features\.18", load_baseline, "l2net", tmp_path / "short.mat")
 
 
-# DeepCompare
-
 PARAMETERS = {"siam": 908_416, "siam2stream": 2_400_832}
 
 
@@ -245,11 +238,8 @@ def test_deepcompare_equals_torch_in_every_format(tmp_path, name, rng, patches):
         baseline = load_baseline("deepcompare", tmp_path / file)
         facts = (f"DeepCompare {name}", expected.shape[1], PARAMETERS[name])
         assert (baseline.name, baseline.dimension, baseline.parameters) == facts
-        if file != "nn.t7":
-            np.testing.assert_array_equal(
-                jax.tree.leaves(deepcompare.load_params(tmp_path / file)[1])[1],
-                jax.tree.leaves(deepcompare.load_params(tmp_path / "nn.t7")[1])[1],
-            )
+        own, other = (deepcompare.load_params(tmp_path / one)[1] for one in (file, "nn.t7"))
+        jax.tree.map(np.testing.assert_array_equal, own, other)
     check(baseline, facts, patches, expected)
 
 
@@ -263,9 +253,6 @@ def test_deepcompare_refuses_what_has_no_descriptor(tmp_path, rng):
         assert_refused(message, load_baseline, "deepcompare", path)
     path.write_bytes(path.read_bytes()[:-1])
     assert_refused("not one of DeepCompare's binary files", load_baseline, "deepcompare", path)
-
-
-# DeepDesc
 
 
 def ddesc_twin(layers, kernels, images):
@@ -326,9 +313,6 @@ def test_deepdesc_with_released_weights_equals_torch(released, real_patches, nam
     images = torch_images((real_patches - content["mean"]) / content["std"])
     found = load_baseline("ddesc", path).describe(real_patches)
     np.testing.assert_allclose(found, ddesc_twin(layers, kernels, images), atol=1e-5)
-
-
-# HardNet
 
 
 def test_hardnet_is_ours_with_another_name(tmp_path, patches, small):

@@ -199,9 +199,6 @@ def test_strengths_fill_their_ranges():
     assert counts.min() > 10  # of 2000, a 64th each
 
 
-# Together with the geometry
-
-
 def test_geometry_stays_as_it_was(pairs):
     @functools.partial(jax.jit, static_argnums=0)
     def augmented(config):

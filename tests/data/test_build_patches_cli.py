@@ -1,5 +1,3 @@
-"""The command `kjax build-patches`."""
-
 import dataclasses
 import hashlib
 

@@ -1,5 +1,3 @@
-"""COLMAP's models and databases: reading, and errors for damaged files."""
-
 import contextlib
 import shutil
 import sqlite3

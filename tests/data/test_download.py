@@ -91,7 +91,6 @@ def no_pause(monkeypatch):
 
 
 def get(folder, *addresses):
-    """Return the bytes that arrive."""
     return fetch(addresses, folder / "a", progress=False).read_bytes()
 
 

@@ -1,5 +1,3 @@
-"""HPatches folders: reading, splits, and errors for bad folders."""
-
 import json
 import os
 import subprocess

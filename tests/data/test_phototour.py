@@ -1,5 +1,3 @@
-"""PhotoTourism folders: reading, caching, writing, and errors for bad folders."""
-
 import errno
 import os
 import shutil
@@ -49,9 +47,6 @@ def folder(written, tmp_path):
 
 def read(folder, tmp_path):
     return read_phototour(folder, cache_dir=tmp_path / "cache", progress=False)
-
-
-# Whole sets
 
 
 def test_a_written_set_reads_back(written, tmp_path):
@@ -321,9 +316,6 @@ def test_only_patch_sets_are_overwritten_and_only_on_demand(folder, tmp_path):
     assert_refused("info.txt is a file", phototour.check_output, file, overwrite=True)
 
 
-# Test pairs
-
-
 def test_test_pairs_are_correct_distinct_and_repeatable():
     point_ids = np.random.default_rng(0).permutation(np.repeat(np.arange(50), [2, 3, 4, 5, 6] * 10))
     pairs = phototour.sample_test_pairs(point_ids, matching=150, non_matching=400, seed=3)
@@ -346,9 +338,6 @@ def test_small_sets_give_all_their_pairs():
     for point_ids in ([0, 1, 2], [0, 0, 0], [5]):
         with refused("need at least two points"):
             phototour.sample_test_pairs(np.array(point_ids), matching=9, non_matching=9, seed=0)
-
-
-# Batches by photograph
 
 
 POINTS, VIEWS, PHOTOGRAPHS = 40, 2, 5

@@ -17,10 +17,8 @@ from kjax.data.hpatches import SEQUENCES, SPLITS
 from kjax.data.phototour import TestPairs, write_phototour
 from kjax.data.sets import read_test_sets, read_tfds
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow_datasets") is None,
-    reason="tensorflow-datasets is not installed",
-)
+missing = importlib.util.find_spec("tensorflow_datasets") is None
+pytestmark = pytest.mark.skipif(missing, reason="tensorflow-datasets is not installed")
 
 POINT_IDS = np.array([5, 5, 5, 9, 9, 2, 2, 2, 2, 7])
 PATCHES = np.random.default_rng(0).integers(0, 256, (10, 64, 64), dtype=np.uint8)
@@ -120,9 +118,6 @@ def test_without_a_local_folder_the_set_is_downloaded(phototour_folder, tmp_path
     assert len(prepare("phototour", "liberty", tmp_path / "nothing", tmp_path)["train"]) == 4
     ((name, root),) = [call.args for call in download.call_args_list]
     assert (name, Path(root)) == ("liberty", tmp_path / "downloads")
-
-
-# Reading
 
 
 @pytest.fixture(scope="module")

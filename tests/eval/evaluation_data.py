@@ -59,11 +59,8 @@ def write_run(workdir: Path, *, train: str, test: tuple[str, ...] = (), seeds=()
 
 
 TASK_FILES = {
-    "verif_pos": "positives",
-    "verif_neg_intra": "intra",
-    "verif_neg_inter": "inter",
-    "retr_queries": "queries",
-    "retr_distractors": "distractors",
+    **{"verif_pos": "positives", "verif_neg_intra": "intra", "verif_neg_inter": "inter"},
+    **{"retr_queries": "queries", "retr_distractors": "distractors"},
 }
 """Beginnings of the official files' names, and the fields of `Tasks`."""
 

@@ -1,5 +1,3 @@
-"""Descriptors of HPatches sequences and their CSV files."""
-
 from unittest.mock import Mock
 
 import numpy as np

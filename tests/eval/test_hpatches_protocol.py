@@ -279,16 +279,10 @@ def test_the_first_of_equal_neighbours_is_taken():
         np.testing.assert_array_equal(found.nearest, np.zeros((15, 2)))
 
 
-# By hand
-
-
 def one_of_each(first, second):
     """Pairs of patch 0 in two images of two sequences."""
-    return Pairs(
-        np.array([[0, second]] * 5, np.int16),
-        np.array([[0, 1]] * 5, np.int8),
-        np.array([first] * 5, np.int32),
-    )
+    rows = ([0, second], np.int16), ([0, 1], np.int8), (first, np.int32)
+    return Pairs(*(np.array([row] * 5, kind) for row, kind in rows))
 
 
 @pytest.fixture
@@ -335,8 +329,6 @@ def test_mean_of_splits(scores):
     assert mean.matching_by_sequence == {**one.matching_by_sequence, **new}
     assert mean.verification == one.verification
 
-
-# Bad input
 
 NO_PAIRS = Pairs(np.zeros((0, 2), np.int16), np.zeros((0, 2), np.int8), np.zeros((0, 2), np.int32))
 NO_PATCHES = ReferencePatches(np.zeros(0, np.int16), np.zeros(0, np.int32))

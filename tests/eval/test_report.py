@@ -25,9 +25,6 @@ VOID = {"meta", "link", "img", "br"}
 PATCHES = np.zeros((1, 2, 8, 8), np.uint8)
 
 
-# Results
-
-
 def test_results_survive_json():
     odd = descriptor("ψ <b> | “quoted” \\ \n", missing="no: *weights*")
     for results in (sample_evaluation.paper_like_evaluation(), evaluation(), evaluation(odd)):

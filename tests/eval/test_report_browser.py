@@ -25,11 +25,8 @@ SIZES = (380, 1280)
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
     sample = paper_like_evaluation()
-    rows = [
-        *sample.descriptors,
-        descriptor(NASTY, missing=LONG, source=NASTY),
-        descriptor(LONG, ours=True, warnings=[NASTY]),
-    ]
+    rows = [*sample.descriptors, descriptor(NASTY, missing=LONG, source=NASTY)]
+    rows.append(descriptor(LONG, ours=True, warnings=[NASTY]))
     folder = tmp_path_factory.mktemp("alone")
     write_report(folder, dataclasses.replace(sample, descriptors=rows), illustrations())
     return folder / "report.html"

@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from models import ENCODED, make_model, narrow, random_patches, without_means
+from models import ENCODED, UNUSUAL, make_model, narrow, random_patches, without_means
 from refusals import assert_refused
 
 from kjax.export import model as export
@@ -17,7 +17,6 @@ from kjax.weights.info import ModelInfo
 
 FUNCTIONS = (".stablehlo", ".onnx")
 SIZE = 16
-UNUSUAL = {"kappa_xy": 2.0, "scale_rho": 2.0, "corner_radius": 1.5, "head_bias": False}
 
 
 @pytest.fixture(autouse=True)
@@ -157,9 +156,6 @@ def test_exported_files_tell_what_they_are(suffix, tmp_path):
     assert about["parameters"] == f"{285_984 + 9 * 128 * 128 + 128:,}"
     assert about["input"].endswith("float32[batch, 16, 16]")
     assert about["output"].endswith("float32[batch, 128]")
-
-
-# What must not be kept
 
 
 def refused(path, message, head="sum", *, scale=1.0):

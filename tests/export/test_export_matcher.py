@@ -1,5 +1,3 @@
-"""An exported matcher against kjax's own."""
-
 import dataclasses
 
 import jax

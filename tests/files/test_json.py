@@ -1,5 +1,3 @@
-"""JSON texts and files of JSON lines."""
-
 import pytest
 
 from kjax.errors import counted

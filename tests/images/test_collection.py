@@ -81,7 +81,6 @@ def photos(some_photos, tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(some_photos, describer):
-    """The folder of a finished run."""
     return build(some_photos, some_photos.parent / "out", describer, STAND_IN, **ALONE)
 
 
@@ -100,7 +99,6 @@ ALONE = {"max_keypoints": 150, "mapping": False, "ratio": 0.9}
 
 
 def content(database):
-    """All rows of all tables."""
     with contextlib.closing(sqlite3.connect(database)) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return {
@@ -151,9 +149,7 @@ class Stopped(BaseException):
     ("place", "method", "calls"),
     [(FeatureFiles, "write", 3), (PairStore, "add_matches", 2), (PairStore, "add_geometries", 1)],
 )
-def test_interrupted_runs_resume(
-    place, method, calls, photos, tmp_path, describer, finished, monkeypatch
-):
+def test_runs_resume(place, method, calls, photos, tmp_path, describer, finished, monkeypatch):
     real, count = getattr(place, method), [0]
 
     def counted(limit):
@@ -257,16 +253,14 @@ def test_pairs_by_order_and_position():
     assert_refused("1 of 3 images have no GPS position", pairs.spatial, [*line[:2], None], 1)
 
 
-@pytest.mark.parametrize(
-    ("selection", "count", "chosen"),
-    [("auto", 41, "exhaustive"), ("auto", 42, "most_similar"), ("spatial", 3, "spatial")],
-)
-def test_automatic_choice_of_pairs(selection, count, chosen, monkeypatch):
+def test_automatic_choice_of_pairs(monkeypatch):
     monkeypatch.setattr(pairs, "aggregate", lambda *_: None)
     for name in ("exhaustive", "most_similar", "spatial"):
         monkeypatch.setattr(pairs, name, lambda *_, name=name: [name])
-    photo = types.SimpleNamespace(position=None)
-    assert inspect.unwrap(pairs.choose_pairs)([photo] * count, None, selection, 20) == [chosen]
+    photo, choose = types.SimpleNamespace(position=None), inspect.unwrap(pairs.choose_pairs)
+    for count, chosen in ((41, "exhaustive"), (42, "most_similar")):
+        assert choose([photo] * count, None, "auto", 20) == [chosen]
+    assert choose([photo] * 3, None, "spatial", 20) == ["spatial"]
 
 
 def test_blocks_have_every_pair_once_and_few_images():

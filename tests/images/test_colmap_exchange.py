@@ -103,14 +103,9 @@ def test_colmaps_own_matcher_finds_our_matches(tmp_path, rng):
 
 
 def test_colmap_text_units(tmp_path):
-    features = Features(
-        xy=np.zeros((2, 2), np.float32),
-        descriptors=np.eye(2, 128, dtype=np.float32) * np.float32(0.25),
-        image_size=(640, 480),
-        scales=np.array([6, 6], np.float32),
-        angles=np.array([180, -1], np.float32),
-    )
-    write_colmap_text(tmp_path / "a.txt", features)
+    columns = {"scales": np.array([6, 6], "f4"), "angles": np.array([180, -1], "f4")}
+    rows = np.float32(0.25) * np.eye(2, 128, dtype=np.float32)
+    write_colmap_text(tmp_path / "a.txt", features(rows, **columns))
     header, first, second = (tmp_path / "a.txt").read_text().splitlines()
     assert header == "2 128"
     numbers = first.split()

@@ -222,9 +222,6 @@ def test_affine_frames_equal_the_installed_kornia(image, rng):
     np.testing.assert_allclose(found.patches[found.valid], golden[found.valid], atol=1e-4)
 
 
-# Batches
-
-
 cut_octaves = functools.partial(extract_patches, size=SIZE, extent=1.0, pyramid="octaves")
 
 
@@ -384,9 +381,6 @@ def test_more_pixels_than_can_be_counted_are_refused():
     assert_refused("octaves", jax.eval_shape, cut, jax.ShapeDtypeStruct((30_000, 30_000), np.uint8))
 
 
-# Gradients
-
-
 @pytest.mark.parametrize("kind", ["octaves", "kornia"])
 def test_gradients_match_finite_differences(rng, kind):
     weight = rng.random((2, 5, 5))
@@ -424,9 +418,6 @@ def test_unusable_keypoints_and_frames_have_no_gradient(image):
     gradient = jax.grad(loss, argnums=3)(np.full((5, 2), 50.3), np.full(5, 2.0), None, shape)
     assert np.abs(gradient[0]).max() > 0
     assert not gradient[1:].any()
-
-
-# Mistakes
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,8 @@ SHIFT = np.array([[1.0, 0, 10], [0, 1, -5], [0, 0, 1]])
 
 def hand_made(indices, distances=None):
     values = np.arange(len(indices)) if distances is None else distances
-    return Matches(
-        np.array(indices, np.int32).reshape(-1, 2),
-        np.asarray(values, np.float32),
-        np.zeros(len(indices), np.float32),
-    )
+    rows, values = np.array(indices, np.int32).reshape(-1, 2), np.asarray(values, np.float32)
+    return Matches(rows, values, np.zeros(len(rows), np.float32))
 
 
 def test_projection():

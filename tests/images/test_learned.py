@@ -1,5 +1,3 @@
-"""A trained matcher at work."""
-
 import dataclasses
 
 import jax

@@ -35,7 +35,6 @@ def make_describer():
 
 @pytest.fixture(scope="module")
 def blobs(tmp_path_factory):
-    """A folder of two photographs of blobs."""
     folder = tmp_path_factory.mktemp("photographs")
     rng = np.random.default_rng(0)
     for name in ("a.png", "b.png"):

@@ -177,7 +177,6 @@ def test_keypoints_of_unknown_places_are_off_each_others_lines(rng):
 
 
 def plain_truth(first, second, places, descriptors, homography):
-    """One keypoint after the other."""
     apart = np.full((len(first), len(second)), np.inf)
     cost = np.full_like(apart, np.inf)
     there, back = moved(homography, first), moved(np.linalg.inv(homography), second)

@@ -286,9 +286,6 @@ def test_context_is_one_network_for_all_patches_and_one_matrix(rng):
     assert_refused("3 patches do not fall into 2 equal views", train, patches[:3], views=2)
 
 
-# Initial weights
-
-
 @pytest.mark.parametrize("shape", [(3, 3, 1, 32), (3, 3, 32, 64), (40, 8), (8, 40), (16, 16)])
 def test_initial_weights_are_those_of_a_general_qr_with_gain_0_6(shape):
     key = jax.random.key(3)
@@ -307,9 +304,6 @@ def test_initial_parameters_of_a_model():
         matrix = np.asarray(layer["kernel"]).reshape(-1, layer["kernel"].shape[-1])
         np.testing.assert_allclose(matrix.T @ matrix, 0.36 * np.eye(matrix.shape[1]), atol=1e-5)
     np.testing.assert_allclose(params["head"]["bias"], 0.01)
-
-
-# Encodings of single positions
 
 
 @pytest.mark.parametrize("s", [1, 2])

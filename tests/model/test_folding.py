@@ -43,19 +43,15 @@ def test_folding_changes_no_descriptor(rng, head, context):
     assert one_layer[0].head == ("hardnet" if head in ("xy", "polar", "combined") else head)
 
 
-def test_weights_of_numpy_are_folded_to_the_same_numbers_on_the_device():
-    """Else every call of the model would bring them there."""
+def test_folded_models_are_for_inference_and_their_weights_on_the_device():
+    """Else every call of the model would bring weights of NumPy there."""
     model, variables = make_model("combined_star", patch_size=16, **narrow("combined_star"))
-    _, folded = kjax.fold(model, variables)
     _, same = kjax.fold(model, jax.tree.map(np.asarray, variables))
+    model, folded = kjax.fold(model, variables)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(same))
     jax.tree.map(np.testing.assert_array_equal, same, folded)
-
-
-def test_a_folded_model_is_for_inference_only():
-    model, variables = kjax.fold(*make_model("hardnet", patch_size=16, **narrow("hardnet")))
-    assert_refused("train the original", model.apply, variables, np.zeros((2, 16, 16)), train=True)
-    assert_refused("already folded", kjax.fold, model, variables)
+    assert_refused("train the original", model.apply, folded, np.zeros((2, 16, 16)), train=True)
+    assert_refused("already folded", kjax.fold, model, folded)
 
 
 # Shorter descriptors

@@ -83,13 +83,10 @@ def test_an_ordered_teacher_has_the_same_distances(head):
     assert later > first + 0.05 if head != "sum" else later == first
 
 
-@pytest.mark.parametrize(
-    ("teacher", "message"),
-    [("bset", "did you mean 'best'"), ("best", "patches of 32 pixels, the model 16")],
-)
-def test_teachers_that_cannot_teach(teacher, message):
-    student = kjax.build("xy", patch_size=16)
-    assert_refused(message, load_teacher, DistillConfig(teacher=teacher), student)
+def test_teachers_that_cannot_teach():
+    student, size = kjax.build("xy", patch_size=16), "patches of 32 pixels, the model 16"
+    for teacher, message in (("bset", "did you mean 'best'"), ("best", size)):
+        assert_refused(message, load_teacher, DistillConfig(teacher=teacher), student)
 
 
 def test_a_weights_file_teaches_as_the_model_it_describes(tmp_path):

@@ -116,9 +116,7 @@ def test_files_of_a_run(set_folder, finished, tmp_path):
     assert read_metrics(again) == rows, "nothing was left to do"
 
 
-def test_a_run_on_tfds_equals_that_on_the_folder(
-    finished, tfds_folder, tmp_path, monkeypatch, capfd
-):
+def test_a_run_on_tfds_is_that_on_the_folder(finished, tfds_folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_folder))
     config = make_config("tfds:phototour/liberty", "progress=True")
     assert config.data.pipeline == "auto"

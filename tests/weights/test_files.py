@@ -1,5 +1,3 @@
-"""Weights files: formats, damage, and metadata."""
-
 import json
 import os
 import pickle
@@ -120,9 +118,6 @@ def test_other_floating_point_numbers(tmp_path):
     assert all(leaf.dtype == "f4" for leaf in jax.tree.leaves(half))
     np.savez(tmp_path / "whole.npz", **{n: a.astype("i4") for n, a in arrays.items()})
     assert_refused("holds int32, not", load_variables, tmp_path / "whole.npz", model)
-
-
-# Metadata
 
 
 def texts_of(path):

@@ -1,5 +1,3 @@
-"""From names, files and shapes to models."""
-
 import pytest
 from models import make_model
 from refusals import assert_refused

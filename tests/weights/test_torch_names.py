@@ -1,5 +1,3 @@
-"""Names and layouts of PyTorch."""
-
 import jax
 import numpy as np
 import pytest

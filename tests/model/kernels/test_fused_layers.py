@@ -345,16 +345,13 @@ def test_sum_kernels(normal, kernels):
     assert gpu_kernels.can_sum(x.shape, VIEWS)
     columns = by_view(x)
     cast_x, cast_gradient = kernels.cast(x, gradient)
-    kernels.close(
-        gpu_kernels.moment_sums(cast_x, views=VIEWS, interpret=kernels.interpret),
-        jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1),
-    )
+    found = gpu_kernels.moment_sums(cast_x, views=VIEWS, interpret=kernels.interpret)
+    kernels.close(found, jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1))
     y = columns * scale[:, None] + shift[:, None]
     passed = jnp.where(y > 0, by_view(gradient), 0)
-    kernels.close(
-        gpu_kernels.gradient_sums(cast_gradient, cast_x, scale, shift, interpret=kernels.interpret),
-        jnp.stack([passed.sum(axis=1), (passed * y).sum(axis=1)], axis=1),
-    )
+    given = cast_gradient, cast_x, scale, shift
+    found = gpu_kernels.gradient_sums(*given, interpret=kernels.interpret)
+    kernels.close(found, jnp.stack([passed.sum(axis=1), (passed * y).sum(axis=1)], axis=1))
 
 
 # On a GPU, from layers to descriptors and trainings
