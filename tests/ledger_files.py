@@ -17,15 +17,15 @@ def hashed(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
+def row(scene: str, file: str, author: str, licence: str) -> LedgerRow:
+    digest, source = hashed(f"{scene}/{file}"), f"example.org/{scene}"
+    return LedgerRow(digest, scene, file, source, author, licence)
+
+
 ROWS = [
-    LedgerRow(hashed(f"{scene}/{file}"), scene, file, f"example.org/{scene}", author, licence)
-    for scene, file, author, licence in (
-        ("beach", "0.jpg", "Ann", "CC-BY-4.0"),
-        ("beach", "1.jpg", "Ann", "CC-BY-4.0"),
-        ("beach", "2.jpg", "Bob", "CC-BY-4.0"),
-        ("field", "0.jpg", "unknown", "CC0-1.0"),
-        ("tower", "0.jpg", "Cy", "none-stated"),
-    )
+    *(row("beach", f"{i}.jpg", name, "CC-BY-4.0") for i, name in enumerate(("Ann", "Ann", "Bob"))),
+    row("field", "0.jpg", "unknown", "CC0-1.0"),
+    row("tower", "0.jpg", "Cy", "none-stated"),
 ]
 
 
