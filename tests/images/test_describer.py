@@ -326,9 +326,9 @@ def test_provided_keypoints_and_other_detectors(describer, photograph):
     assert [fields(one) for one in kept] == [fields(provided[0]), fields(provided[2])]
     assert descriptors.shape == (2, DIMENSION)
     assert_refused(r"None: cv2\.imread", describer.detectAndCompute, None)
-    for wrong in ((True, None), (False, [cv2.KeyPoint(9, 9, 4)])):
-        given = photograph, None, *wrong
-        assert_refused("belong together", describer.detectAndCompute, *given)
+    for use, points in ((True, None), (False, [cv2.KeyPoint(9, 9, 4)])):
+        given = photograph, None, use
+        assert_refused("belong together", describer.detectAndCompute, *given, keypoints=points)
     message = r"not cv2\.KeyPoint objects: describe_image"
     assert_refused(message, describer.compute, photograph, np.ones((2, 4)).tolist())
     assert_refused("did you mean 'AKAZE'", kjax.load, "hardnet", detector="AKAZ")
