@@ -57,13 +57,10 @@ class Page:
         self.tab.goto(address, wait_until="load")
 
     def resize(self, width: int, height: int = 900) -> None:
-        """Sets the size of the window's inside."""
         self.tab.set_viewport_size({"width": width, "height": height})
 
     def colour_scheme(self, scheme: str) -> None:
-        """Prefers light or dark."""
         self.tab.emulate_media(color_scheme=scheme)
 
     def evaluate(self, script: str) -> Any:
-        """The value of an expression in the page."""
         return self.tab.evaluate(script)

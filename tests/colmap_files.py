@@ -60,13 +60,10 @@ def write_database(path, keypoints, *, new_schema):
     for statement in NEW_TABLES if new_schema else ():
         connection.execute(statement)
     for number, (name, table) in enumerate(keypoints.items(), start=1):
-        connection.execute(
-            "INSERT INTO images (image_id, name, camera_id) VALUES (?, ?, 1)", (number, name)
-        )
-        data = np.asarray(table, "<f4").tobytes()
-        connection.execute(
-            "INSERT INTO keypoints VALUES (?, ?, ?, ?)", (number, *table.shape, data)
-        )
+        image = "INSERT INTO images (image_id, name, camera_id) VALUES (?, ?, 1)"
+        connection.execute(image, (number, name))
+        row = (number, *table.shape, np.asarray(table, "<f4").tobytes())
+        connection.execute("INSERT INTO keypoints VALUES (?, ?, ?, ?)", row)
     connection.commit()
     connection.close()
 
@@ -105,12 +102,8 @@ class PlaneScene:
         camera = np.array([[self.focal, 0, 240], [0, self.focal, 180], [0, 0, 1]])
         to_opencv = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
         homography = to_opencv @ camera @ plane @ from_texture
-        warped = cv2.warpPerspective(
-            self.texture.astype(np.float32),
-            homography,
-            (self.width, self.height),
-            flags=cv2.INTER_LINEAR,
-        )
+        texture, size = self.texture.astype(np.float32), (self.width, self.height)
+        warped = cv2.warpPerspective(texture, homography, size, flags=cv2.INTER_LINEAR)
         return np.rint(warped).astype(np.uint8)
 
     def keypoints(self, view):
@@ -147,18 +140,17 @@ class PlaneScene:
         }
         return cameras, images, points
 
-    def write(self, folder, *, new_schema=True, tables=None, errors=None):
+    def write(self, folder):
         """Photographs, database and model below a folder."""
-        tables = self.tables() if tables is None else tables
+        tables = self.tables()
         for view, name in enumerate(self.names):
             path = folder / "photos" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), self.photo(view))
-        write_database(folder / "database.db", tables, new_schema=new_schema)
-        write_binary(folder / "sparse", *self.model(tables, errors))
+        write_database(folder / "database.db", tables, new_schema=True)
+        write_binary(folder / "sparse", *self.model(tables))
         return folder
 
 
 def correlation(a, b):
-    """Return the correlation of two images."""
     return np.corrcoef(a.ravel(), b.ravel())[0, 1]

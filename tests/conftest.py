@@ -115,7 +115,6 @@ def disk_calls(monkeypatch) -> list[tuple[str, Path]]:
     fsync = note("fsync", os.fsync, lambda given: Path(os.readlink(f"/proc/self/fd/{given[0]}")))
     monkeypatch.setattr(os, "fsync", fsync)
     for name in ("rename", "replace"):
-        monkeypatch.setattr(
-            os, name, note("rename", getattr(os, name), lambda given: Path(given[1]))
-        )
+        renaming = note("rename", getattr(os, name), lambda given: Path(given[1]))
+        monkeypatch.setattr(os, name, renaming)
     return calls

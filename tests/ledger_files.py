@@ -18,15 +18,12 @@ def hashed(name: str) -> str:
 
 
 def row(scene: str, file: str, author: str, licence: str) -> LedgerRow:
-    return LedgerRow(
-        hashed(f"{scene}/{file}"), scene, file, f"example.org/{scene}", author, licence
-    )
+    digest, source = hashed(f"{scene}/{file}"), f"example.org/{scene}"
+    return LedgerRow(digest, scene, file, source, author, licence)
 
 
 ROWS = [
-    row("beach", "0.jpg", "Ann", "CC-BY-4.0"),
-    row("beach", "1.jpg", "Ann", "CC-BY-4.0"),
-    row("beach", "2.jpg", "Bob", "CC-BY-4.0"),
+    *(row("beach", f"{i}.jpg", name, "CC-BY-4.0") for i, name in enumerate(("Ann", "Ann", "Bob"))),
     row("field", "0.jpg", "unknown", "CC0-1.0"),
     row("tower", "0.jpg", "Cy", "none-stated"),
 ]

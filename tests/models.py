@@ -10,6 +10,7 @@ from kjax.model.descriptor import Descriptor
 
 ENCODED = ("xy", "polar", "combined", "combined_star")
 CHANNELS = (4, 4, 8, 8, 16, 16)
+UNUSUAL = {"kappa_xy": 2.0, "scale_rho": 2.0, "corner_radius": 1.5, "head_bias": False}
 
 
 def narrow(head: str) -> dict:
@@ -18,9 +19,7 @@ def narrow(head: str) -> dict:
 
 
 @functools.cache
-def make_model(
-    head: str, *, s: int = 1, patch_size: int = 32, **options
-) -> tuple[Descriptor, dict]:
+def make_model(head: str, *, s=1, patch_size=32, **options) -> tuple[Descriptor, dict]:
     """A model with random weights, and running statistics as training might leave them."""
     model = kjax.build(head, s=s, patch_size=patch_size, **options)
     shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, *model.patch_shape)))
@@ -39,9 +38,15 @@ def make_model(
     return model, jax.tree.map(jax.numpy.asarray, variables)
 
 
+def without_means(variables: dict) -> dict:
+    """Running means of zero: without biases, a patch without structure has no descriptor."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: 0 * leaf if path[-1].key == "mean" else leaf, variables
+    )
+
+
 def random_patches(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
     """uint8 patches with some structure: noise magnified fourfold, plus fine noise."""
     coarse = rng.integers(0, 200, (count, size // 4, size // 4))
-    return (
-        np.kron(coarse, np.ones((1, 4, 4), int)) + rng.integers(0, 56, (count, size, size))
-    ).astype(np.uint8)
+    fine = rng.integers(0, 56, (count, size, size))
+    return (np.kron(coarse, np.ones((1, 4, 4), int)) + fine).astype(np.uint8)

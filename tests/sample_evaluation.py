@@ -11,9 +11,7 @@ from kjax.eval.hpatches.scores import LEVELS, NEGATIVES, HPatchesScores
 SETS = ("liberty", "notredame", "yosemite")
 
 
-def phototour_scores(
-    fpr95: float, test: str = "stereo", train: str | None = None, *, std: float | None = None
-) -> results.PhototourScores:
+def phototour_scores(fpr95: float, test="stereo", train=None, *, std=None):
     """Curves and histogram of two normal distributions that roughly give the rate."""
     x = np.linspace(0, 2, 41)
     middle = 1.35
@@ -171,13 +169,9 @@ def illustrations() -> results.Illustrations:
 
 def _six(rate: float) -> list[results.PhototourScores]:
     hardness = {"liberty": 1.2, "notredame": 0.5, "yosemite": 1.4}
+    factors = {"liberty": 0.9, "notredame": 0.9, "yosemite": 1.1}
     return [
-        phototour_scores(
-            rate * hardness[test] * (1.1 if train == "yosemite" else 0.9),
-            test,
-            train,
-            std=rate / 20,
-        )
+        phototour_scores(rate * hardness[test] * factors[train], test, train, std=rate / 20)
         for test in SETS
         for train in SETS
         if test != train
@@ -185,11 +179,5 @@ def _six(rate: float) -> list[results.PhototourScores]:
 
 
 def _boards(quality: float) -> list[HPatchesScores]:
-    return [
-        hpatches_scores(quality - shift, protocol, split)
-        for protocol, split, shift in (
-            ("python", "abc", 0.0),
-            ("python", "a", 0.01),
-            ("matlab", "a", 0.05),
-        )
-    ]
+    kinds = (("python", "abc", 0.0), ("python", "a", 0.01), ("matlab", "a", 0.05))
+    return [hpatches_scores(quality - shift, *kind) for *kind, shift in kinds]

@@ -19,9 +19,7 @@ def load_script(path: Path) -> ModuleType:
     return module
 
 
-def run_python(
-    code: str, *arguments, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, *arguments, cwd=None, **environment) -> subprocess.CompletedProcess[str]:
     """Run code in a new interpreter that finds the same modules, and wait for its end."""
     path = os.pathsep.join([str(ROOT), *sys.path])
     return subprocess.run(

@@ -14,9 +14,7 @@ QUICK = ("read_photograph.a.jpg", "phototour.texts", "features.npz", "torch7", "
 
 def fuzz(*arguments):
     command = [sys.executable, "-m", "tests.fuzz", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=590, check=False
-    )
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=590)
 
 
 def assert_clean(done, inputs):

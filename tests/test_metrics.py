@@ -6,7 +6,6 @@ import pytest
 from refusals import assert_refused
 
 from kjax import metrics
-from kjax.errors import InputError
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "metrics.json").read_text())
 
@@ -68,17 +67,12 @@ DISTANCES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
 MATCHING = np.array([True, False, True, True, False, False, True, False])
 
 
-@pytest.mark.parametrize(
-    ("recall", "expected"), [(0.25, 0), (0.5, 1 / 4), (0.75, 1 / 4), (1, 3 / 4)]
-)
-def test_hardnets_rule_by_hand(recall, expected):
-    assert metrics.fpr_at_recall(DISTANCES, MATCHING, recall=float(recall)) == expected
-
-
-@pytest.mark.parametrize(("recall", "expected"), [(0.25, 1 / 4), (0.5, 1 / 4), (0.75, 3 / 4)])
-def test_hynets_rule_by_hand(recall, expected):
-    """The threshold is the next matching pair after the recall is reached."""
-    assert metrics.fpr_at_recall(DISTANCES, MATCHING, recall=recall, rule="hynet") == expected
+def test_rules_by_hand():
+    """HyNet's threshold is the next matching pair after the recall is reached."""
+    for recall, expected in ((0.25, 0), (0.5, 1 / 4), (0.75, 1 / 4), (1.0, 3 / 4)):
+        assert metrics.fpr_at_recall(DISTANCES, MATCHING, recall=recall) == expected
+    for recall, expected in ((0.25, 1 / 4), (0.5, 1 / 4), (0.75, 3 / 4)):
+        assert metrics.fpr_at_recall(DISTANCES, MATCHING, recall=recall, rule="hynet") == expected
 
 
 def test_ties_by_rule():
@@ -101,12 +95,9 @@ def test_perfect_and_reversed_distances():
     assert metrics.roc_curve(distances, matching).auc == 0
 
 
-def test_labels_of_any_kind_give_the_same_rate():
+def test_labels_of_any_kind_give_the_same_rate_and_whole_numbers_are_distances_too():
     for dtype in (bool, np.int64, np.uint8, np.float32):
         assert metrics.fpr_at_recall(DISTANCES, MATCHING.astype(dtype), recall=1.0) == 3 / 4
-
-
-def test_whole_numbers_are_distances_too():
     hamming = np.array([3, 1, 2, 7], np.uint8)
     assert metrics.fpr_at_recall(hamming, np.array([1, 1, 0, 0])) == 1 / 2
     # Negated as they are, unsigned scores would turn round at zero.
@@ -151,20 +142,20 @@ def test_pairs_of_one_kind_are_refused(rule):
 
 
 def test_hynets_rule_refuses_too_few_matches():
-    matching = np.arange(40) < 19
-    with pytest.raises(InputError, match="needs more than 19 matching pairs"):
-        metrics.fpr_at_recall(np.arange(40.0), matching, rule="hynet")
-    assert metrics.fpr_at_recall(np.arange(40.0), np.arange(40) < 20, rule="hynet") == 0
+    distances = np.arange(40.0)
+    few = distances, distances < 19
+    message = "needs more than 19 matching pairs"
+    assert_refused(message, metrics.fpr_at_recall, *few, rule="hynet")
+    assert metrics.fpr_at_recall(distances, distances < 20, rule="hynet") == 0
 
 
 def test_other_bad_options_are_refused():
-    with pytest.raises(InputError, match="unknown FPR rule 'hynets': did you mean 'hynet'"):
-        metrics.fpr_at_recall(DISTANCES, MATCHING, rule="hynets")
-    for recall in (0.0, 1.5, float("nan")):
-        with pytest.raises(InputError, match="recall must lie in"):
-            metrics.fpr_at_recall(DISTANCES, MATCHING, recall=recall)
-    with pytest.raises(InputError, match="positives is 1, but 4 items"):
-        metrics.roc_curve(DISTANCES, MATCHING, positives=1)
+    for measure, options, message in (
+        (metrics.fpr_at_recall, {"rule": "hynets"}, "unknown FPR rule 'hynets': did you mean 'hyn"),
+        *((metrics.fpr_at_recall, {"recall": r}, "recall must lie in") for r in (0.0, 1.5, np.nan)),
+        (metrics.roc_curve, {"positives": 1}, "positives is 1, but 4 items"),
+    ):
+        assert_refused(message, measure, DISTANCES, MATCHING, **options)
 
 
 def test_pair_distances_by_hand():
@@ -173,23 +164,22 @@ def test_pair_distances_by_hand():
     for pairs_at_once in (1, 2, 5, 100):
         distances = metrics.pair_distances(descriptors, first, second, pairs_at_once=pairs_at_once)
         np.testing.assert_array_equal(distances, np.float32([5, 0, 1, 1, 5]))
-
-
-def test_binary_descriptors_do_not_wrap_round():
+    # Binary descriptors do not wrap round.
     distances = metrics.pair_distances(np.array([[0], [1]], np.uint8), np.array([0]), np.array([1]))
     np.testing.assert_array_equal(distances, [1])
 
 
-@pytest.mark.parametrize("rows", [[0, 2], [-1, 0]])
-def test_pairs_of_missing_patches_are_refused(rows):
-    with pytest.raises(InputError, match="there are descriptors of patches 0 to 1"):
-        metrics.pair_distances(np.zeros((2, 4)), np.array([0, 1]), np.array(rows))
-    with pytest.raises(InputError, match="2 first patches and 1 second"):
-        metrics.pair_distances(np.zeros((2, 4)), np.array([0, 1]), np.array([0]))
+def test_pairs_of_missing_patches_are_refused():
+    for rows, message in (
+        *((rows, "there are descriptors of patches 0 to 1") for rows in ([0, 2], [-1, 0])),
+        ([0], "2 first patches and 1 second"),
+    ):
+        given = np.zeros((2, 4)), np.array([0, 1]), np.array(rows)
+        assert_refused(message, metrics.pair_distances, *given)
 
 
 def test_nan_descriptors_reach_the_metrics_as_one_line():
     descriptors = np.array([[0.0], [np.nan], [1.0]])
     distances = metrics.pair_distances(descriptors, np.array([0, 0, 1]), np.array([1, 2, 2]))
-    with pytest.raises(InputError, match="2 of 3 distances are NaN: check the descriptors"):
-        metrics.fpr_at_recall(distances, np.array([1, 0, 1]))
+    message = "2 of 3 distances are NaN: check the descriptors"
+    assert_refused(message, metrics.fpr_at_recall, distances, np.array([1, 0, 1]))

@@ -55,9 +55,7 @@ def test_any_order_with_jaxs_cache(imports, compress, tmp_path):
         pytest.skip("pycolmap is not installed")
     if not compress and importlib.util.find_spec("zstandard") is None:
         pytest.skip("zstandard is not installed: JAX's cache needs zlib")
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
+    cache["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     output_of(CACHED.format(imports=imports, compress=compress), **cache)
     assert list(tmp_path.iterdir())

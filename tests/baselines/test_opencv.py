@@ -11,9 +11,7 @@ from kjax.baselines.opencv import root_sift
 from kjax.data.embedded import stereo_patch_pairs
 
 cv2 = pytest.importorskip("cv2")
-needs_contrib = pytest.mark.skipif(
-    not hasattr(cv2, "xfeatures2d"), reason="this OpenCV has no contrib modules"
-)
+needs_contrib = pytest.mark.skipif(not hasattr(cv2, "xfeatures2d"), reason="no contrib modules")
 
 
 @pytest.fixture
@@ -52,16 +50,13 @@ def test_orb_sees_the_whole_patch(patches):
 
 
 @needs_contrib
-@pytest.mark.parametrize(
-    ("name", "factory", "arguments"),
-    [("brief", "BriefDescriptorExtractor_create", (32,)), ("teblid", "TEBLID_create", (1.0,))],
-)
-def test_contrib_descriptors_are_taken_at_the_middle_pixel(patches, name, factory, arguments):
-    extractor = getattr(cv2.xfeatures2d, factory)(*arguments)
-    keypoint = cv2.KeyPoint(32, 32, 65)
-    packed = [extractor.compute(patch, [keypoint])[1][0] for patch in patches]
-    found = load_baseline(name).describe(patches)
-    np.testing.assert_array_equal(found, np.unpackbits(np.array(packed), axis=1))
+def test_contrib_descriptors_are_taken_at_the_middle_pixel(patches):
+    contrib, keypoint = cv2.xfeatures2d, cv2.KeyPoint(32, 32, 65)
+    brief, teblid = contrib.BriefDescriptorExtractor_create(32), contrib.TEBLID_create(1.0)
+    for name, extractor in {"brief": brief, "teblid": teblid}.items():
+        packed = [extractor.compute(patch, [keypoint])[1][0] for patch in patches]
+        found = load_baseline(name).describe(patches)
+        np.testing.assert_array_equal(found, np.unpackbits(np.array(packed), axis=1))
 
 
 def pretend(monkeypatch, **contents):
@@ -79,9 +74,8 @@ def test_a_missing_or_incomplete_opencv_is_reported(monkeypatch):
     for name in ("brief", "teblid", "bboost", "sift"):
         if name == "sift":
             monkeypatch.setitem(sys.modules, "cv2", None)
-        with pytest.raises(
-            Unavailable, match=r"pip install ('kjax.photos.'|opencv-contrib-python-headless)"
-        ):
+        packages = "('kjax.photos.'|opencv-contrib-python-headless)"
+        with pytest.raises(Unavailable, match=f"pip install {packages}"):
             load_baseline(name)
 
 

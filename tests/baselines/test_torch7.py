@@ -34,10 +34,8 @@ def test_tensors_keep_shape_and_order(tmp_path, rng, dtype):
 
 def test_modules_in_order(tmp_path, rng):
     weight, bias = rng.normal(size=(4, 1, 3, 3)), rng.normal(size=4)
-    normalization = Module("nn.SpatialSubtractiveNormalization", {"meanestimator": sequential()})
-    network = sequential(
-        convolution(weight, bias), sequential(Module("nn.Tanh", {})), normalization
-    )
+    norm = Module("nn.SpatialSubtractiveNormalization", {"meanestimator": sequential()})
+    network = sequential(convolution(weight, bias), sequential(Module("nn.Tanh", {})), norm)
     found = read(tmp_path, network)
     assert isinstance(found, TorchObject)
     kinds = ["nn.SpatialConvolution", "nn.Sequential", "nn.SpatialSubtractiveNormalization"]
@@ -99,8 +97,7 @@ def test_shared_children_circles_and_text_are_refused(tmp_path):
     circle.fields["modules"][2] = circle
     text = Module("nn.SpatialConvolution", {"weight": "text"})
     for value, message in (
-        (network, "more than 10,000 modules"),
-        (circle, "more than 10,000 modules"),
+        *((endless, "more than 10,000 modules") for endless in (network, circle)),
         (text, r"weight of a nn\.SpatialConvolution is not a tensor"),
     ):
         found = read(tmp_path, value)

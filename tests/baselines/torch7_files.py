@@ -95,9 +95,7 @@ def sequential(*modules: Module, kind: str = "nn.Sequential") -> Module:
     return Module(kind, {"modules": dict(enumerate(modules, 1)), "train": False})
 
 
-def convolution(
-    weight: np.ndarray, bias: np.ndarray, kind: str = "nn.SpatialConvolution"
-) -> Module:
+def convolution(weight: np.ndarray, bias: np.ndarray, kind="nn.SpatialConvolution") -> Module:
     if kind.endswith("MM"):
         weight = weight.reshape(len(weight), -1)
     return Module(kind, {"weight": weight, "bias": bias, "kW": weight.shape[-1]})
@@ -144,9 +142,8 @@ def l2net_layers(arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         mean, var = (arrays[f"features.{i + 1}.running_{kind}"] for kind in ("mean", "var"))
         moments = np.stack([mean, np.sqrt(var + 1e-10)], axis=1)
         ones, zeros = np.ones((len(mean), 1)), np.zeros((len(mean), 1))
-        layers.append(
-            {"type": "conv", "weights": (kernel, arrays[f"features.{i}.bias"]), "pad": 1.0}
-        )
+        weights = kernel, arrays[f"features.{i}.bias"]
+        layers.append({"type": "conv", "weights": weights, "pad": 1.0})
         layers.append({"type": "bnormPair", "weights": (ones, zeros, moments)})
         layers.append({"type": "relu"})
     layers[-1] = {"type": "normalize", "param": np.array([256, 0, 1, 0.5])}

@@ -33,7 +33,13 @@ def test_thirteen_commands():
 @pytest.mark.parametrize("arguments", [[], ["--help"], *([name, "--help"] for name in COMMANDS)])
 def test_help(arguments, capsys):
     assert main(arguments) == 0
-    assert "usage: kjax" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "usage: kjax" in text
+    assert max(map(len, text.splitlines())) <= 100
+    if "train" in arguments:
+        options = ("config", "out", "coordinator", "processes", "process", "distributed")
+        assert all(f"  --{option} " in text for option in options)
+        assert "--config.group.field=value" in text
 
 
 def test_every_option_is_explained_and_shows_its_default():
@@ -98,6 +104,7 @@ DESCRIBE = ("describe", "photos", "--out", "f")
 EXPORT = ("export", "xy.npz:xy,s=1", "--out")
 MATCHER = ("export", "best", "--part", "matcher", "--out")
 VIEWS = ("build-views", "--out", "v.npz", "photos")
+PATCHES = ("build-patches", "--out", "o", "--photos")
 WITHOUT_JAX = [
     (("mtach", "a.png"), "kjax: unknown command 'mtach': did you mean 'match'? "),
     (("match", "no.jpg", "no.jpg"), "no such file: no.jpg"),
@@ -140,9 +147,13 @@ WITHOUT_JAX = [
     (("build-views", "photos", "--features", "no.h5", "--out", "v.npz"), "no such file: no.h5"),
     ((*VIEWS, "--features", "a.h5", "--colmap", "m"), "exactly one folder, written by --write-"),
     ((*VIEWS, "photos", "--colmap", "m"), "--colmap needs exactly one folder"),
-    (("build-patches", "--photos", "p", "--out", "o", "--max-turn", "-1"), "must be at least 0"),
-    (("build-patches", "--colmap", "m", "--out", "o"), "needs --database and --images"),
-    (("build-patches", "--photos", "p", "--out", "o", "--images", "i"), "not with --photos"),
+    (("build-patches", "--colmap", "m", "--out", "o"), "needs --database and --images too"),
+    ((*PATCHES, "p", "--images", "i"), "go with --colmap, not with --photos"),
+    ((*PATCHES, "p", "--max-turn", "-1"), "must be at least 0"),
+    ((*PATCHES, "p", "--views", "0"), "must be at least 1"),
+    ((*PATCHES, "p", "--max-side", "9"), "must be at least"),
+    ((*PATCHES, "no"), "no such folder: no"),
+    (("build-patches", "--photos", "no", "--out", "a.png/o"), "a.png is a file, not a folder"),
     (("compare", "--pairs", "1"), "--pairs: must be at least 2, not 1"),
     (("export", "bst", "--out", "a.onnx"), "did you mean 'best'"),
     ((*EXPORT, "xy.onx"), "unsupported file type: use .onnx"),
@@ -201,12 +212,9 @@ def check_refusal(argv, message, code, said):
 def test_refusals_need_no_jax_and_leave_nothing(inside):
     pytest.importorskip("cv2")
     before = sorted(inside.rglob("*"))
-    ended = subprocess.run(
-        [sys.executable, "-c", ALL_AT_ONCE],
-        input=json.dumps([argv for argv, _ in WITHOUT_JAX]),
-        capture_output=True,
-        text=True,
-    )
+    given = json.dumps([argv for argv, _ in WITHOUT_JAX])
+    words = [sys.executable, "-c", ALL_AT_ONCE]
+    ended = subprocess.run(words, input=given, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     results = json.loads(ended.stdout)
     for (argv, message), (code, said) in zip(WITHOUT_JAX, results, strict=True):
@@ -235,14 +243,10 @@ runpy.run_module("kjax", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "line"),
-    [("kjax.cli.match", "kjax: interrupted\n"), ("PIL", "kjax match: interrupted\n")],
-)
-def test_an_interrupt_during_imports_is_one_line(module, line, inside):
-    code = INTERRUPTED.format(module=module)
-    ended = run_python(code)
-    assert (ended.returncode, ended.stderr) == (130, line)
+def test_an_interrupt_during_imports_is_one_line(inside):
+    for module, program in (("kjax.cli.match", "kjax"), ("PIL", "kjax match")):
+        ended = run_python(INTERRUPTED.format(module=module))
+        assert (ended.returncode, ended.stderr) == (130, f"{program}: interrupted\n")
 
 
 LOST = """

@@ -49,9 +49,8 @@ def strengths_of(keys, config):
 
 
 blurred = jax.jit(functools.partial(appearance.blur, radius=6))
-curved, saturated, compressed = map(
-    jax.jit, (appearance.tone_curve, appearance.saturate, appearance.compress)
-)
+CURVES = appearance.tone_curve, appearance.saturate, appearance.compress
+curved, saturated, compressed = map(jax.jit, CURVES)
 KEYS = jax.random.split(jax.random.key(7), 6)
 
 
@@ -200,9 +199,6 @@ def test_strengths_fill_their_ranges():
     assert counts.min() > 10  # of 2000, a 64th each
 
 
-# Together with the geometry
-
-
 def test_geometry_stays_as_it_was(pairs):
     @functools.partial(jax.jit, static_argnums=0)
     def augmented(config):
@@ -243,9 +239,8 @@ STILL = {"occluder", "light", "shadow", "blur", "noise"}
 def changed(draws, channels, **options):
     """The grey values that a sensor without noise gives, in NumPy or JAX."""
     change = appearance.draw_change(draws, **{"strength": 1.0, "probability": 1.0} | options)
-    return appearance.respond(
-        appearance.see(channels, change), change, np.zeros(channels.shape[1:], np.float32)
-    )
+    no_noise = np.zeros(channels.shape[1:], np.float32)
+    return appearance.respond(appearance.see(channels, change), change, no_noise)
 
 
 def test_numpy_and_jax_change_alike(rng):
@@ -278,9 +273,8 @@ def test_light_and_occluders_change_a_part_of_a_patch(rng):
         without = tuple(set(appearance.KINDS) - {kind})
         shares = []
         for draws in rng.random((60, appearance.DRAWS), np.float32):
-            seen = appearance.see(
-                flat, appearance.draw_change(draws, strength=1.0, probability=1.0, without=without)
-            )
+            options = {"strength": 1.0, "probability": 1.0, "without": without}
+            seen = appearance.see(flat, appearance.draw_change(draws, **options))
             shares.append(np.mean(np.abs(seen - (flat[0] > 100)) > 0.02))
         untouched = np.mean(np.array(shares) == 0)
         assert abs(untouched - (1 - appearance.KINDS[kind])) < 0.25, kind

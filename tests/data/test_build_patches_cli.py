@@ -1,5 +1,3 @@
-"""The command `kjax build-patches`."""
-
 import dataclasses
 import hashlib
 
@@ -7,6 +5,7 @@ import cv2
 import numpy as np
 import pytest
 from colmap_files import PlaneScene
+from refusals import refused_command
 
 from kjax.cli import main, make_parser
 from kjax.data.phototour import read_set_photographs, read_with_pairs
@@ -65,6 +64,8 @@ def test_photographs_become_a_set(tmp_path, photos, capsys):
         (number, name, hashlib.sha256((photos / name).read_bytes()).hexdigest())
         for number, name in enumerate(("deeper/two.png", "one.jpg"))
     ]
+    words = ("build-patches", "--photos", photos, "--out", tmp_path / "o", "--max-patches", 4)
+    assert "too small for 2 photographs" in refused_command(capsys, *words)
 
 
 def test_an_unreadable_photograph_is_named_and_the_exit_code_is_1(tmp_path, scene, photos, capsys):
@@ -91,29 +92,6 @@ def test_an_existing_set_is_kept_unless_it_is_to_be_overwritten(tmp_path, scene,
     assert (out / "info.txt").read_text() == before
     assert from_colmap(scene, out, "--overwrite") == 0
     assert len((out / "info.txt").read_text().splitlines()) == 120
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--colmap", "m", "--out", "o"], "--colmap needs --database and --images too"),
-        (["--photos", "p", "--images", "i", "--out", "o"], "go with --colmap, not with --photos"),
-        (["--photos", "nowhere", "--out", "o"], "no such folder: nowhere"),
-        (["--photos", "nowhere", "--out", "photos/one.jpg/o"], "one.jpg is a file, not a folder"),
-        (["--photos", "photos", "--out", "o", "--max-patches", "4"], "too small for 2 photographs"),
-        *(
-            (["--photos", "p", "--out", "o", *options], "must be at least")
-            for options in (["--views", "0"], ["--max-turn", "-1"], ["--max-side", "9"])
-        ),
-    ],
-)
-def test_wrong_arguments_get_one_line(tmp_path, photos, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    assert build(*arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("kjax build-patches: ")
-    assert message in error
-    assert error.count("\n") == 1
 
 
 def test_the_options_defaults_are_those_of_the_library():

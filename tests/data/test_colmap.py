@@ -1,5 +1,3 @@
-"""COLMAP's models and databases: reading, and errors for damaged files."""
-
 import contextlib
 import shutil
 import sqlite3
@@ -57,11 +55,8 @@ def test_models_are_read(folder):
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(np.linalg.det(rotation), 1)
     # q v q* for v = (0, 0, 1), by Hamilton's rules, over |q|² = 0.84
-    expected = [
-        2 * (0.1 * 0.3 + 0.5 * -0.7),
-        2 * (-0.7 * 0.3 - 0.5 * 0.1),
-        0.25 - 0.01 - 0.49 + 0.09,
-    ]
+    w, x, y, z = IMAGES[6][0]
+    expected = [2 * (x * z + w * y), 2 * (y * z - w * x), w * w - x * x - y * y + z * z]
     np.testing.assert_allclose(rotation[:, 2] * 0.84, expected)
 
 

@@ -10,17 +10,9 @@ from refusals import assert_refused
 from scripts import load_script
 
 from kjax.data.cutting import keypoints
-from kjax.data.cutting.keypoints import (
-    LARGEST,
-    SIFT,
-    STEADY,
-    Keypoints,
-    detect_in_grey,
-    find_in_grey,
-)
+from kjax.data.cutting.keypoints import SIFT, STEADY, Keypoints, detect_in_grey, find_in_grey
 from kjax.data.cutting.patches import cut_patches
 from kjax.data.cutting.photographs import list_photos, read_grey_or_none, read_photograph
-from kjax.errors import InputError
 from kjax.files import images
 from kjax.images.extract import extract_patches
 
@@ -154,14 +146,14 @@ def test_files_and_folders_without_photographs(tmp_path):
 
 def test_without_opencv_the_error_says_what_to_install(monkeypatch, ramp):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(InputError, match=r"pip install 'kjax\[photos\]'"):
-        cut_patches(ramp, keypoint(100.0, 100.0, 2.0, 0.0))
+    point = keypoint(100.0, 100.0, 2.0, 0.0)
+    assert_refused(r"pip install 'kjax\[photos\]'", cut_patches, ramp, point)
 
 
 def test_keypoints_are_chosen_by_contrast_or_by_size_or_both():
     photo = skimage.data.camera()
     every = detect_in_grey(photo, max_keypoints=None, contrast=0.02)
-    for detector, rank in {SIFT: every.scores, LARGEST: every.scales}.items():
+    for detector, rank in {SIFT: every.scores, keypoints.LARGEST: every.scales}.items():
         few = detect_in_grey(photo, max_keypoints=20, detector=detector)
         best = every.keep(np.argsort(-rank, kind="stable")[:20])
         np.testing.assert_array_equal(np.sort(few.scales), np.sort(best.scales), detector)

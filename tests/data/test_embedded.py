@@ -8,12 +8,12 @@ from unittest import mock
 import cv2
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 from kjax.data import embedded
 from kjax.data.embedded import cut_stereo, embedded_test, embedded_train, visible_in_right
 from kjax.data.phototour import read_interest
 from kjax.data.selfsupervised import Tolerances
-from kjax.errors import InputError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,9 +100,7 @@ def test_the_cache_is_read_for_the_same_settings_only(cache, held_out):
     assert len(stricter.patches) < len(held_out.patches)
 
 
-def test_an_interrupted_cut_leaves_nothing_and_cutting_again_gives_the_same(
-    tmp_path, held_out, monkeypatch
-):
+def test_an_interrupted_cut_leaves_nothing_and_is_repeated(tmp_path, held_out, monkeypatch):
     monkeypatch.setattr("numpy.savetxt", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         embedded_test(cache_dir=tmp_path, progress=False)
@@ -121,8 +119,8 @@ def test_a_damaged_set_is_cut_again(tmp_path, cache, held_out, name):
 
 def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot write to the cache folder .*KJAX_CACHE"):
-        embedded_test(cache_dir=tmp_path / "file", progress=False)
+    options = {"cache_dir": tmp_path / "file", "progress": False}
+    assert_refused(r"cannot write to the cache folder .*KJAX_CACHE", embedded_test, **options)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +129,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):
 )
 def test_a_missing_package_is_named(monkeypatch, tmp_path, load, module):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=r": pip install 'kjax\[photos\]'"):
-        load(cache_dir=tmp_path, progress=False)
+    assert_refused(r": pip install 'kjax\[photos\]'", load, cache_dir=tmp_path, progress=False)
 
 
 def test_hidden_outside_and_unknown_pixels_are_not_visible():

@@ -1,5 +1,3 @@
-"""PhotoTourism folders: reading, caching, writing, and errors for bad folders."""
-
 import errno
 import os
 import shutil
@@ -16,18 +14,7 @@ from refusals import assert_refused, refused
 
 from kjax.data import cache, phototour
 from kjax.data.cache import cache_root
-from kjax.data.phototour import (
-    SetPhotograph,
-    TestPairs,
-    check_output,
-    read_pairs,
-    read_phototour,
-    read_set_photographs,
-    read_with_pairs,
-    sample_test_pairs,
-    write_phototour,
-    write_set_photographs,
-)
+from kjax.data.phototour import SetPhotograph, TestPairs, read_phototour, write_phototour
 from kjax.data.sampler import make_point_table, sample_pairs_on_host
 from kjax.data.sets import by_photograph
 
@@ -62,15 +49,12 @@ def read(folder, tmp_path):
     return read_phototour(folder, cache_dir=tmp_path / "cache", progress=False)
 
 
-# Whole sets
-
-
 def test_a_written_set_reads_back(written, tmp_path):
     patches, point_ids = random_set()
     mosaics = [f"patches000{number}.bmp" for number in range(3)]
     texts = ["images.txt", "info.txt", "interest.txt", "m50_1_1_0.txt"]
     assert sorted(os.listdir(written)) == [*texts, *mosaics, "photographs.csv"]
-    got = read_with_pairs(written, cache_dir=tmp_path / "cache", progress=False)
+    got = phototour.read_with_pairs(written, cache_dir=tmp_path / "cache", progress=False)
     assert got.name == "somewhere"
     np.testing.assert_array_equal(got.patches, patches)
     np.testing.assert_array_equal(got.point_ids, point_ids)
@@ -78,7 +62,7 @@ def test_a_written_set_reads_back(written, tmp_path):
     read_back = phototour.read_interest(written, patch_count=600)
     np.testing.assert_allclose(read_back, INTEREST, atol=5.1e-4)
     assert (written / "images.txt").read_text() == '0 a "b", c.jpg\n2 b/c ü.jpg\n3 d.jpg\n'
-    assert read_set_photographs(written) == LIST
+    assert phototour.read_set_photographs(written) == LIST
     digest = phototour.decoded_hash(*phototour.decode_folder(written, progress=False))
     assert digest == phototour.decoded_hash([patches], point_ids)
     assert digest != phototour.decoded_hash([patches], point_ids + 1)
@@ -114,7 +98,7 @@ def test_a_set_cut_by_another_program(tmp_path, shared_data):
     options = ["--max-patches", "700", "--pairs", "40"]
     subprocess.run(script + options, cwd=shared_data, check=True, capture_output=True)
 
-    got = read_with_pairs(tmp_path / "entry", cache_dir=tmp_path / "cache", progress=False)
+    got = phototour.read_with_pairs(tmp_path / "entry", cache_dir=tmp_path, progress=False)
     assert 500 < len(got.patches) <= 700
     assert np.bincount(got.point_ids).min() >= 2
     assert got.pairs.matching.sum() == 40
@@ -181,9 +165,8 @@ def test_the_entry_of_a_faster_process_is_kept(folder, tmp_path, monkeypatch, ov
         monkeypatch.undo()
         result = original(*args, **options)
         read(folder, tmp_path)
-        faster.extend(
-            (path, path.stat().st_ino) for path in entries.iterdir() if path.name[0] != "."
-        )
+        whole = (path for path in entries.iterdir() if path.name[0] != ".")
+        faster.extend((path, path.stat().st_ino) for path in whole)
         return result
 
     monkeypatch.setattr(module, name, slow)
@@ -270,7 +253,7 @@ LIST_DAMAGES = [
         for text in ("", "number,name,sha256\n0,a\n", "number,name,sha256\nx,a,b\n")
     ),
     (write_list("number,name,sha256\n0,a,\n2,b,\n"), "has no SHA-256"),
-    (lambda folder: write_set_photographs(folder, LIST[:1]), "patches of photograph 2, which"),
+    (lambda folder: phototour.write_set_photographs(folder, LIST[:1]), "of photograph 2, which"),
     (remove("photographs.csv"), "does not list .*build-patches"),
     (remove("interest.txt"), "does not list the photographs"),
 ]
@@ -279,8 +262,8 @@ LIST_DAMAGES = [
 @pytest.mark.parametrize(
     ("read", "damage", "message"),
     [
-        *((read_with_pairs, *case) for case in SET_DAMAGES),
-        *((read_set_photographs, *case) for case in LIST_DAMAGES),
+        *((phototour.read_with_pairs, *case) for case in SET_DAMAGES),
+        *((phototour.read_set_photographs, *case) for case in LIST_DAMAGES),
     ],
 )
 def test_a_damaged_set_is_refused(folder, tmp_path, monkeypatch, read, damage, message):
@@ -294,7 +277,7 @@ def test_a_damaged_set_is_refused(folder, tmp_path, monkeypatch, read, damage, m
 def test_the_standard_match_file_is_preferred(tmp_path):
     write_match("0 3 0 1 3 0 0\n")(tmp_path)
     (tmp_path / phototour.STANDARD_MATCH_FILE).write_text("2 3 0 4 5 0 0\n")
-    assert read_pairs(tmp_path, patch_count=6).first.tolist() == [2]
+    assert phototour.read_pairs(tmp_path, patch_count=6).first.tolist() == [2]
 
 
 # Writing
@@ -329,16 +312,13 @@ def test_only_patch_sets_are_overwritten_and_only_on_demand(folder, tmp_path):
     with refused(r"not just a patch set \(it holds holiday.jpg\)"):
         write_phototour(folder, *small, overwrite=True)
     assert (folder / "info.txt").exists()
-    (tmp_path / "info.txt").touch()
-    assert_refused("info.txt is a file", check_output, tmp_path / "info.txt", overwrite=True)
-
-
-# Test pairs
+    (file := tmp_path / "info.txt").touch()
+    assert_refused("info.txt is a file", phototour.check_output, file, overwrite=True)
 
 
 def test_test_pairs_are_correct_distinct_and_repeatable():
     point_ids = np.random.default_rng(0).permutation(np.repeat(np.arange(50), [2, 3, 4, 5, 6] * 10))
-    pairs = sample_test_pairs(point_ids, matching=150, non_matching=400, seed=3)
+    pairs = phototour.sample_test_pairs(point_ids, matching=150, non_matching=400, seed=3)
     assert (pairs.matching.sum(), len(pairs.matching)) == (150, 550)
     same = point_ids[pairs.first] == point_ids[pairs.second]
     np.testing.assert_array_equal(same, pairs.matching)
@@ -347,19 +327,17 @@ def test_test_pairs_are_correct_distinct_and_repeatable():
     assert len(np.unique(ends, axis=0)) == 550
     assert 0.05 < pairs.matching[:100].mean() < 0.6  # shuffled
     for seed, same in ((3, True), (4, False)):
-        again = sample_test_pairs(point_ids, matching=150, non_matching=400, seed=seed)
+        again = phototour.sample_test_pairs(point_ids, matching=150, non_matching=400, seed=seed)
         assert np.array_equal(pairs, again) == same
 
 
 def test_small_sets_give_all_their_pairs():
-    pairs = sample_test_pairs(np.array([0, 0, 1, 1, 1]), matching=99, non_matching=99, seed=0)
+    point_ids = np.array([0, 0, 1, 1, 1])
+    pairs = phototour.sample_test_pairs(point_ids, matching=99, non_matching=99, seed=0)
     assert (pairs.matching.sum(), (~pairs.matching).sum()) == (4, 6)
     for point_ids in ([0, 1, 2], [0, 0, 0], [5]):
         with refused("need at least two points"):
-            sample_test_pairs(np.array(point_ids), matching=9, non_matching=9, seed=0)
-
-
-# Batches by photograph
+            phototour.sample_test_pairs(np.array(point_ids), matching=9, non_matching=9, seed=0)
 
 
 POINTS, VIEWS, PHOTOGRAPHS = 40, 2, 5

@@ -1,5 +1,3 @@
-"""Patch sets from COLMAP reconstructions."""
-
 import shutil
 
 import cv2

@@ -7,21 +7,12 @@ import numpy as np
 import pytest
 import skimage.data
 from colmap_files import correlation
+from refusals import assert_refused
 
+from kjax.data import selfsupervised
 from kjax.data.appearance import change_photo
 from kjax.data.cutting.keypoints import Keypoints
-from kjax.data.selfsupervised import (
-    Tolerances,
-    ViewConfig,
-    cut_self_supervised,
-    distinct_places,
-    match_keypoints,
-    random_homography,
-    random_view,
-    transform_keypoints,
-    wrap_angle,
-)
-from kjax.errors import InputError
+from kjax.data.selfsupervised import Tolerances, ViewConfig, cut_self_supervised, match_keypoints
 
 SAME_LIGHT = dict.fromkeys(("max_gamma", "max_contrast"), 1.0)
 SAME_LIGHT |= dict.fromkeys(("max_brightness", "max_blur", "max_noise"), 0.0)
@@ -88,10 +79,9 @@ def test_unreadable_and_featureless_photographs(photos, tmp_path):
     broken, blank = tmp_path / "broken.png", tmp_path / "wall.png"
     broken.write_bytes(b"\x89PNG not really")
     cv2.imwrite(str(blank), np.full((100, 100), 90, np.uint8))
-    with pytest.raises(InputError, match="none of the 2 photographs could be read"):
-        cut([broken, tmp_path / "missing.png"])
-    with pytest.raises(InputError, match="none of the 1 photographs has points"):
-        cut([blank])
+    unreadable = [broken, tmp_path / "missing.png"]
+    assert_refused("none of the 2 photographs could be read", cut, unreadable)
+    assert_refused("none of the 1 photographs has points", cut, [blank])
 
 
 def test_twins_of_overlapping_photographs_are_one_point(tmp_path):
@@ -116,7 +106,8 @@ def test_twins_of_overlapping_photographs_are_one_point(tmp_path):
 
 def test_a_view_shows_the_photograph_through_its_homography(photos):
     photo = cv2.imread(str(photos[0]), cv2.IMREAD_GRAYSCALE)
-    view = random_view(np.random.default_rng(5), photo, config=ViewConfig(**SAME_LIGHT))
+    config = ViewConfig(**SAME_LIGHT)
+    view = selfsupervised.random_view(np.random.default_rng(5), photo, config=config)
     assert np.abs(view.homography - np.eye(3)).max() > 0.05
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     back = cv2.warpPerspective(view.pixels, view.homography, photo.shape[::-1], flags=flags)
@@ -128,7 +119,7 @@ def test_a_view_shows_the_photograph_through_its_homography(photos):
 
 def test_random_homographies_stay_in_their_ranges():
     rng = np.random.default_rng(0)
-    drawn = [random_homography(rng, config=ViewConfig()) for _ in range(300)]
+    drawn = [selfsupervised.random_homography(rng, config=ViewConfig()) for _ in range(300)]
     homographies, zooms = map(np.array, zip(*drawn, strict=True))
     np.testing.assert_array_equal(homographies[:, :, 2], np.tile([0, 0, 1], (300, 1)))
     values = np.linalg.svd(homographies[:, :2, :2], compute_uv=False)
@@ -166,7 +157,7 @@ def test_a_homography_moves_scales_and_turns_keypoints(rng):
         moved = np.column_stack([xy, np.ones(len(xy))]) @ homography.T
         return moved[:, :2] / moved[:, 2:]
 
-    moved = transform_keypoints(points, homography)
+    moved = selfsupervised.transform_keypoints(points, homography)
     np.testing.assert_allclose(moved.xy, project(points.xy))
     tiny = 1e-4
     along = np.stack([np.cos(points.radians), np.sin(points.radians)], axis=1) * tiny
@@ -202,6 +193,7 @@ def test_a_detection_goes_to_the_nearest_prediction_only():
 
 def test_a_location_counts_once_and_angles_wrap():
     points = keypoints([[10, 10], [10, 10], [10.9, 10], [12, 10]], radians=np.array([0.0, 1, 0, 0]))
-    np.testing.assert_array_equal(distinct_places(points), [True, False, False, True])
-    wrapped = wrap_angle(np.array([3.5, -3.5, 7.0]))
+    distinct = selfsupervised.distinct_places(points)
+    np.testing.assert_array_equal(distinct, [True, False, False, True])
+    wrapped = selfsupervised.wrap_angle(np.array([3.5, -3.5, 7.0]))
     np.testing.assert_allclose(wrapped, [3.5 - 2 * np.pi, 2 * np.pi - 3.5, 7 - 2 * np.pi])

@@ -17,16 +17,13 @@ from kjax.data.hpatches import SEQUENCES, SPLITS
 from kjax.data.phototour import TestPairs, write_phototour
 from kjax.data.sets import read_test_sets, read_tfds
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow_datasets") is None,
-    reason="tensorflow-datasets is not installed",
-)
+missing = importlib.util.find_spec("tensorflow_datasets") is None
+pytestmark = pytest.mark.skipif(missing, reason="tensorflow-datasets is not installed")
 
 POINT_IDS = np.array([5, 5, 5, 9, 9, 2, 2, 2, 2, 7])
 PATCHES = np.random.default_rng(0).integers(0, 256, (10, 64, 64), dtype=np.uint8)
-PAIRS = TestPairs(
-    np.array([0, 3, 5, 9]), np.array([2, 5, 8, 1]), np.array([True, False, True, False])
-)
+MATCHING = np.array([True, False, True, False])
+PAIRS = TestPairs(np.array([0, 3, 5, 9]), np.array([2, 5, 8, 1]), MATCHING)
 
 
 def builder_module(name):
@@ -87,9 +84,8 @@ def prepare(name, config, manual_dir, folder):
     builder = builder_module(name).Builder(config=config, data_dir=folder)
     options = tfds.download.DownloadConfig(manual_dir=manual_dir)
     builder.download_and_prepare(download_config=options, download_dir=folder / "downloads")
-    return {
-        split: list(tfds.as_numpy(builder.as_dataset(split=split))) for split in builder.info.splits
-    }
+    splits = builder.info.splits
+    return {name: list(tfds.as_numpy(builder.as_dataset(split=name))) for name in splits}
 
 
 @pytest.mark.slow
@@ -122,9 +118,6 @@ def test_without_a_local_folder_the_set_is_downloaded(phototour_folder, tmp_path
     assert len(prepare("phototour", "liberty", tmp_path / "nothing", tmp_path)["train"]) == 4
     ((name, root),) = [call.args for call in download.call_args_list]
     assert (name, Path(root)) == ("liberty", tmp_path / "downloads")
-
-
-# Reading
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,8 @@ def write_test_set(folder: Path, *, seed: int = 0, points: int = 30) -> Path:
     ids = np.repeat(np.arange(points), 2)
     first = np.concatenate([np.arange(0, 2 * points, 2)] * 2)
     second = np.concatenate([np.arange(1, 2 * points, 2), np.roll(np.arange(1, 2 * points, 2), 1)])
-    return write_phototour(
-        folder, patches, ids, pairs=TestPairs(first, second, ids[first] == ids[second])
-    )
+    pairs = TestPairs(first, second, ids[first] == ids[second])
+    return write_phototour(folder, patches, ids, pairs=pairs)
 
 
 def write_hpatches(folder: Path, names=("i_one", "v_two"), *, patches: int = 8) -> Path:
@@ -43,30 +42,25 @@ def write_hpatches(folder: Path, names=("i_one", "v_two"), *, patches: int = 8) 
     return folder
 
 
-def write_run(
-    workdir: Path, *, train: str, test: tuple[str, ...] = (), head: str = "xy", seeds=()
-) -> Path:
+def write_run(workdir: Path, *, train: str, test: tuple[str, ...] = (), seeds=()) -> Path:
     """A finished run of an untrained model."""
     config = load_config(CONFIGS / "smoke.py").to_dict()
-    config["model"] |= {"head": head, "s": 1, "patch_size": 16}
+    config["model"] |= {"head": "xy", "s": 1, "patch_size": 16}
     config["data"] |= {"train": [train], "test": list(test)}
     config["seeds"] = list(seeds)
     workdir.mkdir(parents=True)
     (workdir / "config.json").write_text(json.dumps(config))
     lines = [{"step": step, "loss": 1 / step, "fpr95": 0.5 / step} for step in (1, 2, 3)]
     (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    _, variables = make_model(head, s=1, patch_size=16)
+    _, variables = make_model("xy", s=1, patch_size=16)
     for name in [f"weights_{seed}.npz" for seed in seeds] or ["weights.npz"]:
         save_variables(workdir / name, variables)
     return workdir
 
 
 TASK_FILES = {
-    "verif_pos": "positives",
-    "verif_neg_intra": "intra",
-    "verif_neg_inter": "inter",
-    "retr_queries": "queries",
-    "retr_distractors": "distractors",
+    **{"verif_pos": "positives", "verif_neg_intra": "intra", "verif_neg_inter": "inter"},
+    **{"retr_queries": "queries", "retr_distractors": "distractors"},
 }
 """Beginnings of the official files' names, and the fields of `Tasks`."""
 
@@ -74,9 +68,8 @@ TASK_FILES = {
 def task_rows(listed, names) -> list[list[str]]:
     """Pairs or patches as a file's rows."""
     columns = []
-    for sequence, *others in zip(
-        *(np.atleast_2d(column.T) for column in vars(listed).values()), strict=True
-    ):
+    fields = (np.atleast_2d(column.T) for column in vars(listed).values())
+    for sequence, *others in zip(*fields, strict=True):
         columns += [[names[place] for place in sequence], *(map(str, other) for other in others)]
     return [list(row) for row in zip(*columns, strict=True)]
 

@@ -75,12 +75,11 @@ def test_identity_depends_on_settings_and_every_value():
 def test_stored_forms(tmp_path, monkeypatch, rng):
     monkeypatch.chdir(tmp_path)
     save_variables("weights.npz", make_model("hardnet", patch_size=16)[1])
-    names = ("weights.npz", "weights.npz:hardnet,patch_size=16:uint8", "weights.npz:binary")
-    names += ("weights.npz:int8",)
-    found = [find_entry(name, cache_dir="cache") for name in names]
+    forms = ("", ":hardnet,patch_size=16:uint8", ":binary", ":int8")
+    found = [find_entry(f"weights.npz{form}", cache_dir="cache") for form in forms]
     assert [one.name for one in found] == [
-        "hardnet N=16", "hardnet N=16, uint8", "hardnet N=16, binary", "hardnet N=16 int8",
-    ]  # fmt: skip
+        f"hardnet N=16{form}" for form in ("", ", uint8", ", binary", " int8")
+    ]
     assert [one.distance for one in found] == ["L2", "L2", "L1", "L2"]
     assert len({one.identity for one in found}) == 4
     patches = random_patches(rng, 6, 16)

@@ -1,5 +1,3 @@
-"""Descriptors of HPatches sequences and their CSV files."""
-
 from unittest.mock import Mock
 
 import numpy as np
@@ -7,7 +5,6 @@ import pytest
 from refusals import assert_refused
 
 from kjax.data.hpatches import IMAGES, Sequence
-from kjax.errors import InputError
 from kjax.eval.hpatches.descriptors import (
     SetDescriptors,
     describe_sequences,
@@ -22,12 +19,9 @@ QUIET = {"progress": False}
 @pytest.fixture
 def descriptors(rng):
     scale = 10.0 ** rng.integers(-30, 30, (16, 4, 7))
-    return SetDescriptors.from_sequences(
-        {
-            "v_b": (rng.normal(size=(16, 4, 7)) * scale).astype(np.float32),
-            "i_a": rng.normal(size=(16, 3, 7)).astype(np.float32),
-        }
-    )
+    large = (rng.normal(size=(16, 4, 7)) * scale).astype(np.float32)
+    arrays = {"v_b": large, "i_a": rng.normal(size=(16, 3, 7)).astype(np.float32)}
+    return SetDescriptors.from_sequences(arrays)
 
 
 @pytest.fixture
@@ -37,11 +31,10 @@ def folder(tmp_path, descriptors):
 
 
 def test_sequences_of_a_set(rng):
-    arrays = {
-        name: rng.normal(size=(16, n, 2)).astype(np.float32) for name, n in (("a", 3), ("b", 1))
-    }
+    counts = {"a": 3, "b": 1}
+    arrays = {k: rng.normal(size=(16, n, 2)).astype(np.float32) for k, n in counts.items()}
     descriptors = SetDescriptors.from_sequences(arrays)
-    assert (descriptors.patches, descriptors.dimension) == ({"a": 3, "b": 1}, 2)
+    assert (descriptors.patches, descriptors.dimension) == (counts, 2)
     for some in (descriptors, descriptors.on_device()):
         for name, array in arrays.items():
             np.testing.assert_array_equal(some[name], array)
@@ -50,8 +43,8 @@ def test_sequences_of_a_set(rng):
         ({"a": (16, 2, 2), "b": (16, 2, 3)}, "b have 3 values in 16 images, not 2 in 16"),
         ({}, "no sequence"),
     ):
-        with pytest.raises(InputError, match=message):
-            SetDescriptors.from_sequences({k: np.zeros(s, np.float32) for k, s in shapes.items()})
+        wrong = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        assert_refused(message, SetDescriptors.from_sequences, wrong)
 
 
 def test_patches_are_described_sequence_by_sequence(rng):

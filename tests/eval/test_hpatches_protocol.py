@@ -40,11 +40,9 @@ def toy():
     """The official Python evaluator's results, with its descriptors and tasks."""
     golden = json.loads((TOY / "official.json").read_text())
     patches = {name: golden["sequences"][name] for name in golden["split"]["test"]}
-    with np.load(TOY / "descriptors.npz") as arrays:
-        descriptors = SetDescriptors.from_sequences(
-            {name: np.stack([arrays[f"{name}/{image}"] for image in IMAGES]) for name in patches}
-        )
-    return golden, descriptors, read_tasks(TOY, "toy", patches)
+    with np.load(TOY / "descriptors.npz") as file:
+        arrays = {name: np.stack([file[f"{name}/{image}"] for image in IMAGES]) for name in patches}
+    return golden, SetDescriptors.from_sequences(arrays), read_tasks(TOY, "toy", patches)
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +54,8 @@ def test_tasks_of_the_official_evaluator(toy):
     """Matching file by file, and retrieval query by query."""
     golden, descriptors, tasks = toy
     expected = golden["verification"]
-    for values, key in zip(
-        verification(descriptors, tasks, **QUIET), ("imbalanced_ap", "balanced_auc"), strict=True
-    ):
-        kinds = ("intra", "inter")
+    kinds, keys = ("intra", "inter"), ("imbalanced_ap", "balanced_auc")
+    for values, key in zip(verification(descriptors, tasks, **QUIET), keys, strict=True):
         close(values, [[expected[level][kind][key] for kind in kinds] for level in LEVELS])
     expected = golden["matching"]["ap_per_file"]
     found = matching(descriptors, tasks, **QUIET)
@@ -101,20 +97,16 @@ def constant_image(name, image, count):
 
 
 def made(make, patches):
-    return SetDescriptors.from_sequences(
-        {
-            name: np.stack([make(name, image, count) for image in IMAGES])
-            for name, count in patches.items()
-        }
-    ).on_device()
+    arrays = {
+        name: np.stack([make(name, image, count) for image in IMAGES])
+        for name, count in patches.items()
+    }
+    return SetDescriptors.from_sequences(arrays).on_device()
 
 
 @pytest.mark.parametrize(
     ("kind", "make"),
-    [
-        pytest.param("random", random_image, marks=pytest.mark.slow),
-        ("constant", constant_image),
-    ],
+    [pytest.param("random", random_image, marks=pytest.mark.slow), ("constant", constant_image)],
 )
 def test_both_official_rules_on_a_larger_set(kind, make, optimized):
     golden, tasks = GOLDEN["descriptors"][kind], official_tasks()
@@ -165,9 +157,8 @@ def descriptors_of(kind, sizes, dim=8):
         "bits": lambda shape: random.integers(0, 2, shape),
         "constant": lambda shape: np.full(shape, 0.1),
     }[kind]
-    return SetDescriptors.from_sequences(
-        {name: make((16, count, dim)).astype(np.float32) for name, count in sizes.items()}
-    )
+    arrays = {name: make((16, count, dim)) for name, count in sizes.items()}
+    return SetDescriptors.from_sequences({k: v.astype(np.float32) for k, v in arrays.items()})
 
 
 def rows_at(descriptors, tasks, sequence, image, patch):
@@ -237,11 +228,8 @@ def slow_retrieval(descriptors, tasks, protocol, metric):
 @pytest.mark.parametrize(
     ("kind", "distance"),
     [
-        ("real", "L2"),
-        ("whole numbers", "L2"),
-        ("constant", "L2"),
-        ("whole numbers", "L1"),
-        ("bits", "L1"),
+        *((kind, "L2") for kind in ("real", "whole numbers", "constant")),
+        *((kind, "L1") for kind in ("whole numbers", "bits")),
     ],
 )
 def test_equals_brute_force(monkeypatch, kind, distance, protocol):
@@ -249,11 +237,8 @@ def test_equals_brute_force(monkeypatch, kind, distance, protocol):
     tasks = generate_tasks(SIZES, pairs=60, queries=20, distractors=70, progress=False)
     descriptors = descriptors_of(kind, SIZES)
     metric = {"L2": "euclidean", "L1": "cityblock"}[distance]
-    for task, slow_task in (
-        (verification, slow_verification),
-        (matching, slow_matching),
-        (retrieval, slow_retrieval),
-    ):
+    slow_tasks = slow_verification, slow_matching, slow_retrieval
+    for task, slow_task in zip((verification, matching, retrieval), slow_tasks, strict=True):
         found = task(descriptors, tasks, protocol=protocol, distance=distance, progress=False)
         expected = slow_task(descriptors, tasks, protocol, metric)
         np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -261,9 +246,8 @@ def test_equals_brute_force(monkeypatch, kind, distance, protocol):
 
 def test_order_in_the_set_memory_and_block_sizes_do_not_matter(monkeypatch, toy, scores):
     _, descriptors, tasks = toy
-    shuffled = SetDescriptors.from_sequences(
-        {name: descriptors[name] for name in [*reversed(descriptors.patches)]}
-    )
+    names = [*reversed(descriptors.patches)]
+    shuffled = SetDescriptors.from_sequences({name: descriptors[name] for name in names})
     assert evaluate(shuffled.on_device(), tasks, split="toy", **QUIET) == scores
     thrice = {
         kind: Pairs(*(np.tile(column, (3, 1)) for column in vars(getattr(tasks, kind)).values()))
@@ -295,16 +279,10 @@ def test_the_first_of_equal_neighbours_is_taken():
         np.testing.assert_array_equal(found.nearest, np.zeros((15, 2)))
 
 
-# By hand
-
-
 def one_of_each(first, second):
     """Pairs of patch 0 in two images of two sequences."""
-    return Pairs(
-        np.array([[0, second]] * 5, np.int16),
-        np.array([[0, 1]] * 5, np.int8),
-        np.array([first] * 5, np.int32),
-    )
+    rows = ([0, second], np.int16), ([0, 1], np.int8), (first, np.int32)
+    return Pairs(*(np.array([row] * 5, kind) for row, kind in rows))
 
 
 @pytest.fixture
@@ -351,8 +329,6 @@ def test_mean_of_splits(scores):
     assert mean.matching_by_sequence == {**one.matching_by_sequence, **new}
     assert mean.verification == one.verification
 
-
-# Bad input
 
 NO_PAIRS = Pairs(np.zeros((0, 2), np.int16), np.zeros((0, 2), np.int8), np.zeros((0, 2), np.int32))
 NO_PATCHES = ReferencePatches(np.zeros(0, np.int16), np.zeros(0, np.int32))

@@ -13,7 +13,6 @@ from official_tasks import GOLDEN, official_tasks
 from refusals import assert_refused
 
 from kjax.data.hpatches import SPLITS
-from kjax.errors import InputError
 from kjax.eval.entries import Entry
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.tasks import generate_tasks, open_benchmark, read_tasks, textured_patches
@@ -45,9 +44,8 @@ def assert_equal(one, other):
 def test_files_are_read_as_they_stand(tmp_path):
     tasks = read_tasks(TOY, "toy", PATCHES)
     for file, name in TASK_FILES.items():
-        assert task_rows(getattr(tasks, name), list(PATCHES)) == listed(
-            TOY / f"{file}_split-toy.csv"
-        )
+        rows = listed(TOY / f"{file}_split-toy.csv")
+        assert task_rows(getattr(tasks, name), list(PATCHES)) == rows
     assert (tasks.inter.sequence.dtype, tasks.inter.image.dtype) == (np.int16, np.int8)
     for path in TOY.glob("*.csv"):  # line ends of other systems
         content = path.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n")
@@ -104,9 +102,8 @@ def test_files_of_the_official_generator_byte_for_byte(tmp_path):
     """It leaves out flat patches, which no file then names."""
     assert sum(map(len, GOLDEN["flat"].values())) > 200
     write_tasks(official_tasks(), tmp_path, "oxford")
-    found = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.iterdir()
-    }
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    found = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     assert found == GOLDEN["sha256"]
 
 
@@ -137,8 +134,7 @@ def test_small_sets():
     drawn = (tasks.queries.sequence, tasks.distractors.sequence)
     assert set(np.concatenate(drawn)) == {0, 1, 2}
     for patches in ({}, {"one": 1}):
-        with pytest.raises(InputError, match="no sequence to draw"):
-            generate_tasks(patches, **QUIET)
+        assert_refused("no sequence to draw", generate_tasks, patches, **QUIET)
 
 
 def test_flat_patches_are_not_looked_for():

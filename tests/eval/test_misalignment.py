@@ -1,5 +1,3 @@
-"""Sets of misaligned patches, and the matching of them."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

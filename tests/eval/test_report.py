@@ -9,30 +9,15 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import sample_evaluation
 from refusals import assert_refused
-from sample_evaluation import (
-    SETS,
-    descriptor,
-    evaluation,
-    hpatches_scores,
-    illustrations,
-    paper_like_evaluation,
-    phototour_scores,
-)
+from sample_evaluation import SETS, descriptor, evaluation, hpatches_scores, phototour_scores
 
-from kjax.errors import InputError
+from kjax.eval.report import tables
 from kjax.eval.report.charts import distance_at_recall
 from kjax.eval.report.page import compose, headlines, write_report
 from kjax.eval.report.published import PAPER_PHOTOTOUR, is_hand_crafted, paper_counterpart
-from kjax.eval.report.tables import (
-    arrange,
-    detail_tables,
-    fpr_table,
-    headline_table,
-    make_table,
-    scoreboard,
-    share_cell,
-)
+from kjax.eval.report.tables import arrange, fpr_table, headline_table, scoreboard
 from kjax.eval.results import Curve, Evaluation, HardPairs, Histogram, Illustrations
 
 NASTY = "<script>alert('x')</script> & \"$a$\" _b_ | `c` *d* [e](f) 漢 \x00\n#"
@@ -40,12 +25,9 @@ VOID = {"meta", "link", "img", "br"}
 PATCHES = np.zeros((1, 2, 8, 8), np.uint8)
 
 
-# Results
-
-
 def test_results_survive_json():
     odd = descriptor("ψ <b> | “quoted” \\ \n", missing="no: *weights*")
-    for results in (paper_like_evaluation(), evaluation(), evaluation(odd)):
+    for results in (sample_evaluation.paper_like_evaluation(), evaluation(), evaluation(odd)):
         text = results.to_json()
         assert Evaluation.from_json(text) == results
         assert json.loads(text) == json.loads(json.dumps(dataclasses.asdict(results)))
@@ -67,7 +49,7 @@ def rows_of(table):
 
 
 def test_paper_layout():
-    (arrangement,) = arrange(paper_like_evaluation().descriptors)
+    (arrangement,) = arrange(sample_evaluation.paper_like_evaluation().descriptors)
     table = fpr_table(arrangement)
     rows = rows_of(table)
     assert list(rows["sum"]) == [
@@ -127,9 +109,8 @@ def test_other_sets_several_training_sets_and_rules():
     # Scores by different rules do not mix.
     both = [phototour_scores(0.05), dataclasses.replace(phototour_scores(0.06), rule="hynet")]
     found = {one.rule: rows_of(fpr_table(one))["hardnet"] for one in arrange([hardnet(*both)])}
-    assert [(rule, row["stereo"]) for rule, row in found.items()] == [
-        ("hardnet", "5.00"), ("hynet", "6.00"),
-    ]  # fmt: skip
+    stereo = {rule: row["stereo"] for rule, row in found.items()}
+    assert stereo == {"hardnet": "5.00", "hynet": "6.00"}
 
 
 def test_published_rows_and_their_counterparts():
@@ -144,10 +125,8 @@ def test_published_rows_and_their_counterparts():
         ("HardNet", False, 1_334_560, None),
         ("xy s=1", True, 433_568, None),
     ):
-        source = f"{name}, out/run"
-        found = paper_counterpart(
-            descriptor("run", ours=ours, parameters=parameters, source=source)
-        )
+        more = {"parameters": parameters, "source": f"{name}, out/run"}
+        found = paper_counterpart(descriptor("run", ours=ours, **more))
         assert (found and found.name) == counterpart, name
     names = {"RootSIFT": True, "ORB (OpenCV)": True, "Root-SIFT": True, "MKD concat": True,
              "TFeat": False, "HardNet": False, "BBoost": False}  # fmt: skip
@@ -155,15 +134,14 @@ def test_published_rows_and_their_counterparts():
 
 
 def test_hpatches_tables():
-    board = scoreboard(paper_like_evaluation().descriptors)
-    assert [(key.protocol, key.split) for key in board] == [
-        ("python", "abc"), ("python", "a"), ("matlab", "a"),
-    ]  # fmt: skip
+    board = scoreboard(sample_evaluation.paper_like_evaluation().descriptors)
+    settings = [("python", "abc"), ("python", "a"), ("matlab", "a")]
+    assert [(key.protocol, key.split) for key in board] == settings
     for setting, scored in board.items():
-        for table in (headline_table(setting, scored), *detail_tables(setting, scored)):
+        for table in (headline_table(setting, scored), *tables.detail_tables(setting, scored)):
             assert f"protocol {setting.protocol}" in table.caption
             assert ("splits a, b, c" if setting.split == "abc" else "split a") in table.caption
-    levels, areas, pools, sequences = map(rows_of, detail_tables(*next(iter(board.items()))))
+    levels, areas, pools, sequences = map(rows_of, tables.detail_tables(*next(iter(board.items()))))
     star = "combined_star s=2"
     assert levels[star]["Retrieval, tough"] == "56.00"
     assert levels[star]["Verification, easy intra"] == "80.60"
@@ -174,9 +152,8 @@ def test_hpatches_tables():
 
 
 def test_spread_and_published_rows_beside_the_headline():
-    scores = dataclasses.replace(
-        hpatches_scores(0.5, "python", "full"), map_std={"matching": 0.0123}
-    )
+    plain = hpatches_scores(0.5, "python", "full")
+    scores = dataclasses.replace(plain, map_std={"matching": 0.0123})
     table = headline_table(*next(iter(scoreboard([descriptor("a", hpatches=[scores])]).items())))
     rows = rows_of(table)
     assert (rows["a"]["Matching"], rows["a"]["Retrieval"]) == ("35.00 ± 1.23", "50.00")
@@ -187,19 +164,18 @@ def test_spread_and_published_rows_beside_the_headline():
 
 
 def test_best_value_and_distance_at_recall_by_hand():
-    rows = [("rival", {"x": share_cell(value)}) for value in (0.5, None)]
-    assert not any(cells[0].best for _, cells in make_table("", rows).rows), "it is the only one"
+    rows = [("rival", {"x": tables.share_cell(value)}) for value in (0.5, None)]
+    assert not any(cells[0].best for _, cells in tables.make_table("", rows).rows), "the only one"
     histogram = Histogram([0.0, 1.0, 2.0], [90, 10], [0, 5])
     assert distance_at_recall(histogram) == pytest.approx(1.5)
     assert distance_at_recall(Histogram([0.0, 1.0], [0], [1])) is None
 
 
 def test_headlines():
-    text = " ".join(headlines(paper_like_evaluation()))
+    text = " ".join(headlines(sample_evaluation.paper_like_evaluation()))
     assert "8 descriptors compared: 5 of kjax and 3 baselines; 1 more unavailable." in text
-    assert (
-        "combined_star s=2 among kjax models (1.40 %), RootSIFT among baselines (27.00 %)" in text
-    )
+    best = "combined_star s=2 among kjax models (1.40 %), RootSIFT among baselines (27.00 %)"
+    assert best in text
     assert "combined_star s=2 is 0.04 percentage points above the paper's mean" in text
     assert "protocol python, mean of splits a, b, c: combined_star s=2 at verification" in text
     for rate, verdict in ((0.051, "overlap"), (0.5, "do not overlap")):
@@ -260,9 +236,8 @@ def not_finite():
         precision_recall=Curve([math.nan], [math.nan]),
         distances=Histogram([0.0, 1.0], [0], [0]),
     )  # fmt: skip
-    poor = dataclasses.replace(
-        hpatches_scores(0.4), matching_map=math.nan, retrieval={"e": math.nan}, verification={}
-    )
+    odd = {"matching_map": math.nan, "retrieval": {"e": math.nan}, "verification": {}}
+    poor = dataclasses.replace(hpatches_scores(0.4), **odd)
     return evaluation(descriptor("odd", phototour=[bad], hpatches=[poor]))
 
 
@@ -290,7 +265,8 @@ CASES = {
         ["Summary", "Verification of pairs", "HPatches", "Hardest errors", "Descriptors"],
     ),
     "training": (
-        evaluation(), Illustrations(training=dict([*illustrations().training.items()][:1])),
+        evaluation(),
+        Illustrations(training=dict([*sample_evaluation.illustrations().training.items()][:1])),
         ["Summary", "Training"],
     ),
 }  # fmt: skip
@@ -320,8 +296,8 @@ def test_missing_packages_and_bad_folders_are_one_line(tmp_path, monkeypatch):
     for module in ("matplotlib", "jinja2"):
         with monkeypatch.context() as patched:
             patched.setitem(sys.modules, module, None)
-            with pytest.raises(InputError, match=rf"{module}: pip install 'kjax\[figures\]'"):
-                write_report(tmp_path, results)
+            message = rf"{module}: pip install 'kjax\[figures\]'"
+            assert_refused(message, write_report, tmp_path, results)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
     assert_refused("cannot write the report to", write_report, tmp_path / "file", evaluation())

@@ -25,11 +25,8 @@ SIZES = (380, 1280)
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
     sample = paper_like_evaluation()
-    rows = [
-        *sample.descriptors,
-        descriptor(NASTY, missing=LONG, source=NASTY),
-        descriptor(LONG, ours=True, warnings=[NASTY]),
-    ]
+    rows = [*sample.descriptors, descriptor(NASTY, missing=LONG, source=NASTY)]
+    rows.append(descriptor(LONG, ours=True, warnings=[NASTY]))
     folder = tmp_path_factory.mktemp("alone")
     write_report(folder, dataclasses.replace(sample, descriptors=rows), illustrations())
     return folder / "report.html"
@@ -52,9 +49,8 @@ def test_loads_alone_without_problems(page, report):
     assert page.problems == []
     assert page.evaluate("document.querySelectorAll('section h2').length") == 8
     # Every entry of the contents leads somewhere.
-    assert page.evaluate(
-        "[...document.querySelectorAll('nav a')].every(a => document.querySelector(a.hash))"
-    )
+    links = "[...document.querySelectorAll('nav a')]"
+    assert page.evaluate(f"{links}.every(a => document.querySelector(a.hash))")
 
 
 @pytest.mark.parametrize("width", SIZES)
@@ -81,9 +77,8 @@ def test_every_figure_is_visible_and_nothing_overflows(page, width):
 def test_tables_sort(page):
     table = "document.querySelector('main table')"
     names = f"[...{table}.tBodies[0].rows].map(row => row.querySelector('.name').textContent)"
-    click = (
-        f"[...{table}.querySelectorAll('thead button')].find(b => b.textContent == '%s').click()"
-    )
+    buttons = f"[...{table}.querySelectorAll('thead button')]"
+    click = f"{buttons}.find(b => b.textContent == '%s').click()"
     before = page.evaluate(names)
     page.evaluate(click % "Mean")
     ascending = page.evaluate(names)

@@ -1,5 +1,7 @@
 """The whole program: from sources of every kind to results, report and exit code."""
 
+import functools
+
 import numpy as np
 import pytest
 from evaluation_data import write_hpatches, write_run, write_test_set
@@ -27,9 +29,8 @@ def data(tmp_path_factory):
     for name, factor in (("flat.npz", 0.0), ("nan.npz", np.nan)):
         _, variables = make_model("xy", s=1, patch_size=16)
         head = {key: leaf * factor for key, leaf in variables["params"]["head"].items()}
-        save_variables(
-            folder / name, {**variables, "params": {**variables["params"], "head": head}}
-        )
+        changed = {**variables, "params": {**variables["params"], "head": head}}
+        save_variables(folder / name, changed)
     return folder
 
 
@@ -68,17 +69,15 @@ def test_runs_and_baselines_on_everything(evaluate, data, tmp_path, capsys):
     # The score is that of the metric.
     model, variables = make_model("xy", s=1, patch_size=16)
     (test,) = read_test_sets([str(data / "right")], progress=False)
-    descriptors = describe(
-        lambda batch: model.apply(variables, batch), test.patches, size=16, progress=False
-    )
+    apply = functools.partial(model.apply, variables)
+    descriptors = describe(apply, test.patches, size=16, progress=False)
     distances = pair_distances(descriptors, test.pairs.first, test.pairs.second)
     assert ours.phototour[0].fpr95 == fpr_at_recall(distances, test.pairs.matching)
 
 
 def test_train_on_one_set_and_test_on_the_others(evaluate):
-    _, (row, *by_run) = evaluate(
-        "run", "seeds", "--phototour", "left", "right", "--hpatches", "small"
-    )
+    words = ("--phototour", "left", "right", "--hpatches", "small")
+    _, (row, *by_run) = evaluate("run", "seeds", *words)
     scores = [(score.train, score.test) for score in row.phototour]
     assert scores == [("left", "right"), ("right", "left")]
     assert [score.fpr95_std for score in row.phototour] == [None, 0]

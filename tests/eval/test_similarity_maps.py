@@ -1,9 +1,8 @@
 import numpy as np
-import pytest
 from models import make_model, random_patches
 from PIL import Image
+from refusals import assert_refused
 
-from kjax.errors import InputError
 from kjax.eval.similarity_maps import draw_similarity_maps, read_patch, similarity_maps
 
 
@@ -29,7 +28,6 @@ def test_figure(tmp_path, rng):
     picture = np.asarray(Image.open(tmp_path / "maps.png").convert("RGB")).astype(int)
     red = (picture[..., 0] > 200) & (picture[..., 1] < 60) & (picture[..., 2] < 60)
     assert red.sum() > 500, "receptive fields are drawn in red"
-    with pytest.raises(InputError, match="outside the 8×8 grid"):
-        draw_similarity_maps(methods, patch, patch, [(8, 0)], tmp_path / "no.png")
-    with pytest.raises(InputError, match="a patch must be square"):
-        read_patch(tmp_path / "b.png", 32)
+    given = methods, patch, patch, [(8, 0)], tmp_path / "no.png"
+    assert_refused("outside the 8×8 grid", draw_similarity_maps, *given)
+    assert_refused("a patch must be square", read_patch, tmp_path / "b.png", 32)

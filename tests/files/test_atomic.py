@@ -34,11 +34,8 @@ def test_a_failed_write_keeps_the_old_content(tmp_path, failure):
 def test_content_and_name_are_on_the_disk(tmp_path, disk_calls):
     """The content before the name is given, the name after."""
     write_text(tmp_path / "a.txt", "new")
-    assert [(call, path.name.partition("-")[0]) for call, path in disk_calls] == [
-        ("fsync", ".a.partial"),
-        ("rename", "a.txt"),
-        ("fsync", tmp_path.name),
-    ]
+    found = [(call, path.name.partition("-")[0]) for call, path in disk_calls]
+    assert found == [("fsync", ".a.partial"), ("rename", "a.txt"), ("fsync", tmp_path.name)]
 
 
 def test_a_file_system_that_cannot_sync_folders_will_do(tmp_path, monkeypatch):

@@ -114,11 +114,8 @@ def run(options: argparse.Namespace, names: list[str]) -> dict[str, collections.
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.fuzz",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = {"prog": "python -m tests.fuzz", "description": __doc__}
+    parser = argparse.ArgumentParser(**about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, help="time limit")
     parser.add_argument("--inputs", type=int, help="number of inputs over all readers")
     parser.add_argument("--seed", type=int, default=0)

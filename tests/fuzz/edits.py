@@ -23,10 +23,8 @@ def edit_hdf5(folder: Path, rng: Random) -> None:
         del file[name]
         layout = h5py.VirtualLayout((10,), "f4")
         layout[:] = h5py.VirtualSource("/etc/other.h5", "x", (10,))
-        shape, odd = (
-            rng.choice(((), (3,), (2, 2, 2), (0, 2))),
-            np.zeros(4, [("x", "f4"), ("y", "i2")]),
-        )
+        shape = rng.choice(((), (3,), (2, 2, 2), (0, 2)))
+        odd = np.zeros(4, [("x", "f4"), ("y", "i2")])
         link, value = rng.choice(("/nowhere", "/")), rng.choice((np.nan, 1j, True, b"x", 10**18))
         rng.choice(
             (

@@ -130,10 +130,9 @@ def edit_json(content: bytes, rng: Random) -> bytes:
     lines = content.split(b"\n") if b"\n{" in content.strip() else [content]
     at = rng.randrange(len(lines))
     with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(lines[at])
-        lines[at] = json.dumps(_edited(value, rng), ensure_ascii=rng.random() < 0.5).encode(
-            "utf-8", "surrogatepass"
-        )
+        value = _edited(json.loads(lines[at]), rng)
+        text = json.dumps(value, ensure_ascii=rng.random() < 0.5)
+        lines[at] = text.encode("utf-8", "surrogatepass")
     return b"\n".join(lines)
 
 

@@ -83,6 +83,7 @@ def constant(*shape: int) -> np.ndarray:
 # Images
 
 TEXTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype(np.uint8)
+SQUARE = Image.fromarray(TEXTURE[:32, :32])
 PICTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "a.jpg": ("RGB", {"quality": 80}),
     "progressive.jpg": ("L", {"progressive": True}),
@@ -170,10 +171,8 @@ def make_model_files(folder: Path) -> None:
 
 def cut(folder: Path) -> Any:
     paths = (folder / name for name in ("sparse", "database.db", "photos"))
-    filters = reconstruction.TrackFilters()
-    return reconstruction.cut_reconstruction(
-        *paths, filters=filters, max_patches=100, seed=0, progress=False
-    )
+    options = {"filters": reconstruction.TrackFilters(), "max_patches": 100, "seed": 0}
+    return reconstruction.cut_reconstruction(*paths, **options, progress=False)
 
 
 def features() -> Features:
@@ -333,11 +332,8 @@ def run_config() -> dict[str, Any]:
 def make_run(folder: Path) -> None:
     save_weights(folder / "weights.npz")
     rates = {"fpr95/stereo": 0.02, "fpr95/stereo_std": 0.1}
-    for name, content in (
-        ("config", run_config()),
-        ("versions", [{"kjax": "0"}]),
-        ("results", rates),
-    ):
+    contents = {"config": run_config(), "versions": [{"kjax": "0"}], "results": rates}
+    for name, content in contents.items():
         (folder / f"{name}.json").write_text(json.dumps(content, indent=2))
 
 
@@ -445,11 +441,7 @@ FORMATS: list[tuple[Any, ...]] = [
         for name in PICTURES
         for read in (read_photograph, read_grey)
     ),
-    (
-        "read_patch.png",
-        at("a.png", Image.fromarray(TEXTURE[:32, :32]).save),
-        at("a.png", read_patch, 32),
-    ),
+    ("read_patch.png", at("a.png", SQUARE.save), at("a.png", read_patch, 32)),
     ("phototour.all", make_phototour, read_phototour_set),
     ("phototour.texts", make_phototour, read_phototour_set, {"spared": "*.bmp"}),
     (
@@ -487,12 +479,7 @@ FORMATS: list[tuple[Any, ...]] = [
         )
     ),
     ("hloc.features", at("a.h5", write_features, *NAMES), at("a.h5", read_hloc), HDF5),
-    (
-        "hloc.resume",
-        at("a.h5", write_features, *NAMES),
-        at("a.h5", write_features, "new.jpg"),
-        HDF5,
-    ),
+    ("hloc.resume", at("a.h5", write_features, *NAMES), at("a.h5", write_features, "c.jpg"), HDF5),
     ("hloc.matches", at("a.h5", write_hloc_matches), at("a.h5", hloc.read_matches, *NAMES), HDF5),
     *(
         (f"weights.{name}", at(name, save_weights), at(name, read_weights))

@@ -26,10 +26,8 @@ def features(xy, scales, angles, photo):
 
 
 def one_to_one(count):
-    return Matches(
-        np.repeat(np.arange(count, dtype=np.int32)[:, None], 2, axis=1),
-        *np.zeros((2, count), np.float32),
-    )
+    rows = np.repeat(np.arange(count, dtype=np.int32)[:, None], 2, axis=1)
+    return Matches(rows, *np.zeros((2, count), np.float32))
 
 
 @dataclasses.dataclass

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import ExifTags, Image
-from refusals import assert_refused
+from refusals import assert_refused, refused_command
 from scripts import run_python
 
 import kjax
@@ -81,7 +81,6 @@ def photos(some_photos, tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(some_photos, describer):
-    """The folder of a finished run."""
     return build(some_photos, some_photos.parent / "out", describer, STAND_IN, **ALONE)
 
 
@@ -100,7 +99,6 @@ ALONE = {"max_keypoints": 150, "mapping": False, "ratio": 0.9}
 
 
 def content(database):
-    """All rows of all tables."""
     with contextlib.closing(sqlite3.connect(database)) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return {
@@ -151,9 +149,7 @@ class Stopped(BaseException):
     ("place", "method", "calls"),
     [(FeatureFiles, "write", 3), (PairStore, "add_matches", 2), (PairStore, "add_geometries", 1)],
 )
-def test_interrupted_runs_resume_with_the_same_result(
-    place, method, calls, photos, tmp_path, describer, finished, monkeypatch
-):
+def test_runs_resume(place, method, calls, photos, tmp_path, describer, finished, monkeypatch):
     real, count = getattr(place, method), [0]
 
     def counted(limit):
@@ -185,9 +181,8 @@ def test_a_new_image_only_needs_its_own_pairs(photos, tmp_path, describer, finis
     image.transpose(Image.Transpose.ROTATE_180).save(photos / "z.png")
     (photos / "broken.jpg").write_text("no picture")
     matched, real = [], PairStore.add_matches
-    monkeypatch.setattr(
-        PairStore, "add_matches", lambda self, found: (matched.extend(found), real(self, found))
-    )
+    note = lambda self, found: (matched.extend(found), real(self, found))  # noqa: E731
+    monkeypatch.setattr(PairStore, "add_matches", note)
     (left_out,) = build(photos, out, describer, STAND_IN, **ALONE).left_out
     assert len(matched) == COUNT
     assert "broken.jpg" in left_out
@@ -258,16 +253,14 @@ def test_pairs_by_order_and_position():
     assert_refused("1 of 3 images have no GPS position", pairs.spatial, [*line[:2], None], 1)
 
 
-@pytest.mark.parametrize(
-    ("selection", "count", "chosen"),
-    [("auto", 41, "exhaustive"), ("auto", 42, "most_similar"), ("spatial", 3, "spatial")],
-)
-def test_automatic_choice_of_pairs(selection, count, chosen, monkeypatch):
+def test_automatic_choice_of_pairs(monkeypatch):
     monkeypatch.setattr(pairs, "aggregate", lambda *_: None)
     for name in ("exhaustive", "most_similar", "spatial"):
         monkeypatch.setattr(pairs, name, lambda *_, name=name: [name])
-    photo = types.SimpleNamespace(position=None)
-    assert inspect.unwrap(pairs.choose_pairs)([photo] * count, None, selection, 20) == [chosen]
+    photo, choose = types.SimpleNamespace(position=None), inspect.unwrap(pairs.choose_pairs)
+    for count, chosen in ((41, "exhaustive"), (42, "most_similar")):
+        assert choose([photo] * count, None, "auto", 20) == [chosen]
+    assert choose([photo] * 3, None, "spatial", 20) == ["spatial"]
 
 
 def test_blocks_have_every_pair_once_and_few_images():
@@ -281,13 +274,10 @@ def test_blocks_have_every_pair_once_and_few_images():
 
 def test_retrieval_finds_images_of_the_same_things(rng, monkeypatch):
     monkeypatch.setattr(pairs, "CLUSTERS", 8)
-    things = rng.normal(size=(3, 40, 16)).astype(np.float32)
-    rows = [
-        things[number % 3] + 0.05 * rng.normal(size=(40, 16)).astype(np.float32)
-        for number in range(9)
-    ]
+    things = np.tile(rng.normal(size=(3, 40, 16)), (3, 1, 1))
+    rows = list((things + 0.05 * rng.normal(size=things.shape)).astype(np.float32))
     centres = pairs.learn_centres(np.concatenate(rows))
-    vectors = np.stack([pairs.vlad(one.astype(np.float32), centres) for one in rows])
+    vectors = np.stack([pairs.vlad(one, centres) for one in rows])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     expected = {pair for pair in pairs.exhaustive(9) if (pair[1] - pair[0]) % 3 == 0}
     assert set(pairs.most_similar(vectors, 2)) == expected
@@ -345,9 +335,8 @@ def test_sensors_and_positions(tmp_path):
     assert first.camera.focal == pytest.approx(10 / 20 * 120)
     assert second.camera == ("b.jpg", None)
     half = np.deg2rad(0.5)
-    np.testing.assert_allclose(
-        first.position / 6_371_000, [0, -np.cos(half), -np.sin(half)], atol=1e-9
-    )
+    expected = [0, -np.cos(half), -np.sin(half)]
+    np.testing.assert_allclose(first.position / 6_371_000, expected, atol=1e-9)
     assert second.position is None
     together, _ = read_collection(tmp_path, single_camera=True)
     assert len({one.camera.identity for one in together}) == 1
@@ -466,19 +455,13 @@ def test_a_missing_cluster_is_reported_in_one_line(photos, tmp_path, capsys, mon
     monkeypatch.setattr("kjax.images.exchange.colmap_program.find_reconstructor", lambda _: None)
     words = ["colmap", str(photos), "--out", str(tmp_path / "out"), "--cluster"]
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main([*words, "auto"]) == 2
-    assert (
-        capsys.readouterr().err == "kjax colmap: --cluster needs ray: pip install 'kjax[cluster]'\n"
-    )
+    message = "kjax colmap: --cluster needs ray: pip install 'kjax[cluster]'\n"
+    assert refused_command(capsys, *words, "auto") == message
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    assert main([*words, "auto"]) == 2
-    assert "no Ray cluster runs here" in capsys.readouterr().err
+    assert "no Ray cluster runs here" in refused_command(capsys, *words, "auto")
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     for address in ("auto", "127.0.0.1:1", "nonsense"):
-        assert main([*words, address]) == 2
-        error = capsys.readouterr().err
-        assert "does not answer" in error
-        assert error.count("\n") == 1
+        assert "does not answer" in refused_command(capsys, *words, address)

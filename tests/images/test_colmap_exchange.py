@@ -14,16 +14,10 @@ from refusals import assert_refused
 
 import kjax
 from kjax.data.colmap import read_keypoints, read_rows
-from kjax.errors import InputError
 from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.exchange import colmap_database, colmap_program
 from kjax.images.exchange.colmap_bytes import NORM, SHRINKING, colmap_bytes, write_colmap_text
-from kjax.images.exchange.colmap_database import (
-    CameraGuess,
-    Geometry,
-    read_matches,
-    write_database,
-)
+from kjax.images.exchange.colmap_database import CameraGuess, Geometry, read_matches, write_database
 from kjax.images.features import Features
 
 
@@ -96,11 +90,8 @@ def test_colmaps_own_matcher_finds_our_matches(tmp_path, rng):
     database = tmp_path / "database.db"
     folders = {"--image_path": tmp_path / "photos", "--import_path": tmp_path / "text"}
     words = [str(word) for option in folders.items() for word in option]
-    subprocess.run(
-        ["colmap", "feature_importer", "--database_path", str(database), *words],
-        env={**os.environ, "QT_QPA_PLATFORM": "offscreen"},
-        check=True,
-    )
+    words = ["colmap", "feature_importer", "--database_path", str(database), *words]
+    subprocess.run(words, env={**os.environ, "QT_QPA_PLATFORM": "offscreen"}, check=True)
     colmap_program.match_and_verify(database, log=tmp_path / "log.txt")
     found = {tuple(pair) for pair in read_matches(database)["a.png", "b.png"].tolist()}
     ours = kjax.match(*described.values(), method="mutual_ratio", ratio=0.8)
@@ -112,14 +103,9 @@ def test_colmaps_own_matcher_finds_our_matches(tmp_path, rng):
 
 
 def test_colmap_text_units(tmp_path):
-    features = Features(
-        xy=np.zeros((2, 2), np.float32),
-        descriptors=np.eye(2, 128, dtype=np.float32) * np.float32(0.25),
-        image_size=(640, 480),
-        scales=np.array([6, 6], np.float32),
-        angles=np.array([180, -1], np.float32),
-    )
-    write_colmap_text(tmp_path / "a.txt", features)
+    columns = {"scales": np.array([6, 6], "f4"), "angles": np.array([180, -1], "f4")}
+    rows = np.float32(0.25) * np.eye(2, 128, dtype=np.float32)
+    write_colmap_text(tmp_path / "a.txt", features(rows, **columns))
     header, first, second = (tmp_path / "a.txt").read_text().splitlines()
     assert header == "2 128"
     numbers = first.split()
@@ -223,9 +209,8 @@ def write_photos(path, names, **camera):
 def test_commands_of_colmap(colmap, tmp_path):
     log = colmap('echo "asked: $@, on $QT_QPA_PLATFORM"')
     colmap_program.match_and_verify(tmp_path / "a.db", log=log)
-    colmap_program.extract_sift(
-        tmp_path / "a.db", tmp_path, max_keypoints=77, single_camera=False, log=log
-    )
+    options = {"max_keypoints": 77, "single_camera": False, "log": log}
+    colmap_program.extract_sift(tmp_path / "a.db", tmp_path, **options)
     first, second = (line for line in log.read_text().splitlines() if line.startswith("asked"))
     assert first.startswith(f"asked: exhaustive_matcher --database_path {tmp_path / 'a.db'} ")
     assert "--SiftMatching.num_threads 1 " in first
@@ -238,30 +223,29 @@ def test_failures_are_reported_but_no_model_is_a_result(colmap, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
         assert_refused("not on the PATH: install it", colmap_program.require_colmap)
-    log = colmap("exit 3")
-    with pytest.raises(InputError, match=r"exhaustive_matcher failed with exit code 3: see .*log"):
-        colmap_program.match_and_verify(tmp_path / "a.db", log=log)
-    with pytest.raises(InputError, match="mapper failed"):
-        colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "one", log=log)
+    log, database = colmap("exit 3"), tmp_path / "a.db"
+    message = r"exhaustive_matcher failed with exit code 3: see .*log"
+    assert_refused(message, colmap_program.match_and_verify, database, log=log)
+
+    def reconstruct(name):
+        return colmap_program.reconstruct(database, tmp_path, tmp_path / name, log=log)
+
+    assert_refused("mapper failed", reconstruct, "one")
     colmap("echo 'ERROR: failed to create sparse model' >&2; exit 1")
-    none = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "two", log=log)
-    assert none == []
+    assert reconstruct("two") == []
     colmap(f"echo once; mkdir {tmp_path}/three/0; touch {tmp_path}/three/0/images.bin")
-    made = colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "three", log=log)
-    assert made == [tmp_path / "three" / "0"]
+    assert reconstruct("three") == [tmp_path / "three" / "0"]
     assert log.read_text().splitlines().count("once") == 1, "a model needs no second attempt"
     colmap("exit 3")  # the earlier message about no model is not this run's
-    with pytest.raises(InputError, match="mapper failed"):
-        colmap_program.reconstruct(tmp_path / "a.db", tmp_path, tmp_path / "four", log=log)
+    assert_refused("mapper failed", reconstruct, "four")
 
 
 @pytest.mark.parametrize("program", ["reconstruct", "pycolmap_reconstruct"])
 def test_mappings_without_a_model_are_retried_with_close_images(program, tmp_path, monkeypatch):
     commands = []
     monkeypatch.setattr(colmap_program, "require_colmap", lambda: "colmap")
-    monkeypatch.setattr(
-        colmap_program, "run_logged", lambda words, *_, **__: commands.append(str(words))
-    )
+    note = lambda words, *_, **__: commands.append(str(words))  # noqa: E731
+    monkeypatch.setattr(colmap_program, "run_logged", note)
     (tmp_path / "a.db").touch()
     map_photos = getattr(colmap_program, program)
     paths = tmp_path / "a.db", tmp_path, tmp_path / "out"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from models import make_model
 from PIL import Image
+from refusals import refused_command
 
 import kjax
 from kjax.cli import main, options
@@ -83,9 +84,13 @@ def save_photograph(path, rng):
     Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC).save(path)
 
 
-def describe(*words, weights="w.npz", keypoints=COUNT, side=MAX_SIDE, upright=False):
+def words_of(*words, weights="w.npz", keypoints=COUNT, side=MAX_SIDE, upright=False):
     settings = ["--weights", weights, "--keypoints", str(keypoints), "--max-side", str(side)]
-    return main(["describe", *words, *settings, *["--upright"] * upright])
+    return ["describe", *words, *settings, *["--upright"] * upright]
+
+
+def describe(*words, **settings):
+    return main(words_of(*words, **settings))
 
 
 def written(output):
@@ -132,9 +137,7 @@ def test_outputs_record_settings_and_refuse_others(output, capsys, monkeypatch):
         ("a", {"upright": True}, "upright False, not True"),
         ("b", {}, "has another photograph as 000.png than"),
     ):
-        assert describe(f"my photos/{folder}", *where, **settings) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
+        error = refused_command(capsys, *words_of(f"my photos/{folder}", *where, **settings))
         assert message in error
         assert "--overwrite" in error
     assert describe("my photos/a", *where) == 0
@@ -148,8 +151,8 @@ def test_outputs_record_settings_and_refuse_others(output, capsys, monkeypatch):
     assert describe("my photos/a", *where, weights="other.npz", keypoints=5) == 0
     assert describe("my photos/b", *where, "--overwrite") == 0
     monkeypatch.setattr("kjax.images.describer.FEATURE_VERSION", 9, raising=False)
-    assert describe("my photos/b", *where) == 2
-    assert "version of the method 2, not 9" in capsys.readouterr().err
+    error = refused_command(capsys, *words_of("my photos/b", *where))
+    assert "version of the method 2, not 9" in error
 
 
 @pytest.mark.parametrize(
@@ -166,10 +169,8 @@ def test_outputs_without_settings_are_refused_and_replaced(output, content, insi
             writer.add("000.png", features)
     else:
         write_npz("f/000.png.npz", features)
-    assert describe("my photos/a", *OUTPUTS[output]) == 2
-    error = capsys.readouterr().err
+    error = refused_command(capsys, *words_of("my photos/a", *OUTPUTS[output]))
     assert "does not record the settings of 000.png: use --overwrite" in error
-    assert error.count("\n") == 1
     assert describe("my photos/a", *OUTPUTS[output], "--overwrite") == 0
     assert written(output)["000.png"]["max_keypoints"] == COUNT
 
@@ -209,8 +210,8 @@ def test_crash_before_the_file_is_closed(monkeypatch, capsys):
         patch.setattr(FeatureWriter, "close", lambda self: None)
         assert describe("my photos/a", "--out", "f.h5") == 0
     assert not Path("f.h5").exists(), "everything is in parts"
-    assert describe("my photos/a", "--out", "f.h5", keypoints=3) == 2
-    assert "keypoints 20, not 3" in capsys.readouterr().err
+    error = refused_command(capsys, *words_of("my photos/a", "--out", "f.h5", keypoints=3))
+    assert "keypoints 20, not 3" in error
     assert describe("my photos/a", "--out", "f.h5", "--overwrite", keypoints=3) == 0
     assert written("hloc")["000.png"]["max_keypoints"] == 3
 
@@ -245,8 +246,7 @@ def test_a_read_only_folder_is_refused_before_any_work(capsys, monkeypatch):
 
     monkeypatch.setattr(options.tempfile, "TemporaryFile", refuse)
     for out in ("f", "f.h5", "deep/er/f"):
-        assert describe("my photos", "--out", out) == 2
-        error = capsys.readouterr().err
+        error = refused_command(capsys, *words_of("my photos", "--out", out))
         assert "cannot write into the folder" in error
         assert "Permission denied" in error
 
@@ -297,5 +297,4 @@ def test_names(words, names, inside, monkeypatch):
 @pytest.mark.skipif(sys.platform == "darwin", reason="its names are always UTF-8")
 def test_a_name_that_is_not_utf8_is_refused(inside, capsys):
     (inside / "my photos" / os.fsdecode(b"\xff.png")).write_bytes(b"")
-    assert describe("my photos", "--out", "f") == 2
-    assert "rename the file" in capsys.readouterr().err
+    assert "rename the file" in refused_command(capsys, *words_of("my photos", "--out", "f"))

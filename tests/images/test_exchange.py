@@ -33,13 +33,8 @@ def test_npz_refusals(tmp_path, rng):
 
 
 def test_lightglue_units(rng):
-    features = Features(
-        xy=np.zeros((1, 2), np.float32),
-        descriptors=np.ones((1, 3), np.float32),
-        image_size=(640, 480),
-        scales=np.array([6], np.float32),
-        angles=np.array([180], np.float32),
-    )
+    columns = {"scales": np.array([6], "f4"), "angles": np.array([180], "f4")}
+    features = Features(np.zeros((1, 2), "f4"), np.ones((1, 3), "f4"), (640, 480), **columns)
     dictionary = to_dictionary(features)
     assert dictionary["keypoints"].tolist() == [[[0, 0]]]
     assert dictionary["scales"].tolist() == [[3]]
@@ -80,14 +75,10 @@ def test_features_round_trip(tmp_path, rng, count):
 
 
 def test_layout_of_hloc(tmp_path):
-    features = Features(
-        xy=np.array([[0, 0], [7.5, 3]], np.float32),
-        descriptors=np.arange(6, dtype=np.float32).reshape(2, 3),
-        image_size=(64, 48),
-        scales=np.array([4, 6], np.float32),
-        angles=np.array([90, -1], np.float32),
-        scores=np.array([0.25, 0.5], np.float32),
-    )
+    columns = {"scales": [4, 6], "angles": [90, -1], "scores": [0.25, 0.5]}
+    columns = {name: np.array(values, np.float32) for name, values in columns.items()}
+    xy, rows = np.array([[0, 0], [7.5, 3]], np.float32), np.arange(6, dtype=np.float32)
+    features = Features(xy, rows.reshape(2, 3), (64, 48), **columns)
     with hloc.FeatureWriter(tmp_path / "features.h5") as writer:
         writer.add(NESTED, features)
     with h5py.File(tmp_path / "features.h5", "r") as file:
@@ -135,11 +126,8 @@ def test_a_crash_loses_at_most_the_current_image(tmp_path, rng, monkeypatch):
 
 
 def test_matches_round_trip_both_ways(tmp_path):
-    matches = Matches(
-        np.array([[0, 2], [3, 0]], np.int32),
-        np.array([0.1, 0.3], np.float32),
-        np.array([0.5, 0.75], np.float32),
-    )
+    values = np.array([[0.1, 0.3], [0.5, 0.75]], np.float32)
+    matches = Matches(np.array([[0, 2], [3, 0]], np.int32), *values)
     with hloc.MatchWriter(tmp_path / "matches.h5") as writer:
         writer.add(NESTED, "q/b.jpg", matches, 5, 4)
         assert hloc.pair_name(NESTED, "q/b.jpg") in writer
@@ -169,9 +157,6 @@ def test_missing_groups_and_bad_names(tmp_path, rng):
         (lambda: hloc.read_features(tmp_path / "text.h5", "a"), "as HDF5: the file is damaged"),
     ):
         assert_refused(message, read)
-
-
-# Damaged files, and files that lead elsewhere
 
 
 def array(value):
@@ -223,18 +208,11 @@ def test_damaged_features_are_refused(tmp_path, rng, name, make, problem):
     assert "features.h5" in assert_refused(problem, hloc.read_features, path, "a.jpg")
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        {"matches0": np.array([0.5, 1])},
-        {"matches0": np.array([2**40, 1])},
-        {"matches0": np.zeros((2, 2), int)},
-        {"matching_scores0": np.zeros(3)},
-    ],
-)
-def test_damaged_matches_are_refused(tmp_path, damaged):
-    arrays = {"matches0": np.array([-1, 1]), "matching_scores0": np.zeros(2)} | damaged
-    with h5py.File(tmp_path / "matches.h5", "w") as file:
-        for name, values in arrays.items():
-            file[f"a/b/{name}"] = values
-    assert_refused("match again", hloc.read_matches, tmp_path / "matches.h5", "a", "b")
+def test_damaged_matches_are_refused(tmp_path):
+    wrong = np.array([0.5, 1]), np.array([2**40, 1]), np.zeros((2, 2), int)
+    for damaged in (*({"matches0": one} for one in wrong), {"matching_scores0": np.zeros(3)}):
+        arrays = {"matches0": np.array([-1, 1]), "matching_scores0": np.zeros(2)} | damaged
+        with h5py.File(tmp_path / "matches.h5", "w") as file:
+            for name, values in arrays.items():
+                file[f"a/b/{name}"] = values
+        assert_refused("match again", hloc.read_matches, tmp_path / "matches.h5", "a", "b")

@@ -1,5 +1,3 @@
-"""A trained matcher at work."""
-
 import dataclasses
 
 import jax
@@ -166,11 +164,8 @@ def test_weights_come_back_and_damaged_ones_are_refused(folder, weights, tmp_pat
     assert back.described_with == weights.described_with
     jax.tree.map(np.testing.assert_array_equal, back.params, weights.params)
     arrays = dict(np.load(folder / "matcher.npz"))
-    for name, spoilt in (
-        ("about", np.array("{}")),
-        ("embedding.input.bias", np.zeros(3, np.float32)),
-        ("layers.likeness.bias", None),
-    ):
+    wrong = {"about": np.array("{}"), "embedding.input.bias": np.zeros(3, np.float32)}
+    for name, spoilt in (wrong | {"layers.likeness.bias": None}).items():
         others = {key: value for key, value in arrays.items() if key != name}
         path = tmp_path / "spoilt.npz"
         np.savez(path, **others, **({} if spoilt is None else {name: spoilt}))

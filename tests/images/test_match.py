@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from kornia import feature as kornia_feature
+from kornia.feature import match_mnn, match_nn, match_smnn, match_snn
 from refusals import assert_refused
 
 from kjax.images import match as matching
@@ -14,13 +14,8 @@ from kjax.images.features import Features, Matches
 from kjax.images.match import from_hloc_style, hloc_style, match, match_many
 from kjax.model import nearest
 
-METHODS = ("nearest", "mutual", "ratio", "mutual_ratio")
-KORNIA = {
-    "nearest": kornia_feature.match_nn,
-    "mutual": kornia_feature.match_mnn,
-    "ratio": kornia_feature.match_snn,
-    "mutual_ratio": kornia_feature.match_smnn,
-}
+KORNIA = {"nearest": match_nn, "mutual": match_mnn, "ratio": match_snn, "mutual_ratio": match_smnn}
+METHODS = tuple(KORNIA)
 
 
 def descriptors(rng, n, m, dimension=32, noise=0.1):
@@ -137,9 +132,8 @@ def searched_again(monkeypatch):
     """How many queries were in doubt, at each call of the search on the device."""
     counts = []
     search = nearest.search
-    monkeypatch.setattr(
-        nearest, "search", lambda q, t, metric: counts.append(len(q)) or search(q, t, metric)
-    )
+    note = lambda q, t, metric: counts.append(len(q)) or search(q, t, metric)  # noqa: E731
+    monkeypatch.setattr(nearest, "search", note)
     return counts
 
 
@@ -180,9 +174,8 @@ def test_hamming_of_bytes_and_of_bits(rng, method):
     if method == "mutual":
         theirs = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(packed, other)
         theirs = [(m.queryIdx, m.trainIdx, m.distance) for m in theirs]
-        assert [
-            (*pair, far) for pair, far in zip(found.indices, found.distances, strict=True)
-        ] == theirs
+        ours = zip(found.indices, found.distances, strict=True)
+        assert [(*pair, far) for pair, far in ours] == theirs
 
 
 def test_integers_and_jax_arrays(rng):
@@ -259,11 +252,8 @@ def test_what_cannot_be_matched_is_refused_in_one_line():
 
 
 def test_hloc_style_and_back():
-    matches = Matches(
-        np.array([[0, 2], [1, 2], [3, 0]], np.int32),
-        np.array([0.1, 0.2, 0.3], np.float32),
-        np.array([0.5, 0.25, 0.75], np.float32),
-    )
+    values = np.array([[0.1, 0.2, 0.3], [0.5, 0.25, 0.75]], np.float32)
+    matches = Matches(np.array([[0, 2], [1, 2], [3, 0]], np.int32), *values)
     styled = hloc_style(matches, 5, 4)
     np.testing.assert_array_equal(styled["matches0"], [2, 2, -1, 0, -1])
     np.testing.assert_array_equal(styled["matching_scores0"], [0.5, 0.75, 0, 0.25, 0])

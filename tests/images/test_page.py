@@ -89,7 +89,6 @@ def text(page, name):
 
 
 def pixels(page, name):
-    """The grey values of a canvas."""
     side = page.evaluate(f"document.getElementById('{name}').width")
     flat = page.evaluate(
         f"[...document.getElementById('{name}').getContext('2d').getImageData(0, 0, {side}, {side})"

@@ -1,17 +1,16 @@
 """Backends that describe patches give the same descriptors; the choice is fixed by machine."""
 
-import os
 import pickle
-import subprocess
 import sys
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import make_model, random_patches
+from refusals import assert_refused
+from scripts import output_of
 
 import kjax
-from kjax.errors import InputError
 from kjax.images import runner
 from kjax.images.runner import JAX, ONNXRUNTIME, Runner
 
@@ -60,20 +59,18 @@ def test_backend_and_batch_by_machine(monkeypatch):
     folded, weights = kjax.fold(*make_model("combined", patch_size=8, **NARROW))
     int8 = folded.clone(dtype=np.dtype("int8")), weights
     assert Runner(*int8).backend == ONNXRUNTIME
-    with pytest.raises(InputError, match="int8 needs onnxruntime on a CPU"):
-        Runner(*int8, backend=JAX)
+    assert_refused("int8 needs onnxruntime on a CPU", Runner, *int8, backend=JAX)
     assert make_runner(backend=ONNXRUNTIME).backend == ONNXRUNTIME
     monkeypatch.setenv(runner.VARIABLE, ONNXRUNTIME)
     assert make_runner().backend == ONNXRUNTIME
     monkeypatch.setenv(runner.VARIABLE, "torch")
-    with pytest.raises(InputError, match="unknown backend 'torch': choose from jax, onnxruntime"):
-        make_runner()
+    assert_refused("unknown backend 'torch': choose from jax, onnxruntime", make_runner)
     monkeypatch.delenv(runner.VARIABLE)
     monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None)
     assert make_runner().backend == JAX
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InputError, match=r"needs onnxruntime: pip install 'kjax\[export\]'"):
-        make_runner(backend=ONNXRUNTIME)
+    message = r"needs onnxruntime: pip install 'kjax\[export\]'"
+    assert_refused(message, make_runner, backend=ONNXRUNTIME)
 
 
 def test_int8_by_choice_only_where_it_is_faster(monkeypatch):
@@ -103,11 +100,5 @@ for elsewhere, compiled in ((None, "off"), (None, ""), ("/elsewhere", "")):
 
 
 def test_compilation_cache_folder(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "KJAX_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["None", f"{tmp_path}/compiled", "/elsewhere"]
+    printed = output_of(PROGRAM, KJAX_CACHE=str(tmp_path))
+    assert printed.split() == ["None", f"{tmp_path}/compiled", "/elsewhere"]

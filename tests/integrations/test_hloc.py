@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import skimage.data
 from PIL import Image
+from refusals import assert_refused
 from scripts import output_of
 
 torch = pytest.importorskip("torch")
 
 import kjax  # noqa: E402
-from kjax.errors import InputError  # noqa: E402
 from kjax.images.exchange import hloc as files  # noqa: E402
 from kjax.images.features import Matches  # noqa: E402
 from kjax.integrations.hloc import EXTRACTION, MATCHING, register  # noqa: E402
@@ -112,9 +112,9 @@ def test_matcher(package, rng):
     assert importlib.import_module(f"{package}.match_features").confs["kjax"] == MATCHING
     first = rng.normal(size=(30, 8)).astype(np.float32)
     second = np.concatenate([first[::-1] + 0.01, first[:5] + 3]).astype(np.float32)
-    found = find_model(package, "matchers", MATCHING)(
-        {"descriptors0": torch.tensor(first.T)[None], "descriptors1": torch.tensor(second.T)[None]}
-    )
+    sides = {"descriptors0": first, "descriptors1": second}
+    data = {name: torch.tensor(rows.T)[None] for name, rows in sides.items()}
+    found = find_model(package, "matchers", MATCHING)(data)
     np.testing.assert_array_equal(found["matches0"][0], np.arange(30)[::-1])
     assert found["matching_scores0"].shape == (1, 30)
     assert (found["matching_scores0"] > 0.5).all()
@@ -123,9 +123,8 @@ def test_matcher(package, rng):
 def test_learned_matcher(package, rng, tmp_path, monkeypatch):
     """It gets all that hloc has of both photographs, in hloc's units."""
     seen = []
-    monkeypatch.setattr(
-        kjax, "match", lambda *sides, **how: seen.append((sides, how)) or Matches.none()
-    )
+    note = lambda *sides, **how: seen.append((sides, how)) or Matches.none()  # noqa: E731
+    monkeypatch.setattr(kjax, "match", note)
     data = {}
     for side in "01":
         data[f"keypoints{side}"] = torch.from_numpy(rng.uniform(0, 90, (1, 5, 2)))
@@ -143,8 +142,8 @@ def test_learned_matcher(package, rng, tmp_path, monkeypatch):
     assert first.image_size == (100, 80)
     assert second.scales is None
     del data["image_size1"]
-    with pytest.raises(InputError, match="image 1 of the pair lacks image_size"):
-        find_model(package, "matchers", {"model": model})(data)
+    matcher = find_model(package, "matchers", {"model": model})
+    assert_refused("image 1 of the pair lacks image_size", matcher, data)
 
 
 def test_hloc_itself(tmp_path):

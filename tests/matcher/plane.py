@@ -59,6 +59,5 @@ def plane_views(photographs: int = 5, views: int = 3, keypoints: int = 40) -> Vi
             arrays["places"][place] = np.column_stack([back, np.ones(keypoints)])
             arrays["cameras"][place] = np.column_stack([homography, np.zeros(3)])
     listed = tuple(SetPhotograph(i, f"{i}.jpg", f"{i:064x}") for i in range(photographs))
-    return ViewSet(
-        photographs=listed, described_with=Provenance("mine", "abc", DIMENSION), **arrays
-    )
+    origin = Provenance("mine", "abc", DIMENSION)
+    return ViewSet(photographs=listed, described_with=origin, **arrays)

@@ -7,22 +7,8 @@ import numpy as np
 import pytest
 from plane import moved, random_homography
 
-from kjax.matcher.assignment import (
-    FAR,
-    MATCH,
-    NONE,
-    OFF_LINE,
-    UNLIKE,
-    Seen,
-    Truth,
-    assign,
-    assignment_loss,
-    find_truth,
-    log_scores,
-    matches_in_blocks,
-    mutual_matches,
-    project,
-)
+from kjax.matcher import assignment
+from kjax.matcher.assignment import NONE, Seen, Truth, assign, assignment_loss, find_truth
 from kjax.matcher.network import LayerOutput
 from kjax.matcher.training import confidence_loss
 
@@ -55,7 +41,7 @@ def plain_scores(said, pair):
 def test_scores_and_that_matches_are_mutual_and_sure(said):
     least = 0.02
     made = assign(said, jnp.asarray(COUNTS))
-    whole, found = np.exp(log_scores(made)), mutual_matches(made, least)
+    whole, found = np.exp(assignment.log_scores(made)), assignment.mutual_matches(made, least)
     for pair, (rows, columns) in enumerate(COUNTS):
         scores, _ = plain_scores(said, pair)
         np.testing.assert_allclose(whole[pair, :rows, :columns], scores, rtol=1e-5)
@@ -77,10 +63,10 @@ def test_matches_in_blocks_are_the_same(said):
     counts = jnp.asarray(COUNTS)
     # Copies have equal scores, in one block and in several: the first of them wins.
     said = jax.tree.map(lambda one: one.at[:, :, 5:].set(one[:, :, : ROOM - 5]), said)
-    whole = mutual_matches(assign(said, counts), 0.0)
+    whole = assignment.mutual_matches(assign(said, counts), 0.0)
     assert (np.asarray(whole.first) != NONE).any()
     for block in (1, 2, 4, ROOM):
-        found = matches_in_blocks(said, counts, 0.0, block=block)
+        found = assignment.matches_in_blocks(said, counts, 0.0, block=block)
         for got, expected in zip(found, whole, strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-5)
 
@@ -174,13 +160,13 @@ def test_keypoints_of_unknown_places_are_off_each_others_lines(rng):
         residual / np.linalg.norm(back[:, :2], axis=1)[None],
     )
     known = np.isfinite(places).all(axis=-1)
-    expected = (nearer > OFF_LINE) & ~(known[0][:, None] & known[1][None])
+    expected = (nearer > assignment.OFF_LINE) & ~(known[0][:, None] & known[1][None])
     expected[18:] = expected[:, 17:] = False
     arrays = (xy, places, cameras, np.ones((2, 20, 4)) / 2)
     *seen, likeness = (jnp.asarray(part[None], jnp.float32) for part in arrays)
     counts = jnp.array([[18, 17]], jnp.int32)
     found = find_truth(Seen(*seen), likeness, counts, by_lines=True)
-    sure = np.abs(nearer - OFF_LINE) > 0.01
+    sure = np.abs(nearer - assignment.OFF_LINE) > 0.01
     np.testing.assert_array_equal(found.off_line[0][sure], expected[sure])
     assert 20 < expected.sum() < 300
     assert not np.diag(found.off_line[0]).any()
@@ -191,7 +177,6 @@ def test_keypoints_of_unknown_places_are_off_each_others_lines(rng):
 
 
 def plain_truth(first, second, places, descriptors, homography):
-    """One keypoint after the other."""
     apart = np.full((len(first), len(second)), np.inf)
     cost = np.full_like(apart, np.inf)
     there, back = moved(homography, first), moved(np.linalg.inv(homography), second)
@@ -203,19 +188,20 @@ def plain_truth(first, second, places, descriptors, homography):
             apart[i, j] = max(ways, default=np.inf)
             if len(ways) == 2:
                 alike = descriptors[0, i] @ descriptors[1, j]
-                cost[i, j] = apart[i, j] + UNLIKE * (1 - alike) / 2
+                cost[i, j] = apart[i, j] + assignment.UNLIKE * (1 - alike) / 2
     partners = np.full(len(first), NONE)
     for i, j in enumerate(cost.argmin(axis=1)):
-        if cost[:, j].argmin() == i and known[0, i] and known[1, j] and apart[i, j] <= MATCH:
+        seen = known[0, i] and known[1, j]
+        if cost[:, j].argmin() == i and seen and apart[i, j] <= assignment.MATCH:
             partners[i] = j
-    alone = [apart.min(axis=1) > FAR, apart.min(axis=0) > FAR]
+    alone = [apart.min(axis=1) > assignment.FAR, apart.min(axis=0) > assignment.FAR]
     return partners, [one & known[side, : len(one)] for side, one in enumerate(alone)]
 
 
 def test_what_is_behind_a_camera_is_far_away():
     camera = np.eye(3, 4)[None]
     places = np.array([[[1.0, 2.0, 2.0], [1.0, 2.0, -2.0], [np.nan] * 3]])
-    found = project(*(jnp.asarray(part, jnp.float32) for part in (camera, places)))
+    found = assignment.project(*(jnp.asarray(part, jnp.float32) for part in (camera, places)))
     np.testing.assert_allclose(found[0, 0], [0.5, 1])
     assert found[0, 1].min() > 1e5
     assert np.isnan(found[0, 2]).all()

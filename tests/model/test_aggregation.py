@@ -3,20 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kjax.model.aggregation import (
-    aggregate,
-    dense,
-    encode_each,
-    flatten_positions,
-    l2_normalize,
-    project,
-)
-from kjax.model.position_encoding import (
-    PositionKernel,
-    polar_grid,
-    position_matrix,
-    von_mises_coefficients,
-)
+from kjax.model import aggregation, position_encoding
+from kjax.model.aggregation import aggregate, dense, encode_each, l2_normalize, project
+from kjax.model.position_encoding import PositionKernel, position_matrix, von_mises_coefficients
 
 
 def random_inputs(rng, *, n=8, d=128, s=2, system="xy", batch=3):
@@ -65,9 +54,8 @@ def test_dense_sums_in_float32_and_keeps_the_precision_of_its_arguments(rng):
     np.testing.assert_allclose(found, np.asarray(x, np.float64) @ rounded, atol=1e-4)
     by_x, by_weights = back(jnp.ones_like(found))
     assert (by_x.dtype, by_weights.dtype) == (jnp.bfloat16, jnp.float32)
-    np.testing.assert_allclose(
-        by_weights, np.tile(np.asarray(x, np.float64).sum(axis=0)[:, None], 3), atol=1e-4
-    )
+    sums = np.asarray(x, np.float64).sum(axis=0)
+    np.testing.assert_allclose(by_weights, np.tile(sums[:, None], 3), atol=1e-4)
 
 
 def test_temporary_memory_is_a_fifteenth_of_the_naive_one():
@@ -95,7 +83,7 @@ def test_similarity_of_encodings_factorises(rng):
     positions = position_matrix(n, kernel, "polar", weighted=False)
     phi_a, phi_b = rng.normal(size=(2, n * n, 16))
     encode = lambda phi: np.einsum("pc,pk->pck", phi, positions).reshape(n * n, -1)  # noqa: E731
-    rho, theta = polar_grid(n)
+    rho, theta = position_encoding.polar_grid(n)
     p, q = rng.integers(0, n * n, (2, 100))
     expected = np.sum(phi_a[p] * phi_b[q], axis=-1)
     angles = kernel.scale_rho * (rho[p] - rho[q]), theta[p] - theta[q]
@@ -113,7 +101,7 @@ def test_turning_the_feature_map_turns_only_theta(rng):
     phi = jnp.asarray(rng.normal(size=(n, n, d)), jnp.float32)
 
     def encoded(feature_map):
-        flat = aggregate(flatten_positions(feature_map), positions)
+        flat = aggregate(aggregation.flatten_positions(feature_map), positions)
         return np.asarray(flat).reshape(d, 2 * s + 1, 2 * s + 1)
 
     before, after = encoded(phi), encoded(jnp.rot90(phi))

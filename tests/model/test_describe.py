@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import assert_refused
 
 from kjax.errors import InputError
 from kjax.model import describe as module
@@ -61,10 +62,9 @@ def test_patches_of_the_right_size_pass_unchanged_and_half_precision_gives_float
 def test_a_mapped_file_and_an_empty_set(patches, tmp_path):
     np.save(tmp_path / "patches.npy", patches)
     mapped = np.load(tmp_path / "patches.npy", mmap_mode="r")
-    np.testing.assert_array_equal(
-        describe(project, mapped, size=32, batch=4, progress=False),
-        describe(project, patches, size=32, batch=4, progress=False),
-    )
+    options = {"size": 32, "batch": 4, "progress": False}
+    found, expected = (describe(project, one, **options) for one in (mapped, patches))
+    np.testing.assert_array_equal(found, expected)
     assert describe(project, patches[:0], size=32, progress=False).shape == (0, 5)
 
 
@@ -74,8 +74,7 @@ def test_the_bar_counts_patches(patches, capsys):
 
 
 def test_bad_input_is_refused(patches):
-    with pytest.raises(InputError, match="batch must be at least 1"):
-        describe(project, patches, size=32, batch=0)
+    assert_refused("batch must be at least 1", describe, project, patches, size=32, batch=0)
     with pytest.raises(InputError, match=r"returned an array of \(4, 32, 32\), not \[4, dim\]"):
         describe(lambda x: x, patches, size=32, batch=4)
 

@@ -7,11 +7,10 @@ import jax
 import numpy as np
 import pytest
 from models import make_model, narrow, random_patches
-from refusals import assert_refused
+from refusals import assert_refused, refused_command
 
 import kjax
 from kjax.cli import main
-from kjax.errors import InputError
 from kjax.model.folding import fold_head, remap, shorten
 from kjax.runs.config import load_config
 from kjax.weights.files import save_variables
@@ -44,19 +43,15 @@ def test_folding_changes_no_descriptor(rng, head, context):
     assert one_layer[0].head == ("hardnet" if head in ("xy", "polar", "combined") else head)
 
 
-def test_weights_of_numpy_are_folded_to_the_same_numbers_on_the_device():
-    """Else every call of the model would bring them there."""
+def test_folded_models_are_for_inference_and_their_weights_on_the_device():
+    """Else every call of the model would bring weights of NumPy there."""
     model, variables = make_model("combined_star", patch_size=16, **narrow("combined_star"))
-    _, folded = kjax.fold(model, variables)
     _, same = kjax.fold(model, jax.tree.map(np.asarray, variables))
+    model, folded = kjax.fold(model, variables)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(same))
     jax.tree.map(np.testing.assert_array_equal, same, folded)
-
-
-def test_a_folded_model_is_for_inference_only():
-    model, variables = kjax.fold(*make_model("hardnet", patch_size=16, **narrow("hardnet")))
-    assert_refused("train the original", model.apply, variables, np.zeros((2, 16, 16)), train=True)
-    assert_refused("already folded", kjax.fold, model, variables)
+    assert_refused("train the original", model.apply, folded, np.zeros((2, 16, 16)), train=True)
+    assert_refused("already folded", kjax.fold, model, folded)
 
 
 # Shorter descriptors
@@ -103,8 +98,8 @@ def test_a_run_that_was_trained_for_it(nested_run, rng, capsys):
     expected = first_entries(whole.describe(patches), 32)
     np.testing.assert_allclose(short.describe(patches), expected, atol=1e-5)
     assert load_source(nested_run, dimension=128).model.dimension == 128
-    with pytest.raises(InputError, match="descriptors of 32 and 64 and 128 numbers, not 48"):
-        kjax.load(nested_run, dimension=48)
+    message = "descriptors of 32 and 64 and 128 numbers, not 48"
+    assert_refused(message, kjax.load, nested_run, dimension=48)
     assert main(["info", nested_run]) == 0
     assert "128, or the first 32 or 64" in capsys.readouterr().out
 
@@ -123,6 +118,6 @@ def test_export(nested_run, name):
 def test_weights_that_say_nothing_of_it(tmp_path, capsys):
     path = tmp_path / "polar.npz"
     save_variables(path, make_model("polar")[1])
-    assert main(["export", f"{path}:polar,s=1", "--dimension", "64", "--out", "x.npz"]) == 2
+    words = ("export", f"{path}:polar,s=1", "--dimension", "64", "--out", "x.npz")
     told = "has descriptors of 128 numbers, not 64: train with"
-    assert told in capsys.readouterr().err
+    assert told in refused_command(capsys, *words)

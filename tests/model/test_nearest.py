@@ -33,15 +33,12 @@ def test_bounds_are_below_the_distances_and_close(rng, metric, product, magnitud
     power = 1 if metric == "L1" else 2
     sizes = [(np.abs(one.astype(np.float64)) ** power).sum(1) for one in (first, second)]
     share = group_minima.share(128, metric, product)
-    by_row, by_column = jax.jit(
-        group_minima.group_minima, static_argnames=("metric", "block", "both")
-    )(
+    find = jax.jit(group_minima.group_minima, static_argnames=("metric", "block", "both"))
+    by_row, by_column = find(
         group_minima.operands(jnp.asarray(first), jnp.asarray(second), product),
         tuple(jnp.asarray(share * one, jnp.float32) for one in sizes),
         jnp.array([256, 256], jnp.int32),
-        metric=metric,
-        block=64,
-        both=True,
+        **{"metric": metric, "block": 64, "both": True},
     )
     largest = sizes[0].max() + sizes[1].max()
     slack = 2 * ((metric == "L2") - share) * largest

@@ -54,13 +54,9 @@ def convolve_whole_numbers(patches, layers):
     x = np.clip(np.rint(x / step), -onnx_graph.GREY, 255 - onnx_graph.GREY)
     for (kernel, bias), stride in zip(layers, STRIDES, strict=True):
         whole, steps = onnx_graph.to_int8(kernel)
-        sums = jax.lax.conv_general_dilated(
-            x,
-            whole.astype(np.float32),
-            (stride, stride),
-            [(1, 1)] * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )  # exact in float32: below 2**24
+        given = x, whole.astype(np.float32), (stride, stride), [(1, 1)] * 2
+        # Exact in float32: below 2**24.
+        sums = jax.lax.conv_general_dilated(*given, dimension_numbers=("NHWC", "HWIO", "NHWC"))
         sums = np.asarray(sums) + np.rint(bias / (step * steps))
         x = np.clip(np.rint(sums * steps), 0, 255).astype(np.float32)
     return x
@@ -81,8 +77,7 @@ def test_8_bit_maps_are_exact(rng, channels, size):
     found = session.run([last], {"patches": patches})[0].transpose(0, 2, 3, 1).astype(int)
     trunk = weights["params"]["trunk"]
     layers = [
-        (np.asarray(one["kernel"]), np.asarray(one["bias"]))
-        for one in map(trunk.get, sorted(trunk))
+        (np.asarray(one["kernel"]), np.asarray(one["bias"])) for _, one in sorted(trunk.items())
     ]
     expected = convolve_whole_numbers(patches, layers)
     # Ties are rounded either way: one in thousands, by one.

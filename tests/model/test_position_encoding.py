@@ -7,16 +7,8 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from kjax.model.position_encoding import (
-    SHARPEST,
-    PositionKernel,
-    cartesian_grid,
-    centre_weights,
-    feature_map,
-    polar_grid,
-    position_matrix,
-    von_mises_coefficients,
-)
+from kjax.model import position_encoding as encoding
+from kjax.model.position_encoding import PositionKernel, feature_map, von_mises_coefficients
 
 
 @pytest.mark.parametrize(
@@ -25,8 +17,9 @@ from kjax.model.position_encoding import (
 )
 def test_coefficients_published_by_mkd(kappa, gamma):
     np.testing.assert_allclose(von_mises_coefficients(kappa, len(gamma) - 1), gamma, atol=1e-6)
-    bessel = special.ive(np.arange(5), SHARPEST)
-    np.testing.assert_allclose(von_mises_coefficients(SHARPEST, 4)[1:], 2 * bessel[1:], rtol=1e-12)
+    bessel = special.ive(np.arange(5), encoding.SHARPEST)
+    sharpest = von_mises_coefficients(encoding.SHARPEST, 4)
+    np.testing.assert_allclose(sharpest[1:], 2 * bessel[1:], rtol=1e-12)
 
 
 @pytest.mark.parametrize("kappa", [0.1, 1.0, 8.0, 30.0])
@@ -66,22 +59,22 @@ def test_feature_map_numpy_eager_jit_and_vmap_agree(rng):
 
 
 def test_grids_are_row_major_with_x_along_the_columns_and_weigh_the_centre():
-    x, y = cartesian_grid(3)
+    x, y = encoding.cartesian_grid(3)
     np.testing.assert_array_equal(x.reshape(3, 3)[0], [-1, 0, 1])
     np.testing.assert_array_equal(y.reshape(3, 3)[:, 0], [-1, 0, 1])
-    rho, theta = polar_grid(3)
+    rho, theta = encoding.polar_grid(3)
     assert rho.reshape(3, 3)[0, 0] == pytest.approx(1)
     assert rho.reshape(3, 3)[1, 1] == 0
     assert theta.reshape(3, 3)[2, 1] == pytest.approx(math.pi / 2), "downwards is +90°"
-    weights = centre_weights(3).reshape(3, 3)
+    weights = encoding.centre_weights(3).reshape(3, 3)
     assert weights[1, 1] == 1
     assert weights[0, 0] == pytest.approx(math.exp(-1))
-    assert centre_weights(3, corner_radius=math.sqrt(2))[0] == pytest.approx(math.exp(-2))
+    assert encoding.centre_weights(3, corner_radius=math.sqrt(2))[0] == pytest.approx(math.exp(-2))
 
 
 @pytest.mark.parametrize("n", [8, 9, 16])
 def test_turning_the_grid_is_a_shift_in_theta(n):
-    rho, theta = (grid.reshape(n, n) for grid in polar_grid(n))
+    rho, theta = (grid.reshape(n, n) for grid in encoding.polar_grid(n))
     turned = np.rot90(theta)  # counter-clockwise on screen, with y pointing down
     off_centre = rho > 0
     shift = np.angle(np.exp(1j * (turned - theta)))[off_centre]
@@ -93,10 +86,10 @@ def test_turning_the_grid_is_a_shift_in_theta(n):
 def test_position_matrix_by_its_definition(system):
     kernel = PositionKernel(s=2, kappa_xy=2.0, kappa_rho=3.0, kappa_theta=4.0, scale_theta=1.0)
     n, p = 5, 7
-    matrix = position_matrix(n, kernel, system)
+    matrix = encoding.position_matrix(n, kernel, system)
     assert matrix.shape == (25, 25)
-    x, y = cartesian_grid(n)
-    rho, theta = polar_grid(n)
+    x, y = encoding.cartesian_grid(n)
+    rho, theta = encoding.polar_grid(n)
     first, second, kappas = {
         "xy": (kernel.scale_xy * x, kernel.scale_xy * y, (2.0, 2.0)),
         "polar": (kernel.scale_rho * rho, theta, (3.0, 4.0)),
@@ -106,7 +99,7 @@ def test_position_matrix_by_its_definition(system):
         feature_map(second[p : p + 1], kappa=kappas[1], s=2)[0],
     )
     np.testing.assert_allclose(matrix[p], math.exp(-(rho[p] ** 2)) * row)
-    np.testing.assert_allclose(position_matrix(n, kernel, system, weighted=False)[p], row)
+    np.testing.assert_allclose(encoding.position_matrix(n, kernel, system, weighted=False)[p], row)
 
 
 def test_every_constant_has_an_effect():
@@ -114,9 +107,8 @@ def test_every_constant_has_an_effect():
     for field in dataclasses.fields(default)[1:]:
         name, system = field.name, "polar" if "rho" in field.name or "theta" in field.name else "xy"
         changed = dataclasses.replace(default, **{name: 1.3 * getattr(default, name)})
-        assert not np.allclose(
-            position_matrix(8, changed, system), position_matrix(8, default, system)
-        ), name
+        own, other = (encoding.position_matrix(8, one, system) for one in (changed, default))
+        assert not np.allclose(own, other), name
 
 
 @pytest.mark.parametrize("bad", [{"s": 0}, {"kappa_xy": 0.0}, {"kappa_rho": math.inf}])

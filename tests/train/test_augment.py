@@ -55,7 +55,6 @@ def matrices_of(keys, config):
 
 
 def draw_matrices(count, config):
-    """The maps of random pairs."""
     return np.asarray(matrices_of(jax.random.split(jax.random.key(5), count), config), np.float64)
 
 
@@ -97,13 +96,8 @@ def test_resize_equals_opencv_and_jax_and_when_rounded_bit_for_bit(rng, patch, s
     np.testing.assert_array_equal(resized(patches, 32, rounded=True), whole)
 
 
-OFF = AugmentConfig(
-    flip_probability=0.0,
-    transpose_probability=0.0,
-    max_rotation_degrees=0.0,
-    area=(1.0, 1.0),
-    aspect_ratio=(1.0, 1.0),
-)
+STILL = dict.fromkeys(("flip_probability", "transpose_probability", "max_rotation_degrees"), 0.0)
+OFF = AugmentConfig(area=(1.0, 1.0), aspect_ratio=(1.0, 1.0), **STILL)
 
 
 def test_off_is_the_plain_resize(pairs):

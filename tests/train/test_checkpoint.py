@@ -112,9 +112,6 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         assert f"cannot use the checkpoint folder {folder}" in message
 
 
-# Damage
-
-
 CHANGED = "does not match its checksum"
 
 

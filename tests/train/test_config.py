@@ -10,8 +10,8 @@ from programs import refusal
 import kjax
 from kjax.cli import parse as parse_words
 from kjax.errors import InputError
+from kjax.runs import config as configs
 from kjax.runs.config import (
-    CONFIG_FOLDERS,
     AugmentConfig,
     LossConfig,
     RunConfig,
@@ -40,9 +40,8 @@ def test_each_config_is_valid_and_its_docstring_shows_the_command(name):
     config = load_config(CONFIGS / f"{name}.py")
     run = validate(config)
     assert run.train.total_steps >= 1
-    assert run.model.build(axis_name="devices") == kjax.build(
-        axis_name="devices", **config.model.to_dict()
-    )
+    own = config.model.to_dict()
+    assert run.model.build(axis_name="devices") == kjax.build(axis_name="devices", **own)
     assert run.augment == AugmentConfig(**config.augment)
     assert run.loss == LossConfig(**config.loss)
     assert config.is_locked
@@ -108,7 +107,7 @@ def test_names_are_found_from_any_folder_and_only_config_files_are_suggested(tmp
     assert load_config("own").train.pairs == 32
     assert_refused("choose from base, encoded", load_config, "x")
     assert_refused("smoke, own", load_config, "x")
-    assert CONFIG_FOLDERS[1] == CONFIGS
+    assert configs.CONFIG_FOLDERS[1] == CONFIGS
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,7 @@ def test_a_set_that_does_not_fit_needs_tensorflow(monkeypatch):
 
 
 @pytest.mark.slow
-def test_folder_and_tfds_give_the_same_weights_through_both_pipelines(
-    set_folder, tfds_folder, monkeypatch
-):
+def test_folder_and_tfds_give_the_same_weights(set_folder, tfds_folder, monkeypatch):
     """To the bit, after six steps, from a prepared set and from one in the manual folder.
 
     On two devices: with more, XLA does not define the order in which it adds their results.

@@ -45,6 +45,15 @@ def likely(degrees):
     return np.exp(np.cos(np.deg2rad(degrees)))
 
 
+INFONCE = [
+    (np.log(sum(likely(ANGLES[i]))) + np.log(sum(likely(np.transpose(ANGLES)[i])))) / 2
+    - np.log(likely(ANGLES[i][i]))
+    for i in range(3)
+]
+SOSNET = (1 + FAR - NEAR) ** 2 + np.sqrt([FIRST, FIRST + LAST, LAST])
+HYNET = 1.2 + FAR**2 + FAR - NEAR**2 - NEAR + 0.1 * np.array([1, 0, 9])
+
+
 @pytest.mark.parametrize(
     ("name", "options", "views", "expected", "negative"),
     [
@@ -55,31 +64,9 @@ def likely(degrees):
         ("softmax", {"anchor_swap": True}, VIEWS, np.log(1 + np.exp(OWN - SWAPPED)), SWAPPED),
         ("contrastive", {}, VIEWS, OWN, OTHERS),
         ("contrastive", {"margin": 1.2}, VIEWS, OWN + np.array([1.2 - OTHERS[0], 0, 0]), OTHERS),
-        (
-            "infonce",
-            {"temperature": 1.0},
-            VIEWS,
-            [
-                (np.log(sum(likely(ANGLES[i]))) + np.log(sum(likely(np.transpose(ANGLES)[i])))) / 2
-                - np.log(likely(ANGLES[i][i]))
-                for i in range(3)
-            ],
-            OTHERS,
-        ),
-        (
-            "sosnet",
-            {"neighbours": 1},
-            TWO_VIEWS,
-            (1 + FAR - NEAR) ** 2 + np.sqrt([FIRST, FIRST + LAST, LAST]),
-            NEAR,
-        ),
-        (
-            "hynet",
-            {},
-            TWO_VIEWS,
-            1.2 + FAR**2 + FAR - NEAR**2 - NEAR + 0.1 * np.array([1, 0, 9]),
-            NEAR,
-        ),
+        ("infonce", {"temperature": 1.0}, VIEWS, INFONCE, OTHERS),
+        ("sosnet", {"neighbours": 1}, TWO_VIEWS, SOSNET, NEAR),
+        ("hynet", {}, TWO_VIEWS, HYNET, NEAR),
     ],
 )
 def test_values_by_hand(name, options, views, expected, negative):

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import assert_refused
 
-from kjax.errors import InputError
 from kjax.train.metrics_log import MetricsLog, read_metrics
 
 
@@ -19,12 +19,8 @@ def test_lines_are_on_the_disk_at_once_and_not_finite_is_null(tmp_path):
     log.write(10, {"loss": jnp.float32(0.5), "pairs_per_second": 1000})
     assert lines(tmp_path) == [{"step": 10, "loss": 0.5, "pairs_per_second": 1000.0}]
     log.write(10, {"fpr95": np.array([0.25, 0.5]), "loss": np.nan, "norms": [1.0, np.inf]})
-    assert lines(tmp_path)[1] == {
-        "step": 10,
-        "fpr95": [0.25, 0.5],
-        "loss": None,
-        "norms": [1, None],
-    }
+    second = {"step": 10, "fpr95": [0.25, 0.5], "loss": None, "norms": [1, None]}
+    assert lines(tmp_path)[1] == second
     log.close()
 
 
@@ -116,5 +112,5 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch):
 
 def test_unwritable_is_one_line(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"cannot write .*metrics.jsonl \(Is a directory\)"):
-        MetricsLog(tmp_path, tensorboard=False)
+    message = r"cannot write .*metrics.jsonl \(Is a directory\)"
+    assert_refused(message, MetricsLog, tmp_path, tensorboard=False)

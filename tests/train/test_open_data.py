@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from ledger_files import ROWS, write_ledger, write_set
+from refusals import assert_refused
 
-from kjax.errors import InputError
 from kjax.runs.config import load_config, validate
 from kjax.train.run import learned_from_open, make_program, read_train_set, run
 from kjax.weights import shipped
@@ -25,14 +25,10 @@ def config(tmp_path, monkeypatch):
     return config
 
 
-@pytest.mark.parametrize(
-    ("photograph", "message"),
-    [
-        ("tower/0.jpg", "without a licence"),
-        ("holiday/me.jpg", "not in the ledger"),
-        (None, "again"),
-    ],
-)
+WRONG = {"tower/0.jpg": "without a licence", "holiday/me.jpg": "not in the ledger", None: "again"}
+
+
+@pytest.mark.parametrize(("photograph", "message"), WRONG.items())
 def test_other_sets_are_refused_before_the_run_begins(config, photograph, message):
     config.data.train = ("sea", "open")
     write_set(Path("sea"), "beach/0.jpg")
@@ -42,8 +38,7 @@ def test_other_sets_are_refused_before_the_run_begins(config, photograph, messag
     write_set(Path("land"), "field/0.jpg", photograph or "beach/1.jpg")
     if photograph is None:
         Path("land/photographs.csv").unlink()
-    with pytest.raises(InputError, match=message):
-        run(validate(config), Path("out"))
+    assert_refused(message, run, validate(config), Path("out"))
     assert not Path("out").exists()
     config.data.only_open = False
     assert len(read_train_set(validate(config)).patches) == 12
@@ -53,8 +48,8 @@ def test_so_must_the_start(config):
     config.init = "anfang"
     Path("anfang").mkdir()
     Path("anfang/config.json").write_text(json.dumps({"data": {"only_open": False}}))
-    with pytest.raises(InputError, match="the start anfang is not known to be trained on open"):
-        make_program(validate(config))
+    message = "the start anfang is not known to be trained on open"
+    assert_refused(message, make_program, validate(config))
 
 
 def test_a_run_wins_over_open_weights_of_its_name(config, monkeypatch):
@@ -69,8 +64,8 @@ def test_a_teacher_must_be_known_to_be_open(config, stored):
     config.distill.teacher = "lehrer"
     Path("lehrer").mkdir()
     Path("lehrer/config.json").write_text(json.dumps(stored))
-    with pytest.raises(InputError, match="the teacher lehrer is not known to be trained on open"):
-        make_program(validate(config))
+    message = "the teacher lehrer is not known to be trained on open"
+    assert_refused(message, make_program, validate(config))
     Path("lehrer/config.json").write_text(json.dumps({"data": {"only_open": True}}))
     assert learned_from_open("lehrer")
     Path("weights.npz").touch()

@@ -26,10 +26,9 @@ def test_equals_torch(rng, dampening):
     gradients = rng.normal(size=(steps, 7)).astype(np.float32)
     start = rng.normal(size=7).astype(np.float32)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
-    reference = torch.optim.SGD(
-        [parameter], lr=10.0, momentum=0.9, dampening=dampening, weight_decay=1e-2
-    )
-    optimizer = torch_sgd(linear_decay(10.0, steps), dampening=dampening, weight_decay=1e-2)
+    options = {"dampening": dampening, "weight_decay": 1e-2}
+    reference = torch.optim.SGD([parameter], lr=10.0, momentum=0.9, **options)
+    optimizer = torch_sgd(linear_decay(10.0, steps), **options)
     params = jnp.asarray(start)
     state = optimizer.init(params)
     update = jax.jit(optimizer.update)

@@ -25,11 +25,7 @@ def data():
 
 def train(program, data, steps=STEPS):
     state, metrics = make_resident_run(program)(start(program), data, steps)
-    return (
-        jax.device_get(state),
-        {name: np.asarray(value) for name, value in metrics.items()},
-        state,
-    )
+    return jax.device_get(state), {k: np.asarray(value) for k, value in metrics.items()}, state
 
 
 def assert_close(found, expected, limit):
@@ -123,11 +119,8 @@ def test_a_mesh_trains_bit_for_bit_like_pmap(data, devices, seeds):
 
 @pytest.mark.slow
 def test_training_lowers_the_loss(data):
-    program = make_program(
-        steps=40,
-        model=kjax.build("xy", s=1, patch_size=16),
-        step=StepConfig(loss=LossConfig(anchor_swap=True)),
-    )
+    step = StepConfig(loss=LossConfig(anchor_swap=True))
+    program = make_program(steps=40, model=kjax.build("xy", s=1, patch_size=16), step=step)
     run = make_resident_run(program)
     state, first = run(start(program), data, 5)
     state, _ = run(state, data, 30)

@@ -27,16 +27,14 @@ def photos(photo_folder):
 
 @functools.partial(jax.jit, static_argnames=("config", "widths", "group", "size"))
 def views(photos, key, indices, config=STILL, widths=(1,), group=1, size=16):
-    return photo_points.draw_views(
-        photos, key, indices, size=size, widths=widths, group=group, config=config
-    )
+    options = {"size": size, "widths": widths, "group": group, "config": config}
+    return photo_points.draw_views(photos, key, indices, **options)
 
 
 def test_patches_are_sampled_from_the_octave_whose_pixels_are_as_large(rng):
     pixels = rng.integers(0, 256, (64, 48, 3), np.uint8)
-    photos = jax.device_put(
-        photo_points.pack_photos([photo_points.make_octaves(pixels)], [np.zeros((1, 4))], ["a"])
-    )
+    octaves = photo_points.make_octaves(pixels)
+    photos = jax.device_put(photo_points.pack_photos([octaves], [np.zeros((1, 4))], ["a"]))
     assert photos.sizes.shape == (1, photo_points.OCTAVES, 2)
     cut = jax.jit(photo_points.cut_patch, static_argnums=(3, 4))
 
@@ -46,9 +44,8 @@ def test_patches_are_sampled_from_the_octave_whose_pixels_are_as_large(rng):
 
     own = pixels[10:18, 20:28].transpose(2, 0, 1)
     np.testing.assert_array_equal(patch(23.5, 13.5, 8.0), own)
-    np.testing.assert_allclose(
-        patch(24.0, 13.5, 8.0)[:, :, :-1], (own[..., 1:] + own[..., :-1].astype(float)) / 2
-    )
+    means = (own[..., 1:] + own[..., :-1].astype(float)) / 2
+    np.testing.assert_allclose(patch(24.0, 13.5, 8.0)[:, :, :-1], means)
     halved = (pixels.reshape(32, 2, 24, 2, 3).astype(int).sum(axis=(1, 3)) + 2) // 4
     expected = halved[4:12, 8:16].transpose(2, 0, 1)
     for side, width in ((16.0, 1.0), (8.0, 2.0)):  # concentric patches are larger
@@ -58,24 +55,19 @@ def test_patches_are_sampled_from_the_octave_whose_pixels_are_as_large(rng):
 
 
 def test_a_pair_depends_on_its_index_alone_and_a_group_shares_a_photograph(photos):
-    key = jax.random.key(3)
-    whole, places = views(
-        photos, key, jnp.arange(12), config=AugmentConfig(), group=4, widths=(1, 4)
-    )
+    key, options = jax.random.key(3), {"config": AugmentConfig(), "group": 4, "widths": (1, 4)}
+    whole, places = views(photos, key, jnp.arange(12), **options)
     assert whole.shape == (12, 2, 2, 3, 16, 16)
-    part, _ = views(photos, key, jnp.arange(8, 12), config=AugmentConfig(), group=4, widths=(1, 4))
+    part, _ = views(photos, key, jnp.arange(8, 12), **options)
     np.testing.assert_array_equal(whole[8:], part)
     assert all(len(set(row)) == 1 for row in np.asarray(places.photo).reshape(3, 4).tolist())
     assert np.abs(whole[:, 0] - whole[:, 1]).max() > 20  # views differ
 
 
 def test_still_views_are_equal_and_points_turned_to_their_orientation(photos):
-    turned, upright = (
-        views(
-            photos, jax.random.key(0), jnp.arange(6), dataclasses.replace(STILL, upright_share=one)
-        )
-        for one in (0.0, 1.0)
-    )
+    given = photos, jax.random.key(0), jnp.arange(6)
+    configs = (dataclasses.replace(STILL, upright_share=one) for one in (0.0, 1.0))
+    turned, upright = (views(*given, config) for config in configs)
     for pairs, places in (turned, upright):
         np.testing.assert_array_equal(pairs[:, 0], pairs[:, 1])
         assert (places.side >= 12).all()

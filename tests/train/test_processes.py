@@ -27,15 +27,9 @@ def run_two(make_command) -> list[tuple[int, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *make_command(coordinator, str(number))],
-            env=environment(devices=2),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
+    options = {"env": environment(devices=2), "stderr": subprocess.PIPE, "text": True}
+    commands = [[sys.executable, *make_command(coordinator, number)] for number in "01"]
+    processes = [subprocess.Popen(command, **options) for command in commands]
     errors = [process.communicate(timeout=300)[1] for process in processes]
     return [(p.returncode, error) for p, error in zip(processes, errors, strict=True)]
 

@@ -32,9 +32,8 @@ def test_rotated_weights_keep_all_distances(rng):
     matrix = random_turn(rng, 16)
     patches = random_patches(rng, 20, 8)
     describe = jax.jit(lambda variables: model.apply(variables, patches))
-    before, after = (
-        np.asarray(describe(one), np.float64) for one in (variables, remap(variables, matrix))
-    )
+    both = variables, remap(variables, matrix)
+    before, after = (np.asarray(describe(one), np.float64) for one in both)
     np.testing.assert_allclose(after, before @ matrix, atol=1e-4)
     np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-4)
     assert np.abs(after - before).max() > 0.1

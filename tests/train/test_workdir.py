@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -73,9 +74,8 @@ def test_a_run_from_before_a_field_can_be_resumed_unless_the_field_is_set(tmp_pa
     stored = stored_config(tmp_path)
     del stored["init"]
     (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert "init was '' and is 'best'" in refusal(
-        tmp_path, dataclasses.replace(CONFIG, init="best")
-    )
+    started = dataclasses.replace(CONFIG, init="best")
+    assert "init was '' and is 'best'" in refusal(tmp_path, started)
     claim(tmp_path)
 
 
@@ -118,24 +118,16 @@ def test_a_damaged_file_is_named_and_stays(tmp_path, name, damage, message):
     assert (tmp_path / f"{name}.json").read_bytes() == damage
 
 
-def test_a_full_disk_or_an_unwritable_folder_is_noticed_and_keeps_the_old_files(
-    tmp_path, monkeypatch
-):
+def test_a_full_disk_or_an_unwritable_folder_keeps_the_old_files(tmp_path, monkeypatch):
     claim(tmp_path)
     before = contents(tmp_path)
     with filling_disk() as fill:
         fill(0)
         assert "free some space" in refusal(tmp_path)
-    monkeypatch.setattr(os, "replace", raising(PermissionError(13, "Permission denied")))
+    denied = Mock(side_effect=PermissionError(13, "Permission denied"))
+    monkeypatch.setattr(os, "replace", denied)
     assert "Permission denied" in refusal(tmp_path)
     assert contents(tmp_path) == before
-
-
-def raising(error):
-    def refuse(*_):
-        raise error
-
-    return refuse
 
 
 def test_a_claimed_workdir_is_refused_until_it_is_free(tmp_path, monkeypatch):
@@ -152,7 +144,7 @@ def test_a_claimed_workdir_is_refused_until_it_is_free(tmp_path, monkeypatch):
 
 def test_a_file_system_without_locks_is_noted_and_used(tmp_path, monkeypatch, capsys):
     unsupported = OSError(errno.ENOTSUP, "Operation not supported")
-    monkeypatch.setattr(fcntl, "flock", raising(unsupported))
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=unsupported))
     claim(tmp_path)
     assert (tmp_path / "config.json").exists()
     note = capsys.readouterr().err

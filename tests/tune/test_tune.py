@@ -6,19 +6,19 @@ import shutil
 import signal
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
 from models import make_model
 from PIL import Image
-from refusals import assert_refused
+from refusals import assert_refused, refused_command
 
 import kjax
 from kjax.cli import main, make_parser
 from kjax.data import phototour
 from kjax.data.phototour import PatchSet, read_phototour, write_phototour
-from kjax.errors import InputError
 from kjax.runs.config import validate
 from kjax.train import loop
 from kjax.tune import run, scores, sets, training
@@ -84,15 +84,14 @@ def command(photos, out, start, general):
     return ["tune", *map(str, [*words, "--steps", STEPS])]
 
 
-def tune(photos, out, start, general, *more):
-    whole = ["--layers", "all", "--pairs", "16"]
-    return main([*command(photos, out, start, general), *whole, *more])
+def whole_command(*folders):
+    return [*command(*folders), "--layers", "all", "--pairs", "16"]
 
 
 @pytest.fixture(scope="module")
 def tuned(photos, start, general, tmp_path_factory):
     out = tmp_path_factory.mktemp("tuned") / "out"
-    assert tune(photos, out, start, general) == 0
+    assert main(whole_command(photos, out, start, general)) == 0
     return out
 
 
@@ -109,9 +108,7 @@ def test_files_of_a_tuning(tuned):
 
 
 @pytest.mark.slow
-def test_stopped_and_resumed_equals_uninterrupted(
-    tuned, photos, start, general, tmp_path, monkeypatch, capsys
-):
+def test_stopped_and_resumed(tuned, photos, start, general, tmp_path, monkeypatch, capsys):
     plain = loop.Schedule.next_stop
 
     def stop_after_two(schedule, step):
@@ -120,56 +117,49 @@ def test_stopped_and_resumed_equals_uninterrupted(
         return plain(schedule, step)
 
     out = tmp_path / "out"
+    words = whole_command(photos, out, start, general)
     with monkeypatch.context() as patch:
         patch.setattr(loop.Schedule, "next_stop", stop_after_two)
-        assert tune(photos, out, start, general) == 130
+        assert main(words) == 130
     messages = capsys.readouterr().err
     assert "using homographies instead of tracks: colmap is not on the PATH" in messages
     assert "stopped after step 3: run the same command to resume" in messages
     assert not (out / "weights.npz").exists()
-    assert tune(photos, out, start, general) == 0
+    assert main(words) == 0
     with np.load(out / "weights.npz") as own, np.load(tuned / "weights.npz") as whole:
         for name in whole:
             np.testing.assert_array_equal(own[name], whole[name], err_msg=name)
 
 
 @pytest.mark.slow
-def test_training_settings_may_change_until_training_starts(
-    photos, start, general, tmp_path, capsys
-):
+def test_settings_may_change_until_training_starts(photos, start, general, tmp_path, capsys):
     out = tmp_path / "out"
-    assert tune(photos, out, start, general, "--pairs", "20000") == 2
+    words = whole_command(photos, out, start, general)
+    assert main([*words, "--pairs", "20000"]) == 2  # after notes on the sets
     assert "choose a batch of 1 to" in capsys.readouterr().err
-    assert tune(photos, out, start, general, "--steps", "1") == 0
-    assert tune(photos, out, start, general, "--steps", "2") == 2
-    assert "steps was 1 and is 2" in capsys.readouterr().err
-    missing = ["tune", str(photos), "--out", str(tmp_path / "x"), "--general", "nowhere"]
-    assert main(missing) == 2
-    assert "--general nowhere: no such set" in capsys.readouterr().err
+    assert main([*words, "--steps", "1"]) == 0
+    assert "steps was 1 and is 2" in refused_command(capsys, *words, "--steps", "2")
+    missing = ("tune", photos, "--out", tmp_path / "x", "--general", "nowhere")
+    assert "--general nowhere: no such set" in refused_command(capsys, *missing)
 
 
 @pytest.mark.parametrize("missing", ["cv2", "jinja2", "skimage", "only one image"])
-def test_requirements_come_before_any_work(
-    missing, start, general, photos, tmp_path, monkeypatch, capsys
-):
-    def reconstruct(*args, **options):
-        raise AssertionError("COLMAP runs before the requirements are checked")
-
-    monkeypatch.setattr(sets, "_reconstruct", reconstruct)
+def test_requirements_come_first(missing, start, general, photos, tmp_path, monkeypatch, capsys):
+    early = Mock(side_effect=AssertionError("COLMAP runs before the requirements are checked"))
+    monkeypatch.setattr(sets, "_reconstruct", early)
     monkeypatch.setitem(sys.modules, missing, None)
     if missing == "only one image":
-        photos = shutil.copytree(
-            photos, tmp_path / "photos", ignore=lambda *_: ["1.png", "2.png", "3.png", "4.png"]
-        )
-    assert tune(photos, tmp_path / "out", start, general) == 2
-    assert missing in capsys.readouterr().err
+        others = shutil.ignore_patterns("[1-4].png")
+        photos = shutil.copytree(photos, tmp_path / "photos", ignore=others)
+    words = whole_command(photos, tmp_path / "out", start, general)
+    assert missing in refused_command(capsys, *words)
     assert not (tmp_path / "out").exists()
 
 
 def test_other_folders_are_refused(photos, start, general, tmp_path, capsys):
     (tmp_path / "letter.txt").write_text("dear")
-    assert tune(photos, tmp_path, start, general) == 2
-    assert "not from kjax tune" in capsys.readouterr().err
+    words = whole_command(photos, tmp_path, start, general)
+    assert "not from kjax tune" in refused_command(capsys, *words)
 
 
 # The last layer alone
@@ -214,8 +204,8 @@ def test_a_refitting_is_not_repeated_nor_changed(refitted, photos, start, genera
     assert main(again) == 0
     assert "before" in capsys.readouterr().out
     assert [path.stat().st_mtime_ns for path in made] == before
-    assert main([*again, "--steps", "5"]) == 2
-    assert "other settings: steps was 4 and is 5" in capsys.readouterr().err
+    error = refused_command(capsys, *again, "--steps", "5")
+    assert "other settings: steps was 4 and is 5" in error
 
 
 def test_layers_to_train(start, tmp_path, monkeypatch):
@@ -224,8 +214,8 @@ def test_layers_to_train(start, tmp_path, monkeypatch):
     assert layers_to_train(tmp_path, None, hardnet) == ("all", False)
     monkeypatch.setattr(training, "jax", SimpleNamespace(default_backend=lambda: "gpu"))
     assert layers_to_train(tmp_path, None, source) == ("all", False)
-    with pytest.raises(InputError, match="only heads that end with their projection"):
-        layers_to_train(tmp_path, "last", hardnet)
+    message = "only heads that end with their projection"
+    assert_refused(message, layers_to_train, tmp_path, "last", hardnet)
     (tmp_path / "run").mkdir()
     for name in ("weights.npz", "weights.json"):
         (tmp_path / "run" / name).touch()
@@ -323,8 +313,7 @@ def test_config_of_a_tuning(tmp_path):
     alone = make_config(dataclasses.replace(settings, share=0.0), source, own)
     assert alone.data.train == (str(tmp_path / "mine"),)
     assert alone.train.pairs == 100
-    with pytest.raises(InputError, match="--share 1: choose at least 0 and less than 1"):
-        dataclasses.replace(settings, share=1.0)
+    assert_refused("--share 1: choose at least 0 and", dataclasses.replace, settings, share=1.0)
 
 
 def test_defaults_equal_those_of_the_command(tmp_path):

@@ -1,5 +1,3 @@
-"""Weights files: formats, damage, and metadata."""
-
 import json
 import os
 import pickle
@@ -111,9 +109,8 @@ def test_what_is_not_an_array_is_named(tmp_path):
 def test_other_floating_point_numbers(tmp_path):
     model, variables = make_model("sum", **NARROW)
     arrays = to_arrays(variables)
-    np.savez(
-        tmp_path / "big.npz", **{n: a.astype(a.dtype.newbyteorder(">")) for n, a in arrays.items()}
-    )
+    swapped = {n: a.astype(a.dtype.newbyteorder(">")) for n, a in arrays.items()}
+    np.savez(tmp_path / "big.npz", **swapped)
     found = load_variables(tmp_path / "big.npz", model)
     jax.tree.map(np.testing.assert_array_equal, found, variables)
     np.savez(tmp_path / "half.npz", **{n: a.astype("f2") for n, a in arrays.items()})
@@ -121,9 +118,6 @@ def test_other_floating_point_numbers(tmp_path):
     assert all(leaf.dtype == "f4" for leaf in jax.tree.leaves(half))
     np.savez(tmp_path / "whole.npz", **{n: a.astype("i4") for n, a in arrays.items()})
     assert_refused("holds int32, not", load_variables, tmp_path / "whole.npz", model)
-
-
-# Metadata
 
 
 def texts_of(path):

@@ -1,7 +1,6 @@
-"""From names, files and shapes to models."""
-
 import pytest
 from models import make_model
+from refusals import assert_refused
 
 from kjax.errors import InputError
 from kjax.model.descriptor import as_module, build
@@ -27,8 +26,7 @@ def test_named_models():
         if not isinstance(model, str):
             assert as_module(model_of(parse_fields(text))) == model
         else:
-            with pytest.raises(InputError, match=model):
-                model_of(parse_fields(text))
+            assert_refused(model, lambda words: model_of(parse_fields(words)), text)
 
 
 @pytest.mark.parametrize(

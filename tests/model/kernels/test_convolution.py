@@ -17,9 +17,8 @@ def test_values_and_gradients(rng, stride):
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
 
     def expected(padded, kernel):
-        return jax.lax.conv_general_dilated(
-            padded, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        layout = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+        return jax.lax.conv_general_dilated(padded, kernel, (stride, stride), "VALID", **layout)
 
     y, back = jax.vjp(lambda x, kernel: convolve(x, kernel, stride=stride), x, kernel)
     wanted, wanted_back = jax.vjp(expected, padded, kernel)
@@ -53,11 +52,8 @@ def test_it_is_the_same_convolution(rng):
     ):
         x = jnp.asarray(rng.normal(size=(16, side, side, inputs)), jnp.float32)
         kernel = jnp.asarray(rng.normal(size=(3, 3, inputs, outputs)), jnp.float32)
-        np.testing.assert_allclose(
-            cpu_convolution.convolve(x, kernel, stride=stride),
-            convolve(x, kernel, stride=stride),
-            atol=2e-5,
-        )
+        found = cpu_convolution.convolve(x, kernel, stride=stride)
+        np.testing.assert_allclose(found, convolve(x, kernel, stride=stride), atol=2e-5)
 
 
 def convolutions(model, variables, platform: str, batch: int = 16) -> int:
@@ -82,6 +78,5 @@ def test_descriptors_do_not_depend_on_it(rng):
     folded, weights = kjax.fold(*make_model("cat", patch_size=16, **narrow("cat")))
     patches = random_patches(rng, 64, 16)
     apply = jax.jit(folded.apply)
-    np.testing.assert_allclose(
-        apply(weights, patches)[:2], apply(weights, patches[:2]), atol=1e-6, rtol=0
-    )
+    whole, part = apply(weights, patches), apply(weights, patches[:2])
+    np.testing.assert_allclose(whole[:2], part, atol=1e-6, rtol=0)

@@ -104,9 +104,8 @@ def arrays(normal):
 
 def test_fused_layers_and_their_gradients_equal_autodiff(arrays):
     arrays, weights = arrays
-    (loss, statistics), gradients = jax.jit(jax.value_and_grad(fused_loss, has_aux=True))(
-        arrays, weights
-    )
+    fused = jax.jit(jax.value_and_grad(fused_loss, has_aux=True))
+    (loss, statistics), gradients = fused(arrays, weights)
     expected_loss, expected = jax.jit(jax.value_and_grad(plain_loss))(arrays, weights)
     close(loss, expected_loss, 1e-4)
     for found, gradient in zip(gradients, expected, strict=True):
@@ -130,9 +129,8 @@ def test_fused_layers_over_devices_equal_the_whole_batch(arrays):
         one = functools.partial(fused_loss, axis_name="d")
         return jax.grad(one, has_aux=True)([images, *kernels], weights)[0]
 
-    mapped = jax.pmap(
-        gradients, axis_name="d", in_axes=(0, 0, None), devices=jax.devices("cpu")[:2]
-    )
+    devices = jax.devices("cpu")[:2]
+    mapped = jax.pmap(gradients, axis_name="d", in_axes=(0, 0, None), devices=devices)
     shards = mapped(shard(arrays[0]), shard(weights), arrays[1:])
     close(shards[0], shard(whole[0]), 1e-4)
     for found, expected in zip(shards[1:], whole[1:], strict=True):
@@ -155,12 +153,9 @@ def test_what_fits(shape, dtype, views, expected):
     assert fused_layers.fits(shape, dtype, CHANNELS, views=views) == expected
 
 
-@pytest.mark.parametrize(
-    ("channels", "expected"), [((8, 16, 64), True), ((16, 16, 12), False), ((4, 8, 16), False)]
-)
-def test_which_channels_fit(channels, expected):
-    shape = 1024, 32, 32, 1
-    assert fused_layers.fits(shape, jnp.bfloat16, channels, views=2) == expected
+def test_which_channels_fit():
+    for channels, expected in (((8, 16, 64), True), ((16, 16, 12), False), ((4, 8, 16), False)):
+        assert fused_layers.fits((1024, 32, 32, 1), jnp.bfloat16, channels, views=2) == expected
 
 
 @pytest.fixture
@@ -246,9 +241,8 @@ def test_convolution_kernel(normal, kernels):
     width = kernels.width
     x, kernel = normal(BATCH, SIDE, SIDE, width), normal(3, 3, width, width)
     assert gpu_kernels.fits(BATCH // VIEWS, SIDE)
-    y, sums = gpu_kernels.convolve_with_sums(
-        *kernels.cast(x, kernel), views=VIEWS, interpret=kernels.interpret
-    )
+    given, interpret = kernels.cast(x, kernel), kernels.interpret
+    y, sums = gpu_kernels.convolve_with_sums(*given, views=VIEWS, interpret=interpret)
     expected = convolve(x, kernel, stride=1)
     kernels.close(y, expected)
     columns = by_view(expected)
@@ -261,13 +255,8 @@ def rectified_twice(images, kernel1, bias1, kernel2, bias2):
 
 
 def folded_arrays(normal, count=8, side=SIDE, width=8):
-    return (
-        normal(count, side, side, 1),
-        normal(3, 3, 1, width),
-        normal(width),
-        normal(3, 3, width, width),
-        normal(width),
-    )
+    kernels = (3, 3, 1, width), (width,), (3, 3, width, width), (width,)
+    return [normal(*shape) for shape in ((count, side, side, 1), *kernels)]
 
 
 def test_folded_layers_and_their_gradients_equal_autodiff(normal):
@@ -291,9 +280,8 @@ def test_folded_kernel(normal, kernels, count, side):
     assert gpu_kernels.fits(count, side)
     padded = jnp.pad(images[..., 0], ((0, 0), (2, 2), (2, 2)))
     padded, kernel1, kernel2 = kernels.cast(padded, kernel1, kernel2)
-    found = gpu_kernels.folded_first_two_layers(
-        padded, kernel1, bias1, kernel2, bias2, interpret=kernels.interpret
-    )
+    given = padded, kernel1, bias1, kernel2, bias2
+    found = gpu_kernels.folded_first_two_layers(*given, interpret=kernels.interpret)
     kernels.close(found, rectified_twice(*arrays))
 
 
@@ -321,9 +309,8 @@ def test_halving_input_gradient(normal, kernels):
 
     out, back = jax.vjp(after, y)
     dy = normal(*out.shape)
-    passed, sums = gpu_kernels.halving_input_gradient(
-        *kernels.cast(dy, kernel, x), scale, shift, interpret=kernels.interpret
-    )
+    given = *kernels.cast(dy, kernel, x), scale, shift
+    passed, sums = gpu_kernels.halving_input_gradient(*given, interpret=kernels.interpret)
     (expected,) = back(dy)
     kernels.close(by_view(passed), expected)
     kernels.close(sums, jnp.stack([expected.sum(axis=1), (expected * y).sum(axis=1)], axis=1))
@@ -345,9 +332,8 @@ def test_first_layer_kernels(normal, kernels):
     kernels.close(by_view(z), jax.nn.relu(y))
     dy = normal(BATCH, SIDE, SIDE, width)
     by_z = jax.vjp(lambda z: convolve(z, second, stride=1), z.astype(jnp.float32))[1](dy)[0]
-    found = gpu_kernels.tap_gradient(
-        *kernels.cast(dy), cast_second, cast_padded, cast_first, scale, shift, interpret=interpret
-    )
+    given = *kernels.cast(dy), cast_second, cast_padded, cast_first, scale, shift
+    found = gpu_kernels.tap_gradient(*given, interpret=interpret)
     passed = jnp.where(y > 0, by_view(by_z), 0)
     kernels.close(found[:, :10], jnp.einsum("vpt,vpc->vtc", seen, passed))
 
@@ -359,16 +345,13 @@ def test_sum_kernels(normal, kernels):
     assert gpu_kernels.can_sum(x.shape, VIEWS)
     columns = by_view(x)
     cast_x, cast_gradient = kernels.cast(x, gradient)
-    kernels.close(
-        gpu_kernels.moment_sums(cast_x, views=VIEWS, interpret=kernels.interpret),
-        jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1),
-    )
+    found = gpu_kernels.moment_sums(cast_x, views=VIEWS, interpret=kernels.interpret)
+    kernels.close(found, jnp.stack([columns.sum(axis=1), (columns**2).sum(axis=1)], axis=1))
     y = columns * scale[:, None] + shift[:, None]
     passed = jnp.where(y > 0, by_view(gradient), 0)
-    kernels.close(
-        gpu_kernels.gradient_sums(cast_gradient, cast_x, scale, shift, interpret=kernels.interpret),
-        jnp.stack([passed.sum(axis=1), (passed * y).sum(axis=1)], axis=1),
-    )
+    given = cast_gradient, cast_x, scale, shift
+    found = gpu_kernels.gradient_sums(*given, interpret=kernels.interpret)
+    kernels.close(found, jnp.stack([passed.sum(axis=1), (passed * y).sum(axis=1)], axis=1))
 
 
 # On a GPU, from layers to descriptors and trainings
