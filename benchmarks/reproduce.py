@@ -9,10 +9,9 @@ r"""Train the paper's models alike, score them by its protocols, and write the t
 
 heads      every head on every set alone, with every seed
 ablation   one setting changed at a time, scored on a validation set
-recipes    augmentations, losses and optimisers, on all sets together
-light      narrow models with and without a teacher
-open       recipes for openly licensed photographs
 final      the models that ship
+recipes    trials of augmentations, losses and optimisers; also photometry, light (narrow models)
+           and open (openly licensed photos), with the settings of the records in results/
 rivals     descriptors of others
 page       docs/results.md and its figure, from the records
 
@@ -32,14 +31,14 @@ from typing import TYPE_CHECKING
 
 from program import make_parser
 
-from kjax.errors import InputError, exit_code, unknown_name
+from kjax.errors import InputError, check_name, exit_code
 from kjax.interrupts import run_script
 
 if TYPE_CHECKING:
     from experiments.scoring import Tests
     from experiments.trainings import Training
 
-TRAINED = ("heads", "ablation", "recipes", "light", "open", "final")
+TRAINED = ("heads", "ablation", "final", "recipes", "photometry", "light", "open")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -78,13 +77,11 @@ def make_trainings(args: argparse.Namespace, settings: list[str]) -> "list[Train
 
     if not args.train:
         raise InputError("no training set: name sets in the --data folder with --train")
-    names = list(trainings.EXPERIMENTS[args.experiment])
+    known = trainings.rows_of(args.experiment)
     for row in args.rows or ():
-        if row not in names:
-            raise unknown_name(f"row of {args.experiment}", row, names)
-    made = trainings.make_trainings(
-        args.experiment, args.rows or names, args.train, args.seeds, settings
-    )
+        check_name(f"row of {args.experiment}", row, known)
+    rows = {row: known[row] for row in args.rows or known}
+    made = trainings.make_trainings(args.experiment, rows, args.train, args.seeds, settings)
     return [dataclasses.replace(training, experiment=args.name) for training in made]
 
 

@@ -7,7 +7,7 @@ from evaluation_data import write_hpatches, write_test_set
 from experiments import scoring
 from experiments.page import Spread, mean_fpr, mean_of, pooled_std, spread
 from experiments.sweep import ResidentSets, Sweep, weights_path
-from experiments.trainings import DEFAULTS, EXPERIMENTS, QUESTIONS, Training, make_trainings
+from experiments.trainings import DEFAULTS, QUESTIONS, Training, make_trainings, rows_of
 from models import make_model
 from program import read_records
 
@@ -135,15 +135,18 @@ def test_maps_have_the_given_amount():
 
 
 def test_every_training_has_a_valid_config():
-    rows = [row for name in EXPERIMENTS for row in EXPERIMENTS[name].items() if name != "ablation"]
+    known = {name: rows_of(name) for name in reproduce.TRAINED}
+    rows = [row for name in known if name != "ablation" for row in known[name].items()]
     rows += [row for values in QUESTIONS.values() for row in values.items()]
+    assert {"plain", "strong, heavy photometry", "teacher", "continued, softmax"} <= {*dict(rows)}
     for row, settings in rows:
         Training("heads", row, settings, ("one",), 0).config()
     assert set(DEFAULTS) == set(QUESTIONS)
 
 
 def test_ablations_change_one_setting_at_a_time():
-    usual, *others = make_trainings("ablation", ["dropout"], ["one"], [0], ["train.steps=5"])
+    rows = {"dropout": QUESTIONS["dropout"]}
+    usual, *others = make_trainings("ablation", rows, ["one"], [0], ["train.steps=5"])
     assert [usual.row, *(one.row for one in others)] == ["default", "0.0", "0.1"]
     for training in others:
         own = dict(training.difference())
