@@ -1,5 +1,6 @@
 """`docs/results.md`: the tables that a reader would quote, computed from `results/*.jsonl`."""
 
+import functools
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,11 +49,9 @@ class Spread(NamedTuple):
 
 
 def spread(columns: Iterable[Mapping[Any, float]]) -> Spread | None:
-    """Average over columns and seeds; the deviation is that of each seed's mean over columns.
+    """Average over columns, which hold values by seed, e.g. one column per training set.
 
-    Args:
-        columns: values by seed, e.g. one mapping per training set. Only seeds that all columns
-            share enter the deviation.
+    The deviation is that of each seed's mean over columns, of the seeds that all columns share.
     """
     known = [column for column in columns if column]
     if not known:
@@ -85,9 +84,6 @@ def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
     return rows
 
 
-# Scores of a record
-
-
 def parameters(record: Record) -> str:
     """The number of learned parameters, or a dash."""
     count = record["result"]["parameters"]
@@ -96,65 +92,57 @@ def parameters(record: Record) -> str:
 
 def hpatches(task: str) -> Value:
     """Mean average precision of a task on the Oxford sequences, by HPatches' Python rules."""
+    return lambda record: next(
+        (
+            scores[f"{task}_map"]
+            for scores in record["result"]["hpatches"]
+            if (scores["split"], scores["protocol"]) == ("oxford", "python")
+        ),
+        None,
+    )
 
-    def value(record: Record) -> float | None:
-        for scores in record["result"]["hpatches"]:
-            if (scores["split"], scores["protocol"]) == ("oxford", "python"):
-                return scores[f"{task}_map"]
-        return None
 
-    return value
+def task_cells(records: Sequence[Record]) -> list[str]:
+    """The cells of HPatches' three tasks."""
+    return [cell(mean_of(records, hpatches(task))) for task in TASKS]
 
 
-def noisy(*, validation: bool = False) -> Value:
+def noisy(record: Record, *, validation: bool = False) -> float | None:
     """Matching mAP of patches with HPatches' noise, the mean of its three levels."""
-
-    def value(record: Record) -> float | None:
-        for scores in record["result"]["misaligned"]:
-            if scores["validation"] == validation and scores["by_level"]:
-                return float(np.mean(list(scores["by_level"].values())))
-        return None
-
-    return value
+    for scores in record["result"]["misaligned"]:
+        if scores["validation"] == validation and scores["by_level"]:
+            return float(np.mean(list(scores["by_level"].values())))
+    return None
 
 
 def misaligned(kind: str, amount: str) -> Value:
     """Matching mAP with one misalignment of a known amount."""
-
-    def value(record: Record) -> float | None:
-        for scores in record["result"]["misaligned"]:
-            if not scores["validation"]:
-                return scores["by_amount"].get(kind, {}).get(amount)
-        return None
-
-    return value
+    return lambda record: next(
+        (
+            scores["by_amount"].get(kind, {}).get(amount)
+            for scores in record["result"]["misaligned"]
+            if not scores["validation"]
+        ),
+        None,
+    )
 
 
 def mean_fpr(records: Sequence[Record], columns: Iterable[tuple[str, str]]) -> Spread | None:
     """FPR@95, averaged over pairs of a training and a test set; rivals have one per test set."""
-    values: list[dict[Any, float]] = []
-    for train, test in columns:
-        values.append(
-            {
-                record["seed"]: scores["fpr95"]
-                for record in records
-                if record["train"] in ([], [train])
-                for scores in record["result"]["phototour"]
-                if scores["test"] == test
-            }
-        )
-    return spread(values)
-
-
-# Sections
+    return spread(
+        {
+            record["seed"]: scores["fpr95"]
+            for record in records
+            if record["train"] in ([], [train])
+            for scores in record["result"]["phototour"]
+            if scores["test"] == test
+        }
+        for train, test in columns
+    )
 
 
 def compose_page(records: Mapping[str, Sequence[Record]]) -> str:
-    """Return the page in Markdown.
-
-    Args:
-        records: of each experiment, by the name of its file.
-    """
+    """Return the page in Markdown, from records by the name of their file."""
     parts = [
         "# Results",
         "Every figure here is computed from `results/*.jsonl` by `python benchmarks/reproduce.py "
@@ -224,7 +212,7 @@ def heads_section(heads: Sequence[Record], rivals: Sequence[Record]) -> Iterator
             name if record["train"] == [] else f"**{name}**",
             parameters(record),
             cell(mean_fpr(each, columns), 2),
-            *(cell(mean_of(each, hpatches(task))) for task in TASKS),
+            *task_cells(each),
         ]
         for name, each in by_row([*heads, *rivals]).items()
         for record in each[:1]
@@ -235,15 +223,14 @@ def heads_section(heads: Sequence[Record], rivals: Sequence[Record]) -> Iterator
     rows = [
         [
             name,
-            cell(mean_of(each, noisy())),
+            cell(mean_of(each, noisy)),
             *(cell(mean_of(each, misaligned(*amount))) for amount in AMOUNTS.values()),
         ]
         for name, each in by_row(heads).items()
     ]
     yield table(("Head", "Misaligned", *AMOUNTS), rows)
-    yield (
-        f"![Matching mAP of seven heads as the second patch is moved, turned or scaled]({FIGURE})"
-    )
+    title = "Matching mAP of seven heads as the second patch is moved, turned or scaled"
+    yield f"![{title}]({FIGURE})"
 
 
 def longer_section(records: Sequence[Record]) -> Iterator[str]:
@@ -261,16 +248,9 @@ def longer_section(records: Sequence[Record]) -> Iterator[str]:
         for name, each in by_row(own).items():
             if name.endswith("-research"):  # weights that no longer ship
                 continue
-            sets = {len(record["train"]) for record in each}
-            rows.append(
-                [
-                    experiment,
-                    name,
-                    "/".join(map(str, sorted(sets))),
-                    f"{each[0]['pairs'] / 1e6:.1f}",
-                    *(cell(mean_of(each, hpatches(task))) for task in TASKS),
-                ]
-            )
+            sets = "/".join(sorted({str(len(record["train"])) for record in each}))
+            pairs = f"{each[0]['pairs'] / 1e6:.1f}"
+            rows.append([experiment, name, sets, pairs, *task_cells(each)])
     header = ("Experiment", "Model", "Sets", "Million pairs", *map(str.title, TASKS))
     yield table(header, rows, text=2)
 
@@ -288,22 +268,22 @@ def ablation_section(records: Sequence[Record]) -> Iterator[str]:
         "ablation --train castle herzjesu fountain --validation embedded --test \\\n"
         "    --jitter garden --config.model.dtype=bfloat16 --config.train.steps=2000"
     )
-    usual = mean_of((one for one in records if one["group"] == DEFAULT), noisy(validation=True))
+    score = functools.partial(noisy, validation=True)
+    usual = mean_of((one for one in records if one["group"] == DEFAULT), score)
     if usual is None:
         return
     rows = [["(all defaults)", "", usual.text(2), ""]]
     for group in dict.fromkeys(one["group"] for one in records if one["group"] != DEFAULT):
         own = (one for one in records if one["group"] == group)
         for place, (value, each) in enumerate(by_row(own).items()):
-            found = mean_of(each, noisy(validation=True))
+            found = mean_of(each, score)
             if found is not None:
                 change = found.mean - usual.mean
                 text = f"{100 * change:+.2f}".replace("-", "−")
-                significant = abs(change) > (pooled_std(found, usual) or math.inf)
+                if abs(change) > (pooled_std(found, usual) or math.inf):
+                    text = f"**{text}**"
                 question = "" if place else f"{group} ({DEFAULTS[group]})"
-                rows.append(
-                    [question, value, found.text(2), f"**{text}**" if significant else text]
-                )
+                rows.append([question, value, found.text(2), text])
     yield table(("Setting (default)", "Value", "Matching", "Change"), rows, text=2)
 
 
@@ -324,7 +304,7 @@ def trials_section(records: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     for names, title in titles.items():
         yield title
         found = [
-            (name, cell(mean_of(each, noisy())))
+            (name, cell(mean_of(each, noisy)))
             for experiment in names
             for name, each in by_row(records[experiment]).items()
         ]
@@ -340,20 +320,11 @@ def cost_section(records: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     for name, each in records.items():
         trained = [record for record in each if record["pairs"]]
         if trained:
-            pairs, seconds, compiling = (
-                sum(record[field] for record in trained)
-                for field in ("pairs", "seconds", "compile_seconds")
-            )
-            rows.append(
-                [
-                    f"`{name}`",
-                    len(trained),
-                    f"{pairs / 1e6:,.0f}",
-                    f"{seconds / 60:.1f}",
-                    f"{compiling / 60:.1f}",
-                    f"{pairs / seconds:,.0f}",
-                ]
-            )
+            fields = ("pairs", "seconds", "compile_seconds")
+            pairs, seconds, compiling = (sum(one[field] for one in trained) for field in fields)
+            minutes = [f"{spent / 60:.1f}" for spent in (seconds, compiling)]
+            counts = [len(trained), f"{pairs / 1e6:,.0f}", *minutes, f"{pairs / seconds:,.0f}"]
+            rows.append([f"`{name}`", *counts])
     header = ("Experiment", "Trainings", "Million pairs", "Training, min", "Compiling, min")
     yield table((*header, "Pairs/s"), rows)
     yield (
@@ -373,9 +344,6 @@ def pooled_std(first: Spread, second: Spread) -> float | None:
     weighted = [(one.seeds - 1, one.std**2) for one in (first, second) if one.std is not None]
     total = sum(degrees for degrees, _ in weighted)
     return math.sqrt(sum(n * variance for n, variance in weighted) / total) if total else None
-
-
-# Files
 
 
 def read_all(folder: Path) -> dict[str, list[dict[str, Any]]]:
