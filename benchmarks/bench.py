@@ -1,7 +1,7 @@
 """Measure how many patches per second weights describe, beside HardNet in PyTorch.
 
     python benchmarks/bench.py                    all shipped weights and kornia's HardNet
-    python benchmarks/bench.py out/first --dtypes float32 --json speed.json
+    python benchmarks/bench.py out/first --dtypes float32
     python benchmarks/bench.py hardnet --batches 1024 4096 16384 --patches 262144 --repeats 10
 
 All take turns, and the best time of each counts. "in memory": patches and descriptors stay on the
@@ -12,7 +12,6 @@ kjax runs one batch per core: fewer batches than cores leave some idle.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,7 +20,6 @@ from speed import inference
 
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.files.atomic import write_json
 from kjax.interrupts import run_script
 from kjax.model.describe import cores
 from kjax.weights.shipped import list_weights
@@ -50,8 +48,7 @@ def run(args: argparse.Namespace) -> None:
         runs += inference.kjax_runs(source, *model, args.dtypes, args.batches, args.patches)
         runs += inference.onnx_runs(source, *model, args.batches, args.patches)
     rows = inference.measure(runs, repeats=args.repeats)
-    about = inference.surroundings()
-    inference.print_surroundings(about)
+    inference.print_surroundings()
     ratios = [ratios_of(row, rows) for row in rows]
     columns = list(dict.fromkeys(name for each in ratios for name in each))
     cells = [
@@ -65,11 +62,6 @@ def run(args: argparse.Namespace) -> None:
     print(program.table(("", "precision", "", "batch", "patches/s", *columns), cells, text=3))
     for note in notes:
         print(f"\n{note}")
-    if args.json:
-        settings = {"patches": args.patches, "repeats": args.repeats}
-        figures = [row | own for row, own in zip(rows, ratios, strict=True)]
-        report = {"surroundings": about, "settings": settings, "rows": figures, "notes": notes}
-        write_json(args.json, report)
 
 
 def torch_runs(batches: Sequence[int], patches: int, notes: list[str]) -> list[inference.TimedRun]:
@@ -119,7 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--patches", type=int, metavar="N", help="per run (default: 256 per core; 65536)")
     add("--repeats", type=int, default=3, metavar="N", help="rounds (default: 3)")
     add("--no-torch", dest="torch", action="store_false", help="measure kjax alone")
-    add("--json", type=Path, metavar="FILE", help="write all figures to this file")
     return program.run_main(run, parser, argv)
 
 

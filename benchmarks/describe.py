@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import program
-from speed.inference import print_surroundings, surroundings
+from speed.inference import print_surroundings
 
 from kjax.interrupts import run_script
 from kjax.model.describe import describe
@@ -62,7 +62,7 @@ def measure(source: str, args: argparse.Namespace) -> list[list[str]]:
 def run(args: argparse.Namespace) -> None:
     """Print hardware and the table."""
     program.fill_defaults(args, ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATORS)
-    print_surroundings(surroundings())
+    print_surroundings()
     rows = [row for source in args.sources for row in measure(source, args)]
     header = ("", "precision", "side", "batch", "threads", "patches/s")
     print(program.table(header, rows, text=2))

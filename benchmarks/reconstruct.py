@@ -29,7 +29,6 @@ from peer_table.scenes import colmap_sift
 from kjax.data.cutting.keypoints import LARGEST
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
-from kjax.files.atomic import write_json, write_text
 from kjax.images.collection.build import Summary, build, summarize
 from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.describer import Describer, load
@@ -194,7 +193,7 @@ def table(rows: Sequence[ReconstructionRow]) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Reconstruct with each method, print and write the table."""
+    """Reconstruct with each method, and print the table."""
     colmap_program.require_colmap()
     list_photos(args.photos)
     if args.out.exists() and any(args.out.iterdir()):
@@ -207,16 +206,11 @@ def run(args: argparse.Namespace) -> None:
     for number, name in enumerate(args.command, start=len(rows)):
         folder = _new_folder(args.out, number, f"command-{name}")
         rows.append(run_command(name, rows[0], folder, args))
-    settings = {name: getattr(args, name) for name in ("max_keypoints", "ratio", "threads")}
-    results = {"settings": settings, "methods": [dataclasses.asdict(row) for row in rows]}
-    write_json(args.out / "results.json", results)
-    text = (
+    print(
         f"{args.photos.resolve().name}: exact matches with a ratio of at most {args.ratio:g} "
         f"(COLMAP's: 0.8). COLMAP threads: {args.threads}. Describing includes detecting keypoints."
         f"\n\n{table(rows)}"
     )
-    write_text(args.out / "table.md", text + "\n")
-    print(text)
 
 
 def _new_folder(out: Path, number: int, name: str) -> Path:
@@ -232,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("photos", type=Path, help="folder of photos of one scene")
     add("--command", nargs="+", default=[], metavar="WEIGHTS[+learned]", help="kjax colmap rows")
     add("--threads", type=int, default=1, help="threads of COLMAP (default: 1)")
-    add("--out", type=Path, required=True, help="new folder for databases, models and the table")
+    add("--out", type=Path, required=True, help="new folder for databases and models")
     add("--max-keypoints", type=int, default=8192, help="maximum per photo (default: 8192)")
     add("--ratio", type=float, default=0.9, help="maximum distance ratio (default: 0.9)")
     add("--quiet", action="store_true", help="show no progress")

@@ -154,25 +154,9 @@ def processor() -> str:
     return " ".join([*names[:1], platform.machine()])
 
 
-def surroundings() -> dict[str, Any]:
-    """Return the hardware and the versions that matter for speed."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "device": jax.devices()[0].device_kind,
-        "platform": jax.default_backend(),
-        "processor": processor(),
-        "cores": cores(),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
-
-
-def print_surroundings(about: dict[str, Any]) -> None:
-    """Print the hardware and versions on one line."""
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    print(f"{about['device']}, {about['processor']}, {about['cores']} cores; {versions}\n")
+def print_surroundings() -> None:
+    """Print the hardware, and the versions that matter for speed, on one line."""
+    installed = filter(importlib.util.find_spec, PACKAGES)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in installed)
+    device = jax.devices()[0].device_kind
+    print(f"{device}, {processor()}, {cores()} cores; {versions}\n")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import json
 import random
 import sys
 
@@ -56,16 +55,6 @@ def test_tables_escape_bars():
     assert text.splitlines() == ["| name | value |", "| :-- | --: |", r"| a\|b | 1 |"]
 
 
-def test_damaged_records_are_reported_and_replaced(tmp_path, capsys):
-    path = tmp_path / "records.jsonl"
-    program.append_record(path, {"name": "a"})
-    path.write_bytes(path.read_bytes() + b'[1]\n{"name": "b"')
-    assert program.read_records(path) == [{"name": "a"}]
-    assert "line 2" in capsys.readouterr().err
-    program.append_record(path, {"name": "c"})
-    assert [record["name"] for record in program.read_records(path)] == ["a", "c"]
-
-
 # bench.py
 
 
@@ -93,14 +82,15 @@ def test_bench_without_kornia_or_torch(tmp_path, capsys, monkeypatch, missing):
     pytest.importorskip("torch")
     monkeypatch.setitem(sys.modules, missing, None)
     save_variables(tmp_path / "weights.npz", make_model("sum", patch_size=8)[1])
-    weights, report = f"{tmp_path}/weights.npz:sum,patch_size=8", tmp_path / "speed.json"
-    options = ("--batches", "2", "--patches", "3", "--repeats", "1", "--json", str(report))
+    weights = f"{tmp_path}/weights.npz:sum,patch_size=8"
+    options = ("--batches", "2", "--patches", "3", "--repeats", "1")
     assert bench.main([weights, *options]) == 0
-    printed, rows = capsys.readouterr().out, json.loads(report.read_text())["rows"]
+    printed = capsys.readouterr().out
     expected = {f"kjax {weights}"} | ({"torch twin of HardNet"} if missing != "torch" else set())
     if all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
         expected.add(f"exported {weights}")
-    assert {row["name"] for row in rows} == expected
+    _, _, *rows = (line.split(" | ") for line in printed.splitlines() if line[0:1] == "|")
+    assert {row[0].removeprefix("| ") for row in rows} == expected
     assert ("nothing to compare with" if missing == "torch" else "stands in for it") in printed
 
 
@@ -253,7 +243,7 @@ def test_overlap_of_two_views():
     assert pairs.overlap(view, half @ half @ half) == 0
 
 
-@pytest.mark.parametrize("weights", ["nobody", "fast+learned"])
+@pytest.mark.parametrize("weights", ["nobody", "fast-context+learned"])
 def test_unknown_weights_are_refused_before_colmap_runs(monkeypatch, tmp_path, capsys, weights):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "colmap").write_text(f"#!/bin/sh\necho ran >> {tmp_path}/log.txt\n")
