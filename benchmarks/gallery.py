@@ -105,9 +105,6 @@ def judged_matches(
     return once, off <= THRESHOLD
 
 
-# Sections: a picture and a text
-
-
 def stereo_section(
     stereo: StereoPair, left: PhotoDescriptors, right: PhotoDescriptors
 ) -> tuple[Picture, str]:
@@ -119,16 +116,8 @@ def stereo_section(
         xy_b = right.keypoints.xy[found.indices[:, 1]]
         kept = verify(xy_a, xy_b, model="fundamental", threshold=3.0).inliers
         agrees, known = agrees_with_disparity(stereo, xy_a[kept], xy_b[kept])
-        picture = draw_matches(
-            stereo.left,
-            stereo.right,
-            xy_a[kept],
-            xy_b[kept],
-            max_width=WIDTH,
-            max_lines=LINES,
-            caption=False,
-        )
-        pictures.append(picture)
+        ends, size = (xy_a[kept], xy_b[kept]), {"max_width": WIDTH, "max_lines": LINES}
+        pictures.append(draw_matches(*stereo[:2], *ends, **size, caption=False))
         rows.append([label, len(found), int(kept.sum()), f"{agrees.sum()} of {known.sum()}"])
     text = f"""\
 Above `{OURS}`, below RootSIFT, on the two photos of the Middlebury scene "motorcycle".
@@ -155,16 +144,11 @@ def views_section(
         {name: judged_matches(photo, view, name, homography) for name in NAMES}
         for view, homography in views
     ]
-    rows = [
-        [
-            f"view {number}",
-            *(
-                f"{right.sum()} of {len(right)} ({100 * right.mean():.0f} %)"
-                for _, right in found.values()
-            ),
-        ]
-        for number, found in enumerate(judged, start=1)
-    ]
+    rows = []
+    for number, found in enumerate(judged, start=1):
+        shares = [right for _, right in found.values()]
+        cells = (f"{one.sum()} of {len(one)} ({100 * one.mean():.0f} %)" for one in shares)
+        rows.append([f"view {number}", *cells])
     text = f"""\
 One photo (`{VIEWED}`, NASA, public domain) and {len(views)} random views of it with the default
 ranges of `kjax.data.selfsupervised.random_view`, seed {SEED}. The picture shows the first view:
@@ -230,10 +214,7 @@ these:
         (answerable[i], [(ranked[name][i], hits[name][i]) for name in NAMES])
         for i in chosen.tolist()
     ]
-    return (
-        lambda path: draw_retrieval(patches_of(left), patches_of(right), shown, NAMES, path),
-        text,
-    )
+    return lambda path: draw_retrieval(patches_of(left), patches_of(right), shown, path), text
 
 
 def right_answers(stereo: StereoPair, left: Keypoints, right: Keypoints) -> Bool[np.ndarray, "N M"]:
@@ -261,9 +242,6 @@ def patches_of(described: PhotoDescriptors) -> Float32[np.ndarray, "N 64 64"]:
     xy, scales, angles, _ = described.keypoints
     found = extract_patches(described.photo, xy, scales, angles, size=64, extent=card["extent"])
     return np.asarray(found.patches)
-
-
-# Pictures
 
 
 def draw_judged(
@@ -307,28 +285,23 @@ def draw_retrieval(
     queries: Float32[np.ndarray, "N 64 64"],
     targets: Float32[np.ndarray, "M 64 64"],
     rows: Sequence[tuple[int, list[tuple[np.ndarray, np.ndarray]]]],
-    names: Mapping[str, str],
     path: Path,
 ) -> None:
     """Draw a row for each query: the query, then each descriptor's answers.
 
-    Args:
-        queries: patches to ask with.
-        targets: patches that may answer.
-        rows: the query's index, then for each descriptor its answers' indices and which are right.
-        names: of the descriptors.
-        path: JPEG file to write.
+    `rows` are the query's index, then for each descriptor its answers and which are right.
     """
     ranks = len(rows[0][1][0][0])
-    widths = [1.0] + [part for _ in names for part in (0.35, *([1.0] * ranks))]
+    widths = [1.0] + [part for _ in NAMES for part in (0.35, *([1.0] * ranks))]
+    height = len(rows) + 0.4
     figure, axes = _pyplot().subplots(
         len(rows),
         len(widths),
-        figsize=(WIDTH / 100, WIDTH / 100 * (len(rows) + 0.4) / sum(widths)),
+        figsize=(WIDTH / 100, WIDTH / 100 * height / sum(widths)),
         squeeze=False,
         gridspec_kw={"width_ratios": widths, "wspace": 0.08, "hspace": 0.08},
     )
-    figure.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=1 - 0.4 / (len(rows) + 0.4))
+    figure.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=1 - 0.4 / height)
     for axis in axes.flat:
         axis.set_axis_off()
     axes[0, 0].set_title("query", fontsize=10)
@@ -343,7 +316,7 @@ def draw_retrieval(
                     axis.set(xticks=[], yticks=[])
                     for spine in axis.spines.values():
                         spine.set(color=RIGHT, linewidth=3)
-    for block, name in enumerate(names.values()):
+    for block, name in enumerate(NAMES.values()):
         for number in range(ranks):
             title = f"{name}: 1" if number == 0 else f"{number + 1}"
             axes[0, 2 + block * (ranks + 1) + number].set_title(title, fontsize=10)
@@ -368,9 +341,6 @@ def _pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
-
-
-# The page
 
 
 def make_sections(*, max_keypoints: int, quiet: bool) -> dict[str, tuple[Picture, str]]:

@@ -24,7 +24,7 @@ import os  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
-from collections.abc import Callable, Sequence  # noqa: E402
+from collections.abc import Callable, Iterator, Mapping, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -43,6 +43,7 @@ PRECISIONS["fp32"] = ("float32", "highest")
 """The model's dtype, and the precision of float32 matrix products."""
 TORCH_VARIANTS = ("eager fp32", "bf16", "bf16 channels-last", "compiled bf16 channels-last")
 COLUMNS = (
+    "",
     "pairs/s",
     "× torch eager fp32",
     "× best torch",
@@ -188,41 +189,30 @@ def in_child(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def torch_rates(head: str, args: argparse.Namespace) -> dict[str, float]:
-    """Measure and print the variants that work; return their pairs per second."""
-    rates = {}
-    for variant in TORCH_VARIANTS if args.torch else ():
-        found = in_child(["torch", head, variant], args)
-        if found is not None:
-            rates[variant] = found["rate"]
-            print_row(f"torch {head}, {variant}", [f"{found['rate']:,.0f}"], found["memory"])
-    return rates
+def rows_of(head: str, args: argparse.Namespace) -> Iterator[list[str]]:
+    """Measure a head in PyTorch and in kjax; what fails is left out."""
 
+    def gibibytes(found: Mapping[str, float]) -> str:
+        return f"{found['memory'] / 2**30:.2f} GiB" if found["memory"] else "–"
 
-def kjax_row(head: str, precision: str, args: argparse.Namespace, torch: dict[str, float]) -> None:
-    """Measure and print one row."""
-    with tempfile.TemporaryDirectory() as cache:
+    torch: dict[str, float] = {}
+    for variant in TORCH_VARIANTS if args.torch and head in args.torch_heads else ():
+        if found := in_child(["torch", head, variant], args):
+            torch[variant] = found["rate"]
+            cells = [f"{found['rate']:,.0f}", "–", "–", gibibytes(found), *3 * "–"]
+            yield [f"torch {head}, {variant}", *cells]
+    peers = torch.get(TORCH_VARIANTS[0]), max(torch.values(), default=None)
+    for precision in args.precisions:
         measurement = ["kjax", head, precision]
-        cold = in_child(measurement, args, cache=cache, only_first_step=True)
-        warm = in_child(measurement, args, cache=cache)
-    if cold is None or warm is None:
-        return
-    eager, best = torch.get("eager fp32"), max(torch.values(), default=None)
-    rate = warm["rate"]
-    cells = [f"{rate:,.0f}"]
-    cells += [f"{rate / other:.1f}" if other else "–" for other in (eager, best)]
-    seconds = [PAPER_PAIRS / rate, cold["first_step"], warm["first_step"]]
-    print_row(f"kjax {head}, {precision}", cells, warm["memory"], seconds)
-
-
-def print_row(
-    name: str, cells: list[str], memory: float, seconds: list[float] | None = None
-) -> None:
-    """Print one line of the Markdown table."""
-    cells = cells + ["–"] * (3 - len(cells))
-    cells.append(f"{memory / 2**30:.2f} GiB" if memory else "–")
-    cells += [f"{value:.1f} s" for value in seconds] if seconds else ["–"] * 3
-    print("| " + " | ".join([name, *cells]) + " |", flush=True)
+        with tempfile.TemporaryDirectory() as cache:
+            cold = in_child(measurement, args, cache=cache, only_first_step=True)
+            warm = in_child(measurement, args, cache=cache)
+        if cold and warm:
+            rate = warm["rate"]
+            ratios = [f"{rate / other:.1f}" if other else "–" for other in peers]
+            seconds = (PAPER_PAIRS / rate, cold["first_step"], warm["first_step"])
+            cells = [f"{rate:,.0f}", *ratios, gibibytes(warm), *(f"{one:.1f} s" for one in seconds)]
+            yield [f"kjax {head}, {precision}", *cells]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -235,12 +225,11 @@ def run(args: argparse.Namespace) -> None:
     code = "import jax; d = jax.devices()[0]; print(d.device_kind, 'jax', jax.__version__)"
     device = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     print(f"{device.strip()}: {args.pairs} pairs per step, a set of {args.patches:,} patches\n")
-    print("| " + " | ".join(["", *COLUMNS]) + " |")
-    print("|" + "---|" * (len(COLUMNS) + 1))
-    for head in args.heads:
-        torch = torch_rates(head, args) if head in args.torch_heads else {}
-        for precision in args.precisions:
-            kjax_row(head, precision, args, torch)
+    rows = []
+    for row in (row for head in args.heads for row in rows_of(head, args)):
+        rows.append(row)
+        print(": ".join(row[:2]), "pairs/s", file=sys.stderr, flush=True)
+    print(program.table(COLUMNS, rows))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
