@@ -3,8 +3,7 @@
     python benchmarks/int8.py fast best --photos photos/fountain photos/castle
 
 The first photo of each folder is matched with the others. A mixed pair has one photo described in
-float32 and one in int8. `--limit` tries another limit of activations, in standard deviations.
-`benchmarks/one_core.py` measures the speed.
+float32 and one in int8. `benchmarks/one_core.py` measures the speed.
 """
 
 import argparse
@@ -21,7 +20,6 @@ from kjax.images.extract import open_grey
 from kjax.images.features import Features
 from kjax.images.geometry import verify
 from kjax.interrupts import run_script
-from kjax.model import onnx_graph
 
 NEIGHBOURS = 2000
 """Keypoints of a photo among which nearest neighbours are compared."""
@@ -72,7 +70,6 @@ def compare(weights: str, folders: Sequence[Path], count: int) -> list[str]:
 
 def run(args: argparse.Namespace) -> None:
     """Print a table."""
-    onnx_graph.STEP = np.float32(args.limit / 255)
     header = ["", "mean cosine", "least", "nearest unchanged, %"]
     for what in ("matches", "inliers"):
         header += [f"{what}, float32", "int8, %", "mixed, %"]
@@ -87,8 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("weights", nargs="+", help="as for kjax.load")
     add("--photos", type=Path, nargs="+", required=True, help="folders of overlapping photos")
     add("--keypoints", type=int, default=2000, help="maximum per photo (default: 2000)")
-    limit = float(onnx_graph.STEP * 255)
-    add("--limit", type=float, default=limit, help=f"of activations (default: {limit:g})")
     return program.run_main(run, parser, argv)
 
 

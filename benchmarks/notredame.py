@@ -90,9 +90,6 @@ class Labels(NamedTuple):
         return np.concatenate([[0], np.cumsum(ends)])
 
 
-# Sets
-
-
 def read_mosaics(folder: Path) -> PatchSequence:
     """Read the patches of all mosaics in a folder, which needs no `info.txt`."""
     if not folder.is_dir():
@@ -113,9 +110,6 @@ def read_check_set(folder: Path, count: int | None) -> PatchSequence:
     if 1 + np.count_nonzero(np.diff(point_ids)) != len(np.unique(point_ids)):
         raise InputError(f"{folder}: patches of a point do not follow each other: use another set")
     return PatchSequence(folder.name, patches, point_ids)
-
-
-# Labels by order
 
 
 def is_witness(witness: str, ranked: str) -> bool:
@@ -159,9 +153,6 @@ def boundary_scores(labels: Labels, point_ids: Int64[np.ndarray, " patches"]) ->
         "precision": right / max(int(np.count_nonzero(labels.new_point)), 1),
         "recall": right / max(int(np.count_nonzero(true & decided)), 1),
     }
-
-
-# Scores
 
 
 def rank(
@@ -249,14 +240,10 @@ def show(records: Sequence[Mapping[str, Any]]) -> str:
 
     readings = [key for key in ("truth", "optimistic", "pessimistic") if key in records[0]]
     shares = [key for key in ("left_out", "precision", "recall") if key in records[0]]
-    rows = [
-        (
-            one["descriptor"],
-            *(cell(one[reading]) for reading in readings),
-            *(f"{one[share]:.4f}" for share in shares),
-        )
-        for one in records
-    ]
+    rows = []
+    for one in records:
+        cells = [*(cell(one[name]) for name in readings), *(f"{one[name]:.4f}" for name in shares)]
+        rows.append([one["descriptor"], *cells])
     return program.table((records[0]["set"], *readings, *shares), rows)
 
 
@@ -279,9 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("descriptors", nargs="+", metavar="NAME[=FILE]", help="as kjax eval takes them")
     add("--notredame", type=Path, metavar="FOLDER", help="folder of mosaics without labels")
     add("--check", type=Path, nargs="+", default=[], metavar="FOLDER", help="labelled sets")
-    add(
-        "--patches", type=int, metavar="N", help="first patches of each labelled set (default: all)"
-    )
+    add("--patches", type=int, metavar="N", help="first ones of each labelled set (default: all)")
     add("--pairs", type=int, default=50_000, metavar="N", help="of each kind (default: 50,000)")
     add("--out", type=Path, default=Path("out/notredame"), help="cache (default: out/notredame)")
     add("--results", type=Path, default=Path("results/notredame.jsonl"), help="file of records")

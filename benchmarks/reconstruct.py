@@ -16,12 +16,12 @@ SIFT; such figures are marked with ≥.
 
 import argparse
 import dataclasses
+import functools
 import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import program
 from peer_table.scenes import colmap_sift
@@ -34,6 +34,7 @@ from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.describer import Describer, load
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_program import find_reconstructor
+from kjax.images.features import Features
 from kjax.images.learned import Matcher, load_matcher
 from kjax.interrupts import run_script
 
@@ -58,73 +59,47 @@ COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class ReconstructionRow(Summary):
-    """Figures of a reconstruction by one method.
-
-    Attributes:
-        method: name in the table.
-        seconds: by stage: describe, match (and verify), map.
-    """
+    """Figures of a reconstruction by one method, with the seconds of each stage."""
 
     method: str
     seconds: dict[str, float]
 
 
-@contextmanager
-def stage(name: str, seconds: dict[str, float], method: str, quiet: bool) -> Iterator[None]:
-    """Announce and time one stage of a method."""
-    if not quiet:
-        print(f"{method}: {name}", file=sys.stderr)
-    start = time.perf_counter()
-    yield
-    seconds[name] = time.perf_counter() - start
-
-
-def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> ReconstructionRow:
+def run_colmap(folder: Path, args: argparse.Namespace) -> ReconstructionRow:
     """Reconstruct by COLMAP with its own features."""
-    database, log = folder / "database.db", folder / "log.txt"
-    seconds: dict[str, float] = {}
-    with stage("describe", seconds, COLMAP, args.quiet):
-        colmap_program.extract_sift(
-            database,
-            photos,
-            max_keypoints=args.max_keypoints,
-            single_camera=colmap_program.of_one_size(photos),
-            log=log,
-            threads=args.threads,
-        )
-    with stage("match", seconds, COLMAP, args.quiet):
-        colmap_program.match_and_verify(database, log=log, threads=args.threads)
-    return finish(COLMAP, photos, folder, seconds, args)
+    database, options = folder / "database.db", {"log": folder / "log.txt", "threads": args.threads}
+    single = colmap_program.of_one_size(args.photos)
+    sift = {"max_keypoints": args.max_keypoints, "single_camera": single, **options}
+    stages = {
+        "describe": lambda: colmap_program.extract_sift(database, args.photos, **sift),
+        "match": lambda: colmap_program.match_and_verify(database, **options),
+    }
+    return run_stages(COLMAP, folder, stages, args)
 
 
-def run_exact(
-    photos: Path, base: Path, folder: Path, args: argparse.Namespace
-) -> ReconstructionRow:
+def run_exact(base: Path, folder: Path, args: argparse.Namespace) -> ReconstructionRow:
     """Reconstruct by COLMAP with the features of its database `base`, matched by kjax."""
-    seconds: dict[str, float] = {}
-    with stage("describe", seconds, EXACT, args.quiet):
-        features = colmap_sift(base)
-    with stage("match", seconds, EXACT, args.quiet):
-        match_and_verify_all(
-            folder / "database.db",
-            features,
-            base=base,
-            ratio=args.ratio,
-            log=folder / "log.txt",
-            threads=args.threads,
-        )
-    return finish(EXACT, photos, folder, seconds, args)
+    database = folder / "database.db"
+    features: dict[str, Features] = {}
+    options = {"ratio": args.ratio, "log": folder / "log.txt", "threads": args.threads}
+    stages = {
+        "describe": lambda: features.update(colmap_sift(base)),
+        "match": lambda: match_and_verify_all(database, features, base=base, **options),
+    }
+    return run_stages(EXACT, folder, stages, args)
 
 
-def finish(
-    method: str, photos: Path, folder: Path, seconds: dict[str, float], args: argparse.Namespace
+def run_stages(
+    method: str, folder: Path, stages: Mapping[str, Callable[[], Any]], args: argparse.Namespace
 ) -> ReconstructionRow:
-    """Map, and summarise the largest model."""
-    database, log = folder / "database.db", folder / "log.txt"
-    with stage("map", seconds, method, args.quiet):
-        models = colmap_program.reconstruct(
-            database, photos, folder / "sparse", log=log, threads=args.threads
-        )
+    """Run the stages of a method, map, and summarise the largest model."""
+    database, options = folder / "database.db", {"log": folder / "log.txt", "threads": args.threads}
+    reconstruct = functools.partial(colmap_program.reconstruct, database, args.photos, **options)
+    seconds: dict[str, float] = {}
+    models = None
+    for name, work in {**stages, "map": lambda: reconstruct(folder / "sparse")}.items():
+        print(f"{method}: {name}", file=sys.stderr)
+        seconds[name], models = program.timed(work)
     figures = dataclasses.asdict(summarize(database, models))
     return ReconstructionRow(**figures, method=method, seconds=seconds)
 
@@ -140,12 +115,9 @@ def run_command(
     name: str, base: ReconstructionRow, folder: Path, args: argparse.Namespace
 ) -> ReconstructionRow:
     """Run `kjax colmap` with its own keypoints, as many as COLMAP's."""
-    photos = args.photos
-    start = time.perf_counter()
-    describer, matcher = load_command(name)
-    loading = time.perf_counter() - start
+    loading, (describer, matcher) = program.timed(lambda: load_command(name))
     built = build(
-        photos,
+        args.photos,
         folder,
         describer,
         find_reconstructor("colmap"),
@@ -153,7 +125,7 @@ def run_command(
         selection="exhaustive",
         ratio=describer.ratio,
         matcher=matcher,
-        single_camera=colmap_program.of_one_size(photos),
+        single_camera=colmap_program.of_one_size(args.photos),
     )
     seconds = {
         "describe": loading + built.seconds["describe"],
@@ -200,9 +172,9 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"{args.out} is not empty: choose another folder")
     for name in args.command:
         load_command(name)  # report a wrong name before COLMAP's minutes
-    rows = [run_colmap(args.photos, _new_folder(args.out, 0, "colmap"), args)]
+    rows = [run_colmap(_new_folder(args.out, 0, "colmap"), args)]
     base = args.out / "0-colmap" / "database.db"
-    rows.append(run_exact(args.photos, base, _new_folder(args.out, 1, "colmap-exact"), args))
+    rows.append(run_exact(base, _new_folder(args.out, 1, "colmap-exact"), args))
     for number, name in enumerate(args.command, start=len(rows)):
         folder = _new_folder(args.out, number, f"command-{name}")
         rows.append(run_command(name, rows[0], folder, args))
@@ -229,7 +201,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--out", type=Path, required=True, help="new folder for databases and models")
     add("--max-keypoints", type=int, default=8192, help="maximum per photo (default: 8192)")
     add("--ratio", type=float, default=0.9, help="maximum distance ratio (default: 0.9)")
-    add("--quiet", action="store_true", help="show no progress")
     return program.run_main(run, parser, argv)
 
 

@@ -79,9 +79,10 @@ def forms(source: str, benchmark: Benchmark) -> Iterator[Form]:
         yield from stored_forms(f"{entry.name}, first {length}{trained}", unit(rows[:, :length]))
     patches = embedded_train(progress=False).patches
     known = describe(np.asarray(patches[:: max(1, len(patches) // PCA_PATCHES)]))
-    mean, axes = principal_axes(known)
+    _, axes = np.linalg.eigh(np.cov(known.T, dtype=np.float64))
+    axes = axes[:, ::-1].astype(np.float32)  # largest variance first
     for length in LENGTHS:
-        projected = unit((rows - mean) @ axes[:length].T)
+        projected = unit((rows - known.mean(axis=0)) @ axes[:, :length])
         yield from stored_forms(f"{entry.name}, PCA to {length}", projected)
     yield from rival_forms(benchmark)
 
@@ -116,13 +117,6 @@ def described(describe: Callable[[np.ndarray], Rows], benchmark: Benchmark) -> R
     """Return the descriptors of all sequences."""
     sequences = read_sequences(benchmark, name="sizes", progress=False)
     return np.asarray(describe_sequences(describe, sequences).rows)
-
-
-def principal_axes(rows: Rows) -> tuple[Rows, Rows]:
-    """Return the mean, and the principal axes as rows, largest variance first."""
-    mean = rows.mean(axis=0, keepdims=True)
-    _, axes = np.linalg.eigh(np.cov((rows - mean).T, dtype=np.float64))
-    return mean, axes[:, ::-1].T.astype(np.float32)
 
 
 def unit(rows: Rows) -> Rows:

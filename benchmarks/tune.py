@@ -11,8 +11,8 @@ Expected: a gain on the other site, and little loss on the folder.
 """
 
 import argparse
+import functools
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,24 +37,15 @@ SEED = 0
 def run(args: argparse.Namespace) -> None:
     """Score before, then after each tuning."""
     scorer = TuningScorer(args)
-    report(args, scorer.score(load_source(args.start)), rate=0.0, seconds=0.0)
+    report(args, scorer.score(load_source(args.start)), 0.0, 0.0)
     for rate in args.rates:
         with tempfile.TemporaryDirectory() as folder:
-            settings = TuneSettings(
-                photos=args.site,
-                start=args.start,
-                general=tuple(args.general),
-                share=args.share,
-                steps=args.steps,
-                pairs=args.pairs,
-                learning_rate=rate,
-                seed=SEED,
-            )
-            begun = time.perf_counter()
-            tune(settings, Path(folder) / "tuned", progress=False)
-            seconds = time.perf_counter() - begun
-            tuned = load_source(str(Path(folder) / "tuned"))
-            report(args, scorer.score(tuned), rate=rate, seconds=seconds)
+            given = {name: getattr(args, name) for name in ("start", "share", "steps", "pairs")}
+            own = {"photos": args.site, "general": tuple(args.general), "learning_rate": rate}
+            settings, out = TuneSettings(**given, **own, seed=SEED), Path(folder) / "tuned"
+            work = functools.partial(tune, settings, out, progress=False)
+            seconds, _ = program.timed(work)
+            report(args, scorer.score(load_source(str(out))), rate, seconds)
 
 
 class TuningScorer:
@@ -74,9 +65,7 @@ class TuningScorer:
         return scores | {"hpatches": float(found.matching_map)}
 
 
-def report(
-    args: argparse.Namespace, scores: dict[str, float], *, rate: float, seconds: float
-) -> None:
+def report(args: argparse.Namespace, scores: dict[str, float], rate: float, seconds: float) -> None:
     """Print the scores, and append them to the file."""
     record = {
         "start": args.start,

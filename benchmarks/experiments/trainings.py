@@ -16,23 +16,17 @@ Settings = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One training.
-
-    Attributes:
-        experiment: name of the table and of the file of records.
-        row: name of the model, or of the value tried.
-        settings: overrides of `configs/base.py`.
-        train: names of the training sets.
-        seed: random seed.
-        group: the setting under study, in ablations.
-    """
+    """One training."""
 
     experiment: str
+    """Name of the table and of the file of records."""
     row: str
+    """Name of the model, or of the value tried."""
     settings: Settings
     train: tuple[str, ...]
     seed: int
     group: str = ""
+    """The setting under study, in ablations."""
 
     @property
     def name(self) -> str:
@@ -237,13 +231,8 @@ def make_trainings(
 ) -> list[Training]:
     """Return the trainings of an experiment.
 
-    Args:
-        experiment: its name. Heads are trained on every set alone, all others on all sets
-            together; an ablation also has a training with every default.
-        rows: settings by row, or of an ablation by question and row.
-        train: names of the training sets.
-        seeds: random seeds.
-        shared: overrides of all trainings; ablations override them.
+    Heads are trained on every set alone, all others on all sets together. An ablation has rows by
+    question, which override the `shared` settings, and a training with every default.
     """
     tried = [("", row, (*own, *shared)) for row, own in rows.items()]
     if experiment == "ablation":

@@ -39,14 +39,7 @@ ON_GPU = (
 def torch_runs(
     batches: Sequence[int], patches: int, notes: list[str], *, device: str
 ) -> Iterator[TimedRun]:
-    """Yield runs of HardNet with the shipped weights.
-
-    Args:
-        batches: batch sizes.
-        patches: number of patches, rounded up to whole batches.
-        notes: gets a line about every variant that fails.
-        device: "cpu" or "cuda".
-    """
+    """Yield runs of HardNet with the shipped weights; failing variants get a line in `notes`."""
     torch.set_num_threads(cores())
     for variant in ON_CPU if device == "cpu" else ON_GPU:
         name, describe = make_hardnet(variant, device)
@@ -58,12 +51,8 @@ def torch_runs(
             continue
         for batch in batches:
             blocks = blocks_of(patches, batch, SIZE)
-            resident = [
-                torch.from_numpy(block)[:, None]
-                .to(dtype=variant.dtype, memory_format=layout)
-                .to(device)
-                for block in blocks
-            ]
+            form = {"dtype": variant.dtype, "memory_format": layout}
+            resident = [torch.from_numpy(one)[:, None].to(**form).to(device) for one in blocks]
 
             def in_memory(describe: Any = describe, resident: Any = resident) -> None:
                 descriptors = [describe(block) for block in resident]
