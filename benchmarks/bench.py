@@ -101,17 +101,15 @@ def ratios_of(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("sources", metavar="SOURCE", nargs="*", help="shipped names, workdirs or weights files")
     add("--dtypes", nargs="+", choices=DTYPES, help="(default: float32; on accelerators both)")
     add("--batches", nargs="+", type=int, metavar="N", help="(default: 16 64; accelerators 1024…)")
     add("--patches", type=int, metavar="N", help="per run (default: 256 per core; 65536)")
     add("--repeats", type=int, default=3, metavar="N", help="rounds (default: 3)")
     add("--no-torch", dest="torch", action="store_false", help="measure kjax alone")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ Expected: a trained descriptor has more correct matches than RootSIFT in nearly 
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import program
@@ -104,16 +104,14 @@ def run(args: argparse.Namespace) -> None:
     print(table(scores, labels))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("folders", nargs="+", type=Path, metavar="FOLDER", help="sequence, or folder of sequences")
     add("--descriptors", nargs="+", required=True, metavar="NAME", help="descriptors to compare")
     add("--max-keypoints", type=int, default=4000, help="per photo (default: 4000)")
     add("--extent", type=float, help="patch side over KeyPoint.size (default: each one's own)")
     add("--quiet", action="store_true", help="show no progress bar")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ memory, 2.7 M with `best`. `benchmarks/bench.py` compares with PyTorch and onnxr
 
 import argparse
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -68,10 +67,9 @@ def run(args: argparse.Namespace) -> None:
     print(program.table(header, rows, text=2))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; defaults depend on the device."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("sources", nargs="*", default=["hardnet", "best"], help="weights (default: hardnet best)")
     add("--sides", nargs="+", type=int, default=[32, 64], help="of patches (default: 32 64)")
     add("--batches", nargs="+", type=int)
@@ -79,7 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--patches", type=int, help="number of patches")
     add("--dtype", choices=("float32", "bfloat16"))
     add("--repeats", type=int, default=3, help="rounds (default: 3)")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ validate weights that were trained on these.
 import argparse
 import tempfile
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -162,15 +161,13 @@ def run(args: argparse.Namespace) -> None:
     print(f"{len(EFFECTS) * len(paths)} sequences of {len(paths)} photos are in {out}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("photos", nargs="*", type=Path, metavar="PHOTO", help="files (default: scikit-image's)")
     add("--out", type=Path, required=True, help="new or empty folder for the sequences")
     add("--seed", type=int, default=0, help="random seed of the noise (default: 0)")
     add("--quiet", action="store_true", help="show no progress bar")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -152,11 +151,10 @@ def run(args: argparse.Namespace) -> None:
     (measure_full if args.synthetic_full else measure_oxford)()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("--synthetic-full", action="store_true", help="the whole benchmark's size")
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("--synthetic-full", action="store_true", help="the whole benchmark's size")
 
 
 if __name__ == "__main__":

@@ -400,14 +400,12 @@ with `pip install 'kjax[photos,figures]'` (here: CPU, {platform.machine()}, {pac
     print(f"wrote {target}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("--out", type=Path, default=Path("docs/gallery"), help="folder (default: docs/gallery)")
     add("--max-keypoints", type=int, default=1000, help="maximum per photo (default: 1000)")
     add("--quiet", action="store_true", help="show no progress bar")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,7 @@ HOMOGRAPHY_NAMES = ["H1to{}p", "H1to{}p.xml", "H1to{}p.txt", "H_1_{}"]
 
 @dataclasses.dataclass(frozen=True)
 class HomographySequence:
-    """Photos of one plane.
-
-    Attributes:
-        name: of the folder.
-        photos: files; the others are compared with the first.
-        homographies: from the first to each of the others, of points (x, y, 1).
-    """
+    """Photos of one plane, and homographies from the first to each of the others."""
 
     name: str
     photos: tuple[Path, ...]

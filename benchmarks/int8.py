@@ -77,14 +77,12 @@ def run(args: argparse.Namespace) -> None:
     print(program.table(header, rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("weights", nargs="+", help="as for kjax.load")
     add("--photos", type=Path, nargs="+", required=True, help="folders of overlapping photos")
     add("--keypoints", type=int, default=2000, help="maximum per photo (default: 2000)")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -145,13 +144,12 @@ def compare(whole: Path, killed: Path) -> None:
         raise InputError("the metrics differ after the kills")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("--kills", type=int, default=20, help="(default: 20)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"(default: {STEPS})")
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("--kills", type=int, default=20, help="(default: 20)")
+    add("--seed", type=int, default=0, help="of the moments (default: 0)")
+    add("--steps", type=int, default=STEPS, help=f"(default: {STEPS})")
 
 
 if __name__ == "__main__":

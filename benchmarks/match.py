@@ -211,15 +211,14 @@ def measure_many(
     print(program.table(("", "s", "pairs/s"), rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("--count", type=int, default=20_000, help="descriptors per photo")
-    parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=list(PEERS))
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["float32"])
-    parser.add_argument("--many", type=int, help="number of pairs in one call, instead of one")
-    parser.add_argument("--repeats", type=int, default=3)
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("--count", type=int, default=20_000, help="descriptors per photo")
+    add("--peers", nargs="*", choices=tuple(PEERS), default=list(PEERS))
+    add("--forms", nargs="+", choices=FORMS, default=["float32"])
+    add("--many", type=int, help="number of pairs in one call, instead of one")
+    add("--repeats", type=int, default=3)
 
 
 if __name__ == "__main__":

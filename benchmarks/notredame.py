@@ -259,10 +259,9 @@ def run(args: argparse.Namespace) -> None:
         print(f"\n{show(list(measure(args, read_mosaics(args.notredame))))}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("descriptors", nargs="+", metavar="NAME[=FILE]", help="as kjax eval takes them")
     add("--notredame", type=Path, metavar="FOLDER", help="folder of mosaics without labels")
     add("--check", type=Path, nargs="+", default=[], metavar="FOLDER", help="labelled sets")
@@ -270,7 +269,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--pairs", type=int, default=50_000, metavar="N", help="of each kind (default: 50,000)")
     add("--out", type=Path, default=Path("out/notredame"), help="cache (default: out/notredame)")
     add("--results", type=Path, default=Path("results/notredame.jsonl"), help="file of records")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

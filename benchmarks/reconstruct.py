@@ -191,17 +191,15 @@ def _new_folder(out: Path, number: int, name: str) -> Path:
     return folder
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("photos", type=Path, help="folder of photos of one scene")
     add("--command", nargs="+", default=[], metavar="WEIGHTS[+learned]", help="kjax colmap rows")
     add("--threads", type=int, default=1, help="threads of COLMAP (default: 1)")
     add("--out", type=Path, required=True, help="new folder for databases and models")
     add("--max-keypoints", type=int, default=8192, help="maximum per photo (default: 8192)")
     add("--ratio", type=float, default=0.9, help="maximum distance ratio (default: 0.9)")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

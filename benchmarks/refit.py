@@ -11,7 +11,6 @@ For heads that end with a projection: xy, polar, combined and combined_star.
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -65,10 +64,9 @@ def mean_matching(views: np.ndarray, width: int) -> float:
     return float(mean_precision(rows, [views.shape[1]], targets=len(views) - 1).mean())
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("source", metavar="WEIGHTS", help="weights file, FILE:head,s=…, workdir or name")
     add("--out", type=Path, required=True, metavar="FILE", help="path of the new weights")
     add("--keep-distances", action="store_true", help="rotate the descriptors only")
@@ -78,7 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--steps", type=int, default=1000, metavar="N", help="of learning (default: 1000)")
     add("--seed", type=int, help="which seed of a run with several")
     add("--quiet", action="store_true", help="show no progress bar")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

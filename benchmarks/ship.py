@@ -119,16 +119,14 @@ def photographs_of(sets: Mapping[str, Sequence[SetPhotograph]]) -> dict[str, Any
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("name", help="lower-case letters, digits and dashes")
     add("--weights", type=Path, required=True, help="file of the weights")
     add("--card", type=Path, required=True, help="JSON file with the facts about them")
     add("--half", action="store_true", help="store the weights in half precision")
     add("--sets", nargs="+", required=True, help="folders of all training sets")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ for `best` on the Oxford sequences: bytes within 0.2 points of float32, and more
 import argparse
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,12 +124,11 @@ def unit(rows: Rows) -> Rows:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("source", help="shipped name, workdir, or file[:head,s=…]")
-    parser.add_argument("--hpatches", type=Path, required=True, help="folder of sequences")
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("source", help="shipped name, workdir, or file[:head,s=…]")
+    add("--hpatches", type=Path, required=True, help="folder of sequences")
 
 
 if __name__ == "__main__":

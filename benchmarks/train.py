@@ -24,7 +24,7 @@ import os  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
-from collections.abc import Callable, Iterator, Mapping, Sequence  # noqa: E402
+from collections.abc import Callable, Iterator, Mapping  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -232,10 +232,9 @@ def run(args: argparse.Namespace) -> None:
     print(program.table(COLUMNS, rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("--heads", nargs="+", default=["hardnet", "combined_star"])
     add("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     add("--torch-heads", nargs="*", default=["hardnet"], help="heads to measure in PyTorch")
@@ -246,7 +245,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--child", nargs="+", help=argparse.SUPPRESS)
     add("--cache", help=argparse.SUPPRESS)
     add("--only-first-step", action="store_true", help=argparse.SUPPRESS)
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

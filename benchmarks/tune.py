@@ -13,7 +13,6 @@ Expected: a gain on the other site, and little loss on the folder.
 import argparse
 import functools
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -89,10 +88,9 @@ def report(args: argparse.Namespace, scores: dict[str, float], rate: float, seco
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("--weights", dest="start", default="best", help="weights to start from (default: best)")
     add("--site", type=Path, required=True, help="photos or set to tune to")
     add("--test-set", type=Path, required=True, help="patches of another site")
@@ -104,7 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--steps", type=int, help="number of steps")
     add("--pairs", type=int, help="pairs per batch")
     add("--out", type=Path, required=True, help="file of JSON lines")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

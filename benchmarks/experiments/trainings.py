@@ -115,41 +115,27 @@ PHOTOMETRY = (
 """Moderate photometric augmentation; the paper has none."""
 ABLATED = HEADS["combined s=2"]
 """The model of ablations: both coordinate systems, and half the time of two trunks."""
-QUESTIONS: dict[str, dict[str, Settings]] = {
-    "kappa_xy": _values("model.kappa_xy", "2.0", "4.0", "8.0"),
-    "scale_xy": _table(["model.scale_xy"], {"π/4": (str(math.pi / 4),), "π": (str(math.pi),)}),
-    "kappa_rho": _values("model.kappa_rho", "1.0", "3.0"),
-    "kappa_theta": _values("model.kappa_theta", "1.0", "3.0"),
-    "scale_rho": {"π/2": (f"model.scale_rho={math.pi / 2}",)},
-    "corner_radius": _table(
-        ["model.corner_radius"], {"√2": (str(math.sqrt(2)),), "no centre weight": ("0.001",)}
-    ),
-    "anchor_swap": {"on": ("loss.anchor_swap=True",)},
-    "batch_norm": {"separate": ("train.joint_batch_norm=False",)},
-    "dropout": _values("model.dropout", "0.0", "0.1"),
-    "head_bias": {"off": ("model.head_bias=False",)},
-    "patch_size": _values("model.patch_size", "64"),
-    "precision": _values("model.dtype", "float32"),
-    "augmentation": AUGMENTATIONS,
-    "loss": _values("loss.name", "sosnet", "hynet", "softmax"),
+ANGLES = (("π/4", math.pi / 4), ("π", math.pi))
+RADII = (("√2", math.sqrt(2)), ("no centre weight", 0.001))
+_QUESTIONS: dict[str, tuple[str, dict[str, Settings]]] = {
+    "kappa_xy": ("1.0", _values("model.kappa_xy", "2.0", "4.0", "8.0")),
+    "scale_xy": ("π/2", {name: (f"model.scale_xy={value}",) for name, value in ANGLES}),
+    "kappa_rho": ("8.0", _values("model.kappa_rho", "1.0", "3.0")),
+    "kappa_theta": ("8.0", _values("model.kappa_theta", "1.0", "3.0")),
+    "scale_rho": ("π", {"π/2": (f"model.scale_rho={math.pi / 2}",)}),
+    "corner_radius": ("1", {name: (f"model.corner_radius={value}",) for name, value in RADII}),
+    "anchor_swap": ("off", {"on": ("loss.anchor_swap=True",)}),
+    "batch_norm": ("joint", {"separate": ("train.joint_batch_norm=False",)}),
+    "dropout": ("0.3", _values("model.dropout", "0.0", "0.1")),
+    "head_bias": ("on", {"off": ("model.head_bias=False",)}),
+    "patch_size": ("32", _values("model.patch_size", "64")),
+    "precision": ("bfloat16", _values("model.dtype", "float32")),
+    "augmentation": ("plain", AUGMENTATIONS),
+    "loss": ("triplet", _values("loss.name", "sosnet", "hynet", "softmax")),
 }
-"""Settings under study, each with the values tried besides its default."""
-DEFAULTS = {
-    "kappa_xy": "1.0",
-    "scale_xy": "π/2",
-    "kappa_rho": "8.0",
-    "kappa_theta": "8.0",
-    "scale_rho": "π",
-    "corner_radius": "1",
-    "anchor_swap": "off",
-    "batch_norm": "joint",
-    "dropout": "0.3",
-    "head_bias": "on",
-    "patch_size": "32",
-    "precision": "bfloat16",
-    "augmentation": "plain",
-    "loss": "triplet",
-}
+"""Settings under study: the default, and the values tried besides."""
+DEFAULTS = {name: default for name, (default, _) in _QUESTIONS.items()}
+QUESTIONS = {name: rows for name, (_, rows) in _QUESTIONS.items()}
 DEFAULT = "default"
 """Group of the trainings that have every default."""
 BEST_RECIPE = (*AUGMENTATIONS["hard"], *PHOTOMETRY, "model.dropout=0.1")

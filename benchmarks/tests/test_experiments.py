@@ -7,7 +7,7 @@ from evaluation_data import write_hpatches, write_test_set
 from experiments import scoring
 from experiments.page import Spread, mean_fpr, mean_of, pooled_std, spread
 from experiments.sweep import ResidentSets, Sweep, weights_path
-from experiments.trainings import DEFAULTS, QUESTIONS, Training, make_trainings, rows_of
+from experiments.trainings import QUESTIONS, Training, make_trainings, rows_of
 from models import make_model
 from program import read_records
 
@@ -131,9 +131,6 @@ def test_maps_have_the_given_amount():
     assert np.allclose(np.hypot(moved[:, 0, 2], moved[:, 1, 2]), 0.5)
 
 
-# Trainings
-
-
 def test_every_training_has_a_valid_config():
     known = {name: rows_of(name) for name in reproduce.TRAINED}
     rows = [row for name in known if name != "ablation" for row in known[name].items()]
@@ -141,7 +138,6 @@ def test_every_training_has_a_valid_config():
     assert {"plain", "strong, heavy photometry", "teacher", "continued, softmax"} <= {*dict(rows)}
     for row, settings in rows:
         Training("heads", row, settings, ("one",), 0).config()
-    assert set(DEFAULTS) == set(QUESTIONS)
 
 
 def test_ablations_change_one_setting_at_a_time():
@@ -152,9 +148,6 @@ def test_ablations_change_one_setting_at_a_time():
         own = dict(training.difference())
         assert own.pop("model.dropout") == float(training.row)
         assert own == usual.difference()
-
-
-# The command
 
 
 def test_uncommitted_code_is_not_recorded(monkeypatch, capsys):
@@ -181,9 +174,6 @@ def test_uncommitted_code_is_not_recorded(monkeypatch, capsys):
 def test_bad_input_is_reported_before_anything_is_read(arguments, message, capsys):
     assert reproduce.main(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-# Averages, by hand
 
 
 def test_spread_over_columns_and_seeds():

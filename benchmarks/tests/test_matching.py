@@ -181,9 +181,6 @@ def test_hard_pairs(tmp_path, photo, capsys):
     np.testing.assert_allclose(hard.transfer(beyond, np.array([[200.0, 50]])), [[200, 50]])
 
 
-# gallery.py
-
-
 def test_disparity_confirms_matches():
     disparity = np.full((20, 30), 5, np.float32)
     disparity[:, 20:] = np.inf

@@ -28,8 +28,6 @@ from kjax.weights.files import save_variables
 from kjax.weights.info import ModelInfo, fields_of
 from kjax.weights.source import load_source
 
-# Common parts
-
 
 def test_functions_take_turns_and_the_first_round_does_not_count(monkeypatch):
     now, turns = [0.0], []
@@ -53,9 +51,6 @@ def test_functions_take_turns_and_the_first_round_does_not_count(monkeypatch):
 def test_tables_escape_bars():
     text = program.table(("name", "value"), [("a|b", 1)])
     assert text.splitlines() == ["| name | value |", "| :-- | --: |", r"| a\|b | 1 |"]
-
-
-# bench.py
 
 
 def test_ratios_are_to_the_best_batch_in_the_same_place():
@@ -104,9 +99,6 @@ def test_torch_describes_like_kjax(rng):
     np.testing.assert_allclose(kjax.load("hardnet").describe(patches), theirs, atol=1e-5)
 
 
-# kill.py
-
-
 def finished(folder, weight, metrics='{"step": 1}\n'):
     folder.mkdir()
     np.savez(folder / "weights.npz", kernel=np.array([1.0, weight]))
@@ -137,9 +129,6 @@ def test_kills_are_counted_and_failures_reported(tmp_path):
         kill_a("1 / 0", 600)
 
 
-# ratio.py
-
-
 def test_largest_ratio_by_hand():
     """Of ten matches with ratios 0.82, 0.84, …, 1.0, those up to 0.9 are right."""
     ratios = np.arange(82, 101, 2) / 100
@@ -148,9 +137,6 @@ def test_largest_ratio_by_hand():
     assert ratio.largest_ratio(ratios, right, 5 / 7) == 0.95  # 0.96 is the next match's
     assert ratio.largest_ratio(ratios, right, 1.0) == 0.91
     assert ratio.largest_ratio(ratios, ~right, 1.0) == 0.9  # none fits
-
-
-# distort.py
 
 
 @pytest.fixture(scope="module")
@@ -220,9 +206,6 @@ def test_bad_photos_write_nothing(tmp_path, capsys, files, message):
     assert not (tmp_path / "out").exists()
 
 
-# extent.py, pairs.py and reconstruct.py
-
-
 def test_table_of_extents(tmp_path, monkeypatch, capsys, rng):
     coarse = np.kron(rng.integers(40, 200, (10, 16, 16)), np.ones((1, 4, 4), int))
     patches = np.concatenate([coarse, coarse + 10, coarse + 20]).astype(np.uint8)
@@ -269,9 +252,6 @@ def test_reconstructions_that_reach_colmap_are_marked():
         ["9 of 9 ≥", "110"],
         ["9 of 9 ≥", "120 ≥"],
     ]
-
-
-# refit.py
 
 
 def test_refitting_writes_weights_and_prints_the_gain(tmp_path, monkeypatch, capsys):
