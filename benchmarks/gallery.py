@@ -7,7 +7,6 @@ the folder --out, and the page beside it. Takes about a minute on two CPU cores.
 """
 
 import argparse
-import io
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import program
-from jaxtyping import Bool, Float, Float32, Int, UInt8
+from jaxtyping import Bool, Float, Float32, UInt8
 from keypoint_descriptors import load_keypoint_descriptors
 from PIL import Image
+from scipy.spatial import cKDTree
 from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import Keypoints, detect
@@ -53,10 +53,12 @@ QUERIES, RANKS = 6, 5
 RIGHT, WRONG = "#1fa2ff", "#ff5a36"
 WIDTH = 900
 """Width of a picture in pixels."""
+JPEG = {"quality": 75, "optimize": True}
 LINES = 150
 """Maximum number of matches drawn per pair."""
 
 Grey = UInt8[np.ndarray, "height width"]
+Homography = Float[np.ndarray, "3 3"]
 Picture = Callable[[Path], Any]
 """Writes a picture to a file."""
 
@@ -91,10 +93,7 @@ def agrees_with_disparity(
 
 
 def judged_matches(
-    first: PhotoDescriptors,
-    second: PhotoDescriptors,
-    name: str,
-    homography: Float[np.ndarray, "3 3"],
+    first: PhotoDescriptors, second: PhotoDescriptors, name: str, homography: Homography
 ) -> tuple[Matches, Bool[np.ndarray, " K"]]:
     """Return mutual nearest neighbours, one per location, and whether they are right."""
     xy_a, xy_b = first.keypoints.xy, second.keypoints.xy
@@ -133,11 +132,11 @@ column counts verified matches within {THRESHOLD:g} pixels of it, of those with 
     whole = Image.new("RGB", (pictures[0].width, height), "white")
     for number, one in enumerate(pictures):
         whole.paste(one, (0, number * (pictures[0].height + 8)))
-    return lambda path: save_jpeg(whole, path), text
+    return lambda path: whole.save(path, "JPEG", **JPEG), text
 
 
 def views_section(
-    photo: PhotoDescriptors, views: Sequence[tuple[PhotoDescriptors, Float[np.ndarray, "3 3"]]]
+    photo: PhotoDescriptors, views: Sequence[tuple[PhotoDescriptors, Homography]]
 ) -> tuple[Picture, str]:
     """Right and wrong matches with warped and relit views; the first view is drawn."""
     judged = [
@@ -190,12 +189,10 @@ def retrieval_section(
     """Query patches of the left photo and the nearest ones of the right photo."""
     truth = right_answers(stereo, left.keypoints, right.keypoints)
     answerable = np.flatnonzero(truth.any(axis=1))
-    ranked = {
-        name: rank(left.rows[name][answerable], right.rows[name], count=RANKS) for name in NAMES
-    }
-    hits = {
-        name: np.take_along_axis(truth[answerable], found, axis=1) for name, found in ranked.items()
-    }
+    ranked, hits = {}, {}
+    for name in NAMES:
+        _, ranked[name] = cKDTree(right.rows[name]).query(left.rows[name][answerable], RANKS)
+        hits[name] = np.take_along_axis(truth[answerable], ranked[name], axis=1)
     chosen = np.random.default_rng(SEED).choice(len(answerable), QUERIES, replace=False)
     rows = [
         [label, *(f"{program.percent(one.mean())} %" for one in (hit[:, 0], hit.any(axis=1)))]
@@ -210,10 +207,8 @@ random (seed {SEED}) from the {len(answerable)} keypoints that have a right answ
 these:
 
 {program.table(header, rows)}"""
-    shown = [
-        (answerable[i], [(ranked[name][i], hits[name][i]) for name in NAMES])
-        for i in chosen.tolist()
-    ]
+    answers = ([(ranked[name][i], hits[name][i]) for name in NAMES] for i in chosen)
+    shown = list(zip(answerable[chosen], answers, strict=True))
     return lambda path: draw_retrieval(patches_of(left), patches_of(right), shown, path), text
 
 
@@ -225,14 +220,6 @@ def right_answers(stereo: StereoPair, left: Keypoints, right: Keypoints) -> Bool
     expected[:, 0] -= np.where(visible, stereo.disparity[rows, columns], 0)
     off = np.linalg.norm(expected[:, None] - right.xy[None], axis=2)
     return visible[:, None] & (off <= THRESHOLD)
-
-
-def rank(
-    queries: Float32[np.ndarray, "Q dim"], targets: Float32[np.ndarray, "M dim"], *, count: int
-) -> Int[np.ndarray, "Q {count}"]:
-    """Return the nearest targets of each query, nearest first."""
-    squared = (targets**2).sum(axis=1)[None] - 2 * queries @ targets.T
-    return np.argsort(squared, axis=1, kind="stable")[:, :count]
 
 
 def patches_of(described: PhotoDescriptors) -> Float32[np.ndarray, "N 64 64"]:
@@ -258,14 +245,9 @@ def draw_judged(
     canvas = np.full((height, shift + second.photo.shape[1]), 255, np.uint8)
     canvas[: len(first.photo), : first.photo.shape[1]] = first.photo
     canvas[: len(second.photo), shift:] = second.photo
-    inches = WIDTH / 100
-    figure, axes = _pyplot().subplots(
-        len(judged),
-        1,
-        figsize=(inches, len(judged) * (inches * height / canvas.shape[1] + 0.32)),
-        squeeze=False,
-        layout="constrained",
-    )
+    inches = len(judged) * (WIDTH / 100 * height / canvas.shape[1] + 0.32)
+    figure = new_figure(inches, layout="constrained")
+    axes = figure.subplots(len(judged), 1, squeeze=False)
     for axis, (name, (matches, right)) in zip(axes[:, 0], judged.items(), strict=True):
         drawn = np.linspace(0, len(right) - 1, min(LINES, len(right))).astype(np.int64)
         starts = first.keypoints.xy[matches.indices[drawn, 0]]
@@ -294,13 +276,9 @@ def draw_retrieval(
     ranks = len(rows[0][1][0][0])
     widths = [1.0] + [part for _ in NAMES for part in (0.35, *([1.0] * ranks))]
     height = len(rows) + 0.4
-    figure, axes = _pyplot().subplots(
-        len(rows),
-        len(widths),
-        figsize=(WIDTH / 100, WIDTH / 100 * height / sum(widths)),
-        squeeze=False,
-        gridspec_kw={"width_ratios": widths, "wspace": 0.08, "hspace": 0.08},
-    )
+    figure = new_figure(WIDTH / 100 * height / sum(widths))
+    grid = {"width_ratios": widths, "wspace": 0.08, "hspace": 0.08}
+    axes = figure.subplots(len(rows), len(widths), squeeze=False, gridspec_kw=grid)
     figure.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=1 - 0.4 / height)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -323,24 +301,15 @@ def draw_retrieval(
     save_figure(figure, path)
 
 
+def new_figure(inches: float, **options: Any) -> Any:
+    """Return an empty matplotlib figure of this height."""
+    figure = require("matplotlib.figure", "the gallery").Figure
+    return figure(figsize=(WIDTH / 100, inches), **options)
+
+
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure as a JPEG file."""
-    stream = io.BytesIO()
-    figure.savefig(stream, dpi=100, format="png")
-    _pyplot().close(figure)
-    save_jpeg(Image.open(stream).convert("RGB"), path)
-
-
-def save_jpeg(picture: Image.Image, path: Path) -> None:
-    """Write a JPEG file small enough for a repository."""
-    picture.save(path, format="JPEG", quality=75, optimize=True)
-
-
-def _pyplot() -> Any:
-    require("matplotlib", "the gallery").use("agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    """Write a figure as a JPEG file small enough for a repository."""
+    figure.savefig(path, dpi=100, format="jpeg", pil_kwargs=JPEG)
 
 
 def make_sections(*, max_keypoints: int, quiet: bool) -> dict[str, tuple[Picture, str]]:
