@@ -24,12 +24,8 @@ from kjax.model.folding import fold, fold_head
 from kjax.weights.source import load_source
 
 ON_CPU = {"dtype": "float32", "batches": (8, 16, 64), "threads": (1, 2), "patches": 1024}
-ON_ACCELERATORS = {
-    "dtype": "bfloat16",
-    "batches": (4096, 16384),
-    "threads": (1, 2, 4, 8),
-    "patches": 262144,
-}
+ON_ACCELERATORS = {"dtype": "bfloat16", "batches": (4096, 16384), "threads": (1, 2, 4, 8)}
+ON_ACCELERATORS["patches"] = 262144
 
 
 def measure(source: str, args: argparse.Namespace) -> list[list[str]]:

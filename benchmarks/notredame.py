@@ -155,14 +155,13 @@ def boundary_scores(labels: Labels, point_ids: Int64[np.ndarray, " patches"]) ->
     }
 
 
-def rank(
-    rows: Rows, point_ids: Int64[np.ndarray, " patches"], count: int
-) -> tuple[float, tuple[float, float], int]:
+def rank(rows: Rows, point_ids: Int64[np.ndarray, " patches"], count: int) -> dict[str, Any]:
     """Return FPR@95 on random pairs, its interval, and the number of matching pairs."""
     pairs = sample_test_pairs(point_ids, matching=count, non_matching=count, seed=SEED)
     distances = pair_distances(rows, pairs.first, pairs.second)
     value = fpr_at_recall(distances, pairs.matching, recall=RECALL)
-    return value, bootstrap(distances, pairs, point_ids), int(pairs.matching.sum())
+    interval = bootstrap(distances, pairs, point_ids)
+    return {"fpr95": value, "interval": interval, "matching_pairs": int(pairs.matching.sum())}
 
 
 def bootstrap(
@@ -199,8 +198,7 @@ def score(
         found |= boundary_scores(labels, subset.point_ids)
         readings["truth"] = (rows, np.unique(subset.point_ids, return_inverse=True)[1])
     for name, (described, point_ids) in readings.items():
-        value, interval, matching = rank(described, point_ids, count)
-        found[name] = {"fpr95": value, "interval": interval, "matching_pairs": matching}
+        found[name] = rank(described, point_ids, count)
     return found
 
 

@@ -157,7 +157,7 @@ class Sweep:
                     config=training.difference(),
                 )
                 append_record(self.records, record)
-                bar.write(summary(training.name, seconds, result))
+                bar.write(f"{training.name}: {seconds:.1f} s")
                 bar.update()
         return failed
 
@@ -232,22 +232,3 @@ def make_record(name: str, experiment: str, result: Any, **training: Any) -> dic
 def weights_path(folder: Path, training: Training) -> Path:
     """Return the file for a training's weights, named by characters that every system takes."""
     return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', training.name)}.npz"
-
-
-def summary(name: str, seconds: float, result: Any) -> str:
-    """Return a line for the terminal."""
-    parts = [f"{name}: {seconds:.1f} s"]
-    if result.phototour:
-        mean = np.mean([one.fpr95 for one in result.phototour])
-        parts.append(f"mean FPR@95 {100 * mean:.2f} %")
-    parts += [
-        f"matching on {one.test} {100 * np.mean(list(one.by_level.values())):.1f} %"
-        for one in result.misaligned
-        if one.validation
-    ]
-    parts += [
-        f"matching on HPatches, {one.split}, {100 * one.matching_map:.1f} %"
-        for one in result.hpatches
-        if one.protocol == "python"
-    ]
-    return ", ".join(parts)

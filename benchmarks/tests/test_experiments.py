@@ -77,11 +77,8 @@ def test_sweeps_and_evaluations_agree(tmp_path):
     model, variables = make_model("sum", s=1, patch_size=8)
     save_variables(tmp_path / "weights.npz", variables)
     sets = read_test_sets([str(write_test_set(tmp_path / "pairs"))], progress=False)
-    benchmark = open_benchmark(
-        write_hpatches(tmp_path / "sequences", patches=4),
-        protocols=("python", "matlab"),
-        progress=False,
-    )
+    folder, protocols = write_hpatches(tmp_path / "sequences", patches=4), ("python", "matlab")
+    benchmark = open_benchmark(folder, protocols=protocols, progress=False)
     entry = find_entry(f"{tmp_path / 'weights.npz'}:sum,patch_size=8")
     found, _ = score(entry, sets, benchmark, progress=False)
     tests = scoring.Tests(sets=sets, benchmark=benchmark)
@@ -109,9 +106,8 @@ def test_an_amount_of_zero_shows_the_middle_of_another_patch(patch_set):
     greys = (target - reference).reshape(10, -1)
     assert (greys == greys[:, :1]).all()
     assert set(np.abs(greys[:, 0])) <= {10, 20}
-    whole = scoring.controlled_set(
-        patch_set, {"rotation": [0.0]}, size=64, points=10, group=10, share=1.0
-    )
+    few = {"points": 10, "group": 10}
+    whole = scoring.controlled_set(patch_set, {"rotation": [0.0]}, size=64, share=1.0, **few)
     for patch in whole.patches:
         assert any(np.array_equal(patch, one) for one in patch_set.patches)
     with pytest.raises(InputError, match="unknown misalignment 'blur': choose from translation"):
