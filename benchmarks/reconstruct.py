@@ -41,20 +41,9 @@ from kjax.interrupts import run_script
 COLMAP = "COLMAP's SIFT"
 EXACT = "COLMAP's SIFT, exact matches"
 LEARNED = "+learned"
-COLUMNS = (
-    "method",
-    "keypoints",
-    "verified pairs",
-    "verified matches",
-    "images",
-    "3-D points",
-    "observations",
-    "track length",
-    "error, px",
-    "describe, s",
-    "match + verify, s",
-    "map, s",
-)
+COLUMNS = ("method", "keypoints", "verified pairs", "verified matches", "images", "3-D points")
+MODEL = ("observations", "track length", "error, px")
+SECONDS = ("describe, s", "match + verify, s", "map, s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +150,7 @@ def table(rows: Sequence[ReconstructionRow]) -> str:
                 *(f"{seconds:.0f}" for seconds in row.seconds.values()),
             ]
         )
-    return program.table(COLUMNS, lines)
+    return program.table((*COLUMNS, *MODEL, *SECONDS), lines)
 
 
 def run(args: argparse.Namespace) -> None:

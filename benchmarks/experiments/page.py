@@ -39,11 +39,6 @@ class Spread(NamedTuple):
     std: float | None
     seeds: int
 
-    def text(self, digits: int = 1) -> str:
-        """The mean and the deviation in percent."""
-        deviation = "" if self.std is None else f" ± {percent(self.std, digits)}"
-        return percent(self.mean, digits) + deviation
-
 
 def spread(columns: Iterable[Mapping[Any, float]]) -> Spread | None:
     """Average over columns, which hold values by seed, e.g. one column per training set.
@@ -69,8 +64,9 @@ def mean_of(records: Iterable[Record], value: Value) -> Spread | None:
 
 
 def cell(found: Spread | None, digits: int = 1) -> str:
-    """A table's cell."""
-    return "–" if found is None else found.text(digits)
+    """A table's cell: the mean and the deviation in percent, or a dash."""
+    mean, deviation = (percent(one, digits) for one in (found or (None, None))[:2])
+    return mean if deviation == "–" else f"{mean} ± {deviation}"
 
 
 def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -87,21 +83,18 @@ def parameters(record: Record) -> str:
     return f"{count:,}" if count else "–"
 
 
-def hpatches(task: str) -> Value:
+def hpatches(record: Record, task: str) -> float | None:
     """Mean average precision of a task on the Oxford sequences, by HPatches' Python rules."""
-    return lambda record: next(
-        (
-            scores[f"{task}_map"]
-            for scores in record["result"]["hpatches"]
-            if (scores["split"], scores["protocol"]) == ("oxford", "python")
-        ),
-        None,
-    )
+    for scores in record["result"]["hpatches"]:
+        if (scores["split"], scores["protocol"]) == ("oxford", "python"):
+            return scores[f"{task}_map"]
+    return None
 
 
 def task_cells(records: Sequence[Record]) -> list[str]:
     """The cells of HPatches' three tasks."""
-    return [cell(mean_of(records, hpatches(task))) for task in TASKS]
+    values = (functools.partial(hpatches, task=task) for task in TASKS)
+    return [cell(mean_of(records, value)) for value in values]
 
 
 def noisy(record: Record, *, validation: bool = False) -> float | None:
@@ -112,16 +105,12 @@ def noisy(record: Record, *, validation: bool = False) -> float | None:
     return None
 
 
-def misaligned(kind: str, amount: str) -> Value:
+def misaligned(record: Record, kind: str, amount: str) -> float | None:
     """Matching mAP with one misalignment of a known amount."""
-    return lambda record: next(
-        (
-            scores["by_amount"].get(kind, {}).get(amount)
-            for scores in record["result"]["misaligned"]
-            if not scores["validation"]
-        ),
-        None,
-    )
+    for scores in record["result"]["misaligned"]:
+        if not scores["validation"]:
+            return scores["by_amount"].get(kind, {}).get(amount)
+    return None
 
 
 def mean_fpr(records: Sequence[Record], columns: Iterable[tuple[str, str]]) -> Spread | None:
@@ -163,7 +152,7 @@ def shipped_table(rivals: Sequence[Record]) -> str:
         scores = [card["results"][f"hpatches/oxford/python/{task}"] for task in TASKS]
         rows.append([f"**{name}**", "128", f"{card['parameters']:,}", *map(percent, scores)])
     for record in rivals:
-        result, scores = record["result"], [hpatches(task)(record) for task in TASKS]
+        result, scores = record["result"], [hpatches(record, task) for task in TASKS]
         own = [result["name"], str(result["dimension"]), parameters(record)]
         rows.append([*own, *map(percent, scores)])
     return table(("Descriptor", "Dimension", "Parameters", *map(str.title, TASKS)), rows)
@@ -185,7 +174,8 @@ def heads_table(heads: Sequence[Record], rivals: Sequence[Record]) -> str:
 
 def misaligned_table(heads: Sequence[Record]) -> str:
     """HPatches' noise, and one misalignment at a time."""
-    values = (noisy, *(misaligned(*amount) for amount in AMOUNTS.values()))
+    moved = (functools.partial(misaligned, kind=a, amount=b) for a, b in AMOUNTS.values())
+    values = (noisy, *moved)
     rows = [
         [name, *(cell(mean_of(each, value)) for value in values)]
         for name, each in by_row(heads).items()
@@ -225,7 +215,7 @@ def ablation_table(records: Sequence[Record]) -> str:
                 if abs(change) > (pooled_std(found, usual) or math.inf):
                     text = f"**{text}**"
                 question = "" if place else f"{group} ({DEFAULTS[group]})"
-                rows.append([question, value, found.text(2), text])
+                rows.append([question, value, cell(found, 2), text])
     return table(("Setting (default)", "Value", "Matching", "Change"), rows, text=2)
 
 
@@ -287,7 +277,9 @@ def draw_figure(heads: Sequence[Record]) -> bytes:
         for axis, (kind, (label, factor)) in zip(axes, AXES.items(), strict=True):
             for name, colour in zip(CURVES, COLOURS, strict=True):
                 amounts = rows[name][0]["result"]["misaligned"][0]["by_amount"][kind]
-                found = [mean_of(rows[name], misaligned(kind, amount)) for amount in amounts]
+                value = functools.partial(misaligned, kind=kind)
+                each = (functools.partial(value, amount=amount) for amount in amounts)
+                found = [mean_of(rows[name], one) for one in each]
                 x = [factor * float(amount) for amount in amounts]
                 axis.plot(x, [100 * one.mean for one in found if one], color=colour, label=name)
             axis.set(xlabel=label, ylim=(0, None), title=kind.capitalize())

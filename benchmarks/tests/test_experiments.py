@@ -5,7 +5,7 @@ import pytest
 import reproduce
 from evaluation_data import write_hpatches, write_test_set
 from experiments import scoring
-from experiments.page import Spread, mean_fpr, mean_of, pooled_std, spread
+from experiments.page import Spread, cell, mean_fpr, mean_of, pooled_std, spread
 from experiments.sweep import ResidentSets, Sweep, weights_path
 from experiments.trainings import QUESTIONS, Training, make_trainings, rows_of
 from models import make_model
@@ -181,7 +181,8 @@ def test_spread_over_columns_and_seeds():
     assert pooled_std(Spread(0, None, 1), Spread(0, 2.0, 3)) == 2.0
     # √((1·2 + 2·1)/3)
     assert pooled_std(Spread(0, 2**0.5, 2), Spread(0, 1.0, 3)) == pytest.approx((4 / 3) ** 0.5)
-    assert Spread(0.4312, 0.0123, 3).text(2) == "43.12 ± 1.23"
+    assert cell(Spread(0.4312, 0.0123, 3), 2) == "43.12 ± 1.23"
+    assert (cell(Spread(0.4312, None, 1)), cell(None)) == ("43.1", "–")
 
 
 def record(train, seed, rates):
