@@ -11,6 +11,7 @@ kjax runs one batch per core: fewer batches than cores leave some idle.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,8 +43,7 @@ def run(args: argparse.Namespace) -> None:
     for source in args.sources or list_weights():
         found = load_source(source)
         models[source] = found.model, found.variables
-    notes: list[str] = []
-    runs = torch_runs(args.batches, args.patches, notes) if args.torch else []
+    runs = torch_runs(args.batches, args.patches) if args.torch else []
     for source, model in models.items():
         runs += inference.kjax_runs(source, *model, args.dtypes, args.batches, args.patches)
         runs += inference.onnx_runs(source, *model, args.batches, args.patches)
@@ -60,27 +60,22 @@ def run(args: argparse.Namespace) -> None:
         for row, own in zip(rows, ratios, strict=True)
     ]
     print(program.table(("", "precision", "", "batch", "patches/s", *columns), cells, text=3))
-    for note in notes:
-        print(f"\n{note}")
 
 
-def torch_runs(batches: Sequence[int], patches: int, notes: list[str]) -> list[inference.TimedRun]:
-    """Return the runs of PyTorch; if there are none, add a note that says why."""
+def torch_runs(batches: Sequence[int], patches: int) -> list[inference.TimedRun]:
+    """Return the runs of PyTorch; if there are none, report why."""
     try:
         torch = require("torch", "the comparison with HardNet")
     except InputError as error:
-        notes.append(f"nothing to compare with: {error}")
+        print(f"nothing to compare with: {error}", file=sys.stderr)
         return []
     from speed import torch_inference
 
     device = {"cpu": "cpu", "gpu": "cuda"}.get(jax.default_backend())
     if device is None or (device == "cuda" and not torch.cuda.is_available()):
-        notes.append("nothing to compare with: this PyTorch does not see the accelerator")
+        print("nothing to compare with: PyTorch does not see the accelerator", file=sys.stderr)
         return []
-    found = list(torch_inference.torch_runs(batches, patches, notes, device=device))
-    if any(one.name == torch_inference.TWIN for one in found):
-        notes.append("kornia is not installed: kjax's own HardNet in PyTorch stands in for it")
-    return found
+    return list(torch_inference.torch_runs(batches, patches, device))
 
 
 def ratios_of(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -19,6 +19,7 @@ Expected: a trained descriptor has more correct matches than RootSIFT in nearly 
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import program
 from homography_sequences import HomographySequence, find_sequences
@@ -53,13 +54,8 @@ def score_sequence(
         for photo, points in zip(photos, keypoints, strict=True):
             rows.append(descriptor.describe(photo, points))
             tick()
-        scores[name] = count_matches(
-            keypoints,
-            rows,
-            sequence.homographies,
-            threshold=THRESHOLD,
-            distance=descriptor.distance,
-        )
+        rules: Any = {"threshold": THRESHOLD, "distance": descriptor.distance}
+        scores[name] = count_matches(keypoints, rows, sequence.homographies, **rules)
     return scores
 
 

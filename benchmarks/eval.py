@@ -20,14 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import program
-from program import timed
 
 from kjax.data.hpatches import IMAGES, SPLITS, read_hpatches
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
 from kjax.eval.hpatches.tasks import Pairs, Tasks
-from kjax.eval.results import mean_of_splits
 from kjax.interrupts import run_script
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -130,20 +128,12 @@ def measure_full() -> None:
     print(f"\n{len(descriptors.rows):,} descriptors of {DIMENSION} on {jax.devices()[0]}")
     total, rows = 0.0, []
     for split, task in [*tasks.items(), ("a again", tasks["a"])]:
-        seconds = [
-            timed(functools.partial(run, descriptors, task, **RULES))[0] for run in TASKS.values()
-        ]
+        runs = [functools.partial(run, descriptors, task, **RULES) for run in TASKS.values()]
+        seconds = [program.timed(run)[0] for run in runs]
         total += sum(seconds) if split in tasks else 0
         rows.append([split, *(f"{value:.2f} s" for value in (*seconds, sum(seconds)))])
     print("\n" + program.table(("split", *TASKS, "sum"), rows))
     print(f"\nSplits a, b and c, compilation included: {total:.1f} s (target 60 s on an H200)")
-    evaluate = functools.partial(hpatches.evaluate, descriptors, progress=False)
-    again, scores = timed(lambda: [evaluate(task, split=split) for split, task in tasks.items()])
-    mean = mean_of_splits(scores)
-    print(
-        f"Once more, all compiled: {again:.1f} s; verification {mean.verification_map:.3f}, "
-        f"matching {mean.matching_map:.3f}, retrieval {mean.retrieval_map:.3f}"
-    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ every finished training must be bit-equal.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -107,9 +108,8 @@ def kill_once(
                 time.sleep(POLL)
             time.sleep(moments.uniform(0, WHILE_SAVING))
         else:
-            moment = begun + moments.uniform(0, seconds)
-            while process.poll() is None and time.perf_counter() < moment:
-                time.sleep(POLL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(moments.uniform(0, seconds))
         after = time.perf_counter() - begun
         process.kill()
         if process.wait() > 0:

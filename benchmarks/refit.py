@@ -44,10 +44,8 @@ def run(args: argparse.Namespace) -> None:
     sets = read_train_sets(args.train, progress=progress)
     seen, held_out = describe_misaligned(source, sets, points=args.points, progress=progress)
     matrix = learn_map(seen, widths, turn=args.keep_distances, steps=args.steps, progress=progress)
-    names = [one.name for one in sets]
-    info = None
-    if not source.inferred:
-        info = refitted_info(source, args.source, nested=widths, sets=names)
+    origin = {"nested": widths, "sets": [one.name for one in sets]}
+    info = None if source.inferred else refitted_info(source, args.source, **origin)
     save_variables(args.out, remap(source.variables, matrix), info=info)
     print("Matching mAP on held-out points (misaligned patches):")
     after = held_out @ matrix.astype("f4")

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import trainings
 from program import make_parser
 
 from kjax.errors import InputError, check_name, exit_code
@@ -36,9 +37,8 @@ from kjax.interrupts import run_script
 
 if TYPE_CHECKING:
     from experiments.scoring import Tests
-    from experiments.trainings import Training
 
-TRAINED = ("heads", "ablation", "final", "recipes", "photometry", "light", "open")
+TRAINED = (*trainings.EXPERIMENTS, "recipes", "photometry", "light", "open")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -71,10 +71,8 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, lis
     return args, [item.removeprefix("--config.") for item in rest]
 
 
-def make_trainings(args: argparse.Namespace, settings: list[str]) -> "list[Training]":
+def make_trainings(args: argparse.Namespace, settings: list[str]) -> list[trainings.Training]:
     """Return the trainings to run."""
-    from experiments import trainings
-
     if not args.train:
         raise InputError("no training set: name sets in the --data folder with --train")
     known = trainings.rows_of(args.experiment)
@@ -147,8 +145,8 @@ def run(args: argparse.Namespace, settings: list[str]) -> int:
         for line in score_rivals(args.rows, open_tests(args), records, weights=weights):
             print(f"not scored: {line}")
         return 0
-    trainings = make_trainings(args, settings)
-    for training in trainings:
+    planned = make_trainings(args, settings)
+    for training in planned:
         training.config()  # report a wrong setting before the first training
     check_commit(args.allow_changes)
 
@@ -162,9 +160,9 @@ def run(args: argparse.Namespace, settings: list[str]) -> int:
         weights=args.weights,
         progress=not args.quiet,
     )
-    failed = sweep.run(trainings)
+    failed = sweep.run(planned)
     if failed:
-        print(f"{failed} of {len(trainings)} trainings failed")
+        print(f"{failed} of {len(planned)} trainings failed")
     return 1 if failed else 0
 
 

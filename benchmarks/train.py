@@ -57,9 +57,7 @@ def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[st
 
     from kjax.train.parallel import initial_state, make_resident_run
 
-    begun = time.perf_counter()
-    data = jax.block_until_ready(synthetic_set(args.patches))
-    making_data = time.perf_counter() - begun
+    making_data, data = program.timed(lambda: jax.block_until_ready(synthetic_set(args.patches)))
     made = make_program(head, PRECISIONS[precision][0], args)
     run = make_resident_run(made)
     state, metrics = jax.block_until_ready(run(initial_state(made), data, 1))

@@ -66,14 +66,11 @@ class TuningScorer:
 
 def report(args: argparse.Namespace, scores: dict[str, float], rate: float, seconds: float) -> None:
     """Print the scores, and append them to the file."""
+    sets = {"start": args.start, "site": args.site.name, "test": args.test_set.name}
+    settings = {"rate": rate, "share": args.share, "steps": args.steps, "pairs": args.pairs}
     record = {
-        "start": args.start,
-        "site": args.site.name,
-        "test": args.test_set.name,
-        "rate": rate,
-        "share": args.share,
-        "steps": args.steps,
-        "pairs": args.pairs,
+        **sets,
+        **settings,
         "general": [Path(name).name for name in args.general],
         "seconds": round(seconds, 1),
         "hardware": jax.devices()[0].device_kind,

@@ -218,15 +218,9 @@ def make_record(name: str, experiment: str, result: Any, **training: Any) -> dic
     """Return a record; descriptors of others have no training."""
     blank = {"group": "", "train": [], "seed": None, "pairs": 0, "seconds": 0.0}
     blank |= {"compile_seconds": 0.0, "config": {}}
-    return {
-        "name": name,
-        "experiment": experiment,
-        **blank,
-        **training,
-        "result": dataclasses.asdict(result),
-        "hardware": jax.devices()[0].device_kind,
-        "versions": software(),
-    }
+    about = {"hardware": jax.devices()[0].device_kind, "versions": software()}
+    own = {"name": name, "experiment": experiment, **blank, **training}
+    return {**own, "result": dataclasses.asdict(result), **about}
 
 
 def weights_path(folder: Path, training: Training) -> Path:

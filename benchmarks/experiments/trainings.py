@@ -89,13 +89,9 @@ MISALIGNED = (
     "augment.max_rotation_degrees=5.0",
 )
 """Pairs as in HPatches' matching task: an exact reference patch and a jittered one."""
+GEOMETRY = ("area", "aspect_ratio", "max_rotation_degrees", "max_translation")
 AUGMENTATIONS = _table(
-    (
-        "augment.area",
-        "augment.aspect_ratio",
-        "augment.max_rotation_degrees",
-        "augment.max_translation",
-    ),
+    [f"augment.{name}" for name in GEOMETRY],
     {
         "medium": ("(0.5,1.0)", "(0.8,1.25)", "15.0", "0.15"),
         "strong": ("(0.3,0.9)", "(0.75,1.33)", "25.0", "0.2"),

@@ -11,7 +11,7 @@ from experiments.trainings import QUESTIONS, Training, make_trainings, rows_of
 from models import make_model
 from program import read_records
 
-from kjax.data.phototour import PatchSet, read_phototour
+from kjax.data.phototour import read_phototour
 from kjax.data.sets import read_test_sets
 from kjax.errors import InputError
 from kjax.eval import misalignment
@@ -86,15 +86,6 @@ def test_sweeps_and_evaluations_agree(tmp_path):
     # Patches resized in advance or on the fly are the same.
     assert scored.phototour == scoring.concise(found).phototour
     assert scored.hpatches == scoring.concise(found).hpatches
-
-
-@pytest.fixture(scope="module")
-def patch_set(tmp_path_factory) -> PatchSet:
-    """Random patches, three of each of ten points, which are the same up to their grey."""
-    rng = np.random.default_rng(0)
-    coarse = np.kron(rng.integers(40, 200, (10, 16, 16)), np.ones((1, 4, 4), int))
-    patches = np.concatenate([coarse, coarse + 10, coarse + 20]).astype(np.uint8)
-    return PatchSet("coarse", patches, np.tile(np.arange(10), 3), tmp_path_factory.mktemp("set"))
 
 
 def test_an_amount_of_zero_shows_the_middle_of_another_patch(patch_set):

@@ -1,6 +1,7 @@
 """Programs that time, distort, kill and compare: what their numbers rest on."""
 
 import dataclasses
+import functools
 import importlib.util
 import random
 import sys
@@ -33,16 +34,14 @@ def test_functions_take_turns_and_the_first_round_does_not_count(monkeypatch):
     now, turns = [0.0], []
     durations = {"first": iter((50.0, 3.0, 2.0)), "second": iter((1.0, 8.0, 5.0))}
 
-    def make(name):
-        def run():
-            turns.append(name)
-            now[0] += next(durations[name])
-            return name
-
-        return run
+    def run(name):
+        turns.append(name)
+        now[0] += next(durations[name])
+        return name
 
     monkeypatch.setattr(program.time, "perf_counter", lambda: now[0])
-    seconds, results = program.take_turns({name: make(name) for name in durations}, 2)
+    runs = {name: functools.partial(run, name) for name in durations}
+    seconds, results = program.take_turns(runs, 2)
     assert turns == ["first", "second"] * 3
     assert seconds == {"first": [3.0, 2.0], "second": [8.0, 5.0]}
     assert results == {"first": "first", "second": "second"}
@@ -55,18 +54,16 @@ def test_tables_escape_bars():
 
 def test_ratios_are_to_the_best_batch_in_the_same_place():
     names = ("name", "variant", "place", "rate")
-    rows = [
-        dict(zip(names, values, strict=True))
-        for values in (
-            ("kornia HardNet", "float32", IN_MEMORY, 100.0),
-            ("kornia HardNet", "float32", IN_MEMORY, 200.0),
-            ("kornia HardNet", "compiled", IN_MEMORY, 400.0),
-            ("kornia HardNet", "float32", END_TO_END, 50.0),
-            ("exported hardnet", "float32", END_TO_END, 25.0),
-            ("kjax hardnet", "float32", IN_MEMORY, 600.0),
-            ("kjax hardnet", "float32", END_TO_END, 100.0),
-        )
-    ]
+    measured = (
+        ("kornia HardNet", "float32", IN_MEMORY, 100.0),
+        ("kornia HardNet", "float32", IN_MEMORY, 200.0),
+        ("kornia HardNet", "compiled", IN_MEMORY, 400.0),
+        ("kornia HardNet", "float32", END_TO_END, 50.0),
+        ("exported hardnet", "float32", END_TO_END, 25.0),
+        ("kjax hardnet", "float32", IN_MEMORY, 600.0),
+        ("kjax hardnet", "float32", END_TO_END, 100.0),
+    )
+    rows = [dict(zip(names, values, strict=True)) for values in measured]
     in_memory, end_to_end = (bench.ratios_of(row, rows) for row in rows[-2:])
     assert in_memory == {"× torch float32": 3.0, "× best torch": 1.5}
     assert end_to_end == {"× torch float32": 2.0, "× exported": 4.0}
@@ -80,13 +77,13 @@ def test_bench_without_kornia_or_torch(tmp_path, capsys, monkeypatch, missing):
     weights = f"{tmp_path}/weights.npz:sum,patch_size=8"
     options = ("--batches", "2", "--patches", "3", "--repeats", "1")
     assert bench.main([weights, *options]) == 0
-    printed = capsys.readouterr().out
+    printed, notes = capsys.readouterr()
     expected = {f"kjax {weights}"} | ({"torch twin of HardNet"} if missing != "torch" else set())
     if all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
         expected.add(f"exported {weights}")
     _, _, *rows = (line.split(" | ") for line in printed.splitlines() if line[0:1] == "|")
     assert {row[0].removeprefix("| ") for row in rows} == expected
-    assert ("nothing to compare with" if missing == "torch" else "stands in for it") in printed
+    assert ("nothing to compare with" if missing == "torch" else "stands in for it") in notes
 
 
 def test_torch_describes_like_kjax(rng):
@@ -186,30 +183,23 @@ def test_a_seed_makes_the_same_noise(made, photos, tmp_path):
         assert (again == before) is same
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
+def test_bad_photos_write_nothing(tmp_path, capsys):
+    (tmp_path / "text.png").write_text("text")
+    Image.fromarray(np.zeros((8, 90), np.uint8)).save(tmp_path / "small.png")
+    for files, message in (
         (("absent.png",), "no such file"),
         (("text.png",), "cannot read"),
         (("small.png",), "smaller than 32 pixels"),
         (("small.png", "small.png"), "several photos are called small"),
-    ],
-)
-def test_bad_photos_write_nothing(tmp_path, capsys, files, message):
-    (tmp_path / "text.png").write_text("text")
-    Image.fromarray(np.zeros((8, 90), np.uint8)).save(tmp_path / "small.png")
-    paths = [str(tmp_path / name) for name in files]
-    assert distort.main([*paths, "--out", str(tmp_path / "out"), "--quiet"]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    ):
+        paths = [str(tmp_path / name) for name in files]
+        assert distort.main([*paths, "--out", str(tmp_path / "out"), "--quiet"]) == 2
+        error = capsys.readouterr().err
+        assert (message in error, error.count("\n")) == (True, 1)
+        assert not (tmp_path / "out").exists()
 
 
-def test_table_of_extents(tmp_path, monkeypatch, capsys, rng):
-    coarse = np.kron(rng.integers(40, 200, (10, 16, 16)), np.ones((1, 4, 4), int))
-    patches = np.concatenate([coarse, coarse + 10, coarse + 20]).astype(np.uint8)
-    patch_set = PatchSet("coarse", patches, np.tile(np.arange(10), 3), tmp_path)
+def test_table_of_extents(tmp_path, monkeypatch, capsys, patch_set):
     save_variables(tmp_path / "weights.npz", make_model("sum", s=1, patch_size=16)[1])
     monkeypatch.setattr(extent, "embedded_test", lambda: patch_set)
     weights = f"{tmp_path / 'weights.npz'}:sum,patch_size=16"
