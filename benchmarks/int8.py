@@ -61,10 +61,8 @@ def compare(weights: str, folders: Sequence[Path], count: int) -> list[str]:
             first = first or features
     all_cosines, unchanged = np.concatenate(cosines), np.concatenate(same).mean()
     cells = [f"{all_cosines.mean():.4f}", f"{all_cosines.min():.3f}", program.percent(unchanged)]
-    for totals in (matches, inliers):
-        whole = totals["float32"]
-        cells += [f"{whole:,}"]
-        cells += [f"{100 * (totals[kind] / whole - 1):+.2f}" for kind in ("int8", "mixed")]
+    for whole, *others in (matches.values(), inliers.values()):
+        cells += [f"{whole:,}", *(f"{100 * (one / whole - 1):+.2f}" for one in others)]
     return [weights, *cells]
 
 

@@ -129,13 +129,10 @@ def run_command(
 def table(rows: Sequence[ReconstructionRow]) -> str:
     """Return a Markdown table; figures that reach both rows of COLMAP's SIFT are marked."""
     lines = []
+    most = {name: max(getattr(sift, name) for sift in rows[:2]) for name in ("images", "points")}
     for number, row in enumerate(rows):
-        marks = {
-            name: " ≥"
-            if number > 1 and all(getattr(row, name) >= getattr(sift, name) for sift in rows[:2])
-            else ""
-            for name in ("images", "points")
-        }
+        reached = {name: number > 1 and getattr(row, name) >= most[name] for name in most}
+        marks = {name: " ≥" if one else "" for name, one in reached.items()}
         lines.append(
             [
                 row.method,

@@ -99,13 +99,8 @@ def open_tests(args: argparse.Namespace) -> "Tests":
     elif args.validation:
         validation = read_phototour(args.validation, progress=progress)
     if args.hpatches:
-        benchmark = open_benchmark(
-            args.hpatches,
-            splits=args.splits,
-            tasks_folder=args.tasks,
-            protocols=args.protocols,
-            progress=progress,
-        )
+        rules = {"splits": args.splits, "tasks_folder": args.tasks, "protocols": args.protocols}
+        benchmark = open_benchmark(args.hpatches, **rules, progress=progress)
     if args.jitter:
         jittered = read_phototour(args.data / args.jitter, progress=progress)
     names = args.train if args.test is None else args.test

@@ -103,9 +103,8 @@ def synthetic_set(count: int) -> Any:
     from kjax.data.pipelines import make_resident
 
     patches = np.random.default_rng(0).integers(0, 256, (count, 64, 64), dtype=np.uint8)
-    return make_resident(
-        PatchSet("synthetic", patches, np.arange(count) // PATCHES_PER_POINT, Path())
-    )
+    points = np.arange(count) // PATCHES_PER_POINT
+    return make_resident(PatchSet("synthetic", patches, points, Path()))
 
 
 def measure_torch(head: str, variant: str, args: argparse.Namespace) -> dict[str, float]:
@@ -137,14 +136,11 @@ def make_torch_step(head: str, variant: str, pairs: int, device: str) -> Callabl
 
     from kjax.parity.torch_reference import TorchDescriptor, hardest_in_batch_loss, make_sgd
 
-    model = TorchDescriptor(head, s=2, patch_size=SIZE, dropout=0.3).to(device)
+    layout = torch.channels_last if "channels-last" in variant else torch.contiguous_format
+    model = TorchDescriptor(head, s=2, patch_size=SIZE, dropout=0.3)
+    model = model.to(device).to(memory_format=layout)
     views = torch.rand(2, pairs, 1, SIZE, SIZE, device=device)
-    anchors, positives = views[0], views[1]
-    if "channels-last" in variant:
-        model = model.to(memory_format=torch.channels_last)
-        anchors, positives = (
-            view.to(memory_format=torch.channels_last) for view in (anchors, positives)
-        )
+    anchors, positives = (view.to(memory_format=layout) for view in views)
     optimizer = make_sgd(model, 10.0)
 
     def loss_of(anchors: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:

@@ -137,14 +137,13 @@ class Scorer:
         result, _ = score(entry, tests.sets, self._benchmark(size), progress=False)
         return concise(
             result,
-            dimension=_dimension(model, variables),
+            dimension=describe(_blank(model), progress=False).shape[1],
             misaligned=list(self._misaligned(describe, size, trained_on)),
         )
 
     def warm_up(self, model: Descriptor, variables: Any) -> None:
         """Compile the description."""
-        blank = np.zeros((1, model.patch_size, model.patch_size), np.uint8)
-        model_describer(model, variables)(blank, progress=False)
+        model_describer(model, variables)(_blank(model), progress=False)
 
     def _benchmark(self, size: int) -> Benchmark | None:
         """Return the benchmark with its patches in memory, resized for the model."""
@@ -189,9 +188,8 @@ class Scorer:
         return misalignment.matching_scores(jnp.asarray(rows), matching_set)
 
 
-def _dimension(model: Descriptor, variables: Any) -> int:
-    blank = jax.ShapeDtypeStruct((1, model.patch_size, model.patch_size), jnp.float32)
-    return int(jax.eval_shape(model.apply, variables, blank).shape[1])
+def _blank(model: Descriptor) -> UInt8[np.ndarray, "1 N N"]:
+    return np.zeros((1, model.patch_size, model.patch_size), np.uint8)
 
 
 def _resized(

@@ -43,9 +43,8 @@ def write_sequence(folder, photo, *, name="img{}.png", matrix="H1to{}p"):
         path = folder / matrix.format(number)
         np.savetxt(path, H)
         if path.suffix == ".xml":
-            path.write_text(
-                f"<opencv_storage><H><data>{path.read_text()}</data></H></opencv_storage>"
-            )
+            text = f"<H><data>{path.read_text()}</data></H>"
+            path.write_text(f"<opencv_storage>{text}</opencv_storage>")
     return folder
 
 

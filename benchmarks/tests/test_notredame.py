@@ -40,9 +40,7 @@ def test_patches_beside_an_undecided_boundary_are_left_out():
 
 
 def test_precision_and_recall_count_only_decided_boundaries():
-    labels = notredame.Labels(
-        np.array([True, True, False, False]), np.array([False, False, False, True])
-    )
+    labels = notredame.Labels(np.array([1, 1, 0, 0], bool), np.array([0, 0, 0, 1], bool))
     found = notredame.boundary_scores(labels, np.array([0, 1, 1, 2, 3]))
     assert found == {"precision": 0.5, "recall": 0.5}
 
