@@ -1,7 +1,7 @@
 """Measure how many patches per second weights describe, beside HardNet in PyTorch.
 
     python benchmarks/bench.py                    all shipped weights and kornia's HardNet
-    python benchmarks/bench.py out/first --dtypes float32 --json speed.json
+    python benchmarks/bench.py out/first --dtypes float32
     python benchmarks/bench.py hardnet --batches 1024 4096 16384 --patches 262144 --repeats 10
 
 All take turns, and the best time of each counts. "in memory": patches and descriptors stay on the
@@ -11,8 +11,8 @@ kjax runs one batch per core: fewer batches than cores leave some idle.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,7 +21,6 @@ from speed import inference
 
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.files.atomic import write_json
 from kjax.interrupts import run_script
 from kjax.model.describe import cores
 from kjax.weights.shipped import list_weights
@@ -44,14 +43,12 @@ def run(args: argparse.Namespace) -> None:
     for source in args.sources or list_weights():
         found = load_source(source)
         models[source] = found.model, found.variables
-    notes: list[str] = []
-    runs = torch_runs(args.batches, args.patches, notes) if args.torch else []
+    runs = torch_runs(args.batches, args.patches) if args.torch else []
     for source, model in models.items():
         runs += inference.kjax_runs(source, *model, args.dtypes, args.batches, args.patches)
         runs += inference.onnx_runs(source, *model, args.batches, args.patches)
     rows = inference.measure(runs, repeats=args.repeats)
-    about = inference.surroundings()
-    inference.print_surroundings(about)
+    inference.print_surroundings()
     ratios = [ratios_of(row, rows) for row in rows]
     columns = list(dict.fromkeys(name for each in ratios for name in each))
     cells = [
@@ -63,32 +60,22 @@ def run(args: argparse.Namespace) -> None:
         for row, own in zip(rows, ratios, strict=True)
     ]
     print(program.table(("", "precision", "", "batch", "patches/s", *columns), cells, text=3))
-    for note in notes:
-        print(f"\n{note}")
-    if args.json:
-        settings = {"patches": args.patches, "repeats": args.repeats}
-        figures = [row | own for row, own in zip(rows, ratios, strict=True)]
-        report = {"surroundings": about, "settings": settings, "rows": figures, "notes": notes}
-        write_json(args.json, report)
 
 
-def torch_runs(batches: Sequence[int], patches: int, notes: list[str]) -> list[inference.TimedRun]:
-    """Return the runs of PyTorch; if there are none, add a note that says why."""
+def torch_runs(batches: Sequence[int], patches: int) -> list[inference.TimedRun]:
+    """Return the runs of PyTorch; if there are none, report why."""
     try:
         torch = require("torch", "the comparison with HardNet")
     except InputError as error:
-        notes.append(f"nothing to compare with: {error}")
+        print(f"nothing to compare with: {error}", file=sys.stderr)
         return []
     from speed import torch_inference
 
     device = {"cpu": "cpu", "gpu": "cuda"}.get(jax.default_backend())
     if device is None or (device == "cuda" and not torch.cuda.is_available()):
-        notes.append("nothing to compare with: this PyTorch does not see the accelerator")
+        print("nothing to compare with: PyTorch does not see the accelerator", file=sys.stderr)
         return []
-    found = list(torch_inference.torch_runs(batches, patches, notes, device=device))
-    if any(one.name == torch_inference.TWIN for one in found):
-        notes.append("kornia is not installed: kjax's own HardNet in PyTorch stands in for it")
-    return found
+    return list(torch_inference.torch_runs(batches, patches, device))
 
 
 def ratios_of(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -109,18 +96,15 @@ def ratios_of(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("sources", metavar="SOURCE", nargs="*", help="shipped names, workdirs or weights files")
     add("--dtypes", nargs="+", choices=DTYPES, help="(default: float32; on accelerators both)")
     add("--batches", nargs="+", type=int, metavar="N", help="(default: 16 64; accelerators 1024…)")
     add("--patches", type=int, metavar="N", help="per run (default: 256 per core; 65536)")
     add("--repeats", type=int, default=3, metavar="N", help="rounds (default: 3)")
     add("--no-torch", dest="torch", action="store_false", help="measure kjax alone")
-    add("--json", type=Path, metavar="FILE", help="write all figures to this file")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@ r"""Count correct matches of descriptors between photos with known homographies.
 
     python benchmarks/correct_matches.py data/oxford --descriptors out/base mkd
     python benchmarks/correct_matches.py data/oxford/graf data/hpatches-sequences/v_wall \
-        --descriptors weights.npz:polar,s=1 --max-keypoints 1000 --out matches.json
+        --descriptors weights.npz:polar,s=1 --max-keypoints 1000
 
 A folder is a sequence of six photos, or holds sequences, in the layout of the Oxford affine
 benchmark or of HPatches' full sequences. All descriptors get the same keypoints: OpenCV's strongest
@@ -17,8 +17,9 @@ Expected: a trained descriptor has more correct matches than RootSIFT in nearly 
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import program
 from homography_sequences import HomographySequence, find_sequences
@@ -27,7 +28,6 @@ from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import detect
 from kjax.data.cutting.photographs import read_grey
-from kjax.files.atomic import write_json
 from kjax.images.geometry import Count, count_matches, total
 from kjax.interrupts import run_script
 
@@ -54,45 +54,28 @@ def score_sequence(
         for photo, points in zip(photos, keypoints, strict=True):
             rows.append(descriptor.describe(photo, points))
             tick()
-        scores[name] = count_matches(
-            keypoints,
-            rows,
-            sequence.homographies,
-            threshold=THRESHOLD,
-            distance=descriptor.distance,
-        )
+        rules: Any = {"threshold": THRESHOLD, "distance": descriptor.distance}
+        scores[name] = count_matches(keypoints, rows, sequence.homographies, **rules)
     return scores
 
 
 def table(scores: Mapping[str, Counts], labels: Mapping[str, str]) -> str:
-    """Return correct matches and precision by sequence, in Markdown.
-
-    Args:
-        scores: by sequence.
-        labels: of the descriptors, by name, in the order of the columns.
-    """
+    """Return correct matches and precision by sequence; `labels` of descriptors, by name."""
     sums = {
         sequence: {name: total(counts[name]) for name in labels}
         for sequence, counts in scores.items()
     }
-    overall = {name: total([row[name] for row in sums.values()]) for name in labels}
+    sums["**total**"] = {name: total(row[name] for row in sums.values()) for name in labels}
     rows = []
-    for sequence, row in {**sums, "**total**": overall}.items():
-        cells = []
-        for name, count in row.items():
-            reached = name != BASELINE and count.correct >= row[BASELINE].correct
-            cells.append(
-                f"{count.correct:,} ({100 * count.precision:.1f} %){' ≥' if reached else ''}"
-            )
+    for sequence, row in sums.items():
+        cells = [f"{one.correct:,} ({100 * one.precision:.1f} %)" for one in row.values()]
+        for place, (name, one) in enumerate(row.items()):
+            if name != BASELINE and one.correct >= row[BASELINE].correct:
+                cells[place] += " ≥"
         rows.append([sequence, *cells])
-    wins = [
-        ""
-        if name == BASELINE
-        else f"{sum(row[name].correct >= row[BASELINE].correct for row in sums.values())} "
-        f"of {len(sums)}"
-        for name in labels
-    ]
-    rows.append([f"sequences with at least {labels[BASELINE]}'s", *wins])
+    _, _, *others = zip(*rows[:-1], strict=True)
+    wins = (f"{sum(cell.endswith('≥') for cell in one)} of {len(scores)}" for one in others)
+    rows.append([f"sequences with at least {labels[BASELINE]}'s", "", *wins])
     return program.table(("correct matches (precision)", *labels.values()), rows)
 
 
@@ -115,29 +98,16 @@ def run(args: argparse.Namespace) -> None:
         "counted once; sums over five pairs.\n"
     )
     print(table(scores, labels))
-    if args.out is not None:
-        report = {
-            "settings": {"max_keypoints": args.max_keypoints, "extent": args.extent},
-            "descriptors": labels,
-            "sequences": {
-                sequence: {name: [count._asdict() for count in row] for name, row in counts.items()}
-                for sequence, counts in scores.items()
-            },
-        }
-        write_json(args.out, report)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("folders", nargs="+", type=Path, metavar="FOLDER", help="sequence, or folder of sequences")
     add("--descriptors", nargs="+", required=True, metavar="NAME", help="descriptors to compare")
     add("--max-keypoints", type=int, default=4000, help="per photo (default: 4000)")
     add("--extent", type=float, help="patch side over KeyPoint.size (default: each one's own)")
-    add("--out", type=Path, help="JSON file for every pair's counts")
     add("--quiet", action="store_true", help="show no progress bar")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ memory, 2.7 M with `best`. `benchmarks/bench.py` compares with PyTorch and onnxr
 
 import argparse
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import program
-from speed.inference import print_surroundings, surroundings
+from speed.inference import print_surroundings
 
 from kjax.interrupts import run_script
 from kjax.model.describe import describe
@@ -25,12 +24,8 @@ from kjax.model.folding import fold, fold_head
 from kjax.weights.source import load_source
 
 ON_CPU = {"dtype": "float32", "batches": (8, 16, 64), "threads": (1, 2), "patches": 1024}
-ON_ACCELERATORS = {
-    "dtype": "bfloat16",
-    "batches": (4096, 16384),
-    "threads": (1, 2, 4, 8),
-    "patches": 262144,
-}
+ON_ACCELERATORS = {"dtype": "bfloat16", "batches": (4096, 16384), "threads": (1, 2, 4, 8)}
+ON_ACCELERATORS["patches"] = 262144
 
 
 def measure(source: str, args: argparse.Namespace) -> list[list[str]]:
@@ -62,16 +57,15 @@ def measure(source: str, args: argparse.Namespace) -> list[list[str]]:
 def run(args: argparse.Namespace) -> None:
     """Print hardware and the table."""
     program.fill_defaults(args, ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATORS)
-    print_surroundings(surroundings())
+    print_surroundings()
     rows = [row for source in args.sources for row in measure(source, args)]
     header = ("", "precision", "side", "batch", "threads", "patches/s")
     print(program.table(header, rows, text=2))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; defaults depend on the device."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("sources", nargs="*", default=["hardnet", "best"], help="weights (default: hardnet best)")
     add("--sides", nargs="+", type=int, default=[32, 64], help="of patches (default: 32 64)")
     add("--batches", nargs="+", type=int)
@@ -79,7 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--patches", type=int, help="number of patches")
     add("--dtype", choices=("float32", "bfloat16"))
     add("--repeats", type=int, default=3, help="rounds (default: 3)")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ validate weights that were trained on these.
 import argparse
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -82,12 +81,7 @@ def add_noise(photo: Photo, level: int, rng: np.random.Generator) -> Photo:
     return to_grey_values((photo + rng.normal(0, NOISES[level], photo.shape)) / 255)
 
 
-EFFECTS: dict[str, Callable[[Photo, int, np.random.Generator], Photo]] = {
-    "blur": blur,
-    "light": darken,
-    "jpeg": compress,
-    "noise": add_noise,
-}
+EFFECTS = {"blur": blur, "light": darken, "jpeg": compress, "noise": add_noise}
 
 
 def to_light(photo: Photo) -> Light:
@@ -106,12 +100,6 @@ def disc(radius: float) -> Float[np.ndarray, "side side"]:
     rows, columns = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     weights = np.clip(radius + 0.5 - np.hypot(rows, columns), 0, 1)
     return weights / weights.sum()
-
-
-def wheel_photos() -> list[Path]:
-    """Return photo files inside scikit-image's wheel."""
-    data = require("skimage.data", "the default photos")
-    return [Path(data.__file__).parent / name for name in TRAIN_PHOTOS]
 
 
 def read_photo(path: Path) -> Photo:
@@ -147,7 +135,10 @@ def write_photo(path: Path, photo: Photo) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write all sequences to a temporary folder, and rename it when it is complete."""
     out: Path = args.out
-    paths: list[Path] = args.photos or wheel_photos()
+    paths: list[Path] = args.photos
+    if not paths:
+        wheel = Path(require("skimage.data", "the default photos").__file__).parent
+        paths = [wheel / name for name in TRAIN_PHOTOS]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} already exists: choose another folder, or remove it")
     stems = [path.stem for path in paths]
@@ -170,15 +161,13 @@ def run(args: argparse.Namespace) -> None:
     print(f"{len(EFFECTS) * len(paths)} sequences of {len(paths)} photos are in {out}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("photos", nargs="*", type=Path, metavar="PHOTO", help="files (default: scikit-image's)")
     add("--out", type=Path, required=True, help="new or empty folder for the sequences")
     add("--seed", type=int, default=0, help="random seed of the noise (default: 0)")
     add("--quiet", action="store_true", help="show no progress bar")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

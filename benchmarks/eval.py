@@ -14,32 +14,29 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import program
-from program import timed
 
 from kjax.data.hpatches import IMAGES, SPLITS, read_hpatches
 from kjax.eval.hpatches import protocol as hpatches
 from kjax.eval.hpatches import tasks as hpatches_tasks
 from kjax.eval.hpatches.descriptors import SetDescriptors, describe_sequences
 from kjax.eval.hpatches.tasks import Pairs, Tasks
-from kjax.eval.results import mean_of_splits
 from kjax.interrupts import run_script
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 DIMENSION = 128
 REPEATS = 10
+TASKS = {
+    run.__name__: run for run in (hpatches.verification, hpatches.matching, hpatches.retrieval)
+}
 RULES = {"protocol": "python", "distance": "L2", "progress": False}
 PATCH_QUARTILES = (258, 790, 1506, 1991, 2000)
 """Quartiles of the number of patches in HPatches' sequences, from the official task files."""
-
-
-# The Oxford sequences
 
 
 def coarse_pixels(patches: np.ndarray) -> np.ndarray:
@@ -62,23 +59,14 @@ def measure_oxford() -> None:
     descriptors = on_host.on_device()
     official = golden["descriptors"]["tfeat_liberty"]["seconds"]  # 128 float32 values, as here
     runs = {
-        run.__name__: functools.partial(run, descriptors, tasks, **RULES)
-        for run in (hpatches.verification, hpatches.matching, hpatches.retrieval)
+        name: functools.partial(run, descriptors, tasks, **RULES) for name, run in TASKS.items()
     }
     seconds, _ = program.take_turns(runs, REPEATS)
-    rows = [
-        [
-            task,
-            f"{1e3 * min(times):.0f} ms",
-            f"{official[task]:.1f} s",
-            f"{official[task] / min(times):.0f}×",
-        ]
-        for task, times in seconds.items()
-    ]
+    rows = []
+    for task, times in seconds.items():
+        faster = f"{official[task] / min(times):.0f}×"
+        rows.append([task, f"{1e3 * min(times):.0f} ms", f"{official[task]:.1f} s", faster])
     print("\n" + program.table(("task", "kjax", "official evaluator", "faster"), rows))
-
-
-# The whole benchmark's size
 
 
 def synthetic_patches() -> dict[str, int]:
@@ -125,12 +113,8 @@ def synthetic_descriptors(patches: dict[str, int]) -> SetDescriptors:
         places.append(np.tile(np.arange(start, start + count), len(IMAGES)))
         noise.append(np.repeat([0.0] + [0.7] * 5 + [1.2] * 5 + [1.8] * 5, count))
         start += count
-    rows = noisy_rows(
-        np.concatenate(places).astype(np.int32),
-        np.concatenate(noise).astype(np.float32),
-        patches=start,
-    )
-    return SetDescriptors(patches, rows)
+    columns = np.concatenate(places).astype(np.int32), np.concatenate(noise).astype(np.float32)
+    return SetDescriptors(patches, noisy_rows(*columns, patches=start))
 
 
 def measure_full() -> None:
@@ -142,44 +126,25 @@ def measure_full() -> None:
         split: synthetic_tasks({name: patches[name] for name in SPLITS[split]}) for split in "abc"
     }
     print(f"\n{len(descriptors.rows):,} descriptors of {DIMENSION} on {jax.devices()[0]}")
-    print("\n| split | verification | matching | retrieval | sum |")
-    print("|---|---|---|---|---|")
-    total = 0.0
+    total, rows = 0.0, []
     for split, task in [*tasks.items(), ("a again", tasks["a"])]:
-        seconds = []
-        for run in (hpatches.verification, hpatches.matching, hpatches.retrieval):
-            needed, _ = timed(functools.partial(run, descriptors, task, **RULES))
-            seconds.append(needed)
+        runs = [functools.partial(run, descriptors, task, **RULES) for run in TASKS.values()]
+        seconds = [program.timed(run)[0] for run in runs]
         total += sum(seconds) if split in tasks else 0
-        cells = " | ".join(f"{value:.2f} s" for value in (*seconds, sum(seconds)))
-        print(f"| {split} | {cells} |", flush=True)
+        rows.append([split, *(f"{value:.2f} s" for value in (*seconds, sum(seconds)))])
+    print("\n" + program.table(("split", *TASKS, "sum"), rows))
     print(f"\nSplits a, b and c, compilation included: {total:.1f} s (target 60 s on an H200)")
-    again, scores = timed(
-        lambda: [
-            hpatches.evaluate(descriptors, task, split=split, progress=False)
-            for split, task in tasks.items()
-        ]
-    )
-    mean = mean_of_splits(scores)
-    print(
-        f"Once more, all compiled: {again:.1f} s; verification {mean.verification_map:.3f}, "
-        f"matching {mean.matching_map:.3f}, retrieval {mean.retrieval_map:.3f}"
-    )
 
 
 def run(args: argparse.Namespace) -> None:
     """Run one of the two measurements."""
-    if args.synthetic_full:
-        measure_full()
-    else:
-        measure_oxford()
+    (measure_full if args.synthetic_full else measure_oxford)()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("--synthetic-full", action="store_true", help="the whole benchmark's size")
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("--synthetic-full", action="store_true", help="the whole benchmark's size")
 
 
 if __name__ == "__main__":

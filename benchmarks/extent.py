@@ -9,7 +9,6 @@ cropped from their centre. Expected: more than 90 % for shipped weights.
 """
 
 import argparse
-from collections.abc import Sequence
 
 import jax.numpy as jnp
 import program
@@ -48,12 +47,11 @@ def run(args: argparse.Namespace) -> None:
     print(program.table(("mAP, %", "extent", *(f"rotated {turn:g}°" for turn in TURNS)), rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("weights", nargs="+", help="names or files, as for kjax.load")
-    parser.add_argument("--extents", nargs="+", type=float, default=[8.0, 10.0, 12.0])
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("weights", nargs="+", help="names or files, as for kjax.load")
+    add("--extents", nargs="+", type=float, default=[8.0, 10.0, 12.0])
 
 
 if __name__ == "__main__":

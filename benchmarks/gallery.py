@@ -7,7 +7,6 @@ the folder --out, and the page beside it. Takes about a minute on two CPU cores.
 """
 
 import argparse
-import io
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import program
-from jaxtyping import Bool, Float, Float32, Int, UInt8
+from jaxtyping import Bool, Float, Float32, UInt8
 from keypoint_descriptors import load_keypoint_descriptors
 from PIL import Image
+from scipy.spatial import cKDTree
 from tqdm import tqdm
 
 from kjax.data.cutting.keypoints import Keypoints, detect
@@ -53,10 +53,12 @@ QUERIES, RANKS = 6, 5
 RIGHT, WRONG = "#1fa2ff", "#ff5a36"
 WIDTH = 900
 """Width of a picture in pixels."""
+JPEG = {"quality": 75, "optimize": True}
 LINES = 150
 """Maximum number of matches drawn per pair."""
 
 Grey = UInt8[np.ndarray, "height width"]
+Homography = Float[np.ndarray, "3 3"]
 Picture = Callable[[Path], Any]
 """Writes a picture to a file."""
 
@@ -91,10 +93,7 @@ def agrees_with_disparity(
 
 
 def judged_matches(
-    first: PhotoDescriptors,
-    second: PhotoDescriptors,
-    name: str,
-    homography: Float[np.ndarray, "3 3"],
+    first: PhotoDescriptors, second: PhotoDescriptors, name: str, homography: Homography
 ) -> tuple[Matches, Bool[np.ndarray, " K"]]:
     """Return mutual nearest neighbours, one per location, and whether they are right."""
     xy_a, xy_b = first.keypoints.xy, second.keypoints.xy
@@ -103,9 +102,6 @@ def judged_matches(
     expected = project(homography, xy_a[once.indices[:, 0]])
     off = np.linalg.norm(expected - xy_b[once.indices[:, 1]], axis=1)
     return once, off <= THRESHOLD
-
-
-# Sections: a picture and a text
 
 
 def stereo_section(
@@ -119,16 +115,8 @@ def stereo_section(
         xy_b = right.keypoints.xy[found.indices[:, 1]]
         kept = verify(xy_a, xy_b, model="fundamental", threshold=3.0).inliers
         agrees, known = agrees_with_disparity(stereo, xy_a[kept], xy_b[kept])
-        picture = draw_matches(
-            stereo.left,
-            stereo.right,
-            xy_a[kept],
-            xy_b[kept],
-            max_width=WIDTH,
-            max_lines=LINES,
-            caption=False,
-        )
-        pictures.append(picture)
+        ends, size = (xy_a[kept], xy_b[kept]), {"max_width": WIDTH, "max_lines": LINES}
+        pictures.append(draw_matches(*stereo[:2], *ends, **size, caption=False))
         rows.append([label, len(found), int(kept.sum()), f"{agrees.sum()} of {known.sum()}"])
     text = f"""\
 Above `{OURS}`, below RootSIFT, on the two photos of the Middlebury scene "motorcycle".
@@ -140,31 +128,24 @@ Epipolar geometry cannot detect errors along its lines, but the measured dispari
 column counts verified matches within {THRESHOLD:g} pixels of it, of those with a known disparity.
 
 {program.table(("", "matches", "verified", "right by disparity"), rows)}"""
-    height = sum(one.height + 8 for one in pictures) - 8
-    whole = Image.new("RGB", (pictures[0].width, height), "white")
-    for number, one in enumerate(pictures):
-        whole.paste(one, (0, number * (pictures[0].height + 8)))
-    return lambda path: save_jpeg(whole, path), text
+    above, below = map(np.asarray, pictures)
+    whole = Image.fromarray(np.concatenate([above, np.full_like(above[:8], 255), below]))
+    return lambda path: whole.save(path, "JPEG", **JPEG), text
 
 
 def views_section(
-    photo: PhotoDescriptors, views: Sequence[tuple[PhotoDescriptors, Float[np.ndarray, "3 3"]]]
+    photo: PhotoDescriptors, views: Sequence[tuple[PhotoDescriptors, Homography]]
 ) -> tuple[Picture, str]:
     """Right and wrong matches with warped and relit views; the first view is drawn."""
     judged = [
         {name: judged_matches(photo, view, name, homography) for name in NAMES}
         for view, homography in views
     ]
-    rows = [
-        [
-            f"view {number}",
-            *(
-                f"{right.sum()} of {len(right)} ({100 * right.mean():.0f} %)"
-                for _, right in found.values()
-            ),
-        ]
-        for number, found in enumerate(judged, start=1)
-    ]
+    rows = []
+    for number, found in enumerate(judged, start=1):
+        shares = [right for _, right in found.values()]
+        cells = (f"{one.sum()} of {len(one)} ({100 * one.mean():.0f} %)" for one in shares)
+        rows.append([f"view {number}", *cells])
     text = f"""\
 One photo (`{VIEWED}`, NASA, public domain) and {len(views)} random views of it with the default
 ranges of `kjax.data.selfsupervised.random_view`, seed {SEED}. The picture shows the first view:
@@ -206,12 +187,10 @@ def retrieval_section(
     """Query patches of the left photo and the nearest ones of the right photo."""
     truth = right_answers(stereo, left.keypoints, right.keypoints)
     answerable = np.flatnonzero(truth.any(axis=1))
-    ranked = {
-        name: rank(left.rows[name][answerable], right.rows[name], count=RANKS) for name in NAMES
-    }
-    hits = {
-        name: np.take_along_axis(truth[answerable], found, axis=1) for name, found in ranked.items()
-    }
+    ranked, hits = {}, {}
+    for name in NAMES:
+        _, ranked[name] = cKDTree(right.rows[name]).query(left.rows[name][answerable], RANKS)
+        hits[name] = np.take_along_axis(truth[answerable], ranked[name], axis=1)
     chosen = np.random.default_rng(SEED).choice(len(answerable), QUERIES, replace=False)
     rows = [
         [label, *(f"{program.percent(one.mean())} %" for one in (hit[:, 0], hit.any(axis=1)))]
@@ -226,14 +205,9 @@ random (seed {SEED}) from the {len(answerable)} keypoints that have a right answ
 these:
 
 {program.table(header, rows)}"""
-    shown = [
-        (answerable[i], [(ranked[name][i], hits[name][i]) for name in NAMES])
-        for i in chosen.tolist()
-    ]
-    return (
-        lambda path: draw_retrieval(patches_of(left), patches_of(right), shown, NAMES, path),
-        text,
-    )
+    answers = ([(ranked[name][i], hits[name][i]) for name in NAMES] for i in chosen)
+    shown = list(zip(answerable[chosen], answers, strict=True))
+    return lambda path: draw_retrieval(patches_of(left), patches_of(right), shown, path), text
 
 
 def right_answers(stereo: StereoPair, left: Keypoints, right: Keypoints) -> Bool[np.ndarray, "N M"]:
@@ -246,14 +220,6 @@ def right_answers(stereo: StereoPair, left: Keypoints, right: Keypoints) -> Bool
     return visible[:, None] & (off <= THRESHOLD)
 
 
-def rank(
-    queries: Float32[np.ndarray, "Q dim"], targets: Float32[np.ndarray, "M dim"], *, count: int
-) -> Int[np.ndarray, "Q {count}"]:
-    """Return the nearest targets of each query, nearest first."""
-    squared = (targets**2).sum(axis=1)[None] - 2 * queries @ targets.T
-    return np.argsort(squared, axis=1, kind="stable")[:, :count]
-
-
 def patches_of(described: PhotoDescriptors) -> Float32[np.ndarray, "N 64 64"]:
     """Return the patches that ours describes."""
     card = program.read_card(OURS)
@@ -261,9 +227,6 @@ def patches_of(described: PhotoDescriptors) -> Float32[np.ndarray, "N 64 64"]:
     xy, scales, angles, _ = described.keypoints
     found = extract_patches(described.photo, xy, scales, angles, size=64, extent=card["extent"])
     return np.asarray(found.patches)
-
-
-# Pictures
 
 
 def draw_judged(
@@ -280,14 +243,9 @@ def draw_judged(
     canvas = np.full((height, shift + second.photo.shape[1]), 255, np.uint8)
     canvas[: len(first.photo), : first.photo.shape[1]] = first.photo
     canvas[: len(second.photo), shift:] = second.photo
-    inches = WIDTH / 100
-    figure, axes = _pyplot().subplots(
-        len(judged),
-        1,
-        figsize=(inches, len(judged) * (inches * height / canvas.shape[1] + 0.32)),
-        squeeze=False,
-        layout="constrained",
-    )
+    inches = len(judged) * (WIDTH / 100 * height / canvas.shape[1] + 0.32)
+    figure = new_figure(inches, layout="constrained")
+    axes = figure.subplots(len(judged), 1, squeeze=False)
     for axis, (name, (matches, right)) in zip(axes[:, 0], judged.items(), strict=True):
         drawn = np.linspace(0, len(right) - 1, min(LINES, len(right))).astype(np.int64)
         starts = first.keypoints.xy[matches.indices[drawn, 0]]
@@ -307,28 +265,19 @@ def draw_retrieval(
     queries: Float32[np.ndarray, "N 64 64"],
     targets: Float32[np.ndarray, "M 64 64"],
     rows: Sequence[tuple[int, list[tuple[np.ndarray, np.ndarray]]]],
-    names: Mapping[str, str],
     path: Path,
 ) -> None:
     """Draw a row for each query: the query, then each descriptor's answers.
 
-    Args:
-        queries: patches to ask with.
-        targets: patches that may answer.
-        rows: the query's index, then for each descriptor its answers' indices and which are right.
-        names: of the descriptors.
-        path: JPEG file to write.
+    `rows` are the query's index, then for each descriptor its answers and which are right.
     """
     ranks = len(rows[0][1][0][0])
-    widths = [1.0] + [part for _ in names for part in (0.35, *([1.0] * ranks))]
-    figure, axes = _pyplot().subplots(
-        len(rows),
-        len(widths),
-        figsize=(WIDTH / 100, WIDTH / 100 * (len(rows) + 0.4) / sum(widths)),
-        squeeze=False,
-        gridspec_kw={"width_ratios": widths, "wspace": 0.08, "hspace": 0.08},
-    )
-    figure.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=1 - 0.4 / (len(rows) + 0.4))
+    widths = [1.0] + [part for _ in NAMES for part in (0.35, *([1.0] * ranks))]
+    height = len(rows) + 0.4
+    figure = new_figure(WIDTH / 100 * height / sum(widths))
+    grid = {"width_ratios": widths, "wspace": 0.08, "hspace": 0.08}
+    axes = figure.subplots(len(rows), len(widths), squeeze=False, gridspec_kw=grid)
+    figure.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=1 - 0.4 / height)
     for axis in axes.flat:
         axis.set_axis_off()
     axes[0, 0].set_title("query", fontsize=10)
@@ -343,34 +292,22 @@ def draw_retrieval(
                     axis.set(xticks=[], yticks=[])
                     for spine in axis.spines.values():
                         spine.set(color=RIGHT, linewidth=3)
-    for block, name in enumerate(names.values()):
+    for block, name in enumerate(NAMES.values()):
         for number in range(ranks):
             title = f"{name}: 1" if number == 0 else f"{number + 1}"
             axes[0, 2 + block * (ranks + 1) + number].set_title(title, fontsize=10)
     save_figure(figure, path)
 
 
+def new_figure(inches: float, **options: Any) -> Any:
+    """Return an empty matplotlib figure of this height."""
+    figure = require("matplotlib.figure", "the gallery").Figure
+    return figure(figsize=(WIDTH / 100, inches), **options)
+
+
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure as a JPEG file."""
-    stream = io.BytesIO()
-    figure.savefig(stream, dpi=100, format="png")
-    _pyplot().close(figure)
-    save_jpeg(Image.open(stream).convert("RGB"), path)
-
-
-def save_jpeg(picture: Image.Image, path: Path) -> None:
-    """Write a JPEG file small enough for a repository."""
-    picture.save(path, format="JPEG", quality=75, optimize=True)
-
-
-def _pyplot() -> Any:
-    require("matplotlib", "the gallery").use("agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-# The page
+    """Write a figure as a JPEG file small enough for a repository."""
+    figure.savefig(path, dpi=100, format="jpeg", pil_kwargs=JPEG)
 
 
 def make_sections(*, max_keypoints: int, quiet: bool) -> dict[str, tuple[Picture, str]]:
@@ -430,14 +367,12 @@ with `pip install 'kjax[photos,figures]'` (here: CPU, {platform.machine()}, {pac
     print(f"wrote {target}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("--out", type=Path, default=Path("docs/gallery"), help="folder (default: docs/gallery)")
     add("--max-keypoints", type=int, default=1000, help="maximum per photo (default: 1000)")
     add("--quiet", action="store_true", help="show no progress bar")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

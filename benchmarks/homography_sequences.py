@@ -22,13 +22,7 @@ HOMOGRAPHY_NAMES = ["H1to{}p", "H1to{}p.xml", "H1to{}p.txt", "H_1_{}"]
 
 @dataclasses.dataclass(frozen=True)
 class HomographySequence:
-    """Photos of one plane.
-
-    Attributes:
-        name: of the folder.
-        photos: files; the others are compared with the first.
-        homographies: from the first to each of the others, of points (x, y, 1).
-    """
+    """Photos of one plane, and homographies from the first to each of the others."""
 
     name: str
     photos: tuple[Path, ...]
@@ -44,9 +38,8 @@ def find_sequences(folders: Iterable[Path]) -> list[HomographySequence]:
         below = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
         sequences = [read_sequence(path) for path in below if _find(path, PHOTO_NAMES, 1)]
         if not sequences:
-            raise InputError(
-                f"no sequence in {folder}: expected img1.png … img6.png or 1.ppm … 6.ppm"
-            )
+            layouts = "img1.png … img6.png or 1.ppm … 6.ppm"
+            raise InputError(f"no sequence in {folder}: expected {layouts}")
         found += sequences
     names = [sequence.name for sequence in found]
     if twice := {name for name in names if names.count(name) > 1}:

@@ -3,8 +3,7 @@
     python benchmarks/int8.py fast best --photos photos/fountain photos/castle
 
 The first photo of each folder is matched with the others. A mixed pair has one photo described in
-float32 and one in int8. `--limit` tries another limit of activations, in standard deviations.
-`benchmarks/one_core.py` measures the speed.
+float32 and one in int8. `benchmarks/one_core.py` measures the speed.
 """
 
 import argparse
@@ -21,7 +20,6 @@ from kjax.images.extract import open_grey
 from kjax.images.features import Features
 from kjax.images.geometry import verify
 from kjax.interrupts import run_script
-from kjax.model import onnx_graph
 
 NEIGHBOURS = 2000
 """Keypoints of a photo among which nearest neighbours are compared."""
@@ -63,16 +61,13 @@ def compare(weights: str, folders: Sequence[Path], count: int) -> list[str]:
             first = first or features
     all_cosines, unchanged = np.concatenate(cosines), np.concatenate(same).mean()
     cells = [f"{all_cosines.mean():.4f}", f"{all_cosines.min():.3f}", program.percent(unchanged)]
-    for totals in (matches, inliers):
-        whole = totals["float32"]
-        cells += [f"{whole:,}"]
-        cells += [f"{100 * (totals[kind] / whole - 1):+.2f}" for kind in ("int8", "mixed")]
+    for whole, *others in (matches.values(), inliers.values()):
+        cells += [f"{whole:,}", *(f"{100 * (one / whole - 1):+.2f}" for one in others)]
     return [weights, *cells]
 
 
 def run(args: argparse.Namespace) -> None:
     """Print a table."""
-    onnx_graph.STEP = np.float32(args.limit / 255)
     header = ["", "mean cosine", "least", "nearest unchanged, %"]
     for what in ("matches", "inliers"):
         header += [f"{what}, float32", "int8, %", "mixed, %"]
@@ -80,16 +75,12 @@ def run(args: argparse.Namespace) -> None:
     print(program.table(header, rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("weights", nargs="+", help="as for kjax.load")
     add("--photos", type=Path, nargs="+", required=True, help="folders of overlapping photos")
     add("--keypoints", type=int, default=2000, help="maximum per photo (default: 2000)")
-    limit = float(onnx_graph.STEP * 255)
-    add("--limit", type=float, default=limit, help=f"of activations (default: {limit:g})")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

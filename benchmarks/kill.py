@@ -8,6 +8,7 @@ every finished training must be bit-equal.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -15,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ import program
 
 from kjax.data.phototour import sample_test_pairs, write_phototour
 from kjax.errors import InputError
+from kjax.files.npz import read_npz
 from kjax.interrupts import run_script
 
 ROOT = Path(__file__).parents[1]
@@ -43,9 +44,7 @@ def run(args: argparse.Namespace) -> None:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "compiled")
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         finish(data, whole, args.steps)
-        begun = time.perf_counter()
-        finish(data, killed, args.steps)
-        seconds = time.perf_counter() - begun
+        seconds, _ = program.timed(lambda: finish(data, killed, args.steps))
         compare(whole, killed)
         print(f"uninterrupted, twice: {args.steps} steps, {seconds:.0f} s", flush=True)
         kills = trainings = 0
@@ -91,9 +90,7 @@ def command(data: Path, workdir: Path, steps: int) -> list[str]:
 
 def finish(data: Path, workdir: Path, steps: int) -> None:
     """Train or resume to the end; raise if that fails."""
-    done = subprocess.run(
-        command(data, workdir, steps), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command(data, workdir, steps), capture_output=True, text=True)
     if done.returncode:
         raise InputError(f"the training failed with code {done.returncode}: {done.stderr}")
 
@@ -111,9 +108,8 @@ def kill_once(
                 time.sleep(POLL)
             time.sleep(moments.uniform(0, WHILE_SAVING))
         else:
-            moment = begun + moments.uniform(0, seconds)
-            while process.poll() is None and time.perf_counter() < moment:
-                time.sleep(POLL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(moments.uniform(0, seconds))
         after = time.perf_counter() - begun
         process.kill()
         if process.wait() > 0:
@@ -138,23 +134,22 @@ def checkpoints(workdir: Path) -> str:
 
 def compare(whole: Path, killed: Path) -> None:
     """Raise if weights or metrics differ."""
-    with np.load(whole / "weights.npz") as one, np.load(killed / "weights.npz") as other:
-        if one.files != other.files:
-            raise InputError("the weights have different names")
-        for name in one.files:
-            if one[name].tobytes() != other[name].tobytes():
-                raise InputError(f"{name} differs after the kills")
+    one, other = (read_npz(folder / "weights.npz") for folder in (whole, killed))
+    if [*one] != [*other]:
+        raise InputError("the weights have different names")
+    for name in one:
+        if one[name].tobytes() != other[name].tobytes():
+            raise InputError(f"{name} differs after the kills")
     if (whole / "metrics.jsonl").read_bytes() != (killed / "metrics.jsonl").read_bytes():
         raise InputError("the metrics differ after the kills")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("--kills", type=int, default=20, help="(default: 20)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"(default: {STEPS})")
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("--kills", type=int, default=20, help="(default: 20)")
+    add("--seed", type=int, default=0, help="of the moments (default: 0)")
+    add("--steps", type=int, default=STEPS, help=f"(default: {STEPS})")
 
 
 if __name__ == "__main__":

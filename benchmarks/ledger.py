@@ -38,7 +38,7 @@ from kjax.cli.options import at_least
 from kjax.data.cutting.photographs import list_photos
 from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, check_name
 from kjax.extras import require
 from kjax.files.atomic import CHECKSUMS, checksum_lines, sha256, write_text, write_whole
 from kjax.interrupts import run_script
@@ -66,12 +66,8 @@ def check(args: argparse.Namespace) -> int:
             check_open(name, photographs, ledger)
     known, strangers = find_photographs(itertools.chain.from_iterable(listed.values()), ledger)
     scenes = summarize(known if args.sets else ledger.values())
-    rows = [("scene", "photos", "licence", "author")]
-    rows += [(one.scene, str(one.count), one.licence, "; ".join(one.authors)) for one in scenes]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{text:{width}}" for text, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    rows = [(one.scene, one.count, one.licence, "; ".join(one.authors)) for one in scenes]
+    print(program.table(("scene", "photos", "licence", "author"), rows, text=4))
     for one in strangers:
         print(f"not in the ledger: {one.name} ({one.sha256})", file=sys.stderr)
     if args.sets and not strangers:
@@ -83,9 +79,7 @@ def add(args: argparse.Namespace) -> None:
     """Add photos, or nothing if one of them is refused."""
     for name in shipped.list_weights():
         if args.scene in {one.scene for one in shipped.card(name).photographs}:
-            raise InputError(
-                f"{name} was trained on {args.scene}: choose another name for the scene"
-            )
+            raise InputError(f"{name} was trained on {args.scene}: choose another --scene")
     more = []
     for given in args.paths:
         for path in [given] if given.is_file() else list_photos(given):
@@ -131,9 +125,6 @@ def seal(args: argparse.Namespace) -> None:
     print(f"sealed: {len(cards)} cards, {len(known)} photos")
 
 
-# Rules of the ledger
-
-
 def make_ledger(rows: Iterable[LedgerRow]) -> Ledger:
     """Return rows by hash; raise if a field is empty or unknown, or a photo comes twice."""
     ledger: dict[str, LedgerRow] = {}
@@ -145,8 +136,7 @@ def make_ledger(rows: Iterable[LedgerRow]) -> Ledger:
                 raise InputError(f"{row.file or row.sha256} has no {field}: the ledger needs it")
         if not re.fullmatch("[0-9a-f]{64}", row.sha256):
             raise InputError(f"{place}: {row.sha256!r} is not a SHA-256")
-        if row.licence not in (*OPEN_LICENCES, NONE_STATED):
-            raise unknown_name("licence", row.licence, (*OPEN_LICENCES, NONE_STATED))
+        check_name("licence", row.licence, (*OPEN_LICENCES, NONE_STATED))
         if OPEN_LICENCES.get(row.licence) and row.author == UNKNOWN:
             raise InputError(f"{place}: {row.licence} requires the author's name: give --author")
         if row.sha256 in ledger:
@@ -199,11 +189,8 @@ def check_card(card: dict, ledger: Ledger) -> None:
     whole = {(one.scene, one.source, one.licence): one for one in summarize(ledger.values())}
     for one in groups:
         known = whole.get((one.scene, one.source, one.licence))
-        if (
-            known is None
-            or not 0 < one.count <= known.count
-            or not {*one.authors} <= {*known.authors}
-        ):
+        found = known and 0 < one.count <= known.count and {*one.authors} <= {*known.authors}
+        if not found:
             raise InputError(f"{card['name']}: the ledger has no such photos of {one.scene}")
 
 

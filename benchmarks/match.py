@@ -12,6 +12,7 @@ without memory for all distances, which would take 37 GiB.
 """
 
 import argparse
+import functools
 import importlib.util
 import resource
 from collections.abc import Callable, Sequence
@@ -50,15 +51,10 @@ def random_descriptors(count: int) -> tuple[np.ndarray, np.ndarray]:
     return tuple(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (first, shuffled))
 
 
-def distance_of(form: str) -> Any:
-    """Return the distance of a storage format."""
-    return "Hamming" if form == "binary" else "L2"
-
-
-def kjax_matches(form: str) -> MatchArrays:
-    """Match mutually with the ratio test both ways."""
-    options: Any = {"method": "mutual_ratio", "ratio": RATIO, "distance": distance_of(form)}
-    return lambda first, second: kjax.match(first, second, **options).indices
+def kjax_options(form: str) -> Any:
+    """Return the options of a mutual match with the ratio test both ways."""
+    distance = "Hamming" if form == "binary" else "L2"
+    return {"method": "mutual_ratio", "ratio": RATIO, "distance": distance}
 
 
 def torch_matches(form: str) -> MatchArrays | None:
@@ -137,11 +133,7 @@ def opencv_matches(form: str) -> MatchArrays:
     return from_two_nearest(search)
 
 
-PEERS: dict[str, Callable[[str], MatchArrays | None]] = {
-    "torch": torch_matches,
-    "faiss": faiss_matches,
-    "opencv": opencv_matches,
-}
+PEERS = {"torch": torch_matches, "faiss": faiss_matches, "opencv": opencv_matches}
 
 
 def peak_memory() -> tuple[str, float]:
@@ -176,13 +168,12 @@ def measure_one(
 ) -> None:
     """Print the table of one pair of photos."""
     _, before = peak_memory()
-    made = {"kjax": kjax_matches(form)} | {peer: PEERS[peer](form) for peer in peers}
-    matchers = {name: matcher for name, matcher in made.items() if matcher is not None}
-    seconds, found = program.take_turns(
-        {name: (lambda match=match: match(*arrays)) for name, match in matchers.items()},
-        args.repeats,
-        warm_up=False,
-    )
+    options = kjax_options(form)
+    runs = {"kjax": lambda: kjax.match(*arrays, **options).indices}
+    for peer in peers:
+        if (matcher := PEERS[peer](form)) is not None:
+            runs[peer] = functools.partial(matcher, *arrays)
+    seconds, found = program.take_turns(runs, args.repeats, warm_up=False)
     place, peak = peak_memory()
     whole = 4 * args.count**2 / GIB
     print(
@@ -208,29 +199,26 @@ def measure_many(
     rng = np.random.default_rng(SEED)
     sets = [arrays[i % 2][rng.permutation(args.count)] for i in range(photographs)]
     pairs = [(i % photographs, (i + 1 + i // photographs) % photographs) for i in range(args.many)]
-    options: Any = {"method": "mutual_ratio", "ratio": RATIO, "distance": distance_of(form)}
+    options = kjax_options(form)
     runs: dict[str, Callable[[], Any]] = {"kjax": lambda: kjax.match_many(sets, pairs, **options)}
     for peer in peers:
         if (matcher := PEERS[peer](form)) is not None:
             runs[peer] = lambda m=matcher: [m(sets[i], sets[j]) for i, j in pairs]
     seconds, _ = program.take_turns(runs, args.repeats, warm_up=False)
     print(f"\n{form}: {args.many} pairs of {photographs} photos\n")
-    rows = [
-        [name, f"{min(times):.2f}", f"{args.many / min(times):.0f}"]
-        for name, times in seconds.items()
-    ]
+    best = {name: min(times) for name, times in seconds.items()}
+    rows = [[name, f"{one:.2f}", f"{args.many / one:.0f}"] for name, one in best.items()]
     print(program.table(("", "s", "pairs/s"), rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("--count", type=int, default=20_000, help="descriptors per photo")
-    parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=list(PEERS))
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["float32"])
-    parser.add_argument("--many", type=int, help="number of pairs in one call, instead of one")
-    parser.add_argument("--repeats", type=int, default=3)
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("--count", type=int, default=20_000, help="descriptors per photo")
+    add("--peers", nargs="*", choices=tuple(PEERS), default=list(PEERS))
+    add("--forms", nargs="+", choices=FORMS, default=["float32"])
+    add("--many", type=int, help="number of pairs in one call, instead of one")
+    add("--repeats", type=int, default=3)
 
 
 if __name__ == "__main__":

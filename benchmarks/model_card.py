@@ -12,22 +12,12 @@ from kjax.weights.shipped import DEFAULT_RATIO, readable_results
 from kjax.weights.source import model_of
 
 Card = dict[str, Any]
+TEXTS = ("summary", "ledger_sha256", "command", "commit", "hardware", "evaluation", "licence")
 COMMON_FIELDS = {
-    "name": str,
-    "summary": str,
-    "photographs": list,
-    "ledger_sha256": str,
-    "command": str,
-    "commit": str,
-    "seed": int,
-    "pairs": int,
-    "hardware": str,
+    **dict.fromkeys(("name", *TEXTS, "sha256"), str),
+    **dict.fromkeys(("seed", "pairs", "parameters"), int),
+    **dict.fromkeys(("photographs", "limits"), list),
     "results": dict,
-    "evaluation": str,
-    "limits": list,
-    "licence": str,
-    "parameters": int,
-    "sha256": str,
 }
 """Fields of every card: `results` are shares from 0 to 1, or text, by metric."""
 DESCRIPTOR_FIELDS = COMMON_FIELDS | {

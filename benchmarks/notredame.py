@@ -90,9 +90,6 @@ class Labels(NamedTuple):
         return np.concatenate([[0], np.cumsum(ends)])
 
 
-# Sets
-
-
 def read_mosaics(folder: Path) -> PatchSequence:
     """Read the patches of all mosaics in a folder, which needs no `info.txt`."""
     if not folder.is_dir():
@@ -113,9 +110,6 @@ def read_check_set(folder: Path, count: int | None) -> PatchSequence:
     if 1 + np.count_nonzero(np.diff(point_ids)) != len(np.unique(point_ids)):
         raise InputError(f"{folder}: patches of a point do not follow each other: use another set")
     return PatchSequence(folder.name, patches, point_ids)
-
-
-# Labels by order
 
 
 def is_witness(witness: str, ranked: str) -> bool:
@@ -161,17 +155,13 @@ def boundary_scores(labels: Labels, point_ids: Int64[np.ndarray, " patches"]) ->
     }
 
 
-# Scores
-
-
-def rank(
-    rows: Rows, point_ids: Int64[np.ndarray, " patches"], count: int
-) -> tuple[float, tuple[float, float], int]:
+def rank(rows: Rows, point_ids: Int64[np.ndarray, " patches"], count: int) -> dict[str, Any]:
     """Return FPR@95 on random pairs, its interval, and the number of matching pairs."""
     pairs = sample_test_pairs(point_ids, matching=count, non_matching=count, seed=SEED)
     distances = pair_distances(rows, pairs.first, pairs.second)
     value = fpr_at_recall(distances, pairs.matching, recall=RECALL)
-    return value, bootstrap(distances, pairs, point_ids), int(pairs.matching.sum())
+    interval = bootstrap(distances, pairs, point_ids)
+    return {"fpr95": value, "interval": interval, "matching_pairs": int(pairs.matching.sum())}
 
 
 def bootstrap(
@@ -208,8 +198,7 @@ def score(
         found |= boundary_scores(labels, subset.point_ids)
         readings["truth"] = (rows, np.unique(subset.point_ids, return_inverse=True)[1])
     for name, (described, point_ids) in readings.items():
-        value, interval, matching = rank(described, point_ids, count)
-        found[name] = {"fpr95": value, "interval": interval, "matching_pairs": matching}
+        found[name] = rank(described, point_ids, count)
     return found
 
 
@@ -249,14 +238,10 @@ def show(records: Sequence[Mapping[str, Any]]) -> str:
 
     readings = [key for key in ("truth", "optimistic", "pessimistic") if key in records[0]]
     shares = [key for key in ("left_out", "precision", "recall") if key in records[0]]
-    rows = [
-        (
-            one["descriptor"],
-            *(cell(one[reading]) for reading in readings),
-            *(f"{one[share]:.4f}" for share in shares),
-        )
-        for one in records
-    ]
+    rows = []
+    for one in records:
+        cells = [*(cell(one[name]) for name in readings), *(f"{one[name]:.4f}" for name in shares)]
+        rows.append([one["descriptor"], *cells])
     return program.table((records[0]["set"], *readings, *shares), rows)
 
 
@@ -272,20 +257,16 @@ def run(args: argparse.Namespace) -> None:
         print(f"\n{show(list(measure(args, read_mosaics(args.notredame))))}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("descriptors", nargs="+", metavar="NAME[=FILE]", help="as kjax eval takes them")
     add("--notredame", type=Path, metavar="FOLDER", help="folder of mosaics without labels")
     add("--check", type=Path, nargs="+", default=[], metavar="FOLDER", help="labelled sets")
-    add(
-        "--patches", type=int, metavar="N", help="first patches of each labelled set (default: all)"
-    )
+    add("--patches", type=int, metavar="N", help="first ones of each labelled set (default: all)")
     add("--pairs", type=int, default=50_000, metavar="N", help="of each kind (default: 50,000)")
     add("--out", type=Path, default=Path("out/notredame"), help="cache (default: out/notredame)")
     add("--results", type=Path, default=Path("results/notredame.jsonl"), help="file of records")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -65,12 +65,11 @@ def run(args: argparse.Namespace) -> None:
     print(f"{len(spent[peer])} rounds\n\n" + program.table(("", "µs", f"× {peer}"), rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("sources", nargs="*", default=("hardnet", "best", "fast", "tiny"))
-    parser.add_argument("--seconds", type=float, default=100, help="duration (default: 100)")
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("sources", nargs="*", default=("hardnet", "best", "fast", "tiny"))
+    add("--seconds", type=float, default=100, help="duration (default: 100)")
 
 
 if __name__ == "__main__":

@@ -108,17 +108,15 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("photos", type=Path, nargs="+", help="folders of photos")
     add("--out", type=Path, required=True, help="new folder for views and features")
     add("--count", type=int, default=200, help="number of views (default: 200)")
     add("--neighbours", type=int, default=20, help="neighbours per view (default: 20)")
     add("--keypoints", type=int, default=2000, help="maximum per view (default: 2000)")
     add("--weights", default="fast", help="weights of the descriptor (default: fast)")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

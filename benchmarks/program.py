@@ -15,6 +15,8 @@ from kjax.files.json import append_line, read_lines
 
 SOFTWARE = ("kjax", "python", "jax", "flax", "optax", "commit")
 """Versions that a record names."""
+AddArgument = Callable[..., Any]
+"""`ArgumentParser.add_argument`."""
 TRAINED = Path(__file__).parents[1] / "kjax" / "weights" / "trained"
 
 
@@ -35,14 +37,27 @@ def run_main(
     return exit_code(Path(inspect.getfile(run)).stem, lambda: run(args))
 
 
+def command(
+    run: Callable[[argparse.Namespace], int | None],
+) -> Callable[[Callable[[AddArgument], None]], Callable[..., int]]:
+    """Return a decorator that makes the `main` of a program from a function that adds arguments."""
+
+    def decorate(add_arguments: Callable[[AddArgument], None]) -> Callable[..., int]:
+        def main(argv: Sequence[str] | None = None) -> int:
+            parser = make_parser(run.__globals__["__doc__"])
+            add_arguments(parser.add_argument)
+            return run_main(run, parser, argv)
+
+        return main
+
+    return decorate
+
+
 def fill_defaults(args: argparse.Namespace, defaults: Mapping[str, Any]) -> None:
     """Set the options that were not given, for defaults that depend on the device."""
     for name, value in defaults.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
-
-
-# Timing
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -61,14 +76,8 @@ def take_turns(
 ) -> tuple[dict[Any, list[float]], dict[Any, Any]]:
     """Time several functions in turns, so that a busy machine slows all of them alike.
 
-    Args:
-        runs: functions by name.
-        repeats: rounds that count.
-        warm_up: run one more round before, which compiles and does not count.
-        progress: show a bar.
-
-    Returns:
-        The seconds of every round by name, and the results of the last round.
+    `warm_up` runs one more round before, which compiles and does not count. Returns the seconds of
+    every round by name, and the results of the last round.
     """
     seconds: dict[Any, list[float]] = {name: [] for name in runs}
     results: dict[Any, Any] = {}
@@ -81,9 +90,6 @@ def take_turns(
                     seconds[name].append(spent)
                 bar.update()
     return seconds, results
-
-
-# Tables
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], *, text: int = 1) -> str:
@@ -102,9 +108,6 @@ def in_words(items: Sequence[str]) -> str:
     """Join items with commas and a last "and"."""
     *first, last = items
     return f"{', '.join(first)} and {last}" if first else last
-
-
-# Records
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

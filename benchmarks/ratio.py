@@ -10,7 +10,6 @@ a card. Choose on a scene that nothing is tested on.
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,16 +70,14 @@ def run(args: argparse.Namespace) -> None:
     print(program.table(("precision, % (matches per pair)", *map(str, RATIOS), "ratio"), rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("weights", nargs="+", help="as for kjax.load; kjax-hardnet where a rival has the name")
     add("--photos", type=Path, required=True, help="folder of a scene")
     add("--keypoints", type=int, default=4000, help="maximum per photo (default: 4000)")
     add("--work", type=Path, default=Path("out/peers"), help="cache of COLMAP's models")
     add("--threads", type=int, default=2, help="threads of COLMAP (default: 2)")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ SIFT; such figures are marked with ≥.
 
 import argparse
 import dataclasses
+import functools
 import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import program
 from peer_table.scenes import colmap_sift
@@ -29,103 +29,66 @@ from peer_table.scenes import colmap_sift
 from kjax.data.cutting.keypoints import LARGEST
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
-from kjax.files.atomic import write_json, write_text
 from kjax.images.collection.build import Summary, build, summarize
 from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.describer import Describer, load
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_program import find_reconstructor
+from kjax.images.features import Features
 from kjax.images.learned import Matcher, load_matcher
 from kjax.interrupts import run_script
 
 COLMAP = "COLMAP's SIFT"
 EXACT = "COLMAP's SIFT, exact matches"
 LEARNED = "+learned"
-COLUMNS = (
-    "method",
-    "keypoints",
-    "verified pairs",
-    "verified matches",
-    "images",
-    "3-D points",
-    "observations",
-    "track length",
-    "error, px",
-    "describe, s",
-    "match + verify, s",
-    "map, s",
-)
+COLUMNS = ("method", "keypoints", "verified pairs", "verified matches", "images", "3-D points")
+MODEL = ("observations", "track length", "error, px")
+SECONDS = ("describe, s", "match + verify, s", "map, s")
 
 
 @dataclasses.dataclass(frozen=True)
 class ReconstructionRow(Summary):
-    """Figures of a reconstruction by one method.
-
-    Attributes:
-        method: name in the table.
-        seconds: by stage: describe, match (and verify), map.
-    """
+    """Figures of a reconstruction by one method, with the seconds of each stage."""
 
     method: str
     seconds: dict[str, float]
 
 
-@contextmanager
-def stage(name: str, seconds: dict[str, float], method: str, quiet: bool) -> Iterator[None]:
-    """Announce and time one stage of a method."""
-    if not quiet:
-        print(f"{method}: {name}", file=sys.stderr)
-    start = time.perf_counter()
-    yield
-    seconds[name] = time.perf_counter() - start
-
-
-def run_colmap(photos: Path, folder: Path, args: argparse.Namespace) -> ReconstructionRow:
+def run_colmap(folder: Path, args: argparse.Namespace) -> ReconstructionRow:
     """Reconstruct by COLMAP with its own features."""
-    database, log = folder / "database.db", folder / "log.txt"
-    seconds: dict[str, float] = {}
-    with stage("describe", seconds, COLMAP, args.quiet):
-        colmap_program.extract_sift(
-            database,
-            photos,
-            max_keypoints=args.max_keypoints,
-            single_camera=colmap_program.of_one_size(photos),
-            log=log,
-            threads=args.threads,
-        )
-    with stage("match", seconds, COLMAP, args.quiet):
-        colmap_program.match_and_verify(database, log=log, threads=args.threads)
-    return finish(COLMAP, photos, folder, seconds, args)
+    database, options = folder / "database.db", {"log": folder / "log.txt", "threads": args.threads}
+    single = colmap_program.of_one_size(args.photos)
+    sift = {"max_keypoints": args.max_keypoints, "single_camera": single, **options}
+    stages = {
+        "describe": lambda: colmap_program.extract_sift(database, args.photos, **sift),
+        "match": lambda: colmap_program.match_and_verify(database, **options),
+    }
+    return run_stages(COLMAP, folder, stages, args)
 
 
-def run_exact(
-    photos: Path, base: Path, folder: Path, args: argparse.Namespace
-) -> ReconstructionRow:
+def run_exact(base: Path, folder: Path, args: argparse.Namespace) -> ReconstructionRow:
     """Reconstruct by COLMAP with the features of its database `base`, matched by kjax."""
-    seconds: dict[str, float] = {}
-    with stage("describe", seconds, EXACT, args.quiet):
-        features = colmap_sift(base)
-    with stage("match", seconds, EXACT, args.quiet):
-        match_and_verify_all(
-            folder / "database.db",
-            features,
-            base=base,
-            ratio=args.ratio,
-            log=folder / "log.txt",
-            threads=args.threads,
-        )
-    return finish(EXACT, photos, folder, seconds, args)
+    database = folder / "database.db"
+    features: dict[str, Features] = {}
+    options = {"ratio": args.ratio, "log": folder / "log.txt", "threads": args.threads}
+    stages = {
+        "describe": lambda: features.update(colmap_sift(base)),
+        "match": lambda: match_and_verify_all(database, features, base=base, **options),
+    }
+    return run_stages(EXACT, folder, stages, args)
 
 
-def finish(
-    method: str, photos: Path, folder: Path, seconds: dict[str, float], args: argparse.Namespace
+def run_stages(
+    method: str, folder: Path, stages: Mapping[str, Callable[[], Any]], args: argparse.Namespace
 ) -> ReconstructionRow:
-    """Map, and summarise the largest model."""
-    database, log = folder / "database.db", folder / "log.txt"
-    with stage("map", seconds, method, args.quiet):
-        models = colmap_program.reconstruct(
-            database, photos, folder / "sparse", log=log, threads=args.threads
-        )
+    """Run the stages of a method, map, and summarise the largest model."""
+    database, options = folder / "database.db", {"log": folder / "log.txt", "threads": args.threads}
+    reconstruct = functools.partial(colmap_program.reconstruct, database, args.photos, **options)
+    seconds: dict[str, float] = {}
+    models = None
+    for name, work in {**stages, "map": lambda: reconstruct(folder / "sparse")}.items():
+        print(f"{method}: {name}", file=sys.stderr)
+        seconds[name], models = program.timed(work)
     figures = dataclasses.asdict(summarize(database, models))
     return ReconstructionRow(**figures, method=method, seconds=seconds)
 
@@ -141,12 +104,9 @@ def run_command(
     name: str, base: ReconstructionRow, folder: Path, args: argparse.Namespace
 ) -> ReconstructionRow:
     """Run `kjax colmap` with its own keypoints, as many as COLMAP's."""
-    photos = args.photos
-    start = time.perf_counter()
-    describer, matcher = load_command(name)
-    loading = time.perf_counter() - start
+    loading, (describer, matcher) = program.timed(lambda: load_command(name))
     built = build(
-        photos,
+        args.photos,
         folder,
         describer,
         find_reconstructor("colmap"),
@@ -154,7 +114,7 @@ def run_command(
         selection="exhaustive",
         ratio=describer.ratio,
         matcher=matcher,
-        single_camera=colmap_program.of_one_size(photos),
+        single_camera=colmap_program.of_one_size(args.photos),
     )
     seconds = {
         "describe": loading + built.seconds["describe"],
@@ -169,13 +129,10 @@ def run_command(
 def table(rows: Sequence[ReconstructionRow]) -> str:
     """Return a Markdown table; figures that reach both rows of COLMAP's SIFT are marked."""
     lines = []
+    most = {name: max(getattr(sift, name) for sift in rows[:2]) for name in ("images", "points")}
     for number, row in enumerate(rows):
-        marks = {
-            name: " ≥"
-            if number > 1 and all(getattr(row, name) >= getattr(sift, name) for sift in rows[:2])
-            else ""
-            for name in ("images", "points")
-        }
+        reached = {name: number > 1 and getattr(row, name) >= most[name] for name in most}
+        marks = {name: " ≥" if one else "" for name, one in reached.items()}
         lines.append(
             [
                 row.method,
@@ -190,33 +147,28 @@ def table(rows: Sequence[ReconstructionRow]) -> str:
                 *(f"{seconds:.0f}" for seconds in row.seconds.values()),
             ]
         )
-    return program.table(COLUMNS, lines)
+    return program.table((*COLUMNS, *MODEL, *SECONDS), lines)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Reconstruct with each method, print and write the table."""
+    """Reconstruct with each method, and print the table."""
     colmap_program.require_colmap()
     list_photos(args.photos)
     if args.out.exists() and any(args.out.iterdir()):
         raise InputError(f"{args.out} is not empty: choose another folder")
     for name in args.command:
         load_command(name)  # report a wrong name before COLMAP's minutes
-    rows = [run_colmap(args.photos, _new_folder(args.out, 0, "colmap"), args)]
+    rows = [run_colmap(_new_folder(args.out, 0, "colmap"), args)]
     base = args.out / "0-colmap" / "database.db"
-    rows.append(run_exact(args.photos, base, _new_folder(args.out, 1, "colmap-exact"), args))
+    rows.append(run_exact(base, _new_folder(args.out, 1, "colmap-exact"), args))
     for number, name in enumerate(args.command, start=len(rows)):
         folder = _new_folder(args.out, number, f"command-{name}")
         rows.append(run_command(name, rows[0], folder, args))
-    settings = {name: getattr(args, name) for name in ("max_keypoints", "ratio", "threads")}
-    results = {"settings": settings, "methods": [dataclasses.asdict(row) for row in rows]}
-    write_json(args.out / "results.json", results)
-    text = (
+    print(
         f"{args.photos.resolve().name}: exact matches with a ratio of at most {args.ratio:g} "
         f"(COLMAP's: 0.8). COLMAP threads: {args.threads}. Describing includes detecting keypoints."
         f"\n\n{table(rows)}"
     )
-    write_text(args.out / "table.md", text + "\n")
-    print(text)
 
 
 def _new_folder(out: Path, number: int, name: str) -> Path:
@@ -225,18 +177,15 @@ def _new_folder(out: Path, number: int, name: str) -> Path:
     return folder
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("photos", type=Path, help="folder of photos of one scene")
     add("--command", nargs="+", default=[], metavar="WEIGHTS[+learned]", help="kjax colmap rows")
     add("--threads", type=int, default=1, help="threads of COLMAP (default: 1)")
-    add("--out", type=Path, required=True, help="new folder for databases, models and the table")
+    add("--out", type=Path, required=True, help="new folder for databases and models")
     add("--max-keypoints", type=int, default=8192, help="maximum per photo (default: 8192)")
     add("--ratio", type=float, default=0.9, help="maximum distance ratio (default: 0.9)")
-    add("--quiet", action="store_true", help="show no progress")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ For heads that end with a projection: xy, polar, combined and combined_star.
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -45,10 +44,8 @@ def run(args: argparse.Namespace) -> None:
     sets = read_train_sets(args.train, progress=progress)
     seen, held_out = describe_misaligned(source, sets, points=args.points, progress=progress)
     matrix = learn_map(seen, widths, turn=args.keep_distances, steps=args.steps, progress=progress)
-    names = [one.name for one in sets]
-    info = None
-    if not source.inferred:
-        info = refitted_info(source, args.source, nested=widths, sets=names)
+    origin = {"nested": widths, "sets": [one.name for one in sets]}
+    info = None if source.inferred else refitted_info(source, args.source, **origin)
     save_variables(args.out, remap(source.variables, matrix), info=info)
     print("Matching mAP on held-out points (misaligned patches):")
     after = held_out @ matrix.astype("f4")
@@ -65,10 +62,9 @@ def mean_matching(views: np.ndarray, width: int) -> float:
     return float(mean_precision(rows, [views.shape[1]], targets=len(views) - 1).mean())
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("source", metavar="WEIGHTS", help="weights file, FILE:head,s=…, workdir or name")
     add("--out", type=Path, required=True, metavar="FILE", help="path of the new weights")
     add("--keep-distances", action="store_true", help="rotate the descriptors only")
@@ -78,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--steps", type=int, default=1000, metavar="N", help="of learning (default: 1000)")
     add("--seed", type=int, help="which seed of a run with several")
     add("--quiet", action="store_true", help="show no progress bar")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ r"""Train the paper's models alike, score them by its protocols, and write the t
 
 heads      every head on every set alone, with every seed
 ablation   one setting changed at a time, scored on a validation set
-recipes    augmentations, losses and optimisers, on all sets together
-light      narrow models with and without a teacher
-open       recipes for openly licensed photographs
 final      the models that ship
+recipes    trials of augmentations, losses and optimisers; also photometry, light (narrow models)
+           and open (openly licensed photos), with the settings of the records in results/
 rivals     descriptors of others
 page       docs/results.md and its figure, from the records
 
@@ -30,16 +29,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import trainings
 from program import make_parser
 
-from kjax.errors import InputError, exit_code, unknown_name
+from kjax.errors import InputError, check_name, exit_code
 from kjax.interrupts import run_script
 
 if TYPE_CHECKING:
     from experiments.scoring import Tests
-    from experiments.trainings import Training
 
-TRAINED = ("heads", "ablation", "recipes", "light", "open", "final")
+TRAINED = (*trainings.EXPERIMENTS, "recipes", "photometry", "light", "open")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -72,19 +71,15 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, lis
     return args, [item.removeprefix("--config.") for item in rest]
 
 
-def make_trainings(args: argparse.Namespace, settings: list[str]) -> "list[Training]":
+def make_trainings(args: argparse.Namespace, settings: list[str]) -> list[trainings.Training]:
     """Return the trainings to run."""
-    from experiments import trainings
-
     if not args.train:
         raise InputError("no training set: name sets in the --data folder with --train")
-    names = list(trainings.EXPERIMENTS[args.experiment])
+    known = trainings.rows_of(args.experiment)
     for row in args.rows or ():
-        if row not in names:
-            raise unknown_name(f"row of {args.experiment}", row, names)
-    made = trainings.make_trainings(
-        args.experiment, args.rows or names, args.train, args.seeds, settings
-    )
+        check_name(f"row of {args.experiment}", row, known)
+    rows = {row: known[row] for row in args.rows or known}
+    made = trainings.make_trainings(args.experiment, rows, args.train, args.seeds, settings)
     return [dataclasses.replace(training, experiment=args.name) for training in made]
 
 
@@ -104,13 +99,8 @@ def open_tests(args: argparse.Namespace) -> "Tests":
     elif args.validation:
         validation = read_phototour(args.validation, progress=progress)
     if args.hpatches:
-        benchmark = open_benchmark(
-            args.hpatches,
-            splits=args.splits,
-            tasks_folder=args.tasks,
-            protocols=args.protocols,
-            progress=progress,
-        )
+        rules = {"splits": args.splits, "tasks_folder": args.tasks, "protocols": args.protocols}
+        benchmark = open_benchmark(args.hpatches, **rules, progress=progress)
     if args.jitter:
         jittered = read_phototour(args.data / args.jitter, progress=progress)
     names = args.train if args.test is None else args.test
@@ -150,8 +140,8 @@ def run(args: argparse.Namespace, settings: list[str]) -> int:
         for line in score_rivals(args.rows, open_tests(args), records, weights=weights):
             print(f"not scored: {line}")
         return 0
-    trainings = make_trainings(args, settings)
-    for training in trainings:
+    planned = make_trainings(args, settings)
+    for training in planned:
         training.config()  # report a wrong setting before the first training
     check_commit(args.allow_changes)
 
@@ -165,9 +155,9 @@ def run(args: argparse.Namespace, settings: list[str]) -> int:
         weights=args.weights,
         progress=not args.quiet,
     )
-    failed = sweep.run(trainings)
+    failed = sweep.run(planned)
     if failed:
-        print(f"{failed} of {len(trainings)} trainings failed")
+        print(f"{failed} of {len(planned)} trainings failed")
     return 1 if failed else 0
 
 

@@ -22,8 +22,6 @@ import argparse
 import dataclasses
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ from model_card import DESCRIPTOR_FIELDS, check_card, descriptor_page
 from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
 from kjax.errors import InputError
-from kjax.files.atomic import sha256, write_json, write_text, write_whole
+from kjax.files.atomic import sha256, write_json, write_text
 from kjax.interrupts import run_script
 from kjax.model.descriptor import parameter_count
 from kjax.weights import shipped
@@ -61,14 +59,11 @@ def run(args: argparse.Namespace) -> None:
     variables = load_variables(args.weights, model_of(card["model"]))
     variables = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), variables)
     check_arrays(variables, dtype)
-    with tempfile.TemporaryDirectory() as folder:
-        stored = Path(folder) / f"{args.name}.npz"
-        save_variables(stored, variables)
-        card |= {"parameters": parameter_count(variables), "sha256": sha256(stored)}
-        page = descriptor_page(card)
-        write_whole(shipped.FOLDER / stored.name, lambda partial: shutil.copyfile(stored, partial))
+    save_variables(shipped.FOLDER / f"{args.name}.npz", variables)
+    digest = sha256(shipped.FOLDER / f"{args.name}.npz")
+    card |= {"parameters": parameter_count(variables), "sha256": digest}
     write_json(shipped.FOLDER / f"{args.name}.json", card)
-    write_text(shipped.FOLDER / f"{args.name}.md", page)
+    write_text(shipped.FOLDER / f"{args.name}.md", descriptor_page(card))
     seal_folder()
     load_shipped(args.name)
     print(f"{args.name} ships: {card['parameters']:,} parameters")
@@ -107,10 +102,8 @@ def photographs_of(sets: Mapping[str, Sequence[SetPhotograph]]) -> dict[str, Any
     for name, listed in sets.items():
         known, strangers = find_photographs(listed, ledger)
         if strangers:
-            raise InputError(
-                f"{name}: {strangers[0].name} is not in the ledger: add it with "
-                "benchmarks/ledger.py"
-            )
+            remedy = "add it with benchmarks/ledger.py"
+            raise InputError(f"{name}: {strangers[0].name} is not in the ledger: {remedy}")
         found += known
     groups = summarize(found)
     return {
@@ -119,16 +112,14 @@ def photographs_of(sets: Mapping[str, Sequence[SetPhotograph]]) -> dict[str, Any
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("name", help="lower-case letters, digits and dashes")
     add("--weights", type=Path, required=True, help="file of the weights")
     add("--card", type=Path, required=True, help="JSON file with the facts about them")
     add("--half", action="store_true", help="store the weights in half precision")
     add("--sets", nargs="+", required=True, help="folders of all training sets")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ for `best` on the Oxford sequences: bytes within 0.2 points of float32, and more
 import argparse
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,9 +79,10 @@ def forms(source: str, benchmark: Benchmark) -> Iterator[Form]:
         yield from stored_forms(f"{entry.name}, first {length}{trained}", unit(rows[:, :length]))
     patches = embedded_train(progress=False).patches
     known = describe(np.asarray(patches[:: max(1, len(patches) // PCA_PATCHES)]))
-    mean, axes = principal_axes(known)
+    _, axes = np.linalg.eigh(np.cov(known.T, dtype=np.float64))
+    axes = axes[:, ::-1].astype(np.float32)  # largest variance first
     for length in LENGTHS:
-        projected = unit((rows - mean) @ axes[:length].T)
+        projected = unit((rows - known.mean(axis=0)) @ axes[:, :length])
         yield from stored_forms(f"{entry.name}, PCA to {length}", projected)
     yield from rival_forms(benchmark)
 
@@ -118,24 +119,16 @@ def described(describe: Callable[[np.ndarray], Rows], benchmark: Benchmark) -> R
     return np.asarray(describe_sequences(describe, sequences).rows)
 
 
-def principal_axes(rows: Rows) -> tuple[Rows, Rows]:
-    """Return the mean, and the principal axes as rows, largest variance first."""
-    mean = rows.mean(axis=0, keepdims=True)
-    _, axes = np.linalg.eigh(np.cov((rows - mean).T, dtype=np.float64))
-    return mean, axes[:, ::-1].T.astype(np.float32)
-
-
 def unit(rows: Rows) -> Rows:
     """Normalise rows."""
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    parser.add_argument("source", help="shipped name, workdir, or file[:head,s=…]")
-    parser.add_argument("--hpatches", type=Path, required=True, help="folder of sequences")
-    return program.run_main(run, parser, argv)
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
+    add("source", help="shipped name, workdir, or file[:head,s=…]")
+    add("--hpatches", type=Path, required=True, help="folder of sequences")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-r"""Remove attention heads and layers from a matcher, as a start for further training.
+r"""Remove attention heads from a matcher, as a start for further training.
 
-    python benchmarks/thin_matcher.py best --heads 2 --layers 6 --self-every 2 --out thin.npz
+    python benchmarks/thin_matcher.py best --heads 2 --self-every 2 --out thin.npz
     kjax train-matcher --config matcher --config.init=thin.npz \
-        --config.model.heads=2 --config.model.head_size=32 --config.model.layers=6 \
-        --config.model.self_every=2 …
+        --config.model.heads=2 --config.model.head_size=32 --config.model.self_every=2 …
 
 Removes the heads that contribute least to the tokens, by the norm of their value-output product.
 Self-attention keeps the same heads in all layers, because these share position encodings. The
@@ -12,7 +11,6 @@ matcher is worse until it is trained further.
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +31,17 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--out {args.out}: unsupported file type: use .npz")
     weights = read_matcher(find_matcher(args.matcher))
     model = weights.model
-    layers = model.layers if args.layers is None else args.layers
-    if not 1 <= args.heads <= model.heads or not 1 <= layers <= model.layers:
-        raise InputError(f"the matcher has 1 to {model.heads} heads and {model.layers} layers")
-    save_matcher(args.out, thinned(weights, args.heads, layers, args.self_every))
-    print(f"{args.out}: {args.heads} heads of {model.size}, {layers} layers")
+    if not 1 <= args.heads <= model.heads:
+        raise InputError(f"the matcher has 1 to {model.heads} heads")
+    save_matcher(args.out, thinned(weights, args.heads, args.self_every))
+    print(f"{args.out}: {args.heads} heads of {model.size}")
 
 
-def thinned(
-    weights: MatcherWeights, heads: int, layers: int, self_every: int | None = None
-) -> MatcherWeights:
-    """Return the first layers with their strongest heads."""
-    model = weights.model
+def thinned(weights: MatcherWeights, heads: int, self_every: int | None = None) -> MatcherWeights:
+    """Return the matcher with the strongest heads of its layers."""
+    model, layers = weights.model, weights.model.layers
     params = jax.tree.map(np.asarray, dict(weights.params))
-    blocks = jax.tree.map(lambda leaf: leaf[:layers], params["layers"])
+    blocks = params["layers"]
     kept = {"cross": _largest(_strengths(model, blocks, "cross"), heads)}
     own = _largest(_strengths(model, blocks, "self").mean(axis=0), heads)
     kept["self"] = np.tile(own, (layers, 1))
@@ -57,11 +52,8 @@ def thinned(
         blocks[f"{name}_out"]["kernel"] = rows.reshape(layers, -1, model.width)
     embedding = {**params["embedding"], "frequencies": params["embedding"]["frequencies"][own]}
     every = model.self_every if self_every is None else self_every
-    fewer = dataclasses.replace(
-        model, heads=heads, layers=layers, head_size=model.size, self_every=every
-    )
-    thinned_from = f"from {model.heads} heads and {model.layers} layers, not trained since"
-    remarks = {**weights.remarks, "thinned": thinned_from}
+    fewer = dataclasses.replace(model, heads=heads, head_size=model.size, self_every=every)
+    remarks = {**weights.remarks, "thinned": f"from {model.heads} heads, not trained since"}
     params = {"embedding": embedding, "layers": blocks}
     return dataclasses.replace(weights, model=fewer, remarks=remarks, params=params)
 
@@ -99,16 +91,13 @@ def _columns(
     return {name: of_kept(leaf) for name, leaf in dense.items()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("matcher", help="shipped name, workdir or file")
     add("--heads", type=int, required=True, help="number of heads to keep")
-    add("--layers", type=int, help="number of first layers to keep (default: all)")
     add("--self-every", type=int, metavar="N", help="self-attend to every Nth keypoint only")
     add("--out", type=Path, required=True, help="path of the new matcher, .npz")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import os  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
-from collections.abc import Callable, Sequence  # noqa: E402
+from collections.abc import Callable, Iterator, Mapping  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -42,15 +42,8 @@ PRECISIONS = {"bf16": ("bfloat16", "default"), "tf32": ("float32", "tensorfloat3
 PRECISIONS["fp32"] = ("float32", "highest")
 """The model's dtype, and the precision of float32 matrix products."""
 TORCH_VARIANTS = ("eager fp32", "bf16", "bf16 channels-last", "compiled bf16 channels-last")
-COLUMNS = (
-    "pairs/s",
-    "× torch eager fp32",
-    "× best torch",
-    "peak memory",
-    "20 M pairs",
-    "first step, cold",
-    "warm",
-)
+COLUMNS = ("", "pairs/s", "× torch eager fp32", "× best torch", "peak memory", "20 M pairs")
+SECONDS = ("first step, cold", "warm")
 
 
 def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[str, float]:
@@ -64,9 +57,7 @@ def measure_kjax(head: str, precision: str, args: argparse.Namespace) -> dict[st
 
     from kjax.train.parallel import initial_state, make_resident_run
 
-    begun = time.perf_counter()
-    data = jax.block_until_ready(synthetic_set(args.patches))
-    making_data = time.perf_counter() - begun
+    making_data, data = program.timed(lambda: jax.block_until_ready(synthetic_set(args.patches)))
     made = make_program(head, PRECISIONS[precision][0], args)
     run = make_resident_run(made)
     state, metrics = jax.block_until_ready(run(initial_state(made), data, 1))
@@ -112,9 +103,8 @@ def synthetic_set(count: int) -> Any:
     from kjax.data.pipelines import make_resident
 
     patches = np.random.default_rng(0).integers(0, 256, (count, 64, 64), dtype=np.uint8)
-    return make_resident(
-        PatchSet("synthetic", patches, np.arange(count) // PATCHES_PER_POINT, Path())
-    )
+    points = np.arange(count) // PATCHES_PER_POINT
+    return make_resident(PatchSet("synthetic", patches, points, Path()))
 
 
 def measure_torch(head: str, variant: str, args: argparse.Namespace) -> dict[str, float]:
@@ -146,14 +136,11 @@ def make_torch_step(head: str, variant: str, pairs: int, device: str) -> Callabl
 
     from kjax.parity.torch_reference import TorchDescriptor, hardest_in_batch_loss, make_sgd
 
-    model = TorchDescriptor(head, s=2, patch_size=SIZE, dropout=0.3).to(device)
+    layout = torch.channels_last if "channels-last" in variant else torch.contiguous_format
+    model = TorchDescriptor(head, s=2, patch_size=SIZE, dropout=0.3)
+    model = model.to(device).to(memory_format=layout)
     views = torch.rand(2, pairs, 1, SIZE, SIZE, device=device)
-    anchors, positives = views[0], views[1]
-    if "channels-last" in variant:
-        model = model.to(memory_format=torch.channels_last)
-        anchors, positives = (
-            view.to(memory_format=torch.channels_last) for view in (anchors, positives)
-        )
+    anchors, positives = (view.to(memory_format=layout) for view in views)
     optimizer = make_sgd(model, 10.0)
 
     def loss_of(anchors: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
@@ -188,41 +175,30 @@ def in_child(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def torch_rates(head: str, args: argparse.Namespace) -> dict[str, float]:
-    """Measure and print the variants that work; return their pairs per second."""
-    rates = {}
-    for variant in TORCH_VARIANTS if args.torch else ():
-        found = in_child(["torch", head, variant], args)
-        if found is not None:
-            rates[variant] = found["rate"]
-            print_row(f"torch {head}, {variant}", [f"{found['rate']:,.0f}"], found["memory"])
-    return rates
+def rows_of(head: str, args: argparse.Namespace) -> Iterator[list[str]]:
+    """Measure a head in PyTorch and in kjax; what fails is left out."""
 
+    def gibibytes(found: Mapping[str, float]) -> str:
+        return f"{found['memory'] / 2**30:.2f} GiB" if found["memory"] else "–"
 
-def kjax_row(head: str, precision: str, args: argparse.Namespace, torch: dict[str, float]) -> None:
-    """Measure and print one row."""
-    with tempfile.TemporaryDirectory() as cache:
+    torch: dict[str, float] = {}
+    for variant in TORCH_VARIANTS if args.torch and head in args.torch_heads else ():
+        if found := in_child(["torch", head, variant], args):
+            torch[variant] = found["rate"]
+            cells = [f"{found['rate']:,.0f}", "–", "–", gibibytes(found), *3 * "–"]
+            yield [f"torch {head}, {variant}", *cells]
+    peers = torch.get(TORCH_VARIANTS[0]), max(torch.values(), default=None)
+    for precision in args.precisions:
         measurement = ["kjax", head, precision]
-        cold = in_child(measurement, args, cache=cache, only_first_step=True)
-        warm = in_child(measurement, args, cache=cache)
-    if cold is None or warm is None:
-        return
-    eager, best = torch.get("eager fp32"), max(torch.values(), default=None)
-    rate = warm["rate"]
-    cells = [f"{rate:,.0f}"]
-    cells += [f"{rate / other:.1f}" if other else "–" for other in (eager, best)]
-    seconds = [PAPER_PAIRS / rate, cold["first_step"], warm["first_step"]]
-    print_row(f"kjax {head}, {precision}", cells, warm["memory"], seconds)
-
-
-def print_row(
-    name: str, cells: list[str], memory: float, seconds: list[float] | None = None
-) -> None:
-    """Print one line of the Markdown table."""
-    cells = cells + ["–"] * (3 - len(cells))
-    cells.append(f"{memory / 2**30:.2f} GiB" if memory else "–")
-    cells += [f"{value:.1f} s" for value in seconds] if seconds else ["–"] * 3
-    print("| " + " | ".join([name, *cells]) + " |", flush=True)
+        with tempfile.TemporaryDirectory() as cache:
+            cold = in_child(measurement, args, cache=cache, only_first_step=True)
+            warm = in_child(measurement, args, cache=cache)
+        if cold and warm:
+            rate = warm["rate"]
+            ratios = [f"{rate / other:.1f}" if other else "–" for other in peers]
+            seconds = (PAPER_PAIRS / rate, cold["first_step"], warm["first_step"])
+            cells = [f"{rate:,.0f}", *ratios, gibibytes(warm), *(f"{one:.1f} s" for one in seconds)]
+            yield [f"kjax {head}, {precision}", *cells]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -235,18 +211,16 @@ def run(args: argparse.Namespace) -> None:
     code = "import jax; d = jax.devices()[0]; print(d.device_kind, 'jax', jax.__version__)"
     device = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     print(f"{device.strip()}: {args.pairs} pairs per step, a set of {args.patches:,} patches\n")
-    print("| " + " | ".join(["", *COLUMNS]) + " |")
-    print("|" + "---|" * (len(COLUMNS) + 1))
-    for head in args.heads:
-        torch = torch_rates(head, args) if head in args.torch_heads else {}
-        for precision in args.precisions:
-            kjax_row(head, precision, args, torch)
+    rows = []
+    for row in (row for head in args.heads for row in rows_of(head, args)):
+        rows.append(row)
+        print(": ".join(row[:2]), "pairs/s", file=sys.stderr, flush=True)
+    print(program.table((*COLUMNS, *SECONDS), rows))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("--heads", nargs="+", default=["hardnet", "combined_star"])
     add("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     add("--torch-heads", nargs="*", default=["hardnet"], help="heads to measure in PyTorch")
@@ -257,7 +231,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--child", nargs="+", help=argparse.SUPPRESS)
     add("--cache", help=argparse.SUPPRESS)
     add("--only-first-step", action="store_true", help=argparse.SUPPRESS)
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ Expected: a gain on the other site, and little loss on the folder.
 """
 
 import argparse
+import functools
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -37,24 +36,15 @@ SEED = 0
 def run(args: argparse.Namespace) -> None:
     """Score before, then after each tuning."""
     scorer = TuningScorer(args)
-    report(args, scorer.score(load_source(args.start)), rate=0.0, seconds=0.0)
+    report(args, scorer.score(load_source(args.start)), 0.0, 0.0)
     for rate in args.rates:
         with tempfile.TemporaryDirectory() as folder:
-            settings = TuneSettings(
-                photos=args.site,
-                start=args.start,
-                general=tuple(args.general),
-                share=args.share,
-                steps=args.steps,
-                pairs=args.pairs,
-                learning_rate=rate,
-                seed=SEED,
-            )
-            begun = time.perf_counter()
-            tune(settings, Path(folder) / "tuned", progress=False)
-            seconds = time.perf_counter() - begun
-            tuned = load_source(str(Path(folder) / "tuned"))
-            report(args, scorer.score(tuned), rate=rate, seconds=seconds)
+            given = {name: getattr(args, name) for name in ("start", "share", "steps", "pairs")}
+            own = {"photos": args.site, "general": tuple(args.general), "learning_rate": rate}
+            settings, out = TuneSettings(**given, **own, seed=SEED), Path(folder) / "tuned"
+            work = functools.partial(tune, settings, out, progress=False)
+            seconds, _ = program.timed(work)
+            report(args, scorer.score(load_source(str(out))), rate, seconds)
 
 
 class TuningScorer:
@@ -74,18 +64,13 @@ class TuningScorer:
         return scores | {"hpatches": float(found.matching_map)}
 
 
-def report(
-    args: argparse.Namespace, scores: dict[str, float], *, rate: float, seconds: float
-) -> None:
+def report(args: argparse.Namespace, scores: dict[str, float], rate: float, seconds: float) -> None:
     """Print the scores, and append them to the file."""
+    sets = {"start": args.start, "site": args.site.name, "test": args.test_set.name}
+    settings = {"rate": rate, "share": args.share, "steps": args.steps, "pairs": args.pairs}
     record = {
-        "start": args.start,
-        "site": args.site.name,
-        "test": args.test_set.name,
-        "rate": rate,
-        "share": args.share,
-        "steps": args.steps,
-        "pairs": args.pairs,
+        **sets,
+        **settings,
         "general": [Path(name).name for name in args.general],
         "seconds": round(seconds, 1),
         "hardware": jax.devices()[0].device_kind,
@@ -100,10 +85,9 @@ def report(
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = program.make_parser(__doc__)
-    add = parser.add_argument
+@program.command(run)
+def main(add: program.AddArgument) -> None:
+    """Add the arguments."""
     add("--weights", dest="start", default="best", help="weights to start from (default: best)")
     add("--site", type=Path, required=True, help="photos or set to tune to")
     add("--test-set", type=Path, required=True, help="patches of another site")
@@ -115,7 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--steps", type=int, help="number of steps")
     add("--pairs", type=int, help="pairs per batch")
     add("--out", type=Path, required=True, help="file of JSON lines")
-    return program.run_main(run, parser, argv)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float64, UInt8
 
 from kjax.data.phototour import PatchSet
-from kjax.errors import unknown_name
+from kjax.errors import check_name
 from kjax.eval import misalignment
 from kjax.eval.entries import Describe, Entry, model_describer
 from kjax.eval.hpatches.tasks import Benchmark, read_sequences
+from kjax.eval.misalignment import noisy_set
 from kjax.eval.results import Curve, Histogram, Result
 from kjax.eval.run import score
 from kjax.model.describe import preferred_batch
@@ -31,17 +32,13 @@ JITTER = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MisalignmentScores:
-    """Matching of misaligned patches, as mean average precision.
-
-    Attributes:
-        validation: whether the set selects settings rather than reports.
-        by_level: under HPatches' levels of noise (easy, hard, tough).
-        by_amount: by kind of misalignment and its amount.
-    """
+    """Matching of misaligned patches, as mean average precision."""
 
     test: str
     validation: bool
+    """Whether the set selects settings rather than reports."""
     by_level: dict[str, float]
+    """Under HPatches' levels of noise (easy, hard, tough)."""
     by_amount: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
 
@@ -55,11 +52,9 @@ class SweepResult(Result):
 def concise(result: Result, **changes: Any) -> SweepResult:
     """Drop curves, histograms and scores by sequence, to fit on one line of a file."""
     blank: Any = {"roc": Curve(), "precision_recall": Curve(), "distances": Histogram()}
-    changes["phototour"] = [dataclasses.replace(one, **blank) for one in result.phototour]
-    changes["hpatches"] = [
-        dataclasses.replace(one, matching_by_sequence={}) for one in result.hpatches
-    ]
-    return SweepResult(**{**vars(result), **changes})
+    phototour = [dataclasses.replace(one, **blank) for one in result.phototour]
+    hpatches = [dataclasses.replace(one, matching_by_sequence={}) for one in result.hpatches]
+    return SweepResult(**vars(result) | {"phototour": phototour, "hpatches": hpatches} | changes)
 
 
 def controlled_set(
@@ -77,8 +72,7 @@ def controlled_set(
     rotation in degrees and scale as a binary logarithm (with random sign).
     """
     for kind in amounts:
-        if kind not in JITTER:
-            raise unknown_name("misalignment", kind, JITTER)
+        check_name("misalignment", kind, JITTER)
     wanted = {f"{kind}/{amount:g}": (kind, amount) for kind in amounts for amount in amounts[kind]}
 
     def draw(name: str, count: int, rng: np.random.Generator) -> misalignment.Maps:
@@ -108,19 +102,14 @@ def known_maps(
 
 @dataclasses.dataclass(frozen=True)
 class Tests:
-    """Test sets; each may be absent.
-
-    Attributes:
-        sets: pairs, scored by the PhotoTourism protocol.
-        benchmark: HPatches, or a folder in its format.
-        validation: set whose noisy matching decides between settings.
-        jittered: set on which the tolerance of misalignment is measured.
-    """
+    """Test sets; each may be absent."""
 
     sets: Sequence[PatchSet] = ()
     benchmark: Benchmark | None = None
     validation: PatchSet | None = None
+    """Set whose noisy matching decides between settings."""
     jittered: PatchSet | None = None
+    """Set on which the tolerance of misalignment is measured."""
 
 
 class Scorer:
@@ -148,14 +137,13 @@ class Scorer:
         result, _ = score(entry, tests.sets, self._benchmark(size), progress=False)
         return concise(
             result,
-            dimension=_dimension(model, variables),
+            dimension=describe(_blank(model), progress=False).shape[1],
             misaligned=list(self._misaligned(describe, size, trained_on)),
         )
 
     def warm_up(self, model: Descriptor, variables: Any) -> None:
         """Compile the description."""
-        blank = np.zeros((1, model.patch_size, model.patch_size), np.uint8)
-        model_describer(model, variables)(blank, progress=False)
+        model_describer(model, variables)(_blank(model), progress=False)
 
     def _benchmark(self, size: int) -> Benchmark | None:
         """Return the benchmark with its patches in memory, resized for the model."""
@@ -193,19 +181,15 @@ class Scorer:
     ) -> dict[str, float]:
         key = (patches.name, controlled, size)
         if key not in self._matching_sets:
-            self._matching_sets[key] = (
-                controlled_set(patches, JITTER, size=size)
-                if controlled
-                else misalignment.noisy_set(patches, size=size)
-            )
+            make = functools.partial(controlled_set, amounts=JITTER) if controlled else noisy_set
+            self._matching_sets[key] = make(patches, size=size)
         matching_set = self._matching_sets[key]
         rows = describe(matching_set.patches, progress=False)
         return misalignment.matching_scores(jnp.asarray(rows), matching_set)
 
 
-def _dimension(model: Descriptor, variables: Any) -> int:
-    blank = jax.ShapeDtypeStruct((1, model.patch_size, model.patch_size), jnp.float32)
-    return int(jax.eval_shape(model.apply, variables, blank).shape[1])
+def _blank(model: Descriptor) -> UInt8[np.ndarray, "1 N N"]:
+    return np.zeros((1, model.patch_size, model.patch_size), np.uint8)
 
 
 def _resized(
@@ -213,11 +197,9 @@ def _resized(
 ) -> UInt8[np.ndarray, "images n {size} {size}"]:
     """Resize in batches, as HardNet does at test time."""
     patches, batch = images.reshape(-1, *images.shape[2:]), preferred_batch()
-    parts = [
-        np.asarray(_resized_batch(patches[start : start + batch], size=size))
-        for start in range(0, len(patches), batch)
-    ]
-    return np.concatenate(parts).reshape(*images.shape[:2], size, size)
+    parts = (patches[start : start + batch] for start in range(0, len(patches), batch))
+    resized = np.concatenate([np.asarray(_resized_batch(part, size=size)) for part in parts])
+    return resized.reshape(*images.shape[:2], size, size)
 
 
 @functools.partial(jax.jit, static_argnames="size")

@@ -6,6 +6,7 @@ time: recorded trainings are skipped, and an interrupted one starts again with t
 """
 
 import dataclasses
+import itertools
 import re
 import threading
 import time
@@ -24,7 +25,7 @@ from experiments.trainings import Training
 from kjax.baselines import BASELINES
 from kjax.data.pipelines import ResidentSet, make_resident
 from kjax.data.sampler import check_streams
-from kjax.errors import InputError, unknown_name
+from kjax.errors import InputError, check_name
 from kjax.eval.entries import find_entry
 from kjax.eval.run import score
 from kjax.runs.config import DataConfig, RunConfig
@@ -82,17 +83,14 @@ class CompiledTraining:
         """Train with a seed; return the variables and the seconds of the steps."""
         program = dataclasses.replace(self.program, seeds=(seed,))
         state = jax.block_until_ready(initial_state(program))
+        every = {"per_dispatch": STEPS_PER_DISPATCH, "log_every": STEPS_PER_DISPATCH}
+        every |= {"eval_every": 0, "checkpoint_every": 0}
+        schedule = Schedule(total=self.config.train.total_steps, **every)
         begun = time.perf_counter()
         state, _ = train(
             lambda state, steps: self.run(state, self.data, steps, seed=seed),
             pairs=program.pairs,
-            schedule=Schedule(
-                total=self.config.train.total_steps,
-                per_dispatch=STEPS_PER_DISPATCH,
-                log_every=STEPS_PER_DISPATCH,
-                eval_every=0,
-                checkpoint_every=0,
-            ),
+            schedule=schedule,
             learning_rate=make_learning_rate(self.config),
             state=state,
             name=name,
@@ -118,15 +116,7 @@ def prepare(config: RunConfig, sets: ResidentSets) -> CompiledTraining:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Settings of a sweep.
-
-    Attributes:
-        sets: training sets.
-        scorer: scores trained models.
-        records: file to append to.
-        weights: folder for the trained weights, or None to discard them.
-        progress: show bars.
-    """
+    """Settings of a sweep; `records` is a file, `weights` a folder, or None to discard weights."""
 
     sets: ResidentSets
     scorer: Scorer
@@ -139,9 +129,7 @@ class Sweep:
         failed = 0
         known = {record["name"] for record in read_records(self.records)}
         missing = [training for training in trainings if training.name not in known]
-        with tqdm(
-            total=len(missing), desc="trainings", unit="training", disable=not self.progress
-        ) as bar:
+        with tqdm(total=len(missing), desc="trainings", disable=not self.progress) as bar:
             for training, compiled, first in self._prepared(missing):
                 try:
                     variables, seconds = compiled.train(
@@ -156,22 +144,20 @@ class Sweep:
                 result = self.scorer.score(
                     training.row, compiled.program.model, variables, trained_on=training.train
                 )
-                append_record(
-                    self.records,
-                    make_record(
-                        training.name,
-                        training.experiment,
-                        result,
-                        group=training.group,
-                        train=list(training.train),
-                        seed=training.seed,
-                        pairs=compiled.config.train.total_steps * compiled.program.pairs,
-                        seconds=round(seconds, 3),
-                        compile_seconds=round(compiled.compile_seconds, 1) if first else 0.0,
-                        config=training.difference(),
-                    ),
+                record = make_record(
+                    training.name,
+                    training.experiment,
+                    result,
+                    group=training.group,
+                    train=list(training.train),
+                    seed=training.seed,
+                    pairs=compiled.config.train.total_steps * compiled.program.pairs,
+                    seconds=round(seconds, 3),
+                    compile_seconds=round(compiled.compile_seconds, 1) if first else 0.0,
+                    config=training.difference(),
                 )
-                bar.write(summary(training.name, seconds, result))
+                append_record(self.records, record)
+                bar.write(f"{training.name}: {seconds:.1f} s")
                 bar.update()
         return failed
 
@@ -179,12 +165,8 @@ class Sweep:
         self, trainings: Sequence[Training]
     ) -> Iterator[tuple[Training, CompiledTraining, bool]]:
         """Yield each training, compiled, and whether it was the first to use the program."""
-        groups: list[list[Training]] = []  # neighbours that differ in their seed only
-        for training in trainings:
-            if groups and dataclasses.replace(groups[-1][0], seed=training.seed) == training:
-                groups[-1].append(training)
-            else:
-                groups.append([training])
+        same = itertools.groupby(trainings, key=lambda one: dataclasses.replace(one, seed=0))
+        groups = [list(group) for _, group in same]
         with ThreadPoolExecutor(COMPILING_AHEAD) as pool:
             waiting: list[Future[CompiledTraining]] = []
             try:
@@ -210,20 +192,12 @@ class Sweep:
 def score_rivals(
     names: Sequence[str] | None, tests: Tests, records: Path, *, weights: dict[str, str]
 ) -> list[str]:
-    """Score descriptors of others that are not recorded yet.
+    """Score descriptors of others (default: all) that are not recorded yet.
 
-    Args:
-        names: of rivals; None for all.
-        tests: sets to score on.
-        records: file to append to.
-        weights: files of rivals that need them, by name.
-
-    Returns:
-        Why some could not be scored.
+    Returns why some could not be scored, e.g. without their file in `weights`.
     """
     for name in names or ():
-        if name not in BASELINES:
-            raise unknown_name("rival", name, BASELINES)
+        check_name("rival", name, BASELINES)
     if not tests.sets and tests.benchmark is None:
         raise InputError("nothing to score on: give --test or --hpatches")
     known = {record["name"] for record in read_records(records)}
@@ -243,38 +217,12 @@ def score_rivals(
 def make_record(name: str, experiment: str, result: Any, **training: Any) -> dict[str, Any]:
     """Return a record; descriptors of others have no training."""
     blank = {"group": "", "train": [], "seed": None, "pairs": 0, "seconds": 0.0}
-    return {
-        "name": name,
-        "experiment": experiment,
-        **blank,
-        "compile_seconds": 0.0,
-        "config": {},
-        **training,
-        "result": dataclasses.asdict(result),
-        "hardware": jax.devices()[0].device_kind,
-        "versions": software(),
-    }
+    blank |= {"compile_seconds": 0.0, "config": {}}
+    about = {"hardware": jax.devices()[0].device_kind, "versions": software()}
+    own = {"name": name, "experiment": experiment, **blank, **training}
+    return {**own, "result": dataclasses.asdict(result), **about}
 
 
 def weights_path(folder: Path, training: Training) -> Path:
     """Return the file for a training's weights, named by characters that every system takes."""
     return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', training.name)}.npz"
-
-
-def summary(name: str, seconds: float, result: Any) -> str:
-    """Return a line for the terminal."""
-    parts = [f"{name}: {seconds:.1f} s"]
-    if result.phototour:
-        mean = np.mean([one.fpr95 for one in result.phototour])
-        parts.append(f"mean FPR@95 {100 * mean:.2f} %")
-    parts += [
-        f"matching on {one.test} {100 * np.mean(list(one.by_level.values())):.1f} %"
-        for one in result.misaligned
-        if one.validation
-    ]
-    parts += [
-        f"matching on HPatches, {one.split}, {100 * one.matching_map:.1f} %"
-        for one in result.hpatches
-        if one.protocol == "python"
-    ]
-    return ", ".join(parts)

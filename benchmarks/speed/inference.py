@@ -28,37 +28,25 @@ PACKAGES = ("kjax", "jax", "jaxlib", "onnxruntime", "torch", "kornia")
 
 @dataclasses.dataclass(frozen=True)
 class TimedRun:
-    """A way to describe patches.
-
-    Attributes:
-        name: e.g. "kjax hardnet".
-        variant: e.g. "bfloat16".
-        place: `IN_MEMORY` or `END_TO_END`.
-        batch: patches per call.
-        patches: number of patches that a run describes.
-        run: describes all patches and waits for the last.
-    """
+    """A way to describe patches: `run` describes all of them and waits for the last."""
 
     name: str
     variant: str
+    """E.g. "bfloat16"."""
     place: str
+    """`IN_MEMORY` or `END_TO_END`."""
     batch: int
     patches: int
+    """Number of patches that a run describes."""
     run: Callable[[], Any]
 
 
-def measure(
-    runs: Sequence[TimedRun], *, repeats: int, progress: bool = True
-) -> list[dict[str, Any]]:
+def measure(runs: Sequence[TimedRun], *, repeats: int) -> list[dict[str, Any]]:
     """Return a row with the rate (patches per second) of each run, by its best time."""
-    seconds, _ = take_turns(
-        {index: one.run for index, one in enumerate(runs)}, repeats, progress=progress
-    )
+    seconds, _ = take_turns(dict(enumerate(one.run for one in runs)), repeats, progress=True)
+    fields = ("name", "variant", "place", "batch")
     return [
-        {
-            **{name: getattr(one, name) for name in ("name", "variant", "place", "batch")},
-            "rate": one.patches / min(seconds[index]),
-        }
+        {name: getattr(one, name) for name in fields} | {"rate": one.patches / min(seconds[index])}
         for index, one in enumerate(runs)
     ]
 
@@ -73,13 +61,7 @@ def kjax_runs(
 ) -> Iterator[TimedRun]:
     """Yield runs of weights with folded BatchNorm: on the device, and by a `Describer`'s runner.
 
-    Args:
-        source: name in the table.
-        model: not folded.
-        variables: its variables.
-        dtypes: precisions.
-        batches: batch sizes.
-        patches: number of patches, rounded up to whole batches.
+    The number of patches is rounded up to whole batches.
     """
     name, size = f"kjax {source}", model.patch_size
     images = blocks_of(patches, patches, size)[0]
@@ -141,8 +123,7 @@ def _apply_to_all(apply: Callable[[Array], Array], blocks: Sequence[Array]) -> N
 
 def blocks_of(patches: int, batch: int, size: int) -> list[UInt8[np.ndarray, "batch size size"]]:
     """Return random patches in as many whole batches as needed."""
-    count = -(-patches // batch)
-    shape = (count, batch, size, size)
+    shape = (-(-patches // batch), batch, size, size)
     return list(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
 
 
@@ -154,25 +135,9 @@ def processor() -> str:
     return " ".join([*names[:1], platform.machine()])
 
 
-def surroundings() -> dict[str, Any]:
-    """Return the hardware and the versions that matter for speed."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "device": jax.devices()[0].device_kind,
-        "platform": jax.default_backend(),
-        "processor": processor(),
-        "cores": cores(),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
-
-
-def print_surroundings(about: dict[str, Any]) -> None:
-    """Print the hardware and versions on one line."""
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    print(f"{about['device']}, {about['processor']}, {about['cores']} cores; {versions}\n")
+def print_surroundings() -> None:
+    """Print the hardware, and the versions that matter for speed, on one line."""
+    installed = filter(importlib.util.find_spec, PACKAGES)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in installed)
+    device = jax.devices()[0].device_kind
+    print(f"{device}, {processor()}, {cores()} cores; {versions}\n")

@@ -1,6 +1,7 @@
 """Runs of HardNet in PyTorch, the reference for kjax's speed."""
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -36,17 +37,8 @@ ON_GPU = (
 )
 
 
-def torch_runs(
-    batches: Sequence[int], patches: int, notes: list[str], *, device: str
-) -> Iterator[TimedRun]:
-    """Yield runs of HardNet with the shipped weights.
-
-    Args:
-        batches: batch sizes.
-        patches: number of patches, rounded up to whole batches.
-        notes: gets a line about every variant that fails.
-        device: "cpu" or "cuda".
-    """
+def torch_runs(batches: Sequence[int], patches: int, device: str) -> Iterator[TimedRun]:
+    """Yield runs of HardNet with the shipped weights; failing variants are reported."""
     torch.set_num_threads(cores())
     for variant in ON_CPU if device == "cpu" else ON_GPU:
         name, describe = make_hardnet(variant, device)
@@ -54,16 +46,12 @@ def torch_runs(
         try:
             describe(torch.from_numpy(blocks_of(1, batches[0], SIZE)[0])[:, None])
         except Exception as error:  # compilers fail in many ways
-            notes.append(f"{name}, {variant.name}, fails here: {first_line(error)}")
+            print(f"{name}, {variant.name}, fails here: {first_line(error)}", file=sys.stderr)
             continue
         for batch in batches:
             blocks = blocks_of(patches, batch, SIZE)
-            resident = [
-                torch.from_numpy(block)[:, None]
-                .to(dtype=variant.dtype, memory_format=layout)
-                .to(device)
-                for block in blocks
-            ]
+            form = {"dtype": variant.dtype, "memory_format": layout}
+            resident = [torch.from_numpy(one)[:, None].to(**form).to(device) for one in blocks]
 
             def in_memory(describe: Any = describe, resident: Any = resident) -> None:
                 descriptors = [describe(block) for block in resident]
@@ -89,6 +77,7 @@ def make_hardnet(
     try:
         from kornia.feature import HardNet
     except ImportError:
+        print(f"kornia is not installed: a {TWIN} stands in for it", file=sys.stderr)
         name, model = TWIN, TorchDescriptor("hardnet", patch_size=SIZE)
     else:
         name, model = "kornia HardNet", HardNet(pretrained=False)

@@ -5,13 +5,13 @@ import pytest
 import reproduce
 from evaluation_data import write_hpatches, write_test_set
 from experiments import scoring
-from experiments.page import Spread, mean_fpr, mean_of, pooled_std, spread
+from experiments.page import Spread, cell, mean_fpr, mean_of, pooled_std, spread
 from experiments.sweep import ResidentSets, Sweep, weights_path
-from experiments.trainings import DEFAULTS, EXPERIMENTS, QUESTIONS, Training, make_trainings
+from experiments.trainings import QUESTIONS, Training, make_trainings, rows_of
 from models import make_model
 from program import read_records
 
-from kjax.data.phototour import PatchSet, read_phototour
+from kjax.data.phototour import read_phototour
 from kjax.data.sets import read_test_sets
 from kjax.errors import InputError
 from kjax.eval import misalignment
@@ -77,11 +77,8 @@ def test_sweeps_and_evaluations_agree(tmp_path):
     model, variables = make_model("sum", s=1, patch_size=8)
     save_variables(tmp_path / "weights.npz", variables)
     sets = read_test_sets([str(write_test_set(tmp_path / "pairs"))], progress=False)
-    benchmark = open_benchmark(
-        write_hpatches(tmp_path / "sequences", patches=4),
-        protocols=("python", "matlab"),
-        progress=False,
-    )
+    folder, protocols = write_hpatches(tmp_path / "sequences", patches=4), ("python", "matlab")
+    benchmark = open_benchmark(folder, protocols=protocols, progress=False)
     entry = find_entry(f"{tmp_path / 'weights.npz'}:sum,patch_size=8")
     found, _ = score(entry, sets, benchmark, progress=False)
     tests = scoring.Tests(sets=sets, benchmark=benchmark)
@@ -89,15 +86,6 @@ def test_sweeps_and_evaluations_agree(tmp_path):
     # Patches resized in advance or on the fly are the same.
     assert scored.phototour == scoring.concise(found).phototour
     assert scored.hpatches == scoring.concise(found).hpatches
-
-
-@pytest.fixture(scope="module")
-def patch_set(tmp_path_factory) -> PatchSet:
-    """Random patches, three of each of ten points, which are the same up to their grey."""
-    rng = np.random.default_rng(0)
-    coarse = np.kron(rng.integers(40, 200, (10, 16, 16)), np.ones((1, 4, 4), int))
-    patches = np.concatenate([coarse, coarse + 10, coarse + 20]).astype(np.uint8)
-    return PatchSet("coarse", patches, np.tile(np.arange(10), 3), tmp_path_factory.mktemp("set"))
 
 
 def test_an_amount_of_zero_shows_the_middle_of_another_patch(patch_set):
@@ -109,9 +97,8 @@ def test_an_amount_of_zero_shows_the_middle_of_another_patch(patch_set):
     greys = (target - reference).reshape(10, -1)
     assert (greys == greys[:, :1]).all()
     assert set(np.abs(greys[:, 0])) <= {10, 20}
-    whole = scoring.controlled_set(
-        patch_set, {"rotation": [0.0]}, size=64, points=10, group=10, share=1.0
-    )
+    few = {"points": 10, "group": 10}
+    whole = scoring.controlled_set(patch_set, {"rotation": [0.0]}, size=64, share=1.0, **few)
     for patch in whole.patches:
         assert any(np.array_equal(patch, one) for one in patch_set.patches)
     with pytest.raises(InputError, match="unknown misalignment 'blur': choose from translation"):
@@ -131,19 +118,18 @@ def test_maps_have_the_given_amount():
     assert np.allclose(np.hypot(moved[:, 0, 2], moved[:, 1, 2]), 0.5)
 
 
-# Trainings
-
-
 def test_every_training_has_a_valid_config():
-    rows = [row for name in EXPERIMENTS for row in EXPERIMENTS[name].items() if name != "ablation"]
+    known = {name: rows_of(name) for name in reproduce.TRAINED}
+    rows = [row for name in known if name != "ablation" for row in known[name].items()]
     rows += [row for values in QUESTIONS.values() for row in values.items()]
+    assert {"plain", "strong, heavy photometry", "teacher", "continued, softmax"} <= {*dict(rows)}
     for row, settings in rows:
         Training("heads", row, settings, ("one",), 0).config()
-    assert set(DEFAULTS) == set(QUESTIONS)
 
 
 def test_ablations_change_one_setting_at_a_time():
-    usual, *others = make_trainings("ablation", ["dropout"], ["one"], [0], ["train.steps=5"])
+    rows = {"dropout": QUESTIONS["dropout"]}
+    usual, *others = make_trainings("ablation", rows, ["one"], [0], ["train.steps=5"])
     assert [usual.row, *(one.row for one in others)] == ["default", "0.0", "0.1"]
     for training in others:
         own = dict(training.difference())
@@ -151,19 +137,15 @@ def test_ablations_change_one_setting_at_a_time():
         assert own == usual.difference()
 
 
-# The command
-
-
 def test_uncommitted_code_is_not_recorded(monkeypatch, capsys):
     arguments = ["heads", "--train", "a", "--data", "nowhere"]
     source = {"commit": "0" * 40, "dirty": True}
     monkeypatch.setattr(workdir, "source_version", lambda tree: source)
-    for options, message in (([], "uncommitted changes"), (["--allow-changes"], "no such folder")):
-        assert reproduce.main([*arguments, *options]) == 2
-        assert message in capsys.readouterr().err
-    source["dirty"] = False
     assert reproduce.main(arguments) == 2
-    assert "no such folder" in capsys.readouterr().err
+    assert "uncommitted changes" in capsys.readouterr().err
+    for options, source["dirty"] in ((["--allow-changes"], True), ([], False)):
+        assert reproduce.main([*arguments, *options]) == 2
+        assert "no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -180,9 +162,6 @@ def test_bad_input_is_reported_before_anything_is_read(arguments, message, capsy
     assert message in capsys.readouterr().err
 
 
-# Averages, by hand
-
-
 def test_spread_over_columns_and_seeds():
     # Seed means are 5 and 7: 6 ± √2.
     found = spread([{0: 2.0, 1: 4.0}, {0: 8.0, 1: 10.0}])
@@ -192,7 +171,8 @@ def test_spread_over_columns_and_seeds():
     assert pooled_std(Spread(0, None, 1), Spread(0, 2.0, 3)) == 2.0
     # √((1·2 + 2·1)/3)
     assert pooled_std(Spread(0, 2**0.5, 2), Spread(0, 1.0, 3)) == pytest.approx((4 / 3) ** 0.5)
-    assert Spread(0.4312, 0.0123, 3).text(2) == "43.12 ± 1.23"
+    assert cell(Spread(0.4312, 0.0123, 3), 2) == "43.12 ± 1.23"
+    assert (cell(Spread(0.4312, None, 1)), cell(None)) == ("43.1", "–")
 
 
 def record(train, seed, rates):
