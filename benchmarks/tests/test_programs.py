@@ -216,7 +216,7 @@ def test_overlap_of_two_views():
     assert pairs.overlap(view, half @ half @ half) == 0
 
 
-@pytest.mark.parametrize("weights", ["nobody", "fast-context+learned"])
+@pytest.mark.parametrize("weights", ["nobody", "nobody+learned"])
 def test_unknown_weights_are_refused_before_colmap_runs(monkeypatch, tmp_path, capsys, weights):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "colmap").write_text(f"#!/bin/sh\necho ran >> {tmp_path}/log.txt\n")

@@ -188,12 +188,7 @@ def check_matcher(args: argparse.Namespace, methods: tuple[str, ...]) -> tuple[A
     """Return the method of --matcher, and for "learned" the matcher's name or path."""
     shipping = shipped.list_matchers()
     if args.matcher == "learned":
-        if args.weights not in shipping and not Path(args.weights).exists():
-            raise InputError(
-                f"{args.weights} has no matcher: choose other weights ({', '.join(shipping)}) or "
-                "another --matcher"
-            )
-        return "learned", args.weights
+        return "learned", shipped.find(args.weights) or args.weights
     if args.matcher in methods:
         return args.matcher, None
     if args.matcher in shipping or Path(args.matcher).exists():

@@ -75,7 +75,7 @@ def match_photos(
         threshold: maximum error of an inlier in pixels.
         upright: keypoints without orientation (default: tried if there are fewer than 100 inliers
             with orientations, and taken if there are more without). For shipped weights that have a
-            counterpart with context, such as best-context, this try uses it.
+            counterpart with context, such as best-context, this try uses it and its matcher.
         aside: try tilted views if there are still fewer than 100, for photographs from far aside,
             and take the pair of views with most inliers (default: unless `upright` is given).
         repeated: keep duplicate matches at the same location.
@@ -101,7 +101,11 @@ def match_photos(
         originals.append((size, image))
 
     def attempt(
-        way: Way, views: list[list[View]], describer: Describer = describer, ratio: Any = ratio
+        way: Way,
+        views: list[list[View]],
+        describer: Describer = describer,
+        method: MatchingMethod = method,
+        matcher: "Matcher | str | None" = matcher,
     ) -> PhotoMatches:
         """Match all views of the first photograph with all of the second; return the best pair."""
         described: list[list[Features]] = []
@@ -141,12 +145,16 @@ def match_photos(
 
     taken = attempt("upright" if upright else "oriented", [[one] for one in photos])
     if upright is None and inlier_count(taken) < WEAK:
-        wide = None if method == "learned" else with_context(describer)
-        # Under changed appearance right matches are as ambiguous as others, so all are verified.
-        options = ("context", wide, ratio or 1.0) if wide else ("upright", describer, ratio)
-        other = attempt(
-            options[0], [[(grey, found.upright())] for grey, found in photos], *options[1:]
-        )
+        # A matcher of the user's is for the describer's own weights.
+        wide = with_context(describer) if matcher in (None, describer.name) else None
+        upright_views = [[(grey, found.upright())] for grey, found in photos]
+        # Under changed appearance right matches are as ambiguous as others: no ratio tells them.
+        if wide:
+            other = attempt(
+                "context", upright_views, wide, "mutual" if quantize else "learned", None
+            )
+        else:
+            other = attempt("upright", upright_views)
         taken = max(taken, other, key=inlier_count)
     if aside and inlier_count(taken) < WEAK:
         views = [tilted_views(grey, found.upright(), describer) for grey, found in photos]

@@ -125,7 +125,6 @@ WITHOUT_JAX = [
     ((*MATCH, "--threshold", "-1"), "--threshold: must be above 0, not -1"),
     ((*MATCH, "--keypoints", "0"), "--keypoints: must be at least 1, not 0"),
     ((*MATCH, "--keypoints", "x"), "--keypoints: invalid integer value: 'x'"),
-    ((*MATCH, "--matcher", "learned", "--weights", "best-context"), "best-context has no matcher"),
     (("describe", "no", "--out", "f"), "no such file, folder or pattern: no"),
     ((*DESCRIBE, "--weights", "w.pth"), "w.pth: no such file"),
     ((*DESCRIBE, "--format", "colmap", "--quantize", "uint8"), "omit --quantize"),

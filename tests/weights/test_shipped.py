@@ -196,6 +196,7 @@ def test_every_shipped_model_loads():
         source = load_shipped(name)
         assert source.info.use
         assert source.path.with_suffix(".md").is_file()
+    assert shipped.list_matchers() == shipped.list_weights()
     for name in shipped.list_matchers():
         assert shipped.matcher_file(name).with_suffix(".md").is_file()
     for path in shipped.FOLDER.glob("*.npz"):
