@@ -3,8 +3,8 @@
     python benchmarks/photo_sizes.py best photo.jpg       # a photo of at least 1,024 pixels
 
 Resizes the photo to 14 sizes and describes them one after the other, twice, SIFT included. Start it
-with an empty compilation cache (`JAX_COMPILATION_CACHE_DIR`). Expected with `best` on an H200: a mean
-of 0.71 s the first time, of which the first photo takes 8.8 s, and 0.073 s the second time.
+with an empty compilation cache (`JAX_COMPILATION_CACHE_DIR`). Expected with `best` on an H200: a
+photo takes 0.71 s the first time (the very first 8.8 s, most others 0.07 s) and 0.073 s the second.
 """
 
 import argparse
