@@ -7,7 +7,7 @@ from PIL import Image
 
 from kjax.errors import InputError
 
-SIZES = np.random.default_rng(1).integers(1, 6, 300)
+SIZES = np.random.default_rng(1).integers(1, 6, 2000)
 POINTS = np.repeat(np.arange(len(SIZES)), SIZES)
 
 
@@ -53,14 +53,28 @@ def test_a_descriptor_is_not_its_own_witness():
         assert not notredame.is_witness(witness, ranked)
 
 
-def test_the_pessimistic_reading_is_not_below_the_optimistic():
-    subset = notredame.PatchSequence("toy", np.zeros((len(POINTS), 64, 64), np.uint8), POINTS)
-    noisy = {"tfeat": descriptors(0, 0.75), "mkd": descriptors(1, 0.75)}
-    found = notredame.score(descriptors(2, 0.9), noisy, subset, 400)
-    assert 0 < found["left_out"] < 0.9
-    assert found["optimistic"]["fpr95"] <= found["pessimistic"]["fpr95"]
-    low, high = found["truth"]["interval"]
-    assert low <= found["truth"]["fpr95"] <= high
+def measured(rows, count):
+    subset = notredame.PatchSequence("toy", np.zeros((count, 1, 1), np.uint8), POINTS)
+    kinds = notredame.pair_kinds(subset)
+    return {kind: notredame.pair_distances(rows, *pairs) for kind, pairs in kinds.items()}
+
+
+def test_estimates_the_truth_without_labels():
+    """Points are in random order, and no label is used but for the truth."""
+    witnesses = {str(seed): measured(descriptors(seed, 0.75), len(POINTS)) for seed in range(3)}
+    found = notredame.score(measured(descriptors(9, 0.8), len(POINTS)), witnesses, POINTS)
+    assert found["two_points"] == pytest.approx(found["truly_two_points"], abs=0.01)
+    assert found["fpr95"] == pytest.approx(found["truth"], rel=0.05)
+    assert 0.0005 < found["truth"] < 0.05
+    low, high = found["range"]
+    assert low <= found["fpr95"] <= high
+
+
+def test_points_are_ordered_by_photo_and_cell():
+    # Photo, x, y of points 7, 7, 3, 5: point 3 lies in the first cell of photo 0.
+    interest = np.array([[1, 9, 9], [0, 1, 1], [0, 5, 5], [1, 2, 3]], float)
+    order = notredame.order_by_place(np.pad(interest, ((0, 0), (0, 2))), [7, 7, 3, 5], 4.0)
+    assert order.tolist() == [2, 3, 0, 1]
 
 
 def test_reads_the_real_mosaics(shared_data):
