@@ -314,8 +314,8 @@ def measure(args: argparse.Namespace, subset: PatchSequence) -> Iterator[dict[st
 def show(records: Sequence[Mapping[str, Any]]) -> str:
     """Return a set's table, in percent."""
     columns = [one for one in ("truth", "fpr95", "range") if one in records[0]]
-    shares = ("truly_two_points", "two_points", "overlap", "left_out", "precision", "recall")
-    shares = [one for one in shares if one in records[0]]
+    names = ("truly_two_points", "two_points", "overlap", "left_out", "precision", "recall")
+    shares = [one for one in names if one in records[0]]
 
     def cell(value: Any) -> str:
         ends = value if isinstance(value, tuple) else (value,)

@@ -14,6 +14,7 @@ recipes    trials of augmentations, losses and optimisers; also photometry, ligh
            and open (openly licensed photos), with the settings of the records in results/
 rivals     descriptors of others
 page       docs/results.md and its figure, from the records
+claims     print the table of docs/claims.md, from the records of --rows (default: heads)
 
 Each training appends a line to `<results>/<experiment>.jsonl`. Stop with Ctrl-C; the same command
 resumes with the first missing training. Override any field of the config for all trainings:
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import trainings
-from program import make_parser
+from program import make_parser, read_records
 
 from kjax.errors import InputError, check_name, exit_code
 from kjax.interrupts import run_script
@@ -45,7 +46,7 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, lis
     """Return the arguments, and the overrides of the config ("model.s=1", …)."""
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("experiment", choices=(*TRAINED, "rivals", "page"))
+    add("experiment", choices=(*TRAINED, "rivals", "page", "claims"))
     add("--name", help="name of the file of records (default: the experiment)")
     add("--results", type=Path, default=Path("results"), help="folder of records")
     add("--data", type=Path, default=Path("data"), help="folder of the sets")
@@ -128,6 +129,12 @@ def run(args: argparse.Namespace, settings: list[str]) -> int:
 
         write_page(args.results, args.page)
         print(f"wrote {args.page / 'results.md'}")
+        return 0
+    if args.experiment == "claims":
+        from experiments.claims import claims_table
+
+        names = args.rows or ["heads"]
+        print(claims_table({one: read_records(args.results / f"{one}.jsonl") for one in names}))
         return 0
     if args.experiment == "rivals":
         from experiments.sweep import score_rivals

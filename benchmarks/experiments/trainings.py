@@ -213,8 +213,9 @@ def make_trainings(
 ) -> list[Training]:
     """Return the trainings of an experiment.
 
-    Heads are trained on every set alone, all others on all sets together. An ablation has rows by
-    question, which override the `shared` settings, and a training with every default.
+    Heads are trained on every set alone ("castle+herzjesu" counts as one), all others on all sets
+    together. An ablation has rows by question, which override the `shared` settings, and a training
+    with every default.
     """
     tried = [("", row, (*own, *shared)) for row, own in rows.items()]
     if experiment == "ablation":
@@ -222,7 +223,7 @@ def make_trainings(
         tried = [(DEFAULT, DEFAULT, base)]
         for question, values in rows.items():
             tried += [(question, row, (*base, *own)) for row, own in values.items()]
-    sets = [(name,) for name in train] if experiment == "heads" else [tuple(train)]
+    sets = [tuple(name.split("+")) for name in train] if experiment == "heads" else [tuple(train)]
     return [
         Training(experiment, row, settings, together, seed, group=group)
         for group, row, settings in tried

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import reproduce
 from evaluation_data import write_hpatches, write_test_set
-from experiments import scoring
+from experiments import claims, scoring
 from experiments.page import Spread, cell, mean_fpr, mean_of, pooled_std, spread
 from experiments.sweep import ResidentSets, Sweep, weights_path
 from experiments.trainings import QUESTIONS, Training, make_trainings, rows_of
@@ -187,3 +187,20 @@ def test_mean_rates_of_ours_and_of_others():
     other = [record([], None, {"fountain": 0.1, "castle": 0.2, "garden": 0.9})]
     assert mean_fpr(other, columns) == Spread(pytest.approx(0.15), None, 1)
     assert mean_of(ours, lambda one: None) is None
+
+
+def test_claims_are_differences_of_the_same_trainings_and_seeds():
+    first = {("a", "t", 0): 0.10, ("a", "t", 1): 0.12, ("b", "t", 0): 0.9}
+    second = {("a", "t", 0): 0.20, ("a", "t", 1): 0.24}
+    found = claims.difference(first, second)
+    assert found.mean == pytest.approx(-0.11)
+    assert found.half == pytest.approx(12.706 * 0.01)  # two seeds: −0.10 and −0.12
+    assert claims.difference_cell(found, -1) == "−11.00 ± 12.71"
+    assert claims.difference_cell(claims.Difference(-0.11, 0.1), -1) == "**−11.00 ± 10.00**"
+    assert claims.difference_cell(claims.Difference(-0.11, 0.1), 1) == "−11.00 ± 10.00"
+    assert claims.difference(first, {}) is None
+
+
+def test_joined_sets_are_one_training():
+    made = make_trainings("heads", {"sum": ()}, ["a", "b+c"], [0], ())
+    assert [one.train for one in made] == [("a",), ("b", "c")]
