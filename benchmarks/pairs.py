@@ -1,15 +1,21 @@
 """Measure the recall of image retrieval on photos whose overlapping pairs are known.
 
     python benchmarks/pairs.py photos/sceaux photos/castle --count 200 --out out/pairs
+    python benchmarks/pairs.py photos/* open/* --tracks tracks --out out/pairs
 
-Views are cut from the folders' photos by random homographies: rotated by up to 25 degrees, 55 to
-95 % of the height, with perspective and gamma. Two views of one photo are a true pair if each shows
-at least a quarter of the other. Views of other photos of the same scene compete with them, even if
-they match. Expected with 20 neighbours: a recall of at least 95 %.
+With --tracks, the folders' photos are joined as they are. A true pair shares at least 50 points of
+TRACKS/<folder>.npz (`image`: number of the photo, `track`: number of the point). Photos of other
+folders compete with them.
+
+Without, views are cut from the folders' photos by random homographies: rotated by up to 25 degrees,
+55 to 95 % of the height, with perspective and gamma. Two views of one photo are a true pair if each
+shows at least a quarter of the other. Views of other photos of the same scene compete with them,
+even if they match. Expected with 20 neighbours: a recall of at least 95 %.
 """
 
 import argparse
 import itertools
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,8 +37,8 @@ VIEWS = 5
 """Views per photo."""
 TURN, SCALES, PERSPECTIVE, GAMMA = 25.0, (0.55, 0.95), (0.85, 1.1), (0.7, 1.4)
 """Maximum rotation in degrees; ranges of scale, corner distances and gamma."""
-OVERLAP = 0.25
-"""Minimum overlap of a true pair."""
+OVERLAP, SHARED = 0.25, 50
+"""Minimum overlap of a true pair, and minimum number of points that both photos see."""
 
 Homography = Float[np.ndarray, "3 3"]
 
@@ -87,25 +93,54 @@ def write_views(sources: Sequence[Path], out: Path) -> set[tuple[int, int]]:
     return true
 
 
-def run(args: argparse.Namespace) -> None:
-    """Make and describe views, retrieve pairs, and count."""
+def join_photos(folders: Sequence[Path], tracks: Path, out: Path) -> set[tuple[int, int]]:
+    """Copy the photos of all folders into one, and return the true pairs."""
+    out.mkdir(parents=True)
+    true, number = set(), 0
+    for folder in folders:
+        photos = sorted(list_photos(folder))
+        for place, path in enumerate(photos, start=number):
+            shutil.copyfile(path, out / f"{place:05}{path.suffix}")
+        if (file := tracks / f"{folder.name}.npz").is_file():
+            with np.load(file) as stored:
+                seen = np.zeros((len(photos), stored["track"].max() + 1), np.float32)
+                seen[stored["image"], stored["track"]] = 1
+            first, second = np.nonzero(np.triu(seen @ seen.T >= SHARED, 1))
+            true |= {*zip((first + number).tolist(), (second + number).tolist(), strict=True)}
+        number += len(photos)
+    return true
+
+
+def cut_views(args: argparse.Namespace) -> set[tuple[int, int]]:
+    """Write views of photos spread over all folders, and return the true pairs."""
     photos = [path for folder in args.photos for path in list_photos(folder)]
     wanted = args.count // VIEWS
     if not 0 < wanted <= len(photos):
         raise InputError(f"--count: from {VIEWS} to {VIEWS * len(photos)} for {len(photos)} photos")
+    spread = np.linspace(0, len(photos) - 1, wanted).round().astype(int)
+    return write_views([photos[place] for place in spread], args.out / "photos")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Make and describe the photos, retrieve pairs, and count."""
     if args.out.exists():
         raise InputError(f"{args.out} exists: choose another folder")
-    spread = np.linspace(0, len(photos) - 1, wanted).round().astype(int)
-    true = write_views([photos[place] for place in spread], args.out / "photos")
+    if args.tracks:
+        true = join_photos(args.photos, args.tracks, args.out / "photos")
+    else:
+        true = cut_views(args)
+    if not true:
+        raise InputError("no true pairs: give folders that --tracks has files of")
     describer = load(args.weights)
     photographs, _ = read_collection(args.out / "photos")
     files = FeatureFiles(args.out / "features", describer.feature_settings(args.keypoints))
     describe_missing(photographs, describer, files)
-    found = set(most_similar(aggregate(photographs, files), args.neighbours))
-    print(
-        f"{len(photographs)} photos, {len(found):,} pairs with {args.neighbours} neighbours: "
-        f"{len(found & true)} of {len(true)} true pairs, recall {len(found & true) / len(true):.1%}"
+    seconds, found = program.timed(
+        lambda: set(most_similar(aggregate(photographs, files), args.neighbours))
     )
+    hits, pairs = len(found & true), f"{len(found):,} pairs with {args.neighbours} neighbours"
+    print(f"{len(photographs)} photos, {pairs} in {seconds:.1f} s")
+    print(f"{hits} of {len(true)} true pairs, recall {hits / len(true):.1%}")
 
 
 @program.command(run)
@@ -113,6 +148,7 @@ def main(add: program.AddArgument) -> None:
     """Add the arguments."""
     add("photos", type=Path, nargs="+", help="folders of photos")
     add("--out", type=Path, required=True, help="new folder for views and features")
+    add("--tracks", type=Path, help="folder of tracks: use the photos as they are")
     add("--count", type=int, default=200, help="number of views (default: 200)")
     add("--neighbours", type=int, default=20, help="neighbours per view (default: 20)")
     add("--keypoints", type=int, default=2000, help="maximum per view (default: 2000)")

@@ -216,6 +216,21 @@ def test_overlap_of_two_views():
     assert pairs.overlap(view, half @ half @ half) == 0
 
 
+def test_photos_that_share_points_are_true_pairs(tmp_path):
+    for name, count in (("other", 2), ("scene", 3)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            (tmp_path / name / f"{number}.jpg").write_text(f"{name} {number}")
+    # Photos 0 and 2 share 50 points, photo 1 shares 49 with both.
+    seen = {0: range(50), 1: range(1, 50), 2: range(50)}
+    tracks = np.concatenate([list(points) for points in seen.values()])
+    images = np.repeat(list(seen), [len(points) for points in seen.values()])
+    np.savez(tmp_path / "scene.npz", image=images, track=tracks)
+    folders = [tmp_path / "other", tmp_path / "scene"]
+    assert pairs.join_photos(folders, tmp_path, tmp_path / "out") == {(2, 4)}
+    assert (tmp_path / "out" / "00004.jpg").read_text() == "scene 2"
+
+
 @pytest.mark.parametrize("weights", ["nobody", "nobody+learned"])
 def test_unknown_weights_are_refused_before_colmap_runs(monkeypatch, tmp_path, capsys, weights):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
