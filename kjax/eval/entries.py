@@ -48,7 +48,7 @@ from kjax.weights.shipped import PREFIX
 from kjax.weights.source import holds_weights, is_workdir, load_sources, shortened
 
 EXACT, INT8 = "float32", "int8"
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 """Raise this if descriptors of the same model and patches change."""
 
 Folder = str | os.PathLike[str]

@@ -39,8 +39,8 @@ ROWS = 4
 """Output rows per Winograd block."""
 WIDE = 64
 """Minimum number of channels for Winograd's filtering."""
-STEP = np.float32(9 / 255)
-"""Unit of bytes: maps are clipped beyond 9 standard deviations, patches beyond ±4.5."""
+STEP, PATCH_STEP = np.float32(9 / 255), np.float32(8.5 / 255)
+"""Units of bytes: maps are clipped beyond 9 standard deviations, patches beyond ±4.25."""
 GREY = 128
 """Byte of a patch's mean; maps have no negative values."""
 LARGEST = 64
@@ -127,9 +127,10 @@ class GraphWriter:
         attributes["strides"] = [stride, stride] if isinstance(stride, int) else list(stride)
         weights = np.asarray(kernel).transpose(3, 2, 0, 1)
         if steps is not None:
+            unit = PATCH_STEP if zero else STEP
             own = [(weights, np.int8), (steps, "f4"), (0 * steps, np.int8)]
             constants = [*self.unit(zero), *(self.constant(*one) for one in own), *self.unit()]
-            whole = np.clip(np.rint(np.asarray(bias) / (STEP * steps)), -(2**30), 2**30)
+            whole = np.clip(np.rint(np.asarray(bias) / (unit * steps)), -(2**30), 2**30)
             constants.append(self.constant(whole, np.int32))
             return self.add("QLinearConv", x, *constants, **attributes)
         constants = [self.constant(weights)]
@@ -138,8 +139,8 @@ class GraphWriter:
         return self.add("Conv", x, *constants, **attributes)
 
     def unit(self, zero: int = 0) -> tuple[str, str]:
-        """Return scale and zero point of bytes."""
-        return self.constant(STEP), self.constant(zero, np.uint8)
+        """Return scale and zero point of bytes; only those of patches have one."""
+        return self.constant(PATCH_STEP if zero else STEP), self.constant(zero, np.uint8)
 
     def finish(self, name: str, inputs: Values, outputs: Values) -> Any:
         """Return the graph as onnx's `ModelProto`."""
