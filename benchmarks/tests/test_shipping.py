@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import ship
 import ship_matcher
-import thin_matcher
 from ledger import check_card, ledger_lines, make_ledger, scenes_digest, summarize
 from ledger_files import ROWS, hashed, row, write_ledger, write_set
-from matcher_points import points, said_by
 from models import make_model
 from PIL import Image
 
@@ -283,29 +281,3 @@ def test_rotated_descriptors_give_the_same_tokens(rng, monkeypatch):
         ship_matcher.turned(weights, before, head_only(kernel @ np.diag(np.arange(8.0)), ""), "")
     with pytest.raises(InputError, match="other weights"):
         ship_matcher.turned(weights, head_only(kernel, "xyz"), after, "")
-
-
-def test_thinning_removes_the_weakest_heads(rng, tmp_path, capsys):
-    model = MatcherConfig(layers=2, width=48, heads=3, dimension=16)
-    params = jax.tree.map(np.array, init_params(model, jax.random.key(0)))
-    for name in ("self_out", "cross_out"):  # the second head adds nothing
-        params["layers"][name]["kernel"][:, model.size : 2 * model.size] = 0
-    weights = MatcherWeights(model, Provenance("mine", "abc", 16), {}, params)
-    given = points(rng)
-
-    def output(one):
-        return said_by(one.model, one.params, given, layers=2)
-
-    fewer = thin_matcher.thinned(weights, heads=2)
-    assert fewer.model == MatcherConfig(2, 48, 2, 16, head_size=16)
-    expected = output(weights)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), expected, output(fewer))
-    lacking = output(thin_matcher.thinned(weights, heads=1))
-    assert np.abs(lacking.projected - expected.projected).max() > 1e-2
-    save_matcher(tmp_path / "all.npz", weights)
-    arguments = [str(tmp_path / "all.npz"), "--out", str(tmp_path / "thin.npz")]
-    assert thin_matcher.main([*arguments, "--heads", "2", "--self-every=2"]) == 0
-    thin = read_matcher(tmp_path / "thin.npz").model
-    assert thin == MatcherConfig(2, 48, 2, 16, head_size=16, self_every=2)
-    assert thin_matcher.main([*arguments, "--heads", "4"]) == 2
-    assert "1 to 3 heads" in capsys.readouterr().err
