@@ -28,8 +28,9 @@ as well, since they are often several points. LOW and HIGH were chosen on castle
 the estimate, and precision and recall of the boundaries. --cell PX orders a set's points by
 their photo and by cells of so many pixels, so that neighbouring points overlap as in Notre Dame.
 
-This is an estimate, not the official 100,000 pairs. Where points are in random order, it differs from
-the truth by 10 % in the median. Where neighbouring points overlap, it may be several times too large.
+This is an estimate, not the official 100,000 pairs. Where points are in random order, it differs
+from the truth by 10 % in the median. Where neighbouring points overlap, it may be several times too
+large.
 """
 
 import argparse
