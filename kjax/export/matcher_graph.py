@@ -18,7 +18,7 @@ from kjax.matcher.network import TURNS, layer_of
 from kjax.matcher.weights import MatcherWeights
 from kjax.model.onnx_graph import GraphWriter
 
-_INT32, _INT64 = 6, 7
+_INT32, INT64 = 6, 7
 """Types of onnx.TensorProto."""
 _NEVER = -1e30
 """Penalty of padding."""
@@ -83,7 +83,7 @@ def write_matcher(graph: GraphWriter, weights: MatcherWeights, parts: int = 1) -
     phases = add("Transpose", phases, perm=[0, 2, 1, 3])
     zero, one = (constant(number, np.int64) for number in (0, 1))
     numbers = add("Range", zero, add("Gather", add("Shape", "scales"), one), one)
-    counts = reshape(add("Max", add("Cast", "counts", to=_INT64), one), 2, 1)
+    counts = reshape(add("Max", add("Cast", "counts", to=INT64), one), 2, 1)
     # [2,N]: 0 for keypoints, `_NEVER` for padding. The first entry is never padding.
     penalties = add("Where", add("Less", numbers, counts), constant(0), constant(_NEVER))
     cosines, sines = (add(function, phases) for function in ("Cos", "Sin"))
@@ -176,28 +176,30 @@ def write_matcher(graph: GraphWriter, weights: MatcherWeights, parts: int = 1) -
         _, second = sides(add("Concat", rows, ones, logs, axis=2))
         return first, second
 
-    def reduce(rows: str, others: str, *operators: str) -> list[str]:
-        """Reduce each row of the products with all other vectors by operators."""
+    def reduce(rows: str, others: str, function: Callable[[str], list[str]]) -> list[str]:
+        """Reduce each row of the products with all other vectors."""
         turned = add("Transpose", others, perm=[1, 0])
+        return by_parts(rows, 0, lambda part: function(add("MatMul", part, turned)))
 
-        def reduce_part(part: str) -> list[str]:
-            products = add("MatMul", part, turned)
-            how: dict[str, dict[str, Any]] = {"ArgMax": {"axis": 1}}
-            return [
-                add(operator, products, keepdims=0, **how.get(operator, {"axes": [1]}))
-                for operator in operators
-            ]
+    def highest_of(products: str) -> str:
+        return add("ReduceMax", products, axes=[1], keepdims=0)
 
-        return by_parts(rows, 0, reduce_part)
+    def best_of(products: str) -> str:
+        return add("ArgMax", products, axis=1, keepdims=0)
+
+    def log_sum_of(products: str) -> list[str]:
+        # OpenCV's ReduceLogSumExp overflows.
+        shares = highest_of(add("LogSoftmax", products, axis=1))
+        return [add("Sub", highest_of(products), shares)]
 
     alike = with_logs(likeness, penalties)
-    sums = [reduce(*order, "ReduceLogSumExp")[0] for order in (alike, alike[::-1])]
+    sums = (reduce(*order, log_sum_of)[0] for order in (alike, alike[::-1]))
     over = add("Concat", *(add("Unsqueeze", each, axes=[0]) for each in sums), axis=0)
     logs = add("Add", times(penalties, 2.0), add("Sub", matchability, over))
     # Both factors of products that are twice the similarity.
     first, second = with_logs(times(likeness, math.sqrt(2)), logs)
-    best, log_highest = reduce(first, second, "ArgMax", "ReduceMax")
-    (back,) = reduce(second, first, "ArgMax")
+    best, log_highest = reduce(first, second, lambda each: [best_of(each), highest_of(each)])
+    (back,) = reduce(second, first, lambda each: [best_of(each)])
     highest = add("Exp", log_highest)
     conditions = [
         add("Equal", add("Gather", back, best), numbers),
@@ -205,7 +207,7 @@ def write_matcher(graph: GraphWriter, weights: MatcherWeights, parts: int = 1) -
         *map(
             functools.partial(add, "Less"),
             (numbers, best),
-            sides(add("Cast", "counts", to=_INT64)),
+            sides(add("Cast", "counts", to=INT64)),
         ),
     ]
     kept = functools.reduce(functools.partial(add, "And"), conditions)

@@ -124,7 +124,7 @@ def test_files_that_differ_are_not_kept(suffix, weights, tmp_path, monkeypatch):
 
 
 def test_the_matcher_that_ships_is_exported_by_its_name(tmp_path, capsys, monkeypatch):
-    def write(path, weights, *, keypoints):
+    def write(path, weights, *, keypoints, program):
         path.write_text(weights.described_with.name)
         return 0.0
 
