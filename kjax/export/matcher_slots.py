@@ -172,11 +172,10 @@ def slot_inputs(
 
 
 def slot_matches(
-    count: int, matches: Int64[np.ndarray, "N *two"], scores: Float32[np.ndarray, " N"]
+    matches: np.ndarray, scores: Float32[np.ndarray, " K"], count: int
 ) -> tuple[Int64[np.ndarray, " N"], Float32[np.ndarray, " N"]]:
-    """Return the partner and the score of each of the first image's keypoints."""
-    if matches.ndim == 1:
-        return matches, scores
+    """Return the partner and score of each of the first image's keypoints from a file's outputs."""
+    rows = np.arange(count) if matches.ndim == 1 else matches[:, 0]
     partners, all_scores = np.full(count, NONE), np.zeros(count, np.float32)
-    partners[matches[:, 0]], all_scores[matches[:, 0]] = matches[:, 1], scores
+    partners[rows], all_scores[rows] = matches if matches.ndim == 1 else matches[:, 1], scores
     return partners, all_scores
