@@ -42,6 +42,7 @@ Learned matchers are exported to .stablehlo or .onnx: see docs/howto/matcher.md.
 .onnx file that COLMAP 4 or OpenCV 5 runs in place of LightGlue: see docs/howto/colmap.md.
 """
 FUNCTIONS = (".onnx", ".stablehlo")
+PROGRAMS = ("colmap", "opencv")
 WEIGHTS = (".npz", ".safetensors", ".pth", ".pt", ".params", ".ckpt", ".bin")
 
 
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "fixed number of keypoints per image, for matchers"
     add_option(advanced, "--keypoints", at_least(1), "N", text, unset="any")
     text = "program that runs a matcher in place of LightGlue"
-    add_option(advanced, "--for", ("colmap", "opencv"), "NAME", text, unset="kjax's own inputs")
+    add_option(advanced, "--for", PROGRAMS, "NAME", text, unset="kjax's own inputs")
     text = "precision of an .onnx file"
     add_option(advanced, "--dtype", ("float32", "int8"), "NAME", text, unset="float32")
     options.add_shared(advanced, "--seed", "--dimension")
