@@ -167,8 +167,8 @@ def _difference(path: Path, weights: MatcherWeights, room: int, program: Program
     # The second has moved, and lacks some keypoints of the first.
     first, second = photograph(room, 0.0), photograph(max(1, room - room // 4), 10.0)
     if program:
-        outputs = files.read_onnx(path).run(None, slot_inputs(program, first, second))
-        found_by_file = slot_matches(*outputs, room)
+        matches, rated = files.read_onnx(path).run(None, slot_inputs(program, first, second))
+        found_by_file = slot_matches(matches, rated, room)
         dimension = weights.model.dimension
         first, second = (seen_by(program, one, dimension) for one in (first, second))
     arguments = stack_photographs(first, second, room)
