@@ -31,7 +31,6 @@ from kjax.interrupts import run_script
 from kjax.matcher.weights import find_matcher, read_matcher
 
 Pairs = Int[np.ndarray, "K 2"]
-Match = Callable[[Features, Features], Pairs]
 
 
 def with_partners(partners: Int[np.ndarray, " N"]) -> Pairs:
@@ -40,7 +39,7 @@ def with_partners(partners: Int[np.ndarray, " N"]) -> Pairs:
     return np.stack([rows, partners[rows]], axis=1)
 
 
-def make_matchers(name: str, folder: Path) -> dict[str, Match]:
+def make_matchers(name: str, folder: Path) -> dict[str, Callable[[Features, Features], Pairs]]:
     """Export a matcher for each program and return functions that match by all of them."""
     weights, matcher = read_matcher(find_matcher(name)), load_matcher(name)
     own, colmap, opencv = (folder / f"{kind}.onnx" for kind in ("own", "colmap", "opencv"))
@@ -99,8 +98,7 @@ def run(args: argparse.Namespace) -> None:
             pairs = set(map(tuple, found.tolist()))
             reference = pairs if reference is None else reference
             points = (one.xy[rows] for one, rows in zip(pair, found.T, strict=True))
-            inliers = verify(*points).inliers.sum()
-            sums[name] += len(found), len(pairs & reference), inliers, seconds
+            sums[name] += len(found), len(pairs & reference), verify(*points).inliers.sum(), seconds
     whole, *_ = sums.values()
     header = ["", "matches", "shared with kjax's file, %", "inliers", "time"]
     rows = []
