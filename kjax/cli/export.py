@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   kjax export weights.npz:polar,s=1 --out polar.safetensors
   kjax export out/matcher --out matcher.onnx
   kjax export best --part matcher --out matcher.stablehlo --keypoints 2048
+  kjax export best --part matcher --for colmap --out colmap.onnx    # or opencv
 
 The suffix of --out chooses the format:
 
@@ -37,9 +38,11 @@ OpenCV takes float32 patches of any range, with a channel axis:
   net.setInput(patches[:, None])    # [B,1,N,N]; or cv2.dnn.blobFromImages(list(patches))
   descriptors = net.forward()       # [B,128]
 
-Learned matchers are exported to .stablehlo or .onnx: see docs/howto/matcher.md.
+Learned matchers are exported to .stablehlo or .onnx: see docs/howto/matcher.md. --for writes the
+.onnx file that COLMAP 4 or OpenCV 5 runs in place of LightGlue: see docs/howto/colmap.md.
 """
 FUNCTIONS = (".onnx", ".stablehlo")
+PROGRAMS = ("colmap", "opencv")
 WEIGHTS = (".npz", ".safetensors", ".pth", ".pt", ".params", ".ckpt", ".bin")
 
 
@@ -56,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(advanced, "--batch", at_least(1), "N", "fixed number of patches", unset="any")
     text = "fixed number of keypoints per image, for matchers"
     add_option(advanced, "--keypoints", at_least(1), "N", text, unset="any")
+    text = "program that runs a matcher in place of LightGlue"
+    add_option(advanced, "--for", PROGRAMS, "NAME", text, unset="kjax's own inputs")
     text = "precision of an .onnx file"
     add_option(advanced, "--dtype", ("float32", "int8"), "NAME", text, unset="float32")
     options.add_shared(advanced, "--seed", "--dimension")
@@ -74,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{path}: matchers are exported to {' or '.join(FUNCTIONS)}")
     for option, applies, users in (
         ("keypoints", is_matcher, "matchers"),
+        ("for", is_matcher and path.suffix.lower() == ".onnx", "matchers as .onnx"),
         ("seed", not is_matcher, "descriptors"),
         ("dimension", not is_matcher, "descriptors"),
         ("input", not is_matcher and is_function, "descriptors as .onnx or .stablehlo"),
@@ -86,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
         from kjax.export.matcher import export_matcher
 
         weights = read_matcher(find_matcher(args.source))
-        difference = export_matcher(path, weights, keypoints=args.keypoints)
+        difference = export_matcher(
+            path, weights, keypoints=args.keypoints, program=getattr(args, "for")
+        )
         what = f"matcher of {weights.described_with.name}"
     else:
         from kjax.export.model import export_model

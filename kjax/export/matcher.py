@@ -23,8 +23,10 @@ from jax import export
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kjax.data.cutting.keypoints import NO_ANGLE
+from kjax.errors import InputError
 from kjax.export import files
 from kjax.export.matcher_graph import matcher_graph
+from kjax.export.matcher_slots import Program, seen_by, slot_graph, slot_inputs, slot_matches
 from kjax.images.features import LEAST_SCALE, Features
 from kjax.images.learned import Matcher
 from kjax.matcher.assignment import (
@@ -56,22 +58,35 @@ class MatcherArguments(NamedTuple):
     """Numbers of keypoints; the rest is padding."""
 
 
-def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None = None) -> float:
+def export_matcher(
+    path: Path,
+    weights: MatcherWeights,
+    *,
+    keypoints: int | None = None,
+    program: Program | None = None,
+) -> float:
     """Write a matcher as `.stablehlo` or `.onnx`, for `keypoints` per photograph or any number.
 
-    Return the largest difference from kjax's own scores; a file that differs is not kept.
+    With `program`, write the `.onnx` file that COLMAP or OpenCV takes. Return the largest
+    difference from kjax's own scores; a file that differs is not kept.
     """
     files.check_suffix(path)
+    if program and (keypoints or path.suffix != files.ONNX):
+        raise InputError(f"{program} takes an .onnx file for any number of keypoints")
     origin = weights.described_with
     facts = {
         "matcher of": f"descriptors of {origin.name}, {origin.dimension} numbers",
         **weights.remarks,
-        "order of keypoints": "as given; kjax sorts by x, then y, scale and angle",
+        "order of keypoints": "any"
+        if program
+        else "as given; kjax sorts by x, then y, scale and angle",
         "written by": f"kjax {__version__}",
     }
 
     def write_and_compare(partial: Path) -> float:
-        if path.suffix == files.ONNX:
+        if program:
+            files.write_onnx(partial, slot_graph(weights, program), facts)
+        elif path.suffix == files.ONNX:
             files.write_onnx(partial, matcher_graph(weights, keypoints), facts)
         else:
             count = keypoints or export.symbolic_shape("keypoints")[0]
@@ -80,7 +95,7 @@ def export_matcher(path: Path, weights: MatcherWeights, *, keypoints: int | None
             shapes = [*(shape(one, jnp.float32) for one in numbers), shape((2,), jnp.int32)]
             with jax.default_matmul_precision("highest"):
                 files.write_stablehlo(partial, jax.jit(matching_function(weights)), shapes, facts)
-        return _difference(partial, weights, keypoints or TESTED_KEYPOINTS)
+        return _difference(partial, weights, keypoints or TESTED_KEYPOINTS, program)
 
     return files.write_checked(path, write_and_compare)
 
@@ -136,7 +151,7 @@ def _assign(weights: MatcherWeights, arguments: MatcherArguments) -> Assignment:
     return assign(last, points.counts)
 
 
-def _difference(path: Path, weights: MatcherWeights, room: int) -> float:
+def _difference(path: Path, weights: MatcherWeights, room: int, program: Program | None) -> float:
     """Compare scores on random photographs; infinity if partners differ by more than rounding."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(room, weights.model.dimension))
@@ -151,13 +166,20 @@ def _difference(path: Path, weights: MatcherWeights, room: int) -> float:
 
     # The second has moved, and lacks some keypoints of the first.
     first, second = photograph(room, 0.0), photograph(max(1, room - room // 4), 10.0)
+    if program:
+        matches, rated = files.read_onnx(path).run(None, slot_inputs(program, first, second))
+        found_by_file = slot_matches(matches, rated, room)
+        dimension = weights.model.dimension
+        first, second = (seen_by(program, one, dimension) for one in (first, second))
     arguments = stack_photographs(first, second, room)
+    if not program:
+        found_by_file = load_exported_matcher(path)(arguments)
     with jax.default_matmul_precision("highest"):  # as in the files, on any device
         found = Matcher(weights).match(first, second, early=False)
     partners, scores = np.full(room, NONE), np.zeros(room)
     partners[found.indices[:, 0]] = found.indices[:, 1]
     scores[found.indices[:, 0]] = 1 - found.ratios
-    exported_partners, exported_scores = load_exported_matcher(path)(arguments)
+    exported_partners, exported_scores = found_by_file
     same = np.asarray(exported_partners) == partners
     if not same.all():
         with jax.default_matmul_precision("highest"):

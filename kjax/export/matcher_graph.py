@@ -5,7 +5,7 @@ Tokens of both photographs are the rows of one matrix [2N,width]; only attention
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from kjax.matcher.network import TURNS, layer_of
 from kjax.matcher.weights import MatcherWeights
 from kjax.model.onnx_graph import GraphWriter
 
-_INT32, _INT64 = 6, 7
+_INT32, INT64 = 6, 7
 """Types of onnx.TensorProto."""
 _NEVER = -1e30
 """Penalty of padding."""
@@ -28,8 +28,28 @@ _EPSILON = 1e-6
 
 def matcher_graph(weights: MatcherWeights, keypoints: int | None = None) -> Any:
     """Write the function of `kjax.export.matcher.MatcherArguments` as a `ModelProto`."""
-    model, embedding = weights.model, weights.params["embedding"]
     graph = GraphWriter(require("onnx", "an ONNX graph"))
+    write_matcher(graph, weights)
+    count: Any = keypoints or "keypoints"
+    inputs = {
+        "xy": ("float32", [2, count, 2]),
+        "scales": ("float32", [2, count]),
+        "angles": ("float32", [2, count]),
+        "descriptors": ("float32", [2, count, weights.model.dimension]),
+        "sizes": ("float32", [2, 2]),
+        "counts": ("int32", [2]),
+    }
+    outputs = {"partners": ("int32", [count]), "scores": ("float32", [count])}
+    return graph.finish("matcher", inputs, outputs)
+
+
+def write_matcher(graph: GraphWriter, weights: MatcherWeights, parts: int = 1) -> None:
+    """Write the operators from `matcher_graph`'s inputs to its outputs, which have these names.
+
+    Matrices of all pairs of keypoints are computed in `parts`, one after the other, which divide
+    the number of keypoints.
+    """
+    model, embedding = weights.model, weights.params["embedding"]
     add, constant, reshape = graph.add, graph.constant, graph.reshape
 
     def dense(rows: str, layer: Mapping[str, Any]) -> str:
@@ -63,11 +83,12 @@ def matcher_graph(weights: MatcherWeights, keypoints: int | None = None) -> Any:
     phases = add("Transpose", phases, perm=[0, 2, 1, 3])
     zero, one = (constant(number, np.int64) for number in (0, 1))
     numbers = add("Range", zero, add("Gather", add("Shape", "scales"), one), one)
-    counts = reshape(add("Max", add("Cast", "counts", to=_INT64), one), 2, 1)
+    counts = reshape(add("Max", add("Cast", "counts", to=INT64), one), 2, 1)
     # [2,N]: 0 for keypoints, `_NEVER` for padding. The first entry is never padding.
     penalties = add("Where", add("Less", numbers, counts), constant(0), constant(_NEVER))
     cosines, sines = (add(function, phases) for function in ("Cos", "Sin"))
-    # The same as an additional entry of each key; that of each query is 1.
+    # The same as an additional entry of each key; that of each query is 1. The product adds the
+    # penalties: another pass over all scores would be slow.
     expanded = constant([1, model.heads, 1, 1], np.int64)
     key_column = add("Expand", reshape(penalties, 2, 1, -1, 1), expanded)
     query_column = add("Exp", times(key_column, 0.0))
@@ -77,18 +98,27 @@ def matcher_graph(weights: MatcherWeights, keypoints: int | None = None) -> Any:
         (x, y), (u, v) = ([add("Mul", each, by) for each in halves] for by in (cosines, sines))
         return add("Concat", add("Sub", x, v), add("Add", y, u), axis=3)
 
+    def by_parts(rows: str, axis: int, function: Callable[[str], list[str]]) -> list[str]:
+        """Write a function of rows part by part, and join each of its results."""
+        pieces = graph.split(rows, parts, axis=axis) if parts > 1 else [rows]
+        found = zip(*map(function, pieces), strict=True)
+        return [each[0] if parts == 1 else add("Concat", *each, axis=axis) for each in found]
+
     def attend(query: str, key: str, value: str, every: int = 1) -> str:
         """Write attention of queries [2,heads,N,size] to all keypoints, or to one in `every`."""
-        query = times(query, model.size**-0.5)
-        # The product adds the penalties: another pass over all scores would be slow.
-        query = add("Concat", query, query_column, axis=3)
+        query = add("Concat", times(query, model.size**-0.5), query_column, axis=3)
         key = add("Concat", key, key_column, axis=3)
         if every > 1:
             ends = (0, np.iinfo(np.int64).max, 2, every)  # first, last, axis, step
             part = [constant([number], np.int64) for number in ends]
             key, value = (add("Slice", rows, *part) for rows in (key, value))
-        scores = add("MatMul", query, add("Transpose", key, perm=[0, 1, 3, 2]))
-        return add("MatMul", add("Softmax", scores, axis=3), value)
+        turned = add("Transpose", key, perm=[0, 1, 3, 2])
+
+        def attend_part(query: str) -> list[str]:
+            scores = add("Softmax", add("MatMul", query, turned), axis=3)
+            return [add("MatMul", scores, value)]
+
+        return by_parts(query, 2, attend_part)[0]
 
     def write_layer(tokens: str, layer: Mapping[str, Any]) -> str:
         """Write `kjax.matcher.network.Layer`, without its outputs."""
@@ -133,44 +163,54 @@ def matcher_graph(weights: MatcherWeights, keypoints: int | None = None) -> Any:
     logits = reshape(dense(tokens, layer["matchability"]), 2, -1)
     matchability = add("Neg", add("Softplus", add("Neg", logits)))
 
+    likeness = reshape(likeness, 2, -1, model.width)
+
     def sides(x: str) -> list[str]:
         return [add("Gather", x, constant(side, np.int64), axis=0) for side in (0, 1)]
 
-    def both(first: str, second: str) -> str:
-        """Add numbers of the first photograph's keypoints to those of the second's, [N,N]."""
-        return add("Add", reshape(first, -1, 1), second)
+    def with_logs(rows: str, logs: str) -> tuple[str, str]:
+        """Return both sides' vectors, whose products include the logs [2,N] of both keypoints."""
+        logs = add("Unsqueeze", logs, axes=[2])
+        ones = add("Exp", times(logs, 0.0))
+        first, _ = sides(add("Concat", rows, logs, ones, axis=2))
+        _, second = sides(add("Concat", rows, ones, logs, axis=2))
+        return first, second
 
-    first, second = sides(reshape(likeness, 2, -1, model.width))
-    alike = add("MatMul", first, add("Transpose", second, perm=[1, 0]))
-    alike = add("Add", alike, both(*sides(penalties)))
-    logs = [
-        add("Sub", own, add("ReduceLogSumExp", alike, axes=[axis], keepdims=0))
-        for own, axis in zip(sides(matchability), (1, 0), strict=True)
-    ]
-    scores = add("Add", times(alike, 2.0), both(*logs))
-    best, back = (add("ArgMax", scores, axis=axis, keepdims=0) for axis in (1, 0))
-    highest = add("Exp", add("ReduceMax", scores, axes=[1], keepdims=0))
+    def reduce(rows: str, others: str, function: Callable[[str], list[str]]) -> list[str]:
+        """Reduce each row of the products with all other vectors."""
+        turned = add("Transpose", others, perm=[1, 0])
+        return by_parts(rows, 0, lambda part: function(add("MatMul", part, turned)))
+
+    def highest_of(products: str) -> str:
+        return add("ReduceMax", products, axes=[1], keepdims=0)
+
+    def best_of(products: str) -> str:
+        return add("ArgMax", products, axis=1, keepdims=0)
+
+    def log_sum_of(products: str) -> list[str]:
+        # OpenCV's ReduceLogSumExp overflows.
+        shares = highest_of(add("LogSoftmax", products, axis=1))
+        return [add("Sub", highest_of(products), shares)]
+
+    alike = with_logs(likeness, penalties)
+    sums = (reduce(*order, log_sum_of)[0] for order in (alike, alike[::-1]))
+    over = add("Concat", *(add("Unsqueeze", each, axes=[0]) for each in sums), axis=0)
+    logs = add("Add", times(penalties, 2.0), add("Sub", matchability, over))
+    # Both factors of products that are twice the similarity.
+    first, second = with_logs(times(likeness, math.sqrt(2)), logs)
+    best, log_highest = reduce(first, second, lambda each: [best_of(each), highest_of(each)])
+    (back,) = reduce(second, first, lambda each: [best_of(each)])
+    highest = add("Exp", log_highest)
     conditions = [
         add("Equal", add("Gather", back, best), numbers),
         add("GreaterOrEqual", highest, constant(LEAST_SCORE)),
         *map(
             functools.partial(add, "Less"),
             (numbers, best),
-            sides(add("Cast", "counts", to=_INT64)),
+            sides(add("Cast", "counts", to=INT64)),
         ),
     ]
     kept = functools.reduce(functools.partial(add, "And"), conditions)
     none = constant(NONE, np.int32)
     add("Where", kept, add("Cast", best, to=_INT32), none, output="partners")
     add("Where", kept, highest, constant(0), output="scores")
-    count: Any = keypoints or "keypoints"
-    inputs = {
-        "xy": ("float32", [2, count, 2]),
-        "scales": ("float32", [2, count]),
-        "angles": ("float32", [2, count]),
-        "descriptors": ("float32", [2, count, model.dimension]),
-        "sizes": ("float32", [2, 2]),
-        "counts": ("int32", [2]),
-    }
-    outputs = {"partners": ("int32", [count]), "scores": ("float32", [count])}
-    return graph.finish("matcher", inputs, outputs)

@@ -97,6 +97,13 @@ class GraphWriter:
         self._nodes.append(self._onnx.helper.make_node("Split", [x], names, name=name, axis=axis))
         return names
 
+    def argsort(self, x: str, count: str) -> str:
+        """Return the indices that sort all `count` numbers of a vector; ties keep their order."""
+        name, every = f"TopK{len(self._nodes)}", self.reshape(count, 1)
+        outputs, how = [f"{name}_sorted", name], {"axis": 0, "largest": 0}
+        self._nodes.append(self._onnx.helper.make_node("TopK", [x, every], outputs, name, **how))
+        return name
+
     def dense(
         self,
         x: str,

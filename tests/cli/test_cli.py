@@ -57,6 +57,7 @@ def test_choices_are_those_of_the_library():
     from kjax.data.cutting.keypoints import DETECTORS
     from kjax.data.download import ADDRESSES
     from kjax.export.files import ONNX, STABLEHLO
+    from kjax.export.matcher_slots import Program
     from kjax.images.collection.pairs import PairSelection
     from kjax.images.features import MatchingMethod
     from kjax.images.geometry import Choice
@@ -72,6 +73,7 @@ def test_choices_are_those_of_the_library():
     assert set(compare.HEADS) == set(HEADS)
     assert set(download.NAMES) == set(ADDRESSES)
     assert set(export.FUNCTIONS) == {ONNX, STABLEHLO}
+    assert get_args(Program) == export.PROGRAMS
     assert set(export.WEIGHTS) == set(SUFFIXES)
 
 
@@ -170,6 +172,8 @@ WITH_JAX = [
     (("export", "hardnet", "--out", "h.onnx", "--keypoints", "2"), "--keypoints is only for"),
     ((*MATCHER, "m.pth"), "matchers are exported to .onnx or"),
     ((*MATCHER, "m.onnx", "--batch", "2"), "--batch is only for"),
+    ((*MATCHER, "m.stablehlo", "--for", "colmap"), "--for is only for matchers as .onnx"),
+    ((*MATCHER, "m.onnx", "--for", "opencv", "--keypoints", "2"), "any number of keypoints"),
 ]
 
 ALL_AT_ONCE = """

@@ -1,17 +1,23 @@
 import dataclasses
 
+import cv2
 import jax
 import numpy as np
 import pytest
+from matcher_slots import colmap_inputs, run_colmap, run_opencv
 from refusals import assert_refused, refused_command
 
 from kjax.cli import main
 from kjax.export import matcher as export
+from kjax.export.files import read_onnx
 from kjax.export.matcher import export_matcher, load_exported_matcher, stack_photographs, undecided
-from kjax.images.features import Features
+from kjax.export.matcher_slots import SIDE, slot_inputs
+from kjax.images.exchange.colmap_bytes import colmap_bytes, from_colmap_bytes, write_colmap_text
+from kjax.images.features import NO_SCALE, Features
 from kjax.images.learned import Matcher
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.weights import MatcherWeights, save_matcher
+from kjax.model.quantization import rotation
 from kjax.weights.info import Provenance
 
 MODEL = MatcherConfig(layers=2, width=32, heads=2, dimension=8, head_size=20, self_every=2)
@@ -124,7 +130,7 @@ def test_files_that_differ_are_not_kept(suffix, weights, tmp_path, monkeypatch):
 
 
 def test_the_matcher_that_ships_is_exported_by_its_name(tmp_path, capsys, monkeypatch):
-    def write(path, weights, *, keypoints):
+    def write(path, weights, *, keypoints, program):
         path.write_text(weights.described_with.name)
         return 0.0
 
@@ -136,3 +142,115 @@ def test_the_matcher_that_ships_is_exported_by_its_name(tmp_path, capsys, monkey
         assert f"matcher of {name}" in capsys.readouterr().out
     words = ("export", "nobody", "--part", "matcher", "--out", path)
     assert "unknown pretrained model 'nobody'" in refused_command(capsys, *words)
+
+
+def shuffled(rng, features):
+    order = rng.permutation(len(features))
+    columns = ("xy", "descriptors", "scales", "angles")
+    return dataclasses.replace(
+        features, **{name: getattr(features, name)[order] for name in columns}
+    )
+
+
+@pytest.fixture(scope="module")
+def slots(weights, tmp_path_factory):
+    """Sessions of the files for COLMAP and OpenCV."""
+    folder = tmp_path_factory.mktemp("slots")
+    paths = {program: folder / f"{program}.onnx" for program in ("colmap", "opencv")}
+    for program, path in paths.items():
+        assert export_matcher(path, weights, program=program) < 1e-4
+    return {program: read_onnx(path) for program, path in paths.items()}
+
+
+def texts_of(folder, *images):
+    paths = [folder / f"{number}.txt" for number in range(len(images))]
+    for path, features in zip(paths, images, strict=True):
+        write_colmap_text(path, features)
+    return [path.read_text() for path in paths]
+
+
+@pytest.mark.parametrize("counts", [(41, 25), (9, 40), (1, 30), (30, 1), (1, 1)])
+def test_colmap_finds_the_same_matches(weights, slots, tmp_path, rng, counts):
+    rows = rng.normal(size=(41, 8))
+    kinds = (rows[: counts[0]], rows[rng.permutation(counts[1])])
+    first, second = (shuffled(rng, photograph(rng, one)) for one in kinds)
+    inputs = colmap_inputs(texts_of(tmp_path, first, second), [(100, 80)] * 2)
+    expected = Matcher(weights).match(first, second, early=False)
+    assert len(expected) >= min(counts) // 2
+    np.testing.assert_array_equal(run_colmap(slots["colmap"], inputs), expected.indices)
+
+
+def test_the_inputs_in_the_check_are_colmaps(tmp_path, rng):
+    pair = [photograph(rng, rng.normal(size=(count, 8))) for count in (5, 3)]
+    checked = slot_inputs("colmap", *pair)
+    expected = colmap_inputs(texts_of(tmp_path, *pair), [(100, 80)] * 2)
+    assert checked.keys() == expected.keys()
+    for name, array in expected.items():
+        turns = 2 * np.pi if name.startswith("oris") else np.inf
+        apart = np.abs(checked[name] - array)
+        assert np.minimum(apart, np.abs(apart - turns)).max() < 1e-5
+
+
+def test_bytes_for_colmap_are_read_back(rng):
+    rows = rng.normal(size=(50, 128)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    features = photograph(rng, rows)
+    read = from_colmap_bytes(colmap_bytes(features))
+    cosines = (read * rows).sum(axis=1)
+    # One of 128 dimensions is lost; one entry in a hundred is clipped.
+    assert cosines.mean() > 0.993
+    lost = rotation(128).sum(axis=1) / np.sqrt(128)
+    without = rows - (rows @ lost)[:, None] * lost
+    without /= np.linalg.norm(without, axis=1, keepdims=True)
+    assert (read * without).sum(axis=1).mean() > 0.998
+    assert from_colmap_bytes(colmap_bytes(features), 64).shape == (50, 64)
+
+
+@pytest.mark.parametrize("counts", [(41, 25), (1, 30), (30, 1)])
+def test_opencv_finds_the_same_matches(weights, slots, rng, counts):
+    rows = rng.normal(size=(41, 8))
+    kinds = (rows[: counts[0]], rows[rng.permutation(counts[1])])
+    first, second = (shuffled(rng, photograph(rng, one)) for one in kinds)
+    pair = [(one.xy, one.descriptors) for one in (first, second)]
+    sizes = [(100, 100)] * 2
+    scales = np.full(41, NO_SCALE * 100 / SIDE, np.float32)
+    square = [
+        dataclasses.replace(one, image_size=(100, 100), scales=scales[: len(one)], angles=None)
+        for one in (first, second)
+    ]
+    expected = Matcher(weights).match(*square, early=False)
+    assert len(expected) >= min(counts) // 2
+    found = run_opencv(slots["opencv"], *pair, sizes)
+    np.testing.assert_array_equal(found, expected.indices)
+
+
+def test_opencv_itself_finds_the_same_matches(weights, slots, tmp_path, rng):
+    if not hasattr(cv2, "LightGlueMatcher"):
+        pytest.skip("OpenCV has no LightGlueMatcher before version 5")
+    path = tmp_path / "opencv.onnx"
+    export_matcher(path, weights, program="opencv")
+    rows = rng.normal(size=(30, 8))
+    first, second = (shuffled(rng, photograph(rng, rows[:count])) for count in (30, 21))
+    matcher = cv2.LightGlueMatcher.create(str(path))
+    matcher.setPairInfo(first.xy, second.xy, first.image_size, second.image_size)
+    found = matcher.match(first.descriptors, second.descriptors)
+    pair = [(one.xy, one.descriptors) for one in (first, second)]
+    expected = run_opencv(slots["opencv"], *pair, [(100, 80)] * 2)
+    assert len(expected) > 10
+    assert sorted((one.queryIdx, one.trainIdx) for one in found) == list(map(tuple, expected))
+
+
+def test_files_for_programs_that_differ_are_not_kept(weights, tmp_path, monkeypatch):
+    monkeypatch.setattr("kjax.export.matcher_graph.LEAST_SCORE", 0.99)
+    path = tmp_path / "colmap.onnx"
+    assert_refused("would differ from JAX", export_matcher, path, weights, program="colmap")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_programs_cannot_take_is_refused(weights, tmp_path):
+    path = tmp_path / "colmap.onnx"
+    words = {"program": "colmap", "keypoints": 5}
+    assert_refused("for any number of keypoints", export_matcher, path, weights, **words)
+    model = dataclasses.replace(MODEL, dimension=256)
+    large = dataclasses.replace(weights, model=model)
+    assert_refused("descriptors of 128 numbers", export_matcher, path, large, program="colmap")

@@ -26,7 +26,7 @@ import os
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float32, UInt8
 
 from kjax.data.colmap import PIXEL_CENTRE
 from kjax.errors import InputError
@@ -70,6 +70,15 @@ def colmap_bytes(features: Features) -> UInt8[np.ndarray, "N 128"]:
         # OpenCV's SIFT has these units already; unit vectors are scaled as COLMAP does.
         scaled = rows * (NORM if rows.max(initial=0) <= 1 else 1)
     return np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+
+
+def from_colmap_bytes(
+    stored: UInt8[np.ndarray, "N 128"], dimension: int = DIMENSION
+) -> Float32[np.ndarray, "N D"]:
+    """Return unit descriptors from bytes of learned ones; the mean of R x is lost."""
+    rows = stored.astype(np.float32)
+    across = rows - rows.mean(axis=1, keepdims=True)
+    return unit_rows((across @ rotation(DIMENSION).T)[:, :dimension])
 
 
 def write_colmap_text(path: str | os.PathLike[str], features: Features) -> None:
