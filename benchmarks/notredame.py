@@ -99,10 +99,9 @@ class Labels(NamedTuple):
         none = np.zeros(1, bool)
         return ~(np.concatenate([self.undecided, none]) | np.concatenate([none, self.undecided]))
 
-    def point_ids(self, *, split_undecided: bool) -> Int64[np.ndarray, " patches"]:
-        """Number the points."""
-        ends = self.new_point | self.undecided if split_undecided else self.new_point
-        return np.concatenate([[0], np.cumsum(ends)])
+    def point_ids(self) -> Int64[np.ndarray, " patches"]:
+        """Number the points; an undecided boundary separates two."""
+        return np.concatenate([[0], np.cumsum(self.new_point | self.undecided)])
 
 
 def read_mosaics(folder: Path) -> PatchSequence:
@@ -334,7 +333,7 @@ def write_labelled(args: argparse.Namespace, subset: PatchSequence) -> None:
     described = describe(args, subset)
     witnesses = [rows for name, (rows, _) in described.items() if is_witness(name, "")]
     labels = label_by_order(witnesses)
-    point_ids = labels.point_ids(split_undecided=True)
+    point_ids = labels.point_ids()
     kept = labels.kept() & (np.bincount(point_ids)[point_ids] <= MOST)
     patches, point_ids = subset.patches[kept], np.unique(point_ids[kept], return_inverse=True)[1]
     pairs = sample_test_pairs(point_ids, matching=args.pairs, non_matching=args.pairs, seed=SEED)

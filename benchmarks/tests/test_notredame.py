@@ -20,7 +20,7 @@ def descriptors(seed, noise=0.2):
 def test_boundaries_of_clear_points_are_found():
     labels = notredame.label_by_order([descriptors(seed) for seed in range(9)])
     assert labels.kept().all()
-    np.testing.assert_array_equal(labels.point_ids(split_undecided=True), POINTS)
+    np.testing.assert_array_equal(labels.point_ids(), POINTS)
     assert notredame.boundary_scores(labels, POINTS) == {"precision": 1.0, "recall": 1.0}
 
 
@@ -35,8 +35,7 @@ def test_a_pair_two_apart_spans_an_outlier():
 def test_patches_beside_an_undecided_boundary_are_left_out():
     labels = notredame.Labels(np.array([False, True, False]), np.array([True, False, False]))
     assert labels.kept().tolist() == [False, False, True, True]
-    assert labels.point_ids(split_undecided=True).tolist() == [0, 1, 2, 2]
-    assert labels.point_ids(split_undecided=False).tolist() == [0, 0, 1, 1]
+    assert labels.point_ids().tolist() == [0, 1, 2, 2]
 
 
 def test_precision_and_recall_count_only_decided_boundaries():
