@@ -35,6 +35,7 @@ large.
 
 import argparse
 import datetime
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -155,9 +156,16 @@ def evidence(
     random = np.random.default_rng(SEED).integers(0, len(witnesses[0]), (2, RANDOM_PAIRS))
     total = np.zeros(len(first))
     for rows in witnesses:
-        others = pair_distances(rows, *random)
-        total += (pair_distances(rows, first, second) - others.mean()) / max(others.std(), 1e-9)
+        kinds = {"random": random, "given": (first, second)}
+        distances = {kind: pair_distances(rows, *pairs) for kind, pairs in kinds.items()}
+        total += standardised(distances, "given")
     return total / len(witnesses)
+
+
+def standardised(distances: Distances, kind: str) -> np.ndarray:
+    """Return distances in standard deviations of random pairs, from their mean."""
+    random = distances["random"]
+    return (distances[kind] - random.mean()) / max(random.std(), 1e-9)
 
 
 def label_by_order(witnesses: Sequence[Rows]) -> Labels:
@@ -263,12 +271,6 @@ def score(
     return result
 
 
-def standardised(distances: Distances, kind: str) -> np.ndarray:
-    """Return distances in standard deviations of random pairs, from their mean."""
-    random = distances["random"]
-    return (distances[kind] - random.mean()) / random.std()
-
-
 def describe(args: argparse.Namespace, subset: PatchSequence) -> dict[str, tuple[Rows, str]]:
     """Describe a set; return the rows and the origin of each descriptor."""
     found = {}
@@ -292,9 +294,10 @@ def measure(args: argparse.Namespace, subset: PatchSequence) -> Iterator[dict[st
         for name, (rows, _) in tqdm(described.items(), f"comparing {subset.name}", leave=False)
     }
     judges = {name.partition("=")[0]: name for name in reversed(described)}  # first of a kind
+    label = functools.cache(lambda chosen: label_by_order([described[one][0] for one in chosen]))
     for name, (_, source) in described.items():
         chosen = [one for one in judges.values() if is_witness(one, name)]
-        labels = label_by_order([described[one][0] for one in chosen])
+        labels = label(tuple(chosen))
         record = {
             "set": subset.name,
             "descriptor": name,

@@ -1,16 +1,14 @@
 """The paper's claims, each as a difference of two models with its interval over seeds."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from program import table
+from scipy import stats
 
 from experiments.page import Record, by_row, hpatches
 
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
-"""Half width of a 95 % interval in standard errors, by degrees of freedom."""
 ENCODED = tuple(f"{head} s={s}" for head in ("xy", "polar", "combined_star") for s in (1, 2))
 CLAIMS = {
     "(a) Encoding beats HardNet": [(one, "hardnet") for one in ENCODED],
@@ -62,8 +60,8 @@ def difference(first: Scores, second: Scores) -> Difference | None:
     means = [
         np.mean([first[key] - second[key] for key in shared if key[2] == one]) for one in seeds
     ]
-    error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
-    return Difference(float(np.mean(means)), STUDENT[len(means) - 1] * error)
+    half = stats.t.ppf(0.975, len(means) - 1) * stats.sem(means)
+    return Difference(float(np.mean(means)), float(half))
 
 
 def difference_cell(found: Difference | None, better: int) -> str:

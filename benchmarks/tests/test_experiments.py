@@ -194,7 +194,7 @@ def test_claims_are_differences_of_the_same_trainings_and_seeds():
     second = {("a", "t", 0): 0.20, ("a", "t", 1): 0.24}
     found = claims.difference(first, second)
     assert found.mean == pytest.approx(-0.11)
-    assert found.half == pytest.approx(12.706 * 0.01)  # two seeds: −0.10 and −0.12
+    assert found.half == pytest.approx(12.7062047 * 0.01)  # two seeds: −0.10 and −0.12
     assert claims.difference_cell(found, -1) == "−11.00 ± 12.71"
     assert claims.difference_cell(claims.Difference(-0.11, 0.1), -1) == "**−11.00 ± 10.00**"
     assert claims.difference_cell(claims.Difference(-0.11, 0.1), 1) == "−11.00 ± 10.00"

@@ -168,18 +168,17 @@ def _difference(path: Path, weights: MatcherWeights, room: int, program: Program
     first, second = photograph(room, 0.0), photograph(max(1, room - room // 4), 10.0)
     if program:
         matches, rated = files.read_onnx(path).run(None, slot_inputs(program, first, second))
-        found_by_file = slot_matches(matches, rated, room)
+        exported_partners, exported_scores = slot_matches(matches, rated, room)
         dimension = weights.model.dimension
         first, second = (seen_by(program, one, dimension) for one in (first, second))
     arguments = stack_photographs(first, second, room)
     if not program:
-        found_by_file = load_exported_matcher(path)(arguments)
+        exported_partners, exported_scores = load_exported_matcher(path)(arguments)
     with jax.default_matmul_precision("highest"):  # as in the files, on any device
         found = Matcher(weights).match(first, second, early=False)
     partners, scores = np.full(room, NONE), np.zeros(room)
     partners[found.indices[:, 0]] = found.indices[:, 1]
     scores[found.indices[:, 0]] = 1 - found.ratios
-    exported_partners, exported_scores = found_by_file
     same = np.asarray(exported_partners) == partners
     if not same.all():
         with jax.default_matmul_precision("highest"):
