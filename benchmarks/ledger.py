@@ -12,7 +12,9 @@ r"""Show and extend the ledger of photos that weights may be trained on.
 `check` returns 1 if a photo is not in the ledger, and 2 if --only-open refuses one.
 
 `reduce` writes photos as the ledger has them: grey, or with `--colour --side 1024` if the scene's
-name ends in -colour, by OpenCV (whose version determines the last bits, hence the hashes).
+name ends in -colour or -aligned, by OpenCV (whose version determines the last bits, hence the
+hashes). `--align` turns and moves the photos of a place so that they show what the first one shows,
+pixel by pixel; `--cut 88` removes the caption above NEON's photos.
 
 `add` takes the files that a set will be cut from and stores their hashes. Add photos of several
 authors or licences in several calls. Without a stated licence it is none-stated. Commit
@@ -32,6 +34,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import program
 
 from kjax.cli.options import at_least
@@ -101,18 +104,41 @@ def reduce(args: argparse.Namespace) -> None:
     if args.colour:  # 4:4:4
         settings += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, 0x111111, cv2.IMWRITE_JPEG_OPTIMIZE, 1]
     args.out.mkdir(parents=True, exist_ok=True)
+    first = None
     for path in list_photos(args.folder):
         target = args.out / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', path.stem)}.jpg"
         photo = cv2.imread(str(path), cv2.IMREAD_COLOR if args.colour else cv2.IMREAD_GRAYSCALE)
         if photo is None:
             raise InputError(f"cannot read {path}: remove it from the folder")
+        photo = photo[args.cut :]
         factor = args.side / max(photo.shape)
         if factor < 1:
             size = (round(photo.shape[1] * factor), round(photo.shape[0] * factor))
             photo = cv2.resize(photo, size, interpolation=cv2.INTER_AREA)
+        if args.align and first is None:
+            first = photo
+        elif args.align:
+            photo = aligned(photo, first)
         _, encoded = cv2.imencode(".jpg", photo, settings)
         if not target.exists():
             write_whole(target, lambda partial, data=encoded: partial.write_bytes(data.tobytes()))
+
+
+def aligned(photo: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Turn and move a photo of a place so that its details lie where the first one has them."""
+    cv2 = require("cv2", "aligning photos")
+
+    def details(pixels: np.ndarray) -> np.ndarray:
+        grey = np.float32(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY))
+        grey -= cv2.GaussianBlur(grey, (0, 0), 8)
+        return grey / (np.sqrt(cv2.GaussianBlur(grey * grey, (0, 0), 8)) + 3)
+
+    start, stop = np.eye(2, 3, dtype=np.float32), (3, 100, 1e-5)
+    ends = details(first), details(photo)
+    found = cv2.findTransformECC(*ends, start, cv2.MOTION_EUCLIDEAN, stop, None, 5)[1]
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    size = first.shape[1::-1]
+    return cv2.warpAffine(photo, found, size, flags=flags, borderMode=cv2.BORDER_REPLICATE)
 
 
 def seal(args: argparse.Namespace) -> None:
@@ -218,6 +244,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("folder", type=Path, help="folder of the originals")
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of copies")
     made.add_argument("--colour", action="store_true", help="keep the colours")
+    made.add_argument(
+        "--cut", type=int, default=0, metavar="ROWS", help="rows to remove at the top"
+    )
+    made.add_argument(
+        "--align", action="store_true", help="photos of one place: as the first (with --colour)"
+    )
     made.add_argument("--side", type=at_least(1), default=1536, metavar="PX", help="long side")
     made.set_defaults(command=reduce)
     made = commands.add_parser("seal", help="accept ledger and cards after an edit")
