@@ -215,7 +215,7 @@ def measure(args: argparse.Namespace, subset: str, pairs: Sequence[HardPair]) ->
 
     for given in dict.fromkeys(name.split("+")[0] for name in args.methods):
         method, selections = methods.parse(given), [given]
-        if method.keypoints == ASIDE:
+        if method.keypoints == ASIDE or args.ranks:
             selections = []
         elif not method.is_peer and ":" not in given:
             selections = [f"{given}:steady", f"{given}:upright"]
@@ -269,6 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--labelled", type=Path, help="folder of .mat files")
     add("--half", choices=HALVES, default=HALVES[0], help="(default: develop)")
     add("--keypoints", type=int, default=2048, help="maximum per photo (default: 2048)")
+    add("--ranks", action="store_true", help="make only the first table")
     add("--matcher", help="weights of +learned (default: the features' own, or best's)")
     add("--device", default="cpu", help="PyTorch device: cpu or cuda (default: cpu)")
     add("--results", type=Path, default=Path("results/hard.jsonl"), help="file of records")

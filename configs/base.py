@@ -87,10 +87,10 @@ def get_config() -> ConfigDict:
     config.augment.appearance_probability = 0.5  # probability that a patch changes
     config.augment.appearance_without = ()  # kinds to omit: see KINDS in kjax/data/appearance.py
     # Views of a point, with data.photos. Noise has a σ.
-    config.augment.rotation_noise = 10.0  # in degrees
-    config.augment.scale_noise = 0.16  # of the logarithm of the scale
-    config.augment.shift_noise = 0.05  # in sides of the patch
-    config.augment.max_stretch = 1.8  # maximum ratio of both axes
+    config.augment.rotation_noise = 5.0  # in degrees
+    config.augment.scale_noise = 0.08  # of the logarithm of the scale
+    config.augment.shift_noise = 0.02  # in sides of the patch
+    config.augment.max_stretch = 1.3  # maximum ratio of both axes
     config.augment.upright_share = 0.5  # share of points that are not turned to their orientation
 
     config.loss = ConfigDict()

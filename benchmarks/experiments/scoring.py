@@ -64,7 +64,6 @@ def controlled_set(
     size: int,
     points: int = 2000,
     group: int = 1000,
-    share: float = misalignment.SHARE,
 ) -> misalignment.MatchingSet:
     """Make targets with one kind and amount of misalignment each; named "<kind>/<amount>".
 
@@ -79,7 +78,7 @@ def controlled_set(
         return known_maps(*wanted[name], count, rng)
 
     return misalignment.make_set(
-        patch_set, tuple(wanted), draw, size=size, points=points, group=group, share=share
+        patch_set, tuple(wanted), draw, size=size, points=points, group=group
     )
 
 

@@ -8,7 +8,6 @@ import sys
 
 import bench
 import distort
-import extent
 import kill
 import numpy as np
 import pairs
@@ -197,16 +196,6 @@ def test_bad_photos_write_nothing(tmp_path, capsys):
         error = capsys.readouterr().err
         assert (message in error, error.count("\n")) == (True, 1)
         assert not (tmp_path / "out").exists()
-
-
-def test_table_of_extents(tmp_path, monkeypatch, capsys, patch_set):
-    save_variables(tmp_path / "weights.npz", make_model("sum", s=1, patch_size=16)[1])
-    monkeypatch.setattr(extent, "embedded_test", lambda: patch_set)
-    weights = f"{tmp_path / 'weights.npz'}:sum,patch_size=16"
-    assert extent.main([weights, "--extents", "6", "12"]) == 0
-    assert " | 12 | 100.0 | " in capsys.readouterr().out.splitlines()[-1]
-    assert extent.main([weights, "--extents", "13"]) == 2
-    assert "between 0 and 12" in capsys.readouterr().err
 
 
 def test_overlap_of_two_views():

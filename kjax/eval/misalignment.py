@@ -72,7 +72,6 @@ def make_set(
     points: int = 2000,
     group: int = 1000,
     seed: int = 0,
-    share: float = SHARE,
 ) -> MatchingSet:
     """Draw points and patches, and for every name the maps of its targets by `draw`.
 
@@ -94,7 +93,7 @@ def make_set(
         aligned = np.tile(np.eye(2, 3), (len(members), 1, 1))
         maps = np.stack([aligned, *(draw(name, len(members), rng) for name in names)])
         # From half sides of the reference to sides of the stored patch.
-        centred = maps.reshape(-1, 2, 3) * np.array([share, share, share / 2])[None, None, :]
+        centred = maps.reshape(-1, 2, 3) * np.array([SHARE, SHARE, SHARE / 2])[None, None, :]
         stored = patch_set.patches[np.asarray(table.patches)[places].reshape(-1)]
         at_once = min(_PATCHES_AT_ONCE, len(stored))
         for start in range(0, len(stored), at_once):

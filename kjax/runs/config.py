@@ -148,10 +148,10 @@ class AugmentConfig:
     appearance: float = 0.0
     appearance_probability: float = 0.5
     appearance_without: tuple[str, ...] = ()
-    rotation_noise: float = 10.0
-    scale_noise: float = 0.16
-    shift_noise: float = 0.05
-    max_stretch: float = 1.8
+    rotation_noise: float = 5.0
+    scale_noise: float = 0.08
+    shift_noise: float = 0.02
+    max_stretch: float = 1.3
     upright_share: float = 0.5
 
     def __post_init__(self) -> None:
