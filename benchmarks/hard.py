@@ -215,7 +215,7 @@ def measure(args: argparse.Namespace, subset: str, pairs: Sequence[HardPair]) ->
 
     for given in dict.fromkeys(name.split("+")[0] for name in args.methods):
         method, selections = methods.parse(given), [given]
-        if method.keypoints == ASIDE or args.ranks:
+        if method.keypoints == ASIDE:
             selections = []
         elif not method.is_peer and ":" not in given:
             selections = [f"{given}:steady", f"{given}:upright"]
@@ -225,6 +225,8 @@ def measure(args: argparse.Namespace, subset: str, pairs: Sequence[HardPair]) ->
             if subset != EVD and given != "disk":
                 describe = point_describer(method.features, args.device)
                 yield record(method.features, (rank(describe, pair) for pair in pairs))
+            if args.ranks:
+                continue
             for name in (given + one for one in matchers if method.keypoints == ASIDE):
                 pair_up = photo_matcher(methods.parse(name), args.keypoints, args.matcher or own)
                 found = (judge(one, *pair_up(one.a, one.b)) for one in pairs)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import cv2
 import jax
 import ledger as ledger_tool
 import map_matcher
@@ -145,6 +146,20 @@ def test_photos_are_reduced_added_and_sealed(folder, capsys):
         shipped.photographs()
     assert ledger_tool.main(["seal"]) == 0
     assert len(shipped.photographs()) == 6
+
+
+def test_photos_of_a_place_are_aligned(folder):
+    blurred = cv2.GaussianBlur(np.random.default_rng(0).normal(size=(240, 320, 3)), (0, 0), 2)
+    scene = np.clip(128 + 200 * blurred, 0, 255).astype(np.uint8)
+    turn = cv2.getRotationMatrix2D((164, 117), 1.0, 1.0)
+    turn[:, 2] += 4, -3
+    for name, photo in ("a", scene), ("b", cv2.warpAffine(scene, turn, (320, 240))):
+        Path("place").mkdir(exist_ok=True)
+        cv2.imwrite(f"place/{name}.png", np.vstack([np.zeros((8, 320, 3), np.uint8), photo]))
+    options = ["--colour", "--side", "1024", "--cut", "8", "--align"]
+    assert ledger_tool.main(["reduce", "place", "--out", "aligned", *options]) == 0
+    a, b = (cv2.imread(f"aligned/{name}.jpg").astype(float)[30:-30, 30:-30] for name in "ab")
+    assert np.abs(a - b).mean() < 6
 
 
 def write_weights(**changes):
