@@ -59,6 +59,9 @@ from kjax.weights.ledger import (
     read_ledger,
 )
 
+LEAST_ALIKE = 0.1
+"""Minimum correlation of the details of a place in two photos; at least 0.17 in the ledger's."""
+
 
 def check(args: argparse.Namespace) -> int:
     """Print the scenes of sets, and the permitted use of weights trained on them."""
@@ -101,13 +104,14 @@ def reduce(args: argparse.Namespace) -> None:
     """Write the copies; existing ones stay."""
     cv2 = require("cv2", "reducing photos")
     settings = [cv2.IMWRITE_JPEG_QUALITY, 88]
-    if args.colour:  # 4:4:4
+    colour = args.colour or args.align
+    if colour:  # 4:4:4
         settings += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, 0x111111, cv2.IMWRITE_JPEG_OPTIMIZE, 1]
     args.out.mkdir(parents=True, exist_ok=True)
     first = None
     for path in list_photos(args.folder):
         target = args.out / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', path.stem)}.jpg"
-        photo = cv2.imread(str(path), cv2.IMREAD_COLOR if args.colour else cv2.IMREAD_GRAYSCALE)
+        photo = cv2.imread(str(path), cv2.IMREAD_COLOR if colour else cv2.IMREAD_GRAYSCALE)
         if photo is None:
             raise InputError(f"cannot read {path}: remove it from the folder")
         photo = photo[args.cut :]
@@ -115,9 +119,8 @@ def reduce(args: argparse.Namespace) -> None:
         if factor < 1:
             size = (round(photo.shape[1] * factor), round(photo.shape[0] * factor))
             photo = cv2.resize(photo, size, interpolation=cv2.INTER_AREA)
-        if args.align and first is None:
-            first = photo
-        elif args.align:
+        if args.align:
+            first = photo if first is None else first
             photo = aligned(photo, first)
         _, encoded = cv2.imencode(".jpg", photo, settings)
         if not target.exists():
@@ -135,7 +138,12 @@ def aligned(photo: np.ndarray, first: np.ndarray) -> np.ndarray:
 
     start, stop = np.eye(2, 3, dtype=np.float32), (3, 100, 1e-5)
     ends = details(first), details(photo)
-    found = cv2.findTransformECC(*ends, start, cv2.MOTION_EUCLIDEAN, stop, None, 5)[1]
+    try:
+        alike, found = cv2.findTransformECC(*ends, start, cv2.MOTION_EUCLIDEAN, stop, None, 5)
+    except cv2.error:
+        alike = 0.0
+    if alike < LEAST_ALIKE:
+        raise InputError("photos of --align do not show one place from one point")
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     size = first.shape[1::-1]
     return cv2.warpAffine(photo, found, size, flags=flags, borderMode=cv2.BORDER_REPLICATE)
@@ -244,12 +252,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("folder", type=Path, help="folder of the originals")
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of copies")
     made.add_argument("--colour", action="store_true", help="keep the colours")
-    made.add_argument(
-        "--cut", type=int, default=0, metavar="ROWS", help="rows to remove at the top"
-    )
-    made.add_argument(
-        "--align", action="store_true", help="photos of one place: as the first (with --colour)"
-    )
+    made.add_argument("--cut", type=at_least(0), default=0, metavar="ROWS", help="rows to cut off")
+    made.add_argument("--align", action="store_true", help="photos of one place, in colour")
     made.add_argument("--side", type=at_least(1), default=1536, metavar="PX", help="long side")
     made.set_defaults(command=reduce)
     made = commands.add_parser("seal", help="accept ledger and cards after an edit")

@@ -173,8 +173,7 @@ def test_hard_pairs(tmp_path, photo, capsys):
     rank, _, matched, _, aside, _, plane, _ = (one["pairs"][0] for one in records)
     assert rank["name"] == "moved"
     assert rank["ranked first"] > 0.8
-    only_ranks = [*options, "--ranks", "--labelled", str(tmp_path)]
-    assert hard.main(only_ranks) == 0
+    assert hard.main([*options, "--ranks", "--labelled", str(tmp_path)]) == 0
     assert len(results.read_text().splitlines()) == len(records) + 2
     assert min(matched["within 5 px"], matched["epipolar"], plane["EVD"]) > 0.9
     assert max(matched["error"], aside["error"], plane["error"]) < 0.5
