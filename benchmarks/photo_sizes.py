@@ -4,7 +4,7 @@
 
 Resizes the photo to 14 sizes and describes them one after the other, twice, SIFT included. Start it
 with an empty compilation cache (`JAX_COMPILATION_CACHE_DIR`). Expected with `best` on an H200: a
-photo takes 0.66 s the first time (the very first 8.3 s, most others 0.07 s) and 0.068 s the second.
+photo takes 0.33 s the first time (the very first 3.9 s, most others 0.05 s) and 0.052 s the second.
 """
 
 import argparse

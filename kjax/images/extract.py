@@ -152,9 +152,8 @@ def extract_patches(
         on_host = (None if one is None else np.asarray(one) for one in keypoints)
         with np.errstate(all="ignore"):
             return _extract(options, np.asarray(photos), None, *on_host)
-    cut = functools.partial(_compiled(), options)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
-        return cut(photos, None, *keypoints)
+        return _compiled(outermost=False)(options, photos, None, *keypoints)
     # NumPy pads: there another number of keypoints is not another program.
     count, axis = counts[-1], xy.ndim - 2
     extra = padded_count(count) - count
@@ -163,7 +162,8 @@ def extract_patches(
         keypoints = tuple(
             None if one is None else np.pad(one, padding[: np.ndim(one)]) for one in keypoints
         )
-    found = cut(*pad_image(photos, axis, size=size, pyramid=pyramid), *keypoints)
+    padded = pad_image(photos, axis, size=size, pyramid=pyramid)
+    found = _compiled()(options, *padded, *keypoints)
     if not extra:
         return found
     return ExtractedPatches(found.patches[..., :count, :, :], found.valid[..., :count])
@@ -246,8 +246,10 @@ def pad_image(image: Any, axis: int, *, size: int, pyramid: str) -> tuple[Any, I
 
 
 @functools.cache
-def _compiled() -> Any:
-    return jax.jit(_extract, static_argnums=0)
+def _compiled(*, outermost: bool = True) -> Any:
+    # To choose the fastest product of small matrices takes seconds and saves nothing.
+    quickly = {"xla_gpu_autotune_level": 0} if outermost and not on_cpu() else None
+    return jax.jit(_extract, static_argnums=0, compiler_options=quickly)
 
 
 def _extract(

@@ -132,7 +132,8 @@ def test_large_levels_are_blurred_as_small_ones(image, monkeypatch, kind):
     assert len(levels) > 2
 
     def pack(largest):
-        monkeypatch.setattr(pyramid, "MATRIX_SIDE", largest)
+        for name in ("MATRIX_SIDE", "ACCELERATED_MATRIX_SIDE"):
+            monkeypatch.setattr(pyramid, name, largest)
         return jax.jit(lambda pixels: pack_pyramid(pixels, levels=levels, kind=kind))(image)
 
     np.testing.assert_allclose(pack(0), pack(64), atol=1e-3)
