@@ -20,8 +20,8 @@ from kjax.model.describe import on_cpu
 BINOMIAL = np.array([1, 4, 6, 4, 1]) / 16
 """Low-pass filter before every second pixel is dropped."""
 MATRIX_SIDE, ACCELERATED_MATRIX_SIDE = 256, 1024
-"""Largest side that is blurred by a matrix product, on CPUs and on accelerators: there it is faster,
-on CPUs hardly slower, and it compiles several times faster."""
+"""Largest side that is blurred by a matrix product, on CPUs and on accelerators. The latter are
+faster so; the former are hardly slower and compile several times faster."""
 
 SMALL = 4096
 """Maximum side of an image that OpenCV samples: float32 leaves 1/4096 pixel for its positions."""

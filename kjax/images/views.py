@@ -338,10 +338,15 @@ def _geometry(
     cv2 = require("cv2", "undistorting keypoints")
     camera = model.cameras[image.camera_id]
     focal, x, y, *radial = [*camera.parameters, 0.0, 0.0][:5]
-    if not 3 <= len(camera.parameters) <= 5 or max(map(abs, radial)) > MOST_DISTORTION:
+    if not 3 <= len(camera.parameters) <= 5:
         raise InputError(
             "the model has cameras other than SIMPLE_PINHOLE, SIMPLE_RADIAL or RADIAL: map with "
             "one of these"
+        )
+    if max(map(abs, radial)) > MOST_DISTORTION:
+        raise InputError(
+            f"the model distorts {image.name} by {max(radial, key=abs):.4g}, which no lens does: "
+            "remove the photograph, or map again with --single-camera"
         )
     zoom = columns["sizes"] / [camera.width, camera.height]
     in_colmap = (columns["xy"].astype(np.float64) + PIXEL_CENTRE) / zoom

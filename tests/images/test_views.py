@@ -257,4 +257,8 @@ def test_unusable_scenes(model, photos):
     assert_refused("shares 30 points with 5 others: give", describe, model, photos, views=5)
     cameras = (model / "cameras.bin").read_bytes()
     (model / "cameras.bin").write_bytes(cameras[:-8] + np.float64(100).tobytes())
+    assert_refused("distorts 0.png by 100, which no lens does", describe, model, photos)
+    (model / "cameras.bin").write_bytes(
+        cameras[:12] + np.int32(5).tobytes() + cameras[16:] + bytes(32)
+    )
     assert_refused("map with one of these", describe, model, photos)
