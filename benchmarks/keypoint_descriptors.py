@@ -13,26 +13,19 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int, UInt8
+from jaxtyping import Float32, UInt8
 
 from kjax.baselines import BASELINES, load_baseline
 from kjax.baselines.descriptor import Unavailable
 from kjax.baselines.opencv import root_sift
-from kjax.data.cutting.keypoints import Keypoints, to_opencv, upright_without
+from kjax.data.cutting.keypoints import Keypoints
 from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError
-from kjax.extras import require
 from kjax.images.describer import load
 from kjax.images.extract import extract_patches
 from kjax.images.features import Distance
+from kjax.images.sift import describe_sift
 from kjax.weights.source import WHOLE_EXTENT
-
-SIFT_SIZE = 3.2
-"""KeyPoint.size at layer 0 of OpenCV's octave 0: twice its first σ."""
-LAYERS = 3
-"""Layers per octave of OpenCV's SIFT."""
-FIRST_OCTAVE = -1
-"""First octave of OpenCV's SIFT: the photo at twice its size."""
 
 Describe = Callable[[UInt8[np.ndarray, "height width"], Keypoints], Float32[np.ndarray, "N dim"]]
 
@@ -71,33 +64,9 @@ def _ours(name: str, extent: float | None) -> KeypointDescriptor:
     return KeypointDescriptor(name, "L2", describe)
 
 
-def sift_octaves(scales: Float32[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-    """Return OpenCV's `KeyPoint.octave` of SIFT keypoints, from their size.
-
-    OpenCV describes a keypoint in the layer of its pyramid that this number names, and `Keypoints`
-    do not keep it. A layer's keypoints are within half a layer's step of its scale, and an octave
-    has the layers 1 to 3, so the size determines both.
-    """
-    steps = LAYERS * np.log2(np.maximum(scales, 1e-6) / SIFT_SIZE)
-    octaves = np.maximum(np.floor((steps - 0.5) / LAYERS), FIRST_OCTAVE).astype(np.int64)
-    layers = np.clip(np.rint(steps - LAYERS * octaves), 0, LAYERS).astype(np.int64)
-    return (octaves & 255) | (layers << 8)
-
-
 def _sift(*, rooted: bool) -> KeypointDescriptor:
-    cv2 = require("cv2", "SIFT")
-    # The settings of `kjax.data.cutting.keypoints.detect`.
-    extractor = cv2.SIFT_create(enable_precise_upscale=True)
-
     def describe(image: np.ndarray, keypoints: Keypoints) -> np.ndarray:
-        # OpenCV's histograms wrap angles once: COLMAP's negative ones need this.
-        turned = keypoints._replace(angles=upright_without(keypoints.angles) % np.float32(360))
-        points = to_opencv(turned)
-        for point, octave in zip(points, sift_octaves(keypoints.scales), strict=True):
-            point.octave = int(octave)
-        if not points:
-            return np.empty((0, extractor.descriptorSize()), np.float32)
-        descriptors = _one_each(extractor.compute(image, points)[1], keypoints)
+        descriptors = describe_sift(image, keypoints)
         return root_sift(descriptors) if rooted else descriptors
 
     return KeypointDescriptor("RootSIFT" if rooted else "SIFT", "L2", describe)

@@ -24,8 +24,9 @@ from tqdm import tqdm
 from kjax.data.cutting.keypoints import STEADY, detect_in_grey
 from kjax.data.cutting.photographs import list_photos
 from kjax.errors import InputError
-from kjax.images.describer import Describer, load
+from kjax.images.describer import MAX_SIDE, Describer, load
 from kjax.images.extract import open_grey
+from kjax.images.sift import RootSift
 from kjax.interrupts import run_script
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, save_matcher
 from kjax.weights import shipped
@@ -33,9 +34,9 @@ from kjax.weights import shipped
 Rows = Float[np.ndarray, "N D"]
 
 
-def describe_all(photo: Path, describers: Sequence[Describer], count: int) -> list[Rows]:
+def describe_all(photo: Path, describers: Sequence[Describer | RootSift], count: int) -> list[Rows]:
     """Describe the same keypoints of a photo with all weights."""
-    grey, _ = open_grey(photo, "rgb", describers[0].max_side)
+    grey, _ = open_grey(photo, "rgb", MAX_SIDE)
     found = detect_in_grey(grey, max_keypoints=count, detector=STEADY)
     described = [one.describe_at(grey, found) for one in describers]
     common = np.logical_and.reduce([kept for _, kept in described])
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     """Describe, fit and write."""
     weights = read_matcher(find_matcher(args.matcher))
     own, *others = (
-        load(name, dtype="float32")
+        RootSift() if name == "rootsift" else load(name, dtype="float32")
         for name in (args.own or weights.described_with.name, *args.weights)
     )
     if own.sha256 != weights.described_with.sha256:

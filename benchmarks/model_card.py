@@ -92,12 +92,15 @@ def descriptor_page(card: Card) -> str:
 def matcher_page(card: Card) -> str:
     """Return the page of a matcher."""
     weights = card["described_with"]
+    which = f"the descriptors of [`{weights}`](../{weights}.md)"
+    command = f"kjax match a.jpg b.jpg --weights {weights} --matcher learned"
+    if weights == "rootsift":
+        which, command = "SIFT", "kjax export sift --part matcher --for colmap --out sift.onnx"
     parts = [
         f"# The matcher {card['name']}",
         card["summary"],
-        f"A learned matcher for the descriptors of [`{weights}`](../{weights}.md), with "
-        f"{card['parameters']:,} parameters in half precision.",
-        f"```bash\nkjax match a.jpg b.jpg --weights {weights} --matcher learned\n```",
+        f"A learned matcher for {which}, with {card['parameters']:,} parameters in half precision.",
+        f"```bash\n{command}\n```",
         *_origin(card),
     ]
     return "\n\n".join(parts) + "\n"

@@ -3,11 +3,11 @@ r"""Put a trained matcher into the package, where `kjax.load_matcher("NAME")` fi
     python benchmarks/ship_matcher.py best --matcher out/matcher --views views.npz \
         --card card.json
 
-NAME is the name of the shipped weights whose descriptors it matches. Writes NAME.npz (in half
-precision), NAME.json and NAME.md to kjax/weights/trained/matchers, and the checksums of all cards
-to SHA256SUMS; commit all of them. --views are the files it was trained on, or sets cut from the
-same photos, all of which must be in the ledger; a matcher of map_matcher.py has those of its base.
-card.json holds:
+NAME is the name of the shipped weights whose descriptors it matches, or sift. Writes NAME.npz (in
+half precision), NAME.json and NAME.md to kjax/weights/trained/matchers, and the checksums of all
+cards to SHA256SUMS; commit all of them. --views are the files it was trained on, or sets cut from
+the same photos, all of which must be in the ledger; a matcher of map_matcher.py has those of its
+base. card.json holds:
 
     {"summary": "…", "command": "…", "commit": "…", "seed": 0, "pairs": 768000,
      "hardware": "NVIDIA H200", "results": {"precision": 0.9, "recall": 0.8}, "evaluation": "…",
@@ -39,6 +39,8 @@ from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher, sav
 from kjax.weights import shipped
 from kjax.weights.source import LoadedModel, load_source
 
+SIFT = "sift"
+"""Name of the matcher of RootSIFT, for which there are no weights."""
 TURN_ERROR = 1e-4
 """Maximum relative difference from a rotation; float32 rounds at 6e-8."""
 
@@ -50,7 +52,8 @@ def run(args: argparse.Namespace) -> None:
     if args.trained_for:
         before, after = load_source(args.trained_for), load_source(args.name)
         weights = turned(weights, before, after, args.name)
-    if weights.described_with.sha256 != shipped.card(args.name).sha256:
+    own = "" if args.name == SIFT else shipped.card(args.name).sha256
+    if weights.described_with.sha256 != own:
         raise InputError(f"the matcher is for other weights than the shipped {args.name}")
     check_arrays(weights.params, np.float16)
     if weights.base:
@@ -60,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
         listed = photographs_of({str(path): photographs_in(path) for path in args.views})
     measured = {
         "name": args.name,
-        "described_with": args.name,
+        "described_with": weights.described_with.name,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(weights.params)),
         "sha256": "unknown",
     }

@@ -93,6 +93,7 @@ class Method(NamedTuple):
     def own_matcher(self) -> str:
         """The learned matcher that ships for the features; the default's if there is none."""
         name = self.features.removeprefix(PREFIX)
+        name = "sift" if name == "rootsift" else name
         return name if name in list_matchers() else DEFAULT
 
     @property

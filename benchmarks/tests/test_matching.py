@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import scipy.io
 from homography_sequences import find_sequences, read_homography
-from keypoint_descriptors import load_keypoint_descriptors, sift_octaves
+from keypoint_descriptors import load_keypoint_descriptors
 from PIL import Image
 
 from kjax.data.cutting.keypoints import detect
 from kjax.errors import InputError
+from kjax.images.sift import sift_octaves
 
 cv2 = pytest.importorskip("cv2")
 skimage_data = pytest.importorskip("skimage.data")

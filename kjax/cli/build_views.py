@@ -18,6 +18,8 @@ EXAMPLES = """examples:
   kjax build-views photos/garden photos/church --weights fast --views 7 --out views.npz
   kjax build-views photos --colmap sparse/0 --out scene.npz
       real views of one scene from a COLMAP model, instead of homographies
+  kjax build-views photos --weights rootsift --out sift.npz
+      for a matcher of OpenCV's RootSIFT
   kjax train-matcher --config matcher --out out/matcher
 
 For other descriptors, write the views as pictures, describe them in hloc's HDF5 with any
@@ -78,7 +80,8 @@ def check(args: argparse.Namespace) -> None:
             raise InputError("--features needs exactly one folder, written by --write-views")
         if not args.features.is_file():
             raise InputError(f"no such file: {args.features}")
-    options.check_weights(args.weights)
+    if args.weights != "rootsift":
+        options.check_weights(args.weights)
     require("cv2", "making views")
 
 
@@ -86,11 +89,17 @@ def run(args: argparse.Namespace) -> int:
     """Make views, describe them and write the file."""
     check(args)
 
-    from kjax.images.describer import load
+    from kjax.images.describer import Describer, load
     from kjax.images.exchange.hloc import read_features
     from kjax.images.runner import keep_compiled_programs
+    from kjax.images.sift import RootSift
     from kjax.images.views import describe_scene, describe_views, views_of_features, write_views
     from kjax.matcher.view_set import write_view_set
+
+    def load_describer() -> Describer | RootSift:
+        if args.weights == "rootsift":
+            return RootSift(upright=args.upright)
+        return load(args.weights, dimension=args.dimension, upright=args.upright)
 
     unreadable: list[str] = []
     if args.write_views:
@@ -114,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
             views, unreadable = describe_scene(
                 args.colmap,
                 args.photographs[0],
-                load(args.weights, dimension=args.dimension, upright=args.upright),
+                load_describer(),
                 views=args.views,
                 max_keypoints=args.keypoints,
                 max_side=args.max_side,
@@ -122,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
             )
         else:
             views, unreadable = describe_views(
-                describer=load(args.weights, dimension=args.dimension, upright=args.upright),
+                describer=load_describer(),
                 max_keypoints=args.keypoints,
                 **_view_options(args),
             )

@@ -29,6 +29,7 @@ from kjax.export.matcher_graph import matcher_graph
 from kjax.export.matcher_slots import Program, seen_by, slot_graph, slot_inputs, slot_matches
 from kjax.images.features import LEAST_SCALE, Features
 from kjax.images.learned import Matcher
+from kjax.images.sift import ROOT_SIFT
 from kjax.matcher.assignment import (
     LEAST_SCORE,
     NONE,
@@ -155,6 +156,8 @@ def _difference(path: Path, weights: MatcherWeights, room: int, program: Program
     """Compare scores on random photographs; infinity if partners differ by more than rounding."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(room, weights.model.dimension))
+    if weights.described_with == ROOT_SIFT:
+        rows = abs(rows)
     # In the canonical order, as kjax sorts them.
     xy, scales = np.sort(rng.uniform(0, 400, (room, 2)), axis=0), rng.uniform(2, 20, room)
     angles = rng.uniform(0, 360, room)
@@ -169,8 +172,7 @@ def _difference(path: Path, weights: MatcherWeights, room: int, program: Program
     if program:
         matches, rated = files.read_onnx(path).run(None, slot_inputs(program, first, second))
         exported_partners, exported_scores = slot_matches(matches, rated, room)
-        dimension = weights.model.dimension
-        first, second = (seen_by(program, one, dimension) for one in (first, second))
+        first, second = (seen_by(program, one, weights) for one in (first, second))
     arguments = stack_photographs(first, second, room)
     if not program:
         exported_partners, exported_scores = load_exported_matcher(path)(arguments)

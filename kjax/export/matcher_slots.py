@@ -4,7 +4,7 @@ Both programs pass two images with different numbers of keypoints, in any order.
 each image's keypoints as kjax does, stacks the images for `write_matcher`, and undoes the order.
 
 COLMAP 4 (`--SiftMatching.lightglue_model_path`) passes the bytes of `colmap_bytes` as vectors of
-length 1. The graph converts them as `from_colmap_bytes` does.
+length 1. The graph converts them as `from_colmap_bytes` does, except for RootSIFT: these are it.
 
 OpenCV 5 (`cv2.LightGlueMatcher`) passes positions as fractions of the width and height that it was
 given, without these, and neither scales nor angles. The graph assumes a square image, upright
@@ -24,6 +24,7 @@ from kjax.export.matcher_graph import INT64, write_matcher
 from kjax.extras import require
 from kjax.images.exchange.colmap_bytes import DIMENSION, colmap_bytes, from_colmap_bytes
 from kjax.images.features import NO_SCALE, Features, unit_rows
+from kjax.images.sift import ROOT_SIFT
 from kjax.matcher.assignment import NONE
 from kjax.matcher.weights import MatcherWeights
 from kjax.model.onnx_graph import GraphWriter
@@ -51,7 +52,7 @@ def slot_graph(weights: MatcherWeights, program: Program) -> Any:
     sides, orders = [], []
     for side, count in enumerate(counts):
         read = _read_colmap if program == "colmap" else _read_opencv
-        columns = read(graph, side, dimension)
+        columns = read(graph, side, weights)
         orders.append(_canonical_order(graph, columns, count))
         padded = add("Gather", orders[side], add("Min", rows, add("Sub", count, one)))
         for name in columns.keys() - {"sizes"}:
@@ -65,22 +66,25 @@ def slot_graph(weights: MatcherWeights, program: Program) -> Any:
     return _finish(graph, program, dimension)
 
 
-def _read_colmap(graph: GraphWriter, side: int, dimension: int) -> dict[str, str]:
+def _read_colmap(graph: GraphWriter, side: int, weights: MatcherWeights) -> dict[str, str]:
     """Write `kjax.export.matcher.MatcherArguments` of one image, [1,N,…], from COLMAP's inputs."""
     add, constant, rows = graph.add, graph.constant, f"desc{side}"
     degrees = add("Mul", f"oris{side}", constant(180 / math.pi))
     turned = add("Add", degrees, constant(360))
-    across = add("Sub", rows, add("ReduceMean", rows, axes=[2], keepdims=1))
+    if weights.described_with != ROOT_SIFT:
+        across = add("Sub", rows, add("ReduceMean", rows, axes=[2], keepdims=1))
+        back = rotation(DIMENSION).T[:, : weights.model.dimension]
+        rows = add("MatMul", across, constant(back))
     return {
         "xy": f"kpts{side}",
         "scales": add("Mul", f"scales{side}", constant(1 / SIGMA)),
         "angles": add("Where", add("Less", degrees, constant(0)), turned, degrees),
-        "descriptors": add("MatMul", across, constant(rotation(DIMENSION).T[:, :dimension])),
+        "descriptors": rows,
         "sizes": f"image_size{side}",
     }
 
 
-def _read_opencv(graph: GraphWriter, side: int, _: int) -> dict[str, str]:
+def _read_opencv(graph: GraphWriter, side: int, _: MatcherWeights) -> dict[str, str]:
     """Write the same from OpenCV's inputs."""
     add, constant = graph.add, graph.constant
     xy = add("Mul", add("Add", f"kpts{side}", constant(1)), constant(SIDE / 2))
@@ -143,10 +147,12 @@ def _finish(graph: GraphWriter, program: Program, dimension: int) -> Any:
     return graph.finish("matcher", inputs, outputs)
 
 
-def seen_by(program: Program, features: Features, dimension: int) -> Features:
+def seen_by(program: Program, features: Features, weights: MatcherWeights) -> Features:
     """Return what a program's file knows of features: rounded, or without scales and angles."""
     if program == "colmap":
-        rows = from_colmap_bytes(colmap_bytes(features), dimension)
+        rows = from_colmap_bytes(colmap_bytes(features), weights.model.dimension)
+        if weights.described_with == ROOT_SIFT:
+            rows = unit_rows(colmap_bytes(features).astype(np.float32))
         return dataclasses.replace(features, descriptors=rows)
     size = (SIDE, SIDE)
     xy = features.xy * (np.array(size) / features.image_size).astype(np.float32)[None]

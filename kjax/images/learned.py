@@ -14,6 +14,7 @@ from kjax.errors import InputError
 from kjax.files.atomic import sha256 as file_sha256
 from kjax.images.extract import padded_count
 from kjax.images.features import Features, Matches
+from kjax.images.sift import ROOT_SIFT
 from kjax.matcher.assignment import LEAST_SCORE, NONE, MutualMatches, matches_in_blocks
 from kjax.matcher.network import Embedding, Layer, LayerOutput, MatcherInput, layer_of
 from kjax.matcher.weights import MatcherWeights, find_matcher, read_matcher
@@ -111,7 +112,7 @@ class Matcher:
     def check_weights(self, sha256: str | None, dimension: int) -> None:
         """Raise InputError if the matcher is not for descriptors of these weights."""
         own = self.described_with
-        others = own.sha256 and sha256 not in (None, own.sha256)
+        others = (own.sha256 or own == ROOT_SIFT) and sha256 not in (None, own.sha256)
         if others or dimension != own.dimension:
             raise InputError(
                 f"the matcher {self.name} is for descriptors of {own.name} with {own.dimension} "
@@ -165,7 +166,7 @@ def _network_input(first: Features, second: Features, orders: list[np.ndarray]) 
 
 def own_matcher(features: Features) -> str:
     """Return the name of the shipped matcher for the features' weights, or the default's."""
-    for name in shipped.list_matchers():
+    for name in shipped.list_weights():
         if shipped.card(name).sha256 == features.weights_sha256:
             return name
     return DEFAULT

@@ -32,6 +32,7 @@ from kjax.extras import require
 from kjax.files.atomic import sha256, write_json, write_whole
 from kjax.images.describer import Describer
 from kjax.images.features import Features
+from kjax.images.sift import RootSift
 from kjax.matcher.view_set import ViewSet
 from kjax.weights.info import Provenance
 
@@ -78,7 +79,7 @@ def make_views(path: Path, name: str, *, config: ViewConfig, seed: int) -> list[
 def describe_views(
     photographs: Sequence[Path],
     names: Sequence[str],
-    describer: Describer,
+    describer: Describer | RootSift,
     *,
     config: ViewConfig = VIEWS,
     max_keypoints: int,
@@ -146,7 +147,10 @@ def steadiest(
 
 
 def describe_columns(
-    pixels: UInt8[np.ndarray, "_ _"], keypoints: Keypoints, describer: Describer, room: int
+    pixels: UInt8[np.ndarray, "_ _"],
+    keypoints: Keypoints,
+    describer: Describer | RootSift,
+    room: int,
 ) -> dict[str, np.ndarray]:
     """Describe at most `room` keypoints of a view, as columns of a `ViewSet`."""
     # The same number of keypoints in every view, so that few programs compile.
@@ -282,7 +286,7 @@ def views_of_features(
 def describe_scene(
     model_folder: Path,
     photos: Path,
-    describer: Describer,
+    describer: Describer | RootSift,
     *,
     views: int,
     max_keypoints: int,

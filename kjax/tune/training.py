@@ -51,19 +51,10 @@ PULL = 0.003
 """Weight of the pull towards the identity map, against forgetting."""
 
 
-class Effort(NamedTuple):
-    """Default amount of training."""
-
-    steps: int
-    pairs: int
-    rate: float
-    dtype: str
-
-
-ACCELERATOR = Effort(3_000, 4096, 0.1, "bfloat16")
-"""The learning rate is a tenth of what training from scratch uses."""
-PROCESSOR = Effort(72, 1024, 0.03, "float32")
-"""A quarter of an hour on two cores, which does little harm; see `docs/howto/tune.md`."""
+ACCELERATOR = 3_000, 4096, 0.1, "bfloat16"
+"""Default steps, pairs, learning rate (a tenth of training from scratch's) and precision."""
+PROCESSOR = 72, 1024, 0.03, "float32"
+"""The same on CPUs: 15 minutes on two cores, which does little harm; see `docs/howto/tune.md`."""
 
 
 class TunedFiles(NamedTuple):
@@ -120,12 +111,13 @@ def train_all(
 
 def make_config(settings: TuneSettings, source: LoadedModel, sets: OwnSets) -> RunConfig:
     """Return the config of a training run of all layers."""
-    effort = PROCESSOR if jax.default_backend() == "cpu" else ACCELERATOR
-    steps = settings.steps or effort.steps
+    on_cpu = jax.default_backend() == "cpu"
+    default_steps, most_pairs, rate, dtype = PROCESSOR if on_cpu else ACCELERATOR
+    steps = settings.steps or default_steps
     general = settings.general if settings.share else ()
     own_share = 1 - settings.share
     # A batch has every point at most once.
-    pairs = min(effort.pairs, int(sets.points[0] / own_share))
+    pairs = min(most_pairs, int(sets.points[0] / own_share))
     fields = ("head", "patch_size", "dropout", "head_bias", "channels", "dimension")
     model: dict[str, Any] = {name: getattr(source.model, name) for name in fields}
     model |= dataclasses.asdict(source.model.position_kernel)
@@ -133,7 +125,7 @@ def make_config(settings: TuneSettings, source: LoadedModel, sets: OwnSets) -> R
         seed=settings.seed,
         seeds=(),
         init=settings.start,
-        model=configs.ModelConfig(dtype=effort.dtype, **model),
+        model=configs.ModelConfig(dtype=dtype, **model),
         data=configs.DataConfig(
             train=(str(sets.train.resolve()), *general),
             test=(),
@@ -144,7 +136,7 @@ def make_config(settings: TuneSettings, source: LoadedModel, sets: OwnSets) -> R
         loss=configs.LossConfig(nested=source.nested, nested_weight=NESTED_WEIGHT),
         optimizer=configs.OptimizerConfig(
             name="sgd",
-            learning_rate=settings.learning_rate or effort.rate,
+            learning_rate=settings.learning_rate or rate,
             momentum=0.9,
             dampening=0.0,  # otherwise the first gradient, of one batch, counts ten times
             weight_decay=1e-4,
@@ -155,7 +147,7 @@ def make_config(settings: TuneSettings, source: LoadedModel, sets: OwnSets) -> R
             epochs=1,
             steps=steps,
             joint_batch_norm=True,
-            steps_per_dispatch=100 if effort is ACCELERATOR else 1,
+            steps_per_dispatch=1 if on_cpu else 100,
             log_every=max(1, steps // 50),
             eval_every=0,
             checkpoint_every=max(1, steps // 10),

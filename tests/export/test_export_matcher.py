@@ -13,8 +13,9 @@ from kjax.export.files import read_onnx
 from kjax.export.matcher import export_matcher, load_exported_matcher, stack_photographs, undecided
 from kjax.export.matcher_slots import SIDE, slot_inputs
 from kjax.images.exchange.colmap_bytes import colmap_bytes, from_colmap_bytes, write_colmap_text
-from kjax.images.features import NO_SCALE, Features
+from kjax.images.features import NO_SCALE, Features, unit_rows
 from kjax.images.learned import Matcher
+from kjax.images.sift import ROOT_SIFT
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.weights import MatcherWeights, save_matcher
 from kjax.model.quantization import rotation
@@ -32,14 +33,19 @@ def need_packages():
         pytest.importorskip(package)
 
 
-@pytest.fixture(scope="module")
-def weights():
+def random_weights(model, described_with):
     """Random, except that likeness is mostly that of descriptors: there are matches."""
-    params = jax.tree.map(np.array, init_params(MODEL, jax.random.key(0)))
-    params["embedding"]["input"]["kernel"][:8, :8] += 20 * np.eye(8)
+    params = jax.tree.map(np.array, init_params(model, jax.random.key(0)))
+    kernel = params["embedding"]["input"]["kernel"]
+    kernel += 20 * np.eye(*kernel.shape) * (np.arange(len(kernel)) < model.dimension)[:, None]
     params["layers"]["likeness"]["kernel"][:] = np.eye(32)
     params["layers"]["matchability"]["bias"][:] = 3.0
-    return MatcherWeights(MODEL, Provenance("mine", "", 8), {"seed": "0"}, params)
+    return MatcherWeights(model, described_with, {"seed": "0"}, params)
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return random_weights(MODEL, Provenance("mine", "", 8))
 
 
 def photograph(rng, rows) -> Features:
@@ -178,6 +184,18 @@ def test_colmap_finds_the_same_matches(weights, slots, tmp_path, rng, counts):
     expected = Matcher(weights).match(first, second, early=False)
     assert len(expected) >= min(counts) // 2
     np.testing.assert_array_equal(run_colmap(slots["colmap"], inputs), expected.indices)
+
+
+def test_colmap_matches_its_own_descriptors(rng, tmp_path):
+    weights = random_weights(dataclasses.replace(MODEL, dimension=128), ROOT_SIFT)
+    path = tmp_path / "sift.onnx"
+    assert export_matcher(path, weights, program="colmap") < 1e-4
+    rows = unit_rows(rng.gamma(0.3, size=(20, 128)).astype(np.float32))
+    pair = photograph(rng, rows), photograph(rng, rows[rng.permutation(20)])
+    inputs = colmap_inputs(texts_of(tmp_path, *pair), [(100, 80)] * 2)
+    expected = Matcher(weights).match(*pair, early=False)
+    assert len(expected) > 10
+    np.testing.assert_array_equal(run_colmap(read_onnx(path), inputs), expected.indices)
 
 
 def test_the_inputs_in_the_check_are_colmaps(tmp_path, rng):
