@@ -28,8 +28,8 @@ installed, otherwise the program colmap (3.8). Camera parameters are guessed fro
 COLMAP.
 
 --pairs chooses the image pairs: all (exhaustive), or each image with --neighbours others that have
-similar descriptors (retrieval), follow it by name (sequential) or are nearest by EXIF position
-(spatial). auto is exhaustive up to 2 × neighbours + 1 images, then retrieval.
+similar descriptors (retrieval: on average), follow it by name (sequential) or are nearest by EXIF
+position (spatial). auto is exhaustive up to 2 × neighbours + 1 images, then retrieval.
 
 Run the same command to resume. Work shared with other settings is reused; the database and the
 models are those of the last command. The exit code is 1 if a photograph cannot be read or COLMAP

@@ -281,6 +281,12 @@ def test_retrieval_finds_images_of_the_same_things(rng, monkeypatch):
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     expected = {pair for pair in pairs.exhaustive(9) if (pair[1] - pair[0]) % 3 == 0}
     assert set(pairs.most_similar(vectors, 2)) == expected
+    # Four images that show one thing and four others: the four get more than two each.
+    vectors = np.eye(8)
+    vectors[:4, 0] = 1
+    found = pairs.most_similar(vectors, 2)
+    assert set(pairs.exhaustive(4)) <= set(found)
+    assert {place for pair in found for place in pair} == set(range(8))
     assert not pairs.vlad(np.empty((0, 16), np.float32), centres).any()
 
 

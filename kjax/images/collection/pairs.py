@@ -8,6 +8,7 @@ centre. Each cluster's part is normalised, so that repeated structures do not do
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -30,6 +31,8 @@ ROWS = 256
 CLUSTERS = 64
 SAMPLED = 50_000
 """Descriptors of the whole collection used for clustering."""
+WIDER = 4
+"""Nearest images among which pairs are chosen, over the neighbours wanted."""
 ITERATIONS = 15
 SEED = 0
 AT_ONCE = 16
@@ -73,25 +76,39 @@ def spatial(positions: Sequence[Float[np.ndarray, "3"] | None], neighbours: int)
         images = f"{missing} of {len(positions)} images"
         raise InputError(f"{images} have no GPS position: use --pairs retrieval")
     xyz = np.stack(known)
-    return _nearest(xyz, neighbours, lambda rows: np.linalg.norm(rows[:, None] - xyz, axis=-1))
+    order, _ = _nearest(xyz, neighbours, lambda rows: np.linalg.norm(rows[:, None] - xyz, axis=-1))
+    return sorted(set(_pairs(order)))
 
 
 def most_similar(vectors: Float[np.ndarray, "N D"], neighbours: int) -> list[Indices]:
-    """Pair each image with those whose vectors have the largest dot products with its own."""
-    return _nearest(vectors, neighbours, lambda rows: -(rows @ vectors.T))
+    """Pair images with large dot products of their vectors, each with `neighbours` on average.
+
+    There are as many pairs as if each image had its nearest ones. Each gets a quarter of them; the
+    other pairs are the most similar ones of all, since some images overlap far more than others.
+    """
+    order, distances = _nearest(vectors, WIDER * neighbours, lambda rows: -(rows @ vectors.T))
+    wanted = len(set(_pairs(order[:, :neighbours])))
+    certain, every = _pairs(order[:, : math.ceil(neighbours / 4)]), _pairs(order)
+    ranked = (every[place] for place in np.argsort(distances, axis=None, kind="stable"))
+    return sorted(list(dict.fromkeys([*certain, *ranked]))[:wanted])
+
+
+def _pairs(order: Int[np.ndarray, "N most"]) -> list[Indices]:
+    """Return the pairs of images and others, in order; some occur twice."""
+    return [(min(i, j), max(i, j)) for i, row in enumerate(order.tolist()) for j in row]
 
 
 def _nearest(
-    rows: np.ndarray, neighbours: int, distances: Callable[[np.ndarray], np.ndarray]
-) -> list[Indices]:
-    """Pair images by the smallest distances, given from some rows to all."""
-    chosen = set()
+    rows: np.ndarray, most: int, distances: Callable[[np.ndarray], np.ndarray]
+) -> tuple[Int[np.ndarray, "N most"], Float[np.ndarray, "N most"]]:
+    """Return the nearest others of each image and their distances, given from some rows to all."""
+    found = []
     for start in range(0, len(rows), ROWS):
-        for index, row in enumerate(distances(rows[start : start + ROWS]), start=start):
-            row[index] = np.inf
-            nearest = np.argsort(row, kind="stable")[: min(neighbours, len(rows) - 1)]
-            chosen |= {(min(index, other), max(index, other)) for other in nearest.tolist()}
-    return sorted(chosen)
+        block = distances(rows[start : start + ROWS])
+        block[np.arange(len(block)), start + np.arange(len(block))] = np.inf
+        nearest = np.argsort(block, axis=1, kind="stable")[:, : min(most, len(rows) - 1)]
+        found.append((nearest, np.take_along_axis(block, nearest, axis=1)))
+    return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
 
 
 def in_blocks(pairs: Iterable[Indices], most: int) -> Iterator[list[Indices]]:
