@@ -24,6 +24,7 @@ try:
         info,
         match,
         train,
+        train_detector,
         train_matcher,
         tune,
     )
@@ -44,6 +45,7 @@ COMMANDS = {
     "eval": evaluate,
     "build-patches": build_patches,
     "build-views": build_views,
+    "train-detector": train_detector,
     "train-matcher": train_matcher,
     "compare": compare,
     "download": download,

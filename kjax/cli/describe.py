@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             found = detect_in_grey(grey, **how)
         return own, size, grey, found
 
-    how = {"max_keypoints": args.keypoints, "detector": args.detector, "upright": args.upright}
+    how = {"max_keypoints": args.keypoints, "detector": describer.detector, "upright": args.upright}
     failed, alone = 0, threading.Lock()  # detection and description both need much memory
     # A second thread detects keypoints of the next photograph while this one is described.
     detected = in_order(detect, missing.items(), threads=1)

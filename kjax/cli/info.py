@@ -39,11 +39,14 @@ def run(args: argparse.Namespace) -> int:
         facts["use"] = "; ".join(sorted({card.use for card in cards.values()}))
     else:
         from kjax.export.files import ONNX, STABLEHLO, read_facts
+        from kjax.keypoints.weights import detector_facts, holds_detector
         from kjax.matcher.weights import holds_matcher, matcher_facts
         from kjax.weights import source
 
         if args.part == "matcher" or holds_matcher(args.source):
             facts = matcher_facts(args.source)
+        elif holds_detector(args.source):
+            facts = detector_facts(args.source)
         elif Path(args.source).suffix in (ONNX, STABLEHLO):
             facts = read_facts(args.source)
         else:

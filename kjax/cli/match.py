@@ -99,9 +99,12 @@ def run(args: argparse.Namespace) -> int:
 
     from kjax.data.cutting.keypoints import detect_in_grey
     from kjax.data.cutting.photographs import grey_values, read_reduced
+    from kjax.keypoints import find_detector
+
+    detector = find_detector(args.detector)
 
     def detect(photograph: Any, size: tuple[int, int]) -> Any:
-        how = {"detector": args.detector, "upright": bool(args.upright)}
+        how = {"detector": detector, "upright": bool(args.upright)}
         grey = grey_values(photograph)
         return grey, size, detect_in_grey(grey, max_keypoints=args.keypoints, **how)
 

@@ -16,7 +16,7 @@ from kjax.extras import require
 from kjax.weights import shipped
 
 HDF5 = (".h5", ".hdf5")
-DETECTORS = ("SIFT-steady", "SIFT-largest", "SIFT", "ORB", "BRISK", "AKAZE", "KAZE")
+DETECTOR = "SIFT-steady, -largest, SIFT, ORB, BRISK, AKAZE, KAZE, or a file of kjax train-detector"
 PARTS = ("descriptor", "matcher")
 RESUMABLE = "new folder, or the folder of an earlier run to resume"
 
@@ -140,7 +140,7 @@ def add_features(
         text += " (default: if the geometry is weak with orientations)"
     action: Any = argparse.BooleanOptionalAction if either else "store_true"
     parser.add_argument("--upright", action=action, help=text)
-    add_option(advanced, "--detector", DETECTORS, "NAME", "keypoint detector", default=detector)
+    add_option(advanced, "--detector", str, "NAME", DETECTOR, default=detector)
     text, kinds = "precision; auto: int8 on CPUs where that is faster", "float32 bfloat16 int8 auto"
     default = "auto" if either else "float32"
     add_option(advanced, "--dtype", tuple(kinds.split()), "NAME", text, default=default)

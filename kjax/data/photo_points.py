@@ -76,23 +76,26 @@ def photographs_in(folder: str | Path) -> list[SetPhotograph]:
 
 
 def read_photos(
-    folder: str | Path, places: str | Path = "", *, extent: float, progress: bool = True
+    folder: str | Path, places: str | Path = "", *, extent: float | None, progress: bool = True
 ) -> ResidentPhotos:
     """Read the photographs of a folder, detect keypoints and reduce to octaves, on the host.
 
     Photographs in one subfolder of `places` show one place from one point, pixel by pixel. `extent`
-    is the side of a patch over the keypoint's diameter.
+    is the side of a patch over the keypoint's diameter. Without it, there are no keypoints.
     """
 
     def read(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
         pixels, _ = read_reduced(path, MAX_SIDE)
         grey = np.asarray(grey_values(pixels))
-        found = detect_in_grey(grey, max_keypoints=MAX_POINTS)
+        points = np.zeros((1, 4), np.float32)
+        if extent is not None:
+            found = detect_in_grey(grey, max_keypoints=MAX_POINTS)
+            sides = np.maximum(extent * found.scales, LEAST_SIDE)
+            angles = np.deg2rad(upright_without(found.angles))
+            points = np.column_stack([found.xy, sides, angles])
         if pixels.dtype != np.uint8 or pixels.ndim == 2:
             pixels = np.repeat(np.clip(grey, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
-        sides = np.maximum(extent * found.scales, LEAST_SIDE)
-        angles = np.deg2rad(upright_without(found.angles))
-        return make_octaves(pixels[..., :3]), np.column_stack([found.xy, sides, angles])
+        return make_octaves(pixels[..., :3]), points
 
     alone, alike = paths_in(folder), paths_in(places) if places else []
     paths = [*alone, *alike]
@@ -214,20 +217,31 @@ def cut_patch(
     """Sample a patch of `width` sides bilinearly, from the octave whose pixels are as large."""
     area = jnp.abs(frame[0, 0] * frame[1, 1] - frame[0, 1] * frame[1, 0])
     step = jnp.log2(width / size) + 0.5 * jnp.log2(area)
+    grid = (jnp.arange(size, dtype=jnp.float32) - (size - 1) / 2) * (width / size)
+    x, y = (row[0] * grid[None, :] + row[1] * grid[:, None] + row[2] for row in frame)
+    return sample_photo(photos, photo, x, y, step)
+
+
+def sample_photo(
+    photos: ResidentPhotos,
+    photo: Int[Array, ""],
+    x: Float[Array, "h w"],
+    y: Float[Array, "h w"],
+    step: Float[Array, ""],
+) -> Float[Array, "3 h w"]:
+    """Sample bilinearly, from the octave for samples that are 2^step pixels apart."""
     octave = jnp.clip(jnp.round(step - 0.25), 0, OCTAVES - 1).astype(jnp.int32)
     last = photos.sizes[photo, octave] - 1
     zoom = jnp.exp2(-octave.astype(jnp.float32))
-    grid = (jnp.arange(size, dtype=jnp.float32) - (size - 1) / 2) * (width / size)
 
-    def cells(row: Array, end: Array) -> tuple[Array, Array]:
-        place = (row[0] * grid[None, :] + row[1] * grid[:, None] + row[2] + 0.5) * zoom - 0.5
-        place = jnp.clip(place, 0, end.astype(jnp.float32))
+    def cells(place: Array, end: Array) -> tuple[Array, Array]:
+        place = jnp.clip((place + 0.5) * zoom - 0.5, 0, end.astype(jnp.float32))
         # The last cell is closed, so that all four neighbours exist on the border, too.
         before = jnp.minimum(jnp.floor(place), jnp.maximum(end - 1, 0))
         return before.astype(jnp.int32), (place - before)[None]
 
-    left, beyond_left = cells(frame[0], last[0])
-    top, beyond_top = cells(frame[1], last[1])
+    left, beyond_left = cells(x, last[0])
+    top, beyond_top = cells(y, last[1])
     corner = photos.starts[photo, octave] + top * (last[0] + 1) + left
     right, down = jnp.minimum(last[0], 1), jnp.where(last[1] > 0, last[0] + 1, 0)
 

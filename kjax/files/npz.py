@@ -67,3 +67,12 @@ def read_described(path: Path, form: str) -> tuple[dict[str, np.ndarray], dict[s
     if found != form:
         raise InputError(f"its format is {found!r}, not {form!r}")
     return arrays, about
+
+
+def has_format(path: Path, form: str) -> bool:
+    """Whether an archive says that it has this format; its arrays may still be damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return json.loads(str(archive[ABOUT]))["format"] == form
+    except Exception:  # as in `read_npz`
+        return False

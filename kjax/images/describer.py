@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float32
 
 from kjax.data.cutting import MAX_SIDE
 from kjax.data.cutting.keypoints import (
-    DETECTORS,
     MAX_KEYPOINTS,
     STEADY,
     Keypoints,
@@ -35,6 +34,7 @@ from kjax.images.conventions import as_array, keypoints_and_shapes
 from kjax.images.extract import extract_patches, open_grey, open_image, padded_count
 from kjax.images.features import Features
 from kjax.images.runner import ONNXRUNTIME, Runner, fastest_dtype
+from kjax.keypoints import find_detector
 from kjax.model.architecture import Architecture
 from kjax.model.describe import cores, on_cpu
 from kjax.model.folding import fold, map_leaves
@@ -73,7 +73,7 @@ def load(
             int8 on CPUs where it is faster, otherwise float32.
         dimension: descriptor size; the weights must be trained for it (`config.loss.nested`).
         backend: "jax", or "onnxruntime" for CPUs only (default: the faster).
-        detector: one of OpenCV's detectors, see `kjax.data.cutting.keypoints`.
+        detector: one of OpenCV's, see `kjax.data.cutting.keypoints`, or a trained one's file.
         max_keypoints: maximum per image.
         max_side: `describe_image` reduces larger images to this side before it detects keypoints,
             which are in pixels of the original. None: never.
@@ -140,10 +140,10 @@ class Describer:
         device: Any = None,
     ) -> None:
         """Fold the weights `variables` of a model made by `kjax.build`; see the attributes."""
-        check_name("detector", detector, DETECTORS)
         dtype = fastest_dtype(backend, device) if dtype == "auto" else np.dtype(dtype).name
         check_name("dtype", dtype, DTYPES)
-        self.detector, self.max_keypoints, self.max_side = detector, max_keypoints, max_side
+        self.detector = find_detector(detector)
+        self.max_keypoints, self.max_side = max_keypoints, max_side
         self.extent, self.ratio, self.name, self.sha256 = extent, ratio, name, sha256
         self.upright = upright
         self.dtype, self.model = dtype, display_name(model)

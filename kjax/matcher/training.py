@@ -37,8 +37,6 @@ from kjax.weights import shipped
 from kjax.weights.ledger import check_open
 
 Metrics = dict[str, Float[Array, ""]]
-FINAL_SHARE = 0.01
-"""Final learning rate over the peak."""
 _VALIDATION = 2**31 - 1
 """Folded into the run's key for validation batches: no step has this number."""
 _METRICS = ("loss", "last_loss", "confidence_loss", "precision", "recall", "gradient_norm")
@@ -105,7 +103,7 @@ def run(config: MatcherRunConfig, workdir: Path) -> dict[str, float]:
                 make_run(program, to_device(learning)),
                 pairs=program.pairs,
                 schedule=config.train.schedule(),
-                learning_rate=make_learning_rate(config),
+                learning_rate=config.optimizer.schedule(config.train.steps),
                 state=state,
                 checkpoints=checkpoints,
                 log=log,
@@ -147,28 +145,12 @@ def make_program(config: MatcherRunConfig, *, by_lines: bool = False) -> Matcher
     return MatcherProgram(
         model=config.model,
         draw=config.draw,
-        # AdamW on clipped gradients.
-        optimizer=optax.chain(
-            optax.clip_by_global_norm(config.optimizer.clip_norm),
-            optax.adamw(make_learning_rate(config), weight_decay=config.optimizer.weight_decay),
-        ),
+        optimizer=config.optimizer.optimizer(config.train.steps),
         pairs=config.train.pairs,
         seed=config.seed,
         dtype=config.train.dtype,
         attention=choose_attention(config.train.attention, config.train.dtype),
         by_lines=by_lines,
-    )
-
-
-def make_learning_rate(config: MatcherRunConfig) -> optax.Schedule:
-    """Return a linear warm-up followed by a cosine decay."""
-    settings, steps = config.optimizer, config.train.steps
-    return optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=settings.learning_rate,
-        warmup_steps=min(settings.warmup_steps, steps - 1),
-        decay_steps=steps,
-        end_value=FINAL_SHARE * settings.learning_rate,
     )
 
 

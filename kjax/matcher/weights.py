@@ -1,8 +1,6 @@
 """The file of a trained matcher: its parameters, and which descriptors it is for."""
 
-import contextlib
 import dataclasses
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import jax
 import numpy as np
 
 from kjax.errors import InputError
-from kjax.files.npz import ABOUT, read_described, write_described
+from kjax.files.npz import has_format, read_described, write_described
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.weights import shipped
@@ -52,13 +50,7 @@ def find_matcher(source: str | Path) -> Path:
 def holds_matcher(source: str | Path) -> bool:
     """Return whether a file, or a training's workdir, is a matcher's; it may still be damaged."""
     path = Path(source)
-    if path.is_dir():
-        return (path / WEIGHTS_FILE).is_file()
-    if path.suffix != ".npz" or not zipfile.is_zipfile(path):
-        return False
-    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as file:
-        return {f"{name}.npy" for name in (ABOUT, _DESCRIPTORS)} <= set(file.namelist())
-    return False
+    return (path / WEIGHTS_FILE).is_file() or has_format(path, FORMAT)
 
 
 def matcher_facts(source: str) -> dict[str, str]:

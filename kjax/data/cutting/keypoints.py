@@ -159,9 +159,10 @@ DETECTORS = {
 }
 
 
-def detector_label(name: str) -> str:
+def detector_label(detector: Any) -> str:
     """Return the description of a detector for people and records."""
-    return DETECTORS[name].label or f"OpenCV {name}"
+    own = detector if callable(detector) else DETECTORS[detector]
+    return own.label or f"OpenCV {detector}"
 
 
 def detect(image: np.ndarray, *, order: str = "rgb", **options: Any) -> Keypoints:
@@ -169,9 +170,11 @@ def detect(image: np.ndarray, *, order: str = "rgb", **options: Any) -> Keypoint
     return detect_in_grey(grey_values(image, order=order), **options)
 
 
-def detect_in_grey(grey: Grey, **options: Any) -> Keypoints:
+def detect_in_grey(grey: Grey, *, detector: Any = SIFT, **options: Any) -> Keypoints:
     """Like `find_in_grey`, but return `Keypoints`."""
-    return from_opencv(find_in_grey(grey, **options))
+    if callable(detector):
+        return detector(grey, **options)
+    return from_opencv(find_in_grey(grey, detector=detector, **options))
 
 
 def find_in_grey(
@@ -180,7 +183,7 @@ def find_in_grey(
     mask: np.ndarray | None = None,
     max_keypoints: int | None = MAX_KEYPOINTS,
     contrast: float | None = None,
-    detector: str = SIFT,
+    detector: Any = SIFT,
     upright: bool = False,
 ) -> list[Any]:
     """Detect `cv2.KeyPoint` objects, best first, whose size is 2σ for every detector.
@@ -190,7 +193,7 @@ def find_in_grey(
         mask: search where it is not zero, `[H,W]`.
         max_keypoints: maximum number of keypoints; None returns all.
         contrast: SIFT's threshold; lower finds more (default: the detector's own).
-        detector: one of `DETECTORS`.
+        detector: one of `DETECTORS`, or a function like `detect_in_grey`.
         upright: no orientations: several at one place and scale count as one keypoint.
     """
     if max_keypoints is not None and max_keypoints < 1:
@@ -202,6 +205,8 @@ def find_in_grey(
                 f"the mask has shape {list(mask.shape)}, the image {list(grey.shape)}: "
                 "give a mask of the image's size"
             )
+    if callable(detector):
+        return to_opencv(detector(grey, mask=mask, max_keypoints=max_keypoints, upright=upright))
     kind = DETECTORS[detector]
     if min(grey.shape) < (1 if kind.create is _sift else SMALLEST_SIDE):
         return []

@@ -1,0 +1,103 @@
+"""Keypoints of a photograph by a trained detector, in one program on the device."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int32, Num
+
+from kjax.data.appearance import scale_to_range
+from kjax.data.cutting.keypoints import MAX_KEYPOINTS, NO_ANGLE, Keypoints
+from kjax.files.atomic import sha256
+from kjax.keypoints.network import DetectorConfig, DetectorNetwork
+from kjax.keypoints.selection import (
+    Grid,
+    Located,
+    allowed,
+    flatten,
+    locate,
+    make_octaves,
+    maxima,
+)
+from kjax.keypoints.weights import DetectorWeights, find_file, read_detector
+from kjax.model.describe import on_cpu
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedDetector:
+    """A trained detector, for `detect_in_grey` of `kjax.data.cutting.keypoints`."""
+
+    weights: DetectorWeights
+    label: str
+
+    @classmethod
+    def load(cls, source: str | Path) -> "LearnedDetector":
+        """Load a file, or that of a training's workdir."""
+        path = find_file(Path(source))
+        weights = read_detector(path)
+        return cls(weights, f"kjax train-detector, SHA-256 {sha256(path)}")
+
+    def __call__(
+        self,
+        grey: Num[np.ndarray, "H W"],
+        *,
+        mask: np.ndarray | None = None,
+        max_keypoints: int | None = MAX_KEYPOINTS,
+        upright: bool = False,
+    ) -> Keypoints:
+        """Detect the best keypoints of grey values of any range, one at each place and scale."""
+        height, width = grey.shape
+        where = np.ones(grey.shape, bool) if mask is None else np.asarray(mask) != 0
+        sides = padded_sides(height, width)
+        missing = [(0, sides[0] - height), (0, sides[1] - width)]
+        scaled = np.pad(scale_to_range(grey.astype(np.float32)), missing, mode="edge")
+        most = grey.size if max_keypoints is None else max_keypoints
+        # Programs find a power of two; the best of them are kept.
+        count = min(2 ** max(most - 1, 63).bit_length(), scaled.size)
+        size = np.array([width, height], np.int32)
+        model, params = self.weights.model, self.weights.params
+        found, valid = _detect(model, count, params, scaled, np.pad(where, missing), size)
+        kept = np.flatnonzero(np.asarray(valid))[:most]
+        xy, sizes, scores, directions = (np.asarray(column)[kept] for column in found)
+        angles = np.rad2deg(np.arctan2(directions[:, 1], directions[:, 0])) % np.float32(360)
+        return Keypoints(xy, sizes, np.full_like(angles, NO_ANGLE) if upright else angles, scores)
+
+
+def padded_sides(height: int, width: int) -> tuple[int, int]:
+    """Return the sides to which a photograph is padded: few, since each is a program of its own."""
+    if not on_cpu():
+        height = width = max(height, width)
+    step = 128 if on_cpu() else 512
+    return -(-height // step) * step, -(-width // step) * step
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _detect(
+    config: DetectorConfig,
+    count: int,
+    params: Any,
+    grey: Float[Array, "H W"],
+    where: Bool[Array, "H W"],
+    size: Int32[Array, "2"],
+) -> tuple[Located, Array]:
+    """Return the best keypoints of a padded photograph, and which of them are there."""
+    maps: Any = [
+        DetectorNetwork(config).apply({"params": params}, one)
+        for one in make_octaves(grey[None], config)
+    ]
+    grid, (scores, directions) = Grid.of([one.scores for one in maps]), flatten(maps)
+    total = scores.shape[1]
+    octave, row, column, _ = grid.place(jnp.arange(total, dtype=jnp.int32))
+    ends = (np.array(grey.shape) - 1).tolist()
+    row, column = (
+        jnp.minimum(place << octave, end) for place, end in zip((row, column), ends, strict=True)
+    )
+    shown = allowed(grid, (size[0], size[1]), total, jnp) & where[row, column]
+    peaks = maxima([one.scores for one in maps])[0] & shown
+    best, index = jax.lax.top_k(jnp.where(peaks, scores[0], -jnp.inf), min(count, total))
+    found = locate(grid, scores[0], directions[0], index, smallest=config.smallest)
+    return found, jnp.isfinite(best)

@@ -1,0 +1,163 @@
+"""Keypoints from the scores of all octaves: maxima over position and scale, refined to sub-pixels.
+
+Written for NumPy and JAX alike. Scores of all octaves lie in one flat array, octave by octave, row
+by row, scale by scale. Pixel i of an octave lies at pixel 2i of the finer one.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from kjax.keypoints.network import DetectorConfig, ScoreMaps
+
+BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
+"""Low-pass filter before every second pixel is dropped."""
+MARGIN = 3
+"""Pixels of an octave along the border where nothing is found."""
+NEIGHBOURS = np.array([(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)], np.int32)
+
+
+class Located(NamedTuple):
+    """Keypoints: positions and diameters in pixels, scores, and directions as vectors."""
+
+    xy: Float[Any, "K 2"]
+    sizes: Float[Any, " K"]
+    scores: Float[Any, " K"]
+    directions: Float[Any, "K 2"]
+
+
+def make_octaves(grey: Float[Any, "B H W"], config: DetectorConfig) -> list[Float[Any, "B _ _"]]:
+    """Halve images down to `config.multiple` pixels; pad each octave for the network."""
+    octaves = [grey]
+    while len(octaves) < config.octaves and min(grey.shape[1:]) >= 2 * config.multiple:
+        grey = _halve(_halve(grey, axis=1), axis=2)
+        octaves.append(grey)
+    xp, multiple = grey.__array_namespace__(), config.multiple
+    missing = ([(0, 0), *((0, -side % multiple) for side in one.shape[1:])] for one in octaves)
+    return [xp.pad(one, pad, mode="edge") for one, pad in zip(octaves, missing, strict=True)]
+
+
+def _halve(images: Float[Any, "B _ _"], *, axis: int) -> Float[Any, "B _ _"]:
+    side = images.shape[axis]
+    padding = [(2, 2) if one == axis else (0, 0) for one in range(3)]
+    padded = images.__array_namespace__().pad(images, padding, mode="edge")
+    parts = (
+        weight * padded[(slice(None),) * axis + (slice(start, start + side, 2),)]
+        for start, weight in enumerate(BINOMIAL)
+    )
+    return sum(parts)
+
+
+def maxima(scores: Sequence[Float[Any, "B _ _ scales"]]) -> Bool[Any, "B P"]:
+    """Mark the scores that no neighbour exceeds: 3×3 pixels at the same and the next scales."""
+    xp, marks = scores[0].__array_namespace__(), []
+    highest = [_highest_around(one) for one in scores]
+    for octave, (own, top) in enumerate(zip(scores, highest, strict=True)):
+        sides = own.shape[1:3]
+        least = xp.full_like(own[..., :1], -math.inf)
+        finer, coarser = least, least
+        if octave:
+            finer = _fit(highest[octave - 1][:, ::2, ::2, -1:], sides)
+        if octave + 1 < len(scores):
+            next_first = highest[octave + 1][..., :1]
+            coarser = _fit(next_first.repeat(2, axis=1).repeat(2, axis=2), sides)
+        below = xp.concatenate([finer, top[..., :-1]], axis=-1)
+        above = xp.concatenate([top[..., 1:], coarser], axis=-1)
+        found = (own >= top) & (own >= below) & (own >= above)
+        marks.append(found.reshape(len(own), -1))
+    return xp.concatenate(marks, axis=1)
+
+
+def _highest_around(scores: Float[Any, "B h w scales"]) -> Float[Any, "B h w scales"]:
+    xp = scores.__array_namespace__()
+    for axis in (1, 2):
+        side, before = scores.shape[axis], (slice(None),) * axis
+        padding = [(1, 1) if one == axis else (0, 0) for one in range(4)]
+        padded = xp.pad(scores, padding, mode="edge")
+        left, middle, right = (padded[(*before, slice(i, i + side))] for i in range(3))
+        scores = xp.maximum(xp.maximum(left, middle), right)
+    return scores
+
+
+def _fit(scores: Float[Any, "B _ _ s"], sides: tuple[int, int]) -> Float[Any, "B h w s"]:
+    """Cut to a size, or repeat the border."""
+    scores = scores[:, : sides[0], : sides[1]]
+    missing = [(0, side - have) for side, have in zip(sides, scores.shape[1:3], strict=True)]
+    return scores.__array_namespace__().pad(scores, [(0, 0), *missing, (0, 0)], mode="edge")
+
+
+def flatten(maps: Sequence[ScoreMaps]) -> tuple[Float[Any, "B P"], Float[Any, "B D 2"]]:
+    """Concatenate the scores and the directions of all octaves."""
+    xp = maps[0].scores.__array_namespace__()
+    scores = [one.scores.reshape(len(one.scores), -1) for one in maps]
+    directions = [one.directions.reshape(len(one.directions), -1, 2) for one in maps]
+    return xp.concatenate(scores, axis=1), xp.concatenate(directions, axis=1)
+
+
+class Grid(NamedTuple):
+    """Where the flat scores of octaves begin, and the octaves' sizes."""
+
+    starts: Int[np.ndarray, " octaves"]
+    heights: Int[np.ndarray, " octaves"]
+    widths: Int[np.ndarray, " octaves"]
+    scales: int
+
+    @classmethod
+    def of(cls, scores: Sequence[Any]) -> "Grid":
+        """Return the grid of octaves' scores [B, h, w, scales]."""
+        areas = [math.prod(one.shape[1:]) for one in scores]
+        starts = np.cumsum([0, *areas[:-1]]).astype(np.int32)
+        sides = np.array([one.shape[1:3] for one in scores], np.int32)
+        return cls(starts, sides[:, 0], sides[:, 1], scores[0].shape[3])
+
+    def place(self, index: Int[Any, " K"]) -> tuple[Any, Any, Any, Any]:
+        """Return octave, row, column and scale of flat scores."""
+        xp = index.__array_namespace__()
+        octave = xp.searchsorted(xp.asarray(self.starts), index, side="right") - 1
+        pixel, scale = xp.divmod(index - xp.asarray(self.starts)[octave], self.scales)
+        row, column = xp.divmod(pixel, xp.asarray(self.widths)[octave])
+        return octave, row, column, scale
+
+
+def allowed(grid: Grid, size: Sequence[Any], count: int, xp: Any = np) -> Bool[Any, " P"]:
+    """Mark flat scores, `count` in all, that lie in an image of this width and height."""
+    octave, row, column, _ = grid.place(xp.arange(count, dtype=np.int32))
+    within = (row >= MARGIN) & (column >= MARGIN)
+    for place, side in ((column, size[0]), (row, size[1])):
+        within &= (place + MARGIN) << octave <= side - 1
+    return within
+
+
+def locate(
+    grid: Grid,
+    scores: Float[Any, " P"],
+    directions: Float[Any, "D 2"],
+    index: Int[Any, " K"],
+    *,
+    smallest: float,
+) -> Located:
+    """Return the keypoints at flat scores, which are not on a border of an octave.
+
+    Positions are means over 3×3 pixels, weighted by the softmax of their scores.
+    """
+    xp = scores.__array_namespace__()
+    octave, row, column, scale = grid.place(index)
+    width = xp.asarray(grid.widths)[octave]
+    steps = NEIGHBOURS[None, :, 0] * width[:, None] + NEIGHBOURS[None, :, 1]
+    around = scores[index[:, None] + steps * grid.scales]
+    weights = xp.exp(around - around.max(axis=1, keepdims=True))
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    offset = weights @ NEIGHBOURS[:, ::-1].astype(np.float32)
+    zoom = xp.exp2(octave.astype(np.float32))
+    pixel = (row // 2) * (width // 2) + column // 2
+    own = xp.asarray(grid.starts)[octave] // 4 + pixel * grid.scales + scale
+    octaves = octave.astype(np.float32) + scale.astype(np.float32) / grid.scales
+    return Located(
+        xy=(xp.stack([column, row], axis=1).astype(np.float32) + offset) * zoom[:, None],
+        sizes=smallest * xp.exp2(octaves),
+        scores=scores[index],
+        directions=directions[own],
+    )

@@ -1,0 +1,84 @@
+"""The file of a trained detector: its parameters and notes on its training."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+
+from kjax.errors import InputError
+from kjax.files.npz import has_format, read_described, write_described
+from kjax.files.typed_values import Schema
+from kjax.keypoints.network import DetectorConfig, init_params
+
+WEIGHTS_FILE = "detector.npz"
+"""Name of the file in the workdir of a training."""
+FORMAT = "kjax detector 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class DetectorWeights:
+    """A trained detector and notes on its training."""
+
+    model: DetectorConfig
+    remarks: dict[str, str]
+    params: Any = None
+
+
+def holds_detector(source: str | Path) -> bool:
+    """Return whether a file, or a training's workdir, is a detector's; it may still be damaged."""
+    path = Path(source)
+    return (path / WEIGHTS_FILE).is_file() or has_format(path, FORMAT)
+
+
+def detector_facts(source: str | Path) -> dict[str, str]:
+    """Return labels and short texts about a detector, in order, for `kjax info`."""
+    weights = read_detector(find_file(Path(source)))
+    model, count = weights.model, sum(leaf.size for leaf in jax.tree.leaves(weights.params))
+    return {
+        "detector of": f"keypoints, {model.scales} scales in each of {model.octaves} octaves",
+        "diameters": f"{model.smallest:g} pixels and more",
+        "parameters": f"{count:,}, {' '.join(map(str, model.widths))} channels",
+        **weights.remarks,
+        "load": f'kjax.load(detector="{source}"), or --detector {source}',
+    }
+
+
+def save_detector(path: Path, weights: DetectorWeights) -> None:
+    """Write a file, atomically."""
+    named = flax.traverse_util.flatten_dict(jax.device_get(weights.params), sep=".")
+    about = {
+        "format": FORMAT,
+        "model": dataclasses.asdict(weights.model),
+        "remarks": weights.remarks,
+    }
+    write_described(path, named, about)
+
+
+def find_file(source: Path) -> Path:
+    """Return the file of a detector, or of a training's workdir, or raise InputError."""
+    path = source / WEIGHTS_FILE if source.is_dir() else source
+    if not path.is_file():
+        raise InputError(f"no such detector: {path}")
+    return path
+
+
+def read_detector(path: Path) -> DetectorWeights:
+    """Read a file, or raise InputError."""
+    try:
+        arrays, values = read_described(path, FORMAT)
+        del values["format"]
+        about = Schema(DetectorWeights, "description").read(values)
+        shapes = jax.eval_shape(lambda: init_params(about.model, jax.random.key(0)))
+        expected = flax.traverse_util.flatten_dict(shapes, sep=".")
+        if expected.keys() != arrays.keys():
+            raise InputError(f"{min(expected.keys() ^ arrays.keys())} is missing or unexpected")
+        for name, like in expected.items():
+            if arrays[name].shape != like.shape or arrays[name].dtype.kind != "f":
+                raise InputError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}")
+    except ValueError as error:
+        raise InputError(f"{path} is damaged or not a detector's file ({error})") from None
+    plain = {name: array.astype(np.float32) for name, array in arrays.items()}
+    return dataclasses.replace(about, params=flax.traverse_util.unflatten_dict(plain, sep="."))

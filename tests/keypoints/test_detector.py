@@ -1,0 +1,230 @@
+"""A learned detector: how keypoints are chosen, the views it learns from, its training and use."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+from refusals import assert_refused, refused_command
+
+import kjax
+from kjax.cli import main
+from kjax.data.photo_points import read_photos
+from kjax.images.features import unit_rows
+from kjax.keypoints import find_detector, selection, training
+from kjax.keypoints.config import DetectorRunConfig
+from kjax.keypoints.detect import LearnedDetector
+from kjax.keypoints.network import DetectorConfig, DetectorNetwork, ScoreMaps, init_params
+from kjax.keypoints.views import PairConfig, draw_pairs, project, square_to_quadrilateral
+from kjax.keypoints.weights import DetectorWeights, read_detector, save_detector
+from kjax.runs.checkpoint import saved_steps
+from kjax.runs.config import load_config, validate_as
+
+MODEL = DetectorConfig(widths=(4, 4), scales=2, octaves=2)
+PLAIN = PairConfig(side=64, perspective=0.1, appearance=0.0, appearance_probability=0.0)
+SMALL = {
+    **{"model.widths": (4, 4), "model.scales": 2, "model.octaves": 2, "draw.side": 64},
+    **{"reward.keypoints": 16, "reward.descriptor": "", "optimizer.warmup_steps": 2},
+    **{"train.pairs": 2, "train.steps": 4, "train.dtype": "float32", "train.eval_batches": 1},
+    **{"train.steps_per_dispatch": 2, "train.log_every": 2, "train.checkpoint_every": 2},
+    **{"train.eval_every": 0, "progress": False, "tensorboard": False},
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for name in ("a.png", "b.png"):
+        coarse = Image.fromarray(rng.integers(0, 256, (20, 26, 3), np.uint8))
+        coarse.resize((208, 160), Image.Resampling.BICUBIC).save(folder / name)
+    return folder
+
+
+def score_maps(peaks, side=32):
+    """Maps of two octaves and two scales that are low but at (octave, row, column, scale)."""
+    rng = np.random.default_rng(0)
+    maps = []
+    for octave in range(2):
+        shape = (1, side >> octave, side >> octave, 2)
+        directions = rng.normal(size=(1, *(np.array(shape[1:3]) // 2), 2, 2))
+        maps.append(ScoreMaps(np.zeros(shape, "f4"), directions.astype("f4")))
+    for octave, row, column, scale in peaks:
+        maps[octave].scores[0, row, column, scale] = 8
+        maps[octave].scores[0, row, column + 1, scale] = 7
+    return maps
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_peaks_become_keypoints(xp):
+    peaks = [(0, 10, 20, 1), (1, 9, 5, 0), (0, 1, 12, 0)]  # the last one is on the border
+    maps = [ScoreMaps(*map(xp.asarray, one)) for one in score_maps(peaks)]
+    scores, directions = selection.flatten(maps)
+    grid = selection.Grid.of([one.scores for one in maps])
+    marked = selection.maxima([one.scores for one in maps])[0] & (scores[0] > 0)
+    marked &= selection.allowed(grid, (32, 32), scores.shape[1], xp)
+    index = xp.asarray(np.flatnonzero(np.asarray(marked)))
+    found = selection.locate(grid, scores[0], directions[0], index, smallest=3.0)
+    weight = np.exp([0, -1, -8])
+    shift = weight[1] / (weight[:2].sum() + 7 * weight[2])
+    expected = np.array([[20 + shift, 10], [2 * (5 + shift), 18]])
+    np.testing.assert_allclose(found.xy, expected, atol=1e-2)
+    np.testing.assert_allclose(found.sizes, [3 * 2**0.5, 6], rtol=1e-5)
+    np.testing.assert_array_equal(found.directions[0], maps[0].directions[0, 5, 10, 1])
+    np.testing.assert_array_equal(found.directions[1], maps[1].directions[0, 4, 2, 0])
+
+
+@pytest.mark.parametrize("other", [(0, 11, 20, 1), (0, 10, 20, 0), (1, 5, 10, 0)])
+def test_a_place_is_found_once(other):
+    """Beside a peak, at the scale below it, and at the next one, of the coarser octave."""
+    maps = score_maps([(0, 10, 20, 1)])
+    maps[other[0]].scores[(0, *other[1:])] = 7.5
+    scores = np.concatenate([one.scores.ravel() for one in maps])
+    marked = selection.maxima([one.scores for one in maps])[0] & (scores > 0)
+    assert scores[marked].tolist() == [8]
+
+
+def test_photographs_keep_their_keypoints_whatever_their_padding(photos, monkeypatch):
+    params = init_params(MODEL, jax.random.key(1))
+    detect = LearnedDetector(DetectorWeights(MODEL, {}, params), "")
+    grey = np.asarray(Image.open(photos / "a.png").convert("L"))[:150, :201]
+    found = detect(grey, max_keypoints=50)
+    assert len(found.xy) == 50
+    assert (np.diff(found.scores) <= 0).all()
+    assert ((found.xy > 1) & (found.xy < (199, 148))).all()
+    monkeypatch.setattr("kjax.keypoints.detect.padded_sides", lambda *sides: (320, 224))
+    padded = detect(grey, max_keypoints=50)
+    inner = (padded.xy < (180, 130)).all(axis=1)
+    known = {tuple(xy) for xy in np.round(found.xy, 2).tolist()}
+    assert {tuple(xy) for xy in np.round(padded.xy[inner], 2).tolist()} <= known
+    mask = np.broadcast_to(np.arange(201) < 100, grey.shape)
+    left = detect(grey, max_keypoints=50, mask=mask, upright=True)
+    assert left.xy[:, 0].max() < 102
+    assert (left.angles == -1).all()
+
+
+def test_homographies_of_squares():
+    corners = jnp.array([[10.0, 20], [90, 25], [80, 110], [5, 95]])
+    own = jnp.array([[0.0, 0], [64, 0], [64, 64], [0, 64]]) - 0.5
+    np.testing.assert_allclose(
+        project(square_to_quadrilateral(corners, 64), own), corners, atol=1e-3
+    )
+    # A similarity: twice the size, turned by 90 degrees.
+    square = jnp.array([[200.0, 0], [200, 128], [72, 128], [72, 0]])
+    _, zooms, turns = training.to_photo(square_to_quadrilateral(square, 64), own)
+    np.testing.assert_allclose(zooms, 2, rtol=1e-5)
+    np.testing.assert_allclose(turns, np.pi / 2, rtol=1e-5)
+
+
+def test_views_show_the_photograph(photos):
+    resident = jax.device_put(read_photos(photos, extent=None, progress=False))
+    draw = jax.jit(lambda indices: draw_pairs(resident, jax.random.key(0), indices, PLAIN))
+    pairs, again = draw(jnp.arange(4)), draw(jnp.array([7, 6, 3, 4]))
+    np.testing.assert_allclose(again.grey[2], pairs.grey[3], atol=1e-5)
+    # What both views show has the same brightness, up to the tone curve of each.
+    likeness = []
+    for grey, inside, (first, second) in zip(*map(np.asarray, pairs), strict=True):
+        xy = np.stack(np.meshgrid(np.arange(64.0), np.arange(64.0)), axis=-1).reshape(-1, 2)
+        there = np.asarray(project(np.linalg.inv(second) @ first, xy)).round().astype(int)
+        seen = ((there >= 0) & (there < 64)).all(axis=1) & inside[0].ravel()
+        values = grey[0].ravel()[seen], grey[1][there[seen, 1], there[seen, 0]]
+        likeness.append(np.corrcoef(*values)[0, 1])
+    assert np.median(likeness) > 0.9
+
+
+def make_found(rng, program, shift=0.0):
+    count = program.reward.keypoints
+    directions = rng.normal(size=(count, 2))
+    return training.Found(
+        xy=jnp.asarray(rng.permutation(3600)[:count, None] / [60, 1] % 60 + 2 + shift),
+        sizes=jnp.full(count, 5.0),
+        directions=jnp.asarray(unit_rows(directions.astype(np.float32))),
+        zooms=jnp.ones(count),
+        log_probability=jnp.full(count, -5.0),
+        descriptors=jnp.asarray(unit_rows(rng.normal(size=(count, 8)).astype(np.float32))),
+    )
+
+
+def test_repeated_keypoints_are_rewarded():
+    config = load_config("detector", [f"--config.{k}={v}" for k, v in SMALL.items()])
+    program = training.make_program(validate_as(DetectorRunConfig, config))
+    program = dataclasses.replace(program, describe=abs)
+    whole = jnp.stack([jnp.eye(3)] * 2)
+    first = make_found(np.random.default_rng(0), program)
+    order = np.random.default_rng(1).permutation(16)
+    same = jax.tree.map(lambda column: column[order], first)
+
+    def metrics(second):
+        both = jax.tree.map(lambda *views: jnp.stack(views), first, second)
+        return training.pair_loss(program, both, whole)[1]
+
+    good = metrics(same)
+    assert good["reward"] > 0.99
+    assert good["repeated"] == good["matched"] == 1
+    assert good["turn"] < 1e-4
+    elsewhere = metrics(same._replace(xy=same.xy[::-1]))
+    assert elsewhere["matched"] < 0.3
+    other_scale = metrics(same._replace(sizes=2 * same.sizes))
+    assert (other_scale["reward"], other_scale["repeated"]) == (0, 0)
+    unlike = metrics(same._replace(descriptors=same.descriptors[::-1]))
+    assert unlike["repeated"] == 1
+    assert unlike["reward"] < 0.5
+
+
+def command(photos, workdir, **changes):
+    settings = {"data.photos": photos, "data.validation": photos, **SMALL, **changes}
+    words = [f"--config.{name}={value}" for name, value in settings.items()]
+    return ["train-detector", "--config=detector", f"--out={workdir}", *words]
+
+
+def test_a_training_resumes_exactly_and_is_used(photos, tmp_path, capsys):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert main(command(photos, whole)) == 0
+    assert "the detector is" in capsys.readouterr().out
+    shutil.copytree(whole, stopped)
+    for step in saved_steps(stopped / "checkpoints"):
+        if step > 2:
+            shutil.rmtree(stopped / "checkpoints" / str(step))
+    (stopped / "detector.npz").unlink()
+    assert main(command(photos, stopped)) == 0
+    finished, resumed = (read_detector(folder / "detector.npz") for folder in (whole, stopped))
+    assert finished.remarks == resumed.remarks
+    jax.tree.map(np.testing.assert_array_equal, finished.params, resumed.params)
+    assert main(["info", str(whole)]) == 0
+    assert "2 scales in each of 2 octaves" in capsys.readouterr().out
+    # Wherever a detector is asked for.
+    describer = kjax.load("hardnet", detector=str(whole), max_keypoints=40)
+    features = describer.describe_image(photos / "a.png")
+    assert len(features) == len(describer.detect(photos / "a.png")) == 40
+    assert "train-detector" in describer.feature_settings()["detector"]
+    words = ["describe", str(photos / "a.png"), "--detector", str(whole / "detector.npz")]
+    words += ["--weights", "hardnet", "--keypoints", "40", "--out", str(tmp_path / "a.npz")]
+    assert main(words) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npz")["xy"], features.xy)
+
+
+def test_damaged_and_unsuitable_files(photos, tmp_path, capsys):
+    path = tmp_path / "detector.npz"
+    assert_refused("no such detector", find_detector, str(tmp_path))
+    params = init_params(MODEL, jax.random.key(0))
+    save_detector(path, DetectorWeights(MODEL, {}, {**params, "more": params["Conv_0"]}))
+    assert_refused("more.bias is missing or unexpected", read_detector, path)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert_refused("damaged or not a detector's file", read_detector, path)
+    words = command(photos, tmp_path / "out", **{"reward.descriptor": "best-context"})
+    assert "does not describe one patch" in refused_command(capsys, *words)
+
+
+def test_scores_move_with_the_photograph():
+    grey = np.random.default_rng(0).random((1, 64, 64)).astype(np.float32)
+    params = init_params(MODEL, jax.random.key(0))
+    apply = jax.jit(lambda x: DetectorNetwork(MODEL).apply({"params": params}, x).scores)
+    moved = apply(np.roll(grey, (4, 8), axis=(1, 2)))
+    np.testing.assert_allclose(
+        np.roll(apply(grey), (4, 8), axis=(1, 2))[:, 30:42, 34:42],
+        moved[:, 30:42, 34:42],
+        atol=1e-4,
+    )
