@@ -21,8 +21,9 @@ from kjax.runs.config import (
 )
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# The matcher's config is of another type: tests/matcher trains with it.
-ALL = sorted({path.stem for path in CONFIGS.glob("*.py")} - {"matcher"} | {"base", "quickstart"})
+# Those of the matcher and the detector are of other types: their own tests train with them.
+OTHERS = {"matcher", "detector"}
+ALL = sorted({path.stem for path in CONFIGS.glob("*.py")} - OTHERS | {"base", "quickstart"})
 OWN = "from kjax.runs.config import load_config\n\ndef get_config():\n    c = load_config('base')\n"
 
 
@@ -105,7 +106,7 @@ def test_names_are_found_from_any_folder_and_only_config_files_are_suggested(tmp
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "own.py").write_text(f"{OWN}    c.train.pairs = 32\n    return c\n")
     assert load_config("own").train.pairs == 32
-    assert_refused("choose from base, encoded", load_config, "x")
+    assert_refused("choose from base, detector, encoded", load_config, "x")
     assert_refused("smoke, own", load_config, "x")
     assert configs.CONFIG_FOLDERS[1] == CONFIGS
 
