@@ -82,6 +82,8 @@ def check(args: argparse.Namespace) -> None:
             raise InputError(f"no such file: {args.features}")
     if args.weights != "rootsift":
         options.check_weights(args.weights)
+    elif args.dimension is not None:
+        raise InputError("rootsift has 128 numbers: omit --dimension")
     require("cv2", "making views")
 
 

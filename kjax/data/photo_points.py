@@ -87,7 +87,7 @@ def read_photos(
     def read(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
         pixels, _ = read_reduced(path, MAX_SIDE)
         grey = np.asarray(grey_values(pixels))
-        points = np.zeros((1, 4), np.float32)
+        points = np.zeros((0, 4), np.float32)
         if extent is not None:
             found = detect_in_grey(grey, max_keypoints=MAX_POINTS)
             sides = np.maximum(extent * found.scales, LEAST_SIDE)
@@ -102,7 +102,9 @@ def read_photos(
     names = [*map(str, alone), *(str(path.parent) for path in alike)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         bar = tqdm(pool.map(read, paths), "reading photographs", len(paths), disable=not progress)
-        parts = [(*part, name) for part, name in zip(bar, names, strict=True) if len(part[1])]
+        parts = [(*part, name) for part, name in zip(bar, names, strict=True)]
+    if extent is not None:
+        parts = [part for part in parts if len(part[1])]
     if not parts:
         raise InputError(f"no photograph in {folder} has keypoints: give other photographs")
     return pack_photos(*zip(*parts, strict=True))

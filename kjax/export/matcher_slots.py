@@ -150,9 +150,11 @@ def _finish(graph: GraphWriter, program: Program, dimension: int) -> Any:
 def seen_by(program: Program, features: Features, weights: MatcherWeights) -> Features:
     """Return what a program's file knows of features: rounded, or without scales and angles."""
     if program == "colmap":
-        rows = from_colmap_bytes(colmap_bytes(features), weights.model.dimension)
+        stored = colmap_bytes(features)
         if weights.described_with == ROOT_SIFT:
-            rows = unit_rows(colmap_bytes(features).astype(np.float32))
+            rows = unit_rows(stored.astype(np.float32))
+        else:
+            rows = from_colmap_bytes(stored, weights.model.dimension)
         return dataclasses.replace(features, descriptors=rows)
     size = (SIDE, SIDE)
     xy = features.xy * (np.array(size) / features.image_size).astype(np.float32)[None]

@@ -71,8 +71,22 @@ def read_described(path: Path, form: str) -> tuple[dict[str, np.ndarray], dict[s
 
 def has_format(path: Path, form: str) -> bool:
     """Whether an archive says that it has this format; its arrays may still be damaged."""
+    if path.suffix != ".npz":
+        return False
     try:
         with np.load(path, allow_pickle=False) as archive:
             return json.loads(str(archive[ABOUT]))["format"] == form
     except Exception:  # as in `read_npz`
         return False
+
+
+def as_parameters(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return floating arrays in float32 if they have the names and shapes of others."""
+    if expected.keys() != arrays.keys():
+        raise InputError(f"{min(expected.keys() ^ arrays.keys())} is missing or unexpected")
+    for name, like in expected.items():
+        if arrays[name].shape != like.shape or arrays[name].dtype.kind != "f":
+            raise InputError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}")
+    return {name: array.astype(np.float32) for name, array in arrays.items()}

@@ -6,7 +6,7 @@ from kjax.data.sampler import check_seed
 from kjax.errors import InputError
 from kjax.keypoints.network import DetectorConfig
 from kjax.keypoints.views import PairConfig
-from kjax.train.adamw import AdamWConfig, TrainLengths
+from kjax.train.one_device import AdamWConfig, TrainLengths
 
 
 @dataclasses.dataclass(frozen=True)

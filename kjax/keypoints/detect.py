@@ -11,18 +11,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, Num
 
 from kjax.data.appearance import scale_to_range
-from kjax.data.cutting.keypoints import MAX_KEYPOINTS, NO_ANGLE, Keypoints
+from kjax.data.cutting.keypoints import MAX_KEYPOINTS, NO_ANGLE, Keypoints, check_search
 from kjax.files.atomic import sha256
 from kjax.keypoints.network import DetectorConfig, DetectorNetwork
-from kjax.keypoints.selection import (
-    Grid,
-    Located,
-    allowed,
-    flatten,
-    locate,
-    make_octaves,
-    maxima,
-)
+from kjax.keypoints.selection import Located, locate, make_octaves, score_octaves
 from kjax.keypoints.weights import DetectorWeights, find_file, read_detector
 from kjax.model.describe import on_cpu
 
@@ -51,7 +43,8 @@ class LearnedDetector:
     ) -> Keypoints:
         """Detect the best keypoints of grey values of any range, one at each place and scale."""
         height, width = grey.shape
-        where = np.ones(grey.shape, bool) if mask is None else np.asarray(mask) != 0
+        checked = check_search(grey, mask, max_keypoints)
+        where = np.ones(grey.shape, bool) if checked is None else checked.astype(bool)
         sides = padded_sides(height, width)
         missing = [(0, sides[0] - height), (0, sides[1] - width)]
         scaled = np.pad(scale_to_range(grey.astype(np.float32)), missing, mode="edge")
@@ -85,19 +78,11 @@ def _detect(
     size: Int32[Array, "2"],
 ) -> tuple[Located, Array]:
     """Return the best keypoints of a padded photograph, and which of them are there."""
-    maps: Any = [
-        DetectorNetwork(config).apply({"params": params}, one)
-        for one in make_octaves(grey[None], config)
-    ]
-    grid, (scores, directions) = Grid.of([one.scores for one in maps]), flatten(maps)
-    total = scores.shape[1]
-    octave, row, column, _ = grid.place(jnp.arange(total, dtype=jnp.int32))
-    ends = (np.array(grey.shape) - 1).tolist()
-    row, column = (
-        jnp.minimum(place << octave, end) for place, end in zip((row, column), ends, strict=True)
+    octaves = make_octaves(grey[None], config)
+    grid, scores, directions, _, peaks = score_octaves(
+        DetectorNetwork(config), params, octaves, where[None], (size[0], size[1])
     )
-    shown = allowed(grid, (size[0], size[1]), total, jnp) & where[row, column]
-    peaks = maxima([one.scores for one in maps])[0] & shown
-    best, index = jax.lax.top_k(jnp.where(peaks, scores[0], -jnp.inf), min(count, total))
+    wanted = jnp.where(peaks[0], scores[0], -jnp.inf)
+    best, index = jax.lax.top_k(wanted, min(count, len(wanted)))
     found = locate(grid, scores[0], directions[0], index, smallest=config.smallest)
     return found, jnp.isfinite(best)

@@ -8,10 +8,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from kjax.keypoints.network import DetectorConfig, ScoreMaps
+from kjax.keypoints.network import DetectorConfig, DetectorNetwork, ScoreMaps
 
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 """Low-pass filter before every second pixel is dropped."""
@@ -122,13 +123,38 @@ class Grid(NamedTuple):
         return octave, row, column, scale
 
 
-def allowed(grid: Grid, size: Sequence[Any], count: int, xp: Any = np) -> Bool[Any, " P"]:
-    """Mark flat scores, `count` in all, that lie in an image of this width and height."""
+def allowed(grid: Grid, where: Bool[Any, "B H W"], size: Sequence[Any]) -> Bool[Any, "B P"]:
+    """Mark the flat scores of images where a mask is true and the border is not near.
+
+    Images have this width and height; the mask may be larger.
+    """
+    xp, (height, width) = where.__array_namespace__(), where.shape[1:]
+    count = sum((grid.heights * grid.widths).tolist()) * grid.scales
     octave, row, column, _ = grid.place(xp.arange(count, dtype=np.int32))
     within = (row >= MARGIN) & (column >= MARGIN)
     for place, side in ((column, size[0]), (row, size[1])):
         within &= (place + MARGIN) << octave <= side - 1
-    return within
+    row, column = xp.minimum(row << octave, height - 1), xp.minimum(column << octave, width - 1)
+    return where[:, row, column] & within[None]
+
+
+def score_octaves(
+    network: DetectorNetwork,
+    params: Any,
+    octaves: Sequence[Float[Array, "B _ _"]],
+    where: Bool[Array, "B H W"],
+    size: Sequence[Any],
+) -> tuple[
+    Grid, Float[Array, "B P"], Float[Array, "B D 2"], Bool[Array, "B P"], Bool[Array, "B P"]
+]:
+    """Return flat scores and directions, which scores are `allowed`, and which of them maxima."""
+    # Computed again for a gradient: the feature maps of a batch take gigabytes.
+    apply = jax.checkpoint(lambda one: network.apply({"params": params}, one))
+    maps: Any = [apply(one) for one in octaves]
+    grid, (scores, directions) = Grid.of([one.scores for one in maps]), flatten(maps)
+    shown = allowed(grid, where, size)
+    peaks = maxima([jax.lax.stop_gradient(one.scores) for one in maps]) & shown
+    return grid, scores, directions, shown, peaks
 
 
 def locate(

@@ -20,10 +20,9 @@ from jaxtyping import Array, Float, Int, Int32, Key
 
 from kjax.data.photo_points import ResidentPhotos, photographs_in, read_photos
 from kjax.errors import InputError
-from kjax.files.atomic import write_json
 from kjax.keypoints.config import DetectorRunConfig, RewardConfig
 from kjax.keypoints.network import DetectorConfig, DetectorNetwork, init_params
-from kjax.keypoints.selection import Grid, allowed, flatten, locate, make_octaves, maxima
+from kjax.keypoints.selection import Grid, locate, make_octaves, score_octaves
 from kjax.keypoints.views import PairConfig, ViewPairs, draw_pairs, project
 from kjax.keypoints.weights import (
     WEIGHTS_FILE,
@@ -33,11 +32,8 @@ from kjax.keypoints.weights import (
     save_detector,
 )
 from kjax.model.folding import fold
-from kjax.runs.checkpoint import Checkpoints
-from kjax.runs.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, workdir_errors
-from kjax.train.loop import step_of, train
-from kjax.train.metrics_log import MetricsLog
-from kjax.train.step import TrainState
+from kjax.train import one_device
+from kjax.train.step import TrainState, create_state
 from kjax.weights import shipped
 from kjax.weights.ledger import check_open
 from kjax.weights.source import load_shipped
@@ -92,40 +88,25 @@ def run(config: DetectorRunConfig, workdir: Path) -> dict[str, float]:
         for folder, places in ((data.photos, data.places), (data.validation, ""))
     )
     program = make_program(config)
-    with claim_workdir(workdir, config):
-        checkpoints = Checkpoints(
-            workdir / CHECKPOINTS_FOLDER, keep=config.train.keep_checkpoints, best_metric="error"
-        )
-        start = jax.device_put(initial_state(program, config.init), jax.devices()[0])
-        restored = checkpoints.restore_latest(start)
-        state = start if restored is None else restored
-        log = MetricsLog(workdir, config.tensorboard, resume_step=step_of(state))
-        try:
-            state, scores = train(
-                functools.partial(take_steps, program, learning),
-                pairs=program.pairs,
-                schedule=config.train.schedule(),
-                learning_rate=config.optimizer.schedule(config.train.steps),
-                state=state,
-                checkpoints=checkpoints,
-                log=log,
-                evaluate=make_validation(program, held_out, config.train.eval_batches),
-                progress=config.progress,
-            )
-        finally:
-            log.close()
-            checkpoints.close()
-        with workdir_errors(workdir):
-            write_json(workdir / RESULTS_FILE, scores)
-            remarks = {
-                "photographs": str(learning.counts.shape[0]),
-                "pairs": str(config.train.pairs * config.train.steps),
-                "seed": str(config.seed),
-                **({"started from": config.init} if config.init else {}),
-            }
-            weights = DetectorWeights(config.model, remarks, state.params)
-            save_detector(workdir / WEIGHTS_FILE, weights)
-    return scores
+
+    def save(state: TrainState) -> None:
+        remarks = {
+            "photographs": str(learning.counts.shape[0]),
+            "pairs": str(config.train.pairs * config.train.steps),
+            "seed": str(config.seed),
+            **({"started from": config.init} if config.init else {}),
+        }
+        weights = DetectorWeights(config.model, remarks, state.params)
+        save_detector(workdir / WEIGHTS_FILE, weights)
+
+    return one_device.run(
+        config,
+        workdir,
+        start=functools.partial(initial_state, program, config.init),
+        advance=functools.partial(take_steps, program, learning),
+        evaluate=make_validation(program, held_out, config.train.eval_batches),
+        save=save,
+    )
 
 
 def make_program(config: DetectorRunConfig) -> DetectorProgram:
@@ -163,12 +144,7 @@ def initial_state(program: DetectorProgram, init: str = "") -> TrainState:
         if weights.model != program.model:
             raise InputError(f"{init} has another model than config.model: {weights.model}")
         params = jax.tree.map(jnp.asarray, weights.params)
-    return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        params=params,
-        batch_stats={},
-        opt_state=program.optimizer.init(params),
-    )
+    return create_state(program.optimizer, {"params": params, "batch_stats": {}})
 
 
 def take_steps(
@@ -220,16 +196,11 @@ def find(
     config, side = program.model, program.draw.side
     octaves = make_octaves(views.grey, config)
     network = DetectorNetwork(config, dtype=jnp.dtype(program.dtype))
-    # Computed again for the gradient: feature maps of a batch take gigabytes.
-    apply = jax.checkpoint(lambda one: network.apply({"params": params}, one))
-    maps: Any = [apply(one) for one in octaves]
-    grid, (scores, directions) = Grid.of([one.scores for one in maps]), flatten(maps)
-    octave, row, column, _ = grid.place(jnp.arange(scores.shape[1], dtype=jnp.int32))
-    row, column = (jnp.minimum(place << octave, side - 1) for place in (row, column))
-    shown = views.inside[:, row, column] & allowed(grid, (side, side), scores.shape[1], jnp)[None]
+    grid, scores, directions, shown, peaks = score_octaves(
+        network, params, octaves, views.inside, (side, side)
+    )
     # Low but finite: scores beyond the border take part in refined positions.
     scores = jnp.where(shown, scores, -1e4)
-    peaks = maxima([jax.lax.stop_gradient(one.scores) for one in maps]) & shown
     wanted = jnp.where(peaks, jax.lax.stop_gradient(scores), -jnp.inf)
     if key is not None:
         wanted += program.reward.noise * jax.random.gumbel(key, wanted.shape)
@@ -321,38 +292,43 @@ def pair_loss(
     likely = jnp.exp(-((apart / sigma) ** 2) / 2) * jnp.maximum(1 - octaves / config.octaves, 0)
     likely = jax.lax.stop_gradient(likely)
     agree = first.descriptors @ second.descriptors.T
-    losses, metrics = [], []
-    for own, other, own_likely, own_agree, own_apart in (
-        (first, homographies[1], likely, agree, apart),
-        (second, homographies[0], likely.T, agree.T, apart.T),
-    ):
+    number = jnp.arange(config.keypoints)
+
+    def judge(
+        own: Found, other: Array, likely: Array, agree: Array, apart: Array
+    ) -> tuple[Array, Array, Array]:
+        """Return the loss of a view, three metrics, and its keypoints' partners, −1 for none."""
         seen = project(jnp.linalg.inv(other), own.xy)
         visible = ((seen > 0) & (seen < side - 1)).all(axis=1)
-        number = jnp.arange(config.keypoints)
-        partner = own_likely.argmax(axis=1)
-        mutual = own_likely.argmax(axis=0)[partner] == number
-        reward = jnp.where(mutual & visible, own_likely[number, partner], 0)
-        near = own_apart[number, partner]
-        repeated = mutual & visible & (near < REPEATED) & (reward > 0)
+        partner = likely.argmax(axis=1)
+        mutual = likely.argmax(axis=0)[partner] == number
+        reward = jnp.where(mutual & visible, likely[number, partner], 0)
+        repeated = (apart[number, partner] < REPEATED) & (reward > 0)
         matched = repeated
         if program.describe is not None:
-            match = own_agree.argmax(axis=1)
-            back = own_agree.argmax(axis=0)[match] == number
-            matched = back & visible & (own_apart[number, match] < REPEATED)
+            match = agree.argmax(axis=1)
+            back = agree.argmax(axis=0)[match] == number
+            matched = back & visible & (apart[number, match] < REPEATED)
             reward *= jnp.where(matched, 1.0, config.unmatched)
         total = jnp.maximum(visible.sum(), 1)
         advantage = jnp.where(visible, reward - reward.sum() / total, 0)
         # In standard deviations: few keypoints are good at first.
         advantage /= jnp.sqrt((advantage**2).sum() / total + 1e-3)
-        losses.append(-(advantage * own.log_probability).sum() / total)
-        metrics.append([reward.sum() / total, repeated.sum() / total, matched.sum() / total])
-    # The last loop's are of the second view; matches are mutual, so one side has them all.
+        loss = -(advantage * own.log_probability).sum() / total
+        metrics = jnp.stack([one.sum() for one in (reward, repeated, matched)]) / total
+        return loss, metrics, jnp.where(repeated, partner, -1)
+
+    one_loss, one_metrics, _ = judge(first, homographies[1], likely, agree, apart)
+    other_loss, other_metrics, partner = judge(second, homographies[0], likely.T, agree.T, apart.T)
+    # Partners are mutual: those of the second view are all.
+    repeated = partner >= 0
     count = jnp.maximum(repeated.sum(), 1)
-    distance = jnp.where(repeated, near, 0).sum() / count
+    distance = jnp.where(repeated, apart[partner, number], 0).sum() / count
     cosines = (second.directions * first.directions[partner]).sum(axis=1)
     turn = jnp.where(repeated, 1 - cosines, 0).sum() / count
-    loss = sum(losses) / 2 + config.location * distance + config.direction * turn
-    reward, share, matches = jnp.array(metrics).mean(axis=0)
+    policy = (one_loss + other_loss) / 2
+    loss = policy + config.location * distance + config.direction * turn
+    reward, share, matches = (one_metrics + other_metrics) / 2
     return loss, {
         "reward": reward,
         "repeated": share,

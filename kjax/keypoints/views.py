@@ -1,7 +1,8 @@
-"""Pairs of views to train the detector: one photograph through two homographies, on the device.
+"""Pairs of views to train the detector: one place through two homographies, on the device.
 
-Both views are squares of pixels. They differ in position, size, rotation, perspective and
-appearance. A pair is a function of (key of the step, index in the batch) alone.
+Both views are squares of pixels, of one photograph or of two that show the same. They differ in
+position, size, rotation, perspective and appearance. A pair is a function of (key of the step,
+index in the batch) alone.
 """
 
 import dataclasses
@@ -72,16 +73,18 @@ def draw_pairs(
     def draw(index: Array) -> tuple[Array, Array, Array]:
         photo_key, place_key, *view_keys = jax.random.split(jax.random.fold_in(key, index), 4)
         photo = jax.random.randint(photo_key, (), 0, photos.counts.shape[0])
+        first, count = photos.alike[photo]
+        other = first + jax.random.randint(jax.random.fold_in(photo_key, 1), (), 0, count)
         size = photos.sizes[photo, 0].astype(jnp.float32)
         both = random_homographies(place_key, size, config)
         views = [
-            draw_view(photos, photo, own, one, config)
-            for own, one in zip(view_keys, both, strict=True)
+            draw_view(photos, seen, own, one, config)
+            for seen, own, one in zip((photo, other), view_keys, both, strict=True)
         ]
         grey, inside = zip(*views, strict=True)
         return jnp.stack(grey), jnp.stack(inside), both
 
-    # One pair after the other: a batch of views with their colours takes gigabytes.
+    # Few pairs at a time: a batch of views with their colours takes gigabytes.
     return ViewPairs(*jax.lax.map(draw, indices, batch_size=min(4, len(indices))))
 
 
@@ -95,9 +98,8 @@ def random_homographies(
     extent = size.min() * (config.least_extent + (1 - config.least_extent) * extent)
     centre = extent / 2 + jnp.stack([across, down]) * (size - extent)
     tilt = math.radians(config.tilt_degrees)
-    angles = jnp.where(turned < config.upright_share, tilt * normal[:2], 2 * math.pi * angle)
-    # The second view's rotation is another one.
-    angles = angles * jnp.where(turned < config.upright_share, 1.0, jnp.array([0.0, 1.0]))
+    around = 2 * math.pi * angle * jnp.array([0.0, 1.0])
+    angles = jnp.where(turned < config.upright_share, tilt * normal[:2], around)
     extents = extent * jnp.exp(config.zoom_noise * normal[2] * jnp.array([-0.5, 0.5]))
     apart = config.shift_noise * extent * normal[None, 3:]
     centres = centre[None] + apart * jnp.array([[-0.5], [0.5]])

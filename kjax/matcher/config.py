@@ -7,7 +7,7 @@ from kjax.errors import InputError, unknown_name
 from kjax.matcher.batches import DrawConfig
 from kjax.matcher.network import MatcherConfig
 from kjax.runs.config import check_shares
-from kjax.train.adamw import AdamWConfig, TrainLengths
+from kjax.train.one_device import AdamWConfig, TrainLengths
 
 ATTENTIONS = ("auto", "xla", "cudnn")
 

@@ -14,7 +14,6 @@ import optax
 from jaxtyping import Array, Float, Int32
 
 from kjax.errors import InputError, counted
-from kjax.files.atomic import write_json
 from kjax.matcher.assignment import NONE, assign, assignment_loss, mutual_matches
 from kjax.matcher.attention import Attention, attend
 from kjax.matcher.batches import Batch, DeviceViews, DrawConfig, draw_batch, to_device
@@ -28,11 +27,8 @@ from kjax.matcher.weights import (
     read_matcher,
     save_matcher,
 )
-from kjax.runs.checkpoint import Checkpoints
-from kjax.runs.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, workdir_errors
-from kjax.train.loop import step_of, train
-from kjax.train.metrics_log import MetricsLog
-from kjax.train.step import TrainState
+from kjax.train import one_device
+from kjax.train.step import TrainState, create_state
 from kjax.weights import shipped
 from kjax.weights.ledger import check_open
 
@@ -79,52 +75,37 @@ def run(config: MatcherRunConfig, workdir: Path) -> dict[str, float]:
         )
     learning, held_out = split(views, config.data.validation_every)
     program = make_program(config, by_lines=views.has_unknown_places)
-    with claim_workdir(workdir, config, notes={"attention": program.attention}):
-        checkpoints = Checkpoints(
-            workdir / CHECKPOINTS_FOLDER, keep=config.train.keep_checkpoints, best_metric="error"
-        )
-        params = None
-        if config.init:
-            initial = read_matcher(find_matcher(config.init))
-            if initial.model != config.model:
-                fields = dataclasses.asdict(initial.model).items()
-                settings = " ".join(f"--config.model.{name}={value}" for name, value in fields)
-                raise InputError(
-                    f"{config.init} has another model than config.model: set {settings}"
-                )
-            params = jax.tree.map(jnp.asarray, initial.params)
-        # Placed like a restored state, or resuming would compile again.
-        start = jax.device_put(initial_state(program, params), jax.devices()[0])
-        restored = checkpoints.restore_latest(start)
-        state = start if restored is None else restored
-        log = MetricsLog(workdir, config.tensorboard, resume_step=step_of(state))
-        try:
-            state, scores = train(
-                make_run(program, to_device(learning)),
-                pairs=program.pairs,
-                schedule=config.train.schedule(),
-                learning_rate=config.optimizer.schedule(config.train.steps),
-                state=state,
-                checkpoints=checkpoints,
-                log=log,
-                evaluate=make_validation(program, to_device(held_out), config.train.eval_batches),
-                progress=config.progress,
-            )
-        finally:
-            log.close()
-            checkpoints.close()
-        with workdir_errors(workdir):
-            write_json(workdir / RESULTS_FILE, scores)
-            remarks = {
-                "photographs": str(len(views.photographs)),
-                "pairs": str(config.train.pairs * config.train.steps),
-                "keypoints": str(config.draw.keypoints),
-                "seed": str(config.seed),
-                **({"started from": config.init} if config.init else {}),
-            }
-            weights = MatcherWeights(config.model, views.described_with, remarks, state.params)
-            save_matcher(workdir / WEIGHTS_FILE, weights)
-    return scores
+
+    def start() -> TrainState:
+        if not config.init:
+            return initial_state(program)
+        initial = read_matcher(find_matcher(config.init))
+        if initial.model != config.model:
+            fields = dataclasses.asdict(initial.model).items()
+            settings = " ".join(f"--config.model.{name}={value}" for name, value in fields)
+            raise InputError(f"{config.init} has another model than config.model: set {settings}")
+        return initial_state(program, jax.tree.map(jnp.asarray, initial.params))
+
+    def save(state: TrainState) -> None:
+        remarks = {
+            "photographs": str(len(views.photographs)),
+            "pairs": str(config.train.pairs * config.train.steps),
+            "keypoints": str(config.draw.keypoints),
+            "seed": str(config.seed),
+            **({"started from": config.init} if config.init else {}),
+        }
+        weights = MatcherWeights(config.model, views.described_with, remarks, state.params)
+        save_matcher(workdir / WEIGHTS_FILE, weights)
+
+    return one_device.run(
+        config,
+        workdir,
+        start=start,
+        advance=make_run(program, to_device(learning)),
+        evaluate=make_validation(program, to_device(held_out), config.train.eval_batches),
+        save=save,
+        notes={"attention": program.attention},
+    )
 
 
 def split(views: ViewSet, every: int) -> tuple[ViewSet, ViewSet]:
@@ -177,12 +158,7 @@ def initial_state(program: MatcherProgram, params: Any = None) -> TrainState:
     """Return the state before the first step, with random or given parameters."""
     if params is None:
         params = init_params(program.model, jax.random.key(program.seed))
-    return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        params=params,
-        batch_stats={},
-        opt_state=program.optimizer.init(params),
-    )
+    return create_state(program.optimizer, {"params": params, "batch_stats": {}})
 
 
 def make_run(

@@ -6,10 +6,9 @@ from typing import Any
 
 import flax.traverse_util
 import jax
-import numpy as np
 
 from kjax.errors import InputError
-from kjax.files.npz import has_format, read_described, write_described
+from kjax.files.npz import as_parameters, has_format, read_described, write_described
 from kjax.files.typed_values import Schema
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.weights import shipped
@@ -98,14 +97,9 @@ def read_matcher(path: Path) -> MatcherWeights:
         expected = flax.traverse_util.flatten_dict(shapes, sep=".")
         if about.base:
             expected = {_DESCRIPTORS: expected[_DESCRIPTORS]}
-        if expected.keys() != arrays.keys():
-            raise InputError(f"{min(expected.keys() ^ arrays.keys())} is missing or unexpected")
-        for name, like in expected.items():
-            if arrays[name].shape != like.shape or arrays[name].dtype.kind != "f":
-                raise InputError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}")
+        plain = as_parameters(arrays, expected)
     except ValueError as error:
         raise InputError(f"{path} is damaged or not a matcher's file ({error})") from None
-    plain = {name: array.astype(np.float32) for name, array in arrays.items()}
     if about.base:
         base = read_matcher(shipped.matcher_file(about.base))
         if base.model != about.model:

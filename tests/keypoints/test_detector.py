@@ -65,7 +65,7 @@ def test_peaks_become_keypoints(xp):
     scores, directions = selection.flatten(maps)
     grid = selection.Grid.of([one.scores for one in maps])
     marked = selection.maxima([one.scores for one in maps])[0] & (scores[0] > 0)
-    marked &= selection.allowed(grid, (32, 32), scores.shape[1], xp)
+    marked &= selection.allowed(grid, xp.ones((1, 32, 32), bool), (32, 32))[0]
     index = xp.asarray(np.flatnonzero(np.asarray(marked)))
     found = selection.locate(grid, scores[0], directions[0], index, smallest=3.0)
     weight = np.exp([0, -1, -8])
@@ -101,6 +101,7 @@ def test_photographs_keep_their_keypoints_whatever_their_padding(photos, monkeyp
     known = {tuple(xy) for xy in np.round(found.xy, 2).tolist()}
     assert {tuple(xy) for xy in np.round(padded.xy[inner], 2).tolist()} <= known
     mask = np.broadcast_to(np.arange(201) < 100, grey.shape)
+    assert_refused("give a mask of the image's size", detect, grey, mask=mask[1:])
     left = detect(grey, max_keypoints=50, mask=mask, upright=True)
     assert left.xy[:, 0].max() < 102
     assert (left.angles == -1).all()
@@ -133,6 +134,18 @@ def test_views_show_the_photograph(photos):
         values = grey[0].ravel()[seen], grey[1][there[seen, 1], there[seen, 0]]
         likeness.append(np.corrcoef(*values)[0, 1])
     assert np.median(likeness) > 0.9
+
+
+def test_views_are_of_all_photographs_of_a_place(photos, tmp_path):
+    for name, value in (("dark.png", 0), ("light.png", 255)):
+        (tmp_path / "place").mkdir(exist_ok=True)
+        picture = np.full((128, 160, 3), value, np.uint8)
+        picture[:, ::32] = 128
+        Image.fromarray(picture).save(tmp_path / "place" / name)
+    resident = jax.device_put(read_photos(photos, tmp_path, extent=None, progress=False))
+    draw = jax.jit(lambda indices: draw_pairs(resident, jax.random.key(0), indices, PLAIN))
+    medians = np.median(np.asarray(draw(jnp.arange(64)).grey), axis=(2, 3)) > 0.5
+    assert (medians[:, 0] != medians[:, 1]).sum() > 8
 
 
 def make_found(rng, program, shift=0.0):

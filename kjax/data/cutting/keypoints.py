@@ -196,17 +196,9 @@ def find_in_grey(
         detector: one of `DETECTORS`, or a function like `detect_in_grey`.
         upright: no orientations: several at one place and scale count as one keypoint.
     """
-    if max_keypoints is not None and max_keypoints < 1:
-        raise InputError(f"max_keypoints is {max_keypoints}: ask for at least one")
-    if mask is not None:
-        mask = (np.asarray(mask) != 0).astype(np.uint8)
-        if mask.shape != grey.shape:
-            raise InputError(
-                f"the mask has shape {list(mask.shape)}, the image {list(grey.shape)}: "
-                "give a mask of the image's size"
-            )
     if callable(detector):
         return to_opencv(detector(grey, mask=mask, max_keypoints=max_keypoints, upright=upright))
+    mask = check_search(grey, mask, max_keypoints)
     kind = DETECTORS[detector]
     if min(grey.shape) < (1 if kind.create is _sift else SMALLEST_SIDE):
         return []
@@ -234,6 +226,22 @@ def find_in_grey(
         point.size /= kind.sizes
         point.angle = NO_ANGLE if upright else point.angle
     return best
+
+
+def check_search(
+    grey: Grey, mask: np.ndarray | None, max_keypoints: int | None
+) -> np.ndarray | None:
+    """Return the mask as bytes of 0 and 1, or raise InputError."""
+    if max_keypoints is not None and max_keypoints < 1:
+        raise InputError(f"max_keypoints is {max_keypoints}: ask for at least one")
+    if mask is not None:
+        mask = (np.asarray(mask) != 0).astype(np.uint8)
+        if mask.shape != grey.shape:
+            raise InputError(
+                f"the mask has shape {list(mask.shape)}, the image {list(grey.shape)}: "
+                "give a mask of the image's size"
+            )
+    return mask
 
 
 def _detect_sift(sift: Any, grey: Photo, mask: np.ndarray | None, enough: int | None) -> list[Any]:

@@ -1,12 +1,21 @@
-"""AdamW on clipped gradients, with a warm-up and a cosine decay, for matchers and detectors."""
+"""Training on one device by AdamW, with a warm-up and a cosine decay: matchers and detectors."""
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
+import jax
 import optax
 
 from kjax.errors import InputError, unknown_name
-from kjax.train.loop import Schedule
+from kjax.files.atomic import write_json
+from kjax.runs.checkpoint import Checkpoints
+from kjax.runs.workdir import CHECKPOINTS_FOLDER, RESULTS_FILE, claim_workdir, workdir_errors
+from kjax.train.loop import Run, Schedule, step_of, train
+from kjax.train.metrics_log import MetricsLog
+from kjax.train.step import TrainState
 
 DTYPES = ("float32", "bfloat16")
 FINAL_SHARE = 0.01
@@ -79,3 +88,48 @@ class TrainLengths:
             eval_every=self.eval_every,
             checkpoint_every=self.checkpoint_every,
         )
+
+
+def run(
+    config: Any,
+    workdir: Path,
+    *,
+    start: Callable[[], TrainState],
+    advance: Run,
+    evaluate: Callable[[TrainState], dict[str, float]],
+    save: Callable[[TrainState], None],
+    notes: Mapping[str, str] | None = None,
+) -> dict[str, float]:
+    """Train as a matcher's or detector's config says, or resume the run in the workdir.
+
+    Writes checkpoints, metrics and `results.json`; `save` writes the weights. Returns the final
+    evaluation, of whose `error` the best checkpoint has the lowest.
+    """
+    with claim_workdir(workdir, config, notes=notes):
+        checkpoints = Checkpoints(
+            workdir / CHECKPOINTS_FOLDER, keep=config.train.keep_checkpoints, best_metric="error"
+        )
+        # Placed like a restored state, or resuming would compile again.
+        state = jax.device_put(start(), jax.devices()[0])
+        restored = checkpoints.restore_latest(state)
+        state = state if restored is None else restored
+        log = MetricsLog(workdir, config.tensorboard, resume_step=step_of(state))
+        try:
+            state, scores = train(
+                advance,
+                pairs=config.train.pairs,
+                schedule=config.train.schedule(),
+                learning_rate=config.optimizer.schedule(config.train.steps),
+                state=state,
+                checkpoints=checkpoints,
+                log=log,
+                evaluate=evaluate,
+                progress=config.progress,
+            )
+        finally:
+            log.close()
+            checkpoints.close()
+        with workdir_errors(workdir):
+            write_json(workdir / RESULTS_FILE, scores)
+            save(state)
+    return scores
