@@ -2,13 +2,15 @@
 
     python benchmarks/reconstruct.py photos --command fast best+learned --out out/reconstruction
     python benchmarks/reconstruct.py photos --command fast --max-keypoints 4000 --ratio 0.94 ...
+    python benchmarks/reconstruct.py photos --matcher sift --out out/sift
 
 The first row is COLMAP as it comes: its SIFT (which is RootSIFT), matched exhaustively with a ratio
 of 0.8; on a CPU it searches neighbours approximately, without a seed. The second row has the same
 descriptors, matched exactly by kjax: mutual, with --ratio. COLMAP verifies and maps both with the
 same cameras and a fixed seed; with one thread the second row is reproducible. The other rows are
 `kjax colmap` as users run it: its own keypoints, cameras, threads and ratio, or the learned matcher
-with +learned. Written for COLMAP 3.8 (Debian: apt-get install colmap).
+with +learned. --matcher adds a row of COLMAP's descriptors, matched by that matcher. Written for
+COLMAP 3.8 (Debian: apt-get install colmap).
 
 Expected: `kjax colmap` registers at least as many images and 3-D points as both rows of COLMAP's
 SIFT; such figures are marked with ≥.
@@ -23,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import program
 from peer_table.scenes import colmap_sift
 
@@ -66,16 +69,25 @@ def run_colmap(folder: Path, args: argparse.Namespace) -> ReconstructionRow:
     return run_stages(COLMAP, folder, stages, args)
 
 
-def run_exact(base: Path, folder: Path, args: argparse.Namespace) -> ReconstructionRow:
+def run_exact(
+    base: Path, folder: Path, args: argparse.Namespace, matcher: Matcher | None = None
+) -> ReconstructionRow:
     """Reconstruct by COLMAP with the features of its database `base`, matched by kjax."""
     database = folder / "database.db"
     features: dict[str, Features] = {}
     options = {"ratio": args.ratio, "log": folder / "log.txt", "threads": args.threads}
-    stages = {
-        "describe": lambda: features.update(colmap_sift(base)),
-        "match": lambda: match_and_verify_all(database, features, base=base, **options),
-    }
-    return run_stages(EXACT, folder, stages, args)
+
+    def describe() -> None:
+        features.update(colmap_sift(base))
+        if matcher is not None:  # it takes unit length; neighbours are the same for bytes
+            for name, one in features.items():
+                unit = one.descriptors / np.linalg.norm(one.descriptors, axis=1, keepdims=True)
+                features[name] = dataclasses.replace(one, descriptors=unit.astype(np.float32))
+
+    match = functools.partial(match_and_verify_all, database, features, base=base, **options)
+    stages = {"describe": describe, "match": lambda: match(matcher=matcher)}
+    method = EXACT if matcher is None else f"COLMAP's SIFT, matcher {matcher.name}"
+    return run_stages(method, folder, stages, args)
 
 
 def run_stages(
@@ -158,9 +170,12 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"{args.out} is not empty: choose another folder")
     for name in args.command:
         load_command(name)  # report a wrong name before COLMAP's minutes
+    matcher = load_matcher(args.matcher) if args.matcher else None
     rows = [run_colmap(_new_folder(args.out, 0, "colmap"), args)]
     base = args.out / "0-colmap" / "database.db"
     rows.append(run_exact(base, _new_folder(args.out, 1, "colmap-exact"), args))
+    if matcher is not None:
+        rows.append(run_exact(base, _new_folder(args.out, 2, "colmap-learned"), args, matcher))
     for number, name in enumerate(args.command, start=len(rows)):
         folder = _new_folder(args.out, number, f"command-{name}")
         rows.append(run_command(name, rows[0], folder, args))
@@ -182,6 +197,7 @@ def main(add: program.AddArgument) -> None:
     """Add the arguments."""
     add("photos", type=Path, help="folder of photos of one scene")
     add("--command", nargs="+", default=[], metavar="WEIGHTS[+learned]", help="kjax colmap rows")
+    add("--matcher", help="a matcher for COLMAP's own descriptors, such as sift")
     add("--threads", type=int, default=1, help="threads of COLMAP (default: 1)")
     add("--out", type=Path, required=True, help="new folder for databases and models")
     add("--max-keypoints", type=int, default=8192, help="maximum per photo (default: 8192)")

@@ -195,11 +195,18 @@ def match_and_verify_all(
     log: Path,
     distance: Distance = "L2",
     threads: int = 1,
+    matcher: Matcher | None = None,
 ) -> None:
-    """Match every pair, and write a database verified by COLMAP, with the cameras of `base`."""
+    """Match every pair, and write a database verified by COLMAP, with the cameras of `base`.
+
+    Without a learned matcher, matches are mutual nearest neighbours that pass the ratio test.
+    """
     pairs, names = exhaustive(len(features)), itertools.combinations(features, 2)
     described = list(features.values())
-    found = match_many(described, pairs, method=METHOD, ratio=ratio, distance=distance)
+    if matcher is None:
+        found = match_many(described, pairs, method=METHOD, ratio=ratio, distance=distance)
+    else:
+        found = [matcher.match(described[first], described[second]) for first, second in pairs]
     matches = {pair: one.indices for pair, one in zip(names, found, strict=True)}
     write_database(database, features, matches)
     colmap_program.copy_cameras(base, database)
