@@ -6,12 +6,14 @@ octave's resolution, and coarser; its last layer gives the scores of four pixels
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from kjax.errors import InputError
 
@@ -61,34 +63,84 @@ class DetectorNetwork(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, grey: Float[Array, "B h w"]) -> ScoreMaps:
-        """Score grey values from 0 to 1 whose sides are multiples of `config.multiple`."""
+    def __call__(
+        self, grey: Float[Array, "B h w"], shown: Bool[np.ndarray, "h w"] | None = None
+    ) -> ScoreMaps:
+        """Score grey values from 0 to 1 whose sides are multiples of `config.multiple`.
+
+        Where `shown` is false is outside of all images, as beyond the border.
+        """
         batch, height, width = grey.shape
         config = self.config
-        x = 4 * (grey.astype(self.dtype) - 0.5)
-        # Blocks of 2×2 pixels become channels.
-        x = x.reshape(batch, height // 2, 2, width // 2, 2).transpose(0, 1, 3, 2, 4)
-        x = x.reshape(batch, height // 2, width // 2, 4)
+        shown = np.ones((height, width), bool) if shown is None else shown
+        masks = [
+            jnp.asarray(shown[None, :: 2**level, :: 2**level, None], self.dtype)
+            for level in range(1, len(config.widths) + 1)
+        ]
+        x = _blocks(4 * (grey.astype(self.dtype) - 0.5)[..., None], joined=True) * masks[0]
         levels = []
-        for number, channels in enumerate(config.widths):
-            if number:
-                x = nn.avg_pool(x, (2, 2), strides=(2, 2))
-            x = self._layer(self._layer(x, channels), channels)
+        for mask, channels in zip(masks, config.widths, strict=True):
+            x = _blocks(x, joined=False).mean(axis=3) if levels else x
+            x = self._layer(self._layer(x, channels, mask), channels, mask)
             levels.append(x)
-        for finer in reversed(levels[:-1]):
+        for finer, mask in zip(levels[-2::-1], masks[-2::-1], strict=True):
             channels = finer.shape[-1]
             x = nn.Conv(channels, (1, 1), dtype=self.dtype)(x)
-            x = self._layer(finer + x.repeat(2, axis=1).repeat(2, axis=2), channels)
-        x = self._layer(x, config.widths[0])
+            x = x.repeat(2, axis=1).repeat(2, axis=2) * mask
+            x = self._layer(finer + x, channels, mask)
+        x = self._layer(x, config.widths[0], masks[0])
         count = config.scales
-        out = nn.Conv(6 * count, (1, 1), dtype=self.dtype)(x).astype(jnp.float32)
+        # Small: a detector from chance prefers nothing.
+        small = nn.initializers.variance_scaling(1e-3, "fan_in", "truncated_normal")
+        last = nn.Conv(6 * count, (1, 1), dtype=self.dtype, kernel_init=small)
+        out = last(x).astype(jnp.float32)
         scores = out[..., : 4 * count].reshape(batch, height // 2, width // 2, 2, 2, count)
         scores = scores.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height, width, count)
         return ScoreMaps(scores, out[..., 4 * count :].reshape(*out.shape[:-1], count, 2))
 
-    def _layer(self, x: Float[Array, "B h w c"], channels: int) -> Float[Array, "B h w c2"]:
+    def _layer(
+        self, x: Float[Array, "B h w c"], channels: int, mask: Float[Array, "1 h w 1"]
+    ) -> Float[Array, "B h w c2"]:
         kernel = nn.initializers.he_normal()
-        return nn.relu(nn.Conv(channels, (3, 3), dtype=self.dtype, kernel_init=kernel)(x))
+        return nn.relu(nn.Conv(channels, (3, 3), dtype=self.dtype, kernel_init=kernel)(x)) * mask
+
+
+def _blocks(x: Float[Array, "B h w c"], *, joined: bool) -> Float[Array, "B half_h half_w *c4"]:
+    """Collect 2×2 pixels: as channels, or along an axis of their own."""
+    batch, height, width, channels = x.shape
+    x = x.reshape(batch, height // 2, 2, width // 2, 2, channels).transpose(0, 1, 3, 2, 4, 5)
+    shape = (batch, height // 2, width // 2)
+    return x.reshape(*shape, 4 * channels) if joined else x.reshape(*shape, 4, channels)
+
+
+def score_images(
+    network: DetectorNetwork, params: Any, images: Sequence[Float[Array, "B _ _"]]
+) -> list[ScoreMaps]:
+    """Score images of several sizes, the largest first, side by side on one canvas.
+
+    The result is that of each image alone, and a program has the network once.
+    """
+    gap, (height, width) = network.config.multiple, images[0].shape[1:]
+    corners, top = [(0, 0)], 0
+    for image in images[1:]:
+        corners.append((top, width + gap))
+        top += image.shape[1] + gap
+    if len(images) > 1:
+        width += gap + images[1].shape[2]
+    canvas = jnp.zeros((len(images[0]), max(height, top), width), images[0].dtype)
+    shown = np.zeros(canvas.shape[1:], bool)
+    for image, (top, left) in zip(images, corners, strict=True):
+        place = slice(top, top + image.shape[1]), slice(left, left + image.shape[2])
+        canvas = canvas.at[:, *place].set(image)
+        shown[place] = True
+    maps = network.apply({"params": params}, canvas, shown)
+    found = []
+    for image, (top, left) in zip(images, corners, strict=True):
+        bottom, right = top + image.shape[1], left + image.shape[2]
+        halves = slice(top // 2, bottom // 2), slice(left // 2, right // 2)
+        scores = maps.scores[:, top:bottom, left:right]
+        found.append(ScoreMaps(scores, maps.directions[:, *halves]))
+    return found
 
 
 def init_params(config: DetectorConfig, key: Key[Array, ""]) -> Any:

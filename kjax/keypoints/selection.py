@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from kjax.keypoints.network import DetectorConfig, DetectorNetwork, ScoreMaps
+from kjax.keypoints.network import DetectorConfig, DetectorNetwork, ScoreMaps, score_images
 
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 """Low-pass filter before every second pixel is dropped."""
@@ -148,9 +148,7 @@ def score_octaves(
     Grid, Float[Array, "B P"], Float[Array, "B D 2"], Bool[Array, "B P"], Bool[Array, "B P"]
 ]:
     """Return flat scores and directions, which scores are `allowed`, and which of them maxima."""
-    # Computed again for a gradient: the feature maps of a batch take gigabytes.
-    apply = jax.checkpoint(lambda one: network.apply({"params": params}, one))
-    maps: Any = [apply(one) for one in octaves]
+    maps = score_images(network, params, octaves)
     grid, (scores, directions) = Grid.of([one.scores for one in maps]), flatten(maps)
     shown = allowed(grid, where, size)
     peaks = maxima([jax.lax.stop_gradient(one.scores) for one in maps]) & shown

@@ -1,9 +1,8 @@
 """Training of a detector, from its config to its weights.
 
-The network's scores are a distribution over pixels and scales. Of each view, keypoints are drawn
-from it; those that the other view has at the same place and scale, with descriptors that match,
-become more probable than others (policy gradient, as in DISK and DaD). Positions and directions
-learn from matching keypoints directly.
+Of each view, the best keypoints by the network's scores are taken. Those that the other view has at
+the same place and scale, with descriptors that match, are rewarded, and the scores learn to rank
+all by their reward. Positions and directions learn from matching keypoints directly.
 """
 
 import dataclasses
@@ -69,7 +68,7 @@ class Found(NamedTuple):
     sizes: Float[Array, " K"]
     directions: Float[Array, "K 2"]  # of length 1
     zooms: Float[Array, " K"]  # pixels of the photograph in one of the view
-    log_probability: Float[Array, " K"]
+    scores: Float[Array, " K"]
     descriptors: Float[Array, "K D"]  # D is 0 without a descriptor
 
 
@@ -205,8 +204,6 @@ def find(
     if key is not None:
         wanted += program.reward.noise * jax.random.gumbel(key, wanted.shape)
     index = jax.lax.top_k(wanted, program.reward.keypoints)[1]
-    chosen = jnp.take_along_axis(scores, index, axis=1)
-    log_probability = chosen - jax.nn.logsumexp(scores, axis=1, keepdims=True)
     refine = functools.partial(locate, grid, smallest=config.smallest)
     located = jax.vmap(refine)(scores, directions, index)
     xy, zooms, turns = jax.vmap(to_photo)(views.homographies, located.xy)
@@ -222,7 +219,7 @@ def find(
         sizes=located.sizes * zooms,
         directions=turned(located.directions, turns),
         zooms=zooms,
-        log_probability=log_probability,
+        scores=jnp.take_along_axis(scores, index, axis=1),
         descriptors=jax.lax.stop_gradient(described),
     )
 
@@ -311,10 +308,11 @@ def pair_loss(
             matched = back & visible & (apart[number, match] < REPEATED)
             reward *= jnp.where(matched, 1.0, config.unmatched)
         total = jnp.maximum(visible.sum(), 1)
-        advantage = jnp.where(visible, reward - reward.sum() / total, 0)
-        # In standard deviations: few keypoints are good at first.
-        advantage /= jnp.sqrt((advantage**2).sum() / total + 1e-3)
-        loss = -(advantage * own.log_probability).sum() / total
+        # A ranking of the visible ones by reward, as probabilities: bounded, so scores cannot run
+        # away.
+        logits = jnp.where(visible, own.scores, -1e9)
+        log_shares = own.scores - jax.nn.logsumexp(logits)
+        loss = -(reward * log_shares).sum() / (reward.sum() + 1e-3)
         metrics = jnp.stack([one.sum() for one in (reward, repeated, matched)]) / total
         return loss, metrics, jnp.where(repeated, partner, -1)
 

@@ -17,7 +17,13 @@ from kjax.images.features import unit_rows
 from kjax.keypoints import find_detector, selection, training
 from kjax.keypoints.config import DetectorRunConfig
 from kjax.keypoints.detect import LearnedDetector
-from kjax.keypoints.network import DetectorConfig, DetectorNetwork, ScoreMaps, init_params
+from kjax.keypoints.network import (
+    DetectorConfig,
+    DetectorNetwork,
+    ScoreMaps,
+    init_params,
+    score_images,
+)
 from kjax.keypoints.views import PairConfig, draw_pairs, project, square_to_quadrilateral
 from kjax.keypoints.weights import DetectorWeights, read_detector, save_detector
 from kjax.runs.checkpoint import saved_steps
@@ -156,7 +162,7 @@ def make_found(rng, program, shift=0.0):
         sizes=jnp.full(count, 5.0),
         directions=jnp.asarray(unit_rows(directions.astype(np.float32))),
         zooms=jnp.ones(count),
-        log_probability=jnp.full(count, -5.0),
+        scores=jnp.zeros(count),
         descriptors=jnp.asarray(unit_rows(rng.normal(size=(count, 8)).astype(np.float32))),
     )
 
@@ -185,6 +191,17 @@ def test_repeated_keypoints_are_rewarded():
     unlike = metrics(same._replace(descriptors=same.descriptors[::-1]))
     assert unlike["repeated"] == 1
     assert unlike["reward"] < 0.5
+
+    def loss(scores, second):
+        both = jax.tree.map(lambda *v: jnp.stack(v), first._replace(scores=scores), second)
+        return training.pair_loss(program, both, whole)[0]
+
+    # Repeated keypoints rise, the others fall; without any, nothing happens.
+    moved = same._replace(xy=jnp.where((order < 8)[:, None], same.xy, same.xy + 20))
+    slopes = np.asarray(jax.grad(loss)(first.scores, moved))
+    assert slopes[:8].max() < 0 < slopes[8:].min()
+    outside = same._replace(xy=same.xy + 1000)
+    np.testing.assert_array_equal(jax.grad(loss)(first.scores, outside), 0)
 
 
 def command(photos, workdir, **changes):
@@ -241,3 +258,14 @@ def test_scores_move_with_the_photograph():
         moved[:, 30:42, 34:42],
         atol=1e-4,
     )
+
+
+def test_images_on_one_canvas_have_their_own_scores():
+    rng = np.random.default_rng(0)
+    params, network = init_params(MODEL, jax.random.key(0)), DetectorNetwork(MODEL)
+    images = [jnp.asarray(rng.random((2, side, side + 16), np.float32)) for side in (32, 16, 8)]
+    together = score_images(network, params, images)
+    for image, maps in zip(images, together, strict=True):
+        alone = network.apply({"params": params}, image)
+        for found, expected in zip(maps, alone, strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-6)
