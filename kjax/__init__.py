@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kjax.images.learned import load_matcher
     from kjax.images.match import match, match_many
     from kjax.images.pairs import match_photos
+    from kjax.images.poses import relative_pose
     from kjax.model import HEADS
     from kjax.model.descriptor import Descriptor, build
     from kjax.model.folding import fold
@@ -67,6 +68,7 @@ _HOME = {
     "match_photos": "images.pairs",
     "plot_matches": "images.draw",
     "quantize": "model.quantization",
+    "relative_pose": "images.poses",
     "save_variables": "weights.files",
     "to_torch": "weights.torch_names",
 }

@@ -15,11 +15,12 @@ from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Camera, Model, ModelImage, 
 from kjax.data.cutting.photographs import read_grey
 from kjax.errors import InputError
 from kjax.extras import require
+from kjax.images import poses
 from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_database import read_features
 from kjax.images.features import Features
-from kjax.images.geometry import project, refine_homography, verify
+from kjax.images.geometry import project, refine_model, verify
 from peer_table import geometry
 
 LONG_SIDE = 1024
@@ -119,7 +120,7 @@ class PlaneTruth:
         found, inliers, _ = verify(xy_a, xy_b, model="homography", threshold=pixels, refine=False)
         if found is None:
             return PairErrors(off, None, None)
-        refined, _ = refine_homography(found, inliers, xy_a, xy_b, pixels)
+        refined, _ = refine_model("homography", found, inliers, xy_a, xy_b, pixels)
         return PairErrors(off, self._error(found), self._error(refined))
 
     def _error(self, found: Float[np.ndarray, "3 3"]) -> float | None:
@@ -211,14 +212,13 @@ class PoseTruth:
         a, b = map(_rays, (xy_a, xy_b), self.cameras, self.shapes)
         along = self.translation / np.linalg.norm(self.translation)
         pixel = float(np.mean([*map(_ray_pixels, self.cameras, self.shapes)]))
-        essential = geometry.essential_matrix(self.rotation, along)
+        essential = poses.essential_matrix(self.rotation, along)
         off = geometry.epipolar_distance(a, b, essential) * pixel
         threshold = geometry.ESSENTIAL_PIXELS / pixel
-        found = geometry.relative_pose(a, b, threshold=threshold)
-        better = geometry.refined_pose(a, b, found, threshold=threshold)
+        found = poses.ransac_pose(a, b, threshold=threshold)
+        better = poses.refined_pose(a, b, found, threshold=threshold)
         stricter = [
-            geometry.relative_pose(a, b, threshold=pixels / pixel)
-            for pixels in geometry.STRICTER_PIXELS
+            poses.ransac_pose(a, b, threshold=pixels / pixel) for pixels in geometry.STRICTER_PIXELS
         ]
         return PairErrors(
             off,
@@ -237,19 +237,9 @@ def _ray_pixels(camera: Camera, shape: tuple[int, int]) -> float:
 
 
 def _rays(xy: Points, camera: Camera, shape: tuple[int, int]) -> Points:
-    """Undistorted points on the plane at distance 1."""
-    cv2 = require("cv2", "undistorting points")
-    if len(camera.parameters) not in (3, 4):
-        raise InputError(
-            "unsupported camera model: map again with SIMPLE_PINHOLE or SIMPLE_RADIAL cameras"
-        )
-    focal, x, y, *radial = camera.parameters
-    if not len(xy):
-        return xy.astype(np.float64)
-    whole = (xy + PIXEL_CENTRE) * [camera.width / shape[1], camera.height / shape[0]]
-    matrix = np.array([[focal, 0, x], [0, focal, y], [0, 0, 1]])
-    distortion = np.array([*radial, 0, 0, 0, 0][:4], np.float64)
-    return cv2.undistortPoints(whole[:, None].astype(np.float64), matrix, distortion)[:, 0]
+    """Undistorted points on the plane at distance 1, of a resized photo."""
+    zoom = np.array([camera.width / shape[1], camera.height / shape[0]])
+    return poses.rays_of((xy + PIXEL_CENTRE) * zoom - PIXEL_CENTRE, camera)
 
 
 def pose_scene(name: str, folder: Path, model: Model, *, seed: int = 0) -> PeerScene:

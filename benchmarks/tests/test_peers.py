@@ -16,6 +16,7 @@ from kjax.baselines import BASELINES
 from kjax.baselines.descriptor import Unavailable
 from kjax.data.colmap import Camera, Model, ModelImage, Points3D
 from kjax.data.cutting.keypoints import NO_ANGLE, Keypoints
+from kjax.images import poses
 from kjax.weights import shipped
 
 CAMERA = Camera(1024, 768, 900.0, (900.0, 512.0, 384.0, -0.05))
@@ -72,10 +73,10 @@ def test_poses_are_refined_in_spite_of_outliers(views, rng):
     rays = [scenes._rays(points, CAMERA, SHAPES[0]) for points in (a, b)]
     nearby = cv2.Rodrigues(np.array([0, 0.004, 0]))[0] @ rotation, translation + 0.02
     threshold = 1 / CAMERA.focal
-    found = geometry.refined_pose(*rays, nearby, threshold=threshold)
+    found = poses.refined_pose(*rays, nearby, threshold=threshold)
     # The pose of the 160 inliers alone, whose noise nothing can undo.
     inliers = [one[40:] for one in rays]
-    best = geometry.refined_pose(*inliers, (rotation, translation), threshold=threshold)
+    best = poses.refined_pose(*inliers, (rotation, translation), threshold=threshold)
     before, after, least = (
         geometry.pose_error(one, rotation, translation) for one in (nearby, found, best)
     )
@@ -119,7 +120,7 @@ def test_names_of_methods():
     assert "lund" in methods.parse("best:steady+0.9").trained_on
     assert methods.parse("aliked").trained_on == set()
     assert methods.parse("best@9:steady+0.9").digest == read_card("best")["sha256"][:12]
-    for name, own in (("fast:steady", "fast"), ("kjax-hardnet", "hardnet"), ("rootsift", "best")):
+    for name, own in (("fast:steady", "fast"), ("kjax-hardnet", "hardnet"), ("rootsift", "sift")):
         assert methods.parse(f"{name}+learned").own_matcher == own
     features = {methods.parse(name).features for name in page.METHODS}
     others = {"aliked", "disk", *boosted.NAMES}

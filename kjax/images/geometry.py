@@ -37,9 +37,11 @@ class Verified(NamedTuple):
     """A geometric model of two images, and the matches that agree with it."""
 
     model: Matrix | None
-    """H with b ~ H a, or F with bᵀ F a = 0, for points (x, y, 1); None if none was found."""
+    """H with b ~ H a, or F with bᵀ F a = 0, for points (x, y, 1); None if none was found.
+
+    An essential matrix is for points on the planes at distance 1: see `kjax.images.poses`."""
     inliers: Bool[np.ndarray, " K"]
-    kind: Kind | None = None
+    kind: Kind | Literal["essential"] | None = None
 
 
 def verify(
@@ -59,7 +61,7 @@ def verify(
     fits both and takes the one with the lower GRIC. A model with no more inliers than random
     matches would give is rejected: `false_alarms` of those are expected to pass, at most. The
     threshold is the maximum inlier distance in pixels, from the transformed match or from the
-    epipolar geometry (Sampson). `refine` applies to homographies.
+    epipolar geometry (Sampson). `refine` fits the model to all matches near it.
     """
     check_name("model", model, get_args(Choice))
     if not threshold > 0:
@@ -93,8 +95,8 @@ def verify(
         return nothing
     inliers = np.asarray(mask).reshape(-1).astype(bool)
     found = np.asarray(found, np.float64)
-    if refine and model == "homography":
-        found, inliers = refine_homography(found, inliers, xy_a, xy_b, threshold)
+    if refine:
+        found, inliers = refine_model(model, found, inliers, xy_a, xy_b, threshold)
     verified = Verified(found, inliers, model)
     alarms = log_false_alarms(verified, xy_a, xy_b, threshold)
     return verified if alarms < math.log(false_alarms) else nothing
@@ -149,36 +151,48 @@ def gric(
     return float(costs.sum() + freedom * math.log(4 * n))
 
 
-def refine_homography(
+def refine_model(
+    kind: Kind,
     model: Matrix,
     inliers: Bool[np.ndarray, " K"],
     xy_a: Float[np.ndarray, "K 2"],
     xy_b: Float[np.ndarray, "K 2"],
     threshold: float,
 ) -> tuple[Matrix, Bool[np.ndarray, " K"]]:
-    """Minimise the Cauchy loss of all matches near a homography; keep the first if none is better.
+    """Minimise the Cauchy loss of all matches near a model; keep the first if none is better.
 
-    RANSAC ends with a model of few matches; the refined one is off by half as much at the corners.
+    RANSAC ends with a model of few matches; a refined homography is off by half as much at the
+    corners.
     """
+    plane = kind == "homography"
+    distances, step = (
+        (_distances, _homography_step) if plane else (_sampson_distances, _fundamental_step)
+    )
     to_a, to_b = _conditioning(xy_a), _conditioning(xy_b)
-    a, b = _homogeneous(xy_a) @ to_a.T, (_homogeneous(xy_b) @ to_b.T)[:, :2]
+    size = 1.0 if plane else math.sqrt(to_a[0, 0] / to_b[0, 0])
+    # Sampson's distance is of both images: one scale for both.
+    to_a, to_b = np.diag([1 / size, 1 / size, 1]) @ to_a, np.diag([size, size, 1]) @ to_b
+    a, b = _homogeneous(xy_a) @ to_a.T, _homogeneous(xy_b) @ to_b.T
     limit = threshold * to_b[0, 0]
-    found = initial = to_b @ model @ np.linalg.inv(to_a)
+    # x_b ~ H x_a and x_bᵀ F x_a = 0, for the conditioned points, too.
+    outer = to_b if plane else np.linalg.inv(to_b).T
+    found = initial = outer @ model @ np.linalg.inv(to_a)
     for _ in range(ROUNDS):
-        near = (off := _distances(found, a, b)) <= limit
+        near = (off := distances(found, a, b)) <= limit
         if near.sum() < LEAST:
             return model, inliers
         scale = max(DAMPED * float(np.median(off[near])), _NEGLIGIBLE * limit)
         for _ in range(STEPS):
-            found = _gauss_newton_step(found, a[near], b[near], scale)
+            found = step(found, a[near], b[near], scale)
     costs = [
-        np.log1p((np.minimum(_distances(one, a, b), limit) / scale) ** 2).sum()
+        np.log1p((np.minimum(distances(one, a, b), limit) / scale) ** 2).sum()
         for one in (found, initial)
     ]
     if not costs[0] < costs[1]:
         return model, inliers
-    refined = np.linalg.inv(to_b) @ found @ to_a
-    return refined / refined[2, 2], _distances(found, a, b) <= limit
+    refined = np.linalg.inv(outer) @ found @ to_a
+    refined /= refined[2, 2] if plane else np.linalg.norm(refined)
+    return refined, distances(found, a, b) <= limit
 
 
 def _conditioning(xy: Float[np.ndarray, "K 2"]) -> Matrix:
@@ -193,28 +207,60 @@ def _homogeneous(xy: Float[np.ndarray, "K 2"]) -> Float64[np.ndarray, "K 3"]:
 
 
 def _distances(matrix: Matrix, a: np.ndarray, b: np.ndarray) -> Float64[np.ndarray, " K"]:
+    """Distances of points from their transformed matches."""
     with np.errstate(divide="ignore", invalid="ignore"):
         there = a @ matrix.T
-        off = np.linalg.norm(there[:, :2] / there[:, 2:] - b, axis=1)
+        off = np.linalg.norm(there[:, :2] / there[:, 2:] - b[:, :2], axis=1)
     return np.where(np.isfinite(off), off, np.inf)
 
 
-def _gauss_newton_step(matrix: Matrix, a: np.ndarray, b: np.ndarray, scale: float) -> Matrix:
+def _sampson_distances(matrix: Matrix, a: np.ndarray, b: np.ndarray) -> Float64[np.ndarray, " K"]:
+    """First-order distances of matches from an epipolar geometry."""
+    return np.abs((b @ matrix * a).sum(axis=1)) / _steepness(matrix, a, b)
+
+
+def _steepness(matrix: Matrix, a: np.ndarray, b: np.ndarray) -> Float64[np.ndarray, " K"]:
+    lines = np.concatenate([(a @ matrix.T)[:, :2], (b @ matrix)[:, :2]], axis=1)
+    return np.maximum(np.linalg.norm(lines, axis=1), 1e-30)
+
+
+def _homography_step(matrix: Matrix, a: np.ndarray, b: np.ndarray, scale: float) -> Matrix:
     """Take one step of iteratively reweighted least squares."""
     there = a @ matrix.T
     depth = there[:, 2:]
     seen = there[:, :2] / depth
-    off = seen - b
-    weight = 1 / np.sqrt(1 + (off**2).sum(axis=1) / scale**2)
     rows = np.zeros((len(a), 2, 9))
     rows[:, 0, :3] = rows[:, 1, 3:6] = a / depth
     rows[:, :, 6:] = -seen[:, :, None] * (a / depth)[:, None]
-    weighted = (rows * weight[:, None, None]).reshape(-1, 9)
-    slope = weighted.T @ (off * weight[:, None]).reshape(-1)
-    # The scale of a homography is free: the pseudo-inverse takes the shortest step.
-    step = -np.linalg.pinv(weighted.T @ weighted, rcond=_NEGLIGIBLE, hermitian=True) @ slope
-    moved = matrix + step.reshape(3, 3)
+    moved = matrix + _weighted_step(rows, seen - b[:, :2], scale).reshape(3, 3)
     return moved / np.linalg.norm(moved)
+
+
+def _fundamental_step(matrix: Matrix, a: np.ndarray, b: np.ndarray, scale: float) -> Matrix:
+    """Likewise, among matrices of rank 2."""
+    left, sizes, right = np.linalg.svd(matrix)
+    basis = np.einsum("ai,jb->ijab", left, right).reshape(9, 9)
+    # All changes but of the scale, and of the smallest singular value: to first order, that keeps
+    # the rank.
+    ratio = (sizes[1] * basis[0] - sizes[0] * basis[4]) / math.hypot(*sizes[:2])
+    tangents = np.vstack([basis[[1, 2, 3, 5, 6, 7]], ratio])
+    matrix = (left[:, :2] * sizes[:2]) @ right[:2]
+    steepness = _steepness(matrix, a, b)[:, None]
+    rows = np.einsum("ki,kj->kij", b, a).reshape(-1, 9) / steepness
+    step = _weighted_step((rows @ tangents.T)[:, None], rows @ matrix.reshape(9, 1), scale)
+    left, sizes, right = np.linalg.svd(matrix + (step @ tangents).reshape(3, 3))
+    return (left[:, :2] * sizes[:2]) @ right[:2] / np.linalg.norm(sizes[:2])
+
+
+def _weighted_step(
+    rows: Float64[np.ndarray, "K n p"], off: Float64[np.ndarray, "K n"], scale: float
+) -> Float64[np.ndarray, " p"]:
+    """Return the Gauss–Newton step for errors and their derivatives, with Cauchy weights."""
+    weight = 1 / np.sqrt(1 + (off**2).sum(axis=1) / scale**2)
+    weighted = (rows * weight[:, None, None]).reshape(-1, rows.shape[2])
+    slope = weighted.T @ (off * weight[:, None]).reshape(-1)
+    # The scale of a matrix is free: the pseudo-inverse takes the shortest step.
+    return -np.linalg.pinv(weighted.T @ weighted, rcond=_NEGLIGIBLE, hermitian=True) @ slope
 
 
 class Count(NamedTuple):

@@ -78,7 +78,7 @@ class DetectorNetwork(nn.Module):
             for level in range(1, len(config.widths) + 1)
         ]
         x = _blocks(4 * (grey.astype(self.dtype) - 0.5)[..., None], joined=True) * masks[0]
-        levels = []
+        levels: list[Any] = []
         for mask, channels in zip(masks, config.widths, strict=True):
             x = _blocks(x, joined=False).mean(axis=3) if levels else x
             x = self._layer(self._layer(x, channels, mask), channels, mask)

@@ -68,7 +68,7 @@ def test_choices_are_those_of_the_library():
     assert all(name.rpartition("SIFT")[2] in options.DETECTOR for name in DETECTORS)
     assert options.SHARED["--quantize"][0] == tuple(FORMS)
     assert get_args(MatchingMethod) == match.METHODS
-    assert tuple(match.GEOMETRIES) == get_args(Choice)
+    assert tuple(match.GEOMETRIES) == (*get_args(Choice), "essential")
     assert get_args(PairSelection) == COMMANDS["colmap"].PAIRS
     assert set(compare.HEADS) == set(HEADS)
     assert set(download.NAMES) == set(ADDRESSES)

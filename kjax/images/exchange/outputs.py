@@ -27,6 +27,7 @@ from kjax.images.exchange.hloc import FeatureWriter, MatchWriter
 from kjax.images.exchange.npz import PROVENANCE, write_npz
 from kjax.images.features import Features, Matches
 from kjax.images.geometry import Verified
+from kjax.images.poses import RelativePose
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SIDECAR = "kjax-describe.jsonl"
@@ -155,12 +156,13 @@ def write_pair(
     second: Features,
     matches: Matches,
     verified: Verified,
+    pose: RelativePose | None = None,
 ) -> None:
     """Write the matches of two images to a NumPy archive .npz, or add them to hloc's HDF5 file.
 
     The archive has positions (the centre of the first pixel is (0, 0)), OpenCV's scales and angles,
-    matches, inliers, and the geometry: H with 1 ~ H 0, or F with 1ᵀ F 0 = 0. hloc's file has
-    matches and scores only: use `kjax describe` to write keypoints for hloc.
+    matches, inliers, and the geometry: H with 1 ~ H 0, or F with 1ᵀ F 0 = 0, or E and the relative
+    pose. hloc's file has matches and scores only: use `kjax describe` to write keypoints for hloc.
     """
     if Path(path).suffix.lower() != ".npz":
         with MatchWriter(path) as writer:
@@ -175,6 +177,8 @@ def write_pair(
         "inliers": verified.inliers,
         "geometry": verified.model,
         "geometry_is": None if verified.kind is None else np.array(verified.kind),
+        "rotation": None if pose is None else pose.rotation,
+        "translation": None if pose is None else pose.translation,
     }
     for number, features in enumerate((first, second)):
         arrays |= {
