@@ -106,6 +106,18 @@ def matcher_page(card: Card) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def detector_page(card: Card) -> str:
+    """Return the page of a detector."""
+    parts = [
+        f"# The detector {card['name']}",
+        card["summary"],
+        f"A learned detector of keypoints with {card['parameters']:,} parameters, for all weights.",
+        f"```bash\nkjax match a.jpg b.jpg --detector {card['name']}\n```",
+        *_origin(card),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def _origin(card: Card, *sets: str) -> list[str]:
     """Data, training, results and limits of any model."""
     groups = [PhotoGroup(**group) for group in card["photographs"]]

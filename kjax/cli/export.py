@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   kjax export out/matcher --out matcher.onnx
   kjax export best --part matcher --out matcher.stablehlo --keypoints 2048
   kjax export best --part matcher --for colmap --out colmap.onnx    # or opencv
+  kjax export kjax --part detector --out detector.onnx --size 1024 768
 
 The suffix of --out chooses the format:
 
@@ -58,8 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "type of a function's patches"
     add_option(advanced, "--input", ("float32", "uint8"), "DTYPE", text, unset="float32")
     add_option(advanced, "--batch", at_least(1), "N", "fixed number of patches", unset="any")
-    text = "fixed number of keypoints per image, for matchers"
-    add_option(advanced, "--keypoints", at_least(1), "N", text, unset="any")
+    text = "fixed number of keypoints per image, for matchers and detectors"
+    add_option(advanced, "--keypoints", at_least(1), "N", text, unset="any; detectors: 2048")
+    text = "width and height of a detector's photographs (default: 1024 768)"
+    advanced.add_argument("--size", type=at_least(1), nargs=2, metavar=("W", "H"), help=text)
     text = "program that runs a matcher in place of LightGlue"
     add_option(advanced, "--for", PROGRAMS, "NAME", text, unset="kjax's own inputs")
     text = "precision of an .onnx file"
@@ -69,24 +72,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export, and print how well the result agrees with JAX."""
-    if args.part != "matcher" or args.source not in shipped.list_matchers():
+    listed = {"matcher": shipped.list_matchers, "detector": shipped.list_detectors}
+    if args.part == "descriptor" or args.source not in listed[args.part]():
         options.check_weights(args.source)
 
+    from kjax.keypoints.weights import find_file, holds_detector, read_detector
     from kjax.matcher.weights import find_matcher, holds_matcher, read_matcher
 
     path: Path = args.out
+    is_detector = args.part == "detector" or holds_detector(args.source)
     is_matcher = args.part == "matcher" or holds_matcher(args.source)
+    is_descriptor = not is_matcher and not is_detector
     is_function = path.suffix.lower() in FUNCTIONS
     if is_matcher and not is_function:
         raise InputError(f"{path}: matchers are exported to {' or '.join(FUNCTIONS)}")
     for option, applies, users in (
-        ("keypoints", is_matcher, "matchers"),
+        ("keypoints", is_matcher or is_detector, "matchers and detectors"),
+        ("size", is_detector, "detectors"),
         ("for", is_matcher and path.suffix.lower() == ".onnx", "matchers as .onnx"),
-        ("seed", not is_matcher, "descriptors"),
-        ("dimension", not is_matcher, "descriptors"),
-        ("input", not is_matcher and is_function, "descriptors as .onnx or .stablehlo"),
-        ("batch", not is_matcher and is_function, "descriptors as .onnx or .stablehlo"),
-        ("dtype", not is_matcher and path.suffix.lower() == ".onnx", "descriptors as .onnx"),
+        ("seed", is_descriptor, "descriptors"),
+        ("dimension", is_descriptor, "descriptors"),
+        ("input", is_descriptor and is_function, "descriptors as .onnx or .stablehlo"),
+        ("batch", is_descriptor and is_function, "descriptors as .onnx or .stablehlo"),
+        ("dtype", is_descriptor and path.suffix.lower() == ".onnx", "descriptors as .onnx"),
     ):
         if getattr(args, option) is not None and not applies:
             raise InputError(f"--{option} is only for {users}: omit it")
@@ -98,6 +106,13 @@ def run(args: argparse.Namespace) -> int:
             path, weights, keypoints=args.keypoints, program=getattr(args, "for")
         )
         what = f"matcher of {weights.described_with.name}"
+    elif is_detector:
+        from kjax.export.detector import export_detector
+
+        (width, height), keypoints = args.size or (1024, 768), args.keypoints or 2048
+        found = read_detector(find_file(args.source))
+        difference = export_detector(path, found, (width, height), keypoints)
+        what = f"detector of {keypoints} keypoints in {width}×{height} pixels"
     else:
         from kjax.export.model import export_model
         from kjax.weights.files import save_variables

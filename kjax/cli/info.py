@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
         cards = {name: shipped.card(name) for name in shipped.list_weights()}
         for name in shipped.list_matchers():
             cards[f"{name} --part matcher"] = shipped.matcher_card(name)
+        for name in shipped.list_detectors():
+            cards[f"{name} --part detector"] = shipped.detector_card(name)
         facts = {name: card.summary.partition(";")[0] for name, card in cards.items()}
         facts["use"] = "; ".join(sorted({card.use for card in cards.values()}))
     else:
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
         if args.part == "matcher" or holds_matcher(args.source):
             facts = matcher_facts(args.source)
-        elif holds_detector(args.source):
+        elif args.part == "detector" or holds_detector(args.source):
             facts = detector_facts(args.source)
         elif Path(args.source).suffix in (ONNX, STABLEHLO):
             facts = read_facts(args.source)

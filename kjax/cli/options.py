@@ -16,8 +16,8 @@ from kjax.extras import require
 from kjax.weights import shipped
 
 HDF5 = (".h5", ".hdf5")
-DETECTOR = "SIFT-steady, -largest, SIFT, ORB, BRISK, AKAZE, KAZE, or a file of kjax train-detector"
-PARTS = ("descriptor", "matcher")
+DETECTOR = "SIFT-steady, -largest, SIFT, ORB, BRISK, AKAZE, KAZE, kjax, or a trained one's file"
+PARTS = ("descriptor", "matcher", "detector")
 RESUMABLE = "new folder, or the folder of an earlier run to resume"
 
 # Types of arguments

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Union
 
 from kjax.data.cutting.keypoints import DETECTORS
 from kjax.errors import unknown_name
+from kjax.weights import shipped
 
 if TYPE_CHECKING:
     from kjax.keypoints.detect import LearnedDetector
@@ -26,8 +27,9 @@ def find_detector(source: AnyDetector) -> AnyDetector:
         return source
     from pathlib import Path
 
-    if not Path(source).exists():
-        raise unknown_name("detector", source, [*DETECTORS, "a file of kjax train-detector"])
+    if not Path(source).exists() and source not in (known := shipped.list_detectors()):
+        others = [*DETECTORS, *known, "a file of kjax train-detector"]
+        raise unknown_name("detector", source, others)
     from kjax.keypoints.detect import LearnedDetector  # brings JAX
 
     return LearnedDetector.load(source)

@@ -28,8 +28,8 @@ class LearnedDetector:
 
     @classmethod
     def load(cls, source: str | Path) -> "LearnedDetector":
-        """Load a file, or that of a training's workdir."""
-        path = find_file(Path(source))
+        """Load a shipped detector, a file, or that of a training's workdir."""
+        path = find_file(source)
         weights = read_detector(path)
         return cls(weights, f"kjax train-detector, SHA-256 {sha256(path)}")
 
@@ -51,13 +51,27 @@ class LearnedDetector:
         most = grey.size if max_keypoints is None else max_keypoints
         # Programs find a power of two; the best of them are kept.
         count = min(2 ** max(most - 1, 63).bit_length(), scaled.size)
-        size = np.array([width, height], np.int32)
-        model, params = self.weights.model, self.weights.params
-        found, valid = _detect(model, count, params, scaled, np.pad(where, missing), size)
+        found, valid = find_best(
+            self.weights, scaled, np.pad(where, missing), (width, height), count
+        )
         kept = np.flatnonzero(np.asarray(valid))[:most]
         xy, sizes, scores, directions = (np.asarray(column)[kept] for column in found)
         angles = np.rad2deg(np.arctan2(directions[:, 1], directions[:, 0])) % np.float32(360)
         return Keypoints(xy, sizes, np.full_like(angles, NO_ANGLE) if upright else angles, scores)
+
+
+def find_best(
+    weights: DetectorWeights,
+    grey: Float[np.ndarray, "H W"],
+    where: Bool[np.ndarray, "H W"],
+    size: tuple[int, int],
+    count: int,
+) -> tuple[Located, Bool[Array, " K"]]:
+    """Return the best keypoints of a padded photograph of this size, and which of them are there.
+
+    Grey values are from 0 to 1.
+    """
+    return _detect(weights.model, count, weights.params, grey, where, np.array(size, np.int32))
 
 
 def padded_sides(height: int, width: int) -> tuple[int, int]:
@@ -77,7 +91,6 @@ def _detect(
     where: Bool[Array, "H W"],
     size: Int32[Array, "2"],
 ) -> tuple[Located, Array]:
-    """Return the best keypoints of a padded photograph, and which of them are there."""
     octaves = make_octaves(grey[None], config)
     grid, scores, directions, _, peaks = score_octaves(
         DetectorNetwork(config), params, octaves, where[None], (size[0], size[1])

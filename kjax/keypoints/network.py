@@ -113,6 +113,23 @@ def _blocks(x: Float[Array, "B h w c"], *, joined: bool) -> Float[Array, "B half
     return x.reshape(*shape, 4 * channels) if joined else x.reshape(*shape, 4, channels)
 
 
+def arrange(
+    shapes: Sequence[tuple[int, ...]], gap: int
+) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """Return the corners (top, left) of images on a canvas, and its height and width.
+
+    The first is on the left, the others in a column on the right.
+    """
+    (height, width), top = shapes[0], 0
+    corners = [(0, 0)]
+    for shape in shapes[1:]:
+        corners.append((top, width + gap))
+        top += shape[0] + gap
+    if len(shapes) > 1:
+        width += gap + shapes[1][1]
+    return corners, (max(height, top), width)
+
+
 def score_images(
     network: DetectorNetwork, params: Any, images: Sequence[Float[Array, "B _ _"]]
 ) -> list[ScoreMaps]:
@@ -120,15 +137,9 @@ def score_images(
 
     The result is that of each image alone, and a program has the network once.
     """
-    gap, (height, width) = network.config.multiple, images[0].shape[1:]
-    corners, top = [(0, 0)], 0
-    for image in images[1:]:
-        corners.append((top, width + gap))
-        top += image.shape[1] + gap
-    if len(images) > 1:
-        width += gap + images[1].shape[2]
-    canvas = jnp.zeros((len(images[0]), max(height, top), width), images[0].dtype)
-    shown = np.zeros(canvas.shape[1:], bool)
+    corners, sides = arrange([image.shape[1:] for image in images], network.config.multiple)
+    canvas = jnp.zeros((len(images[0]), *sides), images[0].dtype)
+    shown = np.zeros(sides, bool)
     for image, (top, left) in zip(images, corners, strict=True):
         place = slice(top, top + image.shape[1]), slice(left, left + image.shape[2])
         canvas = canvas.at[:, *place].set(image)

@@ -139,7 +139,7 @@ def initial_state(program: DetectorProgram, init: str = "") -> TrainState:
     """Return the state before the first step, with random parameters or those of a file."""
     params = init_params(program.model, jax.random.key(program.seed))
     if init:
-        weights = read_detector(find_file(Path(init)))
+        weights = read_detector(find_file(init))
         if weights.model != program.model:
             raise InputError(f"{init} has another model than config.model: {weights.model}")
         params = jax.tree.map(jnp.asarray, weights.params)

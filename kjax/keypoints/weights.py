@@ -11,6 +11,7 @@ from kjax.errors import InputError
 from kjax.files.npz import as_parameters, has_format, read_described, write_described
 from kjax.files.typed_values import Schema
 from kjax.keypoints.network import DetectorConfig, init_params
+from kjax.weights import shipped
 
 WEIGHTS_FILE = "detector.npz"
 """Name of the file in the workdir of a training."""
@@ -32,15 +33,17 @@ def holds_detector(source: str | Path) -> bool:
     return (path / WEIGHTS_FILE).is_file() or has_format(path, FORMAT)
 
 
-def detector_facts(source: str | Path) -> dict[str, str]:
+def detector_facts(source: str) -> dict[str, str]:
     """Return labels and short texts about a detector, in order, for `kjax info`."""
-    weights = read_detector(find_file(Path(source)))
+    weights = read_detector(find_file(source))
+    known = source in shipped.list_detectors()
+    remarks = shipped.detector_card(source).remarks if known else weights.remarks
     model, count = weights.model, sum(leaf.size for leaf in jax.tree.leaves(weights.params))
     return {
         "detector of": f"keypoints, {model.scales} scales in each of {model.octaves} octaves",
         "diameters": f"{model.smallest:g} pixels and more",
         "parameters": f"{count:,}, {' '.join(map(str, model.widths))} channels",
-        **weights.remarks,
+        **remarks,
         "load": f'kjax.load(detector="{source}"), or --detector {source}',
     }
 
@@ -56,9 +59,12 @@ def save_detector(path: Path, weights: DetectorWeights) -> None:
     write_described(path, named, about)
 
 
-def find_file(source: Path) -> Path:
-    """Return the file of a detector, or of a training's workdir, or raise InputError."""
-    path = source / WEIGHTS_FILE if source.is_dir() else source
+def find_file(source: str | Path) -> Path:
+    """Return the file of a shipped detector, a file or that of a training's workdir."""
+    if str(source) in shipped.list_detectors():
+        return shipped.detector_file(str(source))
+    path = Path(source)
+    path = path / WEIGHTS_FILE if path.is_dir() else path
     if not path.is_file():
         raise InputError(f"no such detector: {path}")
     return path

@@ -104,6 +104,12 @@ class GraphWriter:
         self._nodes.append(self._onnx.helper.make_node("TopK", [x, every], outputs, name, **how))
         return name
 
+    def top(self, x: str, count: int, *, output: str) -> str:
+        """Write the highest numbers of a vector to an output, and return their indices."""
+        name, many = f"TopK{len(self._nodes)}", self.constant([count], np.int64)
+        self._nodes.append(self._onnx.helper.make_node("TopK", [x, many], [output, name], name))
+        return name
+
     def dense(
         self,
         x: str,

@@ -1,4 +1,4 @@
-"""Weights, matchers and the ledger that ship with kjax.
+"""Weights, matchers, detectors and the ledger that ship with kjax.
 
 `benchmarks/ship.py` writes NAME.npz, the card NAME.json, and NAME.md for people. SHA256SUMS holds
 the hashes of all cards and of the ledger, and a card the hash of its weights. This detects damage
@@ -17,6 +17,8 @@ from kjax.weights.ledger import LEDGER_FILE, Ledger, PhotoGroup, read_ledger
 FOLDER = Path(__file__).parent / "trained"
 MATCHERS = "matchers"
 """Subfolder of learned matchers, named after the weights whose descriptors they match."""
+DETECTORS = "detectors"
+"""Subfolder of learned detectors."""
 DEFAULT = "best"
 """Default weights of commands and `kjax.load`."""
 PREFIX = "kjax-"
@@ -37,6 +39,11 @@ def list_weights() -> list[str]:
 def list_matchers() -> list[str]:
     """Names of the shipped matchers."""
     return sorted(path.stem for path in (FOLDER / MATCHERS).glob("*.json"))
+
+
+def list_detectors() -> list[str]:
+    """Names of the shipped detectors."""
+    return sorted(path.stem for path in (FOLDER / DETECTORS).glob("*.json"))
 
 
 def find(name: str) -> str | None:
@@ -60,6 +67,13 @@ def matcher_card(name: str) -> ModelInfo:
     return _read_card(FOLDER / MATCHERS / f"{name}.json")
 
 
+def detector_card(name: str) -> ModelInfo:
+    """Read the card of a shipped detector."""
+    if name not in list_detectors():
+        raise unknown_name("detector", name, list_detectors())
+    return _read_card(FOLDER / DETECTORS / f"{name}.json")
+
+
 def no_surroundings(name: str) -> InputError:
     """Return the error of a model with context that is given patches alone."""
     one_patch = find(name.removesuffix(CONTEXT)) or DEFAULT
@@ -80,6 +94,11 @@ def weights_file(info: ModelInfo, folder: str = ".") -> Path:
 def matcher_file(name: str) -> Path:
     """Return the weights file of a shipped matcher, after comparing its SHA-256."""
     return weights_file(matcher_card(name), MATCHERS)
+
+
+def detector_file(name: str) -> Path:
+    """Return the weights file of a shipped detector, after comparing its SHA-256."""
+    return weights_file(detector_card(name), DETECTORS)
 
 
 def photographs() -> Ledger:

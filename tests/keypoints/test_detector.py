@@ -13,10 +13,11 @@ from refusals import assert_refused, refused_command
 import kjax
 from kjax.cli import main
 from kjax.data.photo_points import read_photos
+from kjax.export.files import read_onnx
 from kjax.images.features import unit_rows
 from kjax.keypoints import find_detector, selection, training
 from kjax.keypoints.config import DetectorRunConfig
-from kjax.keypoints.detect import LearnedDetector
+from kjax.keypoints.detect import LearnedDetector, find_best
 from kjax.keypoints.network import (
     DetectorConfig,
     DetectorNetwork,
@@ -25,9 +26,10 @@ from kjax.keypoints.network import (
     score_images,
 )
 from kjax.keypoints.views import PairConfig, draw_pairs, project, square_to_quadrilateral
-from kjax.keypoints.weights import DetectorWeights, read_detector, save_detector
+from kjax.keypoints.weights import DetectorWeights, find_file, read_detector, save_detector
 from kjax.runs.checkpoint import saved_steps
 from kjax.runs.config import load_config, validate_as
+from kjax.weights import shipped
 
 MODEL = DetectorConfig(widths=(4, 4), scales=2, octaves=2)
 PLAIN = PairConfig(side=64, perspective=0.1, appearance=0.0, appearance_probability=0.0)
@@ -236,6 +238,17 @@ def test_a_training_resumes_exactly_and_is_used(photos, tmp_path, capsys):
     np.testing.assert_array_equal(np.load(tmp_path / "a.npz")["xy"], features.xy)
 
 
+def test_the_shipped_detector(photos, capsys):
+    assert main(["info", "kjax", "--part", "detector"]) == 0
+    assert "Apache-2.0" in capsys.readouterr().out
+    assert shipped.detector_file("kjax").with_suffix(".md").is_file()
+    describer = kjax.load("tiny", detector="kjax", max_keypoints=30, upright=True)
+    found = describer.describe_image(photos / "a.png")
+    assert len(found) == 30
+    assert (found.angles == -1).all()
+    assert_refused("kjax, a file of kjax train-detector", find_detector, "kjaxx")
+
+
 def test_damaged_and_unsuitable_files(photos, tmp_path, capsys):
     path = tmp_path / "detector.npz"
     assert_refused("no such detector", find_detector, str(tmp_path))
@@ -269,3 +282,22 @@ def test_images_on_one_canvas_have_their_own_scores():
         alone = network.apply({"params": params}, image)
         for found, expected in zip(maps, alone, strict=True):
             np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_exported_file_finds_the_same(tmp_path, capsys):
+    path = tmp_path / "detector.onnx"
+    words = ["export", "kjax", "--part", "detector", "--size", "101", "66", "--keypoints", "40"]
+    assert main([*words, "--out", str(path)]) == 0
+    assert "detector of 40 keypoints in 101×66 pixels" in capsys.readouterr().out
+    grey = np.random.default_rng(1).random((66, 101), np.float32)
+    xy, sizes, scores, directions = read_onnx(path).run(None, {"grey": grey})
+    weights = read_detector(find_file("kjax"))
+    best = find_best(weights, grey, np.ones(grey.shape, bool), (101, 66), 40)[0]
+    for found, expected in zip((xy, sizes, scores, directions), best, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert "only for detectors" in refused_command(
+        capsys, "export", "tiny", "--out", str(path), "--size", "64", "64"
+    )
+    assert "exported to .onnx" in refused_command(
+        capsys, *words, "--out", str(tmp_path / "a.stablehlo")
+    )
