@@ -200,9 +200,8 @@ def run(args: argparse.Namespace) -> int:
 
 def find_cameras(args: argparse.Namespace, sizes: list[tuple[int, int]]) -> "list[Camera]":
     """Return the cameras of both photographs, from --cameras, --focal or EXIF data."""
-    from PIL import Image
-
     from kjax.data.colmap import read_model
+    from kjax.data.cutting.photographs import open_image
     from kjax.images.collection.photographs import camera_of
     from kjax.images.poses import camera_of_focal
 
@@ -216,7 +215,7 @@ def find_cameras(args: argparse.Namespace, sizes: list[tuple[int, int]]) -> "lis
             if camera is None or (camera.width, camera.height) != size:
                 raise InputError(f"{args.cameras} has no camera for {path.name} of this size")
         else:
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 focal = focal or camera_of(image, path.name).focal
             if focal is None:
                 raise InputError(f"{path} has no focal length in EXIF data: give --focal")
