@@ -18,9 +18,10 @@ import cv2
 import numpy as np
 import program
 from jaxtyping import Int
+from peer_table import methods
 
 import kjax
-from kjax.data.cutting.photographs import list_photos
+from kjax.data.cutting.photographs import list_photos, read_grey
 from kjax.export.files import read_onnx
 from kjax.export.matcher import export_matcher, load_exported_matcher, stack_photographs
 from kjax.export.matcher_slots import slot_inputs, slot_matches
@@ -73,11 +74,17 @@ def make_matchers(name: str, folder: Path) -> dict[str, Callable[[Features, Feat
 
 def pairs_of(args: argparse.Namespace) -> Iterator[tuple[Features, Features]]:
     """Describe photos, and yield the first of each folder with each of the others."""
-    describer = kjax.load(args.weights)
+    if args.weights == "sift":
+        sift = methods.describer(methods.parse("rootsift:largest"), args.keypoints, "cpu")
+    else:
+        describer = kjax.load(args.weights)
     for folder in args.photos:
         photos = []
         for path in list_photos(folder):
-            found = describer.describe_image(path, max_keypoints=args.keypoints)
+            if args.weights == "sift":
+                found = sift(read_grey(path))
+            else:
+                found = describer.describe_image(path, max_keypoints=args.keypoints)
             names, order = ("xy", "descriptors", "scales", "angles"), canonical_order(found)
             columns = {name: getattr(found, name)[order] for name in names}
             photos.append(dataclasses.replace(found, scores=None, **columns))
@@ -111,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
 @program.command(run)
 def main(add: program.AddArgument) -> None:
     """Add the arguments."""
-    add("weights", help="name of shipped weights")
+    add("weights", help="name of shipped weights, or sift")
     add("--photos", type=Path, nargs="+", required=True, help="folders of overlapping photos")
     add("--keypoints", type=int, default=2048, help="maximum per photo (default: 2048)")
 
