@@ -37,7 +37,7 @@ from kjax.images.collection.matching import match_and_verify_all
 from kjax.images.describer import Describer, load
 from kjax.images.exchange import colmap_program
 from kjax.images.exchange.colmap_program import find_reconstructor
-from kjax.images.features import Features
+from kjax.images.features import Features, unit_rows
 from kjax.images.learned import Matcher, load_matcher
 from kjax.interrupts import run_script
 
@@ -81,8 +81,8 @@ def run_exact(
         features.update(colmap_sift(base))
         if matcher is not None:  # it takes unit length; neighbours are the same for bytes
             for name, one in features.items():
-                unit = one.descriptors / np.linalg.norm(one.descriptors, axis=1, keepdims=True)
-                features[name] = dataclasses.replace(one, descriptors=unit.astype(np.float32))
+                unit = unit_rows(one.descriptors.astype(np.float32))
+                features[name] = dataclasses.replace(one, descriptors=unit)
 
     match = functools.partial(match_and_verify_all, database, features, base=base, **options)
     stages = {"describe": describe, "match": lambda: match(matcher=matcher)}
