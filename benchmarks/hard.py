@@ -53,9 +53,9 @@ from kjax.data.cutting.keypoints import NO_ANGLE, Keypoints
 from kjax.data.cutting.photographs import grey_values, read_grey, whole_greys
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.images import poses
 from kjax.images.describer import load
 from kjax.images.features import Features, Matches
+from kjax.images.geometry import SEED
 from kjax.images.pairs import match_photos
 from kjax.interrupts import run_script
 
@@ -175,7 +175,7 @@ def judge(pair: HardPair, a: Features, b: Features, matches: Matches) -> dict[st
     ends = [np.float64(one.xy[rows]) for one, rows in zip((a, b), matches.indices.T, strict=True)]
 
     def fit(estimate: Callable[..., Any], threshold: float) -> np.ndarray:
-        cv2.setRNGSeed(poses.SEED)
+        cv2.setRNGSeed(SEED)
         found, options = None, {"confidence": 0.9999, "maxIters": 10_000}
         with contextlib.suppress(cv2.error):  # too few matches, or degenerate ones
             found = estimate(*ends, cv2.USAC_MAGSAC, threshold, **options)[0]

@@ -96,26 +96,20 @@ def matcher_page(card: Card) -> str:
     command = f"kjax match a.jpg b.jpg --weights {weights} --matcher learned"
     if weights == "rootsift":
         which, command = "SIFT", "kjax export sift --part matcher --for colmap --out sift.onnx"
-    parts = [
-        f"# The matcher {card['name']}",
-        card["summary"],
-        f"A learned matcher for {which}, with {card['parameters']:,} parameters in half precision.",
-        f"```bash\n{command}\n```",
-        *_origin(card),
-    ]
-    return "\n\n".join(parts) + "\n"
+    size = f"{card['parameters']:,} parameters in half precision"
+    return _part_page(card, "matcher", f"A learned matcher for {which}, with {size}.", command)
 
 
 def detector_page(card: Card) -> str:
     """Return the page of a detector."""
-    parts = [
-        f"# The detector {card['name']}",
-        card["summary"],
-        f"A learned detector of keypoints with {card['parameters']:,} parameters, for all weights.",
-        f"```bash\nkjax match a.jpg b.jpg --detector {card['name']}\n```",
-        *_origin(card),
-    ]
-    return "\n\n".join(parts) + "\n"
+    size = f"{card['parameters']:,} parameters"
+    what = f"A learned detector of keypoints with {size}, for all weights."
+    return _part_page(card, "detector", what, f"kjax match a.jpg b.jpg --detector {card['name']}")
+
+
+def _part_page(card: Card, part: str, what: str, command: str) -> str:
+    title, code = f"# The {part} {card['name']}", f"```bash\n{command}\n```"
+    return "\n\n".join([title, card["summary"], what, code, *_origin(card)]) + "\n"
 
 
 def _origin(card: Card, *sets: str) -> list[str]:

@@ -22,7 +22,7 @@ import argparse
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ import jax
 import numpy as np
 import program
 from ledger import find_photographs, scenes_digest, seal_folder, summarize
-from model_card import DESCRIPTOR_FIELDS, check_card, descriptor_page
+from model_card import DESCRIPTOR_FIELDS, Card, check_card, descriptor_page
 
 from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
@@ -67,6 +67,31 @@ def run(args: argparse.Namespace) -> None:
     seal_folder()
     load_shipped(args.name)
     print(f"{args.name} ships: {card['parameters']:,} parameters")
+
+
+def write_part(
+    name: str,
+    part: str,
+    weights: Any,
+    facts: Mapping[str, Any],
+    *,
+    fields: Mapping[str, type],
+    page: Callable[[Card], str],
+    save: Callable[[Path, Any], None],
+) -> None:
+    """Write the three files of a matcher or detector, in half precision, to the folder `part`."""
+    check_arrays(weights.params, np.float16)
+    count = sum(leaf.size for leaf in jax.tree.leaves(weights.params))
+    measured = {"name": name, "parameters": count, "sha256": "unknown"}
+    card = check_card({**facts, **measured}, fields)
+    path = shipped.FOLDER / part / f"{name}.npz"
+    half = jax.tree.map(lambda leaf: leaf.astype(np.float16), weights.params)
+    save(path, dataclasses.replace(weights, params=half))
+    card["sha256"] = sha256(path)
+    write_json(path.with_suffix(".json"), card)
+    write_text(path.with_suffix(".md"), page(card))
+    seal_folder()
+    print(f"{name} ships in {part}: {count:,} parameters")
 
 
 def check_name(name: str) -> None:

@@ -20,18 +20,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 import program
-from ledger import seal_folder
 from map_matcher import with_map
-from model_card import MATCHER_FIELDS, check_card, matcher_page
-from ship import check_arrays, check_name, photographs_of, read_facts
+from model_card import MATCHER_FIELDS, matcher_page
+from ship import check_name, photographs_of, read_facts, write_part
 
 from kjax.data.phototour import SetPhotograph
 from kjax.data.sets import read_photographs
 from kjax.errors import InputError
-from kjax.files.atomic import sha256, write_json, write_text
 from kjax.images.describer import weights_sha256
 from kjax.interrupts import run_script
 from kjax.matcher.view_set import read_view_set
@@ -55,29 +52,15 @@ def run(args: argparse.Namespace) -> None:
     own = "" if args.name == SIFT else shipped.card(args.name).sha256
     if weights.described_with.sha256 != own:
         raise InputError(f"the matcher is for other weights than the shipped {args.name}")
-    check_arrays(weights.params, np.float16)
     if weights.base:
         base = json.loads(shipped.matcher_file(weights.base).with_suffix(".json").read_bytes())
         listed = {name: base[name] for name in ("photographs", "ledger_sha256")}
     else:
         listed = photographs_of({str(path): photographs_in(path) for path in args.views})
-    measured = {
-        "name": args.name,
-        "described_with": weights.described_with.name,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(weights.params)),
-        "sha256": "unknown",
-    }
-    facts = read_facts(args.card) | listed | measured
-    card = check_card(facts, MATCHER_FIELDS)
-    folder = shipped.FOLDER / shipped.MATCHERS
-    half = jax.tree.map(lambda leaf: leaf.astype(np.float16), weights.params)
-    save_matcher(folder / f"{args.name}.npz", dataclasses.replace(weights, params=half))
-    card["sha256"] = sha256(folder / f"{args.name}.npz")
-    write_json(folder / f"{args.name}.json", card)
-    write_text(folder / f"{args.name}.md", matcher_page(card))
-    seal_folder()
+    facts = read_facts(args.card) | listed | {"described_with": weights.described_with.name}
+    how = {"fields": MATCHER_FIELDS, "page": matcher_page, "save": save_matcher}
+    write_part(args.name, shipped.MATCHERS, weights, facts, **how)
     read_matcher(shipped.matcher_file(args.name))
-    print(f"the matcher {args.name} ships: {card['parameters']:,} parameters")
 
 
 def photographs_in(path: Path) -> Sequence[SetPhotograph]:

@@ -75,16 +75,14 @@ def make_matchers(name: str, folder: Path) -> dict[str, Callable[[Features, Feat
 def pairs_of(args: argparse.Namespace) -> Iterator[tuple[Features, Features]]:
     """Describe photos, and yield the first of each folder with each of the others."""
     if args.weights == "sift":
-        sift = methods.describer(methods.parse("rootsift:largest"), args.keypoints, "cpu")
+        read, keypoints = read_grey, methods.parse("rootsift:largest")
+        extract = methods.describer(keypoints, args.keypoints, "cpu")
     else:
-        describer = kjax.load(args.weights)
+        read, extract = Path, kjax.load(args.weights, max_keypoints=args.keypoints).describe_image
     for folder in args.photos:
         photos = []
         for path in list_photos(folder):
-            if args.weights == "sift":
-                found = sift(read_grey(path))
-            else:
-                found = describer.describe_image(path, max_keypoints=args.keypoints)
+            found = extract(read(path))
             names, order = ("xy", "descriptors", "scales", "angles"), canonical_order(found)
             columns = {name: getattr(found, name)[order] for name in names}
             photos.append(dataclasses.replace(found, scores=None, **columns))

@@ -64,12 +64,7 @@ def verify(
     epipolar geometry (Sampson). `refine` fits the model to all matches near it.
     """
     check_name("model", model, get_args(Choice))
-    if not threshold > 0:
-        raise InputError(f"threshold is {threshold}: give a positive number of pixels")
-    if len(xy_a) != len(xy_b):
-        raise InputError(f"{len(xy_a)} points do not match {len(xy_b)}: give one for each")
-    if not (np.isfinite(xy_a).all() and np.isfinite(xy_b).all()):
-        raise InputError("matched points have NaN or infinite coordinates: leave them out")
+    check_matches(xy_a, xy_b, threshold)
     cv2 = require("cv2", "geometric verification")
     nothing = Verified(None, np.zeros(len(xy_a), bool))
     if model == "auto":
@@ -102,6 +97,16 @@ def verify(
     return verified if alarms < math.log(false_alarms) else nothing
 
 
+def check_matches(xy_a: np.ndarray, xy_b: np.ndarray, threshold: float) -> None:
+    """Raise InputError unless a model can be fitted to matched points within this threshold."""
+    if not threshold > 0:
+        raise InputError(f"threshold is {threshold}: give a positive number of pixels")
+    if len(xy_a) != len(xy_b):
+        raise InputError(f"{len(xy_a)} points do not match {len(xy_b)}: give one for each")
+    if not (np.isfinite(xy_a).all() and np.isfinite(xy_b).all()):
+        raise InputError("matched points have NaN or infinite coordinates: leave them out")
+
+
 def log_false_alarms(
     found: Verified, xy_a: Float[np.ndarray, "K 2"], xy_b: Float[np.ndarray, "K 2"], limit: float
 ) -> float:
@@ -112,7 +117,7 @@ def log_false_alarms(
     """
     if (model := found.model) is None or (kind := found.kind) is None:
         return math.inf
-    a, b = _homogeneous(xy_a), _homogeneous(xy_b)
+    a, b = homogeneous(xy_a), homogeneous(xy_b)
     width, height = np.ptp(xy_b, axis=0)
     if kind == "homography":
         near = _distances(model, a, xy_b) <= limit
@@ -134,8 +139,8 @@ def gric(
     """Return Torr's geometric robust information criterion (1998); lower is better."""
     if (model := found.model) is None or (kind := found.kind) is None:
         return math.inf
-    b = _homogeneous(xy_b)
-    there = _homogeneous(xy_a) @ model.T
+    b = homogeneous(xy_b)
+    there = homogeneous(xy_a) @ model.T
     # Sampson's distance in the space of matches: first order in the error, for both models.
     if kind == "homography":
         error = there[:, :2] - b[:, :2] * there[:, 2:]
@@ -166,33 +171,33 @@ def refine_model(
     """
     plane = kind == "homography"
     distances, step = (
-        (_distances, _homography_step) if plane else (_sampson_distances, _fundamental_step)
+        (_distances, _homography_step) if plane else (sampson_distances, _fundamental_step)
     )
     to_a, to_b = _conditioning(xy_a), _conditioning(xy_b)
     size = 1.0 if plane else math.sqrt(to_a[0, 0] / to_b[0, 0])
     # Sampson's distance is of both images: one scale for both.
     to_a, to_b = np.diag([1 / size, 1 / size, 1]) @ to_a, np.diag([size, size, 1]) @ to_b
-    a, b = _homogeneous(xy_a) @ to_a.T, _homogeneous(xy_b) @ to_b.T
+    a, b = homogeneous(xy_a) @ to_a.T, homogeneous(xy_b) @ to_b.T
     limit = threshold * to_b[0, 0]
     # x_b ~ H x_a and x_bᵀ F x_a = 0, for the conditioned points, too.
     outer = to_b if plane else np.linalg.inv(to_b).T
     found = initial = outer @ model @ np.linalg.inv(to_a)
     for _ in range(ROUNDS):
-        near = (off := distances(found, a, b)) <= limit
+        near = (off := np.abs(distances(found, a, b))) <= limit
         if near.sum() < LEAST:
             return model, inliers
         scale = max(DAMPED * float(np.median(off[near])), _NEGLIGIBLE * limit)
         for _ in range(STEPS):
             found = step(found, a[near], b[near], scale)
     costs = [
-        np.log1p((np.minimum(distances(one, a, b), limit) / scale) ** 2).sum()
+        np.log1p((np.minimum(np.abs(distances(one, a, b)), limit) / scale) ** 2).sum()
         for one in (found, initial)
     ]
     if not costs[0] < costs[1]:
         return model, inliers
     refined = np.linalg.inv(outer) @ found @ to_a
     refined /= refined[2, 2] if plane else np.linalg.norm(refined)
-    return refined, distances(found, a, b) <= limit
+    return refined, np.abs(distances(found, a, b)) <= limit
 
 
 def _conditioning(xy: Float[np.ndarray, "K 2"]) -> Matrix:
@@ -202,7 +207,8 @@ def _conditioning(xy: Float[np.ndarray, "K 2"]) -> Matrix:
     return np.array([[1 / size, 0, -middle[0] / size], [0, 1 / size, -middle[1] / size], [0, 0, 1]])
 
 
-def _homogeneous(xy: Float[np.ndarray, "K 2"]) -> Float64[np.ndarray, "K 3"]:
+def homogeneous(xy: Float[np.ndarray, "K 2"]) -> Float64[np.ndarray, "K 3"]:
+    """Append ones."""
     return np.column_stack([xy, np.ones(len(xy))])
 
 
@@ -214,9 +220,11 @@ def _distances(matrix: Matrix, a: np.ndarray, b: np.ndarray) -> Float64[np.ndarr
     return np.where(np.isfinite(off), off, np.inf)
 
 
-def _sampson_distances(matrix: Matrix, a: np.ndarray, b: np.ndarray) -> Float64[np.ndarray, " K"]:
-    """First-order distances of matches from an epipolar geometry."""
-    return np.abs((b @ matrix * a).sum(axis=1)) / _steepness(matrix, a, b)
+def sampson_distances(
+    matrix: Matrix, a: Float64[np.ndarray, "K 3"], b: Float64[np.ndarray, "K 3"]
+) -> Float64[np.ndarray, " K"]:
+    """First-order distances of matches from an epipolar geometry, with signs."""
+    return (b @ matrix * a).sum(axis=1) / _steepness(matrix, a, b)
 
 
 def _steepness(matrix: Matrix, a: np.ndarray, b: np.ndarray) -> Float64[np.ndarray, " K"]:
@@ -285,7 +293,7 @@ def project(
     homography: Float[np.ndarray, "3 3"], xy: Float[np.ndarray, "N 2"]
 ) -> Float64[np.ndarray, "N 2"]:
     """Map points by a homography; points at infinity or behind the camera become NaN."""
-    moved = _homogeneous(xy.astype(np.float64)) @ homography.T
+    moved = homogeneous(xy.astype(np.float64)) @ homography.T
     # The plane's visible side is that of the image's origin, whose depth is homography[2, 2].
     depth = moved[:, 2] * np.sign(homography[2, 2])
     visible = np.where(depth > 0, moved[:, 2], np.nan)

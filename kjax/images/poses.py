@@ -13,11 +13,17 @@ from jaxtyping import Bool, Float, Float64
 from kjax.data.colmap import PIXEL_CENTRE, Camera
 from kjax.errors import InputError
 from kjax.extras import require
-from kjax.images.geometry import Verified, log_false_alarms
+from kjax.images.geometry import (
+    SEED,
+    Verified,
+    check_matches,
+    homogeneous,
+    log_false_alarms,
+    sampson_distances,
+)
 
 SAMPLE = 5
 """Size of a minimal sample, and degrees of freedom of a pose."""
-SEED = 0
 NEARBY = 3.0
 """Maximum distance of a match that takes part in the refinement, in RANSAC thresholds."""
 ROUNDS = 3
@@ -72,10 +78,7 @@ def relative_pose(
     Returns:
         None if no more matches agree than random ones would.
     """
-    if len(xy_a) != len(xy_b):
-        raise InputError(f"{len(xy_a)} points do not match {len(xy_b)}: give one for each")
-    if not threshold > 0:
-        raise InputError(f"threshold is {threshold}: give a positive number of pixels")
+    check_matches(xy_a, xy_b, threshold)
     cameras = first, second or first
     rays_a, rays_b = map(rays_of, (xy_a, xy_b), cameras)
     limit = threshold / float(np.mean([camera.focal for camera in cameras]))
@@ -83,7 +86,8 @@ def relative_pose(
     refined = refined_pose(rays_a, rays_b, found, threshold=limit)
     if refined is None:
         return None
-    near = np.abs(_sampson(refined, _homogeneous(rays_a), _homogeneous(rays_b))) <= limit
+    rays = homogeneous(rays_a), homogeneous(rays_b)
+    near = np.abs(sampson_distances(essential_matrix(*refined), *rays)) <= limit
     pose = RelativePose(*refined, near)
     chance = Verified(pose.essential, near, "fundamental")
     return pose if log_false_alarms(chance, rays_a, rays_b, limit) < 0 else None
@@ -141,19 +145,19 @@ def refined_pose(
         pose: start, or None.
         threshold: of RANSAC, on the same plane.
     """
-    from scipy.optimize import least_squares  # slow to import
-
     if pose is None:
         return None
-    a, b = _homogeneous(rays_a), _homogeneous(rays_b)
+    from scipy.optimize import least_squares  # slow to import
+
+    a, b = homogeneous(rays_a), homogeneous(rays_b)
     for _ in range(ROUNDS):
-        near = np.abs(_sampson(pose, a, b)) <= NEARBY * threshold
+        near = np.abs(sampson_distances(essential_matrix(*pose), a, b)) <= NEARBY * threshold
         if near.sum() <= SAMPLE:
             continue
         start, close_a, close_b = pose, a[near], b[near]
         found = least_squares(
             lambda step, start=start, a=close_a, b=close_b: (
-                _sampson(_moved(start, step), a, b) / threshold
+                sampson_distances(essential_matrix(*_moved(start, step)), a, b) / threshold
             ),
             np.zeros(5),
             loss="cauchy",
@@ -164,10 +168,6 @@ def refined_pose(
     return pose
 
 
-def _homogeneous(rays: np.ndarray) -> np.ndarray:
-    return np.column_stack([rays, np.ones(len(rays))])
-
-
 def _moved(pose: Pose, step: Float[np.ndarray, "5"]) -> Pose:
     """Turn by a rotation vector of three, and move the direction across by two."""
     cv2 = require("cv2", "relative poses")
@@ -175,14 +175,6 @@ def _moved(pose: Pose, step: Float[np.ndarray, "5"]) -> Pose:
     across = np.linalg.svd(along[None])[2][1:]
     moved = along / np.linalg.norm(along) + step[3:] @ across
     return cv2.Rodrigues(step[:3])[0] @ rotation, moved / np.linalg.norm(moved)
-
-
-def _sampson(pose: Pose, a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, " K"]:
-    """First-order distances of matches from the pose's epipolar geometry."""
-    essential = essential_matrix(*pose)
-    lines_b, lines_a = a @ essential.T, b @ essential
-    steepness = (lines_a[:, :2] ** 2).sum(axis=1) + (lines_b[:, :2] ** 2).sum(axis=1)
-    return (b * lines_b).sum(axis=1) / np.sqrt(np.maximum(steepness, 1e-30))
 
 
 def essential_matrix(

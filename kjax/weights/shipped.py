@@ -33,17 +33,21 @@ METRICS = {"fpr95": "FPR@95", "hpatches": "HPatches mAP"}
 
 def list_weights() -> list[str]:
     """Names of the shipped weights."""
-    return sorted(path.stem for path in FOLDER.glob("*.json"))
+    return _names(".")
 
 
 def list_matchers() -> list[str]:
     """Names of the shipped matchers."""
-    return sorted(path.stem for path in (FOLDER / MATCHERS).glob("*.json"))
+    return _names(MATCHERS)
 
 
 def list_detectors() -> list[str]:
     """Names of the shipped detectors."""
-    return sorted(path.stem for path in (FOLDER / DETECTORS).glob("*.json"))
+    return _names(DETECTORS)
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(path.stem for path in (FOLDER / folder).glob("*.json"))
 
 
 def find(name: str) -> str | None:
@@ -62,16 +66,18 @@ def card(name: str) -> ModelInfo:
 
 def matcher_card(name: str) -> ModelInfo:
     """Read the card of a shipped matcher."""
-    if name not in list_matchers():
-        raise unknown_name("matcher", name, list_matchers())
-    return _read_card(FOLDER / MATCHERS / f"{name}.json")
+    return _part_card(MATCHERS, name)
 
 
 def detector_card(name: str) -> ModelInfo:
     """Read the card of a shipped detector."""
-    if name not in list_detectors():
-        raise unknown_name("detector", name, list_detectors())
-    return _read_card(FOLDER / DETECTORS / f"{name}.json")
+    return _part_card(DETECTORS, name)
+
+
+def _part_card(folder: str, name: str) -> ModelInfo:
+    if name not in (known := _names(folder)):
+        raise unknown_name(folder.removesuffix("s"), name, known)
+    return _read_card(FOLDER / folder / f"{name}.json")
 
 
 def no_surroundings(name: str) -> InputError:

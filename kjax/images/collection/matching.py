@@ -134,12 +134,17 @@ def match_missing(
 
 
 def match_block(
-    matcher: Matcher | None, ratio: float, pairs: list[Indices], *features: Features
+    matcher: Matcher | None,
+    ratio: float,
+    pairs: list[Indices],
+    *features: Features,
+    distance: Distance | None = None,
 ) -> list[Int32[np.ndarray, "_ 2"]]:
     """Match pairs of the given features with a learned matcher, or by nearest neighbours."""
     if matcher is not None:
         return [matcher.match(features[first], features[second]).indices for first, second in pairs]
-    return [one.indices for one in match_many(features, pairs, method=METHOD, ratio=ratio)]
+    found = match_many(features, pairs, method=METHOD, ratio=ratio, distance=distance)
+    return [one.indices for one in found]
 
 
 def verify_missing(
@@ -202,12 +207,8 @@ def match_and_verify_all(
     Without a learned matcher, matches are mutual nearest neighbours that pass the ratio test.
     """
     pairs, names = exhaustive(len(features)), itertools.combinations(features, 2)
-    described = list(features.values())
-    if matcher is None:
-        found = match_many(described, pairs, method=METHOD, ratio=ratio, distance=distance)
-    else:
-        found = [matcher.match(described[first], described[second]) for first, second in pairs]
-    matches = {pair: one.indices for pair, one in zip(names, found, strict=True)}
+    found = match_block(matcher, ratio, pairs, *features.values(), distance=distance)
+    matches = dict(zip(names, found, strict=True))
     write_database(database, features, matches)
     colmap_program.copy_cameras(base, database)
     colmap_program.match_and_verify(database, log=log, threads=threads)
