@@ -93,7 +93,7 @@ def detector_graph(weights: DetectorWeights, size: tuple[int, int], keypoints: i
     found = graph.add("And", flat_marks, graph.constant(where, bool))
     lowest = graph.constant(-np.inf)
     wanted = graph.add("Where", found, flat_scores, lowest)
-    count = min(keypoints, len(where))
+    count = min(keypoints, len(where) // 4)
     index = graph.top(wanted, count, output="scores")
     write_located(graph, grid, flat_scores, flat_directions, index, config.smallest)
     return graph.finish(

@@ -14,7 +14,7 @@ from kjax.data.appearance import scale_to_range
 from kjax.data.cutting.keypoints import MAX_KEYPOINTS, NO_ANGLE, Keypoints, check_search
 from kjax.files.atomic import sha256
 from kjax.keypoints.network import DetectorConfig, DetectorNetwork
-from kjax.keypoints.selection import Located, locate, make_octaves, score_octaves
+from kjax.keypoints.selection import Located, locate, make_octaves, score_octaves, strongest
 from kjax.keypoints.weights import DetectorWeights, find_file, read_detector
 from kjax.model.describe import on_cpu
 
@@ -95,7 +95,7 @@ def _detect(
     grid, scores, directions, _, peaks = score_octaves(
         DetectorNetwork(config), params, octaves, where[None], (size[0], size[1])
     )
-    wanted = jnp.where(peaks[0], scores[0], -jnp.inf)
-    best, index = jax.lax.top_k(wanted, min(count, len(wanted)))
-    found = locate(grid, scores[0], directions[0], index, smallest=config.smallest)
-    return found, jnp.isfinite(best)
+    wanted = jnp.where(peaks, scores, -jnp.inf)
+    best, index = strongest(grid, wanted, min(count, wanted.shape[1] // 4))
+    found = locate(grid, scores[0], directions[0], index[0], smallest=config.smallest)
+    return found, jnp.isfinite(best[0])

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from kjax.keypoints.network import DetectorConfig, DetectorNetwork, ScoreMaps, score_images
 
@@ -83,11 +84,11 @@ def _highest_around(scores: Float[Any, "B h w scales"]) -> Float[Any, "B h w sca
     return scores
 
 
-def _fit(scores: Float[Any, "B _ _ s"], sides: tuple[int, int]) -> Float[Any, "B h w s"]:
+def _fit(maps: Shaped[Any, "B _ _ s"], sides: tuple[int, int]) -> Shaped[Any, "B h w s"]:
     """Cut to a size, or repeat the border."""
-    scores = scores[:, : sides[0], : sides[1]]
-    missing = [(0, side - have) for side, have in zip(sides, scores.shape[1:3], strict=True)]
-    return scores.__array_namespace__().pad(scores, [(0, 0), *missing, (0, 0)], mode="edge")
+    maps = maps[:, : sides[0], : sides[1]]
+    missing = [(0, side - have) for side, have in zip(sides, maps.shape[1:3], strict=True)]
+    return maps.__array_namespace__().pad(maps, [(0, 0), *missing, (0, 0)], mode="edge")
 
 
 def flatten(maps: Sequence[ScoreMaps]) -> tuple[Float[Any, "B P"], Float[Any, "B D 2"]]:
@@ -128,14 +129,38 @@ def allowed(grid: Grid, where: Bool[Any, "B H W"], size: Sequence[Any]) -> Bool[
 
     Images have this width and height; the mask may be larger.
     """
-    xp, (height, width) = where.__array_namespace__(), where.shape[1:]
-    count = sum((grid.heights * grid.widths).tolist()) * grid.scales
-    octave, row, column, _ = grid.place(xp.arange(count, dtype=np.int32))
-    within = (row >= MARGIN) & (column >= MARGIN)
-    for place, side in ((column, size[0]), (row, size[1])):
-        within &= (place + MARGIN) << octave <= side - 1
-    row, column = xp.minimum(row << octave, height - 1), xp.minimum(column << octave, width - 1)
-    return where[:, row, column] & within[None]
+    xp, marks = where.__array_namespace__(), []
+    sides = zip(grid.heights.tolist(), grid.widths.tolist(), strict=True)
+    for octave, (height, width) in enumerate(sides):
+        step = 2**octave
+        shown = _fit(where[:, ::step, ::step, None], (height, width))[..., 0]
+        for side, last, axis in ((width, size[0], 2), (height, size[1], 1)):
+            place = np.arange(side, dtype=np.int32)
+            within = (place >= MARGIN) & ((place + MARGIN) * step <= last - 1)
+            shown = shown & (within[None, None] if axis == 2 else within[None, :, None])
+        marks.append(xp.repeat(shown.reshape(len(where), -1), grid.scales, axis=1))
+    return xp.concatenate(marks, axis=1)
+
+
+def strongest(
+    grid: Grid, wanted: Float[Array, "B P"], count: int
+) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
+    """Return the highest flat values, best first, and where they are.
+
+    Of 2×2 pixels one is taken in each scale: there are no more maxima, and less to sort.
+    """
+    best, numbers = [], []
+    ends = [*grid.starts[1:], wanted.shape[1]]
+    for start, end, height, width in zip(grid.starts, ends, grid.heights, grid.widths, strict=True):
+        blocks = (-1, height // 2, 2, width // 2, 2, grid.scales)
+        values = wanted[:, start:end].reshape(blocks)
+        highest = values.max(axis=(2, 4), keepdims=True)
+        number = np.arange(start, end, dtype=np.int32).reshape(blocks)
+        first = jnp.where(values == highest, number, end).min(axis=(2, 4))
+        best.append(highest.reshape(len(wanted), -1))
+        numbers.append(first.reshape(len(wanted), -1))
+    top, index = jax.lax.top_k(jnp.concatenate(best, axis=1), count)
+    return top, jnp.take_along_axis(jnp.concatenate(numbers, axis=1), index, axis=1)
 
 
 def score_octaves(

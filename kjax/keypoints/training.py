@@ -21,7 +21,7 @@ from kjax.data.photo_points import ResidentPhotos, photographs_in, read_photos
 from kjax.errors import InputError
 from kjax.keypoints.config import DetectorRunConfig, RewardConfig
 from kjax.keypoints.network import DetectorConfig, DetectorNetwork, init_params
-from kjax.keypoints.selection import Grid, locate, make_octaves, score_octaves
+from kjax.keypoints.selection import Grid, locate, make_octaves, score_octaves, strongest
 from kjax.keypoints.views import PairConfig, ViewPairs, draw_pairs, project
 from kjax.keypoints.weights import (
     WEIGHTS_FILE,
@@ -203,7 +203,7 @@ def find(
     wanted = jnp.where(peaks, jax.lax.stop_gradient(scores), -jnp.inf)
     if key is not None:
         wanted += program.reward.noise * jax.random.gumbel(key, wanted.shape)
-    index = jax.lax.top_k(wanted, program.reward.keypoints)[1]
+    index = strongest(grid, wanted, program.reward.keypoints)[1]
     refine = functools.partial(locate, grid, smallest=config.smallest)
     located = jax.vmap(refine)(scores, directions, index)
     xy, zooms, turns = jax.vmap(to_photo)(views.homographies, located.xy)
