@@ -43,14 +43,12 @@ def get_config() -> ConfigDict:
 
     config.reward = ConfigDict()  # what makes a keypoint good: see kjax.keypoints.config
     config.reward.keypoints = 512
-    config.reward.noise = 0.0  # on scores, so that other keypoints are tried
     config.reward.sigma = 1.0  # distance in pixels that costs 40 % of the reward
     config.reward.reach = 0.05  # added to it per pixel of the keypoint's diameter
     config.reward.octaves = 0.75  # difference of scales that costs all of it
-    config.reward.unmatched = 0.3  # reward if the descriptor matches another keypoint
-    config.reward.descriptor = "fast"
-    config.reward.location = 0.1  # weight of the distance between matching keypoints
-    config.reward.direction = 0.1
+    config.reward.descriptor = "fast"  # has to match, or there is no reward; "": none
+    config.reward.location = 0.3  # weight of the distance between matching keypoints
+    config.reward.direction = 0.3  # of the difference of their directions
 
     config.optimizer = ConfigDict()  # AdamW
     config.optimizer.learning_rate = 1e-3  # after the warm-up; falls as a cosine to a hundredth

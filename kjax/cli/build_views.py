@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(advanced, "--rotation", positive(most=180.0), "DEG", text, default=180.0)
     text = "keypoints without orientation; give a small --rotation, such as 15, too"
     advanced.add_argument("--upright", action="store_true", help=text)
+    options.add_detector(advanced, "SIFT-steady")
     text = "strength of changed appearance: light, shadow, tones; 1 is usual"
     add_option(advanced, "--appearance", positive(most=2.0, zero=True), "X", text, default=0.0)
     text = "larger photographs are reduced to this side"
@@ -98,10 +99,12 @@ def run(args: argparse.Namespace) -> int:
     from kjax.images.views import describe_scene, describe_views, views_of_features, write_views
     from kjax.matcher.view_set import write_view_set
 
+    how = {"detector": args.detector, "upright": args.upright}
+
     def load_describer() -> Describer | RootSift:
         if args.weights == "rootsift":
-            return RootSift(upright=args.upright)
-        return load(args.weights, dimension=args.dimension, upright=args.upright)
+            return RootSift(**how)
+        return load(args.weights, dimension=args.dimension, **how)
 
     unreadable: list[str] = []
     if args.write_views:

@@ -140,11 +140,16 @@ def add_features(
         text += " (default: if the geometry is weak with orientations)"
     action: Any = argparse.BooleanOptionalAction if either else "store_true"
     parser.add_argument("--upright", action=action, help=text)
-    add_option(advanced, "--detector", str, "NAME", DETECTOR, default=detector)
+    add_detector(advanced, detector)
     text, kinds = "precision; auto: int8 on CPUs where that is faster", "float32 bfloat16 int8 auto"
     default = "auto" if either else "float32"
     add_option(advanced, "--dtype", tuple(kinds.split()), "NAME", text, default=default)
     add_shared(advanced, "--max-side", "--dimension", "--seed")
+
+
+def add_detector(group: argparse._ActionsContainer, default: str) -> None:
+    """Add --detector."""
+    add_option(group, "--detector", str, "NAME", DETECTOR, default=default)
 
 
 def model_options(args: argparse.Namespace) -> dict[str, Any]:

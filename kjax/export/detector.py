@@ -18,7 +18,7 @@ from kjax.export import files
 from kjax.extras import require
 from kjax.keypoints.detect import find_best
 from kjax.keypoints.network import arrange
-from kjax.keypoints.selection import BINOMIAL, NEIGHBOURS, Grid, allowed
+from kjax.keypoints.selection import APART, BINOMIAL, NEIGHBOURS, Grid, allowed
 from kjax.keypoints.weights import DetectorWeights
 from kjax.model.onnx_graph import GraphWriter
 
@@ -85,7 +85,7 @@ def detector_graph(weights: DetectorWeights, size: tuple[int, int], keypoints: i
         maps.append(cut(graph, scores, top, left, *full))
         halves = top // 2, left // 2, full[0] // 2, full[1] // 2
         turns.append(cut(graph, directions, *halves))
-    marks = write_maxima(graph, maps, whole, config.scales)
+    marks = write_maxima(graph, maps, whole)
     flat_scores, flat_marks = rows(graph, maps, 1), rows(graph, marks, 1)
     flat_directions = rows(graph, turns, 2)
     grid = Grid.of([np.empty((1, *full, config.scales)) for full in whole])
@@ -149,30 +149,21 @@ def write_network(
     return graph.add("DepthToSpace", scores, blocksize=2), directions
 
 
-def write_maxima(graph: GraphWriter, maps: list[str], sides: list[Any], scales: int) -> list[str]:
+def write_maxima(graph: GraphWriter, maps: list[str], sides: list[tuple[int, ...]]) -> list[str]:
     """Write `kjax.keypoints.selection.maxima`, one map of marks per octave."""
-    marks, highest = (
-        [],
-        [graph.add("MaxPool", one, kernel_shape=[3, 3], pads=[1, 1, 1, 1]) for one in maps],
-    )
-    for octave, (own, top) in enumerate(zip(maps, highest, strict=True)):
+    *finer, highest = (graph.add("ReduceMax", one, axes=[1], keepdims=1) for one in maps)
+    for best, (height, width) in zip(finer[::-1], sides[-2::-1], strict=True):
+        coarser = cut(graph, twice(graph, highest), 0, 0, height, width)
+        highest = graph.add("Max", best, coarser)
+    window = 2 * APART + 1
+    highest = graph.add("MaxPool", highest, kernel_shape=[window, window], pads=[APART] * 4)
+    marks = []
+    for octave, (own, (height, width)) in enumerate(zip(maps, sides, strict=True)):
         if octave:
-            last = take(graph, highest[octave - 1], axis=1, start=scales - 1, end=scales)
-            every = take(graph, take(graph, last, axis=2, step=2), axis=3, step=2)
-            finer = fit(graph, every, [-(-one // 2) for one in sides[octave - 1]], sides[octave])
-        else:
-            finer = graph.constant(np.full((1, 1, *sides[octave]), -np.inf))
-        if octave + 1 < len(maps):
-            first = twice(graph, take(graph, highest[octave + 1], axis=1, end=1))
-            coarser = fit(graph, first, [2 * one for one in sides[octave + 1]], sides[octave])
-        else:
-            coarser = graph.constant(np.full((1, 1, *sides[octave]), -np.inf))
-        below, above = [finer], [coarser]
-        if scales > 1:
-            below.append(take(graph, top, axis=1, end=scales - 1))
-            above.insert(0, take(graph, top, axis=1, start=1))
-        neighbours = (graph.add("Concat", *one, axis=1) for one in (below, above))
-        marks.append(graph.add("GreaterOrEqual", own, graph.add("Max", top, *neighbours)))
+            highest = graph.add("MaxPool", highest, kernel_shape=[2, 2], strides=[2, 2])
+            missing = (height - sides[octave - 1][0] // 2, width - sides[octave - 1][1] // 2)
+            highest = pad(graph, highest, (0, 0, *missing), "edge")
+        marks.append(graph.add("GreaterOrEqual", own, highest))
     return marks
 
 
@@ -235,13 +226,6 @@ def pad(graph: GraphWriter, x: str, sides: tuple[int, ...], mode: str) -> str:
     top, left, bottom, right = sides
     pads = graph.constant([0, 0, top, left, 0, 0, bottom, right], np.int64)
     return graph.add("Pad", x, pads, mode=mode)
-
-
-def fit(graph: GraphWriter, x: str, have: list[int], want: tuple[int, int]) -> str:
-    """Cut to a size, or repeat the border."""
-    x = cut(graph, x, 0, 0, *want)
-    missing = (0, 0, *(max(end - own, 0) for end, own in zip(want, have, strict=True)))
-    return pad(graph, x, missing, "edge")
 
 
 def twice(graph: GraphWriter, x: str) -> str:

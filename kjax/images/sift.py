@@ -4,9 +4,10 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Num
 
 from kjax.baselines.opencv import root_sift
-from kjax.data.cutting.keypoints import Keypoints, to_opencv, upright_without
+from kjax.data.cutting.keypoints import STEADY, Keypoints, to_opencv, upright_without
 from kjax.data.cutting.photographs import whole_greys
 from kjax.extras import require
+from kjax.keypoints import find_detector
 from kjax.weights.info import Provenance
 
 ROOT_SIFT = Provenance("rootsift", "", 128)
@@ -23,9 +24,9 @@ class RootSift:
 
     provenance = ROOT_SIFT
 
-    def __init__(self, *, upright: bool = False) -> None:
-        """Set whether keypoints have no orientation."""
-        self.upright = upright
+    def __init__(self, *, detector: str = STEADY, upright: bool = False) -> None:
+        """Set what detects keypoints, and whether they have no orientation."""
+        self.detector, self.upright = find_detector(detector), upright
 
     def describe_at(
         self, grey: Num[np.ndarray, "_ _"], keypoints: Keypoints

@@ -17,7 +17,7 @@ from scipy.spatial import cKDTree
 from tqdm import tqdm
 
 from kjax.data.colmap import NO_POINT, PIXEL_CENTRE, Model, ModelImage, read_model
-from kjax.data.cutting.keypoints import FAINT, STEADY, Keypoints, detect_in_grey
+from kjax.data.cutting.keypoints import Keypoints, detect_in_grey
 from kjax.data.cutting.photographs import in_order, read_grey_or_none, read_photograph
 from kjax.data.phototour import SetPhotograph
 from kjax.data.selfsupervised import (
@@ -48,7 +48,6 @@ VIEWS = ViewConfig(
     max_blur=1.5,
     max_noise=8.0,
     max_side=800,
-    contrast_threshold=FAINT,
 )
 """Default views: more varied than those of patch sets, since a matcher sees the surroundings."""
 VIEWS_FILE = "views.json"
@@ -90,10 +89,9 @@ def describe_views(
 
     def find(number: int) -> list[tuple[WarpedPhoto, Keypoints]] | None:
         views = make_views(photographs[number], names[number], config=config, seed=seed)
-        contrast, up = config.contrast_threshold, describer.upright
         if views is None:
             return None
-        return [(one, steadiest(one.pixels, max_keypoints, contrast, upright=up)) for one in views]
+        return [(one, find_best(one.pixels, describer, max_keypoints)) for one in views]
 
     described: list[dict[str, np.ndarray]] = []
 
@@ -138,12 +136,12 @@ def _stacked(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
     return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
 
 
-def steadiest(
-    pixels: UInt8[np.ndarray, "_ _"], count: int, contrast: float, *, upright: bool = False
+def find_best(
+    pixels: UInt8[np.ndarray, "_ _"], describer: Describer | RootSift, count: int
 ) -> Keypoints:
-    """Detect SIFT's keypoints of the highest contrast × size², the most repeatable ones."""
-    options: Any = {"max_keypoints": count, "contrast": contrast, "upright": upright}
-    return detect_in_grey(pixels, detector=STEADY, **options)
+    """Detect keypoints with the describer's detector."""
+    options: Any = {"detector": describer.detector, "upright": describer.upright}
+    return detect_in_grey(pixels, max_keypoints=count, **options)
 
 
 def describe_columns(
@@ -306,9 +304,7 @@ def describe_scene(
         if photo is None:
             return None
         photo = reduce_photo(photo, max_side)
-        return photo, steadiest(
-            photo, max_keypoints, VIEWS.contrast_threshold, upright=describer.upright
-        )
+        return photo, find_best(photo, describer, max_keypoints)
 
     described: list[dict[str, np.ndarray]] = []
     read: list[ModelImage] = []

@@ -29,22 +29,18 @@ class RewardConfig:
 
     Attributes:
         keypoints: number in a view.
-        noise: scale of the Gumbel noise on scores, by which others are tried, too.
         sigma: distance, in pixels, at which the reward has fallen to exp(−1/2).
         reach: σ grows by so many pixels per pixel of the keypoint's diameter.
         octaves: difference of scales, in octaves, at which the reward is zero.
-        unmatched: reward of a keypoint whose descriptor matches another one, over that of others.
-        descriptor: shipped weights whose descriptors have to match; "": none.
+        descriptor: shipped weights whose descriptors have to match, or no reward; "": none.
         location: weight of the distance between matching keypoints.
         direction: weight of the difference between the directions of matching keypoints.
     """
 
     keypoints: int
-    noise: float
     sigma: float
     reach: float
     octaves: float
-    unmatched: float
     descriptor: str
     location: float
     direction: float
@@ -55,7 +51,7 @@ class RewardConfig:
         for name in ("sigma", "octaves"):
             if not getattr(self, name) > 0:
                 raise InputError(f"reward.{name} must be positive, not {getattr(self, name)}")
-        for name in ("noise", "reach", "unmatched", "location", "direction"):
+        for name in ("reach", "location", "direction"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"reward.{name} must not be negative: {getattr(self, name)}")
 

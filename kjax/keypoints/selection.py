@@ -4,6 +4,7 @@ Written for NumPy and JAX alike. Scores of all octaves lie in one flat array, oc
 by row, scale by scale. Pixel i of an octave lies at pixel 2i of the finer one.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 """Low-pass filter before every second pixel is dropped."""
 MARGIN = 3
 """Pixels of an octave along the border where nothing is found."""
+APART = 3
+"""A keypoint has the highest score within so many pixels, and within a pixel of its octave."""
 NEIGHBOURS = np.array([(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)], np.int32)
 
 
@@ -54,33 +57,30 @@ def _halve(images: Float[Any, "B _ _"], *, axis: int) -> Float[Any, "B _ _"]:
 
 
 def maxima(scores: Sequence[Float[Any, "B _ _ scales"]]) -> Bool[Any, "B P"]:
-    """Mark the scores that no neighbour exceeds: 3×3 pixels at the same and the next scales."""
+    """Mark the scores that none exceeds at any scale, within APART pixels of the finest octave."""
     xp, marks = scores[0].__array_namespace__(), []
-    highest = [_highest_around(one) for one in scores]
-    for octave, (own, top) in enumerate(zip(scores, highest, strict=True)):
-        sides = own.shape[1:3]
-        least = xp.full_like(own[..., :1], -math.inf)
-        finer, coarser = least, least
+    *finer, highest = (one.max(axis=3, keepdims=True) for one in scores)
+    for best in finer[::-1]:
+        coarser = _fit(highest.repeat(2, axis=1).repeat(2, axis=2), best.shape[1:3])
+        highest = xp.maximum(best, coarser)
+    highest = _highest_around(highest)
+    for octave, own in enumerate(scores):
         if octave:
-            finer = _fit(highest[octave - 1][:, ::2, ::2, -1:], sides)
-        if octave + 1 < len(scores):
-            next_first = highest[octave + 1][..., :1]
-            coarser = _fit(next_first.repeat(2, axis=1).repeat(2, axis=2), sides)
-        below = xp.concatenate([finer, top[..., :-1]], axis=-1)
-        above = xp.concatenate([top[..., 1:], coarser], axis=-1)
-        found = (own >= top) & (own >= below) & (own >= above)
-        marks.append(found.reshape(len(own), -1))
+            height, width = highest.shape[1:3]
+            blocks = highest.reshape(len(own), height // 2, 2, width // 2, 2, 1)
+            highest = _fit(blocks.max(axis=(2, 4)), own.shape[1:3])
+        marks.append((own >= highest).reshape(len(own), -1))
     return xp.concatenate(marks, axis=1)
 
 
-def _highest_around(scores: Float[Any, "B h w scales"]) -> Float[Any, "B h w scales"]:
+def _highest_around(scores: Float[Any, "B h w 1"]) -> Float[Any, "B h w 1"]:
     xp = scores.__array_namespace__()
     for axis in (1, 2):
         side, before = scores.shape[axis], (slice(None),) * axis
-        padding = [(1, 1) if one == axis else (0, 0) for one in range(4)]
+        padding = [(APART, APART) if one == axis else (0, 0) for one in range(4)]
         padded = xp.pad(scores, padding, mode="edge")
-        left, middle, right = (padded[(*before, slice(i, i + side))] for i in range(3))
-        scores = xp.maximum(xp.maximum(left, middle), right)
+        shifted = (padded[(*before, slice(i, i + side))] for i in range(2 * APART + 1))
+        scores = functools.reduce(xp.maximum, shifted)
     return scores
 
 

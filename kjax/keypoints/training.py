@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Int32, Key
+from jaxtyping import Array, Float, Int, Int32
 
 from kjax.data.photo_points import ResidentPhotos, photographs_in, read_photos
 from kjax.errors import InputError
@@ -166,10 +166,9 @@ def _take_step(
 ) -> tuple[TrainState, Metrics]:
     """Take a step. Everything random comes from `fold_in(key, state.step)`."""
     key = jax.random.fold_in(jax.random.key(program.seed), state.step)
-    draw_key, noise_key = jax.random.split(key)
-    pairs = draw_pairs(photos, draw_key, jnp.arange(program.pairs), program.draw)
+    pairs = draw_pairs(photos, key, jnp.arange(program.pairs), program.draw)
     compute = jax.grad(functools.partial(batch_loss, program), has_aux=True)
-    gradients, metrics = compute(state.params, pairs, noise_key)
+    gradients, metrics = compute(state.params, pairs)
     updates, opt_state = program.optimizer.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     state = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
@@ -177,20 +176,18 @@ def _take_step(
 
 
 def batch_loss(
-    program: DetectorProgram, params: Any, pairs: ViewPairs, key: Key[Array, ""] | None
+    program: DetectorProgram, params: Any, pairs: ViewPairs
 ) -> tuple[Float[Array, ""], Metrics]:
-    """Return the loss of a batch, and metrics; without a key, the best keypoints are taken."""
+    """Return the loss of a batch, and metrics."""
     views = jax.tree.map(lambda one: one.reshape(-1, *one.shape[2:]), pairs)
-    found = find(program, params, views, key)
+    found = find(program, params, views)
     found = jax.tree.map(lambda one: one.reshape(program.pairs, 2, *one.shape[1:]), found)
     losses, metrics = jax.vmap(functools.partial(pair_loss, program))(found, pairs.homographies)
     metrics = {name: value.mean() for name, value in metrics.items()}
     return losses.mean(), {**metrics, "loss": losses.mean()}
 
 
-def find(
-    program: DetectorProgram, params: Any, views: ViewPairs, key: Key[Array, ""] | None
-) -> Found:
+def find(program: DetectorProgram, params: Any, views: ViewPairs) -> Found:
     """Detect and describe the keypoints of views, whose first axis has all of them."""
     config, side = program.model, program.draw.side
     octaves = make_octaves(views.grey, config)
@@ -201,8 +198,6 @@ def find(
     # Low but finite: scores beyond the border take part in refined positions.
     scores = jnp.where(shown, scores, -1e4)
     wanted = jnp.where(peaks, jax.lax.stop_gradient(scores), -jnp.inf)
-    if key is not None:
-        wanted += program.reward.noise * jax.random.gumbel(key, wanted.shape)
     index = strongest(grid, wanted, program.reward.keypoints)[1]
     refine = functools.partial(locate, grid, smallest=config.smallest)
     located = jax.vmap(refine)(scores, directions, index)
@@ -277,55 +272,25 @@ def pair_loss(
     program: DetectorProgram, found: Found, homographies: Float[Array, "2 3 3"]
 ) -> tuple[Float[Array, ""], Metrics]:
     """Return the loss of a pair of views, and metrics."""
-    config, side = program.reward, program.draw.side
+    config = program.reward
     first, second = (Found(*(column[i] for column in found)) for i in range(2))
-    offsets = first.xy[:, None] - second.xy[None]
-    zooms = jnp.sqrt(first.zooms[:, None] * second.zooms[None])
-    apart = jnp.sqrt((offsets**2).sum(axis=-1) + 1e-6) / zooms
-    octaves = jnp.abs(jnp.log2(first.sizes[:, None] / second.sizes[None]))
-    sigma = (
-        config.sigma + config.reach * jnp.sqrt(first.sizes[:, None] * second.sizes[None]) / zooms
-    )
-    likely = jnp.exp(-((apart / sigma) ** 2) / 2) * jnp.maximum(1 - octaves / config.octaves, 0)
-    likely = jax.lax.stop_gradient(likely)
+    apart, likely = compare(config, first, second)
     agree = first.descriptors @ second.descriptors.T
-    number = jnp.arange(config.keypoints)
-
-    def judge(
-        own: Found, other: Array, likely: Array, agree: Array, apart: Array
-    ) -> tuple[Array, Array, Array]:
-        """Return the loss of a view, three metrics, and its keypoints' partners, −1 for none."""
-        seen = project(jnp.linalg.inv(other), own.xy)
-        visible = ((seen > 0) & (seen < side - 1)).all(axis=1)
-        partner = likely.argmax(axis=1)
-        mutual = likely.argmax(axis=0)[partner] == number
-        reward = jnp.where(mutual & visible, likely[number, partner], 0)
-        repeated = (apart[number, partner] < REPEATED) & (reward > 0)
-        matched = repeated
-        if program.describe is not None:
-            match = agree.argmax(axis=1)
-            back = agree.argmax(axis=0)[match] == number
-            matched = back & visible & (apart[number, match] < REPEATED)
-            reward *= jnp.where(matched, 1.0, config.unmatched)
-        total = jnp.maximum(visible.sum(), 1)
-        # A ranking of the visible ones by reward, as probabilities: bounded, so scores cannot run
-        # away.
-        logits = jnp.where(visible, own.scores, -1e9)
-        log_shares = own.scores - jax.nn.logsumexp(logits)
-        loss = -(reward * log_shares).sum() / (reward.sum() + 1e-3)
-        metrics = jnp.stack([one.sum() for one in (reward, repeated, matched)]) / total
-        return loss, metrics, jnp.where(repeated, partner, -1)
-
-    one_loss, one_metrics, _ = judge(first, homographies[1], likely, agree, apart)
-    other_loss, other_metrics, partner = judge(second, homographies[0], likely.T, agree.T, apart.T)
+    one_loss, one_metrics, _ = rank(program, first, homographies[1], apart, likely, agree)
+    other_loss, other_metrics, partner = rank(
+        program, second, homographies[0], apart.T, likely.T, agree.T
+    )
     # Partners are mutual: those of the second view are all.
     repeated = partner >= 0
     count = jnp.maximum(repeated.sum(), 1)
-    distance = jnp.where(repeated, apart[partner, number], 0).sum() / count
+    distance = jnp.where(repeated, apart[partner, jnp.arange(len(partner))], 0).sum() / count
     cosines = (second.directions * first.directions[partner]).sum(axis=1)
     turn = jnp.where(repeated, 1 - cosines, 0).sum() / count
+    # Views that are turned alike agree in any constant direction: there is nothing to learn.
+    views = jax.vmap(to_photo)(homographies, jnp.full((2, 1, 2), program.draw.side / 2))[2]
+    turned_apart = (1 - jnp.cos(views[0, 0] - views[1, 0])) / 2
     policy = (one_loss + other_loss) / 2
-    loss = policy + config.location * distance + config.direction * turn
+    loss = policy + config.location * distance + config.direction * turned_apart * turn
     reward, share, matches = (one_metrics + other_metrics) / 2
     return loss, {
         "reward": reward,
@@ -334,6 +299,53 @@ def pair_loss(
         "distance": distance,
         "turn": turn / 2,
     }
+
+
+def compare(
+    config: RewardConfig, first: Found, second: Found
+) -> tuple[Float[Array, "K K"], Float[Array, "K K"]]:
+    """Return how far keypoints are apart, in pixels of the views, and their reward as partners."""
+    offsets = first.xy[:, None] - second.xy[None]
+    zooms = jnp.sqrt(first.zooms[:, None] * second.zooms[None])
+    apart = jnp.sqrt((offsets**2).sum(axis=-1) + 1e-6) / zooms
+    octaves = jnp.abs(jnp.log2(first.sizes[:, None] / second.sizes[None]))
+    sizes = jnp.sqrt(first.sizes[:, None] * second.sizes[None]) / zooms
+    near = jnp.exp(-((apart / (config.sigma + config.reach * sizes)) ** 2) / 2)
+    likely = near * jnp.maximum(1 - octaves / config.octaves, 0)
+    return apart, jax.lax.stop_gradient(likely)
+
+
+def rank(
+    program: DetectorProgram,
+    own: Found,
+    other: Float[Array, "3 3"],
+    apart: Float[Array, "K K"],
+    likely: Float[Array, "K K"],
+    agree: Float[Array, "K K"],
+) -> tuple[Float[Array, ""], Float[Array, "3"], Int[Array, " K"]]:
+    """Return a view's loss, three metrics, and its keypoints' partners, −1 for none.
+
+    Rows are the view's keypoints, columns those of the other view, whose homography is given.
+    """
+    number = jnp.arange(len(own.xy))
+    seen = project(jnp.linalg.inv(other), own.xy)
+    visible = ((seen > 0) & (seen < program.draw.side - 1)).all(axis=1)
+    partner = likely.argmax(axis=1)
+    mutual = likely.argmax(axis=0)[partner] == number
+    reward = jnp.where(mutual & visible, likely[number, partner], 0)
+    matched = repeated = (apart[number, partner] < REPEATED) & (reward > 0)
+    if program.describe is not None:
+        match = agree.argmax(axis=1)
+        back = agree.argmax(axis=0)[match] == number
+        matched = back & visible & (apart[number, match] < REPEATED)
+        reward *= matched
+    # Shares of the visible ones by scores, to be those by reward: bounded, so scores cannot run
+    # away.
+    log_shares = own.scores - jax.nn.logsumexp(jnp.where(visible, own.scores, -1e9))
+    loss = -(reward * log_shares).sum() / (reward.sum() + 1e-3)
+    total = jnp.maximum(visible.sum(), 1)
+    metrics = jnp.stack([one.sum() for one in (reward, repeated, matched)]) / total
+    return loss, metrics, jnp.where(repeated, partner, -1)
 
 
 def make_validation(
@@ -360,5 +372,5 @@ def _validate(
     pairs = draw_pairs(
         photos, jax.random.fold_in(key, number), jnp.arange(program.pairs), program.draw
     )
-    metrics = batch_loss(program, params, pairs, None)[1]
+    metrics = batch_loss(program, params, pairs)[1]
     return {name: metrics[name] for name in ("repeated", "matched", "distance", "turn")}

@@ -14,13 +14,14 @@ from refusals import assert_refused, refused_command
 
 import kjax
 from kjax.cli import main
+from kjax.data.cutting.keypoints import STEADY, detect_in_grey
 from kjax.data.cutting.photographs import read_grey
 from kjax.data.selfsupervised import ViewConfig
 from kjax.images.exchange.hloc import FeatureWriter
 from kjax.images.features import Features
 from kjax.images.geometry import project
 from kjax.images.sift import ROOT_SIFT
-from kjax.images.views import VIEWS, describe_scene, describe_views, make_views, steadiest
+from kjax.images.views import VIEWS, describe_scene, describe_views, make_views
 from kjax.matcher.view_set import read_view_set
 from kjax.weights.info import Provenance
 
@@ -204,7 +205,8 @@ def photos(tmp_path_factory):
 def model(photos, tmp_path):
     """What COLMAP would find: the first photograph's keypoints, in all that show them."""
     pixels = np.asarray(Image.open(photos / "0.png"))
-    xy = np.unique(steadiest(pixels, 60, 0.02).xy, axis=0) + 0.5
+    found = detect_in_grey(pixels, detector=STEADY, max_keypoints=60, contrast=0.02)
+    xy = np.unique(found.xy, axis=0) + 0.5
     write_binary(
         tmp_path,
         {1: (2, WIDTH, HEIGHT, (FOCAL, WIDTH / 2, HEIGHT / 2, 0.0))},

@@ -27,6 +27,7 @@ from kjax.keypoints.network import (
 )
 from kjax.keypoints.views import PairConfig, draw_pairs, project, square_to_quadrilateral
 from kjax.keypoints.weights import DetectorWeights, find_file, read_detector, save_detector
+from kjax.matcher.view_set import read_view_set
 from kjax.runs.checkpoint import saved_steps
 from kjax.runs.config import load_config, validate_as
 from kjax.weights import shipped
@@ -85,9 +86,9 @@ def test_peaks_become_keypoints(xp):
     np.testing.assert_array_equal(found.directions[1], maps[1].directions[0, 4, 2, 0])
 
 
-@pytest.mark.parametrize("other", [(0, 11, 20, 1), (0, 10, 20, 0), (1, 5, 10, 0)])
+@pytest.mark.parametrize("other", [(0, 13, 20, 0), (0, 10, 20, 0), (1, 6, 10, 1)])
 def test_a_place_is_found_once(other):
-    """Beside a peak, at the scale below it, and at the next one, of the coarser octave."""
+    """Near a peak, at another scale, and in the coarser octave."""
     maps = score_maps([(0, 10, 20, 1)])
     maps[other[0]].scores[(0, *other[1:])] = 7.5
     scores = np.concatenate([one.scores.ravel() for one in maps])
@@ -194,9 +195,16 @@ def test_repeated_keypoints_are_rewarded():
     assert unlike["repeated"] == 1
     assert unlike["reward"] < 0.5
 
-    def loss(scores, second):
+    def loss(scores, second, homographies=whole):
         both = jax.tree.map(lambda *v: jnp.stack(v), first._replace(scores=scores), second)
-        return training.pair_loss(program, both, whole)[0]
+        return training.pair_loss(program, both, homographies)[0]
+
+    # Directions have to agree between views that are turned against each other.
+    upside_down = jnp.stack([whole[0], jnp.array([[-1.0, 0, 63], [0, -1, 63], [0, 0, 1]])])
+    other_way = same._replace(directions=-same.directions)
+    right, wrong = (loss(first.scores, one, upside_down) for one in (same, other_way))
+    np.testing.assert_allclose(wrong - right, 2 * program.reward.direction, rtol=1e-3)
+    assert loss(first.scores, other_way) == loss(first.scores, same)
 
     # Repeated keypoints rise, the others fall; without any, nothing happens.
     moved = same._replace(xy=jnp.where((order < 8)[:, None], same.xy, same.xy + 20))
@@ -238,7 +246,7 @@ def test_a_training_resumes_exactly_and_is_used(photos, tmp_path, capsys):
     np.testing.assert_array_equal(np.load(tmp_path / "a.npz")["xy"], features.xy)
 
 
-def test_the_shipped_detector(photos, capsys):
+def test_the_shipped_detector(photos, tmp_path, capsys):
     assert main(["info", "kjax", "--part", "detector"]) == 0
     assert "Apache-2.0" in capsys.readouterr().out
     assert shipped.detector_file("kjax").with_suffix(".md").is_file()
@@ -247,6 +255,12 @@ def test_the_shipped_detector(photos, capsys):
     assert len(found) == 30
     assert (found.angles == -1).all()
     assert_refused("kjax, a file of kjax train-detector", find_detector, "kjaxx")
+    words = ["build-views", photos, "--weights", "rootsift", "--detector", "kjax", "--views", 1]
+    words += ["--keypoints", 30, "--out", tmp_path / "views.npz", "--quiet"]
+    assert main(list(map(str, words))) == 0
+    views = read_view_set(tmp_path / "views.npz")
+    plain = describer.detector(np.asarray(Image.open(photos / "a.png").convert("L")))
+    np.testing.assert_allclose(views.xy[0, 0], plain.xy[:30], atol=0.01)
 
 
 def test_damaged_and_unsuitable_files(photos, tmp_path, capsys):
