@@ -35,7 +35,7 @@ def get_config() -> ConfigDict:
     config.draw.least_extent = 0.4  # side of a view over the photograph's shorter side
     config.draw.zoom_noise = 0.35  # σ of the logarithm of the ratio of both views' sides
     config.draw.shift_noise = 0.12  # σ of the distance of both views, over their side
-    config.draw.upright_share = 0.5  # of pairs that are turned as their photographs are
+    config.draw.upright_share = 0.2  # of pairs that are turned as their photographs are
     config.draw.tilt_degrees = 10.0  # σ of how these are tilted
     config.draw.perspective = 0.15  # maximum displacement of a view's corners, over its side
     config.draw.appearance = 0.7  # strength of changed light, tones, channels, …
@@ -48,7 +48,7 @@ def get_config() -> ConfigDict:
     config.reward.octaves = 0.75  # difference of scales that costs all of it
     config.reward.descriptor = "fast"  # has to match, or there is no reward; "": none
     config.reward.location = 0.3  # weight of the distance between matching keypoints
-    config.reward.direction = 0.3  # of the difference of their directions
+    config.reward.direction = 1.0  # of the difference of their directions
 
     config.optimizer = ConfigDict()  # AdamW
     config.optimizer.learning_rate = 1e-3  # after the warm-up; falls as a cosine to a hundredth
@@ -58,7 +58,7 @@ def get_config() -> ConfigDict:
 
     config.train = ConfigDict()
     config.train.pairs = 8  # in a batch
-    config.train.steps = 10_000
+    config.train.steps = 4_000
     config.train.dtype = "bfloat16"  # of the computation; parameters are float32
     config.train.steps_per_dispatch = 50  # between two looks of the host
     config.train.log_every = 100  # steps between lines of metrics

@@ -181,10 +181,16 @@ def respond(light: Any, change: Change, noise: Any) -> Any:
 
 
 def scale_to_range(x: Any) -> Any:
-    """Scale to 0–1, the extremes or `MOST` standard deviations from the mean; clip the rest."""
+    """Scale `grey_range` to 0–1; clip the rest."""
+    low, width = grey_range(x)
+    return ((x - low) / width).clip(0, 1)
+
+
+def grey_range(x: Any) -> tuple[Any, Any]:
+    """Return the lowest value and the range: of all, at most `MOST` σ from the mean."""
     xp, mean, reach = x.__array_namespace__(), x.mean(), MOST * x.std()
     low, high = xp.maximum(x.min(), mean - reach), xp.minimum(x.max(), mean + reach)
-    return xp.clip((x - low) / (high - low + 1e-6), 0, 1)
+    return low, high - low + 1e-6
 
 
 def change_photo(

@@ -16,7 +16,7 @@ import numpy as np
 from kjax.errors import InputError
 from kjax.export import files
 from kjax.extras import require
-from kjax.keypoints.detect import find_best
+from kjax.keypoints.detect import Prepared, find_best
 from kjax.keypoints.network import arrange
 from kjax.keypoints.selection import APART, BINOMIAL, NEIGHBOURS, Grid, allowed
 from kjax.keypoints.weights import DetectorWeights
@@ -45,7 +45,8 @@ def export_detector(
         files.write_onnx(partial, detector_graph(weights, size, keypoints), facts)
         grey = np.random.default_rng(0).random((height, width), np.float32)
         found = files.read_onnx(partial).run(None, {"grey": grey})
-        expected = find_best(weights, grey, np.ones(grey.shape, bool), size, keypoints)[0]
+        photo = Prepared(grey, np.float32(0), np.float32(1), None, np.array(size, np.int32))
+        expected = find_best(weights, photo, keypoints)[0]
         ends = [
             np.column_stack([np.asarray(one[0]), np.asarray(one[1])[:, None]])
             for one in (expected, found)

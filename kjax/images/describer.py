@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -31,7 +31,13 @@ from kjax.data.phototour import PATCH_SIDE
 from kjax.errors import InputError, check_name
 from kjax.extras import jax, require
 from kjax.images.conventions import as_array, keypoints_and_shapes
-from kjax.images.extract import extract_patches, open_grey, open_image, padded_count
+from kjax.images.extract import (
+    LARGEST_SQUARE,
+    extract_patches,
+    open_grey,
+    open_image,
+    padded_count,
+)
 from kjax.images.features import Features
 from kjax.images.runner import ONNXRUNTIME, Runner, fastest_dtype
 from kjax.keypoints import find_detector
@@ -243,7 +249,7 @@ class Describer:
             raise InputError("upright=True is for detection: give keypoints with the angle −1")
 
         def find(image: Any) -> tuple[Any, ...]:
-            is_file, shapes = isinstance(image, str | os.PathLike), None
+            is_file = isinstance(image, str | os.PathLike)
             opened, own_order = (image, order) if is_file else open_image(image, order)
             if keypoints is None:
                 grey, size = open_grey(opened, own_order, self.max_side)
@@ -253,18 +259,23 @@ class Describer:
                     pairs = zip(grey.shape, chosen.shape, strict=True)
                     chosen = chosen[np.ix_(*(np.arange(n) * m // n for n, m in pairs))]
                 count = self.max_keypoints if max_keypoints is None else max_keypoints
-                options = {"max_keypoints": count, "detector": self.detector}
-                options["upright"] = self.upright if upright is None else upright
-                found = detect_in_grey(grey, mask=chosen, **options)
+                up = self.upright if upright is None else upright
+                options: Any = {"max_keypoints": count, "upright": up}
+                if self.at_once(grey):
+                    work = functools.partial(self.find_and_describe, grey, chosen, **options)
+                else:
+                    found = detect_in_grey(grey, mask=chosen, detector=self.detector, **options)
+                    work = functools.partial(self.describe_grey, grey, found)
             else:
                 grey, size = open_grey(opened, own_order)
                 found, shapes = keypoints_and_shapes(keypoints, self.extent)
+                work = functools.partial(self.describe_grey, grey, found, shapes)
             if not is_file and own_order == "bgr" and opened.ndim == 3:
                 opened = opened[..., 2::-1]
-            return opened, size, grey, found, shapes
+            return opened, size, work
 
-        def describe(opened: Any, size: tuple[int, int], *found: Any) -> Features:
-            return dataclasses.replace(self.describe_grey(*found).resized(size), image=opened)
+        def describe(opened: Any, size: tuple[int, int], work: Callable[[], Features]) -> Features:
+            return dataclasses.replace(work().resized(size), image=opened)
 
         if not isinstance(image, list | tuple):
             return describe(*find(image))
@@ -279,7 +290,35 @@ class Describer:
     ) -> Features:
         """Describe keypoints of `grey_values`' image; `shapes`: see `kjax.extract_patches`."""
         descriptors, kept = self.describe_at(grey, keypoints, shapes)
-        found = keypoints.keep(kept)
+        return self._as_features(grey, keypoints.keep(kept), descriptors)
+
+    def at_once(self, grey: np.ndarray) -> bool:
+        """Whether `find_and_describe` is for this image: on accelerators, unless it is large."""
+        small = max(grey.shape) <= LARGEST_SQUARE
+        return callable(self.detector) and not on_cpu(self.device) and small
+
+    def find_and_describe(
+        self,
+        grey: np.ndarray,
+        mask: np.ndarray | None = None,
+        *,
+        max_keypoints: int | None,
+        upright: bool,
+    ) -> Features:
+        """Find keypoints with a learned detector and describe them, in one program."""
+        from kjax.images.on_device import Plan, find_and_describe  # brings JAX
+
+        context, module = tuple(self._context.tolist()), self._runner.module()
+        plan = Plan(module, self.patch_size, context, self.extent, upright)
+        with self._runner.on_device():
+            detector: Any = self.detector
+            weights = self._runner.weights
+            found = find_and_describe(plan, detector, weights, grey, mask, max_keypoints)
+        return self._as_features(grey, *found)
+
+    def _as_features(
+        self, grey: np.ndarray, found: Keypoints, descriptors: Float32[np.ndarray, "K dim"]
+    ) -> Features:
         return Features(
             xy=found.xy,
             descriptors=descriptors,

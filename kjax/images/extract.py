@@ -151,7 +151,7 @@ def extract_patches(
     if backend == "numpy":
         on_host = (None if one is None else np.asarray(one) for one in keypoints)
         with np.errstate(all="ignore"):
-            return _extract(options, np.asarray(photos), None, *on_host)
+            return extract(options, np.asarray(photos), None, *on_host)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (photos, *keypoints)):
         return _compiled(outermost=False)(options, photos, None, *keypoints)
     # NumPy pads: there another number of keypoints is not another program.
@@ -249,10 +249,10 @@ def pad_image(image: Any, axis: int, *, size: int, pyramid: str) -> tuple[Any, I
 def _compiled(*, outermost: bool = True) -> Any:
     # To choose the fastest product of small matrices takes seconds and saves nothing.
     quickly = {"xla_gpu_autotune_level": 0} if outermost and not on_cpu() else None
-    return jax.jit(_extract, static_argnums=0, compiler_options=quickly)
+    return jax.jit(extract, static_argnums=0, compiler_options=quickly)
 
 
-def _extract(
+def extract(
     options: tuple[Any, ...],
     image: Any,
     inside: Inside | None,

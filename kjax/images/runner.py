@@ -56,10 +56,10 @@ class Runner:
             require("onnxruntime", "describing with onnxruntime")
         usable = folded.dtype in (np.float32, np.int8) and has_onnxruntime(self.device)
         self.backend = ONNXRUNTIME if usable and backend != JAX else JAX
-        self._model, self._weights = fold_head(folded, weights)
+        self._model, self.weights = fold_head(folded, weights)
         self.dimension = folded.descriptor_size
         if self.backend == JAX:
-            self._weights = jax.device_put(self._weights, self.device)
+            self.weights = jax.device_put(self.weights, self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out compiled programs: another process compiles its own."""
@@ -118,9 +118,13 @@ class Runner:
 
     @functools.cached_property
     def _by_jax(self) -> Callable[..., Any]:
+        return functools.partial(jax.jit(self.module().apply), self.weights)
+
+    def module(self) -> Any:
+        """Return the linen module of the weights."""
         from kjax.model.descriptor import as_module  # brings JAX
 
-        return functools.partial(jax.jit(as_module(self._model).apply), self._weights)
+        return as_module(self._model)
 
     @functools.cached_property
     def _by_onnxruntime(self) -> Callable[..., Any]:
@@ -130,7 +134,7 @@ class Runner:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         # As many channels to a block as a register holds float32. ARM was measured without blocks.
         block = 16 if "avx512f" in cpu_features() else 8 if platform.machine() in X86 else None
-        graph = onnx_model(self._model, self._weights, dtype="float32", block=block)
+        graph = onnx_model(self._model, self.weights, dtype="float32", block=block)
         session = onnxruntime.InferenceSession(
             graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )

@@ -91,7 +91,7 @@ def describe_views(
         views = make_views(photographs[number], names[number], config=config, seed=seed)
         if views is None:
             return None
-        return [(one, find_best(one.pixels, describer, max_keypoints)) for one in views]
+        return [(one, find_keypoints(one.pixels, describer, max_keypoints)) for one in views]
 
     described: list[dict[str, np.ndarray]] = []
 
@@ -136,7 +136,7 @@ def _stacked(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
     return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
 
 
-def find_best(
+def find_keypoints(
     pixels: UInt8[np.ndarray, "_ _"], describer: Describer | RootSift, count: int
 ) -> Keypoints:
     """Detect keypoints with the describer's detector."""
@@ -304,7 +304,7 @@ def describe_scene(
         if photo is None:
             return None
         photo = reduce_photo(photo, max_side)
-        return photo, find_best(photo, describer, max_keypoints)
+        return photo, find_keypoints(photo, describer, max_keypoints)
 
     described: list[dict[str, np.ndarray]] = []
     read: list[ModelImage] = []

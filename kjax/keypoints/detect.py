@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, Num
+from jaxtyping import Array, Bool, Int32, Num
 
-from kjax.data.appearance import scale_to_range
+from kjax.data.appearance import grey_range
 from kjax.data.cutting.keypoints import MAX_KEYPOINTS, NO_ANGLE, Keypoints, check_search
 from kjax.files.atomic import sha256
 from kjax.keypoints.network import DetectorConfig, DetectorNetwork
@@ -42,36 +42,53 @@ class LearnedDetector:
         upright: bool = False,
     ) -> Keypoints:
         """Detect the best keypoints of grey values of any range, one at each place and scale."""
-        height, width = grey.shape
         checked = check_search(grey, mask, max_keypoints)
-        where = np.ones(grey.shape, bool) if checked is None else checked.astype(bool)
-        sides = padded_sides(height, width)
-        missing = [(0, sides[0] - height), (0, sides[1] - width)]
-        scaled = np.pad(scale_to_range(grey.astype(np.float32)), missing, mode="edge")
-        most = grey.size if max_keypoints is None else max_keypoints
-        # Programs find a power of two; the best of them are kept.
-        count = min(2 ** max(most - 1, 63).bit_length(), scaled.size)
-        found, valid = find_best(
-            self.weights, scaled, np.pad(where, missing), (width, height), count
-        )
-        kept = np.flatnonzero(np.asarray(valid))[:most]
-        xy, sizes, scores, directions = (np.asarray(column)[kept] for column in found)
-        angles = np.rad2deg(np.arctan2(directions[:, 1], directions[:, 0])) % np.float32(360)
-        return Keypoints(xy, sizes, np.full_like(angles, NO_ANGLE) if upright else angles, scores)
+        count = enough(max_keypoints, grey.size)
+        found, there = find_best(self.weights, prepare(grey, checked), count)
+        kept = np.flatnonzero(np.asarray(there))[:max_keypoints]
+        located = Located(*(np.asarray(column)[kept] for column in found))
+        return as_keypoints(located, upright=upright)
+
+
+class Prepared(NamedTuple):
+    """A photograph on its way to a program, padded to one of few sizes."""
+
+    pixels: Num[Any, "H W"]
+    darkest: Num[Any, ""]
+    contrast: Num[Any, ""]  # range of grey values
+    where: Bool[Any, "H W"] | None  # keypoints are wanted; None: everywhere
+    size: Int32[Any, "2"]  # width and height without the padding
+
+
+def prepare(grey: Num[np.ndarray, "_ _"], mask: np.ndarray | None) -> Prepared:
+    """Pad a photograph of any range of grey values, and its mask."""
+    sides = padded_sides(*grey.shape)
+    missing = [(0, end - side) for side, end in zip(grey.shape, sides, strict=True)]
+    where = None if mask is None else np.pad(mask.astype(bool), missing)
+    darkest, contrast = grey_range(grey.astype(np.float32))
+    size = np.array(grey.shape[::-1], np.int32)
+    return Prepared(np.pad(grey, missing, mode="edge"), darkest, contrast, where, size)
+
+
+def enough(most: int | None, pixels: int) -> int:
+    """Return the number of keypoints that a program finds: a power of two, so they are few."""
+    return 2 ** max((pixels if most is None else most) - 1, 63).bit_length()
+
+
+def as_keypoints(found: Located, *, upright: bool) -> Keypoints:
+    """Convert to OpenCV's conventions."""
+    xp = found.xy.__array_namespace__()
+    x, y = found.directions[:, 0], found.directions[:, 1]
+    angles = xp.rad2deg(xp.arctan2(y, x)) % np.float32(360)
+    angles = xp.full_like(angles, NO_ANGLE) if upright else angles
+    return Keypoints(found.xy, found.sizes, angles, found.scores)
 
 
 def find_best(
-    weights: DetectorWeights,
-    grey: Float[np.ndarray, "H W"],
-    where: Bool[np.ndarray, "H W"],
-    size: tuple[int, int],
-    count: int,
+    weights: DetectorWeights, photo: Prepared, count: int
 ) -> tuple[Located, Bool[Array, " K"]]:
-    """Return the best keypoints of a padded photograph of this size, and which of them are there.
-
-    Grey values are from 0 to 1.
-    """
-    return _detect(weights.model, count, weights.params, grey, where, np.array(size, np.int32))
+    """Return the best keypoints of a photograph, and which of them are there."""
+    return _compiled_detect(weights.model, count, weights.params, photo)
 
 
 def padded_sides(height: int, width: int) -> tuple[int, int]:
@@ -82,20 +99,20 @@ def padded_sides(height: int, width: int) -> tuple[int, int]:
     return -(-height // step) * step, -(-width // step) * step
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _detect(
-    config: DetectorConfig,
-    count: int,
-    params: Any,
-    grey: Float[Array, "H W"],
-    where: Bool[Array, "H W"],
-    size: Int32[Array, "2"],
-) -> tuple[Located, Array]:
-    octaves = make_octaves(grey[None], config)
+def detect(
+    config: DetectorConfig, count: int, params: Any, photo: Prepared
+) -> tuple[Located, Bool[Array, " K"]]:
+    """Find the best keypoints, to be compiled; see `find_best`."""
+    grey = (photo.pixels.astype(jnp.float32) - photo.darkest) / photo.contrast
+    where = jnp.ones(grey.shape, bool) if photo.where is None else photo.where
+    octaves = make_octaves(grey.clip(0, 1)[None], config)
     grid, scores, directions, _, peaks = score_octaves(
-        DetectorNetwork(config), params, octaves, where[None], (size[0], size[1])
+        DetectorNetwork(config), params, octaves, where[None], (photo.size[0], photo.size[1])
     )
     wanted = jnp.where(peaks, scores, -jnp.inf)
     best, index = strongest(grid, wanted, min(count, wanted.shape[1] // 4))
     found = locate(grid, scores[0], directions[0], index[0], smallest=config.smallest)
     return found, jnp.isfinite(best[0])
+
+
+_compiled_detect = functools.partial(jax.jit, static_argnums=(0, 1))(detect)

@@ -17,7 +17,7 @@ from kjax.export.files import read_onnx
 from kjax.images.features import unit_rows
 from kjax.keypoints import find_detector, selection, training
 from kjax.keypoints.config import DetectorRunConfig
-from kjax.keypoints.detect import LearnedDetector, find_best
+from kjax.keypoints.detect import LearnedDetector, Prepared, find_best
 from kjax.keypoints.network import (
     DetectorConfig,
     DetectorNetwork,
@@ -263,6 +263,24 @@ def test_the_shipped_detector(photos, tmp_path, capsys):
     np.testing.assert_allclose(views.xy[0, 0], plain.xy[:30], atol=0.01)
 
 
+@pytest.mark.parametrize("weights", ["tiny", "fast-context"])
+def test_one_program_finds_and_describes_the_same(photos, monkeypatch, weights):
+    describer = kjax.load(weights, detector="kjax", max_keypoints=70, backend="jax")
+    left = np.broadcast_to(np.arange(208) < 150, (160, 208))
+    apart = describer.describe_image(photos / "a.png", mask=left)
+    monkeypatch.setattr(describer, "at_once", lambda grey: True)
+    together = describer.describe_image(photos / "a.png", mask=left)
+    for name in ("xy", "scales", "angles", "scores"):
+        np.testing.assert_allclose(getattr(together, name), getattr(apart, name), atol=1e-3)
+    assert len(together) == 70
+    assert together.xy[:, 0].max() < 155
+    cosines = (together.descriptors * apart.descriptors).sum(axis=1)
+    assert cosines.min() > 0.9999
+    upright = describer.describe_image(photos / "a.png", max_keypoints=9, upright=True)
+    assert (upright.angles == -1).all()
+    assert len(upright) == 9
+
+
 def test_damaged_and_unsuitable_files(photos, tmp_path, capsys):
     path = tmp_path / "detector.npz"
     assert_refused("no such detector", find_detector, str(tmp_path))
@@ -306,7 +324,9 @@ def test_the_exported_file_finds_the_same(tmp_path, capsys):
     grey = np.random.default_rng(1).random((66, 101), np.float32)
     xy, sizes, scores, directions = read_onnx(path).run(None, {"grey": grey})
     weights = read_detector(find_file("kjax"))
-    best = find_best(weights, grey, np.ones(grey.shape, bool), (101, 66), 40)[0]
+    size = np.array([101, 66], np.int32)
+    photo = Prepared(grey, np.float32(0), np.float32(1), None, size)
+    best = find_best(weights, photo, 40)[0]
     for found, expected in zip((xy, sizes, scores, directions), best, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-3)
     assert "only for detectors" in refused_command(

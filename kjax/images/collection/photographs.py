@@ -200,8 +200,10 @@ def describe_content(
     try:
         pixels, size = read_reduced(path, describer.max_side, content=content)
         grey = grey_values(pixels)
-        options = {"detector": describer.detector, "upright": describer.upright}
-        keypoints = detect_in_grey(grey, max_keypoints=limit, **options)
+        options: Any = {"max_keypoints": limit, "upright": describer.upright}
+        if describer.at_once(grey):
+            return describer.find_and_describe(grey, **options).resized(size)
+        keypoints = detect_in_grey(grey, detector=describer.detector, **options)
         with _DESCRIBING:
             return describer.describe_grey(grey, keypoints).resized(size)
     except (InputError, OSError) as error:
