@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
-    from kjax.data.cutting.keypoints import SIFT_PIXELS, detect_in_grey
+    from kjax.data.cutting.keypoints import SIFT_PIXELS
     from kjax.data.cutting.photographs import grey_values, in_order, read_reduced
     from kjax.images.describer import load
     from kjax.images.exchange.outputs import Output, check_same_settings
@@ -101,10 +101,9 @@ def run(args: argparse.Namespace) -> int:
         pixels, size = read_reduced(photograph[1], args.max_side)
         grey = grey_values(pixels)
         with alone if grey.size > SIFT_PIXELS // 2 else contextlib.nullcontext():
-            found = detect_in_grey(grey, **how)
-        return own, size, grey, found
+            describe = describer.detected(grey, max_keypoints=args.keypoints, upright=args.upright)
+        return own, size, describe
 
-    how = {"max_keypoints": args.keypoints, "detector": describer.detector, "upright": args.upright}
     failed, alone = 0, threading.Lock()  # detection and description both need much memory
     # A second thread detects keypoints of the next photograph while this one is described.
     detected = in_order(detect, missing.items(), threads=1)
@@ -112,9 +111,9 @@ def run(args: argparse.Namespace) -> int:
     with output:
         for (name, path), future in bar:
             try:
-                own, size, grey, found = future.result()
+                own, size, describe = future.result()
                 with alone:
-                    features = describer.describe_grey(grey, found).resized(size)
+                    features = describe().resized(size)
             except (InputError, OSError) as error:
                 tqdm.write(f"kjax describe: left out: {error}", file=sys.stderr)
                 failed += 1

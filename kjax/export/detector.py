@@ -16,7 +16,7 @@ import numpy as np
 from kjax.errors import InputError
 from kjax.export import files
 from kjax.extras import require
-from kjax.keypoints.detect import Prepared, find_best
+from kjax.keypoints.detect import Prepared, detect
 from kjax.keypoints.network import arrange
 from kjax.keypoints.selection import APART, BINOMIAL, NEIGHBOURS, Grid, allowed
 from kjax.keypoints.weights import DetectorWeights
@@ -46,7 +46,7 @@ def export_detector(
         grey = np.random.default_rng(0).random((height, width), np.float32)
         found = files.read_onnx(partial).run(None, {"grey": grey})
         photo = Prepared(grey, np.float32(0), np.float32(1), None, np.array(size, np.int32))
-        expected = find_best(weights, photo, keypoints)[0]
+        expected = detect(weights.model, keypoints, weights.params, photo)[0]
         ends = [
             np.column_stack([np.asarray(one[0]), np.asarray(one[1])[:, None]])
             for one in (expected, found)

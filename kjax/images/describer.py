@@ -52,6 +52,8 @@ from kjax.weights.source import WHOLE_EXTENT, LoadedModel, load_source
 from kjax.weights.torch_names import to_arrays
 
 DTYPES = ("float32", "bfloat16", "int8")
+MOST_AT_ONCE = 32768
+"""Maximum keypoints of a photograph for one program, which cuts patches for as many."""
 FEATURE_VERSION = 2
 """To be increased whenever the same photographs and settings give other features."""
 
@@ -260,12 +262,7 @@ class Describer:
                     chosen = chosen[np.ix_(*(np.arange(n) * m // n for n, m in pairs))]
                 count = self.max_keypoints if max_keypoints is None else max_keypoints
                 up = self.upright if upright is None else upright
-                options: Any = {"max_keypoints": count, "upright": up}
-                if self.at_once(grey):
-                    work = functools.partial(self.find_and_describe, grey, chosen, **options)
-                else:
-                    found = detect_in_grey(grey, mask=chosen, detector=self.detector, **options)
-                    work = functools.partial(self.describe_grey, grey, found)
+                work = self.detected(grey, chosen, max_keypoints=count, upright=up)
             else:
                 grey, size = open_grey(opened, own_order)
                 found, shapes = keypoints_and_shapes(keypoints, self.extent)
@@ -292,28 +289,38 @@ class Describer:
         descriptors, kept = self.describe_at(grey, keypoints, shapes)
         return self._as_features(grey, keypoints.keep(kept), descriptors)
 
-    def at_once(self, grey: np.ndarray) -> bool:
-        """Whether `find_and_describe` is for this image: on accelerators, unless it is large."""
-        small = max(grey.shape) <= LARGEST_SQUARE
-        return callable(self.detector) and not on_cpu(self.device) and small
-
-    def find_and_describe(
+    def detected(
         self,
         grey: np.ndarray,
         mask: np.ndarray | None = None,
         *,
         max_keypoints: int | None,
         upright: bool,
+    ) -> Callable[[], Features]:
+        """Detect keypoints of `grey_values`' image; return a function that describes them.
+
+        On accelerators, that function does both in one program, with a learned detector.
+        """
+        if not self._at_once(grey, max_keypoints):
+            options: Any = {"max_keypoints": max_keypoints, "upright": upright}
+            found = detect_in_grey(grey, mask=mask, detector=self.detector, **options)
+            return functools.partial(self.describe_grey, grey, found)
+        return functools.partial(self._find_and_describe, grey, mask, max_keypoints, upright)
+
+    def _at_once(self, grey: np.ndarray, count: int | None) -> bool:
+        few = max(grey.shape) <= LARGEST_SQUARE and count is not None and count <= MOST_AT_ONCE
+        return callable(self.detector) and not on_cpu(self.device) and few
+
+    def _find_and_describe(
+        self, grey: np.ndarray, mask: np.ndarray | None, count: int | None, upright: bool
     ) -> Features:
-        """Find keypoints with a learned detector and describe them, in one program."""
         from kjax.images.on_device import Plan, find_and_describe  # brings JAX
 
         context, module = tuple(self._context.tolist()), self._runner.module()
         plan = Plan(module, self.patch_size, context, self.extent, upright)
+        detector: Any = self.detector
         with self._runner.on_device():
-            detector: Any = self.detector
-            weights = self._runner.weights
-            found = find_and_describe(plan, detector, weights, grey, mask, max_keypoints)
+            found = find_and_describe(plan, detector, self._runner.weights, grey, mask, count)
         return self._as_features(grey, *found)
 
     def _as_features(
@@ -344,9 +351,7 @@ class Describer:
         if shapes is not None:
             shapes = np.pad(shapes, [(0, len(padded.xy) - count), (0, 0), (0, 0)])
             shapes = np.repeat(shapes, widths, axis=0)
-        # A point's concentric patches follow each other.
-        xy, scales, angles = (np.repeat(column, widths, axis=0) for column in padded[:3])
-        scales = scales * np.tile(self._context, len(padded.xy))
+        xy, scales, angles, _ = padded.concentric(self._context)
         with self._runner.on_device():
             # As sharp as the patches that models train on: cut with 64 pixels, then resized alike.
             options: Any = {"shape": shapes, "size": PATCH_SIDE, "extent": self.extent}

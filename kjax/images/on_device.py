@@ -66,9 +66,8 @@ def _find_and_describe(
     located, there = detect(config, count, params, photo)
     found = as_keypoints(located, upright=plan.upright)
     count, widths = len(there), len(plan.context)
-    # A point's concentric patches follow each other.
-    xy, scales, angles, mask = (jnp.repeat(one, widths, axis=0) for one in (*found[:3], there))
-    scales *= jnp.tile(jnp.array(plan.context, jnp.float32), count)
+    xy, scales, angles, _ = found.concentric(np.array(plan.context, np.float32))
+    mask = there.repeat(widths)
     options = (PATCH_SIDE, "diameter", plan.extent, "opencv", "center", PYRAMID, "rgb")
     patches, valid = extract(options, photo.pixels, inside, xy, scales, angles, mask, None)
     patches = resize_patches(patches, plan.patch)

@@ -140,8 +140,9 @@ def find_keypoints(
     pixels: UInt8[np.ndarray, "_ _"], describer: Describer | RootSift, count: int
 ) -> Keypoints:
     """Detect keypoints with the describer's detector."""
-    options: Any = {"detector": describer.detector, "upright": describer.upright}
-    return detect_in_grey(pixels, max_keypoints=count, **options)
+    return detect_in_grey(
+        pixels, detector=describer.detector, max_keypoints=count, upright=describer.upright
+    )
 
 
 def describe_columns(

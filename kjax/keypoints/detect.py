@@ -43,11 +43,10 @@ class LearnedDetector:
     ) -> Keypoints:
         """Detect the best keypoints of grey values of any range, one at each place and scale."""
         checked = check_search(grey, mask, max_keypoints)
-        count = enough(max_keypoints, grey.size)
-        found, there = find_best(self.weights, prepare(grey, checked), count)
-        kept = np.flatnonzero(np.asarray(there))[:max_keypoints]
-        located = Located(*(np.asarray(column)[kept] for column in found))
-        return as_keypoints(located, upright=upright)
+        count, photo = enough(max_keypoints, grey.size), prepare(grey, checked)
+        found = detect(self.weights.model, count, self.weights.params, photo)
+        located, there = jax.device_get(found)
+        return as_keypoints(located, upright=upright).keep(np.flatnonzero(there)[:max_keypoints])
 
 
 class Prepared(NamedTuple):
@@ -84,13 +83,6 @@ def as_keypoints(found: Located, *, upright: bool) -> Keypoints:
     return Keypoints(found.xy, found.sizes, angles, found.scores)
 
 
-def find_best(
-    weights: DetectorWeights, photo: Prepared, count: int
-) -> tuple[Located, Bool[Array, " K"]]:
-    """Return the best keypoints of a photograph, and which of them are there."""
-    return _compiled_detect(weights.model, count, weights.params, photo)
-
-
 def padded_sides(height: int, width: int) -> tuple[int, int]:
     """Return the sides to which a photograph is padded: few, since each is a program of its own."""
     if not on_cpu():
@@ -99,10 +91,11 @@ def padded_sides(height: int, width: int) -> tuple[int, int]:
     return -(-height // step) * step, -(-width // step) * step
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def detect(
     config: DetectorConfig, count: int, params: Any, photo: Prepared
 ) -> tuple[Located, Bool[Array, " K"]]:
-    """Find the best keypoints, to be compiled; see `find_best`."""
+    """Return the best keypoints of a photograph, and which of them are there."""
     grey = (photo.pixels.astype(jnp.float32) - photo.darkest) / photo.contrast
     where = jnp.ones(grey.shape, bool) if photo.where is None else photo.where
     octaves = make_octaves(grey.clip(0, 1)[None], config)
@@ -113,6 +106,3 @@ def detect(
     best, index = strongest(grid, wanted, min(count, wanted.shape[1] // 4))
     found = locate(grid, scores[0], directions[0], index[0], smallest=config.smallest)
     return found, jnp.isfinite(best[0])
-
-
-_compiled_detect = functools.partial(jax.jit, static_argnums=(0, 1))(detect)

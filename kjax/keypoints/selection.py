@@ -134,10 +134,11 @@ def allowed(grid: Grid, where: Bool[Any, "B H W"], size: Sequence[Any]) -> Bool[
     for octave, (height, width) in enumerate(sides):
         step = 2**octave
         shown = _fit(where[:, ::step, ::step, None], (height, width))[..., 0]
-        for side, last, axis in ((width, size[0], 2), (height, size[1], 1)):
-            place = np.arange(side, dtype=np.int32)
-            within = (place >= MARGIN) & ((place + MARGIN) * step <= last - 1)
-            shown = shown & (within[None, None] if axis == 2 else within[None, :, None])
+        across, down = (
+            (place >= MARGIN) & ((place + MARGIN) * step <= side - 1)
+            for place, side in zip(map(np.arange, (width, height)), size, strict=True)
+        )
+        shown = shown & across[None, None] & down[None, :, None]
         marks.append(xp.repeat(shown.reshape(len(where), -1), grid.scales, axis=1))
     return xp.concatenate(marks, axis=1)
 

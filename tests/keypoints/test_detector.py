@@ -17,7 +17,7 @@ from kjax.export.files import read_onnx
 from kjax.images.features import unit_rows
 from kjax.keypoints import find_detector, selection, training
 from kjax.keypoints.config import DetectorRunConfig
-from kjax.keypoints.detect import LearnedDetector, Prepared, find_best
+from kjax.keypoints.detect import LearnedDetector, Prepared, detect
 from kjax.keypoints.network import (
     DetectorConfig,
     DetectorNetwork,
@@ -98,20 +98,20 @@ def test_a_place_is_found_once(other):
 
 def test_photographs_keep_their_keypoints_whatever_their_padding(photos, monkeypatch):
     params = init_params(MODEL, jax.random.key(1))
-    detect = LearnedDetector(DetectorWeights(MODEL, {}, params), "")
+    detector = LearnedDetector(DetectorWeights(MODEL, {}, params), "")
     grey = np.asarray(Image.open(photos / "a.png").convert("L"))[:150, :201]
-    found = detect(grey, max_keypoints=50)
+    found = detector(grey, max_keypoints=50)
     assert len(found.xy) == 50
     assert (np.diff(found.scores) <= 0).all()
     assert ((found.xy > 1) & (found.xy < (199, 148))).all()
     monkeypatch.setattr("kjax.keypoints.detect.padded_sides", lambda *sides: (320, 224))
-    padded = detect(grey, max_keypoints=50)
+    padded = detector(grey, max_keypoints=50)
     inner = (padded.xy < (180, 130)).all(axis=1)
     known = {tuple(xy) for xy in np.round(found.xy, 2).tolist()}
     assert {tuple(xy) for xy in np.round(padded.xy[inner], 2).tolist()} <= known
     mask = np.broadcast_to(np.arange(201) < 100, grey.shape)
-    assert_refused("give a mask of the image's size", detect, grey, mask=mask[1:])
-    left = detect(grey, max_keypoints=50, mask=mask, upright=True)
+    assert_refused("give a mask of the image's size", detector, grey, mask=mask[1:])
+    left = detector(grey, max_keypoints=50, mask=mask, upright=True)
     assert left.xy[:, 0].max() < 102
     assert (left.angles == -1).all()
 
@@ -268,7 +268,7 @@ def test_one_program_finds_and_describes_the_same(photos, monkeypatch, weights):
     describer = kjax.load(weights, detector="kjax", max_keypoints=70, backend="jax")
     left = np.broadcast_to(np.arange(208) < 150, (160, 208))
     apart = describer.describe_image(photos / "a.png", mask=left)
-    monkeypatch.setattr(describer, "at_once", lambda grey: True)
+    monkeypatch.setattr(describer, "_at_once", lambda grey, count: True)
     together = describer.describe_image(photos / "a.png", mask=left)
     for name in ("xy", "scales", "angles", "scores"):
         np.testing.assert_allclose(getattr(together, name), getattr(apart, name), atol=1e-3)
@@ -326,7 +326,7 @@ def test_the_exported_file_finds_the_same(tmp_path, capsys):
     weights = read_detector(find_file("kjax"))
     size = np.array([101, 66], np.int32)
     photo = Prepared(grey, np.float32(0), np.float32(1), None, size)
-    best = find_best(weights, photo, 40)[0]
+    best = detect(weights.model, 40, weights.params, photo)[0]
     for found, expected in zip((xy, sizes, scores, directions), best, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-3)
     assert "only for detectors" in refused_command(

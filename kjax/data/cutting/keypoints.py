@@ -94,6 +94,11 @@ class Keypoints(NamedTuple):
         found = self.keep(np.sort(np.unique(places, axis=0, return_index=True)[1]))
         return found._replace(angles=np.full_like(found.angles, NO_ANGLE))
 
+    def concentric(self, context: np.ndarray) -> "Keypoints":
+        """Repeat each keypoint at these multiples of its size, one after the other; JAX's, too."""
+        repeated = Keypoints(*(column.repeat(len(context), axis=0) for column in self))
+        return repeated._replace(scales=(self.scales[:, None] * context[None]).reshape(-1))
+
     def padded(self, count: int) -> "Keypoints":
         """Add keypoints of size 0, which never have a patch, up to `count`."""
         missing = (0, count - len(self.xy))

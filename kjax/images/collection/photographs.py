@@ -16,7 +16,6 @@ from jaxtyping import Float64
 from PIL import ExifTags, Image
 from tqdm import tqdm
 
-from kjax.data.cutting.keypoints import detect_in_grey
 from kjax.data.cutting.photographs import grey_values, list_photos, read_reduced
 from kjax.errors import InputError
 from kjax.files.atomic import sha256
@@ -200,11 +199,8 @@ def describe_content(
     try:
         pixels, size = read_reduced(path, describer.max_side, content=content)
         grey = grey_values(pixels)
-        options: Any = {"max_keypoints": limit, "upright": describer.upright}
-        if describer.at_once(grey):
-            return describer.find_and_describe(grey, **options).resized(size)
-        keypoints = detect_in_grey(grey, detector=describer.detector, **options)
+        describe = describer.detected(grey, max_keypoints=limit, upright=describer.upright)
         with _DESCRIBING:
-            return describer.describe_grey(grey, keypoints).resized(size)
+            return describe().resized(size)
     except (InputError, OSError) as error:
         return str(error)
