@@ -20,9 +20,9 @@ def get_config() -> ConfigDict:
 
     config.model = ConfigDict()
     config.model.widths = (24, 32, 48, 64)  # channels at 1/2, 1/4, … of an octave's resolution
-    config.model.scales = 3  # of keypoints in an octave
+    config.model.fine = 8  # channels at full resolution, from which scores are computed
     config.model.octaves = 5
-    config.model.smallest = 3.0  # diameter of the smallest keypoints, in pixels
+    config.model.smallest = 4.0  # usual diameter of the finest octave's keypoints, in pixels
 
     config.data = ConfigDict()
     config.data.photos = "photos"  # folder of photographs to learn from, in colour if possible
@@ -46,8 +46,10 @@ def get_config() -> ConfigDict:
     config.reward.sigma = 1.0  # distance in pixels that costs 40 % of the reward
     config.reward.reach = 0.05  # added to it per pixel of the keypoint's diameter
     config.reward.octaves = 0.75  # difference of scales that costs all of it
-    config.reward.descriptor = "fast"  # has to match, or there is no reward; "": none
+    config.reward.unmatched = 0.0  # reward if the descriptor matches another keypoint
+    config.reward.descriptor = "fast"  # "": none
     config.reward.location = 0.3  # weight of the distance between matching keypoints
+    config.reward.size = 1.0  # of the difference of their sizes, in octaves
     config.reward.direction = 1.0  # of the difference of their directions
 
     config.optimizer = ConfigDict()  # AdamW

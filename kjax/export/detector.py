@@ -46,12 +46,12 @@ def export_detector(
         grey = np.random.default_rng(0).random((height, width), np.float32)
         found = files.read_onnx(partial).run(None, {"grey": grey})
         photo = Prepared(grey, np.float32(0), np.float32(1), None, np.array(size, np.int32))
-        expected = detect(weights.model, keypoints, weights.params, photo)[0]
+        expected, there = detect(weights.model, keypoints, weights.params, photo)
         ends = [
             np.column_stack([np.asarray(one[0]), np.asarray(one[1])[:, None]])
             for one in (expected, found)
         ]
-        sure = ends[0][: max(int(SURE * len(ends[0])), 1)]
+        sure = ends[0][: max(int(SURE * there.sum()), 1)]
         return float(np.abs(sure[:, None] - ends[1][None]).max(axis=2).min(axis=1).max())
 
     return files.write_checked(path, write_and_compare, limit=1e-2)
@@ -80,23 +80,23 @@ def detector_graph(weights: DetectorWeights, size: tuple[int, int], keypoints: i
         right, bottom = canvas_sides[1] - left - full[1], canvas_sides[0] - top - full[0]
         placed = pad(graph, octave, (top, left, bottom, right), "constant")
         canvas = graph.add("Add", canvas, placed) if canvas else placed
-    scores, directions = write_network(graph, weights, canvas, shown)
-    maps, turns = [], []
+    scores, every_frame = write_network(graph, weights, canvas, shown)
+    maps, frames = [], []
     for (top, left), full in zip(corners, whole, strict=True):
         maps.append(cut(graph, scores, top, left, *full))
         halves = top // 2, left // 2, full[0] // 2, full[1] // 2
-        turns.append(cut(graph, directions, *halves))
+        frames.append(cut(graph, every_frame, *halves))
     marks = write_maxima(graph, maps, whole)
     flat_scores, flat_marks = rows(graph, maps, 1), rows(graph, marks, 1)
-    flat_directions = rows(graph, turns, 2)
-    grid = Grid.of([np.empty((1, *full, config.scales)) for full in whole])
+    flat_frames = rows(graph, frames, 3)
+    grid = Grid.of([np.empty((1, *full)) for full in whole])
     where = allowed(grid, np.ones((1, height, width), bool), size)[0]
     found = graph.add("And", flat_marks, graph.constant(where, bool))
     lowest = graph.constant(-np.inf)
     wanted = graph.add("Where", found, flat_scores, lowest)
     count = min(keypoints, len(where) // 4)
     index = graph.top(wanted, count, output="scores")
-    write_located(graph, grid, flat_scores, flat_directions, index, config.smallest)
+    write_located(graph, grid, flat_scores, flat_frames, index, config.smallest)
     return graph.finish(
         "detector",
         {"grey": ("float32", [height, width])},
@@ -112,12 +112,12 @@ def detector_graph(weights: DetectorWeights, size: tuple[int, int], keypoints: i
 def write_network(
     graph: GraphWriter, weights: DetectorWeights, canvas: str, shown: np.ndarray
 ) -> tuple[str, str]:
-    """Write `DetectorNetwork`: maps [1, scales, h, w] and [1, 2 · scales, h / 2, w / 2]."""
+    """Write `DetectorNetwork`: maps [1, 1, h, w] and [1, 3, h / 2, w / 2]."""
     config, numbers = weights.model, iter(range(len(weights.params)))
-    masks = [
+    whole, *masks = (
         graph.constant(shown[None, None, :: 2**level, :: 2**level])
-        for level in range(1, len(config.widths) + 1)
-    ]
+        for level in range(len(config.widths) + 1)
+    )
 
     def convolve(x: str) -> str:
         layer = weights.params[f"Conv_{next(numbers)}"]
@@ -141,18 +141,20 @@ def write_network(
     for finer, mask in zip(levels[-2::-1], masks[-2::-1], strict=True):
         wider = graph.add("Mul", twice(graph, convolve(x)), mask)
         x = write_layer(graph.add("Add", finer, wider), mask)
-    out = convolve(write_layer(x, masks[0]))
-    ends = (4 * config.scales, 2 * config.scales)
-    scores, directions = (
-        take(graph, out, axis=1, start=start, end=end)
-        for start, end in ((0, ends[0]), (ends[0], sum(ends)))
+    x = write_layer(x, masks[0])
+    frames = convolve(x)
+    sizes, directions = (
+        take(graph, frames, axis=1, start=start, end=end) for start, end in ((0, 1), (1, 3))
     )
-    return graph.add("DepthToSpace", scores, blocksize=2), directions
+    fine = graph.add("DepthToSpace", convolve(x), blocksize=2)
+    fine = graph.add("Add", fine, convolve(graph.add("Mul", centred, whole)))
+    fine = write_layer(graph.add("Mul", graph.add("Relu", fine), whole), whole)
+    return convolve(fine), graph.add("Concat", graph.add("Tanh", sizes), directions, axis=1)
 
 
 def write_maxima(graph: GraphWriter, maps: list[str], sides: list[tuple[int, ...]]) -> list[str]:
     """Write `kjax.keypoints.selection.maxima`, one map of marks per octave."""
-    *finer, highest = (graph.add("ReduceMax", one, axes=[1], keepdims=1) for one in maps)
+    *finer, highest = maps
     for best, (height, width) in zip(finer[::-1], sides[-2::-1], strict=True):
         coarser = cut(graph, twice(graph, highest), 0, 0, height, width)
         highest = graph.add("Max", best, coarser)
@@ -169,10 +171,10 @@ def write_maxima(graph: GraphWriter, maps: list[str], sides: list[tuple[int, ...
 
 
 def write_located(
-    graph: GraphWriter, grid: Grid, scores: str, directions: str, index: str, smallest: float
+    graph: GraphWriter, grid: Grid, scores: str, frames: str, index: str, smallest: float
 ) -> None:
     """Write `kjax.keypoints.selection.locate`, and the outputs but the scores."""
-    add, count = graph.add, graph.constant(grid.scales, np.int64)
+    add = graph.add
 
     def whole(value: Any) -> str:
         return graph.constant(value, np.int64)
@@ -184,24 +186,24 @@ def write_located(
     later = add("Cast", add("GreaterOrEqual", rows, beyond), to=7)
     octave = add("ReduceSum", later, axes=[1], keepdims=0)
     start, width = (add("Gather", whole(column), octave) for column in (grid.starts, grid.widths))
-    inner = add("Sub", index, start)
-    pixel, scale = add("Div", inner, count), add("Mod", inner, count)
+    pixel = add("Sub", index, start)
     row, column = add("Div", pixel, width), add("Mod", pixel, width)
     down = add("Mul", graph.reshape(width, -1, 1), whole(NEIGHBOURS[None, :, 0]))
-    steps = add("Mul", add("Add", down, whole(NEIGHBOURS[None, :, 1])), count)
+    steps = add("Add", down, whole(NEIGHBOURS[None, :, 1]))
     around = add("Softmax", add("Gather", scores, add("Add", rows, steps)), axis=1)
     offset = add("MatMul", around, graph.constant(NEIGHBOURS[:, ::-1]))
     at = add("Concat", *(graph.reshape(floating(one), -1, 1) for one in (column, row)), axis=1)
     zoom = add("Pow", graph.constant(2), floating(octave))
     add("Mul", add("Add", at, offset), graph.reshape(zoom, -1, 1), output="xy")
-    part = add("Div", floating(scale), graph.constant(grid.scales))
-    power = add("Pow", graph.constant(2), add("Add", floating(octave), part))
-    add("Mul", power, graph.constant(smallest), output="sizes")
     two, four = whole(2), whole(4)
     across = add("Mul", add("Div", row, two), add("Div", width, two))
-    place = add("Mul", add("Add", across, add("Div", column, two)), count)
-    own = add("Add", add("Add", add("Div", start, four), place), scale)
-    add("Gather", directions, own, output="directions")
+    place = add("Add", add("Div", start, four), add("Add", across, add("Div", column, two)))
+    frame = add("Gather", frames, place)
+    larger = graph.reshape(take(graph, frame, axis=1, end=1), -1)
+    diameter = add("Pow", graph.constant(2), add("Add", floating(octave), larger))
+    add("Mul", diameter, graph.constant(smallest), output="sizes")
+    ends = (graph.constant([n], np.int64) for n in (1, 3, 1, 1))
+    add("Slice", frame, *ends, output="directions")
 
 
 # Parts of maps [1, channels, height, width]

@@ -99,10 +99,10 @@ def detect(
     grey = (photo.pixels.astype(jnp.float32) - photo.darkest) / photo.contrast
     where = jnp.ones(grey.shape, bool) if photo.where is None else photo.where
     octaves = make_octaves(grey.clip(0, 1)[None], config)
-    grid, scores, directions, _, peaks = score_octaves(
+    grid, scores, frames, _, peaks = score_octaves(
         DetectorNetwork(config), params, octaves, where[None], (photo.size[0], photo.size[1])
     )
     wanted = jnp.where(peaks, scores, -jnp.inf)
     best, index = strongest(grid, wanted, min(count, wanted.shape[1] // 4))
-    found = locate(grid, scores[0], directions[0], index[0], smallest=config.smallest)
+    found = locate(grid, scores[0], frames[0], index[0], smallest=config.smallest)
     return found, jnp.isfinite(best[0])

@@ -1,8 +1,8 @@
 """The network that scores pixels as keypoints: a small feature pyramid, shared by all octaves.
 
-A photograph is halved again and again. In each octave, the network gives every pixel a score for
-each of a few scales and a direction, which turns with the photograph. It computes at half the
-octave's resolution, and coarser; its last layer gives the scores of four pixels.
+A photograph is halved again and again. In each octave, the network gives every pixel a score, and
+every four a frame: a size and a direction, which change with the photograph's. It computes at half
+the octave's resolution, and coarser; only its last layers, for scores, see every pixel.
 """
 
 import dataclasses
@@ -20,24 +20,24 @@ from kjax.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class DetectorConfig:
-    """The network's size, and the scales of keypoints.
+    """The network's size, and that of keypoints.
 
     Attributes:
         widths: channels at 1/2, 1/4, … of an octave's resolution.
-        scales: number of scales in an octave.
+        fine: channels at an octave's full resolution, from which scores are computed.
         octaves: maximum number of octaves.
-        smallest: diameter of the smallest keypoints, in pixels.
+        smallest: usual diameter of the finest octave's keypoints, in pixels.
     """
 
     widths: tuple[int, ...] = (24, 32, 48, 64)
-    scales: int = 3
+    fine: int = 8
     octaves: int = 5
-    smallest: float = 3.0
+    smallest: float = 4.0
 
     def __post_init__(self) -> None:
         if not self.widths or min(self.widths) < 1:
             raise InputError(f"model.widths must be positive numbers, not {self.widths}")
-        for name in ("scales", "octaves"):
+        for name in ("fine", "octaves"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
         if not self.smallest > 0:
@@ -52,12 +52,12 @@ class DetectorConfig:
 class ScoreMaps(NamedTuple):
     """The network's output for one octave."""
 
-    scores: Float[Any, "B h w scales"]
-    directions: Float[Any, "B half_h half_w scales 2"]
+    scores: Float[Any, "B h w"]
+    frames: Float[Any, "B half_h half_w 3"]  # log₂ of the size over the octave's; direction
 
 
 class DetectorNetwork(nn.Module):
-    """Scores and directions of one octave's pixels."""
+    """Scores and frames of one octave's pixels."""
 
     config: DetectorConfig
     dtype: Any = jnp.float32
@@ -70,14 +70,15 @@ class DetectorNetwork(nn.Module):
 
         Where `shown` is false is outside of all images, as beyond the border.
         """
-        batch, height, width = grey.shape
+        height, width = grey.shape[1:]
         config = self.config
         shown = np.ones((height, width), bool) if shown is None else shown
-        masks = [
+        whole, *masks = (
             jnp.asarray(shown[None, :: 2**level, :: 2**level, None], self.dtype)
-            for level in range(1, len(config.widths) + 1)
-        ]
-        x = _blocks(4 * (grey.astype(self.dtype) - 0.5)[..., None], joined=True) * masks[0]
+            for level in range(len(config.widths) + 1)
+        )
+        centred = 4 * (grey.astype(self.dtype) - 0.5)[..., None]
+        x = _blocks(centred, joined=True) * masks[0]
         levels: list[Any] = []
         for mask, channels in zip(masks, config.widths, strict=True):
             x = _blocks(x, joined=False).mean(axis=3) if levels else x
@@ -89,14 +90,16 @@ class DetectorNetwork(nn.Module):
             x = x.repeat(2, axis=1).repeat(2, axis=2) * mask
             x = self._layer(finer + x, channels, mask)
         x = self._layer(x, config.widths[0], masks[0])
-        count = config.scales
         # Small: a detector from chance prefers nothing.
         small = nn.initializers.variance_scaling(1e-3, "fan_in", "truncated_normal")
-        last = nn.Conv(6 * count, (1, 1), dtype=self.dtype, kernel_init=small)
-        out = last(x).astype(jnp.float32)
-        scores = out[..., : 4 * count].reshape(batch, height // 2, width // 2, 2, 2, count)
-        scores = scores.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height, width, count)
-        return ScoreMaps(scores, out[..., 4 * count :].reshape(*out.shape[:-1], count, 2))
+        # Rounded to bfloat16, neighbours would have equal scores.
+        frames = nn.Conv(3, (1, 1), kernel_init=small)(x.astype(jnp.float32))
+        fine = _spread(nn.Conv(4 * config.fine, (1, 1), dtype=self.dtype)(x))
+        fine += nn.Conv(config.fine, (3, 3), dtype=self.dtype)(centred * whole)
+        fine = self._layer(nn.relu(fine) * whole, config.fine, whole)
+        scores = nn.Conv(1, (3, 3), kernel_init=small)(fine.astype(jnp.float32))[..., 0]
+        frames = jnp.concatenate([jnp.tanh(frames[..., :1]), frames[..., 1:]], axis=-1)
+        return ScoreMaps(scores, frames)
 
     def _layer(
         self, x: Float[Array, "B h w c"], channels: int, mask: Float[Array, "1 h w 1"]
@@ -111,6 +114,13 @@ def _blocks(x: Float[Array, "B h w c"], *, joined: bool) -> Float[Array, "B half
     x = x.reshape(batch, height // 2, 2, width // 2, 2, channels).transpose(0, 1, 3, 2, 4, 5)
     shape = (batch, height // 2, width // 2)
     return x.reshape(*shape, 4 * channels) if joined else x.reshape(*shape, 4, channels)
+
+
+def _spread(x: Float[Array, "B h w c4"]) -> Float[Array, "B h2 w2 c"]:
+    """Give every second pixel a quarter of the channels: the inverse of joined blocks."""
+    batch, height, width, channels = x.shape
+    x = x.reshape(batch, height, width, 2, 2, channels // 4).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(batch, 2 * height, 2 * width, channels // 4)
 
 
 def arrange(
@@ -150,7 +160,7 @@ def score_images(
         bottom, right = top + image.shape[1], left + image.shape[2]
         halves = slice(top // 2, bottom // 2), slice(left // 2, right // 2)
         scores = maps.scores[:, top:bottom, left:right]
-        found.append(ScoreMaps(scores, maps.directions[:, *halves]))
+        found.append(ScoreMaps(scores, maps.frames[:, *halves]))
     return found
 
 

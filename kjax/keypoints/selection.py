@@ -1,7 +1,7 @@
-"""Keypoints from the scores of all octaves: maxima over position and scale, refined to sub-pixels.
+"""Keypoints from the scores of all octaves: maxima over position and octave, refined to sub-pixels.
 
 Written for NumPy and JAX alike. Scores of all octaves lie in one flat array, octave by octave, row
-by row, scale by scale. Pixel i of an octave lies at pixel 2i of the finer one.
+by row. Pixel i of an octave lies at pixel 2i of the finer one.
 """
 
 import functools
@@ -56,47 +56,47 @@ def _halve(images: Float[Any, "B _ _"], *, axis: int) -> Float[Any, "B _ _"]:
     return sum(parts)
 
 
-def maxima(scores: Sequence[Float[Any, "B _ _ scales"]]) -> Bool[Any, "B P"]:
-    """Mark the scores that none exceeds at any scale, within APART pixels of the finest octave."""
+def maxima(scores: Sequence[Float[Any, "B _ _"]]) -> Bool[Any, "B P"]:
+    """Mark the scores that none exceeds in any octave, within APART pixels of the finest."""
     xp, marks = scores[0].__array_namespace__(), []
-    *finer, highest = (one.max(axis=3, keepdims=True) for one in scores)
-    for best in finer[::-1]:
-        coarser = _fit(highest.repeat(2, axis=1).repeat(2, axis=2), best.shape[1:3])
-        highest = xp.maximum(best, coarser)
+    *finer, highest = scores
+    for own in finer[::-1]:
+        coarser = _fit(highest.repeat(2, axis=1).repeat(2, axis=2), own.shape[1:])
+        highest = xp.maximum(own, coarser)
     highest = _highest_around(highest)
     for octave, own in enumerate(scores):
         if octave:
-            height, width = highest.shape[1:3]
-            blocks = highest.reshape(len(own), height // 2, 2, width // 2, 2, 1)
-            highest = _fit(blocks.max(axis=(2, 4)), own.shape[1:3])
+            height, width = highest.shape[1:]
+            blocks = highest.reshape(-1, height // 2, 2, width // 2, 2)
+            highest = _fit(blocks.max(axis=(2, 4)), own.shape[1:])
         marks.append((own >= highest).reshape(len(own), -1))
     return xp.concatenate(marks, axis=1)
 
 
-def _highest_around(scores: Float[Any, "B h w 1"]) -> Float[Any, "B h w 1"]:
+def _highest_around(scores: Float[Any, "B h w"]) -> Float[Any, "B h w"]:
     xp = scores.__array_namespace__()
     for axis in (1, 2):
         side, before = scores.shape[axis], (slice(None),) * axis
-        padding = [(APART, APART) if one == axis else (0, 0) for one in range(4)]
+        padding = [(APART, APART) if one == axis else (0, 0) for one in range(3)]
         padded = xp.pad(scores, padding, mode="edge")
         shifted = (padded[(*before, slice(i, i + side))] for i in range(2 * APART + 1))
         scores = functools.reduce(xp.maximum, shifted)
     return scores
 
 
-def _fit(maps: Shaped[Any, "B _ _ s"], sides: tuple[int, int]) -> Shaped[Any, "B h w s"]:
+def _fit(maps: Shaped[Any, "B _ _"], sides: tuple[int, ...]) -> Shaped[Any, "B h w"]:
     """Cut to a size, or repeat the border."""
     maps = maps[:, : sides[0], : sides[1]]
-    missing = [(0, side - have) for side, have in zip(sides, maps.shape[1:3], strict=True)]
-    return maps.__array_namespace__().pad(maps, [(0, 0), *missing, (0, 0)], mode="edge")
+    missing = [(0, side - have) for side, have in zip(sides, maps.shape[1:], strict=True)]
+    return maps.__array_namespace__().pad(maps, [(0, 0), *missing], mode="edge")
 
 
-def flatten(maps: Sequence[ScoreMaps]) -> tuple[Float[Any, "B P"], Float[Any, "B D 2"]]:
-    """Concatenate the scores and the directions of all octaves."""
+def flatten(maps: Sequence[ScoreMaps]) -> tuple[Float[Any, "B P"], Float[Any, "B F 3"]]:
+    """Concatenate the scores and the frames of all octaves."""
     xp = maps[0].scores.__array_namespace__()
     scores = [one.scores.reshape(len(one.scores), -1) for one in maps]
-    directions = [one.directions.reshape(len(one.directions), -1, 2) for one in maps]
-    return xp.concatenate(scores, axis=1), xp.concatenate(directions, axis=1)
+    frames = [one.frames.reshape(len(one.frames), -1, 3) for one in maps]
+    return xp.concatenate(scores, axis=1), xp.concatenate(frames, axis=1)
 
 
 class Grid(NamedTuple):
@@ -105,23 +105,21 @@ class Grid(NamedTuple):
     starts: Int[np.ndarray, " octaves"]
     heights: Int[np.ndarray, " octaves"]
     widths: Int[np.ndarray, " octaves"]
-    scales: int
 
     @classmethod
     def of(cls, scores: Sequence[Any]) -> "Grid":
-        """Return the grid of octaves' scores [B, h, w, scales]."""
+        """Return the grid of octaves' scores [B, h, w]."""
         areas = [math.prod(one.shape[1:]) for one in scores]
         starts = np.cumsum([0, *areas[:-1]]).astype(np.int32)
-        sides = np.array([one.shape[1:3] for one in scores], np.int32)
-        return cls(starts, sides[:, 0], sides[:, 1], scores[0].shape[3])
+        sides = np.array([one.shape[1:] for one in scores], np.int32)
+        return cls(starts, sides[:, 0], sides[:, 1])
 
-    def place(self, index: Int[Any, " K"]) -> tuple[Any, Any, Any, Any]:
-        """Return octave, row, column and scale of flat scores."""
+    def place(self, index: Int[Any, " K"]) -> tuple[Any, Any, Any]:
+        """Return octave, row and column of flat scores."""
         xp = index.__array_namespace__()
         octave = xp.searchsorted(xp.asarray(self.starts), index, side="right") - 1
-        pixel, scale = xp.divmod(index - xp.asarray(self.starts)[octave], self.scales)
-        row, column = xp.divmod(pixel, xp.asarray(self.widths)[octave])
-        return octave, row, column, scale
+        pixel = index - xp.asarray(self.starts)[octave]
+        return octave, *xp.divmod(pixel, xp.asarray(self.widths)[octave])
 
 
 def allowed(grid: Grid, where: Bool[Any, "B H W"], size: Sequence[Any]) -> Bool[Any, "B P"]:
@@ -133,13 +131,13 @@ def allowed(grid: Grid, where: Bool[Any, "B H W"], size: Sequence[Any]) -> Bool[
     sides = zip(grid.heights.tolist(), grid.widths.tolist(), strict=True)
     for octave, (height, width) in enumerate(sides):
         step = 2**octave
-        shown = _fit(where[:, ::step, ::step, None], (height, width))[..., 0]
+        shown = _fit(where[:, ::step, ::step], (height, width))
         across, down = (
             (place >= MARGIN) & ((place + MARGIN) * step <= side - 1)
             for place, side in zip(map(np.arange, (width, height)), size, strict=True)
         )
         shown = shown & across[None, None] & down[None, :, None]
-        marks.append(xp.repeat(shown.reshape(len(where), -1), grid.scales, axis=1))
+        marks.append(shown.reshape(len(where), -1))
     return xp.concatenate(marks, axis=1)
 
 
@@ -148,12 +146,12 @@ def strongest(
 ) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
     """Return the highest flat values, best first, and where they are.
 
-    Of 2×2 pixels one is taken in each scale: there are no more maxima, and less to sort.
+    Of 2×2 pixels one is taken: there are no more maxima, and less to sort.
     """
     best, numbers = [], []
     ends = [*grid.starts[1:], wanted.shape[1]]
     for start, end, height, width in zip(grid.starts, ends, grid.heights, grid.widths, strict=True):
-        blocks = (-1, height // 2, 2, width // 2, 2, grid.scales)
+        blocks = (-1, height // 2, 2, width // 2, 2)
         values = wanted[:, start:end].reshape(blocks)
         highest = values.max(axis=(2, 4), keepdims=True)
         number = np.arange(start, end, dtype=np.int32).reshape(blocks)
@@ -171,20 +169,20 @@ def score_octaves(
     where: Bool[Array, "B H W"],
     size: Sequence[Any],
 ) -> tuple[
-    Grid, Float[Array, "B P"], Float[Array, "B D 2"], Bool[Array, "B P"], Bool[Array, "B P"]
+    Grid, Float[Array, "B P"], Float[Array, "B F 3"], Bool[Array, "B P"], Bool[Array, "B P"]
 ]:
-    """Return flat scores and directions, which scores are `allowed`, and which of them maxima."""
+    """Return flat scores and frames, which scores are `allowed`, and which of them maxima."""
     maps = score_images(network, params, octaves)
-    grid, (scores, directions) = Grid.of([one.scores for one in maps]), flatten(maps)
+    grid, (scores, frames) = Grid.of([one.scores for one in maps]), flatten(maps)
     shown = allowed(grid, where, size)
     peaks = maxima([jax.lax.stop_gradient(one.scores) for one in maps]) & shown
-    return grid, scores, directions, shown, peaks
+    return grid, scores, frames, shown, peaks
 
 
 def locate(
     grid: Grid,
     scores: Float[Any, " P"],
-    directions: Float[Any, "D 2"],
+    frames: Float[Any, "F 3"],
     index: Int[Any, " K"],
     *,
     smallest: float,
@@ -194,20 +192,18 @@ def locate(
     Positions are means over 3×3 pixels, weighted by the softmax of their scores.
     """
     xp = scores.__array_namespace__()
-    octave, row, column, scale = grid.place(index)
+    octave, row, column = grid.place(index)
     width = xp.asarray(grid.widths)[octave]
     steps = NEIGHBOURS[None, :, 0] * width[:, None] + NEIGHBOURS[None, :, 1]
-    around = scores[index[:, None] + steps * grid.scales]
+    around = scores[index[:, None] + steps]
     weights = xp.exp(around - around.max(axis=1, keepdims=True))
     weights = weights / weights.sum(axis=1, keepdims=True)
     offset = weights @ NEIGHBOURS[:, ::-1].astype(np.float32)
     zoom = xp.exp2(octave.astype(np.float32))
-    pixel = (row // 2) * (width // 2) + column // 2
-    own = xp.asarray(grid.starts)[octave] // 4 + pixel * grid.scales + scale
-    octaves = octave.astype(np.float32) + scale.astype(np.float32) / grid.scales
+    frame = frames[xp.asarray(grid.starts)[octave] // 4 + (row // 2) * (width // 2) + column // 2]
     return Located(
         xy=(xp.stack([column, row], axis=1).astype(np.float32) + offset) * zoom[:, None],
-        sizes=smallest * xp.exp2(octaves),
+        sizes=smallest * zoom * xp.exp2(frame[:, 0]),
         scores=scores[index],
-        directions=directions[own],
+        directions=frame[:, 1:],
     )

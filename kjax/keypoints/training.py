@@ -192,7 +192,7 @@ def find(program: DetectorProgram, params: Any, views: ViewPairs) -> Found:
     config, side = program.model, program.draw.side
     octaves = make_octaves(views.grey, config)
     network = DetectorNetwork(config, dtype=jnp.dtype(program.dtype))
-    grid, scores, directions, shown, peaks = score_octaves(
+    grid, scores, frames, shown, peaks = score_octaves(
         network, params, octaves, views.inside, (side, side)
     )
     # Low but finite: scores beyond the border take part in refined positions.
@@ -200,13 +200,13 @@ def find(program: DetectorProgram, params: Any, views: ViewPairs) -> Found:
     wanted = jnp.where(peaks, jax.lax.stop_gradient(scores), -jnp.inf)
     index = strongest(grid, wanted, program.reward.keypoints)[1]
     refine = functools.partial(locate, grid, smallest=config.smallest)
-    located = jax.vmap(refine)(scores, directions, index)
+    located = jax.vmap(refine)(scores, frames, index)
     xy, zooms, turns = jax.vmap(to_photo)(views.homographies, located.xy)
     described = jnp.zeros((*index.shape, 0))
     if program.describe is not None:
         flat = jnp.concatenate([one.reshape(len(one), -1) for one in octaves], axis=1)
-        cut = functools.partial(cut_patches, grid, extent=program.extent * config.smallest)
-        patches = jax.vmap(cut)(flat, index, -turns)
+        cut = functools.partial(cut_patches, grid)
+        patches = jax.vmap(cut)(flat, index, program.extent * located.sizes, -turns)
         described = program.describe(patches.reshape(-1, PATCH, PATCH))
         described = described.reshape(*index.shape, -1).astype(jnp.float32)
     return Found(
@@ -246,13 +246,12 @@ def cut_patches(
     grid: Grid,
     flat: Float[Array, " pixels"],
     index: Int[Array, " K"],
+    sides: Float[Array, " K"],
     angles: Float[Array, " K"],
-    *,
-    extent: float,
 ) -> Float[Array, "K 32 32"]:
-    """Cut the patches of flat scores from their octaves; `extent` is the smallest one's side."""
-    octave, row, column, scale = (one[:, None, None] for one in grid.place(index))
-    step = extent / PATCH * jnp.exp2(scale / grid.scales)
+    """Cut the patches of flat scores from their octaves; their sides are in the view's pixels."""
+    octave, row, column = (one[:, None, None] for one in grid.place(index))
+    step = sides[:, None, None] / PATCH / jnp.exp2(octave)
     offsets = jnp.arange(PATCH, dtype=jnp.float32) - (PATCH - 1) / 2
     u, v = step * offsets[None, :], step * offsets[:, None]
     cosine, sine = jnp.cos(angles)[:, None, None], jnp.sin(angles)[:, None, None]
@@ -261,7 +260,7 @@ def cut_patches(
     x = jnp.clip(column + cosine * u - sine * v, 0, width - 1.001)
     y = jnp.clip(row + sine * u + cosine * v, 0, height - 1.001)
     left, top = jnp.floor(x).astype(jnp.int32), jnp.floor(y).astype(jnp.int32)
-    corner = jnp.asarray(grid.starts)[octave] // grid.scales + top * width + left
+    corner = jnp.asarray(grid.starts)[octave] + top * width + left
     x, y = x - left, y - top
     upper = flat[corner] * (1 - x) + flat[corner + 1] * x
     lower = flat[corner + width] * (1 - x) + flat[corner + width + 1] * x
@@ -284,20 +283,25 @@ def pair_loss(
     repeated = partner >= 0
     count = jnp.maximum(repeated.sum(), 1)
     distance = jnp.where(repeated, apart[partner, jnp.arange(len(partner))], 0).sum() / count
-    cosines = (second.directions * first.directions[partner]).sum(axis=1)
-    turn = jnp.where(repeated, 1 - cosines, 0).sum() / count
+    zoom = jnp.abs(jnp.log2(first.sizes[partner] / second.sizes))
+    zoom = jnp.where(repeated, zoom, 0).sum() / count
+    # Half of the difference of the vectors: the sine of half the angle between them.
+    aside = ((second.directions - first.directions[partner]) ** 2).sum(axis=1)
+    turn = jnp.where(repeated, jnp.sqrt(aside + 1e-6) / 2, 0).sum() / count
     # Views that are turned alike agree in any constant direction: there is nothing to learn.
     views = jax.vmap(to_photo)(homographies, jnp.full((2, 1, 2), program.draw.side / 2))[2]
     turned_apart = (1 - jnp.cos(views[0, 0] - views[1, 0])) / 2
     policy = (one_loss + other_loss) / 2
-    loss = policy + config.location * distance + config.direction * turned_apart * turn
+    loss = policy + config.location * distance + config.size * zoom
+    loss += config.direction * turned_apart * turn
     reward, share, matches = (one_metrics + other_metrics) / 2
     return loss, {
         "reward": reward,
         "repeated": share,
         "matched": matches,
         "distance": distance,
-        "turn": turn / 2,
+        "zoom": zoom,
+        "turn": turn,
     }
 
 
@@ -338,7 +342,7 @@ def rank(
         match = agree.argmax(axis=1)
         back = agree.argmax(axis=0)[match] == number
         matched = back & visible & (apart[number, match] < REPEATED)
-        reward *= matched
+        reward *= jnp.where(matched, 1.0, program.reward.unmatched)
     # Shares of the visible ones by scores, to be those by reward: bounded, so scores cannot run
     # away.
     log_shares = own.scores - jax.nn.logsumexp(jnp.where(visible, own.scores, -1e9))
@@ -373,4 +377,4 @@ def _validate(
         photos, jax.random.fold_in(key, number), jnp.arange(program.pairs), program.draw
     )
     metrics = batch_loss(program, params, pairs)[1]
-    return {name: metrics[name] for name in ("repeated", "matched", "distance", "turn")}
+    return {name: metrics[name] for name in ("repeated", "matched", "distance", "zoom", "turn")}

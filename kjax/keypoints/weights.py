@@ -15,7 +15,7 @@ from kjax.weights import shipped
 
 WEIGHTS_FILE = "detector.npz"
 """Name of the file in the workdir of a training."""
-FORMAT = "kjax detector 1"
+FORMAT = "kjax detector 2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ def detector_facts(source: str) -> dict[str, str]:
     remarks = shipped.detector_card(source).remarks if known else weights.remarks
     model, count = weights.model, sum(leaf.size for leaf in jax.tree.leaves(weights.params))
     return {
-        "detector of": f"keypoints, {model.scales} scales in each of {model.octaves} octaves",
-        "diameters": f"{model.smallest:g} pixels and more",
+        "detector of": f"keypoints in {model.octaves} octaves",
+        "diameters": f"about {model.smallest:g} pixels and more",
         "parameters": f"{count:,}, {' '.join(map(str, model.widths))} channels",
         **remarks,
         "load": f'kjax.load(detector="{source}"), or --detector {source}',

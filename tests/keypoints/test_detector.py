@@ -32,10 +32,10 @@ from kjax.runs.checkpoint import saved_steps
 from kjax.runs.config import load_config, validate_as
 from kjax.weights import shipped
 
-MODEL = DetectorConfig(widths=(4, 4), scales=2, octaves=2)
+MODEL = DetectorConfig(widths=(4, 4), octaves=2)
 PLAIN = PairConfig(side=64, perspective=0.1, appearance=0.0, appearance_probability=0.0)
 SMALL = {
-    **{"model.widths": (4, 4), "model.scales": 2, "model.octaves": 2, "draw.side": 64},
+    **{"model.widths": (4, 4), "model.octaves": 2, "draw.side": 64},
     **{"reward.keypoints": 16, "reward.descriptor": "", "optimizer.warmup_steps": 2},
     **{"train.pairs": 2, "train.steps": 4, "train.dtype": "float32", "train.eval_batches": 1},
     **{"train.steps_per_dispatch": 2, "train.log_every": 2, "train.checkpoint_every": 2},
@@ -54,42 +54,42 @@ def photos(tmp_path_factory):
 
 
 def score_maps(peaks, side=32):
-    """Maps of two octaves and two scales that are low but at (octave, row, column, scale)."""
+    """Maps of two octaves that are low but at (octave, row, column)."""
     rng = np.random.default_rng(0)
     maps = []
     for octave in range(2):
-        shape = (1, side >> octave, side >> octave, 2)
-        directions = rng.normal(size=(1, *(np.array(shape[1:3]) // 2), 2, 2))
-        maps.append(ScoreMaps(np.zeros(shape, "f4"), directions.astype("f4")))
-    for octave, row, column, scale in peaks:
-        maps[octave].scores[0, row, column, scale] = 8
-        maps[octave].scores[0, row, column + 1, scale] = 7
+        own = side >> octave
+        frames = rng.normal(size=(1, own // 2, own // 2, 3))
+        maps.append(ScoreMaps(np.zeros((1, own, own), "f4"), frames.astype("f4")))
+    for octave, row, column in peaks:
+        maps[octave].scores[0, row, column] = 8
+        maps[octave].scores[0, row, column + 1] = 7
     return maps
 
 
 @pytest.mark.parametrize("xp", [np, jnp])
 def test_peaks_become_keypoints(xp):
-    peaks = [(0, 10, 20, 1), (1, 9, 5, 0), (0, 1, 12, 0)]  # the last one is on the border
+    peaks = [(0, 10, 20), (1, 9, 5), (0, 1, 12)]  # the last one is on the border
     maps = [ScoreMaps(*map(xp.asarray, one)) for one in score_maps(peaks)]
-    scores, directions = selection.flatten(maps)
+    scores, frames = selection.flatten(maps)
     grid = selection.Grid.of([one.scores for one in maps])
     marked = selection.maxima([one.scores for one in maps])[0] & (scores[0] > 0)
     marked &= selection.allowed(grid, xp.ones((1, 32, 32), bool), (32, 32))[0]
     index = xp.asarray(np.flatnonzero(np.asarray(marked)))
-    found = selection.locate(grid, scores[0], directions[0], index, smallest=3.0)
+    found = selection.locate(grid, scores[0], frames[0], index, smallest=3.0)
     weight = np.exp([0, -1, -8])
     shift = weight[1] / (weight[:2].sum() + 7 * weight[2])
     expected = np.array([[20 + shift, 10], [2 * (5 + shift), 18]])
     np.testing.assert_allclose(found.xy, expected, atol=1e-2)
-    np.testing.assert_allclose(found.sizes, [3 * 2**0.5, 6], rtol=1e-5)
-    np.testing.assert_array_equal(found.directions[0], maps[0].directions[0, 5, 10, 1])
-    np.testing.assert_array_equal(found.directions[1], maps[1].directions[0, 4, 2, 0])
+    own = np.stack([maps[0].frames[0, 5, 10], maps[1].frames[0, 4, 2]])
+    np.testing.assert_allclose(found.sizes, 3 * 2 ** (own[:, 0] + [0, 1]), rtol=1e-5)
+    np.testing.assert_array_equal(found.directions, own[:, 1:])
 
 
-@pytest.mark.parametrize("other", [(0, 13, 20, 0), (0, 10, 20, 0), (1, 6, 10, 1)])
+@pytest.mark.parametrize("other", [(0, 13, 20), (0, 9, 18), (1, 6, 10)])
 def test_a_place_is_found_once(other):
-    """Near a peak, at another scale, and in the coarser octave."""
-    maps = score_maps([(0, 10, 20, 1)])
+    """Near a peak, and in the coarser octave."""
+    maps = score_maps([(0, 10, 20)])
     maps[other[0]].scores[(0, *other[1:])] = 7.5
     scores = np.concatenate([one.scores.ravel() for one in maps])
     marked = selection.maxima([one.scores for one in maps])[0] & (scores > 0)
@@ -186,7 +186,7 @@ def test_repeated_keypoints_are_rewarded():
     good = metrics(same)
     assert good["reward"] > 0.99
     assert good["repeated"] == good["matched"] == 1
-    assert good["turn"] < 1e-4
+    assert good["turn"] < 1e-3
     elsewhere = metrics(same._replace(xy=same.xy[::-1]))
     assert elsewhere["matched"] < 0.3
     other_scale = metrics(same._replace(sizes=2 * same.sizes))
@@ -203,8 +203,10 @@ def test_repeated_keypoints_are_rewarded():
     upside_down = jnp.stack([whole[0], jnp.array([[-1.0, 0, 63], [0, -1, 63], [0, 0, 1]])])
     other_way = same._replace(directions=-same.directions)
     right, wrong = (loss(first.scores, one, upside_down) for one in (same, other_way))
-    np.testing.assert_allclose(wrong - right, 2 * program.reward.direction, rtol=1e-3)
+    np.testing.assert_allclose(wrong - right, program.reward.direction, rtol=1e-3)
     assert loss(first.scores, other_way) == loss(first.scores, same)
+    larger = loss(first.scores, same._replace(sizes=2**0.25 * same.sizes))
+    assert larger > loss(first.scores, same) + program.reward.size / 5
 
     # Repeated keypoints rise, the others fall; without any, nothing happens.
     moved = same._replace(xy=jnp.where((order < 8)[:, None], same.xy, same.xy + 20))
@@ -234,7 +236,7 @@ def test_a_training_resumes_exactly_and_is_used(photos, tmp_path, capsys):
     assert finished.remarks == resumed.remarks
     jax.tree.map(np.testing.assert_array_equal, finished.params, resumed.params)
     assert main(["info", str(whole)]) == 0
-    assert "2 scales in each of 2 octaves" in capsys.readouterr().out
+    assert "keypoints in 2 octaves" in capsys.readouterr().out
     # Wherever a detector is asked for.
     describer = kjax.load("hardnet", detector=str(whole), max_keypoints=40)
     features = describer.describe_image(photos / "a.png")
