@@ -195,10 +195,26 @@ def write_located(
     at = add("Concat", *(graph.reshape(floating(one), -1, 1) for one in (column, row)), axis=1)
     zoom = add("Pow", graph.constant(2), floating(octave))
     add("Mul", add("Add", at, offset), graph.reshape(zoom, -1, 1), output="xy")
-    two, four = whole(2), whole(4)
-    across = add("Mul", add("Div", row, two), add("Div", width, two))
-    place = add("Add", add("Div", start, four), add("Add", across, add("Div", column, two)))
-    frame = add("Gather", frames, place)
+    half, quarter, width = graph.constant(0.5), graph.constant(0.25), add("Div", width, whole(2))
+    places = [add("Sub", add("Mul", floating(one), half), quarter) for one in (row, column)]
+    top, left = (add("Floor", one) for one in places)
+    down, across = (
+        graph.reshape(add("Sub", one, first), -1, 1)
+        for one, first in zip(places, (top, left), strict=True)
+    )
+    top, left = (add("Cast", one, to=7) for one in (top, left))
+    corner = add("Add", add("Div", start, whole(4)), add("Add", add("Mul", top, width), left))
+
+    def between(first: str, second: str, share: str) -> str:
+        return add("Add", first, add("Mul", add("Sub", second, first), share))
+
+    above, below = (
+        between(
+            add("Gather", frames, own), add("Gather", frames, add("Add", own, whole(1))), across
+        )
+        for own in (corner, add("Add", corner, width))
+    )
+    frame = between(above, below, down)
     larger = graph.reshape(take(graph, frame, axis=1, end=1), -1)
     diameter = add("Pow", graph.constant(2), add("Add", floating(octave), larger))
     add("Mul", diameter, graph.constant(smallest), output="sizes")

@@ -200,7 +200,15 @@ def locate(
     weights = weights / weights.sum(axis=1, keepdims=True)
     offset = weights @ NEIGHBOURS[:, ::-1].astype(np.float32)
     zoom = xp.exp2(octave.astype(np.float32))
-    frame = frames[xp.asarray(grid.starts)[octave] // 4 + (row // 2) * (width // 2) + column // 2]
+    # A frame is in the middle of four pixels.
+    place = xp.stack([row, column]).astype(np.float32) / 2 - np.float32(0.25)
+    first = xp.floor(place).astype(np.int32)
+    (down, across), width = (place - first)[..., None], width // 2
+    start = xp.asarray(grid.starts)[octave] // 4 + first[0] * width + first[1]
+    above, below = (
+        frames[own] * (1 - across) + frames[own + 1] * across for own in (start, start + width)
+    )
+    frame = above * (1 - down) + below * down
     return Located(
         xy=(xp.stack([column, row], axis=1).astype(np.float32) + offset) * zoom[:, None],
         sizes=smallest * zoom * xp.exp2(frame[:, 0]),
