@@ -46,8 +46,7 @@ def get_config() -> ConfigDict:
     config.reward.sigma = 1.0  # distance in pixels that costs 40 % of the reward
     config.reward.reach = 0.05  # added to it per pixel of the keypoint's diameter
     config.reward.octaves = 0.75  # difference of scales that costs all of it
-    config.reward.unmatched = 0.0  # reward if the descriptor matches another keypoint
-    config.reward.descriptor = "fast"  # "": none
+    config.reward.descriptor = "fast"  # has to match, or there is no reward; "": none
     config.reward.location = 0.3  # weight of the distance between matching keypoints
     config.reward.size = 1.0  # of the difference of their sizes, in octaves
     config.reward.direction = 1.0  # of the difference of their directions

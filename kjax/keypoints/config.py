@@ -32,7 +32,6 @@ class RewardConfig:
         sigma: distance, in pixels, at which the reward has fallen to exp(−1/2).
         reach: σ grows by so many pixels per pixel of the keypoint's diameter.
         octaves: difference of scales, in octaves, at which the reward is zero.
-        unmatched: reward of a keypoint whose descriptor matches another one, over that of others.
         descriptor: shipped weights whose descriptors have to match; "": none.
         location: weight of the distance between matching keypoints.
         size: weight of the difference between the sizes of matching keypoints, in octaves.
@@ -43,7 +42,6 @@ class RewardConfig:
     sigma: float
     reach: float
     octaves: float
-    unmatched: float
     descriptor: str
     location: float
     size: float
@@ -55,7 +53,7 @@ class RewardConfig:
         for name in ("sigma", "octaves"):
             if not getattr(self, name) > 0:
                 raise InputError(f"reward.{name} must be positive, not {getattr(self, name)}")
-        for name in ("reach", "unmatched", "location", "size", "direction"):
+        for name in ("reach", "location", "size", "direction"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"reward.{name} must not be negative: {getattr(self, name)}")
 

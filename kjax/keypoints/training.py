@@ -287,7 +287,7 @@ def pair_loss(
     zoom = jnp.where(repeated, zoom, 0).sum() / count
     # Half of the difference of the vectors: the sine of half the angle between them.
     aside = ((second.directions - first.directions[partner]) ** 2).sum(axis=1)
-    turn = jnp.where(repeated, jnp.sqrt(aside + 1e-6) / 2, 0).sum() / count
+    turn = jnp.where(repeated, jnp.sqrt(aside + 1e-8) / 2, 0).sum() / count
     # Views that are turned alike agree in any constant direction: there is nothing to learn.
     views = jax.vmap(to_photo)(homographies, jnp.full((2, 1, 2), program.draw.side / 2))[2]
     turned_apart = (1 - jnp.cos(views[0, 0] - views[1, 0])) / 2
@@ -342,7 +342,7 @@ def rank(
         match = agree.argmax(axis=1)
         back = agree.argmax(axis=0)[match] == number
         matched = back & visible & (apart[number, match] < REPEATED)
-        reward *= jnp.where(matched, 1.0, program.reward.unmatched)
+        reward = jnp.where(matched, reward, 0)
     # Shares of the visible ones by scores, to be those by reward: bounded, so scores cannot run
     # away.
     log_shares = own.scores - jax.nn.logsumexp(jnp.where(visible, own.scores, -1e9))
