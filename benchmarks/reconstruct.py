@@ -8,9 +8,9 @@ The first row is COLMAP as it comes: its SIFT (which is RootSIFT), matched exhau
 of 0.8; on a CPU it searches neighbours approximately, without a seed. The second row has the same
 descriptors, matched exactly by kjax: mutual, with --ratio. COLMAP verifies and maps both with the
 same cameras and a fixed seed; with one thread the second row is reproducible. The other rows are
-`kjax colmap` as users run it: its own keypoints, cameras, threads and ratio, or the learned matcher
-with +learned. --matcher adds a row of COLMAP's descriptors, matched by that matcher. Written for
-COLMAP 3.8 (Debian: apt-get install colmap).
+`kjax colmap` as users run it: its own keypoints, cameras, threads and ratio. A row may name another
+detector (fast:kjax) and the learned matcher (fast+learned). --matcher adds a row of COLMAP's
+descriptors, matched by that matcher. Written for COLMAP 3.8 (Debian: apt-get install colmap).
 
 Expected: `kjax colmap` registers at least as many images and 3-D points as both rows of COLMAP's
 SIFT; such figures are marked with ≥.
@@ -106,10 +106,10 @@ def run_stages(
 
 
 def load_command(name: str) -> tuple[Describer, Matcher | None]:
-    """Load weights, and their matcher if the name ends with +learned."""
-    weights = name.removesuffix(LEARNED)
+    """Load weights with a detector, and their matcher if the name ends with +learned."""
+    weights, _, detector = name.removesuffix(LEARNED).partition(":")
     matcher = load_matcher(weights) if name.endswith(LEARNED) else None
-    return load(weights, detector=LARGEST), matcher
+    return load(weights, detector=detector or LARGEST), matcher
 
 
 def run_command(
@@ -133,7 +133,8 @@ def run_command(
         "match": sum(built.seconds[stage] for stage in ("pairs", "match", "verify")),
         "map": built.seconds["map"],
     }
-    method = f"kjax colmap --weights {name.replace(LEARNED, ' --matcher learned')}"
+    options = name.replace(":", " --detector ").replace(LEARNED, " --matcher learned")
+    method = f"kjax colmap --weights {options}"
     figures = dataclasses.asdict(summarize(built.database, built.models))
     return ReconstructionRow(**figures, method=method, seconds=seconds)
 
@@ -196,7 +197,7 @@ def _new_folder(out: Path, number: int, name: str) -> Path:
 def main(add: program.AddArgument) -> None:
     """Add the arguments."""
     add("photos", type=Path, help="folder of photos of one scene")
-    add("--command", nargs="+", default=[], metavar="WEIGHTS[+learned]", help="kjax colmap rows")
+    add("--command", nargs="+", default=[], metavar="NAME", help="kjax colmap rows")
     add("--matcher", help="a matcher for COLMAP's own descriptors, such as sift")
     add("--threads", type=int, default=1, help="threads of COLMAP (default: 1)")
     add("--out", type=Path, required=True, help="new folder for databases and models")

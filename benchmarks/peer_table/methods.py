@@ -39,7 +39,7 @@ from kjax.images.geometry import one_per_location
 from kjax.images.match import match
 from kjax.keypoints import find_detector
 from kjax.matcher.weights import find_matcher
-from kjax.weights.shipped import DEFAULT, PREFIX, list_matchers
+from kjax.weights.shipped import DEFAULT, PREFIX, list_matchers, matcher_for
 from peer_table import boosted
 
 LIGHTGLUE, LEARNED, ALIGNED = "lightglue", "learned", "aligned"
@@ -97,6 +97,7 @@ class Method(NamedTuple):
         """The learned matcher that ships for the features; the default's if there is none."""
         name = self.features.removeprefix(PREFIX)
         name = "sift" if name == "rootsift" else name
+        name = matcher_for(name, KEYPOINTS.get(self.keypoints, {}).get("detector"))
         return name if name in list_matchers() else DEFAULT
 
     @property

@@ -32,13 +32,13 @@ METHODS = (
     "rootsift",
     "rootsift+0.9",
     "best",
-    "best:steady",
     "best:steady+0.9",
-    "best:steady+0.94",
     "best:steady+learned",
     "best:steady+learned+aligned",
+    "best:kjax+0.9",
+    "best:kjax+learned",
+    "best:kjax-upright+learned+aligned",
     "fast",
-    "tiny",
     "aliked",
     "aliked+lightglue",
     "disk",
@@ -83,7 +83,8 @@ def compose_page(shown: Records) -> str:
         "- Photos are resized to a long side of 1,024 pixels; errors are in these pixels.\n"
         "- SIFT, RootSIFT, FeatureBooster and our weights use OpenCV's strongest keypoints, or, "
         "with `:steady`, those of largest contrast × size², one per location, as `kjax match` "
-        "does. ALIKED and DISK find their own.\n"
+        "does. `:kjax` is [our detector](howto/keypoints.md), matched by `best-kjax`. ALIKED and "
+        "DISK find their own.\n"
         "- SIFT+Boost-F (128 values) and SIFT+Boost-B (256 bits) are the code and weights of "
         f"[FeatureBooster]({ADDRESS}), trained on COLMAP's SIFT, given OpenCV's "
         "(`--methods sift boost-f boost-b --kinds homographies --featurebooster FOLDER`).\n"

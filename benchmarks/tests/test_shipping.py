@@ -305,7 +305,7 @@ def test_rotated_descriptors_give_the_same_tokens(rng, monkeypatch):
 def test_detectors_ship(folder, capsys, name, message):
     Path("photos").mkdir()
     Path("photos/a.jpg").write_bytes(name.encode())  # whose hash is the ledger's
-    model = DetectorConfig(widths=(4,), scales=1, octaves=1)
+    model = DetectorConfig(widths=(4,), octaves=1)
     params = detector_params(model, jax.random.key(0))
     save_detector(Path("own.npz"), DetectorWeights(model, {}, params))
     Path("card.json").write_text(json.dumps(CARD))

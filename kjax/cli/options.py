@@ -193,7 +193,8 @@ def check_matcher(args: argparse.Namespace, methods: tuple[str, ...]) -> tuple[A
     """Return the method of --matcher, and for "learned" the matcher's name or path."""
     shipping = shipped.list_matchers()
     if args.matcher == "learned":
-        return "learned", shipped.find(args.weights) or args.weights
+        weights = shipped.find(args.weights) or args.weights
+        return "learned", shipped.matcher_for(weights, args.detector)
     if args.matcher in methods:
         return args.matcher, None
     if args.matcher in shipping or Path(args.matcher).exists():

@@ -41,6 +41,12 @@ def list_matchers() -> list[str]:
     return _names(MATCHERS)
 
 
+def matcher_for(weights: str, detector: str | None = None) -> str:
+    """Return the name of the matcher for weights at a detector's keypoints, or at SIFT's."""
+    own = f"{weights}-{detector}"
+    return own if own in list_matchers() else weights
+
+
 def list_detectors() -> list[str]:
     """Names of the shipped detectors."""
     return _names(DETECTORS)

@@ -196,7 +196,11 @@ def test_every_shipped_model_loads():
         source = load_shipped(name)
         assert source.info.use
         assert source.path.with_suffix(".md").is_file()
-    assert shipped.list_matchers() == sorted([*shipped.list_weights(), "sift"])
+    others = ["best-kjax", "fast-kjax", "sift"]
+    assert shipped.list_matchers() == sorted([*shipped.list_weights(), *others])
+    assert shipped.matcher_for("fast", "kjax") == "fast-kjax"
+    assert shipped.matcher_for("fast", "SIFT") == shipped.matcher_for("fast") == "fast"
+    assert shipped.matcher_for("tiny", "kjax") == "tiny"
     for name in shipped.list_matchers():
         assert shipped.matcher_file(name).with_suffix(".md").is_file()
     for path in shipped.FOLDER.glob("*.npz"):
