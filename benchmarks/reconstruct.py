@@ -40,6 +40,7 @@ from kjax.images.exchange.colmap_program import find_reconstructor
 from kjax.images.features import Features, unit_rows
 from kjax.images.learned import Matcher, load_matcher
 from kjax.interrupts import run_script
+from kjax.weights.shipped import matcher_for
 
 COLMAP = "COLMAP's SIFT"
 EXACT = "COLMAP's SIFT, exact matches"
@@ -108,7 +109,8 @@ def run_stages(
 def load_command(name: str) -> tuple[Describer, Matcher | None]:
     """Load weights with a detector, and their matcher if the name ends with +learned."""
     weights, _, detector = name.removesuffix(LEARNED).partition(":")
-    matcher = load_matcher(weights) if name.endswith(LEARNED) else None
+    own = matcher_for(weights, detector)
+    matcher = load_matcher(own) if name.endswith(LEARNED) else None
     return load(weights, detector=detector or LARGEST), matcher
 
 
