@@ -94,10 +94,10 @@ def matcher_page(card: Card) -> str:
     weights = card["described_with"]
     which = f"the descriptors of [`{weights}`](../{weights}.md)"
     command = f"kjax match a.jpg b.jpg --weights {weights} --matcher learned"
-    if card["name"] != weights:
-        command += f" --detector {card['name'].removeprefix(f'{weights}-')}"
     if weights == "rootsift":
         which, command = "SIFT", "kjax export sift --part matcher --for colmap --out sift.onnx"
+    elif card["name"] != weights:
+        command += f" --detector {card['name'].removeprefix(f'{weights}-')}"
     size = f"{card['parameters']:,} parameters in half precision"
     return _part_page(card, "matcher", f"A learned matcher for {which}, with {size}.", command)
 

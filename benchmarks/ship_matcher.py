@@ -3,10 +3,10 @@ r"""Put a trained matcher into the package, where `kjax.load_matcher("NAME")` fi
     python benchmarks/ship_matcher.py best --matcher out/matcher --views views.npz \
         --card card.json
 
-NAME is the name of the shipped weights whose descriptors it matches, or sift; with -kjax behind it,
-the matcher is for the keypoints of the detector kjax. Writes NAME.npz (in
-half precision), NAME.json and NAME.md to kjax/weights/trained/matchers, and the checksums of all
-cards to SHA256SUMS; commit all of them. --views are the files it was trained on, or sets cut from
+NAME is the name of the shipped weights whose descriptors it matches, or sift. With -kjax at the
+end, the matcher is for the keypoints of the detector kjax. Writes NAME.npz (in half precision),
+NAME.json and NAME.md to kjax/weights/trained/matchers, and the checksums of all cards to
+SHA256SUMS; commit all of them. --views are the files it was trained on, or sets cut from
 the same photos, all of which must be in the ledger; a matcher of map_matcher.py has those of its
 base. card.json holds:
 
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> None:
     """Write the three files, and load them as a check."""
     check_name(args.name)
     weights = read_matcher(find_matcher(args.matcher))
-    if args.trained_for:
-        before, after = load_source(args.trained_for), load_source(args.name)
-        weights = turned(weights, before, after, args.name)
     described = args.name.removesuffix("-kjax")
+    if args.trained_for:
+        before, after = load_source(args.trained_for), load_source(described)
+        weights = turned(weights, before, after, described)
     own = "" if args.name == SIFT else shipped.card(described).sha256
     if weights.described_with.sha256 != own:
         raise InputError(f"the matcher is for other weights than the shipped {described}")
